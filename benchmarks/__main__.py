@@ -19,8 +19,9 @@ from pathlib import Path
 from benchmarks import measure
 
 NAMES = (
-    *("throughput", "whole", "cohort", "scaling", "population", "density"),
+    *("throughput", "cohort", "scaling", "population", "density"),
     *("positions", "profile", "methods", "contract", "compaction"),
+    *("peers.compare", "programs", "lowering"),
 )
 
 
@@ -37,13 +38,11 @@ def parser(name: str) -> argparse.ArgumentParser:
         default, allowed = argument.default, choices.get(option)
         if isinstance(default, bool):
             made.add_argument(f"--{option}", action="store_true")
-        elif isinstance(default, tuple):
-            kind = type(default[0]) if default else str
-            many = {"nargs": "+", "type": kind, "choices": allowed}
-            made.add_argument(f"--{option}", default=default, **many)
         else:
-            one = {"type": type(default), "choices": allowed}
-            made.add_argument(f"--{option}", default=default, **one)
+            many = isinstance(default, tuple)
+            kind = type((*default, "")[0] if many else default)
+            how = {"type": kind, "choices": allowed, "nargs": "+" if many else None}
+            made.add_argument(f"--{option}", default=default, **how)
     made.set_defaults(run=module.run)
     made.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     return made

@@ -4,11 +4,11 @@ A TPU is described by libtpu (extra `aot-tpu`), a GPU by its specification below
 XLA:GPU (extra `aot-gpu`). Programs compile for these devices and cannot run.
 """
 
-import importlib.util
 import os
 import re
 from typing import NamedTuple
 
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.system import hardware
 
@@ -109,23 +109,15 @@ def make(name: str) -> Target:
     """
     kind, _, topology = name.partition(":")
     sides = topology.split("x")
-    if kind not in KINDS or not all(
-        re.fullmatch("[1-9][0-9]*", side) for side in sides
-    ):
+    whole = all(re.fullmatch("[1-9][0-9]*", side) for side in sides)
+    if kind not in KINDS or len(sides) != axes(kind) or not whole:
         raise _unknown(name)
-    extra = f"aot-{platform(kind)}"
-    if missing := [package for package in _PACKAGES[extra] if not _there(package)]:
-        raise ValueError(
-            f"target={name!r} needs {missing[0]}: pip install 'sparsefl_jax[{extra}]'"
-        )
+    extra = "aot-tpu" if kind in _TPUS else "aot-gpu"
+    for package in _PACKAGES[extra]:
+        imported(package, extra, f"target={name!r}")
     _stay_on_cpu()
     make_devices = _tpus if kind in _TPUS else _gpus
     return make_devices(name, kind, sides)
-
-
-def platform(kind: str) -> str:
-    """Returns the platform of one of `KINDS`, 'tpu' or 'gpu'."""
-    return "tpu" if kind in _TPUS else "gpu"
 
 
 def axes(kind: str) -> int:
@@ -135,13 +127,6 @@ def axes(kind: str) -> int:
 
 def _unknown(name: str, reason: str = "") -> ValueError:
     return ValueError(f"target={name!r}{reason}, expected {EXPECTED}")
-
-
-def _there(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # the package that would hold it
-        return False
 
 
 def _stay_on_cpu() -> None:
@@ -163,8 +148,6 @@ def _stay_on_cpu() -> None:
 
 def _tpus(name: str, kind: str, sides: list[str]) -> Target:
     tpu = _TPUS[kind]
-    if len(sides) != tpu.axes:
-        raise _unknown(name)
     one = set(sides) == {"1"}  # libtpu knows no topology of a single chip
     whole = ["2", "2", "1"][: tpu.axes] if one else sides
     topology = f"{kind}:{'x'.join(whole)}"
@@ -175,8 +158,6 @@ def _tpus(name: str, kind: str, sides: list[str]) -> Target:
 
 
 def _gpus(name: str, kind: str, sides: list[str]) -> Target:
-    if len(sides) > 1:
-        raise _unknown(name)
     gpu = _GPUS[kind]
     config = _HOPPER.format(**gpu._asdict())
     found = _described(

@@ -13,8 +13,11 @@ samples.
 
 from collections.abc import Iterator
 
+import jax
+
 from benchmarks import measure, workload
 from benchmarks.workload import Workload
+from sparsefl_jax.system import hardware
 
 MODELS = {
     "tiny": Workload("mlp", 10_000, 20, widths=(8,), batch_size=20),
@@ -36,12 +39,12 @@ def one(name: str, cohort: int, chunk, repeats: int) -> dict:
     """Returns the row of a cohort, measured in this process."""
     made = workload.prepare(MODELS[name]._replace(cohort=cohort), chunk)
     seconds = workload.seconds(made, repeats)
-    memory = {"peak of the process, MB": measure.peak_memory() / 1e6}
-    memory["temporaries, MB"] = made.bytes["temporaries"] / 1e6
+    peak = hardware.peak_memory(jax.devices()[:1])
     return (
         {"model": name, "clients a round": cohort}
         | measure.rates("rounds/s", 1, seconds)
         | measure.rates("steps/s", made.steps, seconds)
-        | memory
+        | {"peak, MB": (peak["devices"] or peak["process"]) / 1e6}
+        | {"temporaries, MB": made.bytes["temporaries"] / 1e6}
         | {"compile s": made.compile_seconds}
     )

@@ -1,29 +1,29 @@
 """Times every lowering of every convolution, and writes the table that `auto` reads.
 
-    python -m benchmarks.lowering                    # print only
-    python -m benchmarks.lowering --write            # and keep it in lowerings.json
-    python -m benchmarks.lowering --models conv4 ic --seconds 0.2
+    python -m benchmarks lowering                    # print only
+    python -m benchmarks lowering --write            # and keep it in lowerings.json
+    python -m benchmarks lowering --models conv4 ic --seconds 0.2
 
 One client runs on each CPU core, all at the same time and inside a loop, as in a run.
 First, every pass is timed by itself. Then, as passes of one form share work, the
 fastest mix is compared with each Winograd form in all three passes. Last, the fastest
-of these processes a few images at a time, whose tiles may fit into the cache. Winograd
-in bfloat16, which computes in float32, is printed and never written. A form that does
-not fit or compile is left out with its reason. Accelerators are for
-`benchmarks.programs`, because there what wins in a layer loses in a network.
+of these processes a few images at a time, whose tiles may fit into the cache. All is in
+float32. A form that does not fit or compile is left out with its reason. Accelerators
+are for `programs`, because there what wins in a layer loses in a network.
 
 Figures are effective GFLOP/s of all devices: the direct convolution's operations over
 the shortest time. Layers that were not timed keep their entries. A full run takes half
 an hour, mostly compilation; run nothing else at the same time.
 """
 
-import argparse
 import datetime
 import functools
 import json
 import platform
 import re
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -36,9 +36,8 @@ from jax.sharding import Mesh, PartitionSpec
 from benchmarks import workload
 from sparsefl_jax import models
 from sparsefl_jax.models import convolution, lowerings
-from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.system import hardware, provenance
+from sparsefl_jax.system import hardware
 
 MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
 # Winograd compiles slower and rounds more, so it has to win clearly.
@@ -46,6 +45,26 @@ HANDICAP = 0.9
 # Parts of a batch gained up to a quarter in a single layer, but nothing in a network.
 PARTS, PARTS_HANDICAP = (2, 4, 8, 16, 32), 0.8
 TABLE = Path(convolution.__file__).with_name("lowerings.json")
+CHOICES = {"models": MODELS}
+
+
+def run(models=tuple(MODELS), seconds=0.1, write=False) -> Iterator[dict]:
+    """Yields the fastest lowering of each layer.
+
+    Args:
+      models: the networks.
+      seconds: of one loop.
+      write: whether to keep the table.
+    """
+    if convolution.platform() != "cpu":
+        sys.exit("error: accelerators are for `python -m benchmarks programs`")
+    for name in models:
+        for position, layer in enumerate(find_layers(name)):
+            needed = position > 0  # the first layer's input has no gradient
+            best = measure(layer, needed, seconds)
+            if write:
+                store(layer, best)
+            yield {"layer": layer.key, "fastest": best}
 
 
 def find_layers(name: str) -> list[convolution.Layer]:
@@ -65,43 +84,36 @@ def find_layers(name: str) -> list[convolution.Layer]:
     return [layer for layer in found if layer.size > 1]
 
 
-def one_pass(name, lowering, layer):
-    """Returns the function of one pass, and the shapes of its two operands."""
-    stride, pad = layer.stride, layer.pad
+def operands(layer):
+    """Returns the shapes of a layer's images, kernel and gradient of its outputs."""
     x = (layer.batch, layer.height, layer.width, layer.inputs)
     w = (layer.size, layer.size, layer.inputs, layer.outputs)
-    g = (layer.batch, *layer.out, layer.outputs)
+    return x, w, (layer.batch, *layer.out, layer.outputs)
+
+
+def one_pass(name, lowering, layer):
+    """Returns the function of one pass, of all three operands."""
+    where = layer.stride, layer.pad
     if name == "forward":
-        return lambda x, w: lowerings.forward(lowering, x, w, stride, pad), (x, w)
+        return lambda x, w, g: lowerings.forward(lowering, x, w, *where)
     if name == "input_grad":
-        run = functools.partial(lowerings.input_grad, lowering)
-        return lambda g, w: run(_like(x, g), g, w, stride, pad), (g, w)
-    run = functools.partial(lowerings.weight_grad, lowering)
-    return lambda x, g: run(x, g, _like(w, g), stride, pad), (x, g)
-
-
-def _like(shape, array):
-    """Returns an array of which only shape and dtype are read."""
-    return jnp.zeros(shape, array.dtype)
+        return lambda x, w, g: lowerings.input_grad(lowering, x, g, w, *where)
+    return lambda x, w, g: lowerings.weight_grad(lowering, x, g, w, *where)
 
 
 def all_passes(lowering, layer, needs_input_grad):
-    """Returns the function of all passes, and the shapes of its three operands."""
+    """Returns the function of all passes, of all three operands."""
 
     def run(x, w, g):
-        def conv(x, w):
-            return lowerings.plain(x, w, layer.stride, layer.pad)
-
+        conv = lambda x, w: lowerings.plain(x, w, layer.stride, layer.pad)  # noqa: E731
         y, transpose = jax.vjp(conv, x, w)
         dx, dw = transpose(g)
         return (y, dx, dw) if needs_input_grad else (y, dw)
 
-    shapes = one_pass("forward", lowering[0], layer)[1]
-    shapes = *shapes, one_pass("weight_grad", lowering[2], layer)[1][1]
-    return fast(run, lowering), shapes
+    return fast(run, lowering)
 
 
-def seconds_per_step(run, shapes, budget, dtype):
+def seconds_per_step(run, shapes, budget):
     """Returns the shortest time of a step of `run` over loops of `budget` seconds."""
     devices = np.array(jax.devices())
     spec = PartitionSpec("clients")
@@ -118,11 +130,8 @@ def seconds_per_step(run, shapes, budget, dtype):
     mesh, rest = Mesh(devices, ("clients",)), (spec,) * len(shapes)
     specs = {"in_specs": (PartitionSpec(), *rest), "out_specs": rest}
     program = jax.jit(jax.shard_map(loop, mesh=mesh, check_vma=False, **specs))
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    operands = [
-        0.1 * jax.random.normal(key, (devices.size, *shape), dtype)
-        for key, shape in zip(keys, shapes, strict=True)
-    ]
+    rng = np.random.default_rng(0)
+    operands = [jnp.float32(rng.normal(0, 0.1, (devices.size, *s))) for s in shapes]
 
     def timed(length):
         start = time.perf_counter()
@@ -134,11 +143,11 @@ def seconds_per_step(run, shapes, budget, dtype):
     return min(timed(length) for _ in range(3))
 
 
-def measure(layer, needs_input_grad, budget, dtype):
+def measure(layer, needs_input_grad, budget):
     """Returns the fastest lowering of a layer, and prints the rates of all."""
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
     flops *= layer.batch * layer.out[0] * layer.out[1] * jax.device_count()
-    rates = functools.partial(_rates, layer, budget, dtype)
+    rates = functools.partial(_rates, layer, budget)
     same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
     forms = {n: convolution.available(layer, lowering) for n, lowering in same.items()}
     mix = []
@@ -150,7 +159,7 @@ def measure(layer, needs_input_grad, budget, dtype):
         if name == "forward":  # the same as canonical
             names.pop("plain")
         programs = {n: one_pass(name, n, layer) for n in names}
-        mix.append(_fastest(rates(name, programs, flops), dtype))
+        mix.append(_fastest(rates(name, programs, flops)))
     flops *= 2 + needs_input_grad
     winograd = [same[n] for n in lowerings.WINOGRAD if forms[n] == same[n]]
     mixes = [convolution.Lowering(*mix), *winograd]
@@ -159,19 +168,19 @@ def measure(layer, needs_input_grad, budget, dtype):
     tiled = {m: speed[m] for m in winograd if m in speed}
     if tiled:
         images = [layer.batch // n for n in PARTS if layer.batch % n == 0]
-        parts = [_fastest(tiled, dtype)._replace(images=n) for n in images]
+        parts = [_fastest(tiled)._replace(images=n) for n in images]
         programs = {m: all_passes(m, layer, needs_input_grad) for m in parts}
         speed |= rates("all in parts", programs, flops)
-    best = _fastest(speed, dtype)
+    best = _fastest(speed)
     return [*best.names, best.images] if best.images else list(best.names)
 
 
-def _rates(layer, budget, dtype, title, programs, flops):
-    """Returns the GFLOP/s of `programs`, {key: (run, shapes)}, that do not fail."""
+def _rates(layer, budget, title, programs, flops):
+    """Returns the GFLOP/s of `programs`, functions by key, that do not fail."""
     speed = {}
-    for key, (run, shapes) in programs.items():
+    for key, run in programs.items():
         try:
-            seconds = seconds_per_step(run, shapes, budget, dtype)
+            seconds = seconds_per_step(run, operands(layer), budget)
             speed[key] = flops / seconds / 1e9
         except Exception as error:  # memory, or the compiler
             reason = str(error).partition("\n")[0]
@@ -183,17 +192,15 @@ def _rates(layer, budget, dtype, title, programs, flops):
     return speed
 
 
-def _fastest(speed, dtype):
-    worth = {k: v * _worth(k, dtype) for k, v in speed.items()}
-    return max(worth, key=worth.get)
+def _fastest(speed):
+    """Returns the fastest form; a hardly faster one is not worth it."""
 
+    def worth(key):
+        handicap = HANDICAP if "winograd" in _text(key) else 1.0
+        handicap *= PARTS_HANDICAP if getattr(key, "images", 0) else 1.0
+        return handicap * speed[key]
 
-def _worth(key, dtype) -> float:
-    """Returns the weight of a form's speed; a hardly faster form is not worth it."""
-    if "winograd" not in _text(key):
-        return 1.0
-    worth = HANDICAP if dtype == "float32" else 0.0
-    return worth * PARTS_HANDICAP if getattr(key, "images", 0) else worth
+    return max(speed, key=worth)
 
 
 def _text(key) -> str:
@@ -204,45 +211,14 @@ def _text(key) -> str:
     return f"{names} by {key.images}" if key.images else names
 
 
-def machine() -> str:
-    """Describes the devices of this CPU."""
-    return f"{jax.device_count()} x {hardware.processor()}, {platform.machine()}"
-
-
-def store(section: str, layer: convolution.Layer, lowering: list):
+def store(layer: convolution.Layer, lowering: list):
     table = json.loads(TABLE.read_text())
-    entry = table.setdefault(section, {"layers": {}})
+    entry = table.setdefault(convolution.section("float32"), {"layers": {}})
     entry["layers"][layer.key] = lowering
-    entry |= {"hardware": machine(), "date": datetime.date.today().isoformat()}
+    hardware_here = f"{hardware.processor()}, {platform.machine()}"
+    entry["hardware"] = f"{jax.device_count()} x {hardware_here}"
+    entry["date"] = datetime.date.today().isoformat()
     text = json.dumps(table, indent=1)
     # One line per layer.
     text = re.sub(r"\[[^]]*]", lambda m: json.dumps(json.loads(m[0])), text)
     TABLE.write_text(text + "\n")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--seconds", type=float, default=0.1, help="of one loop")
-    parser.add_argument("--write", action="store_true", help="keep the table")
-    parser.add_argument("--missing", action="store_true", help="only new layers")
-    args = parser.parse_args()
-    setting = f"{args.dtype}, precision {provenance.precision()}"
-    versions = f"jax {jax.__version__}, commit {provenance.commit()}"
-    print(f"{machine()}, {setting}, {versions}")
-    if convolution.platform() != "cpu":
-        parser.error("accelerators are for benchmarks.programs")
-    section = convolution.section(args.dtype)
-    written = json.loads(TABLE.read_text()).get(section, {"layers": {}})
-    for name in args.models:
-        for position, layer in enumerate(find_layers(name)):
-            if not (args.missing and layer.key in written["layers"]):
-                needed = position > 0  # the first layer's input has no gradient
-                best = measure(layer, needed, args.seconds, args.dtype)
-                if args.write:
-                    store(section, layer, best)
-
-
-if __name__ == "__main__":
-    main()

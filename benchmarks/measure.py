@@ -7,16 +7,15 @@ import datetime
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.runs.progress import compiling as compiling
@@ -102,15 +101,12 @@ def times(what: str, scale: float, seconds: np.ndarray) -> dict[str, float]:
     return {f"{what}: best": float(best), f"{what}: median": float(median)}
 
 
-def matmul_rate(
-    size: int = 3072, seconds: float = 1.0, dtype: str = "float32"
-) -> float:
+def matmul_rate(size: int = 3072, seconds: float = 1.0) -> float:
     """Measures the FLOP/s of square matmuls that run on every device at once.
 
     Args:
       size: rows of the matrices.
       seconds: how long to measure, beside the compilation.
-      dtype: of the matrices.
 
     Returns:
       The rate of all devices together, of the best repetition.
@@ -119,40 +115,15 @@ def matmul_rate(
       >>> matmul_rate(64, 0.01) > 0
       True
     """
+    devices = np.array(jax.devices())
+    mesh, spec = jax.sharding.Mesh(devices, ("clients",)), jax.P("clients")
 
-    def chain(a):
+    @jax.jit
+    @partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
+    def run(a):
         return jax.lax.fori_loop(0, 4, lambda _, b: (a @ b) * 1e-3, a)
 
-    devices = jax.devices()
-    best = best_seconds(chain, (size, size), devices, seconds, dtype)
-    return 4 * 2 * size**3 * len(devices) / best
-
-
-def best_seconds(
-    function: Callable, shape: tuple[int, ...], devices, seconds: float, dtype="float32"
-) -> float:
-    """Measures the shortest time of a function that runs on all devices at once.
-
-    Args:
-      function: of ones of `shape` and `dtype`, one array for each device.
-      shape, dtype: of that array.
-      devices: the devices.
-      seconds: how long to measure, beside the compilation.
-
-    Returns:
-      Seconds.
-
-    Example:
-      >>> best_seconds(jnp.negative, (8,), jax.devices(), 0.01) > 0
-      True
-    """
-    mesh = jax.sharding.Mesh(np.array(devices), ("clients",))
-    spec = jax.sharding.PartitionSpec("clients")
-    each = jax.shard_map(
-        lambda a: function(a[0])[None], mesh=mesh, in_specs=spec, out_specs=spec
-    )
-    run = jax.jit(each)
-    a = np.ones((mesh.size, *shape), jnp.dtype(dtype))
+    a = np.ones((devices.size, size, size), np.float32)
     a = jax.device_put(a, jax.sharding.NamedSharding(mesh, spec))
     jax.block_until_ready(run(a))
     best, begin = float("inf"), time.perf_counter()
@@ -160,25 +131,7 @@ def best_seconds(
         start = time.perf_counter()
         jax.block_until_ready(run(a))
         best = min(best, time.perf_counter() - start)
-    return best
-
-
-def peak_memory() -> int:
-    """Returns the peak memory in bytes of the device, or of this process on CPU."""
-    stats = jax.devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in stats:
-        return stats["peak_bytes_in_use"]
-    if Path("/proc/self/status").exists():  # getrusage would include the parent's
-        return resident("VmHWM")
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def resident(field: str) -> int:
-    """Returns the bytes of this process in a field of Linux's process status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return 1024 * int(line.split()[1])
-    raise SystemExit(f"/proc/self/status has no {field}: this benchmark needs Linux")
+    return 4 * 2 * size**3 * devices.size / best
 
 
 def shown(value: Any) -> str:

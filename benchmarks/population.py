@@ -8,8 +8,8 @@ each, in segments of 20 rounds: a run, which draws cohorts, reads and writes row
 records. Clients keep nothing, or their momentum, which is as large as the network: on
 the host, or on disk, which holds only the clients that took part. All clients' images
 are rows of one small array. Every case runs in a process of its own. The table has its
-peak of resident memory, and the memory before the run began. With rows on disk, the
-peak counts mapped pages, which the system reclaims on demand. The first segment has
+peak of resident memory. With rows on disk, it counts mapped pages, which the system
+reclaims on demand. The first segment has
 start and compilation.
 """
 
@@ -24,6 +24,7 @@ import sparsefl_jax as sfl
 from benchmarks import measure
 from sparsefl_jax.data import federated
 from sparsefl_jax.simulation import disk_store
+from sparsefl_jax.system import hardware
 
 COHORT, ROUNDS, BATCH = 20, 20, 16
 SHAPE, IMAGES = (28, 28, 1), 4096
@@ -62,7 +63,7 @@ def one(case: tuple, rounds: int, repeats: int) -> dict:
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
     method = sfl.fedavg(model, optimizer, keep_optimizer=kind != "stateless")
     stage = sfl.Stage(method, (repeats + 1) * rounds, COHORT, 1, BATCH)
-    data, before = population(num_clients), measure.resident("VmRSS")
+    data = population(num_clients)
     settings = {"eval_every": rounds, "client_store": where, "metric": "pooled"}
     seconds, begun = [], time.perf_counter()
     for segment in sfl.segments(jax.random.key(0), [stage], model, data, **settings):
@@ -73,8 +74,8 @@ def one(case: tuple, rounds: int, repeats: int) -> dict:
     kept = on_disk and clients.num_bytes
     rows = jax.tree.leaves(clients.take(np.arange(1)) if on_disk else clients)
     each = sum(v.nbytes // len(v) for v in rows)
-    memory = {"resident before": before, "peak": measure.resident("VmHWM")}
-    memory |= {"arrays on devices": held, "files": kept}
+    peak = hardware.peak_memory(jax.devices())["process"]
+    memory = {"peak": peak, "arrays on devices": held, "files": kept}
     return (
         {"clients": num_clients, "kept by each, KiB": each / 2**10}
         | {"where": where if each else "-"}
@@ -99,9 +100,6 @@ def population(num_clients: int):
 
 def on_devices() -> int:
     """Returns the bytes of live arrays on all devices, or the peak if it is known."""
-    stats = [device.memory_stats() or {} for device in jax.devices()]
-    if all("peak_bytes_in_use" in of_device for of_device in stats):
-        return sum(of_device["peak_bytes_in_use"] for of_device in stats)
-    return sum(
-        shard.data.nbytes for v in jax.live_arrays() for shard in v.addressable_shards
-    )
+    shards = (v.addressable_shards for v in jax.live_arrays())
+    live = sum(shard.data.nbytes for each in shards for shard in each)
+    return hardware.peak_memory(jax.devices())["devices"] or live

@@ -71,12 +71,9 @@ def scopes(program: str) -> dict[str, tuple[str, str]]:
         metadata = re.search(r'op_name="([^"]*)"', line)
         path = metadata[1] if metadata else ""
         layer = re.search(r"jvp\(_?\w+\)+/(?:[\w.]+/)*?(\w+\d\w*)/", path)
-        if layer:
+        if layer or "jvp(_" in path:  # pooling and activations have no name
             direction = "backward" if "transpose(jvp(" in path else "forward"
-            found[name[1]] = layer[1], direction
-        elif "jvp(_" in path:  # pooling and activations have no name
-            direction = "backward" if "transpose(jvp(" in path else "forward"
-            found[name[1]] = "between layers", direction
+            found[name[1]] = layer[1] if layer else "between layers", direction
         elif path.endswith("/select_n") or not path:
             found[name[1]] = "update", "-"
     return found

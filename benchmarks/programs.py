@@ -1,8 +1,8 @@
 """Compares programs of a round on an accelerator; writes the table that chooses.
 
-    python -m benchmarks.programs --target v5e:1x1            # by its compiler
-    python -m benchmarks.programs                             # by the clock of one here
-    python -m benchmarks.programs --only pfl resnet18_100 --write
+    python -m benchmarks programs --target v5e:1x1            # by its compiler
+    python -m benchmarks programs                             # by the clock of one here
+    python -m benchmarks programs --only pfl resnet18_100 --write
 
 A round of FedAvg, as published set-ups have it, with every form of the convolutions
 under vmap over clients (`plain`, `canonical`, `patches`) and with one client after
@@ -12,21 +12,20 @@ estimate, which a TPU's compiler gives and XLA:GPU does not. `--write` keeps the
 this platform. What a clock has measured is not replaced by an estimate.
 """
 
-import argparse
 import datetime
 import json
 import math
 import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 
 import sparsefl_jax as sfl
-from benchmarks import accelerators, measure, targets, workload
+from benchmarks import accelerators, targets, workload
 from sparsefl_jax.models import forms, programs
-from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
@@ -34,7 +33,40 @@ from sparsefl_jax.wire import ledger
 TABLE = Path(programs.__file__).with_name("programs.json")
 NAMES = ("pfl", "resnet18_100", "femnist", "lenet5_caffe", "conv4", "mlp")
 COHORT = 10  # where the set-up leaves it open
-HEAD = ("set-up", "program", "ms a round", "peak MB", "GB a step", "compile s")
+CHOICES = {"only": workload.SETUPS}
+
+
+def run(only=NAMES, target="", repeats=5, write=False) -> Iterator[dict]:
+    """Yields a row for each program of each set-up.
+
+    Args:
+      only: set-ups.
+      target: an accelerator that is not there, such as v5e:1x1.
+      repeats: rounds to time.
+      write: whether to keep the milliseconds.
+    """
+    if target:
+        there, by = accelerators.make(target), "estimate"
+        device, measured = there.devices[0], lambda *parts: estimated(*parts, there)
+    else:
+        device, by = jax.devices()[0], "clock"
+        measured = lambda *parts: timed(*parts, repeats)  # noqa: E731
+    if write and device.platform == "cpu":
+        sys.exit("error: --write is for accelerators")
+    about = {
+        "device": device.device_kind,
+        "compiler": targets.compiler(device.platform),
+        "jax": jax.__version__,
+        "commit": provenance.commit(),
+        "date": datetime.date.today().isoformat(),
+    }
+    for name in only:
+        setup = workload.SETUPS[name]
+        setup = setup._replace(cohort=setup.cohort or COHORT, method=sfl.fedavg)
+        rows, rounds = compare(setup, measured)
+        yield from ({"set-up": name} | row for row in rows)
+        if write and not any(map(math.isnan, rounds["ms"].values())):
+            keep(device.platform, by, {name: rounds | about})
 
 
 def variants(setup: workload.Workload) -> dict[str, tuple[str, int]]:
@@ -48,10 +80,10 @@ def estimated(setup, data, model, chunk: int, target: accelerators.Target) -> di
     stage, begun = workload.make_stage(setup, model, 1), time.perf_counter()
     (one,) = targets.compile_for(target, [stage], model, data, chunk=chunk)
     return {
-        "ms": math.nan if one.seconds is None else 1e3 * one.seconds,
-        "peak_bytes": one.memory["peak"],
-        "step_bytes": one.bytes,
-        "compile_seconds": time.perf_counter() - begun,
+        "ms a round": math.nan if one.seconds is None else 1e3 * one.seconds,
+        "peak MB": one.memory["peak"] / 1e6,
+        "GB a step": one.bytes / 1e9,
+        "compile s": time.perf_counter() - begun,
     }
 
 
@@ -59,40 +91,37 @@ def timed(setup, data, model, chunk: int, repeats: int) -> dict:
     """Returns the best of some rounds of one program on the first device here."""
     one = workload.prepare(setup, chunk, model, data, jax.devices()[:1])
     return {
-        "ms": 1e3 * float(workload.seconds(one, repeats).min()),
-        "peak_bytes": sum(one.bytes.values()),
-        "step_bytes": math.nan,
-        "compile_seconds": one.compile_seconds,
+        "ms a round": 1e3 * float(workload.seconds(one, repeats).min()),
+        "peak MB": sum(one.bytes.values()) / 1e6,
+        "GB a step": math.nan,
+        "compile s": one.compile_seconds,
     }
 
 
-def compare(name: str, setup: workload.Workload, run: Callable) -> dict:
-    """Runs all programs of a set-up; prints each, and leaves out what fails."""
-    data, found = workload.make_data(setup), {}
+def compare(setup: workload.Workload, measured: Callable) -> tuple[list, dict]:
+    """Runs all programs of a set-up, and leaves out what fails.
+
+    Returns:
+      The rows of all programs, and what the table keeps of the set-up.
+    """
+    data, rows = workload.make_data(setup), []
     model = workload.make_model(setup, data)
     for program, (form, chunk) in variants(setup).items():
         try:
             with forms.using(form):
-                found[program] = run(setup, data, model, chunk)
+                found = measured(setup, data, model, chunk)
+            rows.append({"program": program} | found)
         except Exception as error:  # memory, or the compiler
-            print(f"{name} {program} failed: {' '.join(str(error).split())[:200]}")
-        else:
-            print(f"| {' | '.join(row(name, program, found[program]))} |", flush=True)
+            print(f"{program} failed: {' '.join(str(error).split())[:200]}")
     params = initial_state.initial_shapes(model).params
-    return {
+    return rows, {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "macs": ledger.macs_per_sample(model.macs) * setup.batch,
-        "ms": {program: round(one["ms"], 2) for program, one in found.items()},
+        "ms": {row["program"]: round(row["ms a round"], 2) for row in rows},
     }
 
 
-def row(name: str, program: str, one: dict) -> list[str]:
-    figures = one["ms"], one["peak_bytes"] / 1e6, one["step_bytes"] / 1e9
-    shown = ("-" if math.isnan(v) else f"{v:.3g}" for v in figures)
-    return [name, program, *shown, f"{one['compile_seconds']:.0f}"]
-
-
-def write(platform: str, by: str, rounds: dict) -> None:
+def keep(platform: str, by: str, rounds: dict) -> None:
     """Adds rounds to a platform's table; those of a clock take an estimate's place."""
     table = json.loads(TABLE.read_text())
     before = table.get(platform, {})
@@ -104,43 +133,3 @@ def write(platform: str, by: str, rounds: dict) -> None:
     # One line per set-up's milliseconds.
     text = re.sub(r'"ms": \{[^}]*\}', lambda m: " ".join(m[0].split()), text)
     TABLE.write_text(text + "\n")
-
-
-def main():
-    """Prints a table; keeps its milliseconds."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=workload.SETUPS, default=NAMES)
-    parser.add_argument("--target", help="an accelerator that is not there: v5e:1x1")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="keep the table")
-    args = parser.parse_args()
-    if args.target:
-        target = accelerators.make(args.target)
-        device, by = target.devices[0], "estimate"
-        run = lambda *parts: estimated(*parts, target)  # noqa: E731
-    else:
-        device, by = jax.devices()[0], "clock"
-        run = lambda *parts: timed(*parts, args.repeats)  # noqa: E731
-    if args.write and (device.platform == "cpu" or args.dtype != "float32"):
-        parser.error("--write is for accelerators and float32")
-    about = {
-        "device": device.device_kind,
-        "compiler": targets.compiler(device.platform),
-        "jax": jax.__version__,
-        "commit": provenance.commit(),
-        "date": datetime.date.today().isoformat(),
-    }
-    print(", ".join(f"{key} {value}" for key, value in (about | {"by": by}).items()))
-    print(measure.markdown(HEAD, []))
-    rounds = {}
-    for name in args.only:
-        setup = workload.SETUPS[name]
-        setup = setup._replace(dtype=args.dtype, cohort=setup.cohort or COHORT)
-        rounds[name] = compare(name, setup._replace(method=sfl.fedavg), run)
-        if args.write and not any(map(math.isnan, rounds[name]["ms"].values())):
-            write(device.platform, by, {name: rounds[name] | about})
-
-
-if __name__ == "__main__":
-    main()

@@ -29,7 +29,7 @@ CHOICES = {"setup": SETUPS, "target": accelerators.KINDS}
 
 
 def run(
-    setup="mlp", counts=(1, 2, 4, 8), clients=4, samples=0, target="", repeats=5
+    setup="mlp", counts=(1, 2, 4, 8), clients=4, target="", repeats=5
 ) -> Iterator[dict]:
     """Yields a row for each count, of weak scaling first.
 
@@ -37,7 +37,6 @@ def run(
       setup: of `SETUPS`.
       counts: of devices.
       clients: of a device and round.
-      samples: of a client, 0 for the set-up's.
       target: accelerators that are not there.
       repeats: rounds to time.
     """
@@ -45,7 +44,7 @@ def run(
         first = {}
         for count in counts:
             cohort = clients * (count if kind == "weak" else max(counts))
-            which = count, cohort, setup, samples
+            which = count, cohort, setup
             if target:
                 row = compiled(target, *which)
             else:
@@ -56,19 +55,18 @@ def run(
             yield {"scaling": kind} | row | {"speed-up": speed_up, "efficiency": share}
 
 
-def sized(name: str, cohort: int, samples: int) -> workload.Workload:
+def sized(name: str, cohort: int) -> workload.Workload:
     """Returns a set-up with a cohort of this size, and clients for it."""
     setup = SETUPS[name]
-    clients, samples = max(setup.clients, cohort), samples or setup.samples
-    return setup._replace(cohort=cohort, clients=clients, samples=samples)
+    return setup._replace(cohort=cohort, clients=max(setup.clients, cohort))
 
 
-def timed(count: int, cohort: int, name: str, samples: int, repeats: int) -> dict:
+def timed(count: int, cohort: int, name: str, repeats: int) -> dict:
     """Returns the figures of a cohort on the first `count` devices."""
     devices = jax.devices()[:count]
     if len(devices) < count:
         sys.exit(f"error: counts={count}, expected at most {len(devices)} devices")
-    one = workload.prepare(sized(name, cohort, samples), devices=devices)
+    one = workload.prepare(sized(name, cohort), devices=devices)
     seconds = workload.seconds(one, repeats)
     return (
         {"devices": count, "clients a round": cohort}
@@ -78,9 +76,9 @@ def timed(count: int, cohort: int, name: str, samples: int, repeats: int) -> dic
     )
 
 
-def compiled(kind: str, count: int, cohort: int, name: str, samples: int) -> dict:
+def compiled(kind: str, count: int, cohort: int, name: str) -> dict:
     """Returns what the compiler says of a cohort on so many chips."""
-    setup = sized(name, cohort, samples)
+    setup = sized(name, cohort)
     target = accelerators.make(topology(kind, count))
     data = workload.make_data(setup)
     model = workload.make_model(setup, data)
@@ -89,7 +87,7 @@ def compiled(kind: str, count: int, cohort: int, name: str, samples: int) -> dic
     seconds = one.seconds or math.nan
     moved = [f"{kind} {size / 1e6:.3g}" for kind, size in one.collectives.items()]
     return {
-        "compiler": targets.compiler(accelerators.platform(kind)),
+        "compiler": targets.compiler(target.devices[0].platform),
         "devices": one.devices,
         "clients a round": cohort,
         "chunk": one.chunk,

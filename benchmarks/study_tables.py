@@ -19,12 +19,12 @@ comparisons within a budget.
 
 import json
 import math
-import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 from scipy.stats import ttest_1samp
 
 from benchmarks.measure import markdown
@@ -40,35 +40,26 @@ ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = "benchmarks/tables/benchmark.json", "docs/benchmark.md"
 CHOICES, FIGURE = "studies/benchmark.json", "docs/_static/benchmark.svg"
 DRAWN = 0.05  # the density in the figure
-WHOLE = 2.01  # Gbit; the pilot's estimate may be half a percent off
+MOST = 2.01  # Gbit; the pilot's estimate may be half a percent off
 BUDGETS = {  # by axis, in its own units
-    "gbit": (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, WHOLE),
+    "gbit": (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, MOST),
     "gbit_values": (0.25, 0.5, 1.0),
     "pflop": (2e-5, 5e-5, 1e-4, 2e-4),
     "hours": (0.0025, 0.005, 0.01, 0.02),
 }
-UNKNOWN = "unknown"
+WHOLE, LAST = f"gbit {MOST}", "last"  # names of budgets; the last model within WHOLE
+COLUMNS = {  # what methods are compared by: the accuracy within a budget
+    "2 Gbit": WHOLE,
+    "2 Gbit, last": LAST,
+    "0.5 Gbit": "gbit 0.5",
+    "0.5 Gbit without positions": "gbit_values 0.5",
+    "50 GFLOP": "pflop 5e-05",
+    "18 s": "hours 0.005",
+}
+UNKNOWN, MISSING = "unknown", "-"
+_UNKNOWN, _MISSING = (math.inf, math.nan, math.nan), (math.nan,) * 3
 BASELINE = "fedavg"
 PERSONAL = ("spafl",)  # methods whose clients are tested with models of their own
-
-
-class Column(NamedTuple):
-    """What methods are compared by: the accuracy within a budget."""
-
-    title: str
-    axis: str
-    budget: float
-    last: bool = False  # the last model instead of the one that validation chooses
-
-
-COLUMNS = (
-    Column("2 Gbit", "gbit", WHOLE),
-    Column("2 Gbit, last", "gbit", WHOLE, last=True),
-    Column("0.5 Gbit", "gbit", 0.5),
-    Column("0.5 Gbit without positions", "gbit_values", 0.5),
-    Column("50 GFLOP", "pflop", 5e-5),
-    Column("18 s", "hours", 0.005),
-)
 
 
 def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> dict:
@@ -84,23 +75,23 @@ def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> 
       `within`, by axis and budget, accuracy, validation score and density of the
       model, one triple a seed; the last accuracies; totals; seeds, commits, seconds.
     """
-    runs, within = list(map(_paid, runs)), {}
-    for axis, budgets in BUDGETS.items():
-        for budget in budgets:
-            found = [_within(run, axis, budget) for run in runs]
-            within[f"{axis} {budget:g}"] = found
-    totals = {
-        axis: [costs.total(run, axis) for run in runs] for axis in (*BUDGETS, "rounds")
-    }
+    runs = list(map(_paid, runs))
     return {
         "point": name,
         "method": name.partition("-")[0],
         "density": density,
         "diverged": diverged,
         "seeds": [evaluations.seed_of(run) for run in runs],
-        "within": within,
+        "within": {
+            f"{axis} {budget:g}": [_within(run, axis, budget) for run in runs]
+            for axis, budgets in BUDGETS.items()
+            for budget in budgets
+        },
         "last": [measures.last_accuracy(run) for run in runs],
-        "totals": totals,
+        "totals": {
+            axis: [costs.total(run, axis) for run in runs]
+            for axis in (*BUDGETS, "rounds")
+        },
         "seconds": [run.summary["seconds"] for run in runs],
         "commits": sorted({run.summary["commit"] for run in runs}),
     }
@@ -109,7 +100,7 @@ def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> 
 def _paid(run: Run) -> Run:
     """Returns a run up to the budget of bits."""
     train, evals = (
-        [record for record in records if record["gbit_cumulative"] <= WHOLE]
+        [record for record in records if record["gbit_cumulative"] <= MOST]
         for records in (run.train, run.evals)
     )
     return run._replace(train=train, evals=evals)
@@ -117,13 +108,12 @@ def _paid(run: Run) -> Run:
 
 def _within(run: Run, axis: str, budget: float) -> tuple | None:
     """Returns accuracy, score and density of what validation chooses in a budget."""
-    evals = evaluations.final_evals(run)
     spent = lines.column(costs.progress(run), axis)
-    rounds = [run.rounds_until(r["stage"], r["round"]) for r in evals]
     paid = [
-        r
-        for r, n in zip(evals, rounds, strict=True)
-        if (spent.get(n) or math.inf) <= budget
+        record
+        for record in evaluations.final_evals(run)
+        if spent.get(run.rounds_until(record["stage"], record["round"]), math.inf)
+        <= budget
     ]
     if (best := evaluations.best_of(paid)) is None:
         return None
@@ -131,19 +121,45 @@ def _within(run: Run, axis: str, budget: float) -> tuple | None:
     return evaluations.accuracy(best), best["val_accuracy"], density
 
 
-def chosen(found: dict, axis: str, budget: float, place: int = 0) -> list[float]:
-    """Returns what a point's seeds reach within a budget; none if one is missing.
+def reached(found: dict, budget: str) -> pd.DataFrame:
+    """Returns what the seeds of a point reach within a budget.
 
     Args:
       found: the entry of the point.
-      axis: of the budget.
-      budget: one of its `BUDGETS`.
-      place: 0 for accuracies, 1 for validation scores, 2 for densities.
+      budget: its name, such as 'gbit 0.5', or `LAST`.
+
+    Returns:
+      A row for each seed with `accuracy`, validation `score`, and the `density` of the
+      model; NaN if it reaches nothing, and an accuracy of inf if that is not known.
     """
-    triples = found["within"][f"{axis} {budget:g}"]
-    if not all(triples) or UNKNOWN in triples:
-        return []
-    return [triple[place] for triple in triples]
+    triples = [
+        _UNKNOWN if triple == UNKNOWN else triple or _MISSING
+        for triple in found["within"][WHOLE if budget == LAST else budget]
+    ]
+    names = ["accuracy", "score", "density"]
+    table = pd.DataFrame(triples, found["seeds"], names, dtype=float)
+    return table.assign(accuracy=found["last"]) if budget == LAST else table
+
+
+def at_best(entries: Sequence[dict], method: str, budget: str) -> tuple[pd.Series, str]:
+    """Returns the accuracies of a method at its best density, by seed, and as text.
+
+    The density is the one with the best mean score on the validation split within the
+    budget, of those at which no seed diverged. Without one there are no accuracies.
+    """
+    tables = {
+        found["density"]: reached(found, budget)
+        for found in entries
+        if found["method"] == method and not found["diverged"]
+    }
+    scores = {d: table["score"].mean(skipna=False) for d, table in tables.items()}
+    scores = {density: score for density, score in scores.items() if score >= 0}
+    if not scores:
+        unknown = any(np.isinf(table["accuracy"]).any() for table in tables.values())
+        return pd.Series(dtype=float), UNKNOWN if unknown else MISSING
+    density = max(scores, key=scores.get)
+    accuracy = tables[density]["accuracy"]
+    return accuracy, _spread(accuracy) + (f", d = {density:g}" if density else "")
 
 
 def tables(entries: Sequence[dict]) -> dict[str, str]:
@@ -169,101 +185,77 @@ def densities(entries: Sequence[dict]) -> str:
     rows = []
     for found in entries:
         lost, density = found["diverged"], found["density"]
-        named = [f"`{found['method']}`", f"{density:g}" if density else "-"]
-        named[0] += f" ({lost} of {lost + len(found['seeds'])} diverged)" * bool(lost)
-        if not found["seeds"]:
-            rows.append([*named, *["-"] * (len(head) - len(named))])
-            continue
-        mean = {
-            axis: statistics.fmean(values)
-            for axis, values in found["totals"].items()
-            if UNKNOWN not in values
-        }
-        row = [
-            *named,
-            *(_reached(found, "gbit", budget) for budget in (0.5, 1.0, WHOLE)),
-            _spread(found["last"]),
-            f"{statistics.fmean(chosen(found, 'gbit', WHOLE, place=2)):.3f}",
-            f"{mean['rounds']:.0f}",
-            f"{mean['gbit']:.2f}",
-            f"{100 * (1 - mean['gbit_values'] / mean['gbit']):.0f} %",
-            f"{1e6 * mean['pflop']:.0f}",
-            f"{60 * mean['hours']:.1f}" if "hours" in mean else UNKNOWN,
-        ]
-        rows.append(row)
+        row = [f"`{found['method']}`", f"{density:g}" if density else MISSING]
+        row[0] += f" ({lost} of {lost + len(found['seeds'])} diverged)" * bool(lost)
+        if found["seeds"]:
+            totals = pd.DataFrame(found["totals"]).replace(UNKNOWN, math.nan)
+            mean = totals.astype(float).mean(skipna=False)
+            minutes = 60 * mean["hours"]
+            row += [
+                *(_cell(reached(found, b)) for b in ("gbit 0.5", "gbit 1", WHOLE)),
+                _cell(reached(found, LAST)),
+                f"{reached(found, WHOLE)['density'].mean():.3f}",
+                f"{mean['rounds']:.0f}",
+                f"{mean['gbit']:.2f}",
+                f"{100 * (1 - mean['gbit_values'] / mean['gbit']):.0f} %",
+                f"{1e6 * mean['pflop']:.0f}",
+                UNKNOWN if math.isnan(minutes) else f"{minutes:.1f}",
+            ]
+        rows.append(row + [MISSING] * (len(head) - len(row)))
     return markdown(head, rows)
 
 
 def methods(entries: Sequence[dict]) -> str:
-    """Formats each method at its best density within each budget.
-
-    The density is the one with the best mean score on the validation split within that
-    budget, of those at which no seed diverged.
-    """
-    rows = []
-    for name in dict.fromkeys(found["method"] for found in entries):
-        row = [f"`{name}`"]
-        for column in COLUMNS:
-            if found := _best(entries, name, column):
-                density = f", d = {found['density']:g}" if found["density"] else ""
-                row.append(_spread(list(_seeds(found, column).values())) + density)
-            else:
-                row.append(_missing(_of(entries, name), *column[1:3]))
-        rows.append(row)
-    return markdown(["method", *(column.title for column in COLUMNS)], rows)
+    """Formats each method at its best density within each budget."""
+    rows = [
+        [f"`{name}`", *(at_best(entries, name, b)[1] for b in COLUMNS.values())]
+        for name in _names(entries)
+    ]
+    return markdown(["method", *COLUMNS], rows)
 
 
 def against_baseline(entries: Sequence[dict]) -> str:
     """Formats how far each method, at its best density, is from FedAvg, by seed."""
-    names = dict.fromkeys(found["method"] for found in entries)
-    rows = {name: [f"`{name}`"] for name in names if name != BASELINE}
-    for column in COLUMNS:
-        told = differences(entries, [(name, BASELINE) for name in rows], column)
+    rows = {name: [f"`{name}`"] for name in _names(entries) if name != BASELINE}
+    for budget in COLUMNS.values():
+        best = {n: at_best(entries, n, budget) for n in (BASELINE, *rows)}
+        accuracies = {name: accuracy for name, (accuracy, _) in best.items()}
+        told = differences(accuracies, [(name, BASELINE) for name in rows])
         for name, row in rows.items():
-            missing = _missing(_of(entries, name), *column[1:3])
+            missing = UNKNOWN if best[name][1] == UNKNOWN else MISSING
             row.append(told.get((name, BASELINE), missing))
-    return markdown(["method", *(column.title for column in COLUMNS)], rows.values())
+    return markdown(["method", *COLUMNS], list(rows.values()))
 
 
-def neighbours(entries: Sequence[dict], column: Column = COLUMNS[0]) -> str:
+def neighbours(entries: Sequence[dict]) -> str:
     """Formats how far methods are from the next one in the order of their means."""
-    names = dict.fromkeys(found["method"] for found in entries)
-    best = {name: _best(entries, name, column) for name in names}
-    means = {
-        name: statistics.fmean(_seeds(found, column).values())
-        for name, found in best.items()
-        if found
-    }
-    order = sorted(means, key=means.get, reverse=True)
-    told = differences(entries, list(zip(order, order[1:], strict=False)), column)
+    best = {name: at_best(entries, name, WHOLE)[0] for name in _names(entries)}
+    means = pd.Series({name: accuracy.mean() for name, accuracy in best.items()})
+    order = list(means.dropna().sort_values(ascending=False, kind="stable").index)
+    told = differences(best, list(zip(order, order[1:], strict=False)))
     rows = [[f"`{one}`", f"`{other}`", text] for (one, other), text in told.items()]
     return markdown(["method", "next", "difference"], rows)
 
 
 def differences(
-    entries: Sequence[dict], pairs: Sequence[tuple[str, str]], column: Column
+    accuracies: Mapping[str, pd.Series], pairs: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], str]:
     """Formats paired differences in points, with 95 % intervals and p by Holm.
 
     Args:
-      entries: of all points.
-      pairs: names of two methods, each of which stands at its best density.
-      column: the budget.
+      accuracies: of each method, by seed.
+      pairs: names of two methods.
 
     Returns:
       By pair; those are absent of which fewer than two seeds have both.
     """
     found, p_values = {}, []
-    for pair in pairs:
-        best = [_best(entries, name, column) for name in pair]
-        if all(best):
-            one, other = (_seeds(point, column) for point in best)
-            gaps = [one[seed] - other[seed] for seed in one.keys() & other.keys()]
-            if len(gaps) > 1:
-                tested = ttest_1samp(gaps, 0.0)
-                found[pair] = (statistics.fmean(gaps), *tested.confidence_interval())
-                same = not any(gaps)  # t is 0 / 0
-                p_values.append(1.0 if same else float(tested.pvalue))
+    for one, other in pairs:
+        gaps = (accuracies[one] - accuracies[other]).dropna()
+        if len(gaps) > 1:
+            tested = ttest_1samp(gaps, 0.0)
+            found[one, other] = gaps.mean(), *tested.confidence_interval()
+            p_values.append(float(tested.pvalue) if gaps.any() else 1.0)  # t is 0 / 0
     texts = {}
     for (pair, interval), p in zip(found.items(), holm(p_values), strict=True):
         mean, low, high = (100 * value for value in interval)
@@ -278,12 +270,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
       >>> holm([0.04, 0.01, 0.03])  # 3 * .01; 2 * .03; and .04 is not below the last
       [0.06, 0.03, 0.06]
     """
-    corrected, largest = [0.0] * len(p_values), 0.0
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    for done, place in enumerate(order):
-        scaled = min(1.0, (len(p_values) - done) * p_values[place])
-        corrected[place] = largest = max(largest, scaled)
-    return corrected
+    order, count = np.argsort(p_values, kind="stable"), len(p_values)
+    scaled = np.sort(p_values) * np.arange(count, 0, -1)
+    corrected = np.zeros(count)
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return corrected.tolist()
 
 
 def tuning(choices: dict) -> str:
@@ -297,12 +288,11 @@ def tuning(choices: dict) -> str:
         own = dict(found["settings"])
         rate = own.pop(benchmark.RATE)
         ((field, value),) = own.items()
-        ended = [v for v in found["scores"].values() if v is not None]
-        scores = sorted(ended, reverse=True)
+        scores = pd.Series(found["scores"], dtype=float)
+        ended = scores.dropna().sort_values(ascending=False)
         cells = [f"`{method}`", f"{rate:g}", f"`{field.rpartition('.')[2]}={value}`"]
-        shown = [f"{100 * score:.1f}" for score in (*scores[:2], scores[-1])]
-        lost = len(found["scores"]) - len(scores)
-        rows.append([*cells, *shown, lost or "-"])
+        shown = [f"{100 * score:.1f}" for score in ended.iloc[[0, 1, -1]]]
+        rows.append([*cells, *shown, len(scores) - len(ended) or MISSING])
     return markdown(head, rows)
 
 
@@ -311,9 +301,12 @@ def draw(entries: Sequence[dict], path: Path) -> None:
     shown = [e for e in entries if e["density"] in (None, DRAWN)]
     with figure.axes(path, "traffic, both ways, Gbit", "accuracy, %") as ax:
         for place, found in enumerate(shown):
-            reached = {b: chosen(found, "gbit", b) for b in BUDGETS["gbit"]}
-            points = {b: 100 * statistics.fmean(v) for b, v in reached.items() if v}
             turn, color = divmod(place, len(figure.COLORS))
+            tables = {b: reached(found, f"gbit {b:g}") for b in BUDGETS["gbit"]}
+            means = {
+                b: each["accuracy"].mean(skipna=False) for b, each in tables.items()
+            }
+            points = {b: 100 * mean for b, mean in means.items() if mean <= 1}
             ax.plot(
                 list(points),
                 list(points.values()),
@@ -332,52 +325,22 @@ def _core(found: dict) -> bool:
     return found["point"].count("-") == bool(found["density"])
 
 
-def _of(entries: Sequence[dict], method: str) -> list[dict]:
-    return [found for found in entries if found["method"] == method]
+def _names(entries: Sequence[dict]) -> list[str]:
+    return list(dict.fromkeys(found["method"] for found in entries))
 
 
-def _best(entries: Sequence[dict], method: str, column: Column) -> dict | None:
-    """Returns the entry of a method at its best density within a budget."""
-    scored = {}
-    for found in _of(entries, method):
-        scores = chosen(found, column.axis, column.budget, place=1)
-        if scores and not found["diverged"]:
-            scored[statistics.fmean(scores)] = found
-    return scored[max(scored)] if scored else None
+def _cell(table: pd.DataFrame) -> str:
+    """Formats what the seeds of a point reach."""
+    accuracy = table["accuracy"]
+    if np.isinf(accuracy).any():
+        return UNKNOWN
+    return MISSING if accuracy.isna().any() else _spread(accuracy)
 
 
-def _seeds(found: dict, column: Column) -> dict[int, float]:
-    """Returns the accuracies of a point within a budget, by seed."""
-    values = found["last"] if column.last else chosen(found, *column[1:3])
-    return dict(zip(found["seeds"], values, strict=True))
-
-
-def _missing(points: Sequence[dict], axis: str, budget: float) -> str:
-    """Tells what is not known from what was not reached."""
-    within = (found["within"][f"{axis} {budget:g}"] for found in points)
-    return UNKNOWN if any(UNKNOWN in triples for triples in within) else "-"
-
-
-def _reached(found: dict, axis: str, budget: float) -> str:
-    """Formats what a point reaches within a budget."""
-    values = chosen(found, axis, budget)
-    return _spread(values) if values else _missing([found], axis, budget)
-
-
-def _spread(values: Sequence[float]) -> str:
+def _spread(accuracy: pd.Series) -> str:
     """Formats mean and sample deviation over seeds, in percent."""
-    percent = [100 * value for value in values]
-    deviation = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
-    return f"{statistics.fmean(percent):.1f}{deviation}"
-
-
-def _rounded(value):
-    """Returns plain values with six significant digits."""
-    if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    deviation = f" ± {100 * accuracy.std():.1f}" if len(accuracy) > 1 else ""
+    return f"{100 * accuracy.mean():.1f}{deviation}"
 
 
 def collect(workdir: Path) -> list[dict]:
@@ -386,9 +349,8 @@ def collect(workdir: Path) -> list[dict]:
     Raises:
       ValueError: the folder holds no part of the benchmark but its tuning.
     """
-    known = on_disk.read(workdir)
     entries = []
-    for point in known:
+    for point in on_disk.read(workdir):
         unknown = point.name.partition("-")[0] not in benchmark.METHODS
         if unknown or benchmark.TUNING_SEED in point.seeds:
             raise ValueError(
@@ -398,16 +360,17 @@ def collect(workdir: Path) -> list[dict]:
         folders = [folder for _, folder in on_disk.folders(workdir, point)]
         ended = [f for f in folders if (f / "summary.json").exists()]
         lost = len(folders) - len(ended)
-        if not lost or _diverged(workdir, point.name):
+        note = on_disk.failure(workdir, point.name)
+        if not lost or note.exists() and "FloatingPointError" in note.read_text():
             runs = list(map(read_run, ended))
             entries.append(entry(point.name, point.config.density, runs, lost))
     return entries
 
 
-def _diverged(workdir: Path, name: str) -> bool:
-    """Tells whether a point failed because a loss or a weight was not finite."""
-    note = on_disk.failure(workdir, name)
-    return note.exists() and FloatingPointError.__name__ in note.read_text()
+def _rounded(found: dict) -> dict:
+    """Returns an entry with six significant digits."""
+    six = lambda number: float(f"{float(number):.6g}")  # noqa: E731
+    return json.loads(json.dumps(found), parse_float=six)
 
 
 def published(root: Path = ROOT) -> list[dict]:

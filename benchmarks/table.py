@@ -4,13 +4,13 @@
     python -m benchmarks.table flash_mnist               # everything missing, in order
     python -m benchmarks.table flash_mnist --only spdst --seeds 1
 
-Each row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped run is resumed. A
-finished run in that folder, under any name, is reused if its configuration is that of
-the row. Results go to `benchmarks/tables/NAME.json`, and between `<!-- table NAME -->`
-and `<!-- end -->` on the page of the paper in `docs/reproduction`; commit both. The
-field "stale" marks an entry that the code no longer reproduces: the table shows its
-text after the accuracy, and the run counts as missing (move its folder away first). The
-field "counted" says which of the bits an entry's Gbit are, if not all.
+Each row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped run is resumed, a
+finished one is read. Results go to `benchmarks/tables/NAME.json`, and between
+`<!-- table NAME -->` and `<!-- end -->` on the page of the paper in
+`docs/reproduction`; commit both. The field "stale" marks an entry that the code no
+longer reproduces: the table shows its text after the accuracy, and the run counts as
+missing (move its folder away first). The field "counted" says which of the bits an
+entry's Gbit are, if not all.
 
 A method that deploys several models has a row for each, with that model's accuracy and
 density. The paper's figure and the table's own columns stand beside the first.
@@ -32,20 +32,17 @@ hardware.use_cpu_cores()  # before JAX starts
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
-from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
-from sparsefl_jax.runs.config import defaults  # noqa: E402
+from sparsefl_jax.runs import experiment  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
-# The location of data and additional outputs do not change the results.
-_IRRELEVANT = ("data_dir", "checkpoint_minutes", "sinks", "observe_rounds")
 _HEAD = ("configuration", "model", "paper, %", "here, %", "seeds", "density", "Gbit")
 _BEHIND = len(_HEAD) - 1  # the density, which a table's own columns follow
 _HEAD += ("FLOPs / dense", "minutes", "date", "commit")
 
 
 def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
-    """Runs, resumes or reuses the missing runs of a table, in its order.
+    """Runs or resumes the missing runs of a table, in its order.
 
     Args:
       table: the declaration.
@@ -58,16 +55,13 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
       interrupt.StoppedError: after Ctrl-C; call again to go on.
       ValueError: a run's directory holds another configuration.
     """
-    runs = root / "runs" / "tables" / name
     for row, seed in wanted(table, only, seeds):
         if (row, seed) in measured(name, root):
             continue
-        config = row_config(table, row, seed)
-        path = find(runs, config)
-        if path is None:
-            path = runs / f"{row}_seed{seed}"
-            print(f"{name}: {row}, seed {seed}", file=sys.stderr, flush=True)
-            experiment.run(config, path, resume=(path / "config.json").exists())
+        path = root / "runs/tables" / name / f"{row}_seed{seed}"
+        print(f"{name}: {row}, seed {seed}", file=sys.stderr, flush=True)
+        begun = (path / "config.json").exists()
+        experiment.run(row_config(table, row, seed), path, resume=begun)
         found = {"row": row, "seed": seed} | entry(path, table.best)
         extra = table.extra(path) if table.extra else {}
         publish(table, name, found | extra, root)
@@ -92,23 +86,6 @@ def row_config(table: Table, row: str, seed: int):
     config.update_from_flattened_dict(table.rows[row].overrides)
     config.seed = seed
     return config
-
-
-def find(runs: Path, config) -> Path | None:
-    """Returns a finished run of this configuration in the directory `runs`, or None."""
-    for path in sorted(runs.glob("*/summary.json")):
-        if same(run_directory.read_config(path.parent), config):
-            return path.parent
-    return None
-
-
-def same(old, new) -> bool:
-    """Tells whether an old run's configuration is this one.
-
-    Fields and arguments that the old run lacks have their defaults.
-    """
-    differing = run_directory.differences(defaults.complete(old), new)
-    return all(field in _IRRELEVANT for field in differing)
 
 
 def entry(path: Path, best: bool = False) -> dict:
@@ -196,44 +173,41 @@ def _position(table: Table):
 
 def markdown(table: Table, entries: list[dict]) -> str:
     """Formats the table as Markdown, with mean and sample deviation over seeds."""
-    head = (*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:])
-    lines = [_line(head), _line(["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2)]
+    head = [*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:]]
+    rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2]
     for name, row in table.rows.items():
         of_row = [e for e in entries if e["row"] == name]
         of_row = [e for e in of_row if "stale" not in e] or of_row
         settings = [f"`{row.config.removeprefix('configs/')}`"]
         settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
-        own, paper = table.columns, row.paper or "-"
+        own = [c for c in table.columns if of_row and c in of_row[0]]
+        first = {"paper, %": row.paper or "-"} | {c: _mean(of_row, c, 3) for c in own}
         for model in of_row[0]["accuracy"] if of_row else ("-",):
-            cells = _cells(of_row, model, table.best, own)
-            lines.append(_line([" ".join(settings), model, paper, *cells]))
-            own, paper = ("-",) * len(own), "-"
-    return "\n".join(lines)
+            cells = {"configuration": " ".join(settings), "model": model} | first
+            cells |= _measured(of_row, model, table.best) if of_row else {}
+            rows.append([cells.get(column, "-") for column in head])
+            first = {}
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cells(entries: list[dict], model: str, best: bool, columns) -> list[str]:
+def _measured(entries: list[dict], model: str, best: bool) -> dict[str, str]:
     """Returns the measured cells of one model of a row."""
-    if not entries:
-        return ["-"] * (len(_HEAD) - 3 + len(columns))
-
-    def mean(key, digits):
-        return f"{statistics.fmean(e[key] for e in entries):.{digits}f}"
-
-    seeds = [str(e["seed"]) for e in entries]
     dates = sorted({e["date"] for e in entries})
-    commits = dict.fromkeys(e["commit"] or "-" for e in entries)
     counted = dict.fromkeys(e["counted"] for e in entries if "counted" in e)
-    return [
-        _accuracy(entries, model, best),
-        ", ".join(seeds),
-        _densities([e["accuracy"][model] for e in entries], best),
-        *(mean(c, 3) if c in entries[0] else "-" for c in columns),
-        _noted(mean("gbit", 2), counted),
-        mean("flops_share", 3),
-        mean("minutes", 0),
-        dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
-        ", ".join(commits),
-    ]
+    return {
+        "here, %": _accuracy(entries, model, best),
+        "seeds": ", ".join(str(e["seed"]) for e in entries),
+        "density": _densities([e["accuracy"][model] for e in entries], best),
+        "Gbit": _noted(_mean(entries, "gbit", 2), counted),
+        "FLOPs / dense": _mean(entries, "flops_share", 3),
+        "minutes": _mean(entries, "minutes", 0),
+        "date": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
+        "commit": ", ".join(dict.fromkeys(e["commit"] or "-" for e in entries)),
+    }
+
+
+def _mean(entries: list[dict], key: str, digits: int) -> str:
+    return f"{statistics.fmean(e[key] for e in entries):.{digits}f}"
 
 
 def _accuracy(entries: list[dict], model: str, best: bool) -> str:
@@ -268,27 +242,21 @@ def _spread(entries: list[dict], name: str, which: str) -> str:
     return text + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
 
 
-def _line(cells) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
     """Returns a line for each run in order: done, begun or missing."""
     done, lines = measured(name, root), []
     for row, seed in wanted(table, only, seeds):
-        begun = root / "runs" / "tables" / name / f"{row}_seed{seed}" / "config.json"
-        state = "done" if (row, seed) in done else "begun" if begun.exists() else "-"
-        finished = state == "done"
-        accuracy = ""
-        if finished:
-            found = done[row, seed]
+        begun = root / "runs/tables" / name / f"{row}_seed{seed}" / "config.json"
+        state = "begun" if begun.exists() else "-"
+        if found := done.get((row, seed)):
             accuracy = _accuracy([found], next(iter(found["accuracy"])), table.best)
-        lines.append(f"{row:16} seed {seed}  {state:5}  {accuracy}".rstrip())
+            state = f"done   {accuracy}"
+        lines.append(f"{row:16} seed {seed}  {state}")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Parses the command line; exits 2 on a refusal, with a signal's code on it."""
+    """Parses the command line; a signal has its own code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     folder = ROOT / "benchmarks" / "tables"
     names = sorted(p.stem for p in folder.glob("[!_]*.py"))
@@ -308,11 +276,8 @@ def main() -> None:
         command = "python -m benchmarks.table " + " ".join(sys.argv[1:])
         print(f"{str(error) or 'interrupted'}; to go on:\n{command}", file=sys.stderr)
         sys.exit(getattr(error, "code", 130))
-    except FloatingPointError as error:
-        sys.exit(f"error: {error}")
-    except (ValueError, OSError) as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        sys.exit(2)
+    except (FloatingPointError, ValueError, OSError) as error:
+        sys.exit(f"error: {one_line(error)}")
 
 
 if __name__ == "__main__":

@@ -4,28 +4,25 @@
     python -m benchmarks throughput --all               # and every other one
     python -m benchmarks throughput --only resnet18_100 --samples 500  # of a client
     python -m benchmarks throughput --compare lenet5_fedavg lenet5_spafl
-    python -m benchmarks throughput --dtype bfloat16    # float32 parameters
     python -m benchmarks throughput --own               # networks of one's own
 
 FedAvg trains with plain SGD on random images, unless a set-up names another method. A
 step is one client's minibatch: forward pass, both gradients, update. GFLOP/s are six
 times the network's multiply-adds per sample, so normalisation, pooling and the
-federated work count as lost time. The matmul rate is that of a square matmul in the
-same dtype on every device at once, timed before and after each set-up. `--compare`
+federated work count as lost time. The matmul rate is that of a square matmul on every
+device at once, timed before and after each set-up. `--compare`
 times rounds of some set-ups in turns, so that noise of the machine affects all alike;
 `--own` those of the networks in `own/`, in linen and in nnx, and the package's.
 """
 
-import sys
 from collections.abc import Iterator
 
 import numpy as np
 
 from benchmarks import measure, workload
 from benchmarks.workload import FIVE, FORMS, OWN, SETUPS, Workload
-from sparsefl_jax.models.base import DTYPES
 
-CHOICES = {"only": SETUPS, "compare": SETUPS, "dtype": DTYPES}
+CHOICES = {"only": SETUPS, "compare": SETUPS}
 OURS = ("simple_cnn", "resnet18_groupnorm")  # of `OWN`, which the package has, too
 
 
@@ -35,34 +32,35 @@ def run(
     own=False,
     compare=(),
     samples=0,
-    dtype="float32",
     chunk="auto",
     repeats=3,
 ) -> Iterator[dict]:
     """Yields a row for each set-up; `samples` of a client, 0 for the set-up's."""
-
-    def settled(setup):
-        changed = {"samples": samples} if samples else {}
-        return setup._replace(dtype=dtype, **changed)
-
-    if own:
-        for name, setup in OWN.items():
-            yield own_row(name, settled(setup), chunk, repeats)
-        return
-    chosen = {n: settled(SETUPS[n]) for n in compare or (SETUPS if all else only)}
+    of = OWN if own else SETUPS
+    chosen = {
+        name: of[name]._replace(samples=samples or of[name].samples)
+        for name in (of if own or all else compare or only)
+    }
     if compare:
         yield from compared(chosen, chunk, repeats)
         return
     for name, setup in chosen.items():
-        yield row(name, setup, chunk, repeats)
+        if own:
+            forms = FORMS if name in OURS else FORMS[1:]
+            written = {
+                f"{name}, {form}": setup._replace(written=form) for form in forms
+            }
+            yield from compared(written, chunk, repeats)
+        else:
+            yield row(name, setup, chunk, repeats)
 
 
 def row(name: str, setup: Workload, chunk, repeats: int) -> dict:
     """Times single rounds, and the compilation separately."""
-    before = measure.matmul_rate(dtype=setup.dtype)
+    before = measure.matmul_rate()
     one = workload.prepare(setup, chunk)
     rates = measure.rates("steps/s", one.steps, workload.seconds(one, repeats))
-    matmul = max(before, measure.matmul_rate(dtype=setup.dtype)) / 1e9
+    matmul = max(before, measure.matmul_rate()) / 1e9
     best = rates["steps/s: best"]
     gflops = best * one.flops / 1e9
     figures = {"GFLOP/s": gflops, "matmul": matmul, "fraction": gflops / matmul}
@@ -71,40 +69,17 @@ def row(name: str, setup: Workload, chunk, repeats: int) -> dict:
     return head | rates | figures | {"compile s": one.compile_seconds}
 
 
-def in_turns(setups: dict[str, Workload], chunk, repeats: int) -> dict:
-    """Returns client steps per second [repeats] of set-ups whose rounds take turns."""
+def compared(setups: dict[str, Workload], chunk, repeats: int) -> Iterator[dict]:
+    """Yields the rate of set-ups whose rounds take turns, and its ratio to the first's.
+
+    A ratio is the median over the turns.
+    """
     built = {name: workload.prepare(setup, chunk) for name, setup in setups.items()}
     calls = {name: workload.going(one) for name, one in built.items()}
     seconds = measure.in_turns(calls, repeats)
-    return {name: one.steps / seconds[name] for name, one in built.items()}
-
-
-def compared(setups: dict[str, Workload], chunk, repeats: int) -> Iterator[dict]:
-    """Yields the rate of each set-up, and the median ratio to that of the first."""
-    rates = in_turns(setups, chunk, repeats)
+    rates = {name: one.steps / seconds[name] for name, one in built.items()}
     first = next(iter(rates.values()))
     for name, rate in rates.items():
         ratio = float(np.median(rate / first))
         median = {"steps/s: median": float(np.median(rate))}
         yield {"set-up": name} | median | {"of the first's rate": ratio}
-
-
-def own_row(name: str, setup: Workload, chunk, repeats: int) -> dict:
-    """Times a network of one's own in turns with the package's, where it has it."""
-    forms = FORMS if name in OURS else FORMS[1:]
-    setups = {form: setup._replace(written=form) for form in forms}
-    rates = in_turns(setups, chunk, repeats)
-    found: dict = {"network": name}
-    for form in FORMS:
-        median = float(np.median(rates[form])) if form in rates else None
-        found[f"{form}, steps/s"] = median
-    for form in FORMS[1:]:
-        ratio = rates[form] / rates["ours"] if "ours" in rates else None
-        found[f"{form} / ours"] = None if ratio is None else float(np.median(ratio))
-    return found
-
-
-if __name__ == "__main__":
-    from benchmarks.__main__ import main
-
-    main("throughput", sys.argv[1:])

@@ -48,6 +48,15 @@ NETWORKS = {
     "transformer": Network(16, CIFAR),
 }
 FORMS = ("ours", "linen", "nnx")
+WRITTEN = {  # classes of `own/linen.py` and `own/nnx.py`
+    "simple_cnn": "SimpleCNN",
+    "strided_cnn": "StridedCNN",
+    "groupnorm_cnn": "GroupNormCNN",
+    "resnet18_groupnorm": "ResNet18",
+    "separable_cnn": "SeparableCNN",
+    "gru": "GRU",
+    "transformer": "Transformer",
+}
 OURS = {"resnet18_groupnorm": ("resnet18", {"norm": "group"})}
 
 
@@ -63,7 +72,6 @@ class Workload(NamedTuple):
     widths: tuple[int, ...] | None = None  # None for the network's default
     batch_size: int = 0  # 0 for the network's default
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
-    dtype: str = "float32"  # the dtype that the network computes in
     written: str = "ours"  # one of `FORMS`: the package's network, or one's own
 
     @property
@@ -160,14 +168,14 @@ def make_model(setup: Workload, data, **kwargs):
     network = NETWORKS[setup.model]
     example = jax.ShapeDtypeStruct((3, *network.shape), np.float32)
     if setup.written == "linen":
-        model = sfl.Model.from_flax(linen.NETWORKS[setup.model](), example)
+        model = sfl.Model.from_flax(getattr(linen, WRITTEN[setup.model])(), example)
     elif setup.written == "nnx":
-        model = sfl.Model.from_nnx(nnx.NETWORKS[setup.model], example)
+        model = sfl.Model.from_nnx(getattr(nnx, WRITTEN[setup.model]), example)
     else:
         kwargs |= {} if setup.widths is None else {"widths": setup.widths}
         name, options = OURS.get(setup.model, (setup.model, {}))
         shape = network.classes, network.shape
-        model = sfl.models.build(name, *shape, dtype=setup.dtype, **options, **kwargs)
+        model = sfl.models.build(name, *shape, **options, **kwargs)
     return model.reading(sfl.data.make_preprocess(data.mean, data.std))
 
 

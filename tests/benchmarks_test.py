@@ -20,7 +20,6 @@ from benchmarks import (
     profile,
     scaling,
     throughput,
-    whole,
     workload,
 )
 from benchmarks.accelerators import Target
@@ -68,9 +67,10 @@ def written(name, folder, *arguments) -> list[dict]:
 @pytest.mark.parametrize("name", __main__.NAMES)
 def test_the_options_are_the_arguments(name):
     arguments = vars(__main__.parser(name).parse_args([]))
-    assert {"run", "out", "repeats"} <= arguments.keys()
-    with pytest.raises(SystemExit):
-        __main__.parser(name).parse_args(["--repeats", "many"])
+    assert {"run", "out"} <= arguments.keys()
+    if "repeats" in arguments:
+        with pytest.raises(SystemExit):
+            __main__.parser(name).parse_args(["--repeats", "many"])
 
 
 def test_an_option_takes_what_the_benchmark_knows(capsys):
@@ -96,27 +96,6 @@ def test_a_table_has_the_columns_of_all_rows(tmp_path, capsys):
     assert (first, second) == ("| 0.123 | 1,234,567 | - |", "| x | - | - |")
     assert "| a | b | c |" in capsys.readouterr().out
     assert json.loads((tmp_path / "one.json").read_text())["results"] == rows
-
-
-def test_memory_is_measured():
-    assert measure.peak_memory() > 50e6  # JAX alone needs more
-
-
-def test_the_set_ups_of_published_work():
-    told = {
-        name: (s.model, s.method, s.clients, s.drawn, s.batch)
-        for name, s in workload.FIVE.items()
-    }
-    purging = told["mlp_fedsparsify"][1]
-    assert purging.func is sfl.fedsparsify_global
-    assert told == {
-        "pfl": ("simple_cnn", sfl.fedavg, 1000, 50, 10),
-        "femnist": ("femnist_cnn", sfl.fedavg, 3400, 10, 20),
-        "resnet18_100": ("resnet18", sfl.fedavg, 100, 10, 32),
-        "lenet5_spafl": ("lenet5_caffe", sfl.spafl, 100, 10, 64),
-        "mlp_fedsparsify": ("mlp", purging, 100, 10, 32),
-    }
-    assert workload.FIVE["pfl"].samples == 50
 
 
 def test_a_round_goes_on_where_the_one_before_ended():
@@ -145,7 +124,7 @@ def test_set_ups_and_ones_own_networks_take_turns(tmp_path, monkeypatch):
     """On a fake clock: a round of 8 steps takes 1 s, in nnx 2 s, of SpaFL 4 s."""
 
     def in_turns(calls, repeats):
-        lasts = {"linen": 1.0, "nnx": 2.0, "lenet5_spafl": 4.0}
+        lasts = {"gru, nnx": 2.0, "lenet5_spafl": 4.0}
         return {name: np.full(repeats, lasts.get(name, 1.0)) for name in calls}
 
     monkeypatch.setattr(measure, "in_turns", in_turns)
@@ -154,33 +133,15 @@ def test_set_ups_and_ones_own_networks_take_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(workload, "going", lambda one: None)
     tiny = dict.fromkeys(("lenet5_fedavg", "lenet5_spafl"), TINY)
     monkeypatch.setattr(throughput, "SETUPS", tiny)
-    monkeypatch.setattr(throughput, "OWN", {"gru": TINY._replace(model="gru")})
-    one, other = written("throughput", tmp_path, "--compare", *tiny)
-    assert (one["steps/s: median"], other["steps/s: median"]) == (8, 2)
-    assert (one["of the first's rate"], other["of the first's rate"]) == (1, 0.25)
-    (r,) = written("throughput", tmp_path, "--own")
-    assert (r["linen, steps/s"], r["nnx, steps/s"]) == (8, 4)
-    assert r["ours, steps/s"] is r["nnx / ours"] is None
-
-
-def test_a_whole_run_is_timed_from_its_start(tmp_path, monkeypatch, environments):
-    one, apart = whole.one, measure.apart
-    monkeypatch.setitem(workload.SETUPS, "mlp", TINY)
-
-    def earlier(function, *arguments, **environment):
-        *how, begun = arguments  # as if the process had started then
-        return apart(one, *how, begun - 100, **environment)
-
-    monkeypatch.setattr(measure, "apart", earlier)
-    arguments = "--only", "mlp", "--rounds", "5", "--eval_every", "2"
-    r, again = written("whole", tmp_path, *arguments)
-    assert environments == [{"JAX_ENABLE_COMPILATION_CACHE": "false"}] * 2
-    assert 100 < r["to the first evaluation"] <= r["seconds in all"]
-    assert 0 < r["compiling"] < r["seconds in all"] - 100
-    rate = r["rounds/s after it"]
-    after = r["seconds in all"] - r["to the first evaluation"]
-    assert rate == pytest.approx((5 - 2) / after)
-    assert r["client steps/s after it"] == pytest.approx(8 * rate)
+    monkeypatch.setattr(throughput, "OWN", {"gru": TINY})
+    found = written("throughput", tmp_path, "--compare", *tiny)
+    found += written("throughput", tmp_path, "--own")
+    assert [list(row.values()) for row in found] == [
+        ["lenet5_fedavg", 8, 1],
+        ["lenet5_spafl", 2, 0.25],
+        ["gru, linen", 8, 1],
+        ["gru, nnx", 4, 0.5],
+    ]
 
 
 @pytest.mark.usefixtures("environments")
@@ -214,7 +175,7 @@ def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
     # Three segments of two rounds of 20 clients: at most 120 of 5000 have a row.
     files = [2**20 * r["files, MiB"] for r in told]
     assert files[:2] == [0, 0] and 40 * model <= files[2] < 1000 * model
-    assert all(r["peak, MiB"] >= r["resident before, MiB"] > 0 for r in told)
+    assert all(r["peak, MiB"] > 50 for r in told)  # JAX alone needs more
     images = population.IMAGES * 28 * 28 / 2**20
     assert all(r["arrays on devices, MiB"] > images for r in told)
 
@@ -241,10 +202,10 @@ def test_a_profile_finds_the_layers(tmp_path, monkeypatch):
 
 
 def test_a_process_of_its_own_has_its_own_devices():
-    told = measure.apart(scaling.timed, 1, 1, "mlp", 32, 1, XLA_FLAGS=scaling.flags(1))
+    told = measure.apart(scaling.timed, 1, 1, "mlp", 1, XLA_FLAGS=scaling.flags(1))
     assert (told["devices"], told["clients a round"]) == (1, 1)
     with pytest.raises(SystemExit):
-        measure.apart(scaling.timed, 2, 1, "mlp", 32, 1, XLA_FLAGS=scaling.flags(1))
+        measure.apart(scaling.timed, 2, 1, "mlp", 1, XLA_FLAGS=scaling.flags(1))
 
 
 SCALED = [
@@ -273,7 +234,7 @@ def test_devices_get_as_many_clients_each_or_share_them(
     assert environments == 2 * [{"XLA_FLAGS": scaling.flags(n)} for n in (1, 2)]
     assert told[1]["steps/s: best"] == pytest.approx(8e3 / told[1]["ms a round: best"])
     with pytest.raises(SystemExit, match="counts=3, expected at most 2 devices"):
-        scaling.timed(3, 4, "mlp", 0, 1)
+        scaling.timed(3, 4, "mlp", 1)
 
 
 def test_rounds_compile_for_devices_that_are_not_there(tmp_path, monkeypatch):

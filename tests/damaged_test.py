@@ -191,19 +191,8 @@ def test_a_file_of_another_kind_is_refused_in_one_line(finished, tmp_path, entry
 FIELDS = [
     ("metrics.jsonl", "stage", -1, "line 2: Expected `int` >= 0 - at `$.stage`"),
     ("metrics.jsonl", "stage", 10**9, "stage=1000000000, none before it"),
-    ("metrics.jsonl", "phase", "rest", "line 2: Invalid value 'rest' - at `$.phase`"),
-    ("metrics.jsonl", "round", None, "Expected `int`, got `null` - at `$.round`"),
-    ("metrics.jsonl", "gbit_cumulative", "x", "got `str` - at `$.gbit_cumulative`"),
     ("metrics.jsonl", "flops", 10**400, "line 2"),
-    ("metrics.jsonl", "entries_up", {"a": []}, "at `$.entries_up[...]`"),
-    (
-        "summary.json",
-        "stages",
-        [{"name": "a"}],
-        "missing required field `rounds` - at `$.stages",
-    ),
-    ("summary.json", "device", ["cpu"], "Expected `str | null`, got `array`"),
-    ("config.json", "algorithm", 3, "Expected `object | null`, got `int`"),
+    ("summary.json", "stages", [{"name": "a"}], "field `rounds` - at `$.stages"),
     ("config.json", "seed", {}, "Expected `int | null`, got `object` - at `$.seed`"),
     ("masks/layers.json", "sizes", [96], "2 names and 1 sizes"),
     ("masks/filters.json", "names", [1, 2], "Expected `str`, got `int` - at `$.names"),
@@ -237,16 +226,6 @@ def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):
                 raise
             seen += 1
     assert seen > 100
-
-
-def test_a_damaged_checkpoint_is_one_line(finished, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
-    (file,) = run.glob("checkpoint/1/state/d/*")
-    file.write_bytes(b"no data")
-    with pytest.raises(ValueError, match="checkpoint cannot be read") as error:
-        checkpoint.read(run)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import lowering
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
-from sparsefl_jax.models.convolution import Layer, choose
+from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.runs import experiment, run_directory, simulate, sinks, summary
 from sparsefl_jax.runs.config import build, defaults
@@ -228,19 +227,3 @@ def test_other_dtypes_are_refused(tmp_path):
         experiment.build(config)
     with pytest.raises(ValueError, match="^dtype" + told):
         models.build("mlp", 2, (3,), dtype="float16")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_table_keeps_no_winograd_in_bfloat16(dtype, monkeypatch):
-    """Here Winograd's forms, which have several products, are always the fastest."""
-
-    def seconds(run, shapes, budget, dtype):
-        like = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-        jaxpr = jax.make_jaxpr(run)(*like)
-        assert {aval.dtype.name for aval in jaxpr.out_avals} == {dtype}
-        return 1 if str(jaxpr).count("dot_general") > 3 else 2
-
-    monkeypatch.setattr(lowering, "seconds_per_step", seconds)
-    kept = lowering.measure(Layer(2, 6, 6, 3, 4, 3, 1, 1), True, 0.0, dtype)
-    won = [name.startswith("winograd") for name in kept[:3]]
-    assert won == [dtype == "float32"] * 3

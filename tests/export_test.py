@@ -14,8 +14,6 @@ from safetensors import numpy as safetensors
 import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.sparsity import masks, trees
-from sparsefl_jax.wire import packets, streams
-from sparsefl_jax.wire.charges import message_bits
 
 NETWORK = {
     "name": "conv4",
@@ -108,31 +106,12 @@ def test_the_payload_is_what_the_ledger_charges(sparse, tmp_path, index):
     assert sizes.payload + header == path.stat().st_size
     counts = (jax.tree.map(np.size, part) for part in (sparse.params, sparse.stats))
     assert sizes.dense == 4 * sum(sum(jax.tree.leaves(part)) for part in counts)
-
-
-@pytest.mark.parametrize("index", ["bitmap", "coo", "csr"])
-def test_a_file_holds_what_a_new_client_would_be_sent(sparse, tmp_path, index):
-    sizes = sfl.save_sparse(tmp_path / "model", sparse, index=index)
-    message = {
-        "weights": packets.Packet(sparse.params, sparse.mask, index=index),
-        "stats": packets.Packet(sparse.stats),
-    }
-    charged = message_bits(packets.layout(message), packets.count(message))
-    assert sum(tensor.bits for tensor in sizes.tensors) == int(charged.total)
-    kernel = sparse.params["fc1"]["kernel"], sparse.mask["fc1"]["kernel"]
-    stored = safetensors.load_file(tmp_path / "model")["params/fc1/kernel"]
-    assert stored.tobytes() == streams.encode(packets.Packet(*kernel, index=index))
-
-
-def test_without_an_index_any_reader_sees_plain_tensors(sparse, tmp_path):
-    sfl.save_sparse(tmp_path / "model", sparse, index="none")
-    stored = safetensors.load_file(tmp_path / "model")
     for part, tree in (("params", sparse.params), ("stats", sparse.stats)):
-        for path, leaf in zip(
-            trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True
-        ):
-            assert same(stored[f"{part}/{path}"], leaf)
-    assert "mask/conv1/kernel" in stored and "mask/fc3/kernel" not in stored
+        for name, leaf in trees.by_path(tree).items() if index == "none" else ():
+            assert same(stored[f"{part}/{name}"], leaf)  # which any reader can use
+    masks_of = {name for name in stored if name.startswith("mask/")}
+    assert ("mask/conv1/kernel" in masks_of) == (index == "none")
+    assert "mask/fc3/kernel" not in masks_of  # it is whole
 
 
 def test_the_network_comes_back_and_takes_raw_samples(sparse, tmp_path):

@@ -64,7 +64,7 @@ def test_peers_are_told_the_method_of_a_paper():
         "flash_mnist": ("pdst", 0.1, None),
         "spafl_fashion": ("spafl", None, 0.9),
         "fedpruning_prunefl": ("prunefl", 0.1, None),
-        "fedpruning_fedrts": ("fedrts", 0.1, None),
+        "fedpruning_fedtiny": ("fedtiny", 0.1, None),
     }
     assert {name: given.pop(name) for name in papers} == papers
     assert set(given.values()) == {("fedavg", None, None)}

@@ -30,7 +30,7 @@ def test_who_is_left_alone_ends(dies, tmp_path):
     begun[1 - dies].wait(membership.HEARTBEAT + membership.SHUTDOWN)
     codes, errors = ended(begun)
     assert codes[1 - dies] not in (0, -signal.SIGKILL)
-    if dies:  # with process 0 goes the service, whose client aborts
+    if dies:  # with process 0 goes JAX's service, whose client aborts
         assert codes[0] == 1 and "Traceback" not in errors[0]
         assert "error: another process of this run has ended" in errors[0]
 
@@ -80,42 +80,30 @@ def test_who_is_alone_says_so_in_one_line(flags, said):
     assert len(error.splitlines()) == 1
 
 
-# Two processes that compile the same twice; then one fails and the other waits for it.
+# Two processes, of which one fails and the other waits for it.
 PARTING = """
 import sys
-from pathlib import Path
-import jax, numpy as np
 from sparsefl_jax.system import membership, processes
 
-port, index, fails, cache = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-jax.config.update("jax_compilation_cache_dir", cache)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+port, index, fails = map(int, sys.argv[1:])
 membership.start(f"localhost:{port}", 2, index)
-hits = []
-jax.monitoring.register_event_listener(
-    lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
-)
-for _ in range(2):
-    jax.clear_caches()
-    jax.jit(lambda x: x * 3 + 1)(np.ones(5, np.float32))
-Path(cache, f"hits_{index}").write_text(str(len(hits)))
 if index == fails:
     membership.leave("error: no such thing", 2)
 processes.most(index)
 """
 
 
-@pytest.mark.parametrize("fails", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_one_that_fails_ends_the_other_with_one_line(fails, tmp_path):
+@pytest.mark.parametrize("fails", [0, 1])
+def test_one_that_fails_ends_the_other(fails):
     port = free_port()
-    begun = begin_all(["-c", PARTING, port, i, fails, tmp_path] for i in (0, 1))
+    begun = begin_all(["-c", PARTING, port, i, fails] for i in (0, 1))
     codes, errors = ended(begun)
     lines = [
         [line for line in error.splitlines() if not line.startswith("[Gloo]")]
         for error in errors
     ]
     assert lines[fails] == ["error: no such thing"] and codes[fails] == 2
-    assert lines[1 - fails] == [f"error: process {fails} has ended: no such thing"]
-    assert codes[1 - fails] == 1
-    for index in (0, 1):  # JAX alone would let process 0 keep what it compiled
-        assert int((tmp_path / f"hits_{index}").read_text()) > 0
+    assert codes[1 - fails] not in (0, 2)
+    if fails:  # otherwise JAX says so
+        said = "error: another process of this run has ended; its output says why"
+        assert lines[0] == [said] and codes[0] == 1

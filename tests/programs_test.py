@@ -85,14 +85,14 @@ def test_a_clock_wins_over_an_estimate(tmp_path, monkeypatch):
     path = tmp_path / "programs.json"
     path.write_text("{}")
     monkeypatch.setattr(benchmark, "TABLE", path)
-    benchmark.write("tpu", "estimate", {"a": entry(1, 1, DENSE)})
-    benchmark.write("tpu", "estimate", {"b": entry(2, 1, CONV)})
+    benchmark.keep("tpu", "estimate", {"a": entry(1, 1, DENSE)})
+    benchmark.keep("tpu", "estimate", {"b": entry(2, 1, CONV)})
     assert json.loads(path.read_text())["tpu"]["rounds"].keys() == {"a", "b"}
-    benchmark.write("tpu", "clock", {"c": entry(3, 1, DENSE)})
+    benchmark.keep("tpu", "clock", {"c": entry(3, 1, DENSE)})
     table = json.loads(path.read_text())
     assert table["tpu"] == {"by": "clock", "rounds": {"c": entry(3, 1, DENSE)}}
     with pytest.raises(SystemExit, match="tpu by the clock, which is kept"):
-        benchmark.write("tpu", "estimate", {"a": entry(1, 1, DENSE)})
+        benchmark.keep("tpu", "estimate", {"a": entry(1, 1, DENSE)})
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_all_programs_of_a_network_are_timed():
     """On the CPU, which the table does not need."""
     setup = workload.Workload("lenet5_caffe", 4, 4, 2, sfl.fedavg, batch_size=2)
     run = lambda *parts: benchmark.timed(*parts, repeats=1)  # noqa: E731
-    one = benchmark.compare("lenet5", setup, run)
+    _, one = benchmark.compare(setup, run)
     assert one["ms"].keys() == {*programs.FORMS, programs.IN_TURN}
     params = jax.eval_shape(
         sfl.models.build("lenet5_caffe", 10, (28, 28, 1)).init, jax.random.key(0)

@@ -76,48 +76,63 @@ def written(folder):
     return folder
 
 
-def edit(folder, what):
-    """Changes one value by the least amount."""
-    metrics = folder / "metrics.jsonl"
-    if what == "bits":
-        metrics.write_text(metrics.read_text().replace(str(2**60 + 1), str(2**60)))
-    elif what == "loss":
-        metrics.write_text(metrics.read_text().replace("0.5", "0.5000000000000001"))
-    elif what == "round":
-        metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
-    elif what == "key":
-        metrics.write_text(metrics.read_text().replace("bits_up", "bits"))
-    elif what == "masks":
-        np.save(folder / "masks" / "server_0_000001.npy", np.array([5, 6], np.uint8))
-    elif what == "file":
-        (folder / "masks" / "server_0_000001.npy").unlink()
-    elif what == "weights":
-        with np.load(folder / "models.npz") as file:
-            models = dict(file)
-        models["w"][1] = np.nextafter(np.float32(1), np.float32(2))
-        np.savez(folder / "models.npz", **models)
-    elif what == "end":
-        (folder / "models.npz").unlink()
+def replaced(old, new):
+    """Changes the text of the records."""
+
+    def edit(folder):
+        metrics = folder / "metrics.jsonl"
+        metrics.write_text(metrics.read_text().replace(old, new))
+
+    return edit
 
 
-@pytest.mark.parametrize(
-    "what, line, within",
-    [
-        ("bits", f"line 1: bits_up: {2**60 + 1}, now {2**60}", False),
-        ("loss", "line 1: loss: 0.5, now 0.5000000000000001", True),
-        ("round", "metrics.jsonl: 2 lines, now 1", False),
-        ("key", "metrics.jsonl: line 1: bits_up is missing", False),
-        ("masks", "masks/server_0_000001.npy: array: uint8[2] [5 7]", False),
-        ("file", "masks/server_0_000001.npy: only in the base", False),
-        ("weights", "models.npz: w: float32[3] [1. 1. 1.]", True),
-        ("end", "it failed here: it did not start", False),
-    ],
-)
-def test_the_least_difference_is_seen(what, line, within, tmp_path):
+def other_weights(folder):
+    with np.load(folder / "models.npz") as file:
+        models = dict(file)
+    models["w"][1] = np.nextafter(np.float32(1), np.float32(2))
+    np.savez(folder / "models.npz", **models)
+
+
+def removed(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def other_mask(folder):
+    np.save(folder / MASKS, np.array([5, 6], np.uint8))
+
+
+MASKS = "masks/server_0_000001.npy"
+SECOND = json.dumps({"bits_up": 2**60 + 2, "loss": 0.5, "m": {"g": 2 / 3}}) + "\n"
+EDITS = [  # by the least amount, what is said, and whether it is within 1e-6
+    (
+        replaced(str(2**60 + 1), str(2**60)),
+        f"line 1: bits_up: {2**60 + 1}, now {2**60}",
+        False,
+    ),
+    (
+        replaced("0.5", "0.5000000000000001"),
+        "line 1: loss: 0.5, now 0.5000000000000001",
+        True,
+    ),
+    (replaced(SECOND, ""), "metrics.jsonl: 2 lines, now 1", False),
+    (
+        replaced("bits_up", "bits"),
+        "metrics.jsonl: line 1: bits_up is missing",
+        False,
+    ),
+    (other_mask, f"{MASKS}: array: uint8[2] [5 7]", False),
+    (removed(MASKS), f"{MASKS}: only in the base", False),
+    (other_weights, "models.npz: w: float32[3] [1. 1. 1.]", True),
+    (removed("models.npz"), "it failed here: it did not start", False),
+]
+
+
+@pytest.mark.parametrize("edit, line, within", EDITS)
+def test_the_least_difference_is_seen(edit, line, within, tmp_path):
     old = written(tmp_path / "old")
     new = Path(shutil.copytree(old, tmp_path / "new"))
     assert same_results.differences(old, new) == []
-    edit(new, what)
+    edit(new)
     told = same_results.differences(old, new)
     assert any(line in each for each in told), told
     assert (same_results.differences(old, new, 1e-6) == []) is within

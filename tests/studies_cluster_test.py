@@ -6,8 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +14,15 @@ from tests.launches import ROOT, close
 from tests.launches import records as records_of
 from tests.refusals import refused
 from tests.tiny import tiny_config
-from tests.tiny_study import ended, lines, records, started, until, write_study
+from tests.tiny_study import (
+    ended,
+    lines,
+    processes_of,
+    records,
+    started,
+    unbroken,
+    until,
+)
 
 pytest.importorskip("submitit", reason="needs the extra 'cluster'")
 ROUNDS = 400
@@ -40,50 +46,15 @@ def test_options_that_are_refused(launcher, options, said, tmp_path, monkeypatch
     refused(submit, said)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return unbroken(tmp_path_factory.mktemp("unbroken"), ROUNDS)
+
+
 def test_no_slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     submit = lambda: launchers.submitting("slurm", tmp_path, "timeout_min=1")  # noqa: E731
     refused(submit, 'Could not detect "srun"')
-
-
-def test_a_job_is_done_when_two_looks_at_the_queue_miss_it(tmp_path, monkeypatch):
-    """By the clock of this test, with a `squeue` that prints a file."""
-    (tmp_path / "squeue").write_text(f'#!/bin/sh\nexec cat "{tmp_path}/queue"\n')
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    now = [100.0]
-    monkeypatch.setattr(launchers, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    launchers._queued.cache_clear()
-    result = tmp_path / "result"
-    job = SimpleNamespace(job_id="7_1", paths=SimpleNamespace(result_pickle=result))
-    job.done = result.exists
-    for queue, done in (
-        ("7_0\n7_1\n", False),
-        ("7_0\n", False),  # by the look before
-        ("7_0\n", True),
-        ("7_1\n", False),
-        (None, False),  # the controller is away
-        ("", False),
-        ("", True),
-    ):
-        (tmp_path / "queue").unlink(missing_ok=True)
-        if queue is not None:
-            (tmp_path / "queue").write_text(queue)
-        assert launchers._Job(job, local=False).done() == done
-        now[0] += 10
-    (tmp_path / "queue").write_text("7_1\n")
-    result.write_text("")
-    assert launchers._Job(job, local=False).done()
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """Returns the file of a study, and its records from a single process."""
-    folder = tmp_path_factory.mktemp("unbroken")
-    study = write_study(folder)
-    code, output = ended(started(study, folder / "out", rounds=ROUNDS))
-    assert code == 0, output
-    return study, records(folder / "out")
 
 
 def _free_ports() -> int:
@@ -130,52 +101,12 @@ def _slurm(environment, *command) -> None:
     subprocess.run(command, env={**os.environ, **environment}, check=True)
 
 
-def _tasks(workdir: Path) -> list[int]:
-    """Returns the processes of local jobs that run points."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if "submitit.core._submit" in words and str(workdir / "jobs") in words:
-            found.append(int(path.parent.name))
-    return found
-
-
 @pytest.mark.slow
-def test_local_jobs(unbroken, tmp_path):
-    study, whole = unbroken
-    flags = "--launcher=local", LIMIT
-    code, output = ended(started(study, tmp_path, *flags, rounds=ROUNDS))
-    assert code == 0, output
-    assert "study of 2 points, 2 to run" in output and "2 of 2 points done" in output
-    assert len(list((tmp_path / "jobs").glob("*_0_log.err"))) == 2
-    assert records(tmp_path) == whole
-
-
-@pytest.mark.slow
-def test_local_jobs_that_are_asked_to_end(unbroken, tmp_path):
-    study, whole = unbroken
-    asked = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
-    until(asked, lambda: lines(tmp_path) > 5)
-    os.killpg(asked.pid, signal.SIGINT)  # as a terminal does
-    code, output = ended(asked)
-    assert code == 130 and "the same command goes on" in output, output
-    assert not _tasks(tmp_path) and not (tmp_path / "failed").exists()
-    assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
-    assert not list(tmp_path.glob("*/seed_1"))  # nothing has run on
-    code, output = ended(started(study, tmp_path, "--launcher=local", rounds=ROUNDS))
-    assert code == 0, output
-    assert records(tmp_path) == whole
-
-
-@pytest.mark.slow
-def test_local_jobs_that_are_preempted(unbroken, tmp_path):
-    study, whole = unbroken
+def test_local_jobs_that_are_preempted(whole, tmp_path):
+    study, whole = whole
     begun = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
     until(begun, lambda: lines(tmp_path) > 5)
-    for pid in _tasks(tmp_path):
+    for pid in processes_of(tmp_path, "submitit.core._submit"):
         os.kill(pid, signal.SIGUSR2)
     code, output = ended(begun)
     assert code == 0, output
@@ -185,8 +116,8 @@ def test_local_jobs_that_are_preempted(unbroken, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_array_of_slurm(unbroken, slurm, tmp_path):
-    study, whole = unbroken
+def test_an_array_of_slurm(whole, slurm, tmp_path):
+    study, whole = whole
     flags = "--launcher=slurm", f"{LIMIT},cpus_per_task=2"
     begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
     until(begun, lambda: lines(tmp_path) > 5)
@@ -199,8 +130,8 @@ def test_an_array_of_slurm(unbroken, slurm, tmp_path):
 
 
 @pytest.mark.slow
-def test_jobs_that_slurm_preempts_go_on(unbroken, slurm, tmp_path):
-    study, whole = unbroken
+def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
+    study, whole = whole
     flags = "--launcher=slurm", LIMIT
     begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
     until(begun, lambda: lines(tmp_path) > 5)
@@ -215,8 +146,8 @@ def test_jobs_that_slurm_preempts_go_on(unbroken, slurm, tmp_path):
 
 
 @pytest.mark.slow
-def test_jobs_that_are_cancelled(unbroken, slurm, tmp_path):
-    study, whole = unbroken
+def test_jobs_that_are_cancelled(whole, slurm, tmp_path):
+    study, whole = whole
     flags = "--launcher=slurm", LIMIT
     begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
     until(begun, lambda: lines(tmp_path) > 5)

@@ -2,72 +2,64 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.tiny_study import ended, lines, records, started, until, write_study
+from tests.tiny_study import (
+    ended,
+    lines,
+    processes_of,
+    records,
+    started,
+    unbroken,
+    until,
+    write_study,
+)
 
 pytestmark = pytest.mark.slow
 ROUNDS = 400
 JOBS = [[], ["--jobs=2"]]
-
-
-def _run_of(workdir: Path) -> list[int]:
-    """Returns the processes that run points of a study."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if "sparsefl_jax.studies" in words and str(workdir) in words:
-            found.append(int(path.parent.name))
-    return found
+LOCAL = ["--launcher=local", "--launcher_options=timeout_min=60"]
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """Returns the file of a study, and its records."""
-    folder = tmp_path_factory.mktemp("unbroken")
-    study = write_study(folder)
-    code, output = ended(started(study, folder / "out", rounds=ROUNDS))
-    assert code == 0, output
-    assert len(found := records(folder / "out")) == 4
-    return study, found
+def whole(tmp_path_factory):
+    return unbroken(tmp_path_factory.mktemp("unbroken"), ROUNDS)
 
 
 @pytest.mark.parametrize(
     "flags, orphans", [([], False), (["--jobs=2"], False), (["--jobs=2"], True)]
 )
-def test_killed_and_started_again(flags, orphans, unbroken, tmp_path):
+def test_killed_and_started_again(flags, orphans, whole, tmp_path):
     """The points of `--jobs` go on without the study, or are killed with it."""
-    study, whole = unbroken
+    study, whole = whole
     killed = started(study, tmp_path / "out", *flags, rounds=ROUNDS)
     until(killed, lambda: lines(tmp_path / "out") > 5)
     killed.kill()
     killed.wait()
     if not orphans:
-        for pid in _run_of(tmp_path / "out"):
+        for pid in processes_of(tmp_path / "out"):
             os.kill(pid, signal.SIGKILL)
     left = sum(map(len, records(tmp_path / "out").values()))
     assert left < sum(map(len, whole.values()))
     code, output = ended(started(study, tmp_path / "out", *flags, rounds=ROUNDS))
     assert code == 0 and "2 of 2 points done" in output, output
     assert records(tmp_path / "out") == whole
-    assert not _run_of(tmp_path / "out")
+    assert not processes_of(tmp_path / "out")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("flags", JOBS, ids=["here", "jobs"])
-def test_asked_to_end_and_started_again(flags, signum, unbroken, tmp_path):
-    study, whole = unbroken
+@pytest.mark.parametrize("flags", [*JOBS, LOCAL], ids=["here", "jobs", "local"])
+def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path):
+    if flags is LOCAL:
+        pytest.importorskip("submitit", reason="needs the extra 'cluster'")
+    study, whole = whole
     asked = started(study, tmp_path / "out", *flags, rounds=ROUNDS)
     until(asked, lambda: lines(tmp_path / "out") > 5)
     os.killpg(asked.pid, signum)  # as a terminal does
     code, output = ended(asked)
     assert code == 128 + signum and "the same command goes on" in output, output
-    assert "Traceback" not in output and not _run_of(tmp_path / "out")
+    assert "Traceback" not in output and not processes_of(tmp_path / "out")
     assert list((tmp_path / "out").glob("fedavg/seed_0/checkpoint/*"))
     assert not list((tmp_path / "out").glob("*/seed_1"))  # nothing has run on
     assert not (tmp_path / "out/failed").exists()
@@ -76,8 +68,8 @@ def test_asked_to_end_and_started_again(flags, signum, unbroken, tmp_path):
     assert records(tmp_path / "out") == whole
 
 
-def test_two_at_once(unbroken, tmp_path):
-    study, whole = unbroken
+def test_two_at_once(whole, tmp_path):
+    study, whole = whole
     both = [
         started(study, tmp_path / "out", *flags, rounds=ROUNDS)
         for flags in ([], ["--jobs=2"])

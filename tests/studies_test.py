@@ -134,11 +134,8 @@ def test_what_is_missing_runs(study, tmp_path, ran, capsys):
 def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
     """What a page shows is of its study, what the folder holds is of both."""
     first, second = study[0]._replace(label="Dense"), study[1]
-    pages = []
     for points_of in ([first], [second]):
         runner.run(points_of, tmp_path, show=False)
-        page = (tmp_path / "report.html").read_text()
-        pages.append([name in page for name in ("fedavg", "fedprox")])
     held = json.loads((tmp_path / "study.json").read_text())
     assert [*held["points"]] == [*held["code"]] == ["fedavg", "fedprox"]
     assert held["labels"] == {"fedavg": "Dense", "fedprox": ""} and held["shown"] == [
@@ -208,16 +205,6 @@ def test_the_line_of_progress(study, tmp_path, ran):
         assert "1 running, 1 failed" in progress.line(tmp_path, study)
     with run_directory.locked(tmp_path / "fedavg"):  # about to end
         assert "running" not in progress.line(tmp_path, study)
-
-
-def test_another_configuration_is_refused(study, tmp_path, ran):
-    runner.run(study, tmp_path / "out", show=False)
-    before = (tmp_path / "out/study.json").read_text()
-    study[1].config.optimizer.learning_rate = 0.5
-    said = "optimizer.learning_rate is 0.1 there and 0.5 here; remove"
-    assert study[0].config.optimizer.learning_rate == 0.1
-    refused(lambda: runner.run(study, tmp_path / "out", show=False), said)
-    assert (tmp_path / "out/study.json").read_text() == before and len(ran) == 4
 
 
 def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
@@ -304,9 +291,9 @@ def test_jobs_have_cores_of_their_own(study, tmp_path, ran, monkeypatch):
         pid, returncode = 1, 0
 
         def __init__(self, command, **options):
-            *_, workdir, self.name, flag, cores = command
-            assert flag == "--cores" and options["start_new_session"]
-            assert os.environ["PYTHONPATH"].startswith(str(processes._ROOT))
+            *_, workdir, self.name, cores = command
+            assert options["start_new_session"]
+            assert options["env"]["PYTHONPATH"].startswith(str(processes._ROOT))
             lines.append({*map(int, cores.split(","))})
             assert not any(lines[-1] & other for other in alive), "cores overlap"
             alive.append(lines[-1])
@@ -330,7 +317,7 @@ def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "sched_setaffinity", lambda *a: asked.append(a), False)
     for name in ("use_cpu_cores", "keep_compilations"):
         monkeypatch.setattr(f"sparsefl_jax.system.hardware.{name}", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path), "fedavg", "--cores", "1,3"])
+    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path), "fedavg", "1,3"])
     assert one_point.main() == 2
     assert [(pid, [*cores]) for pid, cores in asked] == [(0, [1, 3])]
     said = capsys.readouterr().err
@@ -361,38 +348,54 @@ def test_options_of_a_launcher(text, values):
     assert launchers._parse(text) == values
 
 
-def test_slurm_s_queue(tmp_path, monkeypatch):
-    """A job is over once two looks have not found it, and not if none answers."""
-    program, clock = tmp_path / "squeue", [100.0]
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(launchers.time, "monotonic", lambda: clock[0])
+def test_a_job_is_done_when_two_looks_behind_its_submission_miss_it(
+    tmp_path, monkeypatch
+):
+    """By the clock of this test, with a `squeue` that prints a file."""
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\nexec cat "{tmp_path}/queue"\n')
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    now, result = [100.0], tmp_path / "result"
+    monkeypatch.setattr(launchers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    launchers._queued.cache_clear()
+    paths = SimpleNamespace(result_pickle=result)
+    job = SimpleNamespace(job_id="7_1", paths=paths, done=result.exists)
+    old, new = launchers._Job(job, False, born=8), launchers._Job(job, False, born=11)
+    for queue, *done in (
+        ("7_0\n7_1\n", False, False),
+        ("7_0\n", False, False),  # by the look before
+        ("7_0\n", True, False),  # a look from before the new one was submitted
+        ("7_0\n", True, True),
+        ("7_1\n", False, False),
+        (None, False, False),  # the controller is away
+        ("", False, False),
+        ("", True, True),
+    ):
+        (tmp_path / "queue").unlink(missing_ok=True)
+        if queue is not None:
+            (tmp_path / "queue").write_text(queue)
+        assert [old.done(), new.done()] == done
+        now[0] += 10
+    (tmp_path / "queue").write_text("7_1\n")
+    result.write_text("")
+    assert old.done()
 
-    def answers(text, code=0):
-        program.write_text(f"#!/bin/sh\nprintf '{text}'\nexit {code}\n")
-        program.chmod(0o755)
-        clock[0] += launchers._LOOK
 
-    def done(name):
-        paths = SimpleNamespace(result_pickle=tmp_path / name)
-        return launchers._Job(SimpleNamespace(job_id=name, paths=paths), False).done()
-
-    answers("7_0\\n7_1\\n")
-    assert not done("7_0") and not done("7_1") and done("7")
-    answers("7_1\\n")
-    assert not done("7_0") and not done("7_1")
-    answers("", code=1)
-    assert not done("7_0")
-    answers("7_1\\n")
-    assert not done("7_0")
-    answers("7_1\\n")
-    assert done("7_0") and not done("7_1")
-
-
-def test_ctrl_c_reaches_local_jobs_through_the_study_alone():
-    blocked = "import signal; print(*sorted(signal.pthread_sigmask(0, [])))"
-    command = [sys.executable, "-c", blocked]
+@pytest.mark.parametrize("paths", ["/some/where", None])
+def test_jobs_inherit_the_package_and_no_ctrl_c_and_this_process_nothing(
+    paths, monkeypatch
+):
+    if paths:
+        monkeypatch.setenv("PYTHONPATH", paths)
+    else:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    inherited = "import os, signal; print(*sorted(signal.pthread_sigmask(0, [])), "
+    inherited += "os.environ.get('PYTHONPATH'))"
+    command = [sys.executable, "-c", inherited]
     said = []
-    with launchers._without_ctrl_c():
+    with launchers._submitting():
         said.append(subprocess.check_output(command, text=True).split())
     said.append(subprocess.check_output(command, text=True).split())
-    assert said == [[str(int(s)) for s in (signal.SIGHUP, signal.SIGINT)], []]
+    root = os.pathsep.join(filter(None, [str(processes._ROOT), paths]))
+    blocked = [str(int(s)) for s in (signal.SIGHUP, signal.SIGINT)]
+    assert said == [[*blocked, root], [str(paths)]]

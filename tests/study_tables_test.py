@@ -82,7 +82,7 @@ def point(method, within, last=None, density=None):
         "seeds": list(range(len(within))),
         "within": dict.fromkeys(keys, triples),
         "last": last or within,
-        "totals": dict.fromkeys((*study_tables.BUDGETS, "rounds"), [1.0]),
+        "totals": dict.fromkeys((*study_tables.BUDGETS, "rounds"), [1.0] * len(within)),
     }
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.studies import sweep
@@ -79,3 +80,25 @@ def records(workdir):
     """Returns the content of all runs' records, by run."""
     found = sorted(workdir.glob("*/seed_*/metrics.jsonl"))
     return {str(path.relative_to(workdir)): path.read_bytes() for path in found}
+
+
+def unbroken(folder, rounds):
+    """Returns the file of a study, and its records from a single process."""
+    study = write_study(folder)
+    code, output = ended(started(study, folder / "out", rounds=rounds))
+    assert code == 0, output
+    return study, records(folder / "out")
+
+
+def processes_of(workdir, module=None):
+    """Returns the processes of a study's points, also as local jobs; or of a module."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        ours = {str(workdir), str(workdir / "jobs")} & {*words}
+        if ours and module in (None, *words):
+            found.append(int(path.parent.name))
+    return found

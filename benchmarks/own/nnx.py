@@ -29,30 +29,27 @@ class StridedCNN(nnx.Module):
 
     def __init__(self, *, rngs: nnx.Rngs):
         conv = partial(nnx.Conv, kernel_size=(3, 3), strides=2, padding=1, rngs=rngs)
-        self.conv1, self.conv2, self.conv3 = conv(3, 16), conv(16, 32), conv(32, 64)
-        self.fc = nnx.Linear(64, 10, rngs=rngs)
+        convs = conv(3, 16), nnx.relu, conv(16, 32), nnx.relu, conv(32, 64), nnx.relu
+        self.convs, self.fc = nnx.Sequential(*convs), nnx.Linear(64, 10, rngs=rngs)
 
     def __call__(self, x):
-        for conv in (self.conv1, self.conv2, self.conv3):
-            x = nnx.relu(conv(x))
-        return self.fc(x.mean((1, 2)))
+        return self.fc(self.convs(x).mean((1, 2)))
 
 
 class GroupNormCNN(nnx.Module):
     """Three convolutions, each with GroupNorm and a pool."""
 
     def __init__(self, *, rngs: nnx.Rngs):
-        conv = partial(nnx.Conv, kernel_size=(3, 3), rngs=rngs)
-        norm = partial(nnx.GroupNorm, num_groups=8, rngs=rngs)
-        self.conv1, self.conv2, self.conv3 = conv(3, 16), conv(16, 32), conv(32, 64)
-        self.norm1, self.norm2, self.norm3 = norm(16), norm(32), norm(64)
+        layers = []
+        for inputs, features in ((3, 16), (16, 32), (32, 64)):
+            layers += [nnx.Conv(inputs, features, (3, 3), rngs=rngs)]
+            layers += [nnx.GroupNorm(features, 8, rngs=rngs), nnx.relu, max_pool]
+        self.convs = nnx.Sequential(*layers)
         self.fc1 = nnx.Linear(1024, 64, rngs=rngs)
         self.fc2 = nnx.Linear(64, 10, rngs=rngs)
 
     def __call__(self, x):
-        x = max_pool(nnx.relu(self.norm1(self.conv1(x))))
-        x = max_pool(nnx.relu(self.norm2(self.conv2(x))))
-        x = max_pool(nnx.relu(self.norm3(self.conv3(x))))
+        x = self.convs(x)
         return self.fc2(nnx.relu(self.fc1(x.reshape(len(x), -1))))
 
 
@@ -162,14 +159,3 @@ class Transformer(nnx.Module):
         x = self.patches(x)
         x = x.reshape(len(x), -1, 64) + self.positions[...]
         return self.fc(jnp.mean(self.norm(self.block2(self.block1(x))), axis=1))
-
-
-NETWORKS = {
-    "simple_cnn": SimpleCNN,
-    "strided_cnn": StridedCNN,
-    "groupnorm_cnn": GroupNormCNN,
-    "resnet18_groupnorm": ResNet18,
-    "separable_cnn": SeparableCNN,
-    "gru": GRU,
-    "transformer": Transformer,
-}

@@ -1,7 +1,7 @@
 """The same federated rounds here and in other simulators, in turns: ratios of speed.
 
-    python -m benchmarks.peers.compare --python /tmp/peers/bin/python      # 3 minutes
-    python -m benchmarks.peers.compare --python /tmp/peers/bin/python --all
+    python -m benchmarks peers.compare --python /tmp/peers/bin/python       # 3 minutes
+    python -m benchmarks peers.compare --python /tmp/peers/bin/python --all
 
 `--python` is the interpreter of an environment with the peers, see README.md beside
 this file. One epoch of SGD on the same random samples: FedAvg, FLASH's masks
@@ -10,11 +10,10 @@ stay alive and run a round each, one after the other, while the other waits; a r
 the median over the turns of the peer's seconds to this package's.
 """
 
-import argparse
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from benchmarks import measure, workload
 from benchmarks.peers.ours import METHODS
 from benchmarks.workload import NETWORKS, Workload
+from sparsefl_jax.studies import processes
 
 ROOT = Path(__file__).parents[2]
 RATE = 0.01
@@ -36,31 +36,50 @@ _LOOP = (
     *("mlp", "lenet5_caffe", "ic", "femnist", "conv4", "mnistnet"),
     *("fedsparsify_cnn", "resnet18", "vgg16"),
 )
-SETUPS = {"pfl": workload.SETUPS["pfl"]} | {
-    name: workload.SETUPS[name]._replace(cohort=8) for name in _LOOP
-}
-SETUPS["resnet18"] = SETUPS["resnet18"]._replace(samples=64)
-SETUPS |= {
-    "flash_mnist": Workload("mnistnet", 100, 600, 10, METHODS["pdst"]),
-    "spafl_fashion": Workload("lenet5_caffe", 100, 600, 10, METHODS["spafl"], 0.9),
-}
-THEIRS = {
-    f"fedpruning_{name}": Workload("lenet5_caffe", 100, 600, 8, METHODS[name])
-    for name in ("fedavg", "prunefl", "fedrts")
-}
-OF = {name: ["PyTorch loop"] for name in SETUPS}
-OF |= {
-    "pfl": ["PyTorch loop", "pfl-research", "Flower"],
-    "spafl_fashion": ["PyTorch loop of SpaFL"],
-    **dict.fromkeys(THEIRS, ["FedPruning"]),
-}
+_LENET = Workload("lenet5_caffe", 100, 600, 8)
+THEIRS = {f"fedpruning_{name}": name for name in ("fedavg", "prunefl", "fedtiny")}
 OWN = {
     f"{name} in {written}": setup._replace(written=written)
     for name, setup in workload.OWN.items()
     for written in ("linen", "nnx")
 }
-OF |= dict.fromkeys(OWN, ["PyTorch loop"])
-SETUPS |= THEIRS | OWN
+SETUPS = {
+    "pfl": workload.SETUPS["pfl"],
+    **{name: workload.SETUPS[name]._replace(cohort=8) for name in _LOOP},
+    "resnet18": workload.SETUPS["resnet18"]._replace(cohort=8, samples=64),
+    "flash_mnist": Workload("mnistnet", 100, 600, 10, METHODS["pdst"]),
+    "spafl_fashion": _LENET._replace(cohort=10, method=METHODS["spafl"], momentum=0.9),
+    **{name: _LENET._replace(method=METHODS[of]) for name, of in THEIRS.items()},
+    **OWN,
+}
+OF = dict.fromkeys(SETUPS, ["PyTorch loop"]) | {
+    "pfl": ["PyTorch loop", "pfl-research", "Flower"],
+    "spafl_fashion": ["PyTorch loop of SpaFL"],
+    **dict.fromkeys(THEIRS, ["FedPruning"]),
+}
+
+
+LOG = Path("runs/benchmarks/peers.log")
+CHOICES = {"only": SETUPS, "peers": PEERS}
+
+
+def run(
+    python=sys.executable,
+    only=("pfl", "mlp"),
+    all=False,
+    own=False,
+    peers=tuple(PEERS),
+    repeats=5,
+) -> Iterator[dict]:
+    """Yields a row for each set-up and peer; `own` are the networks of `own/` only."""
+    ours = [sys.executable, "-m", "benchmarks.peers.ours"]
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    with LOG.open("w") as log:
+        for name in SETUPS if all else OWN if own else only:
+            for peer in (peer for peer in OF[name] if peer in peers):
+                command = [python, "-m", PEERS[peer]]
+                found = pair(ours, command, SETUPS[name], repeats, log)
+                yield {"set-up": name, "peer": peer} | found
 
 
 def told(setup: Workload) -> dict:
@@ -87,11 +106,7 @@ class Worker:
     """A process that runs a round when called; leaving it ends the process."""
 
     def __init__(self, command: list[str], setup: Workload, log):
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        env = os.environ | {
-            "PEER_SETUP": json.dumps(told(setup)),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }
+        env = processes.environment() | {"PEER_SETUP": json.dumps(told(setup))}
         pipe = subprocess.PIPE
         self.command, self.log = command, log
         self.process = subprocess.Popen(
@@ -140,37 +155,3 @@ def pair(ours: list[str], peer: list[str], setup: Workload, repeats: int, log) -
         | {"ours / peer": float(np.median(seconds["peer"] / seconds["ours"]))}
         | {"compile s": facts["compile_seconds"]}
     )
-
-
-def main():
-    """Prints a table; writes JSON and Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", required=True, help="of the peers' environment")
-    parser.add_argument("--only", nargs="+", choices=SETUPS, default=["pfl", "mlp"])
-    parser.add_argument("--all", action="store_true", help="every set-up")
-    parser.add_argument("--own", action="store_true", help="networks of `own/` only")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--samples", type=int, help="of a client")
-    parser.add_argument("--cohort", type=int)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    changed = {k: getattr(args, k) for k in ("samples", "cohort") if getattr(args, k)}
-    rows, ours = [], [sys.executable, "-m", "benchmarks.peers.ours"]
-    with (args.out / "peers.log").open("w") as log:
-        for name in SETUPS if args.all else OWN if args.own else args.only:
-            for peer in (peer for peer in OF[name] if peer in args.peers):
-                command = [args.python, "-m", PEERS[peer]]
-                setup = SETUPS[name]._replace(**changed)
-                found = pair(ours, command, setup, args.repeats, log)
-                rows.append({"set-up": name, "peer": peer} | found)
-                print(*map(measure.shown, rows[-1].values()), sep="  ", flush=True)
-    if not rows:
-        parser.error(f"peers={args.peers}, expected those of the set-ups: {OF}")
-    about = {"repeats": args.repeats} | measure.machine()
-    measure.publish("peers", args.out, about, rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,7 @@ from benchmarks.peers.turns import Turns, setup
 NAMES = {
     "fedavg": ("fedavg.FedAvgAPI", "FedAVGAggregator", "FedML_FedAvg_distributed"),
     "prunefl": ("prunefl.PruneFLAPI", "PruneFLAggregator", "FedML_PruneFL_distributed"),
-    "fedrts": (  # ours is `fedtiny`
+    "fedtiny": (
         "fedtinyclean.FedTinyCleanAPI",
         "FedTinyCleanAggregator",
         "FedML_FedTinyClean_distributed",

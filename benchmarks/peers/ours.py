@@ -17,25 +17,17 @@ METHODS = {
     "prunefl": partial(
         sfl.prunefl, max_density=0.1, constant_time=1e9, reconfigure_every=10
     ),
-    "fedrts": partial(sfl.fedtiny, density=0.1, adjust_every=10),
+    "fedtiny": partial(sfl.fedtiny, density=0.1, adjust_every=10),
 }
 
 
 def main():
     """Rounds in turns, see `turns`."""
     turns, at = Turns(), setup()
-    one = workload.prepare(
-        workload.Workload(
-            at["model"],
-            at["clients"],
-            at["samples"],
-            at["cohort"],
-            METHODS[at["method"]],
-            at["momentum"],
-            batch_size=at["batch"],
-            written=at["written"],
-        )
-    )
+    names = ("model", "clients", "samples", "cohort", "momentum", "written")
+    made = workload.Workload(**{name: at[name] for name in names})
+    made = made._replace(method=METHODS[at["method"]], batch_size=at["batch"])
+    one = workload.prepare(made)
     call = workload.going(one)
     shapes, _ = jax.eval_shape(one.model.init, jax.random.key(0))
     turns.tell(

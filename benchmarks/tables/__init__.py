@@ -27,11 +27,11 @@ class Table(NamedTuple):
     extra: Callable[[Path], dict[str, float | str]] | None = None
 
 
-def runs(names: str, seed: int) -> tuple[tuple[str, int], ...]:
-    """Returns the runs of several rows, named in one string, with one seed.
+def runs(names: str, *seeds: int) -> tuple[tuple[str, int], ...]:
+    """Returns the runs of several rows, named in one string, seed after seed.
 
     Example:
-      >>> runs("fedavg pdst", 1)
-      (('fedavg', 1), ('pdst', 1))
+      >>> runs("fedavg pdst", 0, 1)
+      (('fedavg', 0), ('pdst', 0), ('fedavg', 1), ('pdst', 1))
     """
-    return tuple((name, seed) for name in names.split())
+    return tuple((name, seed) for seed in seeds for name in names.split())

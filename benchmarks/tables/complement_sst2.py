@@ -14,10 +14,6 @@ TABLE = Table(
         "cs0.5": Row(f"{_CONFIG}:cs", "74.3", {"density": 0.5}),
         "cs0.9": Row(f"{_CONFIG}:cs", "", {"density": 0.1}),
     },
-    order=(
-        *runs("fedavg cs0.5 cs0.9", 0),
-        *runs("fedavg cs0.5 cs0.9", 1),
-        *runs("fedavg cs0.5 cs0.9", 2),
-    ),
+    order=runs("fedavg cs0.5 cs0.9", 0, 1, 2),
     best=True,
 )

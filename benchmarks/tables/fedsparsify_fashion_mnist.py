@@ -25,7 +25,6 @@ TABLE = Table(
     order=(
         *runs(_GLOBAL, 0),
         *runs(" ".join(m + d for m in _OTHERS for d in (".1", ".01")), 0),
-        *runs(_GLOBAL, 1),
-        *runs(_GLOBAL, 2),
+        *runs(_GLOBAL, 1, 2),
     ),
 )

@@ -24,7 +24,6 @@ TABLE = Table(
     order=(
         *runs("fedavg spdst pdst nst jmwst", 0),
         *runs("spdst_d05 pdst_d05 nst_d05 jmwst_d05 hetero_spdst", 0),
-        *runs("spdst pdst fedavg nst jmwst", 1),
-        *runs("spdst pdst fedavg nst jmwst", 2),
+        *runs("spdst pdst fedavg nst jmwst", 1, 2),
     ),
 )

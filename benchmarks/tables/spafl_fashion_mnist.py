@@ -45,8 +45,7 @@ TABLE = Table(
     order=(
         *runs("fedavg spafl local without13 heterofl fjord fedpm", 0),
         *runs("fedpm_initial spafl_paper thresholds_only", 0),
-        *runs("spafl fedavg local without13 heterofl fjord fedpm", 1),
-        *runs("spafl fedavg local without13 heterofl fjord fedpm", 2),
+        *runs("spafl fedavg local without13 heterofl fjord fedpm", 1, 2),
     ),
     best=True,
     extra=thresholds_alone,

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from sparsefl_jax import export
 from sparsefl_jax.core import formats
@@ -30,38 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("run", metavar="RUN", help="folder of a run")
-    add(
-        "-o",
-        "--out",
-        metavar="FILE",
-        type=Path,
-        help="default: model.safetensors or client_K.safetensors in RUN",
-    )
-    add(
-        "--index",
-        default="bitmap",
-        choices=export.INDEXES,
-        help="code of the positions; none writes plain float32 tensors with zeros",
-    )
-    add(
-        "--model",
-        metavar="NAME",
-        help="name of a deployed model (default: the first)",
-    )
+    where = "default: model.safetensors or client_K.safetensors in RUN"
+    add("-o", "--out", metavar="FILE", dest="path", help=where)
+    code = "code of the positions; none writes plain float32 tensors with zeros"
+    add("--index", default="bitmap", choices=export.INDEXES, help=code)
+    which = "name of a deployed model (default: the first)"
+    add("--model", metavar="NAME", dest="name", help=which)
     add("--client", metavar="K", type=int, help="id of a client, for its own model")
-    add(
-        "--best", action="store_true", help="model of the best evaluation, not the last"
-    )
-    arguments = parser.parse_args(argv)
+    best = "model of the best evaluation, not the last"
+    add("--best", action="store_true", help=best)
     try:
-        path, sizes = export.export_run(
-            arguments.run,
-            arguments.out,
-            index=arguments.index,
-            name=arguments.model,
-            client=arguments.client,
-            best=arguments.best,
-        )
+        path, sizes = export.export_run(**vars(parser.parse_args(argv)))
     except (ValueError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2

@@ -291,9 +291,7 @@ def guarded(app, flags, main) -> None:
         except (FloatingPointError, MemoryError) as error:
             membership.leave(f"error: {one_line(error)}")
         except RuntimeError as error:  # XLA's own errors are a kind of these
-            if membership.lost(error):
-                membership.leave(f"error: {membership.explained(error)}")
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if "RESOURCE_EXHAUSTED" not in str(error) and not membership.lost(error):
                 raise
             membership.leave(f"error: {one_line(error)}")
         except KeyboardInterrupt:

@@ -1,6 +1,8 @@
-"""Runs one point of a study: `python -m sparsefl_jax.studies WORKDIR POINT`."""
+"""Runs one point of a study: `python -m sparsefl_jax.studies WORKDIR POINT CORES`.
 
-import argparse
+`processes` starts it; CORES are those to run on, such as 0,1.
+"""
+
 import os
 import sys
 
@@ -11,20 +13,13 @@ from sparsefl_jax.system import hardware, interrupt
 
 def main() -> int:
     """Runs the point that the command line names; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sparsefl_jax.studies", description="Run a point of a study."
-    )
-    parser.add_argument("workdir", help="the study's folder, which holds study.json")
-    parser.add_argument("point", help="the name of the point")
-    parser.add_argument("--cores", help="cores to run on, such as 0,1 (default: all)")
-    arguments = parser.parse_args()
-    if arguments.cores and hasattr(os, "sched_setaffinity"):  # Linux only
-        os.sched_setaffinity(0, map(int, arguments.cores.split(",")))
+    workdir, point, cores = sys.argv[1:]
+    if hasattr(os, "sched_setaffinity"):  # Linux only
+        os.sched_setaffinity(0, map(int, cores.split(",")))
     hardware.use_cpu_cores()
     hardware.keep_compilations()
-
     try:
-        runner.run_point(arguments.workdir, arguments.point)
+        runner.run_point(workdir, point)
     except interrupt.StoppedError as error:
         print(error, file=sys.stderr)
         return error.code

@@ -5,11 +5,8 @@ from pathlib import Path
 
 from sparsefl_jax.core.formats import align, format_si
 from sparsefl_jax.report.comparison import differences
-from sparsefl_jax.report.comparison.groups import Group
-from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import dry_run, experiment, fit_rounds, limits
-from sparsefl_jax.runs.config import plain
-from sparsefl_jax.studies.points import Point, naming, with_kept_rounds
+from sparsefl_jax.studies.points import Point, groups, naming, with_kept_rounds
 
 _HEAD = ["point", "seeds", "rounds", "bits of a round", "FLOPs of a round", "memory"]
 
@@ -49,22 +46,12 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
         f"{len(points)} points, {runs} runs; bits and FLOPs are the most that a round "
         "of the last stage takes, all weights and positions",
         "",
-        *_differences(points),
     ]
+    if differing := differences.settings(groups(points)):
+        lines.append("what differs, beside the method and what follows from it:")
+        for i, point in enumerate(points):
+            values = (
+                f"{name}={of[i]}" for name, of in differing.items() if of[i] != "-"
+            )
+            lines.append(f"  {point.label or point.name}: {', '.join(values) or '-'}")
     return "\n".join(lines)
-
-
-def _differences(points: Sequence[Point]) -> list[str]:
-    """Returns the fields in which the configurations differ, a line for each point."""
-    groups = [
-        Group(p.name, [Run(Path(), [], [], [0], {}, plain.plain(p.config), None)])
-        for p in points
-    ]
-    differing = differences.settings(groups)
-    if not differing:
-        return []
-    lines = ["what differs, beside the method and what follows from it:"]
-    for i, point in enumerate(points):
-        values = (f"{name}={of[i]}" for name, of in differing.items() if of[i] != "-")
-        lines.append(f"  {point.label or point.name}: {', '.join(values) or '-'}")
-    return lines

@@ -44,6 +44,11 @@ class _RunPoint:
         return submitit.helpers.DelayedSubmission(self, workdir, name)
 
 
+def _look() -> int:
+    """Returns the number of the current look at SLURM's queue."""
+    return int(time.monotonic() // _LOOK)
+
+
 @functools.lru_cache(2)  # the last look too, to outlast slow disks
 def _queued(look: int) -> frozenset[str] | None:
     """Returns the user's jobs in SLURM's queue; None if the controller is away.
@@ -63,11 +68,13 @@ class _Job(NamedTuple):
 
     job: Any
     local: bool
+    born: int = 0  # the look during which it was submitted
 
     def done(self) -> bool:
         if self.local or self.job.paths.result_pickle.exists():
             return self.job.done()
-        look = int(time.monotonic() // _LOOK)
+        if (look := _look()) <= self.born + 1:  # an earlier look may stand for this one
+            return False
         found = _queued(look - 1), _queued(look)
         return not any(jobs is None or self.job.job_id in jobs for jobs in found)
 
@@ -117,23 +124,25 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
 
     def submit(names):
         folders = [str(folder)] * len(names)
-        processes.make_importable()
-        with blaming(f"--launcher={launcher}"), _without_ctrl_c():
+        with blaming(f"--launcher={launcher}"), _submitting():
             jobs = executor.map_array(_RunPoint(), folders, names)
-        return [_Job(job, launcher == "local") for job in jobs]
+        return [_Job(job, launcher == "local", _look()) for job in jobs]
 
     return submit
 
 
 @contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Leaves Ctrl-C to the study: processes started here inherit what is blocked."""
-    ours = {signal.SIGINT, signal.SIGHUP}
+def _submitting() -> Iterator[None]:
+    """Sets what jobs inherit: where this package is, and that Ctrl-C is the study's."""
+    ours, paths = {signal.SIGINT, signal.SIGHUP}, os.environ.get("PYTHONPATH")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    os.environ.update(processes.environment())
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.environ.pop("PYTHONPATH")
+        os.environ.update({} if paths is None else {"PYTHONPATH": paths})
 
 
 def _parse(options: str) -> dict:

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 from sparsefl_jax.core.validate import blaming, one_line
 from sparsefl_jax.report.comparison import study_folder
+from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
+from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import fit_rounds, resumption, run_directory
 from sparsefl_jax.runs.config import defaults, fields, plain
 from sparsefl_jax.system import files, shipped
@@ -41,6 +43,20 @@ class Point(NamedTuple):
         config = copy.deepcopy(self.config)
         config.seed, config.seeds = seed, 1
         return config
+
+
+def groups(points: Sequence[Point], metrics: Sequence[str] | None = None) -> list:
+    """Returns points as the groups of runs of a comparison, before any has run.
+
+    Args:
+      points: of a study.
+      metrics: of their evaluations, where they are known.
+    """
+    evals = [[{"metric": metric}] for metric in metrics or ()] or [[]] * len(points)
+    return [
+        Group(p.name, [Run(Path(p.name), [], e, [0], {}, plain.plain(p.config), None)])
+        for p, e in zip(points, evals, strict=True)
+    ]
 
 
 class State(NamedTuple):
@@ -210,13 +226,11 @@ def naming(point: Point) -> Iterator[None]:
     """Names the point in what cannot run."""
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
     except Exception as error:  # a method of one's own may raise any
-        raise ValueError(
-            f"point {point.name!r}: {type(error).__name__}: {one_line(error)} "
-            "(SPARSEFL_DEBUG=1 shows where)"
-        ) from error
+        text = f"point {point.name!r}: {one_line(error)}"
+        if not isinstance(error, ValueError):
+            text += f" ({type(error).__name__}; SPARSEFL_DEBUG=1 shows where)"
+        raise ValueError(text) from error
 
 
 def state(workdir: Path, point: Point) -> State:

@@ -18,13 +18,11 @@ class _Process:
         self.cores, folder = cores, workdir / "logs"
         folder.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "sparsefl_jax.studies", str(workdir), name]
-        command += ["--cores", ",".join(map(str, cores))]
-        make_importable()
+        command.append(",".join(map(str, cores)))
+        # In a session of its own, so that Ctrl-C reaches it through us alone.
+        apart = {"env": environment(), "start_new_session": True}
         with open(folder / f"{name}.txt", "ab") as log:
-            # In a session of its own, so that Ctrl-C reaches it through us alone.
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, **apart)
 
     def done(self) -> bool:
         return self.process.poll() is not None
@@ -68,8 +66,8 @@ def shared(cores: Sequence[int], jobs: int) -> list[Sequence[int]]:
     return [cores[i::jobs] or cores for i in range(jobs)]
 
 
-def make_importable() -> None:
-    """Lets the processes that this one starts find this package from any folder."""
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(_ROOT) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, paths)])
+def environment() -> dict[str, str]:
+    """Returns the environment of processes that find this package from any folder."""
+    paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    paths = filter(None, dict.fromkeys(paths))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

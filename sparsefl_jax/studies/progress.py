@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from sparsefl_jax import report
 from sparsefl_jax.core.formats import format_percent, format_seconds
 from sparsefl_jax.core.validate import one_line
@@ -39,21 +41,19 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
       points: all of them.
     """
     states = [on_disk.state(workdir, point) for point in points]
-    done = sum(s.done == len(p.seeds) for s, p in zip(states, points, strict=True))
+    whole = [len(point.seeds) for point in points]
+    done = sum(state.done == n for state, n in zip(states, whole, strict=True))
     failed = sum(bool(s.failed) for s in states)
     running = sum(s.running for s in states)
-    seconds = [
-        report.read_summary(folder.parent).get("seconds")
-        for folder in workdir.glob("*/seed_*/summary.json")
-    ]
-    seconds = [s for s in seconds if s]
-    left = sum(len(p.seeds) for p in points) - sum(s.done for s in states)
-    mean = sum(seconds) / max(len(seconds), 1)
+    ended = (folder.parent for folder in workdir.glob("*/seed_*/summary.json"))
+    seconds = [report.read_summary(folder).get("seconds") for folder in ended]
+    each = float(np.mean([s for s in seconds if s] or [0.0]))
+    left = each * (sum(whole) - sum(state.done for state in states))
     parts = [
         f"{done} of {len(points)} points done",
         f"{running} running" if running else "",
         f"{failed} failed" if failed else "",
-        f"{format_seconds(left * mean)} of computing left" if left * mean else "",
+        f"{format_seconds(left)} of computing left" if left else "",
     ]
     return ", ".join(filter(None, parts))
 

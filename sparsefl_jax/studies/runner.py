@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import jax
 
 from sparsefl_jax.core.validate import at_least, one_line, one_of
+from sparsefl_jax.report.comparison import likeness
 from sparsefl_jax.runs import experiment, fit_rounds, run_directory
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
@@ -25,11 +26,6 @@ from sparsefl_jax.studies.points import Point
 from sparsefl_jax.system import files, interrupt
 
 _POLL = 0.2  # seconds between looks at processes and jobs
-# What runs have to share to be compared; see also `report.write_comparison`.
-_SHARED = (
-    *("dataset", "num_classes", "num_clients", "partition", "partition_seed"),
-    *("test_split", "val_fraction", "metric"),
-)
 
 
 def run(
@@ -74,7 +70,8 @@ def run(
             setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
         metrics.append(evaluate.resolved(setup.metric, setup.stages))
     if not unlike:
-        _check_alike(points, metrics)
+        names = [point.label or point.name for point in points]
+        likeness.refuse_unlike(on_disk.groups(points, metrics), names)
     start = submit
     listening = interrupt.listening("asking the points to end after this segment")
     if submit is None and jobs > 1:
@@ -264,27 +261,6 @@ def _note(workdir: Path, point: Point, text: str) -> None:
     note = on_disk.failure(workdir, point.name)
     note.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(note, text)
-
-
-def _check_alike(points: Sequence[Point], metrics: Sequence[str]) -> None:
-    """Refuses points that differ in what a comparison has to share."""
-    first = points[0]
-    for point in points:
-        pairs = run_directory.differences(first.config, point.config)
-        for name, (there, here) in pairs.items():
-            if name.partition(".")[0] in _SHARED:
-                raise ValueError(
-                    f"{name} is {there!r} in point {first.name!r} and {here!r} in "
-                    f"{point.name!r}, expected the same, or --unlike to compare them "
-                    "all the same"
-                )
-    of_metric = dict(zip(metrics, (point.name for point in points), strict=True))
-    if len(of_metric) > 1:
-        raise ValueError(
-            f"metric='auto' is 'pooled' in point {of_metric['pooled']!r} and 'clients' "
-            f"in {of_metric['clients']!r}, with personal models; expected one metric "
-            "for all, or --unlike"
-        )
 
 
 def _say(text: str) -> None:

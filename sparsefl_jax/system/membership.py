@@ -1,11 +1,10 @@
 """Joins the processes of a run, and ends all of them when one fails.
 
-The processes meet at JAX's coordination service on process 0. A process that fails
-leaves the reason there, and all others end with that line. Otherwise they would wait
-for it in their next computation, or fail with a network error.
+A process that fails ends at once, without waiting for the others as JAX would: its
+connections close, and so the next computation of the others fails. If process 0 has
+ended, or one of them stops answering, JAX itself ends the others.
 """
 
-import atexit
 import contextlib
 import functools
 import os
@@ -30,12 +29,8 @@ from sparsefl_jax.system import processes
 HEARTBEAT, SHUTDOWN = 100, 60
 WAIT_MINUTES = 5.0
 _NOTICE = 5.0  # seconds of waiting after which a process prints a notice
-_POLL = 1.0  # seconds between two checks for a failure elsewhere
-_PARTING = 5_000  # milliseconds for the others to read the reason
-_REASON = "sparsefl_jax/why"
+_GRACE = 1.0  # seconds in which the others may print why they fail like process 0
 _BROKEN = ("Gloo", "NCCL", "coordination", "closed by peer", "Socket closed")
-
-_ending = threading.Lock()  # held by the thread that ends this process
 
 
 def start(
@@ -48,7 +43,8 @@ def start(
 
     Without arguments, `jax.distributed.initialize` asks the launcher: SLURM, Open MPI,
     Kubernetes or a TPU pod. If the other processes do not start in time, this process
-    prints an error and exits with code 2.
+    prints an error and exits with code 2. From then on an error that nothing catches
+    ends the process at once.
 
     Args:
       coordinator: 'host:port' of process 0, which listens on that port.
@@ -69,15 +65,14 @@ def start(
       ValueError: coordinator='10.0.0.1:4321', processes=2, process_id=2, expected all
       three: host:port, P, and an integer from 0 to P - 1
     """
-    arguments = coordinator, count, index
-    complete = (
-        coordinator is not None
-        and count is not None
-        and index is not None
-        and re.fullmatch(r".+:\d+", coordinator)
-        and 0 <= index < count
-    )
-    if arguments != (None, None, None) and not complete:
+    given = coordinator, count, index
+    if given != (None, None, None) and (
+        coordinator is None
+        or count is None
+        or index is None
+        or not re.fullmatch(r".+:\d+", coordinator)
+        or not 0 <= index < count
+    ):
         raise ValueError(
             f"coordinator={coordinator!r}, processes={count}, process_id={index}, "
             "expected all three: host:port, P, and an integer from 0 to P - 1"
@@ -86,11 +81,18 @@ def start(
     # `interrupt` handles the signals.
     jax.config.update("jax_enable_preemption_service", False)
     with _waiting(coordinator, wait_minutes):
-        _initialize(arguments, wait_minutes)
-    if _client() is None:  # the launcher started a single process
-        return
-    _watch()
-    _meet(wait_minutes)
+        _initialize(given, wait_minutes)
+    if processes.several():
+        _meet()
+    old_hook = sys.excepthook
+
+    def hook(kind, error, trace):
+        if lost(error):
+            leave(f"error: {one_line(error)}")
+        old_hook(kind, error, trace)
+        _end(1)
+
+    sys.excepthook = hook
 
 
 def _initialize(arguments: tuple, wait_minutes: float) -> None:
@@ -118,7 +120,6 @@ def _initialize(arguments: tuple, wait_minutes: float) -> None:
 def _waiting(coordinator: str | None, minutes: float) -> Iterator[None]:
     """Prints that this process waits for others, and ends it if they do not come."""
     place = f" at {coordinator}" if coordinator else ""
-
     say = functools.partial(print, file=sys.stderr, flush=True)
     notice = f"waiting for the other processes{place}, {minutes:g} minutes at most"
 
@@ -138,37 +139,17 @@ def _waiting(coordinator: str | None, minutes: float) -> Iterator[None]:
         timer.daemon = True
         timer.start()
     # Python's own handler would not run before the others have come.
-    is_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_DFL) if is_main else None
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
     finally:
         for timer in timers:
             timer.cancel()
-        if is_main:
-            signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGINT, handler)
 
 
-def _client():
-    """Returns the client of the service at process 0; None in a single process.
-
-    It is the only part of JAX without a public name that this package reads.
-
-    Raises:
-      RuntimeError: this version of JAX keeps it elsewhere.
-    """
-    try:
-        from jax._src import distributed
-
-        return distributed.global_state.client
-    except (ImportError, AttributeError) as error:
-        raise RuntimeError(
-            f"runs of several processes do not work with jax {jax.__version__}: {error}"
-        ) from None
-
-
-def _meet(wait_minutes: float) -> None:
-    """Connects all devices with each other.
+def _meet() -> None:
+    """Connects all devices with each other, and then the processes.
 
     Gloo opens a connection on first use and waits 30 s for the other side; on an open
     connection it waits without a limit. So the connections cannot be left to the first
@@ -177,97 +158,37 @@ def _meet(wait_minutes: float) -> None:
     mesh = Mesh(np.array(jax.devices()), ("all",))
     sharded, replicated = (NamedSharding(mesh, P(*axes)) for axes in (["all"], []))
     zeros = processes.put(np.zeros(mesh.size, np.float32), sharded)
-    add = jax.jit(jnp.sum, out_shardings=replicated).lower(zeros).compile()
-    connections = {
-        "devices": lambda: jax.block_until_ready(add(zeros)),
-        "processes": lambda: processes.most(0),
-    }
-    for name, connect in connections.items():
-        barrier = f"sparsefl_jax/{name}"
-        _client().wait_at_barrier(barrier, int(60_000 * wait_minutes))
-        connect()
+    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=replicated)(zeros))
+    processes.most(0)
 
 
-def _watch() -> None:
-    """Starts a thread that ends this process when another one has failed."""
-    finished = threading.Event()
-
-    def watch():
-        while not finished.wait(_POLL):
-            if reason := _reason():
-                _end(f"error: {reason}", 1)
-
-    def stop():
-        finished.set()
-        thread.join()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    atexit.register(stop)  # runs before JAX disconnects from the service
-    old_hook = sys.excepthook
-
-    def hook(kind, error, trace):
-        if lost(error):
-            leave(f"error: {explained(error)}")
-        old_hook(kind, error, trace)
-        _end(f"error: {kind.__name__}: {one_line(error)}", 1, show=False)
-
-    sys.excepthook = hook
-
-
-def _reason() -> str:
-    """Returns the reason that a failed process has left; '' if there is none."""
-    try:
-        return _client().key_value_try_get(_REASON)
-    except jax.errors.JaxRuntimeError:
-        return ""
-
-
-def lost(error: BaseException) -> bool:
-    """Tells whether an error may come from another process that has ended."""
+def lost(error: object) -> bool:
+    """Tells whether an error says that another process of this run has ended."""
     joined = jax.distributed.is_initialized()
-    return joined and isinstance(error, jax.errors.JaxRuntimeError)
-
-
-def explained(error: BaseException) -> str:
-    """Returns the reason why a computation of several processes failed, in one line."""
-    text = one_line(error)
-    if not any(sign in text for sign in _BROKEN):
-        return text
-    for _ in range(10):
-        if reason := _reason():
-            return reason
-        time.sleep(0.1)
-    return "another process of this run has ended without a reason; it may be killed"
+    return joined and any(sign in str(error) for sign in _BROKEN)
 
 
 def leave(text: str, code: int = 1) -> None:
-    """Prints a line and ends this process, and then the other processes of its run.
+    """Prints a line and ends this process, by which the others of its run end.
 
     Args:
-      text: the line, the reason that the other processes print.
+      text: the line.
       code: the exit code.
 
     Raises:
       SystemExit: this is the only process.
     """
-    if jax.distributed.is_initialized():
-        _end(text, code)
+    if lost(text):
+        text = "error: another process of this run has ended; its output says why"
     print(text, file=sys.stderr)
+    if jax.distributed.is_initialized():
+        _end(code)
     sys.exit(code)
 
 
-def _end(text: str, code: int, show: bool = True) -> None:
-    _ending.acquire()
-    if show:
-        print(text, file=sys.stderr)
-    reason = f"process {jax.process_index()} has ended: {text.removeprefix('error: ')}"
-    # The first reason counts; setting a second one is an error.
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        _client().key_value_set(_REASON, reason)
-    # The service ends with process 0, so the others need time to read the reason.
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        _client().wait_at_barrier("sparsefl_jax/parting", _PARTING)
+def _end(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
+    if processes.leads():  # with which the service of JAX ends, and so the others
+        time.sleep(_GRACE)
     os._exit(code)
