@@ -5,6 +5,7 @@ import inspect
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import sparsefl_jax as sfl
@@ -115,6 +116,17 @@ def test_a_late_client_adds_nothing_and_is_charged(chunk, devices):
     assert state.last_round.tolist() == [0, 0]
     rows = jax.tree.leaves(state.clients)[0]
     assert np.isfinite(rows[0]).all() and np.isnan(rows[1]).all()  # as it left it
+
+
+def test_a_round_without_an_uplink_in_time_leaves_the_server_as_it_was():
+    """Not even the step count of the server's optimizer moves."""
+    optimizer = local.make_optimizer(learning_rate=0.5)
+    method = sfl.fedavg(linear(), optimizer, server_optimizer=optax.adam(0.1))
+    for deadline, steps in ((0.0, 0), (10.0, 1)):
+        state, log = a_round(method, deadline)
+        assert log.time.late.all() == (not steps)
+        assert state.server.opt_state[0].count == steps
+        assert state.last_round.tolist() == [0, 0]
 
 
 def test_a_clock_without_deadline_changes_no_bit():
@@ -319,7 +331,8 @@ def test_no_method_needs_an_uplink(name):
     plan = small_world.plan(world)._replace(macs=sfl.testing.tiny_model().macs)
     segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     device = Device(*(np.ones(count, np.float32) for _ in Device._fields))
-    state, finite = small_world.start(world), []
+    start = state = small_world.start(world)
+    finite = []
     for round, deadline in enumerate((0.0, np.inf)):
         told = Clock(device, np.float32(deadline))
         rounds, ids = np.array([round], np.int32), world.cohorts[round : round + 1]
@@ -328,5 +341,7 @@ def test_no_method_needs_an_uplink(name):
         state, log = segment(world.key, population, state, rounds, ids)
         state, log = jax.device_get((state, log))
         assert log.time.late.all() == (deadline == 0) and log.finite.all()
+        if not deadline:
+            jax.tree.map(np.testing.assert_array_equal, state.server, start.server)
         finite += jax.tree.leaves((state.server, log.clients["loss"], log.server))
     assert all(np.isfinite(v).all() for v in finite)

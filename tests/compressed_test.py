@@ -182,16 +182,6 @@ def test_majority_by_hand():
     assert ups[0]["delta"].bits == 1 and set(ups[0]) == {"delta", "stats"}
 
 
-def test_no_coin_is_tossed_where_nobody_votes():
-    options = {"feedback": "none", "server_optimizer": optax.sgd(0.1)}
-    method = make(up="majority", **options)
-    server = next(play(method))[0]
-    sums = {"delta": jax.tree.map(jnp.zeros_like, server.params), "stats": {}}
-    total, key = {"sum": sums, "weight": jnp.float32(0)}, jax.random.key(0)
-    after, _ = jax.jit(method.aggregate)(key, jnp.int32(0), server, total)
-    close(after.params, START, atol=0)
-
-
 def test_ef21_by_hand_and_the_server_holds_the_mean_of_the_estimates():
     method = make(up="topk", density=0.3, feedback="ef21", clients=3)
     cohorts, held = [(0, 2), (1, 2), (0, 1)], np.zeros((3, 11))

@@ -111,17 +111,6 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
     assert new.since == 5
 
 
-def test_a_sum_of_no_client_changes_nothing():
-    method, server = linear(adjust_until=2)
-    blank = {"w": jnp.zeros(16)}
-    total = {
-        "covered": {"sum": blank, "weight": blank},
-        "stats": {"sum": {}, "weight": jnp.float32(0)},
-    }
-    new, _ = method.aggregate(None, jnp.int32(4), server, total)
-    jax.tree.map(np.testing.assert_array_equal, new, server)
-
-
 @pytest.mark.slow
 def test_the_bits_of_mnistnet():
     """At S = .8: 63 + 950 + 51196 + 140 weights and 90 biases of 32 bits.

@@ -118,16 +118,6 @@ def test_draws_have_the_frequencies_of_beta():
     assert float(jnp.mean(second > 0)) == pytest.approx(0.5, abs=0.015)
 
 
-@pytest.mark.parametrize("factory", [fedrts, fedtiny])
-@pytest.mark.parametrize("round", [7, 10])  # 10 adjusts
-def test_a_cohort_that_sent_nothing_changes_nothing(factory, round):
-    method, server = drawing(factory=factory)
-    total = jax.tree.map(jnp.zeros_like, votes(server))
-    aggregate = jax.jit(method.aggregate)
-    new, _ = aggregate(jax.random.key(0), jnp.int32(round), server, total)
-    jax.tree.map(np.testing.assert_array_equal, new, server)
-
-
 def test_two_keys_give_two_masks():
     (method, server), (_, other) = drawing(), drawing(key=1)
     assert int(server.model.mask["w"].sum()) == int(other.model.mask["w"].sum()) == 8

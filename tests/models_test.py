@@ -228,6 +228,18 @@ def test_reading_puts_preprocessing_in_front():
     assert not np.allclose(got, other)
 
 
+def test_what_a_network_is_made_of_decides_its_name():
+    model = build("mlp", 3, (2, 2, 1), widths=(6,))
+    for same in (
+        model.computing("bfloat16"),
+        model.reading(lambda key, x, train: x),
+        model.saving(lambda x, kernel, weight: x, ("fc1/kernel",)),
+    ):
+        assert same.name == "mlp" and same.settings["widths"] == (6,)
+    other = model._replace(apply=model.apply)  # which may be any other
+    assert (other.name, other.settings) == ("", {})
+
+
 @pytest.mark.slow
 def test_resnet_of_sparsyfed_begins_truncated():
     """Kernels at N(0, 1 / fan_in) within two deviations of the normal that is cut."""

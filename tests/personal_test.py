@@ -161,6 +161,20 @@ def test_masks_of_a_clients_own_are_judged_on_its_samples_though_it_keeps_nothin
     assert evaluation(state)[0]["accuracy"] == pytest.approx(np.mean(shares), abs=1e-6)
 
 
+@pytest.mark.parametrize("factory", [spafl, heterofl])  # a client's own; the server's
+def test_personal_models_stand_in_the_order_that_the_method_gives(world, factory):
+    _, model, _ = world
+    method = factory(model, local.make_optimizer())
+
+    def two(*args):
+        (own,) = method.personalize(*args).values()
+        return {"zeta": own, "alpha": masks.pruned(own, masks.full(own.mask))}
+
+    _, state, evaluation = begin(world, lambda *_: method._replace(personalize=two))
+    record, _ = evaluation(state)
+    assert list(record["models"]) == ["zeta", "alpha"]
+
+
 def test_what_a_metric_needs(world):
     data, model, _ = world
     make = local.make_optimizer()

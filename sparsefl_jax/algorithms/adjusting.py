@@ -9,7 +9,6 @@ epoch, at the trained weights.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,25 +27,6 @@ from sparsefl_jax.wire.messages import free_positions, pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
 
-class Adjusting(NamedTuple):
-    """The steps that both methods share.
-
-    Attributes:
-      frozen: a method whose mask stays: its broadcast, update and contribute name
-        entries, its deploy also serves a mask that changes.
-      select: tree of Python bools, the prunable leaves.
-      first: `(key, initial) -> model`, within the first mask.
-      due: `(round) -> bool`, whether a round adjusts the mask.
-      budget: `(params, round) -> (alive [L], doubt [L])`, K_l and k_l.
-    """
-
-    frozen: Algorithm
-    select: PyTree
-    first: Callable
-    due: Callable
-    budget: Callable
-
-
 def adjusting(
     model: Model,
     optimizer: Optimizer,
@@ -58,13 +38,21 @@ def adjusting(
     index: str,
     *,
     gradients: bool,
-) -> Adjusting:
+) -> tuple[Algorithm, PyTree, Callable, Callable, Callable]:
     """Returns what `fedrts` and `fedtiny` share, by their arguments.
 
     Args:
       schedule: `adjust_every`, `adjust_until` and `prune_rate` of `fedrts`.
       model, optimizer, density, start, allocation, prunable, index: as in `fedrts`.
       gradients: whether the gradients of the entries named travel with their positions.
+
+    Returns:
+      frozen: a method whose mask stays: its broadcast, update and contribute name
+        entries, its deploy also serves a mask that changes.
+      select: tree of Python bools, the prunable leaves.
+      first: `(key, initial) -> model`, within the first mask.
+      due: `(round) -> bool`, whether a round adjusts the mask.
+      budget: `(params, round) -> (alive [L], doubt [L])`, K_l and k_l.
 
     Raises:
       ValueError: an argument is out of range, or a name is unknown.
@@ -126,7 +114,7 @@ def adjusting(
     frozen = spdst(model, optimizer, prunable=prunable, index=index)._replace(
         update=update, contribute=contribute, alive=lambda round, start: density
     )
-    return Adjusting(frozen, select, first, due, budget)
+    return frozen, select, first, due, budget
 
 
 def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -90,10 +90,9 @@ def complement(
 
     def aggregate(key, round, server, total):
         old, first = server.model, round == 0
-        # Round 0 replaces the model if any client sent one; later rounds add to it.
-        stays = jax.tree.map(lambda w: jnp.where(first, w, 0.0), old.params)
+        # Round 0 replaces the model; later rounds add to it.
         base = jax.tree.map(lambda w: jnp.where(first, 0.0, w), old.params)
-        mean, stats = means.weighted_mean(total, (stays, old.stats))
+        mean, stats = means.weighted_mean(total, (old.params, old.stats))
         ratio = jnp.where(first, 1.0, aggregation_ratio)
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)

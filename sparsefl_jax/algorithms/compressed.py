@@ -198,8 +198,7 @@ def compressed(
         estimate = server.estimate
         if feedback == "ef21":  # static branch
             estimate = delta = _estimate(server, total, clients)
-        combined, any_sent = coder.combine(combine_key, delta), total["weight"] > 0
-        delta = jax.tree.map(lambda c, d: jnp.where(any_sent, c, d), combined, delta)
+        delta = coder.combine(combine_key, delta)
         move, opt_state = server_step(server_tx, server, delta)
         step = server.step
         if step_coder is not None:  # static branch

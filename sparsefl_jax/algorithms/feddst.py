@@ -125,16 +125,13 @@ def feddst(
         return uplink, client, trained.metrics
 
     def aggregate(key, round, server, total):
-        old = server.model
-        mean, union, stats = covered_average(old, total)
+        mean, union, stats = covered_average(server.model, total)
         size, held = jax.tree.map(jnp.abs, mean), jnp.asarray(counts(mean))
         mask = top_k.largest(size, held, select, within=union)
         if release:  # static branch
             sparse = masks.density(union, select) <= density
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), union, mask)
         new = SparseModel(masks.apply(mean, mask), mask, stats)
-        any_sent = total["stats"]["weight"] > 0
-        new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, old)
         return moved(round, server, new), {}
 
     return frozen._replace(

@@ -145,13 +145,11 @@ def fedpm(
     def aggregate(key, round, server, total):
         old = {"mask": server.scores, "stats": server.stats}
         mean = means.weighted_mean(total, old)
-        empty = total["weight"] == 0
 
-        def score(votes, old):
-            new = jax.scipy.special.logit(epsilon + (1 - 2 * epsilon) * votes)
-            return jnp.where(empty, old, new)
+        def score(votes):
+            return jax.scipy.special.logit(epsilon + (1 - 2 * epsilon) * votes)
 
-        scores = jax.tree.map(score, mean["mask"], server.scores)
+        scores = jax.tree.map(score, mean["mask"])
         votes, _ = ravel_pytree(mean["mask"])
         unanimous = jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)
         server = Server(server.frozen, scores, mean["stats"])

@@ -92,8 +92,9 @@ def fedrts(
     in_range("vote_weight", vote_weight, "(0, inf)")
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    shared = adjusting(model, optimizer, *options, gradients=False)
-    frozen, select, first, due, budget = shared
+    frozen, select, first, due, budget = adjusting(
+        model, optimizer, *options, gradients=False
+    )
 
     def core(model, round):
         alive, doubt = budget(model.params, round)
@@ -111,7 +112,6 @@ def fedrts(
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
-        any_sent = total["mean"]["weight"] > 0
         alive, strong = trees.split(mean.mask, select)[0], core(mean, round)
         blank = jax.tree.map(jnp.zeros_like, server.a)
         strong_at, named_at = (
@@ -123,8 +123,7 @@ def fedrts(
             return gamma * jnp.where(alive, *theirs) + (1 - gamma) * mine
 
         def weigh(alive):
-            heard = (alive | due(round)) & any_sent
-            return jnp.where(heard, jnp.float32(vote_weight), 0.0)
+            return jnp.where(alive | due(round), jnp.float32(vote_weight), 0.0)
 
         x = jax.tree.map(vote, alive, strong, strong_at, named_at)
         weight = jax.tree.map(weigh, alive)
@@ -138,7 +137,6 @@ def fedrts(
 
         mask = lax.cond(due(round), draw, lambda: mean.mask)
         new = masks.pruned(mean, mask)
-        new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, mean)
         return moved(round, server, new)._replace(a=a, b=b), {}
 
     return frozen._replace(init=init, contribute=contribute, aggregate=aggregate)

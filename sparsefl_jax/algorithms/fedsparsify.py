@@ -160,9 +160,7 @@ def fedsparsify_local(
     def aggregate(key, round, server, total):
         mean, voters = averaged(server.model, total["mean"]), total["voters"]
         least = voters / 2 if merge == "majority" else jnp.float32(1)
-        mask = jax.tree.map(
-            lambda v, m: jnp.where(voters > 0, v >= least, m), total["masks"], mean.mask
-        )
+        mask = jax.tree.map(lambda votes: votes >= least, total["masks"])
         return moved(round, server, masks.pruned(mean, mask)), {}
 
     def alive(round, start):

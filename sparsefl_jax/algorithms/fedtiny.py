@@ -60,8 +60,9 @@ def fedtiny(
     """
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    shared = adjusting(model, optimizer, *options, gradients=True)
-    frozen, select, first, due, budget = shared
+    frozen, select, first, due, budget = adjusting(
+        model, optimizer, *options, gradients=True
+    )
 
     def init(key, start):
         return Server(first(key, start), jnp.int32(0))
@@ -81,8 +82,6 @@ def fedtiny(
 
         params, mask = lax.cond(due(round), exchange, lambda: pair)
         new = SparseModel(params, mask, mean.stats)
-        any_sent = total["mean"]["weight"] > 0
-        new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, mean)
         return moved(round, server, new), {}
 
     return frozen._replace(init=init, aggregate=aggregate)

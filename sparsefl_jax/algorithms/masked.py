@@ -202,28 +202,20 @@ def covered_summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
 
 def covered_average(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
     """Returns the mean over the clients that hold an entry; mask: their union."""
-    covered, empty = total["covered"], total["stats"]["weight"] == 0
-    fill = jax.tree.map(lambda w: jnp.where(empty, w, 0.0), old.params)
-    union = jax.tree.map(
-        lambda w, m: jnp.where(empty, m, w > 0), covered["weight"], old.mask
-    )
+    union = jax.tree.map(lambda w: w > 0, total["covered"]["weight"])
     stats = means.weighted_mean(total["stats"], old.stats)
-    return SparseModel(means.covered_mean(covered, fill), union, stats)
+    return SparseModel(means.covered_mean(total["covered"], 0.0), union, stats)
 
 
 def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
     """Returns the mean of weights, zeros included; its mask is the union of masks.
 
     Args:
-      old: the model that stays if no client sent one.
+      old: the server's model.
       total: the sum of `summand_with_mask`.
     """
-    mean = averaged(old, total["mean"])
-    empty = total["mean"]["weight"] == 0
-    union = jax.tree.map(
-        lambda votes, m: jnp.where(empty, m, votes > 0), total["masks"], old.mask
-    )
-    return mean._replace(mask=union)
+    union = jax.tree.map(lambda votes: votes > 0, total["masks"])
+    return averaged(old, total["mean"])._replace(mask=union)
 
 
 def moved(round: Array, server: Any, new: SparseModel) -> Any:

@@ -116,8 +116,8 @@ def one_shot(
     It is meant for one round and a cohort of one. Down: the initial weights and
     statistics, float32. Up: the positions that stay, as `index` writes them; scores do
     not travel. With several clients, the server keeps the positions with most votes, as
-    many as one client names, and draws lots among equals: among all, if no uplink of
-    the first round comes in time. The mask of an earlier stage is not used.
+    many as one client names, and draws lots among equals. A mask drawn at random stands
+    until then. That of an earlier stage is not used.
 
     The batch is the first of the stage: `batch_size` of the client's samples drawn at
     random, or all samples of a client that has fewer. With `first_samples` it is the
@@ -146,7 +146,8 @@ def one_shot(
         return top_k.largest_overall(scores, keep(size), select)
 
     def init(key, start: SparseModel):
-        return start
+        lots = masks.uniform_scores(key, start.params, select)
+        return start._replace(mask=best(lots))
 
     def broadcast(key, ctx, server):
         return {"params": Packet(server.params), "stats": Packet(server.stats)}
@@ -173,9 +174,7 @@ def one_shot(
         _, others = trees.split(server.params, select)
         lots = masks.uniform_scores(key, server.params, select)  # below one vote
         votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), lots)
-        pair, heard = (best(votes), server.mask), (total["weight"] > 0) | (round == 0)
-        mask = jax.tree.map(lambda new, old: jnp.where(heard, new, old), *pair)
-        return server._replace(mask=mask), {}
+        return server._replace(mask=best(votes)), {}
 
     def deploy(key, server):
         return {"initial": server}

@@ -36,9 +36,8 @@ def ssfl(
 
     It is meant for one round in which all clients take part, and for `spdst` as the
     stage after it. A client scores one random batch, as `snip` does. The server keeps
-    what reaches the int(n density)-th largest mean of the n scores, ties included, or
-    draws lots if none of the first round's uplinks comes in time. The weights stay as
-    they are.
+    what reaches the int(n density)-th largest mean of the n scores, ties included. A
+    mask drawn at random stands until then. The weights stay as they are.
 
     Down: the initial weights and statistics, float32, or the seed of both. Up: the
     scores of the prunable weights, float32.
@@ -101,13 +100,7 @@ def ssfl(
         weights, others = trees.split(server.params, select)
         mean = means.weighted_mean(total, jax.tree.map(jnp.zeros_like, weights))
         size = int(trees.layer_sizes(server.params, select).sum())
-        any_sent, first = total["weight"] > 0, round == 0
-        lots = masks.uniform_scores(key, server.params, select)
-        scores = trees.merge(mean, others)
-        scores = jax.tree.map(lambda s, u: jnp.where(any_sent, s, u), scores, lots)
-        best = top_k.at_least(scores, keep(size), select)
-        pair, heard = (best, server.mask), any_sent | first
-        mask = jax.tree.map(lambda n, o: jnp.where(heard, n, o), *pair)
+        mask = top_k.at_least(trees.merge(mean, others), keep(size), select)
         return server._replace(mask=mask), {}
 
     steps = {"broadcast": broadcast, "update": update, "contribute": contribute}

@@ -97,13 +97,12 @@ class Algorithm(_Fields):
       init: `(key, start: SparseModel) -> server`.
       broadcast: `(key, ctx, server) -> downlink`, a `dict[str, Packet]`.
       update: `(key, ctx, downlink, client, batches) -> (uplink, client, metrics)`.
-        Metrics are the sums `loss`, `correct` and `count` over the processed samples,
-        `work`, and any further scalars, which are averaged over the cohort. A metric
-        named `density` replaces the density of the server's model in the log; methods
-        with personal models use it.
+        Metrics are those of `ledger.METRICS`, and any further scalars, which are
+        averaged over the cohort.
       contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
       aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
-        `round` is a scalar int32 that counts from 0 within the stage.
+        `round` is a scalar int32 that counts from 0 within the stage. A round of which
+        no uplink comes in time leaves the server as it was.
       deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
         stands for the method, see `target`; where one is cut to the target density, it
         comes first.

@@ -17,7 +17,19 @@ from sparsefl_jax.system import hardware
 DTYPES = ("float32", "bfloat16")
 
 
-class Model(NamedTuple):
+class _Fields(NamedTuple):
+    init: Callable
+    apply: Callable
+    macs: PyTree  # Python ints, same treedef as params
+    static_stats: bool = False
+    dtype: str = "float32"
+    loss: Callable = cross_entropy
+    tokens: bool = False
+    name: str = ""
+    settings: dict[str, Any] = {}
+
+
+class Model(_Fields):
     """A network as pure functions.
 
     Attributes:
@@ -36,19 +48,17 @@ class Model(NamedTuple):
         evaluation reports it, see `fitting`.
       tokens: whether `apply` takes integers and looks them up in a table.
       name: of the network, such as the class of a module; one that is made by hand
-        needs it for a run with files.
+        needs it for a run with files. `_replace` of `init` or `apply` makes another
+        network, which has no name until it is given one.
       settings: what else sets the network apart from others of this name.
     """
 
-    init: Callable
-    apply: Callable
-    macs: PyTree  # Python ints, same treedef as params
-    static_stats: bool = False
-    dtype: str = "float32"
-    loss: Callable = cross_entropy
-    tokens: bool = False
-    name: str = ""
-    settings: dict[str, Any] = {}
+    __slots__ = ()
+
+    def _replace(self, **changed) -> "Model":
+        if {"init", "apply"} & changed.keys():
+            changed = {"name": "", "settings": {}} | changed
+        return super()._replace(**changed)
 
     def shapes(self) -> tuple[PyTree, PyTree]:
         """Returns the shapes and dtypes of `(params, stats)`."""
@@ -208,7 +218,8 @@ class Model(NamedTuple):
             new = jax.tree.map(lambda v, old: v.astype(old.dtype), new, stats)
             return logits.astype(jnp.float32), new
 
-        return self._replace(apply=apply, dtype=dtype)
+        known = {"name": self.name, "settings": self.settings}
+        return self._replace(apply=apply, dtype=dtype, **known)
 
     def saving(self, hook: Callable, paths: Sequence[str]) -> "Model":
         """Returns the same network whose layers save other inputs in training.
@@ -239,7 +250,7 @@ class Model(NamedTuple):
 
         saving = *self.settings.get("saving", ()), (hook, tuple(paths))
         settings = self.settings | {"saving": saving}
-        return self._replace(apply=apply, settings=settings)
+        return self._replace(apply=apply, name=self.name, settings=settings)
 
     def reading(self, preprocess: Callable) -> "Model":
         """Returns the same network with `preprocess` in front of it.
@@ -267,7 +278,7 @@ class Model(NamedTuple):
 
         reading = *self.settings.get("reading", ()), preprocess
         settings = self.settings | {"reading": reading}
-        return self._replace(apply=apply, settings=settings)
+        return self._replace(apply=apply, name=self.name, settings=settings)
 
 
 def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:

@@ -119,7 +119,10 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
             client_key, state.server, store.unpack(row, like), client_info
         )
 
-    return [jax.tree.map(np.asarray, deploy(index)) for index in clients]
+    return [
+        {name: jax.tree.map(np.asarray, one) for name, one in deploy(index).items()}
+        for index in clients
+    ]
 
 
 def read_back(run: str | Path, setup: Setup, seed: int) -> Run:

@@ -4,6 +4,7 @@ If a client's model does not depend on the server (SpaFL, Local), only the clien
 took part since the last evaluation are evaluated again.
 """
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -212,10 +213,10 @@ def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 10
             own_key = jax.random.fold_in(key, info.index)
             state = store.unpack(row, like)
             models = algorithm.personalize(own_key, server, state, info)
-            return {
-                name: judged(sparse, *samples, index, size)
+            return collections.OrderedDict(  # a dict leaves JAX in the order of names
+                (name, judged(sparse, *samples, index, size))
                 for name, sparse in models.items()
-            }
+            )
 
         if mesh.devices.flat[0].platform == "cpu":  # one at a time, as in training
             return lax.map(judge, clients)

@@ -6,6 +6,7 @@ summands per device, so memory is that of a chunk, not of a cohort.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.wire import packets
+from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.messages import once
 
 
@@ -99,6 +100,7 @@ def make_client_fn(
         )
         before = row
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
+        ledger.check_metrics(metrics)
         summand, time = algorithm.contribute(ctx, uplink), ()
         if population.clock is not None:  # static branch
             ends = info.index, macs, metrics["work"], received, uplink
@@ -109,20 +111,14 @@ def make_client_fn(
             row = clock.delivered(time, lost, row)
         sent_masks = ()
         if layers is not None:
-            shapes = _deployed(algorithm, server)
+            models = jax.eval_shape(algorithm.deploy, key, server)
+            shapes = target(models).params  # the same in all of them
             sent_masks = observed_masks.uplink_masks(uplink, shapes, layers)
         counts = packets.count(received), packets.count(uplink)
         log = metrics, *counts, time, sent_masks
         return strong(summand), strong(row), log
 
     return client_fn
-
-
-def _deployed(algorithm, server) -> PyTree:
-    """Returns the shapes of the parameters that a server deploys."""
-    key = jax.random.key(0)
-    models = jax.eval_shape(lambda: algorithm.deploy(key, server))
-    return target(models).params
 
 
 def make_chunk_fn(plan: placement.Plan) -> Callable:
@@ -251,13 +247,17 @@ def make_round(plan: placement.Plan) -> Callable:
             server_key, round, state.server, total
         )
         server = strong(server)
-        *in_order, observed = jax.tree.map(
+        *in_order, time, observed = jax.tree.map(
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
         )
+        if population.clock is not None:  # static branch: nobody may be in time
+            heard = jnp.any((ids < population.info.index.shape[0]) & ~time.late)
+            server = jax.tree.map(partial(jnp.where, heard), server, state.server)
         executed = jnp.sum(steps, dtype=jnp.int32) * (chunk * stage.epochs)
         round_log = RoundLog(
             ids,
             *in_order,
+            time,
             server_metrics,
             executed,
             *describe(deploy_key, state.server, server),

@@ -70,7 +70,7 @@ def check_algorithm(
       >>> check_algorithm(silent, progress=False)
       Traceback (most recent call last):
       sparsefl_jax.testing.compare.ContractError: law 'types', silent: the metrics of
-      `update` lack 'correct'
+      `update` lack loss, correct, count, work
     """
     begin = time.perf_counter()
     world = make_world(factory, kwargs, num_rounds=num_rounds)

@@ -7,7 +7,7 @@ it has compiled and run, so that all laws share it.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -231,39 +231,18 @@ def run(
     key = world.key if key is None else key
     population = world.population if population is None else population
     program = segment(world, chunk, devices)
+    # The last round and its cohort are repeated up to `length`.
+    steps = np.minimum(np.arange(length or len(world.cohorts)), len(ids) - 1)
     state, log = program(
         key,
         population,
         jax.device_put(state, placed),
-        *_scanned(world, first, ids, length),
+        (first + steps).astype(np.int32),
+        ids[steps],
         count=np.int32(count),
     )
     state, log = jax.device_get((state, log))
     return state, jax.tree.map(lambda v: v[:count], log)
-
-
-def _scanned(world: World, first: int, ids, length: int | None) -> tuple:
-    """Returns rounds and their cohorts, with the last repeated up to `length`."""
-    length = length or len(world.cohorts)
-    steps = np.minimum(np.arange(length), len(ids) - 1)
-    return (first + steps).astype(np.int32), ids[steps]
-
-
-def through(
-    world: World, state: placement.State, rounds: Iterable[int]
-) -> tuple[placement.State, int]:
-    """Runs rounds with the state left on the device; also returns the traces so far."""
-    state = jax.device_put(state, placement.shardings(plan(world), state))
-    for round in rounds:
-        ids = world.cohorts[round : round + 1]
-        state, _ = segment(world, 1, 1)(
-            world.key,
-            world.population,
-            state,
-            *_scanned(world, round, ids, None),
-            count=np.int32(1),
-        )
-    return jax.device_get(state), world.shared["traces"]
 
 
 SAMPLES = ("own", "turned", "spread", "start")

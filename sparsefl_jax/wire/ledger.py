@@ -16,8 +16,37 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core.types import PyTree, Work
+from sparsefl_jax.core.validate import closest
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Count, Layout, assumptions
+
+METRICS = {  # of `update`; any others are scalars, averaged over the cohort
+    "loss": "sum over the processed samples",
+    "correct": "number of samples that are predicted correctly",
+    "count": "number of processed samples",
+    "work": "`Work`, which becomes FLOPs",
+    "density": "optional: that of the client's own model, for the work and the summary",
+}
+
+
+def check_metrics(metrics: dict[str, Any]) -> None:
+    """Refuses metrics of `update` that lack one of `METRICS`, or misspell it.
+
+    Raises:
+      ValueError: in one line.
+
+    Example:
+      >>> check_metrics(dict.fromkeys(("loss", "correct", "count", "work", "desnity")))
+      Traceback (most recent call last):
+      ValueError: `update` has a metric 'desnity', expected another name, or 'density'
+    """
+    if lacking := [n for n in METRICS if n not in metrics and n != "density"]:
+        raise ValueError(f"the metrics of `update` lack {', '.join(lacking)}")
+    for name in metrics.keys() - METRICS.keys():
+        if near := closest(name, METRICS, cutoff=0.8):
+            raise ValueError(
+                f"`update` has a metric {name!r}, expected another name, or {near[0]!r}"
+            )
 
 
 def flops(macs: PyTree, work: Work) -> float:
