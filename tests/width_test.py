@@ -119,31 +119,6 @@ def entries(mask):
     return int(sum(jnp.sum(m) for m in jax.tree.leaves(mask)))
 
 
-@pytest.mark.parametrize(
-    "name, shape, alive",
-    [
-        # 10 and 25 channels, 4 x 4 x 25 flat, 250 units
-        ("lenet5_caffe", (28, 28, 1), 250 + 6_250 + 400 * 250 + 2_500),
-        # weights 4_800 / 2, then quarters, but for 64 x 10; 4 numbers a normalisation
-        ("conv4", (32, 32, 3), 2_400 + (102_400 + 204_800 + 409_600) // 4
-         + (512 * 128 + 128 * 128) // 4 + 640 + 640),
-    ],
-)  # fmt: skip
-def test_entries_of_half_the_width(name, shape, alive):
-    assert entries(width.prefix(shapes_of(name, shape).params, 0.5)) == alive
-
-
-@pytest.mark.parametrize("name", ["resnet18", "mnistnet", "vgg16"])
-def test_slices_nest_and_a_full_one_is_full(name):
-    params = shapes_of(name, **{"base": 8} if name == "resnet18" else {}).params
-    program = quick_jit(lambda rate: width.prefix(params, rate))
-    small, large, whole = (program(jnp.float32(p)) for p in (0.1, 0.35, 1.0))
-    inside = jax.tree.map(lambda s, w: bool((s <= w).all()), small, large)
-    assert all(jax.tree.leaves(inside)) and entries(small) < entries(large)
-    assert all(bool(m.all()) for m in jax.tree.leaves(whole))
-    assert program._cache_size() == 1
-
-
 def test_residual_sums_add_equal_prefixes():
     mask = width.prefix(shapes_of("resnet18", base=8).params, 0.3)
     for stage, channels in enumerate((8, 16, 32, 64), 1):
