@@ -93,17 +93,6 @@ def test_bits_of_a_random_leaf_are_the_expected_ones(share, expected):
     assert 0.98 * bits < packed < bits
 
 
-def test_what_ternary_values_save():
-    # Sattler et al.: 4.414 at p = 0.01, by entropies; 32 bits over p (1 + a position).
-    p = 0.01
-    entropy = -p * math.log2(p) - (1 - p) * math.log2(1 - p)
-    assert (entropy + 32 * p) / (entropy + p) == pytest.approx(4.414, abs=5e-4)
-    for p, factor in ((0.01, 351), (1 / 400, 1152)):
-        b = low_bits(10**6, round(p * 10**6))
-        position = b + 1 / (1 - (1 - p) ** 2**b)
-        assert 32 / (p * (1 + position)) == pytest.approx(factor, abs=0.6)
-
-
 def test_bits_of_stc_as_its_official_code_counts_them():
     mask = {"w": jnp.zeros(32, bool).at[jnp.array([0, 8, 31])].set(True)}
     values = {"w": mask["w"].astype(jnp.uint8)}

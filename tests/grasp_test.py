@@ -77,28 +77,6 @@ def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_halves_matter_to_batch_statistics_alone(key):
-    """The losses of both halves: twice the mean loss, and four times w * Hg."""
-    params, stats, x, y, weight = world(key)
-    plain = models.build(
-        "mlp", small_world.CLASSES, (small_world.FEATURES, 1, 1), widths=(5,)
-    )
-    layers, nothing = plain.init(key)
-    x = x.reshape(-1, small_world.FEATURES, 1, 1)
-    every = masks.everything(layers)
-    same = local.objective(plain), key, layers, nothing, x, y, weight
-    whole, halves = (flow(*same, parts=n, select=every)[0] for n in (1, 2))
-    jax.tree.map(
-        lambda w, h: np.testing.assert_allclose(4 * w, h, atol=1e-5), whole, halves
-    )
-    normed = LOSS, key, params, stats, x[..., 0, 0], y, weight
-    every = masks.everything(params)
-    whole, halves = (flow(*normed, parts=n, select=every)[0] for n in (1, 2))
-    gap = jax.tree.map(lambda w, h: jnp.max(jnp.abs(4 * w - h)), whole, halves)
-    assert max(jax.tree.leaves(gap)) > 0.01
-
-
 TOKENS = ("char_gru", "encoder", "pretrained_encoder")
 
 

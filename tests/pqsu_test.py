@@ -208,18 +208,9 @@ def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
 
 
 @pytest.mark.slow
-def test_bits_of_a_round(world):
+def test_bits_of_a_broadcast(world):
     alive = 8 * 8 + 8 + 8 * 4 + 4  # of 8 inputs, 16 neurons of which 8 stay, 4 classes
     weights, statistics = 8 * alive + 4 * (32 + 32), 32 * 16
-    _, logs = small_world.path(world)
-    for round, ids in enumerate(world.cohorts[:3]):
-        new = [i not in world.cohorts[:round] for i in ids]
-        told = record(world, logs[round], plain_loop.passings(world, round)[0])
-        down = [weights + statistics + 16 * n for n in new]
-        assert told["bits_down_by_client"] == down
-        up = 3 + (weights + statistics) * logs[round].clients["uploaded"]
-        assert told["bits_up_by_client"] == up.tolist()
-        assert told["bits_down_positions"] == 16 * sum(new)
     server = small_world.start(world).server
     for quantize, down in (("both", weights), ("up", 32 * alive), ("none", 32 * alive)):
         model = small_world.tiny_model()
