@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 from sparsefl_jax.training import means
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_dtype_promotion("strict"):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
 
 def add_up(summands):

@@ -7,13 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, nested, top_k, trees
+from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, nested, trees
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_dtype_promotion("strict"):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
 
 def shapes(**kwargs):
@@ -115,44 +111,6 @@ def test_ranks_go_by_score_and_then_by_index():
     assert ranks["a"].tolist() == [2, 0, 3, 1] and ranks["b"].tolist() == [0, 0]
     kept = nested.submask(ranks, jnp.array([2], jnp.int32), select)
     assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("by", ["random", "magnitude"])
-def test_nested_masks(key, by):
-    params = {"a": jax.random.normal(key, (40, 25)), "b": jnp.ones(7)}
-    params["c"] = jax.random.normal(jax.random.fold_in(key, 1), (300,))
-    select = {"a": True, "b": False, "c": True}
-    alive = jnp.array([150, 110], jnp.int32)
-    draws = masks.uniform_scores(jax.random.fold_in(key, 2), params, select)
-    whole = top_k.largest(draws, alive, select)
-    scores = jax.tree.map(jnp.abs, params)
-    if by == "random":
-        scores = masks.uniform_scores(jax.random.fold_in(key, 3), whole, select)
-    budgets = jnp.array([0.1, 0.15, 0.2, 1])
-    ranks = nested.nested_ranks(scores, whole, select, budgets)
-
-    @jax.jit
-    @jax.vmap
-    def sub(budget):
-        counts = nested.nested_counts(whole, select, budget)
-        return nested.submask(ranks, counts, select)
-
-    small, middle, large, more = (
-        jax.tree.map(lambda m, i=i: np.asarray(m[i]), sub(budgets)) for i in range(4)
-    )
-    # D = 0.2: shares 1/2, 3/4 and 1 of 150 and 110.
-    assert masks.counts(small, select).tolist() == [75, 55]
-    assert masks.counts(middle, select).tolist() == [112, 82]
-    for name in params:
-        assert not (small[name] & ~middle[name]).any()
-        assert not (middle[name] & ~large[name]).any()
-        np.testing.assert_array_equal(large[name], whole[name])
-        np.testing.assert_array_equal(more[name], whole[name])
-    if by == "magnitude":
-        held = np.asarray(scores["a"])
-        out = np.asarray(whole["a"]) & ~small["a"]
-        assert held[small["a"]].min() > held[out].max()
 
 
 def test_nested_counts_of_an_empty_mask_are_zero():

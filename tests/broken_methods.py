@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.sparsity import masks, top_k
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.packets import Packet
 
@@ -118,21 +118,6 @@ def charged_for_less(whole):
         return whole.broadcast(*args) | {"handed/params": Packet(jnp.zeros(0))}
 
     return whole._replace(handed=handed, broadcast=broadcast)
-
-
-def weightless(whole):
-    """Has a second look at the samples, all of them with the weight of padding."""
-    model = small_world.tiny_model()
-
-    def update(key, ctx, downlink, client, batches):
-        uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
-        params, stats = downlink["params"].values, downlink["stats"].values
-        x = batches.x[batches.order[0, 0]]
-        options = {"train": True, "weight": jnp.zeros(x.shape[0])}
-        seen, _ = model.apply(params, stats, x, **options)
-        return uplink, client, metrics | {"seen": jnp.sum(seen)}
-
-    return whole._replace(update=update)
 
 
 def impure_update(whole):
@@ -303,16 +288,6 @@ def signs(delta, **settings):
     return Packet(jax.tree.map(jnp.zeros_like, delta), mask, bits=0, **settings)
 
 
-def unsent(whole):
-    """Broadcasts a model that is not sent, and yet is read."""
-
-    def broadcast(*args):
-        down = whole.broadcast(*args)
-        return {n: replace(packet, sent=False) for n, packet in down.items()}
-
-    return whole._replace(broadcast=broadcast)
-
-
 def remembered(whole):
     """Lets `contribute` read what `update` kept for it outside the message."""
     kept = {}
@@ -339,19 +314,14 @@ def unsent_later(whole):
     return whole._replace(broadcast=broadcast)
 
 
-def unsent_mask(whole, fresh=True):
+def unsent_mask(whole):
     """Reads the mask of a packet that is not sent."""
 
     def read(delta, packet):
         return jax.tree.map(lambda v, m: v + 0.01 * m, delta, packet.mask)
 
-    unsent = {"sent": False, "fresh": fresh, "index": "bitmap"}
+    unsent = {"sent": False, "index": "bitmap"}
     return carrying(whole, "signs", lambda delta, *_: signs(delta, **unsent), read)
-
-
-def unsent_held_mask(whole):
-    """Claims that the mask of a packet that is not sent is held."""
-    return unsent_mask(whole, fresh=False)
 
 
 def unsent_pair(whole):
@@ -456,20 +426,6 @@ def free_mask(whole):
     return carrying(whole, "signs", lambda delta, *_: signs(delta, index="none"))
 
 
-def free_top_k(whole):
-    """Sends the top k of the delta without paying for positions, an easy mistake."""
-
-    def update(*args):
-        uplink, client, metrics = whole.update(*args)
-        delta = uplink["delta"].values
-        magnitude = jax.tree.map(jnp.abs, delta)
-        mask = top_k.largest_overall(magnitude, 20, masks.everything(delta))
-        packet = Packet(masks.apply(delta, mask), mask, index="none")
-        return uplink | {"delta": packet}, client, metrics
-
-    return whole._replace(update=update)
-
-
 def free_magnitudes(whole):
     """Sends in a free mask which features of a client's samples are large."""
 
@@ -534,17 +490,6 @@ def charged_back(whole):
     return whole._replace(broadcast=broadcast, update=update, contribute=contribute)
 
 
-def free_of_charge(whole):
-    """Declares what was trained common knowledge."""
-
-    def update(*args):
-        uplink, client, metrics = whole.update(*args)
-        free = {n: replace(packet, bits=0) for n, packet in uplink.items()}
-        return free, client, metrics
-
-    return whole._replace(update=update)
-
-
 def changing_metrics(whole, change):
     """Reports what `change(metrics)` returns beside what was reported."""
 
@@ -605,10 +550,8 @@ BROKEN = {
     optional_delta: "known",
     charged_for_less: "signature",
     late(impure_update): "chunks jit seeds",
-    unsent: "wire",
     unsent_later: "wire",
     unsent_mask: "wire",
-    unsent_held_mask: "wire",
     unsent_pair: "wire",
     chosen_mask: "wire",
     flag_without_mask: "wire",
@@ -622,10 +565,8 @@ BROKEN = {
     flag_sent: "known",
     flag_fresh: "known",
     flags_by_one_bit: "known",
-    free_of_charge: "known",
     free_labels: "known",
     free_mask: "known",
-    free_top_k: "known",
     free_magnitudes: "known",
     charged_again: "fresh",
     charged_back: "fresh",

@@ -1,8 +1,9 @@
-"""A reference written out without the package's training loop."""
+"""References and clients of methods without the package's training loop."""
 
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.types import Batches, ClientInfo, Context
 from sparsefl_jax.models import Model
 from sparsefl_jax.testing import small_world
 
@@ -44,6 +45,31 @@ def bare(params) -> Model:
     """Returns a model of these parameters that computes nothing."""
     macs = jax.tree.map(lambda _: 1, params)
     return Model(lambda key: (_arrays(params), {}), None, macs)
+
+
+def linear_loss(key, params, stats, x, y, weight):
+    """Loss sum(w * x), its gradient the mean of x; right while w[0] is below 4.25."""
+    count = jnp.sum(weight)
+    total = jnp.sum(weight[:, None] * x * params["w"][None])
+    right = jnp.where(params["w"][0] < 4.25, count, 0.0)
+    sums = {"loss": total, "correct": right, "count": count}
+    return total / jnp.maximum(count, 1), (stats, sums)
+
+
+def batches(steps, row, *, epochs=1, own=None) -> Batches:
+    """Returns two equal samples a step; a client has those of its `own` first steps."""
+    x = jnp.tile(jnp.asarray(row, jnp.float32), (2 * steps, 1))
+    order = jnp.arange(2 * steps, dtype=jnp.int32).reshape(1, steps, 2)
+    order = jnp.tile(order, (epochs, 1, 1))
+    valid = jnp.arange(steps) < (steps if own is None else own)
+    weight = jnp.broadcast_to(valid.astype(jnp.float32)[None, :, None], order.shape)
+    return Batches(x, jnp.zeros(2 * steps, jnp.int32), order, weight, jnp.int32(steps))
+
+
+def context(round=0, last=-1, *, index=0, size=1, budget=1.0) -> Context:
+    """Returns what a client of so many samples knows of a round."""
+    info = ClientInfo(jnp.int32(index), jnp.int32(size), jnp.float32(budget))
+    return Context(jnp.int32(round), jnp.int32(last), info)
 
 
 def _arrays(tree):

@@ -271,26 +271,6 @@ def test_records_tell_hours_and_who_is_left_out(whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [{"chunk": 3}, {"client_store": "host"}, {"devices": jax.devices()[:1]}],
-    ids=str,
-)
-def test_chunks_and_stores_change_nothing(whole, settings):
-    state, records = told(
-        jax.random.key(0), {"deadline": 0.4}, eval_every=1, **settings
-    )
-    for record, other in zip(records, whole[1], strict=True):
-        for name in ("clients", "dropped", "tiers", "bits_up", "hours"):
-            assert record.get(name) == other.get(name)
-    np.testing.assert_allclose(
-        state.state.server.params["fc1"]["kernel"],
-        whole[0].state.server.params["fc1"]["kernel"],
-        atol=1e-6,
-    )
-
-
-@pytest.mark.slow
 def test_a_run_goes_on_bit_for_bit_with_its_hours(whole, tmp_path):
     key = jax.random.key(0)
     *parts, system = world(deadline=0.4)

@@ -16,11 +16,7 @@ from sparsefl_jax.wire.charges import message_bits, most_bits
 from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_dtype_promotion("strict"):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
 
 def total(packet):
@@ -289,10 +285,8 @@ def test_entropy_is_charged_per_packet_and_by_client():
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int8])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.99, 1.0])
-@pytest.mark.parametrize(
-    "shapes", [[], [(0,)], [()], [(3, 0), (2, 3)], [(9, 40), (5,)]]
-)
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
+@pytest.mark.parametrize("shapes", [[], [()], [(3, 0), (2, 3)], [(9, 40), (5,)]])
 def test_entropy_coded_packets_come_back(dtype, masked, share, shapes):
     rng = np.random.default_rng(0)
     values = {f"l{i}": rng.random(s) < share for i, s in enumerate(shapes)}

@@ -9,34 +9,7 @@ import pytest
 from sparsefl_jax.algorithms import complement
 from sparsefl_jax.algorithms.complement import _densities, _kept
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.wire.messages import unpack_model
 from tests.complement_by_hand import DENSITY
-
-
-@pytest.mark.slow
-def test_supports_of_server_and_clients_do_not_meet():
-    world = small_world.make_world(complement, {"density": DENSITY})
-    for round in range(4):
-        for passing in plain_loop.passings(world, round):
-            down, up = (unpack_model(m) for m in (passing.down, passing.up))
-            pairs = zip(
-                jax.tree.leaves(down.params), jax.tree.leaves(up.params), strict=True
-            )
-            met = [bool(np.any((d != 0) & (u != 0))) for d, u in pairs]
-            assert any(met) == (round == 0)
-
-
-@pytest.mark.slow
-def test_logged_client_density_is_that_of_the_uplink():
-    world = small_world.make_world(complement, {"density": DENSITY})
-    passing = plain_loop.passings(world, 1)[0]
-    sent, metrics = unpack_model(passing.up).params, passing.metrics
-    kernels = {name: np.asarray(sent[name]["kernel"]) for name in ("fc1", "fc2")}
-    for name, kernel in kernels.items():
-        logged = metrics[f"client_density/{name}/kernel"]
-        assert logged == pytest.approx(np.mean(kernel != 0), abs=1e-6)
-    every = np.concatenate([k.ravel() for k in kernels.values()])
-    assert metrics["client_density"] == pytest.approx(np.mean(every != 0), abs=1e-6)
 
 
 def test_the_density_of_an_uplink_is_that_of_its_kernels():
@@ -77,16 +50,3 @@ def test_both_models_are_deployed_the_pruned_one_first():
     assert list(deployed) == ["global", "unpruned"]
     pruned, whole = (m.params["fc1"]["kernel"] for m in deployed.values())
     assert np.mean(pruned != 0) < DENSITY + 0.05 < np.mean(whole != 0)
-
-
-@pytest.mark.parametrize(
-    "kwargs, named",
-    [
-        ({"density": 0.0}, "density=0.0"),
-        ({"density": 1.1}, "density=1.1"),
-        ({"density": 0.5, "aggregation_ratio": 0.0}, "aggregation_ratio=0.0"),
-    ],
-)
-def test_refuses(kwargs, named):
-    with pytest.raises(ValueError, match=named):
-        complement(None, None, **kwargs)

@@ -53,18 +53,15 @@ def _leaves(x, sizes):
     return np.split(x, np.cumsum(sizes)[:-1])
 
 
-def compresses(world, code, feedback="ef", step_code=None):
+def compresses(world, code):
     """Checks all rounds: what clients keep, and the model, from what was there before.
 
     Args:
       world: of `compressed`.
       code: the uplink's compressor, `(vector, sizes) -> vector`.
-      feedback: 'ef' or 'ef21'.
-      step_code: the downlink's compressor, if it has one.
     """
-    states, memory, residual, estimate = small_world.path(world)[0], {}, 0.0, 0.0
+    states, memory = small_world.path(world)[0], {}
     sizes = [leaf.size for leaf in jax.tree.leaves(states[0].server.params)]
-    zeros, sign = np.zeros(sum(sizes)), 1 if feedback == "ef" else -1
     for round, ids in enumerate(world.cohorts.tolist()):
         state, new = states[round], states[round + 1]
         start, passings = vector(state.server.params), plain_loop.passings(world, round)
@@ -72,22 +69,12 @@ def compresses(world, code, feedback="ef", step_code=None):
         for index, passing in zip(ids, passings, strict=True):
             data = plain_loop.inputs(world, state, round, index)[-1]
             trained, *_ = local_sgd(model, data, RATE * 0.9**round)
-            held = memory.get(index, zeros)
-            pending = vector(trained) - start + sign * held
+            pending = vector(trained) - start + memory.get(index, 0.0)
             sent.append(code(pending, sizes))
-            left = pending - sent[-1] if feedback == "ef" else held + sent[-1]
-            memory[index] = left
-            close(passing.client.memory, left)
-        if feedback == "ef":
-            examples = [small_world.SIZES[index] for index in ids]
-            move = np.average(sent, axis=0, weights=examples)
-        else:
-            move = estimate = estimate + np.sum(sent, axis=0) / len(small_world.SIZES)
-        if step_code is not None:
-            pending = residual + move
-            move = step_code(pending, sizes)
-            residual = pending - move
-            close(new.server.step.residual, residual)
+            memory[index] = pending - sent[-1]
+            close(passing.client.memory, memory[index])
+        examples = [small_world.SIZES[index] for index in ids]
+        move = np.average(sent, axis=0, weights=examples)
         close(new.server.params, start + move)
 
 

@@ -46,13 +46,6 @@ def charged(message):
     return int(bits.values), int(bits.positions)
 
 
-@pytest.fixture(autouse=True)
-def _quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.mark.parametrize("name", BUILT)
 def test_bytes_decode_to_the_message_and_are_as_many_as_charged(name):
     message, _ = sent(name)
@@ -229,56 +222,21 @@ def test_refuses():
     refused(lambda: compressors.qsgd(index="coo"), "index='coo', expected one of fixed")
 
 
-def resnet18():
-    """Returns the shapes of ResNet-18: 11 173 962 parameters, 9 600 statistics."""
-    model = models.build("resnet18", 10, (32, 32, 3))
-    return jax.eval_shape(model.init, jax.random.key(0))
-
-
-def mbit(name, **given):
-    """Returns the bits of an update of ResNet-18 whose entries all travel."""
-    params, stats = resnet18()
-    coder = compressors.build(name, given)
-    message = jax.eval_shape(coder.encode, jax.random.key(0), params)
-    message["stats"] = packets.Packet(stats)
-    counts = {
-        part: packets.Count(
-            np.array([leaf.size for leaf in jax.tree.leaves(packet.values)]),
-            np.True_,
-            np.True_,
-        )
-        for part, packet in message.items()
-    }
-    return float(message_bits(packets.layout(message), counts).total) / 1e6
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "given", "up"),  # an uplink of ResNet-18, Mbit; the downlink is 357.9
-    [
+def test_uplinks_of_resnet18():
+    """In Mbit, as the method's page prints them; 9,600 statistics travel as well."""
+    params, stats = jax.eval_shape(models.build("resnet18", 10, (32, 32, 3)).init, KEY)
+    draw = np.random.default_rng(0).normal
+    update = jax.tree.map(lambda v: jnp.asarray(draw(size=v.shape), "float32"), params)
+    assert sum(leaf.size for leaf in jax.tree.leaves(stats)) == 9600
+    for name, given, up in (
         ("none", {}, 357.9),
         ("sign", {}, 11.48),
         ("qsgd", {"bits": 2}, 22.66),
         ("qsgd", {"bits": 8}, 89.70),
-    ],
-)
-def test_uplinks_of_resnet18(name, given, up):
-    assert mbit(name, **given) == pytest.approx(up, abs=0.06)
-    assert mbit("none") == pytest.approx(357.9, abs=0.06)
-
-
-@pytest.mark.slow
-def test_sparse_uplinks_of_resnet18():
-    params, stats = resnet18()
-    draw, size = np.random.default_rng(0).normal, 11_173_962
-    update = jax.tree.map(
-        lambda v: jnp.asarray(draw(size=v.shape), jnp.float32), params
-    )
-    assert sum(leaf.size for leaf in jax.tree.leaves(update)) == size
-    rest = 32 * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(stats))
-    assert rest == 32 * 9600
-    for name, up in (("topk", 4.79), ("randomk", 3.88), ("stc", 1.33)):
-        index = {} if name == "randomk" else {"index": "golomb"}
-        coder = compressors.build(name, {"density": 0.01} | index)
-        message = jax.jit(coder.encode)(KEY, update)
-        assert (sum(charged(message)) + rest) / 1e6 == pytest.approx(up, abs=0.01)
+        ("topk", {"density": 0.01, "index": "golomb"}, 4.79),
+        ("randomk", {"density": 0.01}, 3.88),
+        ("stc", {"density": 0.01, "index": "golomb"}, 1.33),
+    ):
+        message = jax.jit(compressors.build(name, given).encode)(KEY, update)
+        assert sum(charged(message)) / 1e6 + 0.3072 == pytest.approx(up, rel=5e-3)

@@ -64,6 +64,15 @@ def strict_dtypes():
 
 
 @pytest.fixture
+def quick_compilation(pytestconfig):
+    """Compiles quickly in every run, as a default run does."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    quick = pytestconfig.getoption("markexpr") == "not slow"
+    jax.config.update("jax_disable_most_optimizations", quick)
+
+
+@pytest.fixture
 def shared(request):
     """Returns the shared data: `SPARSEFL_SHARED`, or `../shared` by the repository.
 

@@ -1,42 +1,11 @@
 """The ledger, and the counts of the views of its packets."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import pdst
 from sparsefl_jax.simulation import round_program
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets, paper_counts
-from tests import silent
-
-
-@pytest.fixture(scope="module")
-def conv4():
-    """Simulates two rounds of two clients on Conv4 at density 0.1."""
-    model = silent.network("conv4", 10, (32, 32, 3))
-    method = pdst(model, silent.STILL, density=0.1)
-    return silent.rounds(model, method, 2, clients=2)
-
-
-@pytest.mark.slow
-def test_ledger_charges_more_than_the_papers_view(conv4):
-    both = dict.fromkeys(("down", "up"), ("weights", "dense"))
-    view = conv4.view(paper_counts.values_only_bits, both)
-    statistics = 2 * 640 * 32
-    values = conv4.total("bits_down_values", "bits_up_values")
-    assert values == view + 2 * 2 * 2 * statistics  # rounds, clients, directions
-    assert view < 0.12 * 32 * 8 * 804_800
-    assert conv4.total("bits_down", "bits_up") == values + 2 * 804_800
-
-
-@pytest.mark.slow
-def test_positions_are_charged_once_per_mask(conv4):
-    first, second = conv4.records  # a bitmap of the prunable weights for each client
-    assert first["bits_down_positions"] == 2 * 804_800
-    assert second["bits_down_positions"] == 0
-    assert first["bits_up_positions"] == second["bits_up_positions"] == 0
-
 
 # A packet of 6 and 4 values, from three clients of whom the second sent nothing.
 LAYOUT = {"up": packets.Layout(("w", "b"), ((2, 3), (4,)), 32, "none", True)}
@@ -87,13 +56,6 @@ def test_flops_follow_the_masks():
     # 2 (forward 46 + input gradient 46 + weight gradient 86) + 5
     assert ledger.flops(macs, work) == 361.0
     assert ledger.macs_per_sample(macs) == 13
-
-
-def test_work_of_a_mask_is_samples_times_density():
-    mask = {"w": jnp.array([[True, False], [False, False]]), "b": jnp.ones(2, bool)}
-    work = local.work(jnp.float32(8), mask)
-    assert float(work.forward["w"]) == 2.0
-    assert float(work.weight_grad["b"]) == 8.0
 
 
 def round_log(counts, correct, client=None, server=None):

@@ -42,6 +42,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT / "docs"))
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("myst_nb", reason="needs the extra [docs]")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n"]

@@ -13,7 +13,7 @@ from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
 from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import experiment, run_directory, simulate, sinks, summary
+from sparsefl_jax.runs import experiment, simulate, sinks, summary
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.training import local
@@ -205,18 +205,6 @@ def test_the_plan_says_in_what_a_run_computes(tmp_path):
     config.model.dtype = "bfloat16"
     plan = experiment.plan(config, experiment.build(config))
     assert "in bfloat16 matmuls together, precision highest" in plan
-
-
-def test_runs_from_before_the_field_go_on_in_float32(tmp_path):
-    config = tiny_config(tmp_path)
-    assert "dtype" not in config.model
-    (tmp_path / "config.json").write_text(config.to_json_best_effort())
-    old = run_directory.read_config(tmp_path)
-    config.model.dtype = "float32"
-    assert not run_directory.difference(old, config)
-    config.model.dtype = "bfloat16"
-    told = "model.dtype is 'float32' there and 'bfloat16' here"
-    assert run_directory.difference(old, config) == told
 
 
 def test_other_dtypes_are_refused(tmp_path):

@@ -84,11 +84,14 @@ def test_by_hand():
     assert elias.level_bits(jnp.asarray(signs), 2, 9).item() == sparse
 
 
-@settings(deadline=None, max_examples=150)
+level_bits = jax.jit(elias.level_bits, static_argnums=(1, 2))
+
+
+@settings(deadline=None, max_examples=80)
 @given(
-    st.lists(st.sampled_from([0, 1, 2, 9, 10, 60, 300]), max_size=3),
-    st.integers(2, 8),
-    st.sampled_from([0, 1, 4, 10, 64, 1000]),
+    st.lists(st.sampled_from([0, 1, 9, 60, 300]), max_size=3),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from([0, 1, 10, 1000]),
     st.sampled_from([0.0, 0.02, 0.3, 1.0]),
     st.integers(0, 2**31),
 )
@@ -97,7 +100,7 @@ def test_streams_are_as_long_as_counted_and_come_back(sizes, bits, bucket, share
     written = [codes.to_codes(v, bits) for v in leaves]
     stream = elias.write(written, bits, bucket)
     assert stream.size == sum(bits_by_hand(v, bits, bucket) for v in leaves)
-    counted = [elias.level_bits(jnp.asarray(v), bits, bucket) for v in leaves]
+    counted = [level_bits(v, bits, bucket) for v in leaves]
     assert stream.size == sum(int(c) for c in counted)
     behind = np.concatenate([stream, np.ones(40, np.uint8)])
     back = elias.read(behind, sizes, bits, bucket)
@@ -105,9 +108,8 @@ def test_streams_are_as_long_as_counted_and_come_back(sizes, bits, bucket, share
         np.testing.assert_array_equal(codes.from_codes(found, np.int8, bits), levels)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (9,), (7, 8), (3, 3, 2, 40)])
-@pytest.mark.parametrize("bucket", [0, 20])
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("shape", [(), (3, 0), (7, 8), (3, 3, 2, 40)])
+@pytest.mark.parametrize("bits, bucket", [(2, 0), (4, 20), (8, 0)])
 def test_packets_come_back_and_are_charged_by_the_formula(shape, bucket, bits):
     for share in (0.0, 0.1, 1.0):
         size = int(np.prod(shape))

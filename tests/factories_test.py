@@ -46,8 +46,8 @@ NUMBERS = {
 }
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
-    *("allocation", "criterion", "draw", "mask_update", "merge", "mode", "quantize"),
-    *("start", "submask", "uplink", "variant", "weighting", "weights"),
+    *("allocation", "criterion", "draw", "initial", "mask_update", "merge", "mode"),
+    *("quantize", "start", "submask", "uplink", "variant", "weighting", "weights"),
 )
 
 

@@ -7,13 +7,10 @@ import pytest
 
 from sparsefl_jax.algorithms import feddst
 from sparsefl_jax.algorithms.masked import Server
-from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from tests.by_hand import model_of
-from tests.printed_spafl import MNIST
-from tests.prunefl_test import batches, linear_loss
-from tests.silent import STILL, network, rounds
+from tests.by_hand import batches, context, linear_loss, model_of
 
 
 def linear(**kwargs):
@@ -37,12 +34,14 @@ STEEP = [9.0, 8.0, *([0.1] * 6), *np.arange(1.0, 9.0) / 10]
 
 def uplinks(method, server, at):
     """Returns the alive positions and values that a client sends in some rounds."""
-    info, data = ClientInfo(0, jnp.int32(6), jnp.float32(1)), batches(3, STEEP)
+    data = batches(3, STEEP)
     update, key, sent = jax.jit(method.update), jax.random.key(0), []
     for round in at:
-        ctx = Context(jnp.int32(round), jnp.int32(-1), info)
+        ctx = context(round, size=6)
         down = packets.stable(method.broadcast(key, ctx, server))
-        up, _, _ = update(key, ctx, down, method.first_state(key, server, info), data)
+        up, _, _ = update(
+            key, ctx, down, method.first_state(key, server, ctx.client), data
+        )
         alive = np.flatnonzero(up["weights"].mask["w"]).tolist()
         sent.append((alive, up["weights"].values["w"], bool(up["weights"].fresh)))
     return sent
@@ -93,13 +92,13 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
     """Entry i is held by one of two clients, of 1 and 3 samples, or by both."""
     method, server = linear(adjust_until=2, variant=variant)
     values = jnp.arange(16, dtype=jnp.float32) + 1
-    key, ctx = jax.random.key(0), Context(jnp.int32(0), jnp.int32(-1), None)
+    key = jax.random.key(0)
     total = None
     for number, part in ((1, jnp.arange(16) < held), (3, jnp.arange(16) < held // 2)):
         one = Server(SparseModel({"w": number * values}, {"w": part}, {}), jnp.int32(0))
+        ctx = context(size=number)
         up = packets.stable(method.broadcast(key, ctx, one))
-        info = ClientInfo(0, jnp.int32(number), jnp.float32(1))
-        summand = method.contribute(ctx._replace(client=info), up)
+        summand = method.contribute(ctx, up)
         total = summand if total is None else jax.tree.map(jnp.add, total, summand)
     new, _ = method.aggregate(key, jnp.int32(4), server, total)
     # Both: (1 + 3 * 3) / 4 = 2.5 times the value; one of them: once.
@@ -109,20 +108,3 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
     assert np.flatnonzero(new.model.mask["w"]).tolist() == best.tolist()
     np.testing.assert_allclose(new.model.params["w"][best], mean[best])
     assert new.since == 5
-
-
-@pytest.mark.slow
-def test_the_bits_of_mnistnet():
-    """At S = .8: 63 + 950 + 51196 + 140 weights and 90 biases of 32 bits.
-
-    The 261,750 positions travel down to whoever lacks the mask, and up in round 1.
-    """
-    values, bitmap = 32 * (63 + 950 + 51196 + 140 + 90), 250 + 5000 + 256000 + 500
-    model = network("mnistnet", 10, MNIST)
-    options = {"density": 0.2, "adjust_until": 200, "index": "bitmap"}
-    method = feddst(model, STILL, **options)
-    found = rounds(model, method, 4, clients=2).records
-    down, up = (
-        [r[f"bits_{way}"] / 2 - values for r in found] for way in ("down", "up")
-    )
-    assert down == [bitmap, 0, bitmap, 0] and up == [0, bitmap, 0, 0]

@@ -13,9 +13,9 @@ from sparsefl_jax.algorithms.fedpm import Server
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import simulate
 from sparsefl_jax.sparsity import masks, supermask
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import ledger, packets, paper_counts
+from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare
 
@@ -34,25 +34,6 @@ def test_estimator_by_hand():
     # dL/dm p p (1 - p): 1 * 2 / 8, 2 * -4 * 9/64, 3 * 2 / 8, 4 * 8 * 3/64.
     np.testing.assert_allclose(found, [0.25, -1.125, 0.75, 1.5], rtol=1e-6)
     assert not nothing.any() and not none.any()
-
-
-@pytest.mark.slow
-def test_estimator_is_its_surrogate_at_any_score():
-    """The gradient is that of weights * sigmoid(s) times p for every draw."""
-    scores = jnp.linspace(-9.0, 9.0, 37)
-    weights = jnp.sin(jnp.arange(37.0))
-
-    def surrogate(scores):
-        p = jax.nn.sigmoid(scores)
-        return jnp.sum(weights * jax.lax.stop_gradient(p) * p)
-
-    for uniform in (0.01, 0.5, 0.99):
-        found = jax.grad(
-            lambda s, u=uniform: jnp.sum(
-                supermask.keep(jnp.full_like(s, u), s, weights)
-            )
-        )(scores)
-        np.testing.assert_allclose(found, jax.grad(surrogate)(scores), atol=1e-7)
 
 
 def test_masks_are_drawn_with_the_scores_probabilities(key):
@@ -113,11 +94,6 @@ def test_initial_weights_are_masked_and_stay(key):
 
 
 def test_refuses():
-    for epsilon in (0, 0.5, -1, math.nan):
-        with pytest.raises(ValueError, match=f"epsilon={epsilon}, expected in"):
-            fedpm(None, None, epsilon=epsilon)
-    with pytest.raises(ValueError, match="weights='drawn', expected one of constants"):
-        fedpm(None, None, weights="drawn")
     for leaf, said in (
         ("table", "leaf 'embed/table', expected"),
         ("bias", "no kernel"),
@@ -149,68 +125,6 @@ def test_merge_by_hand():
     np.testing.assert_allclose(new.scores["fc"]["kernel"][:, 0], want, rtol=1e-5)
     assert new.stats["mean"] == 3.0 and new.frozen is old
     assert float(told["unanimous"]) == pytest.approx(2 / 3)
-
-
-def entropy_bits(mask):
-    """Returns w(n + 1) + ceil(n H) of all leaves together, in NumPy."""
-    flat = np.concatenate([np.ravel(m) for m in jax.tree.leaves(mask)])
-    n = flat.size
-    share = np.array([flat.mean(), 1 - flat.mean()])
-    share = share[share > 0]
-    body = -n * np.sum(share * np.log2(share))
-    return math.ceil(math.log2(n + 1)) + math.ceil(body - 1e-9), body
-
-
-@pytest.fixture(scope="module")
-def world():
-    return small_world.make_world(fedpm, {})
-
-
-@pytest.mark.slow
-def test_bits_of_a_round(world):
-    n, statistics = 8 * 16 + 16 + 16 * 4 + 4, 16
-    _, (log, *_) = small_world.path(world)
-    first = plain_loop.passings(world, 0)
-    layouts = {"down": packets.layout(first[0].down), "up": packets.layout(first[0].up)}
-    model = small_world.tiny_model()
-    record = ledger.round_record(
-        log, layouts, model.macs, ["fc1/kernel", "fc2/kernel"], 4
-    )
-    charged = [entropy_bits(p.up["mask"].values)[0] + 32 * statistics for p in first]
-    assert record["bits_up_by_client"] == charged
-    assert record["bits_down_by_client"] == [32 * (n + statistics)] * 3
-    assert record["bits_up_positions"] == record["bits_down_positions"] == 0
-    assert record["entries_up"] == {"mask": 3 * n, "stats": 3 * statistics}
-    assert record["flops"] < record["flops_dense"]
-    # The official figure takes 0.01 + 0.98 f for the share of ones, and log2(n).
-    view = 0.0
-    for passing in first:
-        mask = passing.up["mask"].values
-        f = sum(int(m.sum()) for m in jax.tree.leaves(mask)) / n
-        f = 0.01 + 0.98 * f
-        view -= n * (f * math.log2(f) + (1 - f) * math.log2(1 - f)) - math.log2(n)
-    assert paper_counts.clipped_entropy_bits(log.up, ["mask"]) == pytest.approx(view)
-
-
-@pytest.mark.slow
-def test_probabilities_stay_within_their_bounds_and_deploy_draws(world):
-    states, _ = small_world.path(world)
-    for state in states[1:]:
-        scores = np.concatenate(
-            [np.ravel(s) for s in jax.tree.leaves(state.server.scores)]
-        )
-        assert np.abs(scores).max() <= math.log(99) + 1e-5
-        assert len(np.unique(scores)) == 4  # three votes
-    server = states[-1].server
-    one, same, other = (
-        world.algorithm.deploy(jax.random.key(k), server)["global"] for k in (0, 0, 1)
-    )
-    for layer in ("fc1", "fc2"):
-        drawn, mask = one.params[layer]["kernel"], one.mask[layer]["kernel"]
-        frozen = np.asarray(server.frozen[layer]["kernel"])
-        np.testing.assert_array_equal(drawn, np.where(mask, frozen, 0))
-        np.testing.assert_array_equal(mask, same.mask[layer]["kernel"])
-        assert (mask != other.mask[layer]["kernel"]).any()
 
 
 def test_a_forgetful_client_keeps_nothing():
@@ -247,24 +161,6 @@ def test_downlink_of_the_papers_networks(name, shape, num_scores, num_stats):
     assert bits == 32 * (num_scores + num_stats)
     # SpaFL prints 66.554 Gbit for both directions on LeNet-5, which cannot be.
     assert name != "lenet5_caffe" or 500 * 10 * bits == 68_880_000_000
-
-
-@pytest.mark.slow
-def test_it_learns(key):
-    rng = np.random.default_rng(0)
-    y = np.arange(240) % 4
-    x = rng.normal(0, 0.5, (240, 8)).astype(np.float32)
-    x[np.arange(240), y] += 2.0
-    data = from_arrays(x, y, num_clients=6)
-    model = models.build("mlp", 4, (8,), widths=(64, 64))
-    optimizer = local.make_optimizer("adam", learning_rate=0.1)
-    method = fedpm(model, optimizer)
-    stage = Stage(method, 12, 3, epochs=2, batch_size=8)
-    run = simulate.run(key, [stage], model, data, eval_every=4)
-    accuracy = [r["accuracy"] for r in run.metrics if r["phase"] == "eval"]
-    losses = [r["loss"] for r in run.metrics if r["phase"] == "train"]
-    assert accuracy[-1] > 0.8 and losses[-1] < losses[0] / 2
-    assert run.metrics[-1]["metric"] == "pooled"
 
 
 @pytest.mark.slow

@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.algorithms import fedprox
-from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from tests.by_hand import model_of
-from tests.flash_test import batches, linear_loss
+from tests.by_hand import batches, context, linear_loss, model_of
 
 
 def test_the_gradient_of_the_pull_is_mu_times_the_distance():
@@ -19,9 +18,8 @@ def test_the_gradient_of_the_pull_is_mu_times_the_distance():
     server = method.init(
         None, SparseModel(start, jax.tree.map(lambda w: w == w, start), {})
     )
-    info = ClientInfo(jnp.int32(0), jnp.int32(4), jnp.float32(1))
-    ctx = Context(jnp.int32(0), jnp.int32(-1), info)
-    client = method.first_state(None, server, info)
+    ctx, data = context(size=4), batches(2, np.ones(40))
+    client = method.first_state(None, server, ctx.client)
     down = method.broadcast(None, ctx, server)
-    up, _, _ = method.update(jax.random.key(0), ctx, down, client, batches(1, 2))
+    up, _, _ = method.update(jax.random.key(0), ctx, down, client, data)
     np.testing.assert_allclose(up["delta"].values["w"], -0.195, atol=1e-5)

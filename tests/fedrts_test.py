@@ -10,9 +10,8 @@ from sparsefl_jax.algorithms.adjusting import in_doubt
 from sparsefl_jax.algorithms.fedrts import beta_logits
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
-from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
-from tests.by_hand import bare
+from tests.by_hand import batches, context, linear_loss, model_of
 from tests.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.silent import network, shapes
 
@@ -45,15 +44,16 @@ def test_the_entries_of_resnet18():
         assert in_doubt(rates, alive, sizes).sum() == pytest.approx(doubt, abs=20)
 
 
-def drawing(start="random", key=0, factory=fedrts):
+def drawing(start="random", key=0, factory=fedrts, **kwargs):
     """Returns a method on 16 weights, 8 of them alive, and its first server."""
     method = factory(
-        bare({"w": 0}),
+        model_of(linear_loss, {"w": 1}, {"w": jnp.zeros(16)}),
         local.make_optimizer(),
         density=0.5,
         allocation="uniform",
         prunable=("w",),
         start=start,
+        **kwargs,
     )
     weights = jnp.arange(16, 0, -1, dtype=jnp.float32)
     model = SparseModel({"w": weights}, {"w": jnp.ones(16, bool)}, {})
@@ -91,12 +91,16 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
         np.testing.assert_allclose(new.model.params["w"], weights)
 
 
-@pytest.mark.parametrize("factory", [fedrts, fedtiny])
-@pytest.mark.parametrize(("index", "told"), [("none", FREE), ("packed", "")])
+@pytest.mark.parametrize(
+    "factory, index, told", [(fedrts, "none", FREE), (fedtiny, "packed", "")]
+)
 def test_what_grows_says_that_its_positions_are_free(factory, index, told):
-    kwargs = {"density": 0.5, "index": index}
-    (passing, *_) = plain_loop.passings(small_world.make_world(factory, kwargs), 0)
-    assert passing.up["grown"].assumed == told
+    method, server = drawing(factory=factory, index=index)
+    key, ctx, data = jax.random.key(0), context(10), batches(1, np.ones(16))
+    client = method.first_state(key, server, ctx.client)
+    down = method.broadcast(key, ctx, server)
+    up, *_ = jax.eval_shape(method.update, key, ctx, down, client, data)
+    assert up["grown"].assumed == told
 
 
 def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():

@@ -5,19 +5,15 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.algorithms import fedavg, fedspa
+from sparsefl_jax.algorithms import fedspa
 from sparsefl_jax.core.types import (
-    Batches,
-    ClientInfo,
-    Context,
     EmptyState,
     SparseModel,
 )
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.averaging_by_hand import assert_close, headline
-from tests.by_hand import model_of
+from tests.by_hand import batches, context, model_of
 from tests.refusals import refused
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
@@ -33,7 +29,11 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
 
 
 @pytest.mark.parametrize(
-    "given", [{"shared": False}, {"mask_update": "dst", "adjust_until": 2}]
+    "given",
+    [
+        {"mask_update": "dst", "adjust_until": 2},
+        pytest.param({"shared": False}, marks=pytest.mark.slow),
+    ],
 )
 def test_clients_tell_the_density_that_they_trained(given):
     """Kernels of 8x16 and 16x4 with 38 and 19 alive, and 20 biases, of 212."""
@@ -56,29 +56,10 @@ def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):
     method = fedspa(model, optimizer, **options)
     ones = {"w": jnp.ones(2)}
     server = method.init(key, SparseModel(ones, masks.full(ones), {}))
-    info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
-    ctx = Context(jnp.int32(0), jnp.int32(-1), info)
-    one = jnp.zeros((1, 1, 1), jnp.int32)
-    batches = Batches(
-        jnp.ones((1, 1)), jnp.zeros(1, jnp.int32), one, one + 1.0, jnp.int32(1)
-    )
+    ctx = context()
     downlink = method.broadcast(key, ctx, server)
-    uplink, *_ = method.update(key, ctx, downlink, EmptyState(), batches)
+    uplink, *_ = method.update(key, ctx, downlink, EmptyState(), batches(1, [1.0]))
     change = unpack_model(uplink)
     kept = np.asarray(change.mask["w"])
     assert kept.sum() == 1
     np.testing.assert_allclose(change.params["w"], np.where(kept, [-6, -8], 0))
-
-
-@pytest.mark.slow
-def test_everything_alive_is_fedavg_with_equal_weights():
-    worlds = [
-        small_world.make_world(factory, kwargs)
-        for factory, kwargs in (
-            (fedspa, {"density": 1.0}),
-            (fedavg, {"weighting": "uniform"}),
-        )
-    ]
-    states = [small_world.path(world)[0][-1].server for world in worlds]
-    got, want = (headline(world, s) for world, s in zip(worlds, states, strict=True))
-    assert_close((got.params, got.stats), (want.params, want.stats))

@@ -36,24 +36,6 @@ def test_the_shortest_schedules_and_their_ends():
             schedules.cosine(rate, 2)
 
 
-@pytest.mark.parametrize(
-    "kwargs, named",
-    [
-        ({"density": 0.0}, "density=0.0"),
-        ({"rounds": 1}, "rounds=1"),
-        ({"frequency": 0}, "frequency=0"),
-        ({"power": 0.0}, "power=0.0"),
-    ],
-)
-def test_refuses(kwargs, named):
-    with pytest.raises(ValueError, match=named):
-        fedsparsify_global(None, None, **{"density": 0.1, "rounds": 10} | kwargs)
-    with pytest.raises(ValueError, match="criterion='size'"):
-        fedsparsify_global(None, None, density=0.1, rounds=10, criterion="size")
-    with pytest.raises(ValueError, match="merge='sum'"):
-        fedsparsify_local(None, None, density=0.1, rounds=10, merge="sum")
-
-
 @pytest.mark.slow
 def test_random_order_is_drawn_once_and_ignores_magnitude():
     world = small_world.make_world(

@@ -8,10 +8,10 @@ import pytest
 from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sensitivity
 from sparsefl_jax.algorithms.flash.common import target_mask
 from sparsefl_jax.core.algorithm import target
-from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import bare
+from tests.by_hand import bare, context
 
 SELECT = {"a": True, "b": True, "bias": False}
 LAYERS = ("a", "b")
@@ -28,16 +28,11 @@ def client_model(seed, alive):
     return SparseModel(params, mask, {})
 
 
-def context(round=0, index=0, budget=1.0):
-    info = ClientInfo(jnp.int32(index), jnp.int32(EXAMPLES[index]), jnp.float32(budget))
-    return Context(jnp.int32(round), jnp.int32(-1), info)
-
-
 def sent(method, *models):
     """Returns the server after these uploads, by `contribute` and `aggregate`."""
     summands = [
         method.contribute(
-            context(index=i),
+            context(size=EXAMPLES[i]),
             pack_up(jax.tree.map(jnp.asarray, model), model.mask, SELECT, index="csr"),
         )
         for i, model in enumerate(models)
@@ -77,7 +72,9 @@ def stage_1(shapes, **kwargs):
     method = sensitivity(bare(params), None, prunable=tuple(shapes), **kwargs)
     server = method.init(jax.random.key(0), model)
     summands = [
-        method.contribute(context(index=i), {"density": Packet(jnp.array(told))})
+        method.contribute(
+            context(size=EXAMPLES[i]), {"density": Packet(jnp.array(told))}
+        )
         for i, told in enumerate(([0.5, 0.02, 0.1], [0.1, 0.08, 0.1]))
     ]
     total = jax.tree.map(jnp.add, *summands)
@@ -200,14 +197,14 @@ def test_a_budget_receives_its_part_of_the_aggregate(factory):
     server = sent(method, ONE, TWO)
     frozen = factory is hetero_spdst
     for budget, counts in ((0.15, (12, 17)), (0.2, (100, 100) if frozen else (17, 22))):
-        got = unpack_model(method.broadcast(None, context(1, 0, budget), server))
+        got = unpack_model(method.broadcast(None, context(1, budget=budget), server))
         for name, count in zip(LAYERS, counts, strict=True):
             mask, mean = np.asarray(got.mask[name]), covered_mean(name)
             want = mask | True if count == 100 else largest(mean, count)
             np.testing.assert_array_equal(mask, want)
             np.testing.assert_allclose(got.params[name], mean * want, rtol=1e-6)
     first, later = (
-        unpack_model(method.broadcast(None, context(round, 0, budget), server)).mask
+        unpack_model(method.broadcast(None, context(round, budget=budget), server)).mask
         for round, budget in ((0, 0.15), (1, 0.2))
     )
     jax.tree.map(np.testing.assert_array_equal, first, later)  # round 0: the largest

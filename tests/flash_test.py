@@ -8,37 +8,16 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import hetero_spdst, nst, sensitivity, spdst
+from sparsefl_jax.algorithms import nst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.core.types import Batches, Context, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
-from tests.by_hand import bare, model_of
+from tests.by_hand import bare, batches, context, linear_loss, model_of
 from tests.tiny import network
 
-
-def linear_loss(key, params, stats, x, y, weight):
-    """Returns the loss sum(w * x) over valid samples, whose gradient is mean(x)."""
-    count = jnp.sum(weight)
-    total = jnp.sum(weight[:, None] * x * params["w"][None])
-    sums = {"loss": total, "correct": jnp.float32(0), "count": count}
-    return total / jnp.maximum(count, 1), (stats, sums)
-
-
-def batches(epochs, steps, batch=2, width=40, own=None):
-    """Returns batches of `steps` shared steps, of which `own` have samples."""
-    rows = steps * batch
-    order = jnp.arange(rows, dtype=jnp.int32).reshape(1, steps, batch)
-    order = jnp.tile(order, (epochs, 1, 1))
-    valid = jnp.arange(steps) < (steps if own is None else own)
-    return Batches(
-        jnp.ones((rows, width), jnp.float32),
-        jnp.zeros((rows,), jnp.int32),
-        order,
-        jnp.broadcast_to(valid.astype(jnp.float32)[None, :, None], order.shape),
-        jnp.int32(steps),
-    )
+ONES = np.ones(40)
 
 
 def model(width=40, alive=20):
@@ -82,7 +61,7 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
         jax.random.key(0),
         optax.sgd(0.1),
         model(),
-        batches(epochs, steps, own=own),
+        batches(steps, ONES, epochs=epochs, own=own),
         select={"w": True},
         density=0.5,
         prune_rate=0.25,
@@ -101,29 +80,7 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
     np.testing.assert_allclose(moved, 0.1 * epochs * own * alive, atol=1e-5)
 
 
-def test_surgery_takes_the_smallest_and_grows_zeros_where_there_were_holes():
-    before = model()
-    done = surgery.sparse_learning(
-        linear_loss,
-        jax.random.key(0),
-        optax.sgd(0.0),
-        before,
-        batches(2, 3),
-        select={"w": True},
-        density=0.5,
-        prune_rate=0.5,
-        decay=False,
-    )
-    params, mask = done.model.params["w"], np.asarray(done.model.mask["w"])
-    lost = np.flatnonzero(np.asarray(before.mask["w"]) & ~mask)
-    # The smallest half of the alive weights, unless they grew again at once.
-    assert lost.size and lost.max() < 10
-    grown = mask & ~np.asarray(before.mask["w"])
-    assert grown.any() and not params[grown].any() and not params[~mask].any()
-    assert done.metrics["work"].extra > 0
-
-
-def test_what_grows_back_within_a_round_has_no_momentum_from_before():
+def test_surgery_takes_the_smallest_and_grows_zeros_without_momentum_from_before():
     """Of three steps with gradient 1, rate 0.1 and momentum 0.5: 0.1 (1 + 1.5 + 1.75).
 
     A gradient that the mask had let through in the three steps before would add more.
@@ -134,15 +91,20 @@ def test_what_grows_back_within_a_round_has_no_momentum_from_before():
         jax.random.key(0),
         optax.sgd(0.1, momentum=0.5),
         before,
-        batches(2, 3),
+        batches(3, ONES, epochs=2),
         select={"w": True},
         density=0.5,
         prune_rate=0.5,
         decay=False,
     )
-    grown = np.asarray(done.model.mask["w"] & ~before.mask["w"])
-    assert grown.any()
-    np.testing.assert_allclose(done.model.params["w"][grown], -0.425, rtol=1e-6)
+    params, mask = done.model.params["w"], np.asarray(done.model.mask["w"])
+    lost = np.flatnonzero(np.asarray(before.mask["w"]) & ~mask)
+    # The smallest half of the alive weights, unless they grew again at once.
+    assert lost.size and lost.max() < 10
+    grown = mask & ~np.asarray(before.mask["w"])
+    assert grown.any() and not params[~mask].any()
+    np.testing.assert_allclose(params[grown], -0.425, rtol=1e-6)
+    assert done.metrics["work"].extra > 0
 
 
 def test_a_weight_that_is_nan_is_told_though_no_loss_depends_on_it():
@@ -156,7 +118,7 @@ def test_a_weight_that_is_nan_is_told_though_no_loss_depends_on_it():
         jax.random.key(0),
         spoil,
         model(),
-        batches(1, 4),
+        batches(4, ONES),
         select={"w": True},
         density=0.5,
         prune_rate=0.5,
@@ -185,8 +147,9 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     received = SparseModel({"w": jnp.arange(1.0, 41.0)}, {"w": whole}, {})
     down = pack_up(received, received.mask, {"w": True}, index="bitmap")
     own = {"w": jnp.arange(40) < 4}
-    ctx = Context(jnp.int32(0), jnp.int32(-1), None)
-    up, kept, _ = method.update(jax.random.key(0), ctx, down, own, batches(1, 1))
+    up, kept, _ = method.update(
+        jax.random.key(0), context(), down, own, batches(1, ONES)
+    )
     want = np.zeros(40)
     want[:4] = np.arange(1, 5) - 0.1 * 10
     want[0] = 0
@@ -216,10 +179,10 @@ def test_kept_momentum_revives_no_weight(keep):
         prunable=("w",),
         keep_optimizer=keep,
     )
-    server, data = method.init(None, model()), batches(1, 1)
+    server, data = method.init(None, model()), batches(1, ONES)
     client, before = method.first_state(None, server, None), model().params["w"]
     for round, speed in ((0, 1.0), (1, 1.9 if keep else 1.0)):
-        ctx = Context(jnp.int32(round), jnp.int32(round - 1), None)
+        ctx = context(round, round - 1)
         down = method.broadcast(None, ctx, server)
         up, client, _ = method.update(jax.random.key(0), ctx, down, client, data)
         moved = before - up["weights"].values["w"]
@@ -229,11 +192,6 @@ def test_kept_momentum_revives_no_weight(keep):
         assert len(traces) == keep
         for trace in traces:
             np.testing.assert_allclose(trace, speed * (np.arange(40) < 20), rtol=1e-5)
-
-
-def test_hetero_refuses_an_unknown_submask():
-    with pytest.raises(ValueError, match="submask='random'"):
-        hetero_spdst(None, None, submask="random")
 
 
 CONFIGS = [

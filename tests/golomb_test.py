@@ -93,17 +93,6 @@ def test_bits_of_a_random_leaf_are_the_expected_ones(share, expected):
     assert 0.98 * bits < packed < bits
 
 
-def test_what_ternary_values_save():
-    # Sattler et al.: 4.414 at p = 0.01, by entropies; 32 bits over p (1 + a position).
-    p = 0.01
-    entropy = -p * math.log2(p) - (1 - p) * math.log2(1 - p)
-    assert (entropy + 32 * p) / (entropy + p) == pytest.approx(4.414, abs=5e-4)
-    for p, factor in ((0.01, 351), (1 / 400, 1152)):
-        b = low_bits(10**6, round(p * 10**6))
-        position = b + 1 / (1 - (1 - p) ** 2**b)
-        assert 32 / (p * (1 + position)) == pytest.approx(factor, abs=0.6)
-
-
 def test_bits_of_stc_as_its_official_code_counts_them():
     mask = {"w": jnp.zeros(32, bool).at[jnp.array([0, 8, 31])].set(True)}
     values = {"w": mask["w"].astype(jnp.uint8)}
@@ -124,17 +113,20 @@ def test_bits_of_the_steps_that_clients_of_stc_have_missed():
 
 def test_the_plan_bounds_the_bits_of_every_mask_of_at_most_k_entries():
     rng, n = np.random.default_rng(0), 60
+    count = jax.jit(golomb.unary_bits)
+    kinds = [
+        (np.arange(n) >= n - k, np.arange(n) < k, rng.random(n).argsort() < k)
+        for k in range(n + 1)
+    ]
+    unary = [[np.asarray(count(flat)) for flat in kind] for kind in kinds]
     for index in positions.POSITIONS:
         for most in (0, 1, 7, 23, 31, 60):
             bound = positions.most_position_bits(index, (n,), most)
-            lengths = []
-            for k in range(most + 1):
-                last, first = np.arange(n) >= n - k, np.arange(n) < k
-                for flat in (last, first, rng.permutation(last)):
-                    unary = np.asarray(golomb.unary_bits(jnp.asarray(flat)))
-                    nnz = np.array(k)
-                    bits = positions.position_bits(index, (n,), nnz, unary)
-                    lengths.append(int(bits))
+            lengths = [
+                int(positions.position_bits(index, (n,), np.array(k), bits))
+                for k in range(most + 1)
+                for bits in unary[k]
+            ]
             assert max(lengths) <= bound <= max(lengths) + 8, (index, most)
 
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax import models
-from sparsefl_jax.algorithms import grasp
 from sparsefl_jax.algorithms.grasp import gradient_flow
-from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
@@ -77,57 +75,6 @@ def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
     scores, _ = flow(LOSS, key, params, stats, *batch, select=select)
     found = jax.flatten_util.ravel_pytree(scores)[0]
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_halves_matter_to_batch_statistics_alone(key):
-    """The losses of both halves: twice the mean loss, and four times w * Hg."""
-    params, stats, x, y, weight = world(key)
-    plain = models.build(
-        "mlp", small_world.CLASSES, (small_world.FEATURES, 1, 1), widths=(5,)
-    )
-    layers, nothing = plain.init(key)
-    x = x.reshape(-1, small_world.FEATURES, 1, 1)
-    every = masks.everything(layers)
-    same = local.objective(plain), key, layers, nothing, x, y, weight
-    whole, halves = (flow(*same, parts=n, select=every)[0] for n in (1, 2))
-    jax.tree.map(
-        lambda w, h: np.testing.assert_allclose(4 * w, h, atol=1e-5), whole, halves
-    )
-    normed = LOSS, key, params, stats, x[..., 0, 0], y, weight
-    every = masks.everything(params)
-    whole, halves = (flow(*normed, parts=n, select=every)[0] for n in (1, 2))
-    gap = jax.tree.map(lambda w, h: jnp.max(jnp.abs(4 * w - h)), whole, halves)
-    assert max(jax.tree.leaves(gap)) > 0.01
-
-
-@pytest.mark.slow
-def test_temperature_divides_the_logits(key):
-    """Nothing else changes: the predictions stay."""
-    params, stats, x, y, weight = world(key)
-    model, size = small_world.tiny_model(), len(y)
-    order = jnp.arange(size, dtype=jnp.int32)[None, None]
-    data = Batches(x, y, order, weight[None, None], jnp.int32(1))
-    info = ClientInfo(jnp.int32(0), jnp.int32(size), jnp.float32(1))
-    ctx = Context(jnp.int32(0), jnp.int32(-1), info)
-    sums = []
-    for temperature in (200.0, 1.0):
-        stage = grasp(model, None, density=0.5, temperature=temperature, halves=False)
-        start = SparseModel(params, masks.full(params), stats)
-        down = stage.broadcast(key, ctx, stage.init(key, start))
-        sums.append(jax.jit(stage.update)(key, ctx, down, None, data)[-1])
-    logits, _ = model.apply(params, stats, x, train=True)
-    for metrics, heat in zip(sums, (200, 1), strict=True):
-        chosen = jax.nn.log_softmax(logits / heat)[jnp.arange(12), y]
-        assert float(metrics["loss"]) == pytest.approx(-float(chosen.sum()), rel=1e-5)
-        hits = np.sum(np.argmax(logits, -1) == np.asarray(y))
-        assert metrics["correct"] == hits
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
-def test_refuses_a_temperature(temperature):
-    with pytest.raises(ValueError, match="temperature="):
-        grasp(None, None, density=0.5, temperature=temperature)
 
 
 TOKENS = ("char_gru", "encoder", "pretrained_encoder")

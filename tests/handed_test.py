@@ -58,10 +58,7 @@ HANDED = {  # method, arguments, bits of every round and of a client's first bes
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if n in ("spafl", "local") else pytest.mark.slow)
-        for n in HANDED
-    ],
+    [pytest.param(n, marks=[] if n == "local" else pytest.mark.slow) for n in HANDED],
 )
 def test_it_is_charged_in_a_clients_first_round_alone(name):
     method, settings, each, handed = HANDED[name]
@@ -77,9 +74,13 @@ def test_a_first_round_takes_the_clock_longer_by_what_is_handed():
     records = simulate.run_setup(
         jax.random.key(0), setup(spafl)._replace(system=system)
     ).metrics
-    took = [r["seconds_by_client"] for r in records if r["phase"] == "train"]
-    want = np.array([[EACH + DENSE] * 2, [EACH, EACH + DENSE], [EACH, EACH]]) / 1000
-    np.testing.assert_allclose(took, want, rtol=1e-6)
+    bits, took = (
+        [r[f"{name}_by_client"] for r in records if r["phase"] == "train"]
+        for name in ("bits_down", "seconds")
+    )
+    want = np.array([[EACH + DENSE] * 2, [EACH, EACH + DENSE], [EACH, EACH]])
+    np.testing.assert_array_equal(bits, want)
+    np.testing.assert_allclose(took, want / 1000, rtol=1e-6)
 
 
 def test_clients_alone_draw_networks_of_their_own_or_start_from_the_same():
@@ -109,9 +110,3 @@ def test_the_first_mask_of_nst_is_the_servers_drawn_from_the_seed():
     mask = method.first_state(jax.random.key(2), server, None)
     jax.tree.map(np.testing.assert_array_equal, mask, server.mask)
     assert {n: p.bits for n, p in method.handed(server).items()} == {"seed": 32}
-
-
-@pytest.mark.parametrize("method", [spafl, local_only, fedpm])
-def test_another_word_than_sent_or_seed_is_refused(method):
-    with pytest.raises(ValueError, match="initial='drawn', expected one of sent, seed"):
-        method(MODEL, sfl.training.make_optimizer(), initial="drawn")

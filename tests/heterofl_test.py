@@ -8,16 +8,15 @@ import pytest
 from sparsefl_jax.algorithms import heterofl
 from sparsefl_jax.core.types import (
     Batches,
-    ClientInfo,
-    Context,
     EmptyState,
     SparseModel,
 )
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import ledger, packets, paper_counts
+from sparsefl_jax.wire import packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
+from tests.by_hand import context
 
 KEY, RATE, MOMENTUM, DECAY, CLIP = jax.random.key(0), 0.1, 0.9, 5e-4, 1.0
 OPTIMIZER = local.make_optimizer(
@@ -25,11 +24,6 @@ OPTIMIZER = local.make_optimizer(
 )
 WIDTHS, CLASSES = (8, 6), 4
 HALF = {"fc1": (4, 4), "fc2": (4, 3), "fc3": (3, CLASSES)}
-
-
-def context(budget=1.0, size=12):
-    info = ClientInfo(jnp.int32(0), jnp.int32(size), jnp.float32(budget))
-    return Context(jnp.int32(0), jnp.int32(-1), info)
 
 
 def network(**kwargs):
@@ -50,7 +44,7 @@ def data(labels=(0, 2)):
 
 
 def one_client(method, model, budget, batches):
-    ctx, server = context(budget), method.init(KEY, model)
+    ctx, server = context(size=12, budget=budget), method.init(KEY, model)
     down = method.broadcast(KEY, ctx, server)
     up, _, metrics = method.update(KEY, ctx, down, EmptyState(), batches)
     return down, up, metrics
@@ -113,7 +107,7 @@ def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
     server, summands, sent = method.init(KEY, sparse), [], []
     for budget, labels in ((1.0, (0, 2)), (0.5, (2, 1))):
         _, up, _ = one_client(method, sparse, budget, data(labels))
-        summands.append(method.contribute(context(budget), up))
+        summands.append(method.contribute(context(size=12, budget=budget), up))
         sent.append(up["params"].values)
     total = jax.tree.map(jnp.add, *summands)
     new, _ = method.aggregate(KEY, context(), server, total)
@@ -125,26 +119,6 @@ def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
     np.testing.assert_array_equal(head[3:, 1], old[3:, 1])
     np.testing.assert_allclose(head[:3, 2], (one + two)[:3, 2] / 2, atol=1e-6)
     np.testing.assert_allclose(head[3:, 2], one[3:, 2], atol=1e-6)
-
-
-@pytest.mark.slow
-def test_what_a_client_sends_and_works():
-    model, sparse = network()
-    method = heterofl(model, OPTIMIZER)
-    down, up, metrics = one_client(method, sparse, 0.5, data())
-    told = message_bits(packets.layout(up), packets.count(up))
-    weights = 4 * 4 + 4 * 3 + 4 + 3  # hidden kernels and biases
-    assert int(told.total) == 32 * (weights + 2 * 3 + 2) + CLASSES
-    assert up["classes"].values.tolist() == [1, 0, 1, 0]
-    told = message_bits(packets.layout(down), packets.count(down))
-    assert int(told.total) == 32 * (weights + 4 * 3 + 4)
-    work = metrics["work"]
-    for tree in work[:3]:
-        assert float(tree["fc1"]["kernel"]) == 12 * 0.5
-        assert float(tree["fc2"]["kernel"]) == 12 * 0.25
-        assert float(tree["fc3"]["kernel"]) == 12 * 0.5
-    # 2 FLOPs, 3 passes, 12 samples
-    assert ledger.flops(model.macs, work) == 6 * 12 * (4 * 4 + 4 * 3 + 3 * 4)
 
 
 def test_one_program_for_all_widths():
@@ -192,7 +166,7 @@ def traced(name, shape, num_classes=10, **kwargs):
     def count():
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), sparse)
         server = method.init(KEY, zeros)
-        return packets.count(method.broadcast(KEY, context(0.5), server))
+        return packets.count(method.broadcast(KEY, context(budget=0.5), server))
 
     return packets.layout(down), packets.layout(up), count
 
@@ -221,7 +195,7 @@ def test_personal_models_have_the_width_of_their_budget():
     server = method.init(KEY, sparse)
     whole = method.deploy(KEY, server)["global"]
     assert all(bool(m.all()) for m in jax.tree.leaves(whole.mask))
-    info = context(0.25).client
+    info = context(budget=0.25).client
     mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
     assert int(mine.mask["fc2"]["kernel"].sum()) == 2 * 2
     np.testing.assert_array_equal(

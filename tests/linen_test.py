@@ -117,56 +117,34 @@ def test_a_batch_of_padding_alone_keeps_the_statistics():
     jax.tree.map(np.testing.assert_array_equal, new, stats)
 
 
-class Told(nn.Module):
-    """A dense layer that records its arguments."""
-
-    def answer(self, x, told):
-        return nn.Dense(1, use_bias=False)(x) * 0 + (2.0 if told else 1.0)
-
-
-class Train(Told):
-    @nn.compact
-    def __call__(self, x, train=False):
-        return self.answer(x, train)
-
-
-class Training(Told):
-    @nn.compact
-    def __call__(self, x, *, training=False):
-        return self.answer(x, training)
-
-
-class IsTraining(Told):
-    @nn.compact
-    def __call__(self, x, is_training=False):
-        return self.answer(x, is_training)
-
-
-class Deterministic(Told):
-    @nn.compact
-    def __call__(self, x, deterministic=True):
-        return self.answer(x, not deterministic)
-
-
-class Running(Told):
-    @nn.compact
-    def __call__(self, x, use_running_average: bool | None = None):
-        return self.answer(x, not use_running_average)
-
-
-@pytest.mark.parametrize("kind", Told.__subclasses__())
-def test_a_module_is_told_whether_it_trains_by_any_usual_name(kind):
-    model = Model.from_flax(kind(), jnp.ones((1, 3), jnp.float32))
-    params, _ = model.init(jax.random.key(0))
-    for train, told in ((True, 2.0), (False, 1.0)):
-        out, _ = model.apply(params, {}, jnp.ones((1, 3)), train=train)
-        assert out.item() == told
-
-
 def a_module(call):
     """Returns a module with this `__call__`."""
     names = {"__call__": nn.compact(call), "__module__": __name__}
     return type("Mine", (nn.Module,), names)()
+
+
+def answer(x, told):
+    return nn.Dense(1, use_bias=False)(x) * 0 + (2.0 if told else 1.0)
+
+
+FLAGS = {
+    "train": lambda self, x, train=False: answer(x, train),
+    "training": lambda self, x, *, training=False: answer(x, training),
+    "is_training": lambda self, x, is_training=False: answer(x, is_training),
+    "deterministic": lambda self, x, deterministic=True: answer(x, not deterministic),
+    "use_running_average": lambda self, x, use_running_average=None: answer(
+        x, not use_running_average
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_module_receives_the_flag_of_training_by_any_usual_name(name):
+    model = Model.from_flax(a_module(FLAGS[name]), jnp.ones((1, 3), jnp.float32))
+    params, _ = model.init(jax.random.key(0))
+    for train, told in ((True, 2.0), (False, 1.0)):
+        out, _ = model.apply(params, {}, jnp.ones((1, 3)), train=train)
+        assert out.item() == told
 
 
 def norm_of_all_positions(self, x, train):

@@ -143,13 +143,6 @@ def arguments(factory):
     return {k: v for k, v in NEEDED.items() if k in bare}
 
 
-@pytest.mark.parametrize("name", sfl.ALGORITHMS)
-def test_a_function_in_the_models_place_is_told_what_to_pass(name):
-    factory = sfl.ALGORITHMS[name]
-    with pytest.raises(ValueError, match="^model is a function, expected a Model: .*"):
-        factory(lambda *batch: 0.0, sfl.training.make_optimizer(), **arguments(factory))
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -15,6 +15,7 @@ CONFIGS = sorted(path.stem for path in shipped.folder("configs").glob("[!_]*.py"
 CONFIGS.remove("own_npz")  # the data of the user
 PAPERS = ("complement_sst2", "fedsparsify_fashion_mnist", "flash_mnist")
 PAPERS += ("spafl_fashion_mnist",)
+LONG = ("flash_mnist", "spafl_fashion_mnist")
 SIZE = 600_000  # bytes of the samples that only `mini` reads
 
 
@@ -45,7 +46,10 @@ def test_what_mini_needs_is_small_and_has_a_licence():
         assert f"`{file.name}`" in told or file.name == "README.md"
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in LONG else []) for n in PAPERS],
+)
 def test_the_mini_of_a_paper_runs_two_rounds(name, key):
     config, _ = mini(name)
     config.num_rounds, config.epochs = 2, 1

@@ -54,13 +54,8 @@ def test_the_committed_outputs_are_those_of_one_run_without_an_error(name):
     ).stat().st_size < (100_000)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name != "first_run"))
-        for name in PRINTED
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRINTED)
 def test_it_runs_in_the_small_setting(name, tmp_path):
     nbclient = pytest.importorskip("nbclient", reason=REASON)
     pytest.importorskip("ipykernel", reason=REASON)

@@ -22,10 +22,7 @@ METHODS = {
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
 for name in ("shakespeare", "flash_sst2"):  # their networks read tokens
     FILES.remove(name)
-QUICK = {  # the others take long to compile
-    ("complement_sst2", "cs"),
-    ("spafl_fashion_mnist", "local"),  # nothing travels
-}
+QUICK = ("complement_sst2", "cs")  # the others take long to compile
 SHAPES = {"mlp": (6, 6, 1), "sa": (24,)}  # of samples
 CLIENTS, ROUNDS = 10, 3
 
@@ -79,7 +76,7 @@ def write_samples(path, shape):
 def cases():
     for file in FILES:
         for method in METHODS.get(file.split("_")[0], ("",)):
-            marks = () if (file, method) in QUICK else pytest.mark.slow
+            marks = () if (file, method) == QUICK else pytest.mark.slow
             yield pytest.param(file, method, marks=marks, id=f"{file}:{method}")
 
 

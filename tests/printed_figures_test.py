@@ -1,47 +1,32 @@
 """The printed figures that need no training: networks, arithmetic, and the list of all.
 
-`printed_figures` types them from the papers. Where every round costs the same, the
-tests of each paper, `printed_*_test.py`, simulate two; they simulate a schedule to its
-end.
+Where every round costs the same, the tests of the papers, `printed_*_test.py`, simulate
+two; they simulate a schedule to its end.
 """
 
 import jax
+import pytest
 
 from tests import (
     printed_complement_test,
-    printed_fedsparsify_test,
-    printed_flash_test,
+    printed_savings_test,
     printed_spafl,
     printed_spafl_test,
-    printed_sparsyfed_test,
-    printed_zerofl_test,
 )
 from tests import printed_figures as printed
 from tests.printed_figures import settle
 from tests.printed_spafl import CIFAR, CONVOLUTIONS, MNIST
 from tests.silent import macs, network, shapes, size
 
-PAPERS = (
-    printed_spafl_test,
-    printed_fedsparsify_test,
-    printed_complement_test,
-    printed_flash_test,
-    printed_sparsyfed_test,
-    printed_zerofl_test,
-)
+PAPERS = printed_spafl_test, printed_complement_test, printed_savings_test
 
 
-def test_the_table_is_the_list():
-    """Every figure has one row and one test, and there are no others."""
-    rows = {(paper, place): rest for paper, place, *rest in printed.table()}
-    assert len(rows) == len(printed.table()) == len(printed.FIGURES) == 136
-    tests = set()
-    for f in printed.FIGURES:
-        text, _, kind, test = rows[f.paper, f.place]
-        assert (text, kind, test.strip("`")) == (f.printed, f.kind, f.test)
-        assert kind in printed.CLASSES
-        tests.add(f.test)
-    assert tests == {*_ids()}
+def test_every_figure_has_a_test_and_every_test_a_figure():
+    rows = printed.table()
+    assert len({row[:2] for row in rows}) == len(rows) == 136
+    assert {row.kind for row in rows} == {*printed.CLASSES}
+    assert {row.test for row in rows} == {*_ids()}
+    assert {*printed.CUT, *printed.NEAR} <= {row.place for row in rows}
 
 
 def _ids():
@@ -50,7 +35,7 @@ def _ids():
     for module in PAPERS:
         functions |= vars(module)
     for name, function in functions.items():
-        if name.startswith("test_") and name != "test_the_table_is_the_list":
+        if name.startswith("test_") and not name.startswith("test_every"):
             marks = getattr(function, "pytestmark", ())
             (ids,) = [m.args[1] for m in marks if m.name == "parametrize"] or [[None]]
             values = [getattr(v, "values", v) for v in ids]
@@ -59,6 +44,7 @@ def _ids():
                 yield name if v is None else f"{name}[{'-'.join(map(str, parts))}]"
 
 
+@pytest.mark.slow
 def test_networks():
     lenet, conv4, resnet, small = (
         printed_spafl.experiment(name).model

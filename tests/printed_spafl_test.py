@@ -7,7 +7,7 @@ from sparsefl_jax.algorithms import (
     fedavg,
     heterofl,
 )
-from tests.printed_figures import settle, some
+from tests.printed_figures import settle
 from tests.printed_spafl import (
     CIFAR_10,
     CIFAR_100,
@@ -19,11 +19,12 @@ from tests.printed_spafl import (
     thresholds_of,
 )
 
+pytestmark = pytest.mark.slow
+
 SPAFL = {FMNIST: "FMNIST", CIFAR_10: "CIFAR-10", CIFAR_100: "CIFAR-100"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", some([FMNIST, CIFAR_10], [CIFAR_100], ["released"]))
+@pytest.mark.parametrize("name", [*SPAFL, "released"])
 def test_thresholds_travel(name):
     simulated = thresholds_of(name)
     down, up = (simulated.entries(way, "thresholds") for way in ("down", "up"))
@@ -46,8 +47,7 @@ def test_thresholds_travel(name):
     settle(f"test_thresholds_travel[{name}]", found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", some([FMNIST, CIFAR_10], [CIFAR_100]))
+@pytest.mark.parametrize("name", SPAFL)
 def test_fedavg_of_spafl(name):
     row = f"Table 2, {SPAFL[name]}, FedAvg"
     found = {f"{row}: Gbit": gbit_of_fedavg(name)}
@@ -57,14 +57,12 @@ def test_fedavg_of_spafl(name):
     settle(f"test_fedavg_of_spafl[{name}]", found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", some([FMNIST, CIFAR_10], [CIFAR_100]))
+@pytest.mark.parametrize("name", SPAFL)
 def test_heterofl_of_spafl(name):
     place = f"Table 2, {SPAFL[name]}, HeteroFL: Gbit"
     settle(f"test_heterofl_of_spafl[{name}]", {place: gbit_of_heterofl(name)})
 
 
-@pytest.mark.slow
 def test_headlines_of_spafl():
     """Counts 650 thresholds, and FLOPs that are not four times too many."""
     ours, theirs = gbit_of_spafl(CIFAR_10), 1.4974e13  # of masks that were trained

@@ -7,15 +7,13 @@ import pytest
 
 from sparsefl_jax.algorithms import prunefl, prunefl_initial
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
-from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
-from sparsefl_jax.report import read_records
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
-from tests.by_hand import model_of
+from tests.by_hand import batches, context, linear_loss, model_of
 from tests.prunefl_by_hand import greedy
 from tests.tiny import tiny_config
 
@@ -119,27 +117,6 @@ def test_the_unit_of_time_decides_nothing(unit):
     assert new.mask["w"].tolist() == [True, True, False, False]
 
 
-def linear_loss(key, params, stats, x, y, weight):
-    """Loss sum(w * x), its gradient the mean of x; right while w[0] is below 4.25."""
-    count = jnp.sum(weight)
-    total = jnp.sum(weight[:, None] * x * params["w"][None])
-    right = jnp.where(params["w"][0] < 4.25, count, 0.0)
-    sums = {"loss": total, "correct": right, "count": count}
-    return total / jnp.maximum(count, 1), (stats, sums)
-
-
-def batches(steps, row):
-    x = jnp.broadcast_to(jnp.asarray(row, jnp.float32), (2 * steps, len(row)))
-    order = jnp.arange(2 * steps, dtype=jnp.int32).reshape(1, steps, 2)
-    return Batches(
-        x,
-        jnp.zeros((2 * steps,), jnp.int32),
-        order,
-        jnp.ones(order.shape, jnp.float32),
-        jnp.int32(steps),
-    )
-
-
 def model(width=40, alive=40):
     mask = {"w": jnp.arange(width) < alive}
     return SparseModel({"w": jnp.where(mask["w"], 5.0, 0.0)}, mask, {})
@@ -162,12 +139,12 @@ def linear_method(every):
 def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
     """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
     method, server = linear_method(every=2)
-    key, info = jax.random.key(0), ClientInfo(0, jnp.int32(6), jnp.float32(1))
-    client = method.first_state(key, server, info)
+    key = jax.random.key(0)
+    client = method.first_state(key, server, context().client)
     row = np.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.3, 0.3, 2.0])
     data, seen, update = batches(3, row), [], jax.jit(method.update)
     for round, last in ((0, -1), (1, 0), (2, 1), (3, 2), (4, 3)):
-        ctx = Context(jnp.int32(round), jnp.int32(last), info)
+        ctx = context(round, last, size=6)
         down = packets.stable(method.broadcast(key, ctx, server))
         up, client, metrics = update(key, ctx, down, client, data)
         up = packets.stable(up)
@@ -233,69 +210,17 @@ def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):
         prunable=("w",),
         **settings,
     )
-    ctx = Context(jnp.int32(0), jnp.int32(-1), None)
-    down = method.broadcast(None, ctx, method.init(None, model()))
+    down = method.broadcast(None, context(), method.init(None, model()))
     data = batches(3, np.ones(40))  # one batch more than are used
-    up, _, metrics = jax.jit(method.update)(jax.random.key(0), ctx, down, (), data)
+    up, _, metrics = jax.jit(method.update)(
+        jax.random.key(0), context(), down, (), data
+    )
     assert metrics["iterations"] == iterations
     assert metrics["count"] == 4 * iterations
     assert int(up["weights"].mask["w"].sum()) == alive
     # What is alive went on training: 0.1 a step.
     kept = up["weights"].values["w"][up["weights"].mask["w"]]
     np.testing.assert_allclose(kept, 5 - 0.2 * iterations, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_two_stages_from_a_configuration(tmp_path):
-    config = tiny_config(tmp_path)
-    shared = {"constant_time": 50.0, "max_density": 0.3, "reconfigure_every": 2}
-    config.first_stage = shared | {
-        "name": "prunefl_initial",
-        "num_rounds": 1,
-        "cohort_size": 1,
-        "max_iterations": 40,
-        "start_accuracy": 1.5 / 4,
-    }
-    config.algorithm = shared | {"name": "prunefl", "layer_time": (1.0, 2.0)}
-    config.num_rounds = 5
-    config.eval_every = 5
-    experiment.run(defaults.complete(config), tmp_path / "run", progress=False)
-    lines = read_records(tmp_path / "run" / "metrics.jsonl")
-    first, *rest = [r for r in lines if r["phase"] == "train"]
-    size, dense = 6 * 16 + 16 * 4, 16 + 4
-    assert 0 < first["density"] <= 0.3 and 10 < first["client"]["iterations"] <= 40
-    density, last_round, mask_round = first["density"], {}, 0
-    assert first["entries_up"]["weights"] == pytest.approx(density * size)
-    for t, record in enumerate(rest):
-        due, sent = t in (2, 4), record["entries_up"]
-        assert sent["weights"] == pytest.approx(3 * density * size)
-        assert sent["squared_gradients"] == due * 3 * (size + dense)
-        assert record["bits_up"] == 32 * sum(sent.values())
-        new = sum(last_round.get(k, -1) < mask_round for k in record["clients"])
-        assert record["bits_down_positions"] == new * size
-        assert (record["mismatch"] > 0) == due
-        last_round |= dict.fromkeys(record["clients"], t)
-        density, mask_round = record["density"], t + 1 if due else mask_round
-        assert density <= 0.3
-
-
-@pytest.mark.parametrize(
-    ("factory", "settings", "told"),
-    [
-        (prunefl, {"reconfigure_every": 0}, "reconfigure_every=0"),
-        (prunefl, {"half_life": 0.0}, "half_life=0.0"),
-        (prunefl, {"prune_rate": 1.5}, "prune_rate=1.5"),
-        (prunefl, {"max_density": 0.0}, "max_density=0.0"),
-        (prunefl, {"constant_time": -1.0}, "constant_time=-1.0"),
-        (prunefl, {"layer_time": (1.0, 0.0)}, r"layer_time=\(1.0, 0.0\)"),
-        (prunefl_initial, {"num_batches": 0}, "num_batches=0"),
-        (prunefl_initial, {"max_iterations": 2.5}, "max_iterations=2.5"),
-        (prunefl_initial, {"start_accuracy": 2.0}, "start_accuracy=2.0"),
-    ],
-)
-def test_arguments_out_of_range_are_named(factory, settings, told):
-    with pytest.raises(ValueError, match=told):
-        factory(small_world.tiny_model(), None, **settings)
 
 
 def test_a_time_for_every_layer(tmp_path):

@@ -15,11 +15,7 @@ from sparsefl_jax.wire import packets, streams
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_dtype_promotion("strict"):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
 
 def back(values, bits=8):

@@ -10,8 +10,8 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import spafl
 from sparsefl_jax.algorithms.spafl.variants import VARIANTS, Variant
-from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
-from tests.by_hand import model_of
+from sparsefl_jax.core.types import SparseModel
+from tests.by_hand import batches, context, model_of
 
 RATE, MOMENTUM, ALPHA, STEPS = 0.1, 0.9, 0.25, 4
 SHAPE = (2, 2, 2, 3)  # a convolution of three filters with eight inputs each
@@ -122,24 +122,19 @@ def federation(**options):
         model = model_of(linear, {"w": 1})
         settings = {"alpha": ALPHA, "prunable": ("w",), "variant": "tested"}
         method = spafl(model, optimizer, **settings, **options)
-    data = Batches(
-        jnp.zeros((1, 1)),
-        jnp.zeros(1, jnp.int32),
-        jnp.zeros((1, STEPS, 1), jnp.int32),
-        jnp.ones((1, STEPS, 1)),
-        jnp.int32(STEPS),
-    )
+    data = batches(STEPS, [0.0])
     key, told = jax.random.key(0), []
     models = [
         SparseModel({"w": jnp.float32(weights(i))}, {"w": jnp.ones(SHAPE, bool)}, {})
         for i in (0, 1)
     ]
     server = method.init(key, models[0])
-    info = ClientInfo(jnp.int32(0), jnp.int32(STEPS), jnp.float32(1))
-    clients = [method.first_state(key, method.init(key, m), info) for m in models]
+    clients = [
+        method.first_state(key, method.init(key, m), context().client) for m in models
+    ]
     update = jax.jit(method.update)
     for round in range(2):
-        ctx, sums = Context(jnp.int32(round), jnp.int32(-1), info), []
+        ctx, sums = context(round), []
         down = method.broadcast(key, ctx, server)
         for i in (0, 1):
             up, clients[i], _ = update(key, ctx, down, clients[i], data)

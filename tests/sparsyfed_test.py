@@ -6,23 +6,18 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.algorithms import fedavg, sparsyfed
+from sparsefl_jax.algorithms import sparsyfed
 from sparsefl_jax.algorithms.sparsyfed import _power
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
 from tests import sparsyfed_by_hand as by_hand
-from tests.averaging_by_hand import first_round, is_fedavg
+from tests.averaging_by_hand import first_round
 from tests.sparse_passes_by_hand import close
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SPARSE = {"density": by_hand.DENSITY}
-
-
-@pytest.fixture(autouse=True)
-def _quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def test_a_round_by_hand():
@@ -64,38 +59,6 @@ def test_a_round_with_other_arguments_by_hand(arguments):
         close((sent.params, sent.stats), want)
         regrown += np.sum((by_hand.support(sent.params) != 0) & ~received)
     assert (regrown > 0) == (arguments["exponent"] == 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exponent", [1.0, 1.25])
-def test_at_density_1_it_is_fedavg_of_the_powers(exponent):
-    """With exponent 1 and without pruned inputs it is FedAvg itself."""
-    arguments = {"density": 1.0, "exponent": exponent, "sparse_inputs": False}
-    world = small_world.make_world(sparsyfed, arguments)
-    dense = jax.tree.map(jnp.ones_like, world.model.mask)
-    world = world._replace(model=world.model._replace(mask=dense))
-    if exponent == 1:
-        is_fedavg(world)
-        return
-
-    def powered(model, optimizer):
-        def apply(params, stats, x, **options):
-            layers = by_hand.kernels(lambda w: jnp.sign(w) * jnp.abs(w) ** 1.25, params)
-            return model.apply(layers, stats, x, **options)
-
-        whole = fedavg(model._replace(apply=apply), optimizer)
-
-        def init(key, start):
-            root = by_hand.kernels(
-                lambda w: jnp.sign(w) * jnp.abs(w) ** 0.8, start.params
-            )
-            return whole.init(key, start._replace(params=root))
-
-        return whole._replace(init=init)
-
-    other = small_world.make_world(powered, {})
-    other = other._replace(model=world.model)
-    close(first_round(world)[1].model.params, first_round(other)[1].params)
 
 
 def make(name, **kwargs):

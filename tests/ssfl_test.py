@@ -7,10 +7,10 @@ import pytest
 
 from configs import sparsyfed_cifar10, ssfl_cifar10
 from sparsefl_jax.algorithms import ssfl
-from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import bare
+from tests.by_hand import bare, context
 from tests.printed_spafl import CIFAR
 from tests.silent import STILL, network, rounds
 
@@ -26,9 +26,8 @@ def chosen(scores, sizes, **kwargs):
     method = ssfl(bare(START.params), STILL, prunable=("w",), **kwargs)
     server, total = method.init(jax.random.key(0), START), None
     for values, size in zip(scores, sizes, strict=True):
-        info = ClientInfo(0, jnp.int32(size), jnp.float32(1))
         uplink = {"scores": Packet({"b": None, "w": jnp.array(values, jnp.float32)})}
-        one = method.contribute(Context(jnp.int32(0), jnp.int32(-1), info), uplink)
+        one = method.contribute(context(size=size), uplink)
         total = one if total is None else jax.tree.map(jnp.add, total, one)
     new, _ = method.aggregate(jax.random.key(0), jnp.int32(0), server, total)
     assert new.mask["b"].all()

@@ -15,9 +15,16 @@ from sparsefl_jax.data import characters, sources, tokens
 from sparsefl_jax.models.loss import cross_entropy, per_sample
 from sparsefl_jax.runs.config import build, fields
 from tests import transformer_by_hand as by_hand
+from tests.refusals import refused
 from tests.tiny import tiny_config
 
 LOG2 = float(np.log(2))
+
+
+@pytest.fixture(scope="module")
+def play():
+    """Returns the clients of the configuration's small variant."""
+    return build.build_data(shakespeare.get_config("mini"))
 
 
 def test_a_sequence_of_targets_counts_as_the_mean_of_its_tokens():
@@ -109,12 +116,10 @@ def test_char_gru_counts_every_step_by_hand():
     ],
     ids=str,
 )
-def test_what_tokens_have_no_use_for_is_refused(change, told):
+def test_what_tokens_have_no_use_for_is_refused(play, change, told):
     config = shakespeare.get_config("mini")
     config.update(change)
-    with pytest.raises(ValueError) as caught:
-        build.build_model(config, build.build_data(config))
-    assert told in str(caught.value)
+    refused(lambda: build.build_model(config, play), told)
 
 
 def test_images_are_no_tokens(tmp_path):
@@ -206,10 +211,9 @@ def test_tokenizers_that_are_refused(name, given, told):
 
 
 @pytest.mark.parametrize("method", shakespeare.METHODS)
-def test_the_configuration_builds(method):
-    config = shakespeare.get_config(f"{method},mini")
+def test_the_configuration_builds(play, method):
+    config, data = shakespeare.get_config(f"{method},mini"), play
     fields.check(config)
-    data = build.build_data(config)
     model = build.build_model(config, data)
     assert len(build.build_stages(config, model)) == (2 if method == "spdst" else 1)
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
@@ -217,15 +221,3 @@ def test_the_configuration_builds(method):
         lambda p, s, x: model.apply(p, s, x, train=True)[0], params, stats, data.x[:2]
     )
     assert out.shape == (2, 40, data.num_classes)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method, least", [("fedavg", 0.35), ("spdst", 0.3)])
-def test_a_small_gru_learns_more_than_the_most_frequent_character(method, least):
-    """A space everywhere is right in 16.7 of 100 cases."""
-    config = shakespeare.get_config(f"{method},mini")
-    data = build.build_data(config)
-    model = build.build_model(config, data)
-    stages = build.build_stages(config, model)
-    result = sfl.run(jax.random.key(0), stages, model, data, eval_every=30)
-    assert result.metrics[-1]["accuracy"] > least

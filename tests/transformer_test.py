@@ -12,7 +12,7 @@ from configs import flash_sst2
 from sparsefl_jax import models
 from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import transformer, wiring
-from sparsefl_jax.runs.config import build, fields
+from sparsefl_jax.runs.config import fields
 from sparsefl_jax.sparsity import filters, masks, width
 from tests import transformer_by_hand as by_hand
 
@@ -255,24 +255,6 @@ def test_the_configuration_prunes_the_layers_alone(method):
         paths = [p for p, leaf in wiring.modules(chosen).items() if any(leaf.values())]
         names = ("down", "key", "out", "query", "up", "value")
         assert sorted(paths) == [f"layer1/{n}" for n in names]
-
-
-@pytest.mark.slow
-def test_a_run_on_a_folder_sends_no_embeddings(folder, tmp_path):
-    """Table 10's configuration on word pieces, with a network of six units."""
-    pytest.importorskip("tokenizers", reason="needs the extra [text]")
-    (tmp_path / folder / "vocab.txt").write_text("\n".join(by_hand.PIECES))
-    config = flash_sst2.get_config("fedavg")
-    config.dataset, config.tokenizer, config.max_tokens = "sentences_sample", folder, 8
-    config.num_clients, config.num_rounds, config.cohort_size = 20, 1, 2
-    data = build.build_data(config)
-    assert data.x.shape[1:] == (8,) and data.x.max() < by_hand.ROWS
-    model = build.build_model(config, data)
-    result = sfl.run(jax.random.key(0), build.build_stages(config, model), model, data)
-    square, across = 6 * 6 + 6, 6 * 5 + 5 + 5 * 6 + 6
-    sent = 2 * (4 * square + across + 2 * 12) + square + 7 * 3
-    (record,) = (r for r in result.metrics if r["phase"] == "train")
-    assert record["bits_up"] == 2 * 32 * sent
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, build
-from sparsefl_jax.sparsity import masks, trees, width
+from sparsefl_jax.sparsity import masks, width
 
 pytestmark = pytest.mark.slow
 
@@ -106,76 +106,8 @@ def test_a_mask_computes_what_a_narrow_network_does(network):
     assert all((g == 0).all() for g in jax.tree.leaves(outside))
 
 
-@pytest.mark.parametrize("channels", [1, 20, 50, 100, 300, 512, 600, 2048])
-def test_ceil_of_every_percent_is_exact(channels):
-    percent = np.arange(1, 101)
-    got = jax.jit(lambda rate: width.num_kept(rate, channels))(
-        percent / np.float32(100)
-    )
-    np.testing.assert_array_equal(got, -(-percent * channels // 100))
-
-
 def entries(mask):
     return int(sum(jnp.sum(m) for m in jax.tree.leaves(mask)))
-
-
-@pytest.mark.parametrize(
-    "name, shape, alive",
-    [
-        # 10 and 25 channels, 4 x 4 x 25 flat, 250 units
-        ("lenet5_caffe", (28, 28, 1), 250 + 6_250 + 400 * 250 + 2_500),
-        # weights 4_800 / 2, then quarters, but for 64 x 10; 4 numbers a normalisation
-        ("conv4", (32, 32, 3), 2_400 + (102_400 + 204_800 + 409_600) // 4
-         + (512 * 128 + 128 * 128) // 4 + 640 + 640),
-    ],
-)  # fmt: skip
-def test_entries_of_half_the_width(name, shape, alive):
-    assert entries(width.prefix(shapes_of(name, shape).params, 0.5)) == alive
-
-
-@pytest.mark.parametrize("name", ["resnet18", "mnistnet", "vgg16"])
-def test_slices_nest_and_a_full_one_is_full(name):
-    params = shapes_of(name, **{"base": 8} if name == "resnet18" else {}).params
-    program = quick_jit(lambda rate: width.prefix(params, rate))
-    small, large, whole = (program(jnp.float32(p)) for p in (0.1, 0.35, 1.0))
-    inside = jax.tree.map(lambda s, w: bool((s <= w).all()), small, large)
-    assert all(jax.tree.leaves(inside)) and entries(small) < entries(large)
-    assert all(bool(m.all()) for m in jax.tree.leaves(whole))
-    assert program._cache_size() == 1
-
-
-def test_residual_sums_add_equal_prefixes():
-    mask = width.prefix(shapes_of("resnet18", base=8).params, 0.3)
-    for stage, channels in enumerate((8, 16, 32, 64), 1):
-        kept = -(-3 * channels // 10)
-        for block in (0, 1):
-            inside = mask[f"layer{stage}_block{block}"]
-            for kernel in (v["kernel"] for v in inside.values() if "kernel" in v):
-                written = np.asarray(kernel.any((0, 1, 2)))
-                np.testing.assert_array_equal(written, np.arange(channels) < kept)
-    assert mask["conv1"]["kernel"].any((0, 1, 3)).all()  # reads all three colours
-    assert int(mask["fc"]["kernel"].any(1).sum()) == 20
-    assert mask["fc"]["bias"].all()
-
-
-def test_what_is_hidden_and_what_the_classifier():
-    params = shapes_of("resnet18", base=8).params
-    params = jax.tree.map(lambda s: jnp.ones(s.shape), params)
-    scaled = dict(
-        zip(
-            trees.leaf_paths(params),
-            jax.tree.leaves(width.scale(params, 0.25)),
-            strict=True,
-        )
-    )
-    for path, leaf in scaled.items():
-        kernel = path.endswith("kernel") and path != "fc/kernel"
-        assert (leaf == (4 if kernel else 1)).all(), path
-    assert width.num_classes(params) == 10
-    kept = width.columns(params, jnp.arange(10) % 2 == 0)
-    assert kept["fc"]["bias"].tolist() == [True, False] * 5
-    np.testing.assert_array_equal(kept["fc"]["kernel"].all(0), kept["fc"]["bias"])
-    assert entries(kept) == sum(p.size for p in jax.tree.leaves(params)) - 5 * 65
 
 
 def flax_shapes(module, *shape):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import zerofl
-from sparsefl_jax.algorithms.zerofl import UPLINKS, _sparse
+from sparsefl_jax.algorithms.zerofl import _sparse
 from sparsefl_jax.testing import small_world
 from tests import zerofl_by_hand as by_hand
-from tests.averaging_by_hand import first_round, is_fedavg
-from tests.sparse_passes_by_hand import close
+from tests.averaging_by_hand import first_round
 
 
 def test_a_round_by_hand():
@@ -34,25 +33,6 @@ def test_the_gradient_reaches_weights_that_the_layer_does_not_use():
         return jnp.sum((used - 1) ** 2)
 
     assert jax.grad(loss)(params)["w"].tolist() == [-2, -10, 4, -2]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("uplink", UPLINKS)
-def test_without_sparsity_it_is_fedavg(uplink):
-    arguments = {"density": 1.0, "mask_ratio": 0.0, "uplink": uplink}
-    is_fedavg(small_world.make_world(zerofl, arguments))
-
-
-@pytest.mark.slow
-def test_uplinks_that_send_everything_are_equal():
-    """r = sp: sparse passes alone, SWAT with a full uplink."""
-    full = by_hand.SPARSE | {"mask_ratio": 0.7}
-    servers = [
-        first_round(small_world.make_world(zerofl, full | {"uplink": uplink}))[1]
-        for uplink in UPLINKS
-    ]
-    for server in servers[1:]:
-        close((server.params, server.stats), (servers[0].params, servers[0].stats))
 
 
 @pytest.mark.slow
