@@ -29,8 +29,8 @@ from scipy.stats import ttest_1samp
 
 from benchmarks.measure import markdown
 from benchmarks.table import redraw
-from sparsefl_jax.report import figure, lines
-from sparsefl_jax.report.comparison import costs, evaluations, measures
+from sparsefl_jax.report import figure, load
+from sparsefl_jax.report.comparison import costs, evaluations
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
@@ -99,7 +99,7 @@ def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> 
         "diverged": diverged,
         "seeds": [evaluations.seed_of(run) for run in runs],
         "within": within,
-        "last": [measures.last_accuracy(run) for run in runs],
+        "last": [evaluations.accuracy(evaluations.last_eval(run)) for run in runs],
         "totals": totals,
         "seconds": [run.summary["seconds"] for run in runs],
         "commits": sorted({run.summary["commit"] for run in runs}),
@@ -118,7 +118,7 @@ def _paid(run: Run) -> Run:
 def _within(run: Run, axis: str, budget: float) -> tuple | None:
     """Returns accuracy, score and density of what validation chooses in a budget."""
     evals = evaluations.final_evals(run)
-    spent = lines.column(costs.progress(run), axis)
+    spent = load.column(costs.progress(run), axis)
     rounds = [run.rounds_until(r["stage"], r["round"]) for r in evals]
     paid = [
         r

@@ -39,6 +39,12 @@ def write_seed(folder, seed, gain=0.0, name="flash", seeds=1, rounds=6, **change
     return folder
 
 
+def append(path, records):
+    """Writes records again; the later one of a round counts."""
+    with (path / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+
+
 def rows_of(table):
     """Returns the rows of a printed table, whose columns are two spaces apart."""
     _, *lines = table.partition("\n\n")[0].splitlines()
@@ -144,14 +150,12 @@ def test_the_csv_holds_the_same_in_plain_units(tmp_path):
 
 def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
     path = write_seed(tmp_path / "a", 0)
-    lines = [json.loads(x) for x in (path / "metrics.jsonl").read_text().splitlines()]
-    evals = [x for x in lines if x["phase"] == "eval"]
+    evals = read_run(path).evals
     (row, _) = rows_of(comparison_table(read_groups([path])))
     assert row["best %"] == f"{100 * max(e['accuracy'] for e in evals):.1f}"
-    for index, record in enumerate(evals):
-        # The first is of stage 0, which does not count.
-        record["val_accuracy"] = (0.95, 0.5, 0.9, 0.5)[index]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    for record, score in zip(evals, (0.95, 0.5, 0.9, 0.5), strict=True):
+        record["val_accuracy"] = score  # the first is of stage 0, which does not count
+    append(path, evals)
     (row, masked) = rows_of(comparison_table(read_groups([path])))
     assert row["best %"] == f"{100 * evals[2]['accuracy']:.1f}"
     assert masked["best %"] == f"{100 * evals[2]['models']['masked']['accuracy']:.1f}"
@@ -179,13 +183,10 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     folders = []
     for name, density, gain in (("a", 0.2, 0.0), ("b", 0.1, -0.1), ("c", 1.0, 0.1)):
         path = write_seed(tmp_path / name, 0, gain, name="fedavg" if gain > 0 else "m")
-        written = (path / "metrics.jsonl").read_text().splitlines()
-        lines = [json.loads(line) for line in written]
-        for record in lines:
-            if record["phase"] == "eval":
-                record["models"]["aggregated"]["density"] = density
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (path / "metrics.jsonl").write_text(text)
+        evals = read_run(path).evals
+        for record in evals:
+            record["models"]["aggregated"]["density"] = density
+        append(path, evals)
         folders.append(path)
     found = compare(read_groups(folders))
     final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
@@ -197,7 +198,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
         (2, 0, 1.0, final + 0.1),
         (2, 1, 0.05, final - 0.05),
     ]
-    np.testing.assert_allclose(figures.model_points(found), expected)
+    np.testing.assert_allclose(figures.points(found, "density", False), expected)
     assert "front_density" in figures.draw(found, tmp_path)
 
 
@@ -251,12 +252,9 @@ def test_main_fails_in_one_line(tmp_path, capsys, monkeypatch, fault):
 
 def test_values_that_are_not_finite_are_left_out(tmp_path):
     paths = [write_seed(tmp_path / "s0", 0), write_seed(tmp_path / "s1", 1)]
-    written = (paths[1] / "metrics.jsonl").read_text().splitlines()
-    last = json.loads(written[-1])
+    last = read_run(paths[1]).evals[-1]
     last["accuracy"] = last["models"]["aggregated"]["accuracy"] = None
-    (paths[1] / "metrics.jsonl").write_text(
-        "\n".join([*written[:-1], json.dumps(last)])
-    )
+    append(paths[1], [last])
     (row, _) = rows_of(comparison_table(read_groups(paths)))
     assert "±" not in row["last %"] and row["n"] == "2"
     group = read_groups(paths)[0]

@@ -126,7 +126,6 @@ def drawn_lines(monkeypatch):
         found[label] = (values.index.tolist(), values.round(6).tolist())
         draw(ax, values, label, *rest)
 
-    monkeypatch.setattr(plots, "draw_line", spy)
     monkeypatch.setattr(lines, "draw_line", spy)
     return found
 
@@ -237,7 +236,7 @@ def test_a_page_tells_which_devices_are_left_out(tmp_path):
     tiers = {"old": {"drawn": 3, "dropped": 3}, "new": {"drawn": 3, "dropped": 0}}
     clocked = {"hours_cumulative": 0.5, "tiers": tiers, "dropped": 3}
     told = {"models": {"global": MASKED}, "tier_accuracy": {"old": 0.25, "new": 0.5}}
-    kept = [{"schema": 1}, train | clocked, evaluation | told]
+    kept = [train | clocked, evaluation | told]
     run = write_run(tmp_path / "a", kept)
     config = {"system": "iot", "deadline": {"quantile": 0.5, "over": 1.3}}
     (run / "config.json").write_text(json.dumps(config))
