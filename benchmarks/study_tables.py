@@ -119,7 +119,7 @@ def _within(run: Run, axis: str, budget: float) -> tuple | None:
     """Returns accuracy, score and density of what validation chooses in a budget."""
     evals = evaluations.final_evals(run)
     spent = load.column(costs.progress(run), axis)
-    rounds = [run.rounds_until(r["stage"], r["round"]) for r in evals]
+    rounds = [run.done(record) for record in evals]
     paid = [
         r
         for r, n in zip(evals, rounds, strict=True)

@@ -18,7 +18,7 @@ from sparsefl_jax.report import (
     read_run,
 )
 from sparsefl_jax.report.__main__ import main
-from sparsefl_jax.report.comparison import costs, figures
+from sparsefl_jax.report.comparison import figures
 from sparsefl_jax.report.comparison.measures import compare
 
 FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
@@ -168,17 +168,6 @@ def test_an_empty_run_has_a_row(tmp_path):
     assert (row["run"], row["rounds"], row["last %"]) == ("flash", "0", "-")
 
 
-def test_training_flops_are_summed_where_they_are_not_logged(tmp_path):
-    run = read_run(write_seed(tmp_path, 0))
-    by_hand = [sum(r["flops"] for r in run.train[:n]) / 1e15 for n in (6, 8)]
-    assert run.evals[-2]["round"] == 4  # of the second stage; the first has two rounds
-    found = costs.progress(run)["pflop"]
-    assert found[[6, 8]].tolist() == pytest.approx(by_hand)
-    logged = run.evals[-1] | {"pflop_cumulative": 7.0}
-    found = costs.progress(run._replace(evals=[*run.evals[:-1], logged]))["pflop"]
-    assert found[[6, 8]].tolist() == pytest.approx([by_hand[0], 7.0])
-
-
 def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     folders = []
     for name, density, gain in (("a", 0.2, 0.0), ("b", 0.1, -0.1), ("c", 1.0, 0.1)):
@@ -217,19 +206,12 @@ def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     assert err.startswith(f"wrote {len(made)} files: {paths[0]}, {paths[1]}, {folder}")
 
 
-def test_main_takes_seeds_a_folder_and_csv(tmp_path, capsys, monkeypatch):
+def test_a_single_run_is_compared_where_a_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "plot_run", lambda path: [])
-    for s in range(2):
-        write_seed(tmp_path / "many" / f"seed_{s}", s, seeds=2)
-    assert main([str(tmp_path / "many"), "--csv"]) == 0
-    out, _ = capsys.readouterr()
-    made = tmp_path / "many" / "comparison.csv"
-    assert out == made.read_text() and out.startswith("run,method,model,n,seeds,")
-    alone = tmp_path / "many" / "seed_0"
+    alone = write_seed(tmp_path / "alone", 0)
+    assert main([str(alone)]) == 0 and list(tmp_path.iterdir()) == [alone]
     assert main([str(alone), "--out", str(tmp_path / "x" / "y")]) == 0
     assert (tmp_path / "x" / "y" / "comparison.csv").is_file()
-    assert main([str(alone)]) == 0
-    assert not (tmp_path / "many" / "seed_0" / "comparison").exists()
 
 
 @pytest.mark.parametrize("fault", ["absent", "no metrics", "configuration", "out"])

@@ -61,12 +61,6 @@ def test_an_empty_union_is_no_mismatch_and_a_disjoint_one_is_whole():
     assert (np.diagonal(whole) == 0).all() and (whole == whole.T).all()
 
 
-def test_mean_of_pairs_leaves_out_the_diagonal():
-    whole = np.array([[0, 0.2, 0.4], [0.2, 0, 0.9], [0.4, 0.9, 0]])
-    assert masks.mean_of_pairs(whole) == pytest.approx(0.5)
-    assert np.isnan(masks.mean_of_pairs(np.zeros((1, 1))))
-
-
 def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     run = Run(tmp_path, [], [], [0, 1], {}, {}, None)
     assert masks.read_masks(run) is None

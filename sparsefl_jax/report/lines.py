@@ -50,16 +50,16 @@ def draw_layers(
     """
     table = 100 * by_round(run, records)
     draw_line(ax, column(table, total), "all layers", figure.INK, 3.2)
-    head = f"{by_layer}."
-    lines = {
-        short(name.removeprefix(head)): column(table, name)
-        for name in table
-        if name.startswith(head)
-    }
-    draw_depths(ax, coinciding(lines, within=0.01))
+    draw_depths(ax, coinciding(of_layers(table, f"{by_layer}."), within=0.01))
     _scale_shares(ax)
     count_rounds(ax, run)
     figure.name_lines(ax)
+
+
+def of_layers(table: "pd.DataFrame", head: str) -> "dict[str, pd.Series]":
+    """Returns the columns whose names begin with a head, by their layers' names."""
+    names = [name for name in table if name.startswith(head)]
+    return {short(name.removeprefix(head)): column(table, name) for name in names}
 
 
 def coinciding(lines: "dict[str, pd.Series]", within: float) -> "dict[str, pd.Series]":

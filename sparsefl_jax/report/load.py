@@ -48,9 +48,9 @@ class Run(NamedTuple):
     config: dict[str, Any]  # {} if the file is absent
     partition: np.ndarray | None  # [N, classes] int
 
-    def rounds_until(self, stage: int, round: int) -> int:
-        """Returns the completed rounds of all stages up to a round of a stage."""
-        return self.starts[stage] + round
+    def done(self, record: Record) -> int:
+        """Returns the completed rounds of all stages at a record."""
+        return self.starts[record["stage"]] + record["round"]
 
 
 def read_run(run_dir: str | Path) -> Run:
@@ -207,7 +207,7 @@ def by_round(run: Run, records: Sequence[Record]) -> "pd.DataFrame":
     import pandas as pd
 
     table = pd.json_normalize(list(records)).select_dtypes("number")
-    table.index = [run.rounds_until(r["stage"], r["round"]) for r in records]
+    table.index = [run.done(record) for record in records]
     return table.where(np.isfinite(table))
 
 

@@ -98,7 +98,7 @@ def read_masks(run: Run, layers: str = "layers") -> Kept | None:
                     f" {width} bytes a mask."
                 )
             if stage < len(run.starts):
-                done = run.rounds_until(stage, round)
+                done = run.starts[stage] + round
                 found[kind].append(Snapshot(stage, round, done, packed))
     return Kept(names, sizes, **found)
 

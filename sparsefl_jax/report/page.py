@@ -6,14 +6,7 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
 from sparsefl_jax.data import partition_statistics, statistics_rows
 from sparsefl_jax.report import charge, density, masks, table, tiers
-from sparsefl_jax.report.comparison import costs
-from sparsefl_jax.report.comparison.evaluations import (
-    accuracy,
-    best_eval,
-    chosen_by,
-    final_evals,
-    last_eval,
-)
+from sparsefl_jax.report.comparison import costs, evaluations
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.report.render import data_uri, render
 from sparsefl_jax.system.files import write_text
@@ -41,7 +34,7 @@ def write_page(run_dir: str | Path) -> Path:
     """
     run = read_run(run_dir)
     name, head = run.path.resolve().name, table.heading(run.summary)
-    split, best = run.partition, best_eval(run)
+    split, best = run.partition, evaluations.best_eval(run)
     page = render(
         "run.html",
         run=run,
@@ -53,10 +46,10 @@ def write_page(run_dir: str | Path) -> Path:
             path.stem: data_uri("image/svg+xml", path.read_bytes())
             for path in (run.path / "plots").glob("*.svg")
         },
-        evals=final_evals(run),
+        evals=evaluations.final_evals(run),
         whose=table.WHOSE,
-        best=best and (accuracy(best), run.rounds_until(best["stage"], best["round"])),
-        chosen_by=chosen_by(run),
+        best=best and (evaluations.accuracy(best), run.done(best)),
+        chosen_by=evaluations.chosen_by(run),
         # Densities are in a table of their own.
         accuracy=[row[:-1] for row in table.accuracy_rows(run.summary)],
         asked=density.asked(run),
@@ -67,7 +60,7 @@ def write_page(run_dir: str | Path) -> Path:
         changes=density.changes(run),
         same_client_masks=masks.same_client_masks(run),
         unheard=tiers.unheard(run.train),
-        tiers=tiers.tier_rows(tiers.totals(run.train, final_evals(run))),
+        tiers=tiers.tier_rows(tiers.totals(run.train, evaluations.final_evals(run))),
         partition=[] if split is None else statistics_rows(partition_statistics(split)),
         stages=_stage_rows(run),
         assumed=charge.assumptions(run),
@@ -84,15 +77,15 @@ def write_page(run_dir: str | Path) -> Path:
 def _key_facts(run: Run) -> list[tuple[str, str]]:
     """Returns the main results with their names."""
     stages = run.summary.get("stages", [])
-    last, best = last_eval(run), best_eval(run)
-    when = f", round {run.rounds_until(best['stage'], best['round'])}" if best else ""
+    last, best = evaluations.last_eval(run), evaluations.best_eval(run)
+    when = f", round {run.done(best)}" if best else ""
     model = next(iter(last["models"].values()), {})
     gbit = max((r["gbit_cumulative"] for r in run.train), default=None)
     flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
     clients, hours = last.get("client_accuracy", {}), costs.total(run, "hours")
     found = {
-        "accuracy, last round": format_percent(accuracy(last)),
-        f"best{when}": format_percent(best and accuracy(best)),
+        "accuracy, last round": format_percent(evaluations.accuracy(last)),
+        f"best{when}": format_percent(best and evaluations.accuracy(best)),
         "clients, p10": format_percent(clients.get("p10")),
         "clients, median": format_percent(clients.get("median")),
         "density, all parameters": format_percent(model.get("density")),

@@ -79,7 +79,7 @@ def accuracy_by_round(run: Run, path: Path) -> None:
             lines.draw_line(ax, values, f"clients, {name}", COLORS[5], 1.0)
         _draw_models(ax, run, evals, "accuracy")
         if (best := best_eval(run)) is not None:
-            _mark_best(ax, run.rounds_until(best["stage"], best["round"]), best)
+            _mark_best(ax, run.done(best), best)
         lines.count_rounds(ax, run)
         name_lines(ax)
 
@@ -184,12 +184,8 @@ def thresholds_by_round(run: Run, path: Path) -> None:
     with canvas(path, (4.9, 4.6)) as figure:
         pair = figure.subplots(2, 1, sharex=True)
         for ax, kind in zip(pair, ("mean", "max"), strict=True):
-            head = f"server.threshold_{kind}/"
-            of_layers = {
-                lines.short(name.removeprefix(head)): column(table, name)
-                for name in table.filter(regex=f"^{head}")
-            }
-            lines.draw_depths(ax, of_layers)
+            found = lines.of_layers(table, f"server.threshold_{kind}/")
+            lines.draw_depths(ax, found)
             lines.count_rounds(ax, run)
             name_lines(ax)
         pair[0].set(ylabel="mean threshold")

@@ -121,8 +121,7 @@ def progress(run: Run) -> "pd.DataFrame":
         "accuracy": list(map(accuracy, final)),
         **{f"client_{n}": [of.get(n) for of in clients] for n in ("p10", "median")},
     }
-    rounds = [run.rounds_until(record["stage"], record["round"]) for record in final]
-    reached = pd.DataFrame(reached, index=rounds, dtype=float)
+    reached = pd.DataFrame(reached, index=map(run.done, final), dtype=float)
     return found.join(reached.where(np.isfinite(reached)))
 
 

@@ -10,8 +10,8 @@ from sparsefl_jax.report.comparison.evaluations import seed_of
 from sparsefl_jax.report.comparison.groups import Group, made_in_python
 from sparsefl_jax.report.load import Run
 
-_SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
-_ROWS, _DEVICES = ("train", "val", "test"), ("system",)
+SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
+ROWS, _DEVICES = ("train", "val", "test"), ("system",)
 # Fields that decide for runs without checksums or without a seed in common.
 _DATA_FIELDS = ("dataset", "num_classes", "scramble")
 _PARTITION_FIELDS = (
@@ -58,7 +58,7 @@ def apart(group: Group) -> str:
     That is the data, unless a split moves samples from seed to seed, the commit, and
     one's own code. Runs that have not ended say nothing of it.
     """
-    config, kept = group.runs[0].config, _SAMPLES
+    config, kept = group.runs[0].config, SAMPLES
     shifted = (config.get("partition") or {}).get("feature_shift")
     if made_in_python(group.runs[0]) or shifted or config.get("test_split") == "within":
         kept = ()
@@ -77,14 +77,15 @@ def metric(group: Group) -> str:
     return ", ".join(sorted({metric or MISSING for metric in last})) or MISSING
 
 
-def data_fingerprint(run: Run) -> str:
-    """Returns eight hexadecimal digits of a run's samples; "-" if not recorded."""
-    return _digest(run, _SAMPLES)
+def fingerprint(run: Run, names: Sequence[str]) -> str:
+    """Returns eight hexadecimal digits of a run's data; "-" if not recorded.
 
-
-def partition_fingerprint(run: Run) -> str:
-    """Returns eight hexadecimal digits of a run's partition; "-" if not recorded."""
-    return _digest(run, _ROWS)
+    Args:
+      run: the records.
+      names: of the checksums in its summary, `SAMPLES` or `ROWS`.
+    """
+    sums = [s for n in names if (s := run.summary.get("data", {}).get(n)) is not None]
+    return f"{zlib.crc32(json.dumps(sums).encode()):08x}" if sums else MISSING
 
 
 def _differences(one: Group, other: Group) -> list[str]:
@@ -92,8 +93,8 @@ def _differences(one: Group, other: Group) -> list[str]:
     same_seed = [(ones[s], run) for run in other.runs if (s := seed_of(run)) in ones]
     pairs = same_seed or [(one.runs[0], other.runs[0])]
     alike = {
-        "data": all(_same(*pair, _SAMPLES, _DATA_FIELDS) for pair in pairs),
-        "partition": all(_same(*pair, _ROWS, _PARTITION_FIELDS) for pair in pairs),
+        "data": all(_same(*pair, SAMPLES, _DATA_FIELDS) for pair in pairs),
+        "partition": all(_same(*pair, ROWS, _PARTITION_FIELDS) for pair in pairs),
         # A study may compare devices, so those of another name are no reason.
         "table of devices": all(
             not _same_fields(*pair, _DEVICE_FIELDS) or _same(*pair, _DEVICES, ())
@@ -128,8 +129,3 @@ def _same_fields(one: Run, other: Run, names: Sequence[str]) -> bool:
         names = [n for n in names if n in ("num_clients", "val_fraction")]
         names = [n for n in names if n in one.config and n in other.config]
     return all(value(one, name) == value(other, name) for name in names)
-
-
-def _digest(run: Run, names: Sequence[str]) -> str:
-    sums = [s for n in names if (s := run.summary.get("data", {}).get(n)) is not None]
-    return f"{zlib.crc32(json.dumps(sums).encode()):08x}" if sums else MISSING

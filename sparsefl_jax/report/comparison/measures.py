@@ -7,16 +7,10 @@ import numpy as np
 
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.core.validate import in_range, one_of
-from sparsefl_jax.report.comparison import costs, likeness
+from sparsefl_jax.report.comparison import costs, evaluations, likeness
 from sparsefl_jax.report.comparison.costs import Axis, Curve
 from sparsefl_jax.report.comparison.differences import make_labels
-from sparsefl_jax.report.comparison.evaluations import (
-    accuracy,
-    best_eval,
-    last_eval,
-    seed_of,
-    unfinished,
-)
+from sparsefl_jax.report.comparison.evaluations import accuracy, last_eval
 from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.load import column
 
@@ -195,10 +189,11 @@ def _measured(comparison: Comparison) -> Comparison:
         for rank, model in enumerate(models(entry) or [MISSING]):
             for i, run in enumerate(entry.group.runs):
                 spent = entry.progress[i]
-                row = dict(line=line, rank=rank, model=model, seed=seed_of(run))
-                row |= {
+                row = {
+                    **{"line": line, "rank": rank, "model": model},
+                    "seed": evaluations.seed_of(run),
                     "accuracy": accuracy(last_eval(run), model),
-                    "best": accuracy(best_eval(run, model), model),
+                    "best": accuracy(evaluations.best_eval(run, model), model),
                     "density": last_eval(run)["models"].get(model, {}).get("density"),
                     "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
                     **{a.name: column(spent, a.name).max() for a in comparison.axes},
@@ -225,7 +220,7 @@ def _why_none(entry: Entry, curves: list[Curve], axis: Axis, budget: float) -> s
     curves = [curve for curve in curves if len(curve.cost)]
     ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
     if ends:
-        running = any(map(unfinished, entry.group.runs))
+        running = any(map(evaluations.unfinished, entry.group.runs))
         return f"{'so far' if running else 'ended'} at {axis.text(min(ends))}"
     if not curves:
         return MISSING
@@ -243,7 +238,7 @@ def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
 
     Runs that have not ended count only if none has.
     """
-    ended = [e for e in entries if not any(map(unfinished, e.group.runs))]
+    ended = [e for e in entries if not any(map(evaluations.unfinished, e.group.runs))]
     return [
         end
         for entry in ended or entries

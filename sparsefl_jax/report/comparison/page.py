@@ -7,18 +7,11 @@ from typing import Any, NamedTuple
 
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.charge import charge_rows
-from sparsefl_jax.report.comparison import figures, likeness
-from sparsefl_jax.report.comparison.citations import papers
+from sparsefl_jax.report.comparison import citations, figures, likeness, table
 from sparsefl_jax.report.comparison.differences import differing, settings, shared
 from sparsefl_jax.report.comparison.evaluations import chosen_by, seed_of
 from sparsefl_jax.report.comparison.groups import read_groups
 from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
-from sparsefl_jax.report.comparison.table import (
-    assumed_by,
-    comparison_csv,
-    latex_table,
-    percent,
-)
 from sparsefl_jax.report.load import finite
 from sparsefl_jax.report.render import data_uri, render
 from sparsefl_jax.report.table import made_with
@@ -116,10 +109,10 @@ def write_comparison_page(
         raise ValueError(f"out={str(out)!r} holds a run, expected another folder")
     (out / "figures").mkdir(parents=True, exist_ok=True)
     groups = [entry.group for entry in comparison.entries]
-    cited, drawn = papers(groups), figures.draw(comparison, out / "figures")
+    cited, drawn = citations.papers(groups), figures.draw(comparison, out / "figures")
     files = {
-        "comparison.csv": comparison_csv(groups, comparison),
-        "comparison.tex": latex_table(comparison),
+        "comparison.csv": table.comparison_csv(groups, comparison),
+        "comparison.tex": table.latex_table(comparison),
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
     drawings = {
@@ -178,7 +171,7 @@ def _content(comparison: Comparison, drawn: Mapping[str, str]) -> dict:
         "settings": _fields(comparison, chosen),
         "arguments": _fields(comparison, rest),
         "shared": list(shared(groups).items()),
-        "assumed": [f"{e.label}: {line}" for e in entries for line in assumed_by(e)],
+        "assumed": [f"{e.label}: {x}" for e in entries for x in table.assumed_by(e)],
         "charged": _charges(comparison),
         "made_with": list(dict.fromkeys(made_with(run.summary) for run in runs)),
     }
@@ -251,7 +244,7 @@ def _percents(
         cells, means = [], found[name, "mean"]
         ranked = gaps is None and name != "density" and means.count() > 1
         for line, of in found[name].iterrows():
-            text, _, half = percent(of).partition(" ")
+            text, _, half = table.percent(of).partition(" ")
             if text == MISSING:
                 text = comparison.notes.get((line, name), MISSING)
                 cells.append(Cell(MISSING if gaps is not None else text))
@@ -271,8 +264,8 @@ def _overview(comparison: Comparison) -> dict[str, str]:
     groups = [entry.group for entry in comparison.entries]
     same, differ = shared(groups), differing(groups)
     runs = groups[0].runs
-    data = dict.fromkeys(map(likeness.data_fingerprint, runs))
-    splits = [f"{likeness.partition_fingerprint(r)} (seed {seed_of(r)})" for r in runs]
+    data = dict.fromkeys(likeness.fingerprint(run, likeness.SAMPLES) for run in runs)
+    splits = [(likeness.fingerprint(run, likeness.ROWS), seed_of(run)) for run in runs]
     pairs = {title: same.get(field, MISSING) for title, field in _SHARED.items()}
     for title, section in _SECTIONS.items():
         head = f"{section}."
@@ -284,7 +277,9 @@ def _overview(comparison: Comparison) -> dict[str, str]:
             )
     pairs |= {
         "data fingerprint": ", ".join(data),
-        "partition fingerprint": ", ".join(splits),
+        "partition fingerprint": ", ".join(
+            f"{digits} (seed {seed})" for digits, seed in splits if digits != MISSING
+        ),
         "metric": likeness.metric(groups[0]),
     }
     unlike = {word for entry in comparison.entries for word in entry.unlike.split(", ")}
