@@ -29,8 +29,8 @@ from scipy.stats import ttest_1samp
 
 from benchmarks.measure import markdown
 from benchmarks.table import redraw
-from sparsefl_jax.report import figure, lines
-from sparsefl_jax.report.comparison import costs, evaluations, measures
+from sparsefl_jax.report import figure, load
+from sparsefl_jax.report.comparison import costs, evaluations
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
@@ -87,7 +87,7 @@ def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> 
             for axis, budgets in BUDGETS.items()
             for budget in budgets
         },
-        "last": [measures.last_accuracy(run) for run in runs],
+        "last": [evaluations.accuracy(evaluations.last_eval(run)) for run in runs],
         "totals": {
             axis: [costs.total(run, axis) for run in runs]
             for axis in (*BUDGETS, "rounds")
@@ -108,12 +108,11 @@ def _paid(run: Run) -> Run:
 
 def _within(run: Run, axis: str, budget: float) -> tuple | None:
     """Returns accuracy, score and density of what validation chooses in a budget."""
-    spent = lines.column(costs.progress(run), axis)
+    spent = load.column(costs.progress(run), axis)
     paid = [
         record
         for record in evaluations.final_evals(run)
-        if spent.get(run.rounds_until(record["stage"], record["round"]), math.inf)
-        <= budget
+        if spent.get(run.done(record), math.inf) <= budget
     ]
     if (best := evaluations.best_of(paid)) is None:
         return None

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from sparsefl_jax.data import samples
-from sparsefl_jax.data.writers import by_content
+from sparsefl_jax.data.users import by_content
 
 SEED = 0
 PER_CLASS = {"train": 200, "test": 50}

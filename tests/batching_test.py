@@ -78,16 +78,6 @@ def test_order_is_uniform():
     assert ((counts - 40) ** 2 / 40).sum() < 95
 
 
-def test_batches_under_vmap_equal_single_clients(key):
-    keys = jax.random.split(key, 3)
-    together = jax.vmap(one_client)(keys)
-    for i in range(3):
-        alone = one_client(keys[i])
-        jax.tree.map(
-            lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), together, alone
-        )
-
-
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_steps_agree_between_numpy_and_jax(drop_last):
     sizes = np.arange(70, dtype=np.int32)
@@ -188,18 +178,6 @@ def test_floats_are_not_scaled_and_raw_pixels_can_stay(key):
     np.testing.assert_array_equal(make_preprocess()(key, features, True), features)
     x = images()
     np.testing.assert_array_equal(make_preprocess(scale=1.0)(key, x, True), x)
-
-
-def test_preprocess_under_vmap_and_scan(key):
-    preprocess = make_preprocess((0.5,) * 3, (0.2,) * 3, augment=("crop", "flip"))
-    keys = jax.random.split(key, 4)
-    x = jnp.stack([images(seed=i) for i in range(4)])
-    single = jax.jit(lambda k, v: preprocess(k, v, True))
-    alone = jnp.stack([single(k, v) for k, v in zip(keys, x, strict=True)])
-    mapped = jax.jit(jax.vmap(single))(keys, x)
-    scanned = jax.lax.map(lambda item: single(*item), (keys, x))
-    np.testing.assert_allclose(mapped, alone, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(scanned, alone, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

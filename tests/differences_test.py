@@ -5,7 +5,6 @@ import io
 import json
 import re
 
-import numpy as np
 import pytest
 from equal_cost_test import lines, write
 
@@ -16,8 +15,8 @@ from sparsefl_jax.report.comparison.differences import (
     settings,
     shared,
 )
+from sparsefl_jax.report.comparison.figures import looks
 from sparsefl_jax.report.comparison.likeness import refuse_unlike, unlike
-from sparsefl_jax.report.comparison.line_styles import looks
 from sparsefl_jax.report.comparison.measures import compare
 from sparsefl_jax.report.figure import COLORS
 
@@ -41,55 +40,39 @@ def a(name, **arguments):
     return {"name": name, **arguments}
 
 
-def test_labels_are_methods_where_these_suffice(tmp_path):
-    groups = groups_of(
-        tmp_path,
+FIRST = {"name": "sensitivity", "density": 0.05}
+THIN = {"algorithm": a("jmwst", density=0.1), "first_stage": FIRST | {"density": 0.1}}
+RATES = [{"learning_rate": rate, "clip": 0.0} for rate in (0.1, 0.01, 0.3)]
+LABELS = {  # by labels, configurations
+    ("fedavg", "spafl"): [
         {"algorithm": a("fedavg"), "num_rounds": 5},
         {"algorithm": a("spafl", alpha=0.1), "num_rounds": 9},
-    )
-    assert make_labels(groups) == ["fedavg", "spafl"]
-
-
-def test_the_density_is_in_the_label_wherever_it_stands(tmp_path):
-    first = {"name": "sensitivity", "density": 0.05}
-    groups = groups_of(
-        tmp_path,
+    ],
+    # The density, wherever it stands.
+    ("fedavg", "spdst, density 0.05", "jmwst, density 0.05", "jmwst, density 0.1"): [
         {"algorithm": a("fedavg")},
-        {"algorithm": a("spdst"), "first_stage": first},
-        {"algorithm": a("jmwst", density=0.05), "first_stage": first},
-        {
-            "algorithm": a("jmwst", density=0.1),
-            "first_stage": first | {"density": 0.1},
-        },
-    )
-    assert make_labels(groups) == [
-        "fedavg",
-        "spdst, density 0.05",
-        "jmwst, density 0.05",
-        "jmwst, density 0.1",
-    ]
-
-
-def test_the_first_stage_is_named_where_it_differs(tmp_path):
-    groups = groups_of(
-        tmp_path,
+        {"algorithm": a("spdst"), "first_stage": FIRST},
+        {"algorithm": a("jmwst", density=0.05), "first_stage": FIRST},
+        THIN,
+    ],
+    # The first stage, where it differs.
+    ("snip + spdst", "grasp + spdst", "jmwst"): [
         {"algorithm": a("spdst"), "first_stage": {"name": "snip"}},
         {"algorithm": a("spdst"), "first_stage": {"name": "grasp"}},
         {"algorithm": a("jmwst"), "first_stage": {"name": "grasp"}},
-    )
-    assert make_labels(groups) == ["snip + spdst", "grasp + spdst", "jmwst"]
+    ],
+    # What tells runs of a method apart, and no more.
+    ("fedavg, learning rate 0.1", "fedavg, learning rate 0.01", "fedprox"): [
+        {"algorithm": a("fedavg"), "optimizer": RATES[0], "augment": []},
+        {"algorithm": a("fedavg"), "optimizer": RATES[1], "augment": []},
+        {"algorithm": a("fedprox"), "optimizer": RATES[2], "augment": ["flip"]},
+    ],
+}
 
 
-def test_labels_hold_what_tells_runs_of_a_method_apart_and_no_more(tmp_path):
-    rate = lambda x: {"learning_rate": x, "clip": 0.0}  # noqa: E731
-    groups = groups_of(
-        tmp_path,
-        {"algorithm": a("fedavg"), "optimizer": rate(0.1), "augment": []},
-        {"algorithm": a("fedavg"), "optimizer": rate(0.01), "augment": []},
-        {"algorithm": a("fedprox"), "optimizer": rate(0.3), "augment": ["flip"]},
-    )
-    labels = ["fedavg, learning rate 0.1", "fedavg, learning rate 0.01", "fedprox"]
-    assert make_labels(groups) == labels
+@pytest.mark.parametrize("labels, configs", LABELS.items(), ids=lambda v: str(v)[:40])
+def test_labels_hold_what_tells_runs_apart_and_no_more(tmp_path, labels, configs):
+    assert tuple(make_labels(groups_of(tmp_path, *configs))) == labels
 
 
 def test_equal_configurations_are_told_apart_by_their_folders(tmp_path):
@@ -219,14 +202,10 @@ def test_checksums_tell_data_and_partition_apart(tmp_path, changes, expected):
     check(one, other, expected)
 
 
-def test_partitions_are_compared_seed_by_seed(tmp_path):
-    one, other = two(tmp_path)
-    counts = np.load(one / "partition.npy")
-    np.save(other / "partition.npy", counts[::-1])
-    check(one, other, "partition")
-    # Another seed may have another partition.
-    one, other = two(tmp_path / "seeds", seeds=(0, 1))
-    np.save(other / "partition.npy", counts[::-1])
+def test_another_seed_may_have_another_partition(tmp_path):
+    one, other = two(tmp_path, seeds=(0, 1))
+    change_summary(one, data=SUMS)
+    change_summary(other, data=SUMS | {"train": 9})
     check(one, other, "")
 
 

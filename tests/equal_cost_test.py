@@ -9,16 +9,15 @@ import pytest
 from report_test import write_run
 
 from sparsefl_jax.report import read_groups, read_run
-from sparsefl_jax.report.comparison import costs, measures
-from sparsefl_jax.report.comparison.costs import Curve
-from sparsefl_jax.report.comparison.equal_cost import (
+from sparsefl_jax.report.comparison import costs
+from sparsefl_jax.report.comparison.costs import (
+    Curve,
     accuracy_at,
     default_budgets,
     mean_accuracy,
     on_front,
 )
-from sparsefl_jax.report.comparison.intervals import over_seeds
-from sparsefl_jax.report.comparison.measures import compare
+from sparsefl_jax.report.comparison.measures import compare, over_seeds
 
 CURVE = Curve(np.array([1.0, 2.0, 4.0]), np.array([0.2, 0.6, 0.7]))
 
@@ -42,7 +41,7 @@ def lines(points, stage=0, extra=(), more=None):
 def write(folder, points, seed=0, method="fedavg", ended=True, **config):
     summary = {"method": method} if ended else None
     records = points if isinstance(points[0], dict) else list(lines(points))
-    write_run(folder, [{"schema": 1}, *records], summary=summary)
+    write_run(folder, records, summary=summary)
     fields = {"seed": seed, "algorithm": {"name": method}, **config}
     (folder / "config.json").write_text(json.dumps(fields))
     return folder
@@ -238,18 +237,6 @@ def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
 def test_budgets_that_do_not_exist_are_refused(tmp_path, budgets, words):
     with pytest.raises(ValueError, match=words):
         compare(groups_of(tmp_path), budgets=budgets)
-
-
-def test_the_best_round_is_the_validation_splits_choice(tmp_path):
-    records = list(lines([(1, 0.5), (2, 0.7), (3, 0.6)]))
-    for record, score in zip(
-        [r for r in records if r["phase"] == "eval"], (0.4, 0.3, 0.5), strict=True
-    ):
-        record["val_accuracy"] = score
-    run = read_run(write(tmp_path / "a", records))
-    assert measures.best_accuracy(run) == 0.6 and measures.last_accuracy(run) == 0.6
-    run = read_run(write(tmp_path / "b", [(1, 0.5), (2, 0.7), (3, 0.6)]))
-    assert measures.best_accuracy(run) == 0.7 and measures.last_accuracy(run) == 0.6
 
 
 def test_a_budget_that_one_seed_did_not_reach_has_no_difference(tmp_path):

@@ -104,33 +104,23 @@ def test_what_leaves_a_choice_or_is_broken_is_one_line(layout, hf, told, place):
 def damaged(place, what):
     name = write(place / "mine", LAYOUTS["mnist"])
     [file] = (place / "mine" / "data").glob("train*")
-    if what == "cut":
-        file.write_bytes(file.read_bytes()[:300])
-    elif what == "empty":
-        file.write_bytes(b"")
-    elif what == "image":
+    if what == "image":
         rows = datasets.Dataset.from_dict(
             {"image": [{"bytes": b"no image", "path": None}], "label": [1]},
             features=datasets.Features(LAYOUTS["mnist"][0]),
         )
         rows.to_parquet(file)
-    elif what == "arrow":
-        parts_of(LAYOUTS["mnist"]).save_to_disk(place / "saved")
-        [file] = (place / "saved" / "train").glob("*.arrow")
-        file.write_bytes(file.read_bytes()[:300])
-        name = f"hf:{place / 'saved'}"
-    elif what == "no data":
-        (place / "nothing").mkdir()
-        name = f"hf:{place / 'nothing'}"
-    elif what == "suffix":
-        (place / "mine.txt").write_text("a")
-        name = f"hf:{place / 'mine.txt'}"
-    else:
-        name = f"hf:{place / 'absent'}"
-    return name
+        return name
+    if what == "arrow":
+        parts_of(LAYOUTS["mnist"]).save_to_disk(place / what)
+        [file] = (place / what / "train").glob("*.arrow")
+    file.write_bytes(b"" if what == "empty" else file.read_bytes()[:300])
+    (place / "hollow").mkdir()
+    (place / "mine.txt").write_text("a")
+    return name if what in ("cut", "empty") else f"hf:{place / what}"
 
 
-DAMAGES = ("cut", "empty", "image", "arrow", "no data", "suffix", "absent")
+DAMAGES = ("cut", "empty", "image", "arrow", "hollow", "mine.txt", "absent")
 
 
 @pytest.mark.parametrize("what", DAMAGES)

@@ -212,20 +212,6 @@ def test_what_is_cached_is_of_the_configuration_that_is_named(place):
         sources.load(name)
 
 
-def test_decoding_shows_its_progress(place, monkeypatch):
-    shown, whole = [], hub_samples.tqdm
-
-    def bar(*args, **given):
-        shown.append(whole(*args, **given | {"disable": False, "file": io.StringIO()}))
-        assert given["disable"] is None  # on a terminal alone
-        return shown[-1]
-
-    monkeypatch.setattr(hub_samples, "tqdm", bar)
-    sources.load(write(place / "mine", LAYOUTS["mnist"]))
-    told = [(b.desc, b.total, b.n) for b in shown]
-    assert told == [("mine train", 3, 3), ("mine test", 1, 1)]
-
-
 def test_what_is_not_there_says_how_to_get_it(place):
     with pytest.raises(ValueError, match="^data set 'hf:some/thing' cannot be used: "):
         sources.load("hf:some/thing")

@@ -19,11 +19,16 @@ def test_every_line_is_named_beside_its_end():
     ax = Figure(figsize=(4.9, 3.3)).subplots()
     ax.plot([0, 1], [0.0, 1.0], label="up", color="#0072b2")
     ax.plot([0, 1, 2], [1.0, 0.5, 0.0], label="down, a very long name of a method")
-    ax.plot([0], [0.5], label="_hidden")
+    ax.plot([0, 1], [0.5, 0.5], label="_mine")  # which legends would leave out
+    ax.plot([0], [0.5])
+    ax.plot([0], [0.5], label="")
     figure.name_lines(ax)
     named = {text.get_text().replace("\n", " "): text.xy for text in ax.texts}
-    assert named == {"up": (1, 1), "down, a very long name of a method": (2, 0)}
-    high, low = (text.xyann[1] for text in sorted(ax.texts, key=lambda t: -t.xyann[1]))
+    down = "down, a very long name of a method"
+    assert named == {"up": (1, 1), "_mine": (1, 0.5), down: (2, 0)}
+    high, _, low = (
+        text.xyann[1] for text in sorted(ax.texts, key=lambda t: -t.xyann[1])
+    )
     assert high - low > 0.5
 
 

@@ -57,16 +57,15 @@ def test_seed_decides_everything(name):
     assert any(set(a) != set(b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.parametrize("name", ["dirichlet", "quantity"])
 @FAST
-@given(
-    st.integers(0, 2**31), st.integers(1, 15), st.floats(0.05, 5), st.integers(60, 200)
-)
-def test_dirichlet_keeps_the_minimum(seed, minimum, alpha, samples):
-    y = labels_of(seed, 4, samples)
+@given(st.integers(0, 2**31), st.integers(1, 15), st.floats(0.05, 5))
+def test_everyone_has_the_minimum(name, seed, minimum, alpha):
+    y, given = labels_of(seed, 4, 60), {"alpha": alpha, "min_samples": minimum}
     with warnings.catch_warnings(action="ignore"):
-        parts = partition.dirichlet(y, 4, seed=seed, alpha=alpha, min_samples=minimum)
-    assert min(map(len, parts)) >= minimum
-    assert_each_once(parts, samples)
+        parts = partition.PARTITIONERS[name](y, 4, seed=seed, **given)
+    assert len(parts) == 4 and min(map(len, parts)) >= minimum
+    assert_each_once(parts, 60)
 
 
 def test_dirichlet_moves_samples_and_says_so():
@@ -183,31 +182,14 @@ def test_lda_goes_on_when_its_only_class_is_used_up():
     assert counts[0] == 5 and 30 < counts[1] < 70
 
 
-@pytest.mark.parametrize("clients", [10, 100])
-def test_shards_fedsparsify_fmnist(clients):
+@pytest.mark.parametrize("clients, k", [(10, 2), (100, 2), (10, 5)])
+def test_shards_are_those_of_fedsparsify(clients, k):
     y = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
-    parts = partition.shards(y, clients, k=2)
+    parts = partition.shards(y, clients, k=k)
     held = [tuple(np.unique(y[p])) for p in parts]
-    pairs = [(c, c + 1) for c in range(0, 10, 2)]
-    assert held == [pair for pair in pairs for _ in range(clients // 5)]
+    groups = [tuple(range(c, c + k)) for c in range(0, 10, k)]
+    assert held == [group for group in groups for _ in range(clients * k // 10)]
     assert {len(p) for p in parts} == {6000 // clients}
-
-
-def test_shards_fedsparsify_cifar10():
-    y = np.repeat(np.arange(10), 500)
-    held = [np.unique(y[p]).tolist() for p in partition.shards(y, 10, k=5)]
-    assert held == [[0, 1, 2, 3, 4]] * 5 + [[5, 6, 7, 8, 9]] * 5
-
-
-@FAST
-@given(st.integers(0, 2**31), st.integers(1, 8), st.integers(1, 20), st.floats(0.01, 9))
-def test_quantity_divides_what_is_above_the_minimum(seed, clients, minimum, alpha):
-    parts = partition.quantity(
-        np.zeros(160), clients, seed=seed, alpha=alpha, min_samples=minimum
-    )
-    assert len(parts) == clients
-    assert min(map(len, parts)) >= minimum
-    assert_each_once(parts, 160)
 
 
 def test_quantity_sizes_have_the_spread_of_a_dirichlet():
@@ -273,51 +255,40 @@ def test_natural_is_one_client_per_user():
     assert [len(p) for p in partition.natural(y, users=users, min_samples=2)] == [2, 3]
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda y: partition.iid(y, 0, seed=0), "num_clients=0"),
-        (lambda y: partition.iid(y, 41, seed=0), "num_clients=41 .* there are 40"),
-        (lambda y: partition.dirichlet(y, 4, seed=0, alpha=0.0), "alpha=0.0"),
-        (lambda y: partition.dirichlet(y, 4, seed=0, min_samples=0), "min_samples=0"),
-        (lambda y: partition.dirichlet(y, 5, seed=0), "at least 10 samples each"),
-        (lambda y: partition.lda(y, 4, seed=0, alpha=-1), "alpha=-1"),
-        (lambda y: partition.lda(y, 4, seed=0, alpha=np.nan), "alpha=nan"),
-        (lambda y: partition.lda(y, 4, seed=0, alpha=1e308), "alpha=1e.308, expected"),
-        (lambda y: partition.dirichlet(y, 4, seed=0, alpha=1e308), "alpha=1e.308"),
-        (lambda y: partition.shards(y, 4, k=5), "k=5 .* 1 to 4"),
-        (lambda y: partition.shards(y, 30, k=2), "need 60 samples"),
-        (lambda y: partition.quantity(y, 4, seed=0, alpha=0.0), "alpha=0.0, expected"),
-        (
-            lambda y: partition.quantity(y, 5, seed=0, min_samples=9),
-            "num_clients=5 with at least 9 samples each; there are 40",
-        ),
-        (
-            lambda y: partition.pathological(y, 4, seed=0, classes_per_client=5),
-            "classes_per_client=5, expected an integer from 1 to 4",
-        ),
-        (
-            lambda y: partition.pathological(y, 3, seed=0, classes_per_client=1),
-            "classes_per_client=1, expected at least 2 so that num_clients=3 hold",
-        ),
-        (
-            lambda y: partition.pathological(y, 4, seed=0, samples_per_class=0),
-            "samples_per_class=0, expected an integer from 1",
-        ),
-        (
-            lambda y: partition.pathological(y, 4, seed=0, samples_per_class=6),
-            "need 12 samples of class 0; there are 10",
-        ),
-        (
-            lambda y: partition.pathological(y, 24, seed=0),
-            "need 12 samples of class 0; there are 10",
-        ),
-        (lambda y: partition.natural(y, users=None), "needs a data set with users"),
-        (lambda y: partition.natural(y, 3, users=y % 2), "num_clients=3 users"),
-        (lambda y: partition.natural(y, users=y[:5]), "5 ids for 40 samples"),
-    ],
-)
-def test_bad_arguments_are_named(call, message):
+SMALL_ALPHA, LARGE = {"alpha": 0.0}, {"alpha": 1e308}
+Y = np.repeat(np.arange(4), 10)
+REFUSED = [
+    ("iid", 0, {}, "num_clients=0"),
+    ("iid", 41, {}, "num_clients=41 .* there are 40"),
+    ("dirichlet", 4, SMALL_ALPHA, "alpha=0.0"),
+    ("dirichlet", 4, LARGE, "alpha=1e.308"),
+    ("dirichlet", 4, {"min_samples": 0}, "min_samples=0"),
+    ("dirichlet", 5, {}, "at least 10 samples each"),
+    ("lda", 4, {"alpha": -1}, "alpha=-1"),
+    ("lda", 4, {"alpha": np.nan}, "alpha=nan"),
+    ("lda", 4, LARGE, "alpha=1e.308, expected"),
+    ("shards", 4, {"k": 5}, "k=5 .* 1 to 4"),
+    ("shards", 30, {"k": 2}, "need 60 samples"),
+    ("quantity", 4, SMALL_ALPHA, "alpha=0.0, expected"),
+    ("quantity", 5, {"min_samples": 9}, "at least 9 samples each; there are 40"),
+    ("pathological", 4, {"classes_per_client": 5}, "=5, expected .* from 1 to 4"),
+    ("pathological", 3, {"classes_per_client": 1}, "=1, expected at least 2 so that"),
+    ("pathological", 4, {"samples_per_class": 0}, "=0, expected an integer from 1"),
+    (
+        "pathological",
+        4,
+        {"samples_per_class": 6},
+        "need 12 .* of class 0; there are",
+    ),
+    ("pathological", 24, {}, "need 12 samples of class 0; there are 10"),
+    ("natural", None, {"users": None}, "needs a data set with users"),
+    ("natural", 3, {"users": Y % 2}, "num_clients=3 users"),
+    ("natural", None, {"users": Y[:5]}, "5 ids for 40 samples"),
+]
+
+
+@pytest.mark.parametrize("name, clients, given, message", REFUSED, ids=str)
+def test_bad_arguments_are_named(name, clients, given, message):
     with pytest.raises(ValueError, match=message) as caught:
-        call(np.repeat(np.arange(4), 10))
+        partition.PARTITIONERS[name](Y, clients, seed=0, **given)
     assert "\n" not in str(caught.value)

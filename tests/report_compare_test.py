@@ -18,7 +18,7 @@ from sparsefl_jax.report import (
     read_run,
 )
 from sparsefl_jax.report.__main__ import main
-from sparsefl_jax.report.comparison import costs, figures
+from sparsefl_jax.report.comparison import figures
 from sparsefl_jax.report.comparison.measures import compare
 
 FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
@@ -37,6 +37,12 @@ def write_seed(folder, seed, gain=0.0, name="flash", seeds=1, rounds=6, **change
     config = {"seed": seed, "seeds": seeds, "algorithm": {"name": name}}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def append(path, records):
+    """Writes records again; the later one of a round counts."""
+    with (path / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def rows_of(table):
@@ -144,14 +150,12 @@ def test_the_csv_holds_the_same_in_plain_units(tmp_path):
 
 def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
     path = write_seed(tmp_path / "a", 0)
-    lines = [json.loads(x) for x in (path / "metrics.jsonl").read_text().splitlines()]
-    evals = [x for x in lines if x["phase"] == "eval"]
+    evals = read_run(path).evals
     (row, _) = rows_of(comparison_table(read_groups([path])))
     assert row["best %"] == f"{100 * max(e['accuracy'] for e in evals):.1f}"
-    for index, record in enumerate(evals):
-        # The first is of stage 0, which does not count.
-        record["val_accuracy"] = (0.95, 0.5, 0.9, 0.5)[index]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    for record, score in zip(evals, (0.95, 0.5, 0.9, 0.5), strict=True):
+        record["val_accuracy"] = score  # the first is of stage 0, which does not count
+    append(path, evals)
     (row, masked) = rows_of(comparison_table(read_groups([path])))
     assert row["best %"] == f"{100 * evals[2]['accuracy']:.1f}"
     assert masked["best %"] == f"{100 * evals[2]['models']['masked']['accuracy']:.1f}"
@@ -164,28 +168,14 @@ def test_an_empty_run_has_a_row(tmp_path):
     assert (row["run"], row["rounds"], row["last %"]) == ("flash", "0", "-")
 
 
-def test_training_flops_are_summed_where_they_are_not_logged(tmp_path):
-    run = read_run(write_seed(tmp_path, 0))
-    by_hand = [sum(r["flops"] for r in run.train[:n]) / 1e15 for n in (6, 8)]
-    assert run.evals[-2]["round"] == 4  # of the second stage; the first has two rounds
-    found = costs.progress(run)["pflop"]
-    assert found[[6, 8]].tolist() == pytest.approx(by_hand)
-    logged = run.evals[-1] | {"pflop_cumulative": 7.0}
-    found = costs.progress(run._replace(evals=[*run.evals[:-1], logged]))["pflop"]
-    assert found[[6, 8]].tolist() == pytest.approx([by_hand[0], 7.0])
-
-
 def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     folders = []
     for name, density, gain in (("a", 0.2, 0.0), ("b", 0.1, -0.1), ("c", 1.0, 0.1)):
         path = write_seed(tmp_path / name, 0, gain, name="fedavg" if gain > 0 else "m")
-        written = (path / "metrics.jsonl").read_text().splitlines()
-        lines = [json.loads(line) for line in written]
-        for record in lines:
-            if record["phase"] == "eval":
-                record["models"]["aggregated"]["density"] = density
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (path / "metrics.jsonl").write_text(text)
+        evals = read_run(path).evals
+        for record in evals:
+            record["models"]["aggregated"]["density"] = density
+        append(path, evals)
         folders.append(path)
     found = compare(read_groups(folders))
     final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
@@ -197,7 +187,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
         (2, 0, 1.0, final + 0.1),
         (2, 1, 0.05, final - 0.05),
     ]
-    np.testing.assert_allclose(figures.model_points(found), expected)
+    np.testing.assert_allclose(figures.points(found, "density", False), expected)
     assert "front_density" in figures.draw(found, tmp_path)
 
 
@@ -216,19 +206,12 @@ def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     assert err.startswith(f"wrote {len(made)} files: {paths[0]}, {paths[1]}, {folder}")
 
 
-def test_main_takes_seeds_a_folder_and_csv(tmp_path, capsys, monkeypatch):
+def test_a_single_run_is_compared_where_a_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "plot_run", lambda path: [])
-    for s in range(2):
-        write_seed(tmp_path / "many" / f"seed_{s}", s, seeds=2)
-    assert main([str(tmp_path / "many"), "--csv"]) == 0
-    out, _ = capsys.readouterr()
-    made = tmp_path / "many" / "comparison.csv"
-    assert out == made.read_text() and out.startswith("run,method,model,n,seeds,")
-    alone = tmp_path / "many" / "seed_0"
+    alone = write_seed(tmp_path / "alone", 0)
+    assert main([str(alone)]) == 0 and list(tmp_path.iterdir()) == [alone]
     assert main([str(alone), "--out", str(tmp_path / "x" / "y")]) == 0
     assert (tmp_path / "x" / "y" / "comparison.csv").is_file()
-    assert main([str(alone)]) == 0
-    assert not (tmp_path / "many" / "seed_0" / "comparison").exists()
 
 
 @pytest.mark.parametrize("fault", ["absent", "no metrics", "configuration", "out"])
@@ -251,12 +234,9 @@ def test_main_fails_in_one_line(tmp_path, capsys, monkeypatch, fault):
 
 def test_values_that_are_not_finite_are_left_out(tmp_path):
     paths = [write_seed(tmp_path / "s0", 0), write_seed(tmp_path / "s1", 1)]
-    written = (paths[1] / "metrics.jsonl").read_text().splitlines()
-    last = json.loads(written[-1])
+    last = read_run(paths[1]).evals[-1]
     last["accuracy"] = last["models"]["aggregated"]["accuracy"] = None
-    (paths[1] / "metrics.jsonl").write_text(
-        "\n".join([*written[:-1], json.dumps(last)])
-    )
+    append(paths[1], [last])
     (row, _) = rows_of(comparison_table(read_groups(paths)))
     assert "±" not in row["last %"] and row["n"] == "2"
     group = read_groups(paths)[0]

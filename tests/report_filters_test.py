@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from report_test import records, svg_size, write_run
 
-from sparsefl_jax.report import filters, plot_run, read_run, write_page
+from sparsefl_jax.report import (
+    lines,
+    maps,
+    masks,
+    plot_run,
+    plots,
+    read_run,
+    write_page,
+)
 
 NAMES = ["conv1/kernel", "conv2/kernel", "fc1/kernel", "fc2/kernel"]
 SIZES = [20, 50, 37, 10]  # 117: no multiple of 8, and no layer but the first at a byte
@@ -30,7 +38,6 @@ def write_filters(run, rounds, names=NAMES, sizes=SIZES):
 
 
 def with_thresholds(lines, names=NAMES):
-    yield {"schema": 1}
     for line in lines:
         if line["phase"] == "train":
             for i, name in enumerate(names):
@@ -44,7 +51,7 @@ def with_thresholds(lines, names=NAMES):
 def spied(monkeypatch):
     """Records the arrays that are drawn as cells and lines."""
     seen = {"cells": [], "lines": []}
-    cells, line = filters._cells, filters.draw_line
+    cells, line = maps._filters, lines.draw_line
 
     def on_cells(ax, shares, *colors):
         seen["cells"].append(np.array(shares, float))
@@ -54,21 +61,21 @@ def spied(monkeypatch):
         seen["lines"].append((values.index.tolist(), values.tolist(), rest[0]))
         line(ax, values, *rest)
 
-    monkeypatch.setattr(filters, "_cells", on_cells)
-    monkeypatch.setattr(filters, "draw_line", on_line)
+    monkeypatch.setattr(maps, "_filters", on_cells)
+    monkeypatch.setattr(lines, "draw_line", on_line)
     return seen
 
 
 def test_read_filters_gives_back_the_bits_in_order(tmp_path):
-    assert filters.read_filters(tmp_path) is None
     run = write_run(tmp_path, records())
+    assert masks.read_masks(read_run(run), "filters") is None
     rounds = {
         (1, 4): draw(7, 0.3),
         (0, 12): draw(7, 0.5, 1),
         (1, 1_000_000): draw(1, 1),
     }
     folder = write_filters(run, rounds)
-    kept = filters.read_filters(run)
+    kept = masks.read_masks(read_run(run), "filters")
     assert [s[:2] for s in kept.filters] == sorted(rounds)
     edges = np.cumsum([0, *SIZES])
     for snapshot in kept.filters:
@@ -78,7 +85,7 @@ def test_read_filters_gives_back_the_bits_in_order(tmp_path):
             np.testing.assert_array_equal(active[name], rounds[snapshot[:2]][:, a:b])
     np.save(folder / "filters_1_000004.npy", np.zeros((7, 14), np.uint8))
     with pytest.raises(ValueError, match="filters_1_000004.npy: .* 15 bytes a mask"):
-        filters.read_filters(run)
+        masks.read_masks(read_run(run), "filters")
 
 
 @pytest.mark.slow
@@ -121,16 +128,16 @@ def test_the_server_alone_and_many_layers(tmp_path, spied):
     rng = np.random.default_rng(0)
     rounds = {(0, r): rng.random((1, sum(sizes))) < 0.5 for r in (2, 4)}
     write_filters(run, rounds, [f"layer{i}/kernel" for i in range(21)], sizes)
-    assert [p.stem for p in filters.plot_filters(read_run(run), tmp_path)] == PLOTS[:1]
+    assert [p.stem for p in maps.plot_filters(read_run(run), tmp_path)] == PLOTS[:1]
     assert [v.shape for v in spied["cells"]] == [(size, 2) for size in sizes]
-    filters.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
+    plots.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
     assert len(spied["lines"]) == 2 * 21
 
 
 @pytest.mark.filterwarnings("error")
 def test_thresholds_over_the_rounds(tmp_path, spied):
     run = write_run(tmp_path, with_thresholds(records(stages=(2, 3))))
-    filters.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
+    plots.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
     assert len(spied["lines"]) == 8
     x, y, name = spied["lines"][1]
     assert name == "conv2" and x == [1, 2, 3, 4, 5]
@@ -140,7 +147,7 @@ def test_thresholds_over_the_rounds(tmp_path, spied):
 
 def test_nothing_is_drawn_where_nothing_was_pruned_or_kept(tmp_path):
     run = write_run(tmp_path, records(stages=(4,)))
-    assert filters.plot_filters(read_run(run), tmp_path) == []
+    assert maps.plot_filters(read_run(run), tmp_path) == []
     write_filters(run, {(0, 4): np.ones((5, sum(SIZES)), bool)})
-    assert filters.plot_filters(read_run(run), tmp_path) == []
+    assert maps.plot_filters(read_run(run), tmp_path) == []
     assert not [p for p in plot_run(run) if p.stem in (*PLOTS, "thresholds_by_round")]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from report_test import records, svg_size, write_run
 
-from sparsefl_jax.report import masks, mismatch, plot_run, read_run
+from sparsefl_jax.report import maps, masks, plot_run, read_run
+from sparsefl_jax.report.load import Run
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
 
 NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
@@ -60,29 +61,24 @@ def test_an_empty_union_is_no_mismatch_and_a_disjoint_one_is_whole():
     assert (np.diagonal(whole) == 0).all() and (whole == whole.T).all()
 
 
-def test_mean_of_pairs_leaves_out_the_diagonal():
-    whole = np.array([[0, 0.2, 0.4], [0.2, 0, 0.9], [0.4, 0.9, 0]])
-    assert masks.mean_of_pairs(whole) == pytest.approx(0.5)
-    assert np.isnan(masks.mean_of_pairs(np.zeros((1, 1))))
-
-
 def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
-    assert masks.read_masks(tmp_path) is None
+    run = Run(tmp_path, [], [], [0, 1], {}, {}, None)
+    assert masks.read_masks(run) is None
     one = draw(1, 0.5)[0]
     at = [(1, 200), (0, 1), (1, 1_000_000), (1, 3)]
     folder = write_masks(tmp_path, dict.fromkeys(at, one), {(1, 7): draw(4, 0.5)})
-    kept = masks.read_masks(tmp_path)
+    kept = masks.read_masks(run)
     assert [s[:2] for s in kept.server] == sorted(at)
     assert [s.packed.shape for s in kept.clients] == [(4, WIDTH)]
     path = folder / "server_1_000003.npy"
     for damaged in (path.read_bytes()[:-1], b""):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="3.npy cannot be read") as error:
-            masks.read_masks(tmp_path)
+            masks.read_masks(run)
         assert "\n" not in str(error.value)
     np.save(path, np.zeros(WIDTH + 1, np.uint8))
     with pytest.raises(ValueError, match=f"expected uint8 with {WIDTH} bytes a mask"):
-        masks.read_masks(tmp_path)
+        masks.read_masks(run)
 
 
 @pytest.mark.filterwarnings("error")
@@ -95,13 +91,13 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     write_masks(run, server, clients)
     seen = {}
     for name in ("mismatch_between_rounds", "mismatch_between_clients"):
-        drawing = getattr(mismatch, name)
+        drawing = getattr(maps, name)
 
         def spy(*given, name=name, drawing=drawing):
             seen[name] = given
             drawing(*given)
 
-        monkeypatch.setattr(mismatch, name, spy)
+        monkeypatch.setattr(maps, name, spy)
     drawn = plot_run(run)[-3:]
     names = ["mask_mismatch", "client_mismatch", "client_mismatch_by_layer"]
     assert [path.stem for path in drawn] == names
@@ -121,13 +117,13 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
 def test_masks_that_can_not_be_compared_are_not_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(4,)))
     write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)})
-    assert mismatch.plot_masks(read_run(run), tmp_path) == []
+    assert maps.plot_masks(read_run(run), tmp_path) == []
 
 
 @pytest.mark.filterwarnings("error")
 def test_of_many_observed_rounds_the_first_and_the_last_are_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(20,)))
     write_masks(run, {}, {(0, r): draw(3, 0.3, seed=r) for r in range(1, 21)})
-    assert len(mismatch.plot_masks(read_run(run), tmp_path)) == 2
+    assert len(maps.plot_masks(read_run(run), tmp_path)) == 2
     width, height = svg_size(tmp_path / "client_mismatch.svg")
     assert 0.7 < width / height < 1.5  # three rows of three

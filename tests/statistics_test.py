@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.data import partition_statistics, statistics_rows
+from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.runs import summary
 
 # Shares 1/2 1/4 1/4: 1.5 bits. One class: 0 bits. Four equal classes: 2 bits.
@@ -24,15 +24,6 @@ def test_statistics_by_hand():
     }
     assert json.loads(json.dumps(found)) == found
     assert "-0" not in json.dumps(found)
-
-
-def test_rows_of_statistics():
-    assert statistics_rows(partition_statistics(COUNTS)) == [
-        ("clients", "4"),
-        ("training samples of a client", "1 to 20, median 5.5"),
-        ("label entropy of a client", "0.00 to 2.00 bits, mean 0.88"),
-        ("largest client", "62.5 % of the training samples"),
-    ]
 
 
 def test_seeds_have_the_mean_of_their_statistics():

@@ -149,6 +149,16 @@ def one_of(name: str, value: Any, allowed: Iterable) -> None:
     raise ValueError(f"{name}={value!r}{hint}, expected one of {words}")
 
 
+def unread(field: str, why: str) -> ValueError:
+    """Returns the refusal of a field that would have no effect.
+
+    Example:
+      >>> unread("hf.hash=9", "'mnist' has no texts")
+      ValueError("hf.hash=9 is read by nothing here: 'mnist' has no texts")
+    """
+    return ValueError(f"{field} is read by nothing here: {why}")
+
+
 def closest(
     value: Any, known: Iterable, count: int = 1, cutoff: float = 0.6
 ) -> list[str]:

@@ -3,41 +3,23 @@
 The data flows source -> partition -> rows of each client -> one client's batches.
 """
 
-from sparsefl_jax.data.augment import AUGMENTATIONS, make_preprocess
-from sparsefl_jax.data.batching import batches, steps_per_epoch
-from sparsefl_jax.data.cohorts import stratified_sampler, uniform_sampler
-from sparsefl_jax.data.federated import (
-    FederatedData,
-    Rows,
-    federate,
-    from_arrays,
-    partition_counts,
-)
-from sparsefl_jax.data.holdout import TEST_SPLITS
-from sparsefl_jax.data.partition import PARTITIONERS
-from sparsefl_jax.data.shifts import FEATURE_SHIFTS
-from sparsefl_jax.data.sources import DATASETS, Dataset, load, make_dataset
-from sparsefl_jax.data.statistics import partition_statistics, statistics_rows
-
-__all__ = [
-    "AUGMENTATIONS",
-    "DATASETS",
-    "Dataset",
-    "FEATURE_SHIFTS",
-    "FederatedData",
-    "PARTITIONERS",
-    "Rows",
-    "TEST_SPLITS",
-    "batches",
-    "federate",
-    "from_arrays",
-    "load",
-    "make_dataset",
-    "make_preprocess",
-    "partition_counts",
-    "partition_statistics",
-    "statistics_rows",
-    "steps_per_epoch",
-    "stratified_sampler",
-    "uniform_sampler",
-]
+from sparsefl_jax.data.augment import AUGMENTATIONS as AUGMENTATIONS
+from sparsefl_jax.data.augment import make_preprocess as make_preprocess
+from sparsefl_jax.data.batching import batches as batches
+from sparsefl_jax.data.batching import steps_per_epoch as steps_per_epoch
+from sparsefl_jax.data.cohorts import stratified_sampler as stratified_sampler
+from sparsefl_jax.data.cohorts import uniform_sampler as uniform_sampler
+from sparsefl_jax.data.federated import FederatedData as FederatedData
+from sparsefl_jax.data.federated import Rows as Rows
+from sparsefl_jax.data.federated import federate as federate
+from sparsefl_jax.data.federated import from_arrays as from_arrays
+from sparsefl_jax.data.federated import partition_counts as partition_counts
+from sparsefl_jax.data.holdout import TEST_SPLITS as TEST_SPLITS
+from sparsefl_jax.data.partition import PARTITIONERS as PARTITIONERS
+from sparsefl_jax.data.shifts import FEATURE_SHIFTS as FEATURE_SHIFTS
+from sparsefl_jax.data.sources import DATASETS as DATASETS
+from sparsefl_jax.data.sources import Dataset as Dataset
+from sparsefl_jax.data.sources import load as load
+from sparsefl_jax.data.sources import make_dataset as make_dataset
+from sparsefl_jax.data.statistics import partition_statistics as partition_statistics
+from sparsefl_jax.data.statistics import statistics_rows as statistics_rows

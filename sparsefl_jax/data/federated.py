@@ -90,7 +90,15 @@ def federate(
       >>> int(fed.train.size.sum() + fed.val.size.sum()), int(fed.test.size.sum())
       (2000, 500)
     """
-    _check(val_fraction, test_split, test_fraction)
+    in_range("val_fraction", val_fraction, "[0, 1)")
+    one_of("test_split", test_split, TEST_SPLITS)
+    if test_fraction is not None:
+        in_range("test_fraction", test_fraction, "(0, 1)")
+        if test_split != "within":
+            raise ValueError(
+                f"test_fraction={test_fraction} has no effect with test_split="
+                f"{test_split!r}, only with 'within'"
+            )
     if test_split != "within" and not len(dataset.x_test):
         raise ValueError(
             f"test_split={test_split!r} needs x_test and y_test, which data set "
@@ -118,11 +126,9 @@ def federate(
     else:
         test = test_parts(by_label, parts, test_split, rng=rng_test)
     if shift is not None:
-        x, y, parts = shift_parts(dataset.x, dataset.y, parts, shift, 0)
-        x_test, y_test, test = shift_parts(
-            dataset.x_test, dataset.y_test, test, shift, 1
-        )
-        dataset = dataset._replace(x=x, y=y, x_test=x_test, y_test=y_test)
+        *first, parts = shift_parts(*dataset[:2], parts, shift, 0)
+        *second, test = shift_parts(*dataset[2:4], test, shift, 1)
+        dataset = Dataset(*first, *second, *dataset[4:])
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
         raise ValueError(
@@ -176,20 +182,12 @@ def from_arrays(
       >>> from_arrays(x, y, num_clients=10).train.index.shape
       (10, 8)
     """
-    dataset = make_dataset(
-        x,
-        y,
-        x_test,
-        y_test,
-        num_classes=num_classes,
-        name=name,
-        users=users,
-        users_test=users_test,
-    )
+    ids = {"users": users, "users_test": users_test}
+    arrays = x, y, x_test, y_test
+    dataset = make_dataset(*arrays, num_classes=num_classes, name=name, **ids)
     test_split = test_split or ("within" if x_test is None else "partition")
-    return federate(
-        dataset, partition, num_clients, seed=seed, test_split=test_split, **kwargs
-    )
+    kwargs |= {"seed": seed, "test_split": test_split}
+    return federate(dataset, partition, num_clients, **kwargs)
 
 
 def partition_counts(data: FederatedData) -> np.ndarray:
@@ -255,18 +253,6 @@ def padded(data: FederatedData, widths: Sequence[int]) -> FederatedData:
 def widths(data: FederatedData) -> tuple[int, ...]:
     """Returns the columns of the tables `train`, `val` and `test`."""
     return tuple(rows.index.shape[1] for rows in (data.train, data.val, data.test))
-
-
-def _check(val_fraction, test_split, test_fraction):
-    in_range("val_fraction", val_fraction, "[0, 1)")
-    if test_fraction is not None:
-        in_range("test_fraction", test_fraction, "(0, 1)")
-    one_of("test_split", test_split, TEST_SPLITS)
-    if test_fraction is not None and test_split != "within":
-        raise ValueError(
-            f"test_fraction={test_fraction} has no effect with test_split="
-            f"{test_split!r}, only with 'within'"
-        )
 
 
 def _within(dataset, parts, fraction, rng):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from sparsefl_jax.core.validate import one_line, one_of
+from sparsefl_jax.core.validate import one_line, one_of, unread
 from sparsefl_jax.data import characters
 from sparsefl_jax.data.columns import choose, kind_of
 from sparsefl_jax.data.hashing import HASH, hashing
@@ -51,16 +51,12 @@ def decode(
     train, tests = _splits(list(data), train, test)
     features = data[train].features
     chosen = choose(features, **columns)
-    if hash is not None and chosen.kind != "text":
-        raise ValueError(
-            f"hf.hash={hash} is read by nothing here: the samples are no texts, but "
-            f"of kind {chosen.kind}"
-        )
-    if encoding and (hash is not None or chosen.kind != "text"):
-        reason = (
-            "the samples are no texts" if hash is None else f"hf.hash={hash} is set"
-        )
-        raise ValueError(f"{encoding.field} is read by nothing here: {reason}")
+    given = [encoding.field] if encoding else []
+    given += [] if hash is None else [f"hf.hash={hash}"]
+    if given and chosen.kind != "text" or len(given) > 1:
+        reason = f"the samples are no texts, but of kind {chosen.kind}"
+        reason = reason if chosen.kind != "text" else f"{given[-1]} is set"
+        raise unread(given[0], reason)
     first = _labelled(data[train], train, chosen)
     if first is None:
         raise ValueError(f"split {train!r} has no sample with a label")
@@ -70,7 +66,12 @@ def decode(
         raise ValueError(f"hf.test={test!r} has no sample with a label")
     parts = [first] if second is None else [first, second]
     suffixes = ("", "_test")[: len(parts)]
-    _announce(title, chosen, [name for _, name in parts])
+    read = [f"{chosen.kind} from {', '.join(map(repr, chosen.samples))}"]
+    read += [f"label from {chosen.label!r}"]
+    read += [f"user from {chosen.user!r}"] if chosen.user is not None else []
+    read += [f"splits {', '.join(name for _, name in parts)}"]
+    # Later starts read the cache and say nothing.
+    print(f"{title}: {'; '.join(read)}", file=sys.stderr, flush=True)
     samples = [_samples(split, name, chosen, title) for split, name in parts]
     labels = [_values(split, name, chosen.label) for split, name in parts]
     label = features[chosen.label]
@@ -107,15 +108,6 @@ def _splits(names, train, test) -> tuple[str, list[str]]:
         one_of("hf.test", test, [name for name in names if name != train])
         return train, [test]
     return train, [n for n in ("test", "validation") if n in names and n != train]
-
-
-def _announce(title, columns, splits) -> None:
-    """Says on stderr what is read. Later starts read the cache and say nothing."""
-    read = [f"{columns.kind} from {', '.join(map(repr, columns.samples))}"]
-    read += [f"label from {columns.label!r}"]
-    read += [f"user from {columns.user!r}"] if columns.user is not None else []
-    line = f"{title}: {'; '.join(read)}; splits {', '.join(splits)}"
-    print(line, file=sys.stderr, flush=True)
 
 
 def _labelled(split, name, columns) -> tuple[Any, str] | None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsefl_jax.data import hub, prepared_tfds
-from sparsefl_jax.data.hashing import hashing
 from sparsefl_jax.data.tokens import TextEncoding
 
 
@@ -24,14 +23,12 @@ class Named(NamedTuple):
       columns: the columns that the types of features leave open, as `hub.read` takes
         them.
       tfds: its name as a TensorFlow data set, if it is one.
-      texts: whether its samples are texts.
     """
 
     hub: str
     told: str
     columns: dict[str, str] = {}  # noqa: RUF012  never changed
     tfds: str | None = None
-    texts: bool = False
 
 
 _TWEETS = Named(
@@ -66,7 +63,6 @@ NAMED = {
         "stanfordnlp/sst2",
         "67,349 + 872 phrases of film reviews, negative or positive",
         tfds="glue/sst2",
-        texts=True,
     ),
     "shakespeare": Named(
         "flwrlabs/shakespeare",
@@ -100,12 +96,6 @@ def read(
     """
     source, options = NAMED[name], dict(hf or {})
     if not options and source.tfds and prepared_tfds.is_prepared(source.tfds, data_dir):
-        if source.texts:
-            encoding = encoding or hashing()
-        elif encoding:
-            raise ValueError(
-                f"{encoding.field} is read by nothing here: {name!r} has no texts"
-            )
         return prepared_tfds.read(source.tfds, data_dir, encoding)
     if data_dir is None and hub.is_cached(source.hub):
         return hub.read(source.hub, encoding, **source.columns | options)

@@ -3,11 +3,12 @@
 Each partitioner is a pure function `(labels, num_clients, *, seed, ...)` that returns a
 list of index arrays, one per client. `federated.federate` passes `labels_test` and
 `users` to a partitioner that has such arguments. Everything is NumPy on the host.
-`quantity` and `pathological` are in `skews`.
 
 Sources: `dirichlet` as in SpaFL (Kim et al., NeurIPS 2024, arXiv:2406.00431), `lda` as
 in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et al.
-2022, arXiv:2204.12430).
+2022, arXiv:2204.12430). `quantity` is the quantity skew of NIID-Bench (Li et al., ICDE
+2022, arXiv:2102.02079); `pathological` is the partition of FedDST (Bibikar et al., AAAI
+2022, arXiv:2112.09824), which FLASH's Table 9 uses.
 """
 
 import warnings
@@ -15,16 +16,8 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.validate import at_least, in_range
-from sparsefl_jax.data.cuts import (
-    by_class,
-    checked_labels,
-    cut_classes,
-    draw_cuts,
-    raise_to_minimum,
-    scaled_cuts,
-)
-from sparsefl_jax.data.skews import pathological, quantity
+from sparsefl_jax.core.validate import at_least, in_range, whole
+from sparsefl_jax.data import cuts
 
 _MAX_DRAWS = 200
 
@@ -47,9 +40,53 @@ def iid(labels: ArrayLike, num_clients: int, *, seed: int) -> list[np.ndarray]:
       >>> [len(part) for part in iid(np.zeros(7, np.int32), 3, seed=0)]
       [3, 2, 2]
     """
-    labels = checked_labels(labels, num_clients)
+    labels = cuts.checked_labels(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
     return np.array_split(order, num_clients)
+
+
+def quantity(
+    labels: ArrayLike,
+    num_clients: int,
+    *,
+    seed: int,
+    alpha: float = 0.5,
+    min_samples: int = 1,
+) -> list[np.ndarray]:
+    """Gives clients sizes drawn from Dir(alpha), and labels at random.
+
+    Every client gets `min_samples` shuffled samples; one draw of Dir(alpha) divides the
+    rest. NIID-Bench draws all samples this way, again and again until the smallest
+    client has 10, which may never happen with many clients.
+
+    Args:
+      labels: [n] integers.
+      num_clients: N, at most n / min_samples.
+      seed: an integer; equal seeds give equal splits.
+      alpha: the concentration, (0, 1e100]; small values give few clients most samples.
+      min_samples: the least number of samples of a client.
+
+    Returns:
+      A list of `num_clients` integer arrays that together hold every index once.
+
+    Raises:
+      ValueError: an argument is out of range, or there are too few samples.
+
+    Example:
+      >>> parts = quantity(np.zeros(100, np.int32), 4, seed=0, min_samples=5)
+      >>> sizes = [len(part) for part in parts]
+      >>> sum(sizes), min(sizes) >= 5, max(sizes) > 25
+      (100, True, True)
+    """
+    labels = cuts.checked_labels(labels, num_clients, min_samples)
+    in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
+    rng = np.random.default_rng(seed)
+    rest = len(labels) - num_clients * min_samples
+    shares = rng.dirichlet(np.full(num_clients, alpha))
+    # Rounding the ends instead of the sizes keeps the sum exact.
+    ends = np.rint(np.cumsum(shares)[:-1] * rest).astype(np.int64)
+    ends = ends + min_samples * np.arange(1, num_clients)
+    return np.split(rng.permutation(len(labels)), ends)
 
 
 def dirichlet(
@@ -94,7 +131,7 @@ def dirichlet(
       >>> sum(map(len, parts)), min(map(len, parts)) >= 20
       (1000, True)
     """
-    labels = checked_labels(labels, num_clients, min_samples)
+    labels = cuts.checked_labels(labels, num_clients, min_samples)
     in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     totals = np.bincount(labels)
@@ -102,14 +139,14 @@ def dirichlet(
     totals_test = np.bincount(test, minlength=len(totals))[: len(totals)]
     cap = len(labels) / num_clients if balanced else np.inf
     for _ in range(_MAX_DRAWS):
-        cuts = draw_cuts(rng, totals, num_clients, alpha, cap)
-        sizes = np.diff(cuts, axis=1, prepend=0).sum(axis=0)
-        cuts_test = scaled_cuts(cuts, totals, totals_test)
-        sizes_test = np.diff(cuts_test, axis=1, prepend=0).sum(axis=0)
+        ends = cuts.draw_cuts(rng, totals, num_clients, alpha, cap)
+        sizes = np.diff(ends, axis=1, prepend=0).sum(axis=0)
+        ends_test = cuts.scaled_cuts(ends, totals, totals_test)
+        sizes_test = np.diff(ends_test, axis=1, prepend=0).sum(axis=0)
         all_have_test = labels_test is None or sizes_test.min() > 0
         if sizes.min() >= min_samples and all_have_test:
             break
-    return raise_to_minimum(cut_classes(labels, cuts, rng), min_samples)
+    return cuts.raise_to_minimum(cuts.cut_classes(labels, ends, rng), min_samples)
 
 
 def lda(
@@ -138,10 +175,10 @@ def lda(
       >>> [len(part) for part in lda(labels, 5, seed=0, alpha=0.1)]
       [200, 200, 200, 200, 200]
     """
-    labels = checked_labels(labels, num_clients)
+    labels = cuts.checked_labels(labels, num_clients)
     in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
-    stacks = by_class(labels, rng)
+    stacks = cuts.by_class(labels, rng)
     left = np.array([len(stack) for stack in stacks])
     quota, rest = divmod(len(labels), num_clients)
     mixtures = rng.dirichlet(np.full(len(stacks), alpha), num_clients)
@@ -179,7 +216,7 @@ def shards(
       >>> [np.unique(labels[part]).tolist() for part in shards(labels, 10, k=2)][:3]
       [[0, 1], [0, 1], [2, 3]]
     """
-    labels = checked_labels(labels, num_clients)
+    labels = cuts.checked_labels(labels, num_clients)
     num_classes = len(np.unique(labels))
     if not 1 <= k <= num_classes:
         raise ValueError(f"k={k} classes per client, expected 1 to {num_classes}")
@@ -195,6 +232,74 @@ def shards(
         parts.append(np.concatenate([chunks[i] for i in taken]))
         chunks = [chunk for i, chunk in enumerate(chunks) if i not in taken]
     return parts
+
+
+def pathological(
+    labels: ArrayLike,
+    num_clients: int,
+    *,
+    seed: int,
+    classes_per_client: int = 2,
+    samples_per_class: int | None = None,
+) -> list[np.ndarray]:
+    """Gives each client exactly C random classes.
+
+    One after another, clients take the C classes that the fewest clients hold so far,
+    with ties broken at random, so that all classes are held equally often, up to one.
+    The shuffled samples of a class are divided equally among its clients. In contrast,
+    `shards` deals neighbouring classes to every client, whatever the seed, and a chunk
+    there may hold a further class where classes differ in size.
+
+    Args:
+      labels: [n] integers.
+      num_clients: N; N * C is at least the number of classes.
+      seed: an integer; equal seeds give equal splits.
+      classes_per_client: C, from 1 to the number of classes.
+      samples_per_class: the samples that a client gets of each of its classes; the
+        other samples are left out. None deals out all samples. FedDST has 20, with 400
+        clients and 2 classes each.
+
+    Returns:
+      A list of `num_clients` integer arrays that hold no index twice, and without
+      `samples_per_class` every index once.
+
+    Raises:
+      ValueError: an argument is out of range, or a class has too few samples.
+
+    Example:
+      >>> labels = np.repeat(np.arange(10), 50)
+      >>> parts = pathological(labels, 20, seed=0, samples_per_class=10)
+      >>> {tuple(np.unique(labels[p], return_counts=True)[1].tolist()) for p in parts}
+      {(10, 10)}
+    """
+    labels = cuts.checked_labels(labels, num_clients)
+    rng = np.random.default_rng(seed)
+    stacks = [stack for stack in cuts.by_class(labels, rng) if len(stack)]
+    whole("classes_per_client", classes_per_client, 1, len(stacks))
+    if num_clients * classes_per_client < len(stacks):
+        raise ValueError(
+            f"classes_per_client={classes_per_client}, expected at least "
+            f"{-(-len(stacks) // num_clients)} so that num_clients={num_clients} hold "
+            f"all {len(stacks)} classes"
+        )
+    if samples_per_class is not None:
+        whole("samples_per_class", samples_per_class, 1)
+    each = int(samples_per_class or 1)
+    holders = _holders(rng, num_clients, len(stacks), classes_per_client)
+    parts = [[] for _ in range(num_clients)]
+    for stack, clients in zip(stacks, holders, strict=True):
+        if each * len(clients) > len(stack):
+            raise ValueError(
+                f"num_clients={num_clients} with classes_per_client="
+                f"{classes_per_client} need {each * len(clients)} samples of class "
+                f"{labels[stack[0]]}; there are {len(stack)}"
+            )
+        stack = stack if samples_per_class is None else stack[: each * len(clients)]
+        for client, rows in zip(
+            clients, np.array_split(stack, len(clients)), strict=True
+        ):
+            parts[client].append(rows)
+    return [np.concatenate(part) for part in parts]
 
 
 def natural(
@@ -252,6 +357,16 @@ PARTITIONERS = {
     f.__name__: f
     for f in (iid, quantity, dirichlet, lda, shards, pathological, natural)
 }
+
+
+def _holders(rng, num_clients, num_classes, classes_per_client) -> list[list[int]]:
+    """Draws the clients that hold each class, equally many up to one."""
+    holders = [[] for _ in range(num_classes)]
+    for client in range(num_clients):
+        order = np.lexsort((rng.random(num_classes), [len(h) for h in holders]))
+        for c in order[: int(classes_per_client)]:
+            holders[c].append(client)
+    return holders
 
 
 def _distinct(classes, k):

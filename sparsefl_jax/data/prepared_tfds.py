@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.core.validate import closest
+from sparsefl_jax.core.validate import closest, unread
 from sparsefl_jax.data import cache
+from sparsefl_jax.data.hashing import hashing
 from sparsefl_jax.data.samples import SAMPLES
 from sparsefl_jax.data.tokens import TextEncoding
 
@@ -33,7 +34,7 @@ def read(
       name: a TFDS builder, with an optional `/config` and `:version`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
-      encoding: what turns texts into samples; None for images.
+      encoding: what turns texts into samples; None for hashed features.
 
     Returns:
       The arrays and the number of classes: `x` and `y` of the split `train`, `x_test`
@@ -46,11 +47,13 @@ def read(
     with _quiet():
         builder = find_builder(name, data_dir)
         _check_prepared(name, builder, data_dir)
-        wanted, entry = "Image", builder.info.full_name
-        if encoding:
-            wanted = "Text"
+        entry = builder.info.full_name
+        kind, sample, label = _features(name, builder.info.features)
+        if kind == "Text":
+            encoding = encoding or hashing()
             entry += f"-{zlib.crc32(encoding.identity.encode()):08x}"
-        sample, label = _features(name, builder.info.features, wanted)
+        elif encoding:
+            raise unread(encoding.field, f"{name!r} has no texts")
         decode = partial(_decode, name, builder, sample, label, encoding)
         arrays = cache.through(entry, *_files(builder), decode)
     return arrays, builder.info.features[label].num_classes
@@ -104,19 +107,16 @@ def _check_prepared(name, builder, data_dir):
         )
 
 
-def _features(name, features, wanted):
-    """Returns the names of the only feature of the wanted type, and of the label."""
+def _features(name, features):
+    """Returns the type and name of the only image or text, and the label's name."""
     kinds = {key: type(feature).__name__ for key, feature in features.items()}
-    inputs = [key for key, kind in kinds.items() if kind == wanted]
+    inputs = [key for key, kind in kinds.items() if kind in ("Image", "Text")]
     labels = [key for key, kind in kinds.items() if kind == "ClassLabel"]
     label = "label" if "label" in labels else labels[0] if len(labels) == 1 else None
     if len(inputs) != 1 or label is None:
-        hint = ""
-        if wanted == "Image" and "Text" in kinds.values():
-            hint = "; texts are read from hf:ORGANISATION/NAME or hf:./FILE.csv"
         raise ValueError(
             f"data set {name!r} has features {kinds}; "
-            f"expected one {wanted} and one ClassLabel{hint}"
+            "expected one Image or Text and one ClassLabel"
         )
     shape = features[inputs[0]].shape
     if None in shape:
@@ -124,7 +124,7 @@ def _features(name, features, wanted):
             f"data set {name!r} has images of shape {shape}; "
             "resize them into an .npz file"
         )
-    return inputs[0], label
+    return kinds[inputs[0]], inputs[0], label
 
 
 def _files(builder) -> tuple[Path, list[Path]]:

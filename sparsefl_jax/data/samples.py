@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.data import sentences
-from sparsefl_jax.data.characters import by_character, windows
+from sparsefl_jax.data.characters import by_character, by_speaker, windows
 from sparsefl_jax.data.hashing import hashing
 from sparsefl_jax.data.tokens import TextEncoding
 
@@ -54,7 +53,7 @@ def read(name: str, encoding: TextEncoding | None = None) -> dict[str, np.ndarra
         play = (FOLDER / f"{PLAY}.txt").read_text(encoding="ascii")
         if name == PLAY:
             return by_character(play, partial(windows, length=PIECE))
-        return sentences.by_speaker(play, (encoding or hashing()).encode)
+        return by_speaker(play, (encoding or hashing()).encode)
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as f:
         users = {"users": f["users"].astype(np.int32)} if "users" in f else {}
         return users | {

@@ -97,14 +97,10 @@ def make_shift(
         )
     strength = 0.5 if strength is None else strength
     in_range("shift_strength", strength, "(0, 1]")
-    if len(shape) != 3:
+    kind = "square images" if name == "rotation" else "images"
+    if len(shape) != 3 or name == "rotation" and shape[0] != shape[1]:
         raise ValueError(
-            f"feature_shift={name!r} needs images; samples have shape {tuple(shape)}"
-        )
-    if name == "rotation" and shape[0] != shape[1]:
-        raise ValueError(
-            f"feature_shift='rotation' needs square images; samples have shape "
-            f"{tuple(shape)}"
+            f"feature_shift={name!r} needs {kind}; samples have shape {tuple(shape)}"
         )
     if test_split == "pooled":
         raise ValueError(

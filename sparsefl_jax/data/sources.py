@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sparsefl_jax.core.validate import unread
 from sparsefl_jax.data import hub, leaf, named, prepared_tfds, samples
 from sparsefl_jax.data.embedding import make_text_encoder
 from sparsefl_jax.data.tokens import TextEncoding, make_tokenizer
-from sparsefl_jax.data.users import number as number_users
-from sparsefl_jax.data.writers import MNIST, of_mnist
+from sparsefl_jax.data.users import MNIST, number, of_mnist
 
 DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
@@ -28,7 +28,7 @@ DATASETS = {
     "<file>.npz": "your arrays x, y (optional x_test, y_test, users, users_test)",
     "<folder>": "LEAF's JSON files, such as FEMNIST: train/ and test/, or all_data/",
     "hf:<organisation>/<name>": "a data set of the Hugging Face hub; hf:./<folder>",
-    "<any other>": "any prepared TFDS builder with one image and one class label",
+    "<any other>": "any prepared TFDS builder with one image or text and one label",
 }
 
 _CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
@@ -106,18 +106,14 @@ def load(
     known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
     of_hub = name.startswith(hub.PREFIX) or name in named.NAMED
     for option, value in hf.items() if not of_hub else ():
-        raise ValueError(
-            f"hf.{option}={value!r} is read by nothing here: {name!r} is no data set "
-            "of Hugging Face"
-        )
+        why = f"{name!r} is no data set of Hugging Face"
+        raise unread(f"hf.{option}={value!r}", why)
     folder = not of_hub and (Path(name).is_absolute() or leaf.find(name))
     ours = name in samples.SAMPLES or name.endswith(".npz") or bool(folder)
     ours |= of_hub and (name not in named.NAMED or named.NAMED[name].tfds is None)
     if data_dir and (ours or hf):
-        raise ValueError(
-            f"data_dir={str(data_dir)!r} is read by nothing here: {name!r} is no data "
-            "set of TFDS"
-        )
+        why = f"{name!r} is no data set of TFDS"
+        raise unread(f"data_dir={str(data_dir)!r}", why)
     encoding = _encoding(name, tokenizer, max_tokens, text_encoder)
     if name in samples.SAMPLES:
         arrays = samples.read(name, encoding)
@@ -146,9 +142,7 @@ def load(
 def _encoding(name: str, tokenizer, max_tokens, text_encoder) -> TextEncoding | None:
     """Returns what turns a data set's texts into samples; None for hashed features."""
     if tokenizer is None and max_tokens is not None:
-        raise ValueError(
-            f"max_tokens={max_tokens} is read by nothing here: it goes with tokenizer"
-        )
+        raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
     if None not in (tokenizer, text_encoder):
         raise ValueError("tokenizer and text_encoder are set, expected one of them")
     if tokenizer is text_encoder is None:
@@ -156,10 +150,8 @@ def _encoding(name: str, tokenizer, max_tokens, text_encoder) -> TextEncoding | 
     of_texts = samples.SENTENCES, *named.NAMED
     if name not in of_texts and not name.startswith(hub.PREFIX):
         field = "tokenizer" if tokenizer else "text_encoder"
-        raise ValueError(
-            f"{field}={str(tokenizer or text_encoder)!r} is read by nothing here: "
-            f"{name!r} has no texts; a table of texts is hf:./FILE.csv"
-        )
+        why = f"{name!r} has no texts; a table of texts is hf:./FILE.csv"
+        raise unread(f"{field}={str(tokenizer or text_encoder)!r}", why)
     if text_encoder is not None:
         return make_text_encoder(text_encoder)
     return make_tokenizer(tokenizer, max_tokens)
@@ -221,7 +213,7 @@ def make_dataset(
         raise ValueError(f"y_test has targets {y_test.shape[1:]}, y has {y.shape[1:]}")
     num_classes = _num_classes(y, y_test, num_classes)
     ids = {"users": users, "users_test": users_test}
-    ids = number_users(ids, {"users": len(x), "users_test": len(x_test)})
+    ids = number(ids, {"users": len(x), "users_test": len(x_test)})
     published = STATISTICS.get(name) if x.dtype == np.uint8 else None
     mean, std = published or _channel_statistics(x)
     if mean and len(mean) != x.shape[-1]:

@@ -27,18 +27,14 @@ def partition_statistics(counts: ArrayLike) -> dict:
     shares = counts / sizes[:, None]
     # 0 log 0 is 0, and adding 0.0 turns the -0.0 of a single class into 0.0.
     entropy = -(shares * np.log2(np.where(counts, shares, 1))).sum(axis=1) + 0.0
+
+    def of(values, *names):
+        return {name: getattr(np, name)(values).item() for name in names}
+
     return {
         "number": len(counts),
-        "train": {
-            "min": int(sizes.min()),
-            "median": float(np.median(sizes)),
-            "max": int(sizes.max()),
-        },
-        "entropy": {
-            "mean": float(entropy.mean()),
-            "min": float(entropy.min()),
-            "max": float(entropy.max()),
-        },
+        "train": of(sizes, "min", "median", "max"),
+        "entropy": of(entropy, "mean", "min", "max"),
         "largest_share": float(sizes.max() / sizes.sum()),
     }
 
@@ -57,18 +53,12 @@ def statistics_rows(statistics: dict) -> list[tuple[str, str]]:
       label entropy of a client: 0.00 to 1.00 bits, mean 0.50
       largest client: 80.0 % of the training samples
     """
-    train, entropy = statistics["train"], statistics["entropy"]
     share = format_percent(statistics["largest_share"], 1)
+    sizes = "{min} to {max}, median {median:g}".format(**statistics["train"])
+    entropy = "{min:.2f} to {max:.2f} bits, mean {mean:.2f}"
     return [
         ("clients", str(statistics["number"])),
-        (
-            "training samples of a client",
-            f"{train['min']} to {train['max']}, median {train['median']:g}",
-        ),
-        (
-            "label entropy of a client",
-            f"{entropy['min']:.2f} to {entropy['max']:.2f} bits,"
-            f" mean {entropy['mean']:.2f}",
-        ),
+        ("training samples of a client", sizes),
+        ("label entropy of a client", entropy.format(**statistics["entropy"])),
         ("largest client", f"{share} of the training samples"),
     ]

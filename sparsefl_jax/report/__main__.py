@@ -75,7 +75,7 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     groups = report.read_groups(names)
     runs = [run for group in groups for run in group.runs]
     comparison = compare(groups, budgets=budgets, unlike=arguments.unlike)
-    written = []
+    written, folders = [], [run.path for run in runs]
     try:
         for run in runs:
             written += [*report.plot_run(run.path), report.write_page(run.path)]
@@ -83,7 +83,9 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
             first = Path(names[0])
             folder = out or (first if len(names) == 1 else first.parent / "comparison")
             written += report.write_comparison_page(comparison, folder)
-        print(f"wrote {len(written)} files: {_folders(written)}", file=sys.stderr)
+            folders.append(folder)
+        places = ", ".join(dict.fromkeys(map(str, folders)))
+        print(f"wrote {len(written)} files: {places}", file=sys.stderr)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EROFS):
             raise
@@ -108,18 +110,6 @@ def _budget(text: str) -> tuple[str, list[float]]:
         raise ValueError(
             f"--budget={text}, expected a cost and numbers, such as gbit=0.1,0.4"
         ) from None
-
-
-def _folders(paths: Sequence[Path]) -> str:
-    """Returns the folders of files; plots and figures count as their run's.
-
-    Example:
-      >>> _folders([Path("a/plots/x.png"), Path("a/report.html"), Path("b/c.csv")])
-      'a, b'
-    """
-    drawn = ("plots", "figures")
-    folders = (p.parents[p.parent.name in drawn] for p in paths)
-    return ", ".join(dict.fromkeys(map(str, folders)))
 
 
 if __name__ == "__main__":

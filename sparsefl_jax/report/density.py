@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, format_percent
-from sparsefl_jax.report.lines import finite, short
-from sparsefl_jax.report.load import Run
+from sparsefl_jax.report.lines import short
+from sparsefl_jax.report.load import Run, by_round, column, finite
 from sparsefl_jax.report.masks import read_masks
 
 _SECTIONS = ("algorithm", "first_stage")
@@ -54,7 +54,7 @@ def density_rows(run: Run) -> list[list[str]]:
       if anything was.
     """
     by_layer = (run.train[-1].get("layer_density") if run.train else None) or {}
-    kept = read_masks(run.path)
+    kept = read_masks(run)
     sizes = dict(zip(kept.names, kept.sizes, strict=True)) if kept else {}
     (globs,) = prunable(run).values() or [[]]
     chosen = [name for name in by_layer if selected(name, globs)]
@@ -80,17 +80,36 @@ def density_rows(run: Run) -> list[list[str]]:
         if "layer_density" in model:
             mean = model["layer_density"]
             rows.append([f"mean over the layers of {name}", None, "", mean])
-    texts = [
-        [
-            name,
-            MISSING if count is None else f"{count:,}",
-            format_percent(asks) if finite(asks) else asks or "",
-            format_percent(value if finite(value) else None),
-        ]
-        for name, count, asks, value in rows
-    ]
-    texts = [["over", "entries", "asked for", "reached"], *texts] if texts else []
+    texts = [["over", "entries", "asked for", "reached"]] if rows else []
+    for name, count, asks, value in rows:
+        asks = format_percent(asks) if finite(asks) else asks or ""
+        count = MISSING if count is None else f"{count:,}"
+        texts.append([name, count, asks, format_percent(value)])
     return texts if wanted else [[*row[:2], row[-1]] for row in texts]
+
+
+def changes(run: Run) -> dict[int, float] | None:
+    """Returns the mismatch of every round that changed the deployed mask.
+
+    Rounds are counted over all stages. Returns None if the records hold no mismatch. Of
+    a mask that hardly changes a sentence says more than a flat plot.
+
+    Example:
+      >>> from pathlib import Path
+      >>> train = [dict(stage=1, round=r, mismatch=float(r == 2)) for r in (1, 2, 3)]
+      >>> changes(Run(Path("a"), train, [], [0, 10], {}, {}, None))
+      {12: 1.0}
+    """
+    mismatch = column(by_round(run, run.train), "mismatch")
+    return mismatch[mismatch > 0].to_dict() if len(mismatch) else None
+
+
+def constant(run: Run) -> bool | None:
+    """Tells whether every layer has one density throughout; None if unknown."""
+    table = by_round(run, run.train)
+    if not len(column(table, "density")):
+        return None
+    return bool((table.filter(regex="^(layer_)?density").nunique() <= 1).all())
 
 
 def server_model(run: Run) -> str:

@@ -68,14 +68,15 @@ def label_powers(axis: Any) -> None:
 
 
 def name_lines(ax: Any) -> None:
-    """Writes the label of every line beside its end, where none covers another.
+    """Writes the label of every line that has one beside its end, none over another.
 
     Call it last, as it takes the limits of the axes as they are. A figure that is too
     low for all names grows.
     """
     from matplotlib.colors import to_rgb
 
-    lines = [line for line in ax.lines if line.get_label()[0] != "_"]
+    # This is how matplotlib labels lines that have no name.
+    lines = [line for line in ax.lines if not line.get_label().startswith("_child")]
     if not lines:
         return
     ends = {line: tuple(line.get_xydata()[-1]) for line in lines}

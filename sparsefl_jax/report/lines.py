@@ -5,14 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparsefl_jax.report.figure import (
-    FAINT,
-    INK,
-    label_powers,
-    name_lines,
-    whole_numbers,
-)
-from sparsefl_jax.report.load import Record, Run, stage_name
+from sparsefl_jax.report import figure
+from sparsefl_jax.report.load import Record, Run, by_round, column, stage_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,52 +16,18 @@ _MAX_JOINED = 4  # names of layers in one label
 _DEPTHS = ("#3b7dd8", "#8a6fd1", "#c2609b", "#d97a3a", "#a8921e")
 
 
-def finite(value: Any) -> bool:
-    """Tells whether a value is a number that is neither NaN nor infinite.
-
-    Example:
-      >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")
-      (True, False, False, False)
-    """
-    number = isinstance(value, int | float | np.integer | np.floating)
-    # A larger one may overflow in a sum.
-    return number and not isinstance(value, bool) and bool(abs(value) <= 1e300)
-
-
-def by_round(run: Run, records: Sequence[Record]) -> "pd.DataFrame":
-    """Returns the numbers of records by round, counted over all stages.
-
-    Args:
-      run: the run of the records.
-      records: records with `stage` and `round`.
-
-    Returns:
-      A row for each record; fields within fields have dotted names. What is not finite
-      is NaN.
-    """
-    import pandas as pd
-
-    table = pd.json_normalize(list(records)).select_dtypes("number")
-    table.index = [run.rounds_until(r["stage"], r["round"]) for r in records]
-    return table.where(np.isfinite(table))
-
-
-def column(table: "pd.DataFrame", name: str) -> Any:
-    """Returns the known values of a column, a Series; none if there is no such column.
-
-    Example:
-      >>> import pandas as pd
-      >>> table = pd.DataFrame({"loss": [2.0, np.nan]}, index=[5, 10])
-      >>> column(table, "loss").to_dict(), len(column(table, "gain"))
-      ({5: 2.0}, 0)
-    """
-    return table.reindex(columns=[name])[name].dropna()
-
-
 def draw_line(
     ax: Any, values: "pd.Series", label: str, color: Any, width: float = 1.7
 ) -> None:
-    """Draws a line with a label over the index, or nothing if there are no points."""
+    """Draws a line over the index, or nothing if there are no points.
+
+    Args:
+      ax: matplotlib axes.
+      values: by round.
+      label: the line's name; '' for a line without one.
+      color: as matplotlib takes it.
+      width: in points.
+    """
     if len(values):
         # Few points get markers; a single point has no line at all.
         marker = "o" if len(values) <= 25 else None
@@ -89,20 +49,17 @@ def draw_layers(
       by_layer: the key of the values `{layer: share}`.
     """
     table = 100 * by_round(run, records)
-    draw_line(ax, column(table, total), "all layers", INK, 3.2)
-    head = f"{by_layer}."
-    lines = {
-        short(name.removeprefix(head)): column(table, name)
-        for name in table
-        if name.startswith(head)
-    }
-    groups = coinciding(lines, within=0.01)
-    looks = layer_looks(groups)
-    for (label, color), values in zip(looks, groups.values(), strict=True):
-        draw_line(ax, values, label, color, 1.3)
+    draw_line(ax, column(table, total), "all layers", figure.INK, 3.2)
+    draw_depths(ax, coinciding(of_layers(table, f"{by_layer}."), within=0.01))
     _scale_shares(ax)
     count_rounds(ax, run)
-    name_lines(ax)
+    figure.name_lines(ax)
+
+
+def of_layers(table: "pd.DataFrame", head: str) -> "dict[str, pd.Series]":
+    """Returns the columns whose names begin with a head, by their layers' names."""
+    names = [name for name in table if name.startswith(head)]
+    return {short(name.removeprefix(head)): column(table, name) for name in names}
 
 
 def coinciding(lines: "dict[str, pd.Series]", within: float) -> "dict[str, pd.Series]":
@@ -178,34 +135,31 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
-def layer_looks(names: Sequence[str] | dict) -> list[tuple[str, Any]]:
-    """Returns the label and the colour of each layer's line, by depth.
+def draw_depths(ax: Any, lines: "dict[str, pd.Series]") -> None:
+    """Draws the lines of layers, by their names, coloured by depth.
 
-    Of many layers the first, the last and some between are named; the labels of others
-    begin with an underscore.
+    Of many layers the first, the last and some between are named.
     """
     from matplotlib.colors import LinearSegmentedColormap
 
     depths = LinearSegmentedColormap.from_list("depth", _DEPTHS)
-    colors = depths(np.linspace(0.0, 1.0, max(len(names), 2)))
-    named = spread(len(names), _MAX_LAYERS)
-    return [
-        (name if i in named else f"_{name}", color)
-        for i, (name, color) in enumerate(zip(names, colors, strict=False))
-    ]
+    colors = depths(np.linspace(0.0, 1.0, max(len(lines), 2)))
+    named = spread(len(lines), _MAX_LAYERS)
+    for i, (name, values) in enumerate(lines.items()):
+        draw_line(ax, values, name if i in named else "", colors[i], 1.3)
 
 
 def count_rounds(ax: Any, run: Run) -> None:
     """Makes an x axis of rounds from 0, and marks where each later stage begins."""
     mark_stages(ax, run, [start + 0.5 for start in run.starts])
-    whole_numbers(ax.xaxis)
+    figure.whole_numbers(ax.xaxis)
     ax.set_xlim(left=0)
 
 
 def mark_stages(ax: Any, run: Run, positions: Sequence[float]) -> None:
     """Draws dashed lines with names where the stages after the first begin."""
     for i, position in enumerate(positions[1:], start=1):
-        ax.axvline(position, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+        ax.axvline(position, color=figure.FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
         ax.annotate(
             stage_name(run, i),
             (position, 1.0),
@@ -214,7 +168,7 @@ def mark_stages(ax: Any, run: Run, positions: Sequence[float]) -> None:
             textcoords="offset points",
             va="top",
             fontsize=8.5,
-            color=FAINT,
+            color=figure.FAINT,
         )
 
 
@@ -226,6 +180,6 @@ def _scale_shares(ax) -> None:
     low, high = min(map(np.min, values)), max(map(np.max, values))
     if low > 0 and high > 20 * low:
         ax.set_yscale("log")
-        label_powers(ax.yaxis)
+        figure.label_powers(ax.yaxis)
     else:
         ax.set_ylim(bottom=0)

@@ -15,21 +15,20 @@ seed_*/        with several seeds, the folder of each run; beside them are `conf
                and a `summary.json` with means
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from sparsefl_jax.core.validate import blaming, one_line
 from sparsefl_jax.report.schema import Config, Eval, Summary, Train
-from sparsefl_jax.system.files import (
-    check_name,
-    read_array,
-    read_optional,
-    read_text,
-)
+from sparsefl_jax.system import files
 from sparsefl_jax.system.log_lines import SCHEMA
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Record = dict[str, Any]
 
@@ -49,9 +48,9 @@ class Run(NamedTuple):
     config: dict[str, Any]  # {} if the file is absent
     partition: np.ndarray | None  # [N, classes] int
 
-    def rounds_until(self, stage: int, round: int) -> int:
-        """Returns the completed rounds of all stages up to a round of a stage."""
-        return self.starts[stage] + round
+    def done(self, record: Record) -> int:
+        """Returns the completed rounds of all stages at a record."""
+        return self.starts[record["stage"]] + record["round"]
 
 
 def read_run(run_dir: str | Path) -> Run:
@@ -76,7 +75,7 @@ def read_run(run_dir: str | Path) -> Run:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     path = Path(run_dir)
-    check_name("run_dir", path)
+    files.check_name("run_dir", path)
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
     records = read_records(path / "metrics.jsonl")
@@ -94,8 +93,8 @@ def read_run(run_dir: str | Path) -> Run:
         evals=[r for r in ordered if r["phase"] == "eval"],
         starts=[sum(lengths[:stage]) for stage in stages],
         summary={k: v for k, v in read_summary(path).items() if v is not None},
-        config=read_optional(path / "config.json", Config),
-        partition=read_array(partition, "iu", 2) if partition.exists() else None,
+        config=files.read_optional(path / "config.json", Config),
+        partition=files.read_array(partition, "iu", 2) if partition.exists() else None,
     )
 
 
@@ -128,7 +127,7 @@ def run_folders(run_dir: str | Path) -> list[Path]:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
     path = Path(run_dir)
-    check_name("run_dir", path)
+    files.check_name("run_dir", path)
     if (path / "metrics.jsonl").is_file():
         return [path]
     seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]
@@ -146,10 +145,9 @@ def read_records(path: Path) -> list[Record]:
       ValueError: a line other than the last is damaged, or the file has another schema.
     """
     records = read_lines(path)
-    named = bool(records) and "schema" in records[0]
-    if named and (schema := records.pop(0)["schema"]) != SCHEMA:
+    if records and (schema := records.pop(0).get("schema")) != SCHEMA:
         raise ValueError(f"{path}: schema={schema!r}, expected {SCHEMA}.")
-    for number, record in enumerate(records, 1 + named):
+    for number, record in enumerate(records, 2):
         with blaming(f"{path}, line {number}"):
             msgspec.convert(record, Train | Eval)
             if record["stage"] > len(records):
@@ -163,7 +161,7 @@ def read_lines(path: Path) -> list[Record]:
     Raises:
       ValueError: the file cannot be read, or another line is not a JSON object.
     """
-    lines = read_text(path).splitlines()
+    lines = files.read_text(path).splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -180,4 +178,46 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     Raises:
       ValueError: the file is damaged.
     """
-    return read_optional(Path(run_dir) / "summary.json", Summary)
+    return files.read_optional(Path(run_dir) / "summary.json", Summary)
+
+
+def finite(value: Any) -> bool:
+    """Tells whether a value is a number that is neither NaN nor infinite.
+
+    Example:
+      >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")
+      (True, False, False, False)
+    """
+    number = isinstance(value, int | float | np.integer | np.floating)
+    # A larger one may overflow in a sum.
+    return number and not isinstance(value, bool) and bool(abs(value) <= 1e300)
+
+
+def by_round(run: Run, records: Sequence[Record]) -> "pd.DataFrame":
+    """Returns the numbers of records by round, counted over all stages.
+
+    Args:
+      run: the run of the records.
+      records: records with `stage` and `round`.
+
+    Returns:
+      A row for each record; fields within fields have dotted names. What is not finite
+      is NaN.
+    """
+    import pandas as pd
+
+    table = pd.json_normalize(list(records)).select_dtypes("number")
+    table.index = [run.done(record) for record in records]
+    return table.where(np.isfinite(table))
+
+
+def column(table: "pd.DataFrame", name: str) -> Any:
+    """Returns the known values of a column, a Series; none if there is no such column.
+
+    Example:
+      >>> import pandas as pd
+      >>> table = pd.DataFrame({"loss": [2.0, np.nan]}, index=[5, 10])
+      >>> column(table, "loss").to_dict(), len(column(table, "gain"))
+      ({5: 2.0}, 0)
+    """
+    return table.reindex(columns=[name])[name].dropna()

@@ -1,10 +1,13 @@
-"""Reads the masks that a run kept, and compares them.
+"""Reads the masks and the filters that a run kept, and compares them.
 
 `layers.json`                      {"names": [L], "sizes": [L]}: the layers, in order
 `server_{stage}_{round:06d}.npy`   uint8 [ceil(sum(sizes) / 8)]: `np.packbits` of the
                                    deployed mask, its layers flat and in that order
 `clients_{stage}_{round:06d}.npy`  uint8 [K, ceil(sum(sizes) / 8)]: the masks that the
                                    cohort of that round sent, in the order of the draw
+`filters.json`                     as `layers.json`, with the filters of each layer
+`filters_{stage}_{round:06d}.npy`  uint8 [N or 1, ceil(sum(sizes) / 8)]: a row for every
+                                   client's own model, or one for the server's
 
 The mismatch is Definition 1 of Babakniya et al., "Revisiting Sparsity Hunting in
 Federated Learning" (FLASH), TMLR 2023, as in `sparsity.masks.jaccard_mismatch`. Masks
@@ -19,10 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.schema import Layers
 from sparsefl_jax.system.files import open_array, read_json
 
 _NAME = re.compile(r"([a-z]+)_(\d{1,9})_(\d{1,9})\.npy")
+_AXES = {"layers": {"server": 1, "clients": 2}, "filters": {"filters": 2}}
 _PIECE = 1 << 18  # bits of each mask that are compared at a time
 
 
@@ -31,6 +36,7 @@ class Snapshot(NamedTuple):
 
     stage: int
     round: int
+    done: int  # rounds of all stages
     packed: np.ndarray  # uint8 [bytes] of the server, [K, bytes] of clients; on disk
 
 
@@ -51,66 +57,50 @@ class Kept(NamedTuple):
         return dict(zip(self.names, parts, strict=True))
 
 
-def read_masks(run_dir: str | Path) -> Kept | None:
+def read_masks(run: Run, layers: str = "layers") -> Kept | None:
     """Opens the masks that a run kept, without reading them.
 
     Args:
-      run_dir: the folder of a run.
+      run: the records. Masks ahead of them, which a stopped run may have left, do not
+        count.
+      layers: the file in its folder `masks` that names the layers: "layers" for masks
+        of weights, "filters" for filters.
 
     Returns:
-      The masks, or None if the run has no `masks/layers.json`.
+      The masks in order, or None if the run has no such file.
 
     Raises:
       ValueError: a file is damaged, or its size does not fit the layers.
 
     Example:
-      >>> read_masks("no/such/run") is None
+      >>> read_masks(Run(Path("no/such/run"), [], [], [0], {}, {}, None)) is None
       True
     """
-    return open_snapshots(run_dir, "layers.json", {"server": 1, "clients": 2})
-
-
-def open_snapshots(
-    run_dir: str | Path, layers: str, kinds: dict[str, int]
-) -> Kept | None:
-    """Opens snapshots of packed bits.
-
-    Args:
-      run_dir: the folder of a run.
-      layers: the JSON file in its folder `masks` that names the layers.
-      kinds: the number of axes by kind of snapshot, the beginning of its files' names.
-
-    Returns:
-      The layers, and the snapshots of these kinds in order; None if there is no file of
-      layers.
-
-    Raises:
-      ValueError: a file is damaged, or its size does not fit the layers.
-    """
-    folder = Path(run_dir) / "masks"
-    if not (folder / layers).exists():
+    folder = run.path / "masks"
+    if not (file := folder / f"{layers}.json").exists():
         return None
-    content = read_json(folder / layers, Layers)
+    content, axes = read_json(file, Layers), _AXES[layers]
     names, sizes = content["names"], content["sizes"]
     if len(names) != len(sizes) or not names:
         raise ValueError(
-            f"{folder / layers} holds {len(names)} names and {len(sizes)} sizes, "
+            f"{file} holds {len(names)} names and {len(sizes)} sizes, "
             "expected equally many, and at least one"
         )
     width = math.ceil(sum(sizes) / 8)
-    found = {kind: [] for kind in kinds}
-    for path, kind, stage, round in snapshot_files(folder):
-        if kind in kinds:
+    found = {kind: [] for kind in axes}
+    for path, kind, stage, round in sorted(snapshot_files(folder), key=lambda s: s[1:]):
+        if kind in axes:
             packed = open_array(path)
-            fits = packed.ndim == kinds[kind] and packed.shape[-1] == width
+            fits = packed.ndim == axes[kind] and packed.shape[-1] == width
             if not (fits and len(packed) and packed.dtype == np.uint8):
                 raise ValueError(
                     f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
                     f" {width} bytes a mask."
                 )
-            found[kind].append(Snapshot(stage, round, packed))
-    ordered = {kind: sorted(found[kind], key=lambda s: s[:2]) for kind in kinds}
-    return Kept(names, sizes, **ordered)
+            if stage < len(run.starts):
+                done = run.starts[stage] + round
+                found[kind].append(Snapshot(stage, round, done, packed))
+    return Kept(names, sizes, **found)
 
 
 def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:
@@ -126,6 +116,18 @@ def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:
         match = _NAME.fullmatch(path.name)
         if match and path.is_file():
             yield path, match[1], int(match[2]), int(match[3])
+
+
+def same_masks(packed: Sequence[np.ndarray]) -> bool:
+    """Tells whether packed masks are all equal."""
+    return all(np.array_equal(packed[0], other) for other in packed[1:])
+
+
+def same_client_masks(run: Run) -> bool:
+    """Tells whether in every observed round all clients sent the same mask."""
+    kept = read_masks(run)
+    several = [s.packed for s in kept.clients if len(s.packed) > 1] if kept else []
+    return bool(several) and all(map(same_masks, several))
 
 
 def pairwise_mismatch(

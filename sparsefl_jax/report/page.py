@@ -5,34 +5,10 @@ from pathlib import Path
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
 from sparsefl_jax.data import partition_statistics, statistics_rows
-from sparsefl_jax.report.charge import assumptions, charge_rows, packet_rows
-from sparsefl_jax.report.comparison.costs import total
-from sparsefl_jax.report.comparison.evaluations import (
-    accuracy,
-    best_eval,
-    chosen_by,
-    final_evals,
-    last_eval,
-)
-from sparsefl_jax.report.density import asked, density_rows, prunable, server_model
+from sparsefl_jax.report import charge, density, masks, table, tiers
+from sparsefl_jax.report.comparison import costs, evaluations
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.report.render import data_uri, render
-from sparsefl_jax.report.table import (
-    BITS,
-    FLOPS,
-    WHOSE,
-    accuracy_rows,
-    duration,
-    heading,
-    made_with,
-    stage_rows,
-)
-from sparsefl_jax.report.tiers import tier_rows, totals, unheard
-from sparsefl_jax.report.unchanged import (
-    changes,
-    constant_density,
-    same_client_masks,
-)
 from sparsefl_jax.system.files import write_text
 
 
@@ -57,49 +33,41 @@ def write_page(run_dir: str | Path) -> Path:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     run = read_run(run_dir)
-    name, head = run.path.resolve().name, heading(run.summary)
-    split, best = run.partition, best_eval(run)  # older runs lack a partition
+    name, head = run.path.resolve().name, table.heading(run.summary)
+    split, best = run.partition, evaluations.best_eval(run)
     page = render(
         "run.html",
+        run=run,
         title=head or name,
         name=name,
         heading=head.replace(", ", " · "),
-        running=not run.summary,
-        lost=run.summary.get("lost", ()),
-        config=run.config,
         key=_key_facts(run),
         plots={
             path.stem: data_uri("image/svg+xml", path.read_bytes())
             for path in (run.path / "plots").glob("*.svg")
         },
-        evals=final_evals(run),
-        whose=WHOSE,
-        best=best and (accuracy(best), run.rounds_until(best["stage"], best["round"])),
-        chosen_by=chosen_by(run),
+        evals=evaluations.final_evals(run),
+        whose=table.WHOSE,
+        best=best and (evaluations.accuracy(best), run.done(best)),
+        chosen_by=evaluations.chosen_by(run),
         # Densities are in a table of their own.
-        accuracy=[row[:-1] for row in accuracy_rows(run.summary)],
-        asked=asked(run),
-        prunable=prunable(run),
-        layers=run.train and run.train[-1].get("layer_density"),
-        server_model=server_model(run),
-        densities=density_rows(run),
-        same_density=run.train[-1]["density"] if constant_density(run) else None,
-        changes=changes(run),
-        same_client_masks=same_client_masks(run),
-        guarantee=run.summary.get("guarantee", {}).get("statement", ""),
-        deadline=run.config.get("deadline") if run.config.get("system") else None,
-        unheard=unheard(run.train),
-        tiers=tier_rows(totals(run.train, final_evals(run))),
+        accuracy=[row[:-1] for row in table.accuracy_rows(run.summary)],
+        asked=density.asked(run),
+        prunable=density.prunable(run),
+        server_model=density.server_model(run),
+        densities=density.density_rows(run),
+        same_density=run.train[-1]["density"] if density.constant(run) else None,
+        changes=density.changes(run),
+        same_client_masks=masks.same_client_masks(run),
+        unheard=tiers.unheard(run.train),
+        tiers=tiers.tier_rows(tiers.totals(run.train, evaluations.final_evals(run))),
         partition=[] if split is None else statistics_rows(partition_statistics(split)),
         stages=_stage_rows(run),
-        assumed=assumptions(run),
-        charged=charge_rows(run),
-        packets=packet_rows(run),
-        fields=[
-            (field, MISSING if value is None else value)
-            for field, value in flatten(run.config).items()
-        ],
-        made_with=[made_with(run.summary)] if made_with(run.summary) else [],
+        assumed=charge.assumptions(run),
+        charged=charge.charge_rows(run),
+        packets=charge.packet_rows(run),
+        fields=flatten(run.config).items(),
+        made_with=[table.made_with(run.summary)],
     )
     path = run.path / "report.html"
     write_text(path, page)
@@ -109,22 +77,22 @@ def write_page(run_dir: str | Path) -> Path:
 def _key_facts(run: Run) -> list[tuple[str, str]]:
     """Returns the main results with their names."""
     stages = run.summary.get("stages", [])
-    last, best = last_eval(run), best_eval(run)
-    when = f", round {run.rounds_until(best['stage'], best['round'])}" if best else ""
+    last, best = evaluations.last_eval(run), evaluations.best_eval(run)
+    when = f", round {run.done(best)}" if best else ""
     model = next(iter(last["models"].values()), {})
     gbit = max((r["gbit_cumulative"] for r in run.train), default=None)
     flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
-    clients, hours = last.get("client_accuracy", {}), total(run, "hours")
+    clients, hours = last.get("client_accuracy", {}), costs.total(run, "hours")
     found = {
-        "accuracy, last round": format_percent(accuracy(last)),
-        f"best{when}": format_percent(best and accuracy(best)),
+        "accuracy, last round": format_percent(evaluations.accuracy(last)),
+        f"best{when}": format_percent(best and evaluations.accuracy(best)),
         "clients, p10": format_percent(clients.get("p10")),
         "clients, median": format_percent(clients.get("median")),
         "density, all parameters": format_percent(model.get("density")),
         "traffic, both ways": format_si(None if gbit is None else 1e9 * gbit, "bit"),
         "FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
         "virtual time": format_seconds(None if hours is None else 3600 * hours),
-        "time": duration({"seconds": run.summary.get("seconds")}),
+        "time": table.duration({"seconds": run.summary.get("seconds")}),
     }
     return [(name, value) for name, value in found.items() if value != MISSING]
 
@@ -132,8 +100,8 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
 def _stage_rows(run: Run) -> list[list[str]]:
     """Returns the traffic and training FLOPs of the stages, by their rounds."""
     stages = run.summary.get("stages", [])
-    columns = BITS | {f"FLOPs, {kind}": column for kind, column in FLOPS.items()}
-    rows, done = stage_rows(stages, "stage", columns), 0
+    flops = {f"FLOPs, {kind}": column for kind, column in table.FLOPS.items()}
+    rows, done = table.stage_rows(stages, "stage", table.BITS | flops), 0
     for stage, row in zip(stages, rows[1:], strict=False):
         first, done = done + 1, done + stage["rounds"]
         row[1] = f"{first} to {done}" if done > first else str(done)

@@ -6,36 +6,21 @@ not finite are left out. Matplotlib is imported only when drawing.
 """
 
 import itertools
+import re
 from pathlib import Path
 
-from sparsefl_jax.report.comparison.costs import axis
+from sparsefl_jax.report import density, lines, maps
+from sparsefl_jax.report.comparison import costs, figures
 from sparsefl_jax.report.comparison.evaluations import accuracy, best_eval, last_eval
-from sparsefl_jax.report.comparison.figures import scale_costs
-from sparsefl_jax.report.figure import COLORS, FAINT, INK, axes, name_lines
-from sparsefl_jax.report.filters import (
-    plot_filters,
-    threshold_layers,
-    thresholds_by_round,
-)
-from sparsefl_jax.report.lines import (
-    by_round,
-    coinciding,
-    column,
-    count_rounds,
-    draw_layers,
-    draw_line,
-    mark_stages,
-)
-from sparsefl_jax.report.load import Record, Run, read_run
-from sparsefl_jax.report.mismatch import plot_masks
+from sparsefl_jax.report.figure import COLORS, FAINT, INK, axes, canvas, name_lines
+from sparsefl_jax.report.load import Record, Run, by_round, column, read_run
 from sparsefl_jax.report.partition import partition_by_client
-from sparsefl_jax.report.unchanged import changes, constant_density
 
 
 def plot_run(run_dir: str | Path) -> list[Path]:
     """Draws every plot that the run has data for into its folder `plots`.
 
-    A plot that would show nothing but a constant is left out, see `unchanged.py`.
+    A plot that would show nothing but a constant is left out, see `density.changes`.
 
     Args:
       run_dir: the folder of a run, see `read_run`.
@@ -52,19 +37,16 @@ def plot_run(run_dir: str | Path) -> list[Path]:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     run = read_run(run_dir)
-    has_loss = any(
-        name == "loss" or name.startswith("models.") and name.endswith(".loss")
-        for records in (run.train, run.evals)
-        for name in by_round(run, records)
-    )
+    logged = [*by_round(run, run.train), *by_round(run, run.evals)]
+    has_loss = any(re.fullmatch(r"loss|models\..*\.loss", name) for name in logged)
     plots = {
         accuracy_by_round: bool(run.evals),
         loss_by_round: has_loss,
         accuracy_by_gbit: bool(run.evals),
         size_by_round: _headline(run, "parameters").nunique() > 1,
-        density_by_round: constant_density(run) is False,
-        mismatch_by_round: len(changes(run) or ()) > 1,
-        thresholds_by_round: bool(threshold_layers(run)),
+        density_by_round: density.constant(run) is False,
+        mismatch_by_round: len(density.changes(run) or ()) > 1,
+        thresholds_by_round: any("server.threshold_mean/" in n for n in logged),
         partition_by_client: run.partition is not None,
     }
     folder = run.path / "plots"
@@ -74,7 +56,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         if has_data:
             paths.append(folder / f"{plot.__name__}.svg")
             plot(run, paths[-1])
-    return paths + plot_masks(run, folder) + plot_filters(run, folder)
+    return paths + maps.plot_masks(run, folder) + maps.plot_filters(run, folder)
 
 
 def accuracy_by_round(run: Run, path: Path) -> None:
@@ -88,15 +70,17 @@ def accuracy_by_round(run: Run, path: Path) -> None:
     """
     train, evals = (100 * by_round(run, r) for r in (run.train, run.evals))
     with axes(path, "round", "accuracy [%]") as ax:
-        draw_line(ax, column(train, "train_accuracy"), "training, local", FAINT, 1.0)
-        draw_line(ax, column(evals, "val_accuracy"), "validation", COLORS[2], 1.2)
+        lines.draw_line(
+            ax, column(train, "train_accuracy"), "training, local", FAINT, 1.0
+        )
+        lines.draw_line(ax, column(evals, "val_accuracy"), "validation", COLORS[2], 1.2)
         for name in ("median", "p10"):
             values = column(evals, f"client_accuracy.{name}")
-            draw_line(ax, values, f"clients, {name}", COLORS[5], 1.0)
+            lines.draw_line(ax, values, f"clients, {name}", COLORS[5], 1.0)
         _draw_models(ax, run, evals, "accuracy")
         if (best := best_eval(run)) is not None:
-            _mark_best(ax, run.rounds_until(best["stage"], best["round"]), best)
-        count_rounds(ax, run)
+            _mark_best(ax, run.done(best), best)
+        lines.count_rounds(ax, run)
         name_lines(ax)
 
 
@@ -109,9 +93,9 @@ def loss_by_round(run: Run, path: Path) -> None:
     """
     train, evals = (by_round(run, records) for records in (run.train, run.evals))
     with axes(path, "round", "loss [nats a sample]") as ax:
-        draw_line(ax, column(train, "loss"), "training, local", FAINT, 1.2)
+        lines.draw_line(ax, column(train, "loss"), "training, local", FAINT, 1.2)
         _draw_models(ax, run, evals, "loss", suffix=" (test)")
-        count_rounds(ax, run)
+        lines.count_rounds(ax, run)
         name_lines(ax)
 
 
@@ -124,7 +108,9 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
     """
     with axes(path, "", "") as ax:
         evals = by_round(run, run.evals)
-        scale = scale_costs(ax, [evals["gbit_cumulative"].max()], axis("gbit"))
+        scale = figures.scale_costs(
+            ax, [evals["gbit_cumulative"].max()], costs.axis("gbit")
+        )
         evals.index = scale * evals["gbit_cumulative"]
         _draw_models(ax, run, 100 * evals, "accuracy")
         if (best := best_eval(run)) is not None:
@@ -133,7 +119,7 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
             max((r["gbit_cumulative"] for r in run.train if r["stage"] < i), default=0)
             for i in range(len(run.starts))
         ]
-        mark_stages(ax, run, [scale * end for end in ends])
+        lines.mark_stages(ax, run, [scale * end for end in ends])
         ax.set_xlim(left=0)
         name_lines(ax)
 
@@ -150,16 +136,16 @@ def size_by_round(run: Run, path: Path) -> None:
     from matplotlib.ticker import EngFormatter
 
     with axes(path, "round", "accuracy [%]") as ax:
-        draw_line(ax, 100 * _headline(run, "accuracy"), "accuracy", COLORS[0])
+        lines.draw_line(ax, 100 * _headline(run, "accuracy"), "accuracy", COLORS[0])
         ax.yaxis.label.set_color(COLORS[0])
         right = ax.twinx()
         right.set_ylabel("parameters alive", color=COLORS[1])
         right.grid(visible=False)
         right.spines["right"].set_visible(True)
         right.yaxis.set_major_formatter(EngFormatter())
-        draw_line(right, _headline(run, "parameters"), "parameters", COLORS[1])
+        lines.draw_line(right, _headline(run, "parameters"), "parameters", COLORS[1])
         right.set_ylim(bottom=0)
-        count_rounds(ax, run)
+        lines.count_rounds(ax, run)
 
 
 def density_by_round(run: Run, path: Path) -> None:
@@ -170,7 +156,7 @@ def density_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with axes(path, "round", "weights alive [%]") as ax:
-        draw_layers(ax, run, run.train, "density", "layer_density")
+        lines.draw_layers(ax, run, run.train, "density", "layer_density")
 
 
 def mismatch_by_round(run: Run, path: Path) -> None:
@@ -181,23 +167,45 @@ def mismatch_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with axes(path, "round", "mismatch with the previous round [%]") as ax:
-        draw_layers(ax, run, run.train, "mismatch", "layer_mismatch")
+        lines.draw_layers(ax, run, run.train, "mismatch", "layer_mismatch")
+
+
+def thresholds_by_round(run: Run, path: Path) -> None:
+    """Draws the mean and the largest threshold of every layer's filters.
+
+    This is Fig. 3 of Kim et al. (SpaFL), NeurIPS 2024.
+
+    Args:
+      run: the records, with the server's `threshold_mean/LAYER` and
+        `threshold_max/LAYER`.
+      path: the file to write.
+    """
+    table = by_round(run, run.train)
+    with canvas(path, (4.9, 4.6)) as figure:
+        pair = figure.subplots(2, 1, sharex=True)
+        for ax, kind in zip(pair, ("mean", "max"), strict=True):
+            found = lines.of_layers(table, f"server.threshold_{kind}/")
+            lines.draw_depths(ax, found)
+            lines.count_rounds(ax, run)
+            name_lines(ax)
+        pair[0].set(ylabel="mean threshold")
+        pair[1].set(xlabel="round", ylabel="largest threshold")
 
 
 def _draw_models(ax, run: Run, evals, field: str, suffix: str = "") -> None:
     """Draws a field of every deployed model; models with one line share it."""
     names = dict.fromkeys(name for r in run.evals for name in r["models"])
-    lines = {name: column(evals, f"models.{name}.{field}") for name in names}
-    groups = coinciding(lines, within=1e-3)
+    found = {name: column(evals, f"models.{name}.{field}") for name in names}
+    groups = lines.coinciding(found, within=1e-3)
     colors = itertools.cycle(COLORS[:2] + COLORS[3:])  # the third is validation's
     for (label, values), color in zip(groups.items(), colors, strict=False):
-        draw_line(ax, values, label + suffix, color)
+        lines.draw_line(ax, values, label + suffix, color)
 
 
 def _mark_best(ax, x: float, best: Record) -> None:
     """Draws a ring around the best evaluation."""
     y = 100 * (accuracy(best) or 0.0)  # the best is finite
-    ax.plot(x, y, "o", ms=9, mfc="none", mec=INK, zorder=4, label="_best")
+    ax.plot(x, y, "o", ms=9, mfc="none", mec=INK, zorder=4)
 
 
 def _headline(run: Run, field: str):

@@ -70,9 +70,7 @@ class Stage(Struct, kw_only=True):
 
     name: str
     rounds: Number
-    chunk: Value = None
     compile_seconds: Value = None
-    memory: dict[str, Number] | None = None
     bits_up: Number
     bits_down: Number
     bits_values: Number

@@ -78,30 +78,26 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     """
     stages = summary.get("stages") or []
     took = format_seconds(3600 * summary.get("hours", 0.0))
-    footer = [
-        f"time  {duration(summary)}" if "seconds" in summary else "",
-        f"clock {took} of virtual time on the clients' devices"
-        if "hours" in summary
-        else "",
-        f"      rounds in which no uplink came in time: {summary['unheard']:g}"
-        if summary.get("unheard")
-        else "",
-        f"peak  {memory(summary)}" if memory(summary) else "",
-        f"with  {made_with(summary)}" if made_with(summary) else "",
-    ]
+    late = f"rounds in which no uplink came in time: {summary.get('unheard') or 0:g}"
+    facts = {
+        "time": "seconds" in summary and duration(summary),
+        "clock": "hours" in summary and f"{took} of virtual time on clients' devices",
+        "": summary.get("unheard") and late,
+        "peak": memory(summary),
+        "with": made_with(summary),
+    }
     tables = (
         accuracy_rows(summary),
         stage_rows(stages, "communication", BITS),
         stage_rows(stages, "training FLOPs", FLOPS),
         tier_rows(summary.get("tiers") or {}),
-        memory_rows(stages),
     )
     accuracy, *costs = (align(rows) if len(rows) > 1 else [] for rows in tables)
     blocks = [
         [heading(summary)] if heading(summary) else [],
         accuracy + accuracy_notes(summary),
         *costs,
-        list(filter(None, footer)),
+        [f"{name:6}{text}" for name, text in facts.items() if text],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -180,31 +176,13 @@ def stage_rows(
     return rows if len(stages) > 1 else rows[:-1]
 
 
-def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns a head and the bytes by stage and part, where they are known."""
-    known = [stage for stage in stages if stage.get("memory")]
-    names = list(dict.fromkeys(name for stage in known for name in stage["memory"]))
-    rows = [["memory", "chunk", *names]]
-    for stage in known:
-        parts = [format_si(stage["memory"].get(name), "B") for name in names]
-        rows.append([stage["name"], format_si(stage["chunk"]), *parts])
-    return rows
-
-
 def memory(summary: Mapping[str, Any]) -> str:
     """Returns the peak memory in one line, estimated and, if possible, measured."""
     sizes = summary.get("memory") or {}
-    texts = {
-        "process": "of host memory",
-        "devices": "on the devices",
-        "estimated": "estimated",
-    }
-    parts = [
-        f"{format_si(sizes[k], 'B')} {text}"
-        for k, text in texts.items()
-        if sizes.get(k)
-    ]
-    return ", ".join(parts)
+    words = {"process": "of host memory", "devices": "on the devices"}
+    words["estimated"] = "estimated"
+    known = {word: sizes[name] for name, word in words.items() if sizes.get(name)}
+    return ", ".join(f"{format_si(size, 'B')} {word}" for word, size in known.items())
 
 
 def duration(summary: Mapping[str, Any]) -> str:

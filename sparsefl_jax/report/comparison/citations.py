@@ -55,14 +55,11 @@ def entries() -> list[Paper]:
 
 
 def _paper(key: str, entry: str) -> Paper:
-    def field(name: str) -> str:
-        (value,) = re.findall(rf"^ *{name} *= \{{(.*)\}},$", entry, re.M)
-        return value
-
-    authors = [_plain(name.split(",")[0]) for name in field("author").split(" and ")]
+    found = dict(re.findall(r"^ *(\w+) *= \{(.*)\},$", entry, re.M))
+    authors = [_plain(name.split(",")[0]) for name in found["author"].split(" and ")]
     author = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
-    methods = field("keywords").split(", ")
-    return Paper(key, entry, methods, author, _plain(field("title")), field("year"))
+    methods, title = found["keywords"].split(", "), _plain(found["title"])
+    return Paper(key, entry, methods, author, title, found["year"])
 
 
 def _plain(text: str) -> str:

@@ -1,5 +1,9 @@
-"""Finds what runs cost: every cumulative column of their records is an axis of cost."""
+"""Finds what runs cost, and compares their accuracies at equal cost.
 
+Every cumulative column of their records is an axis of cost.
+"""
+
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -7,8 +11,7 @@ import numpy as np
 
 from sparsefl_jax.core.formats import MISSING, format_si
 from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
-from sparsefl_jax.report.lines import by_round, column, finite
-from sparsefl_jax.report.load import Run
+from sparsefl_jax.report.load import Run, by_round, column, finite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +35,8 @@ _WORDS = {
     "hours": ("virtual time", "h", 1.0),
     "rounds": ("rounds", "", 1.0),
 }
+SLACK = 1e-9  # relative, because sums of costs round
+_ROUND = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 
 class Axis(NamedTuple):
@@ -116,8 +121,7 @@ def progress(run: Run) -> "pd.DataFrame":
         "accuracy": list(map(accuracy, final)),
         **{f"client_{n}": [of.get(n) for of in clients] for n in ("p10", "median")},
     }
-    rounds = [run.rounds_until(record["stage"], record["round"]) for record in final]
-    reached = pd.DataFrame(reached, index=rounds, dtype=float)
+    reached = pd.DataFrame(reached, index=map(run.done, final), dtype=float)
     return found.join(reached.where(np.isfinite(reached)))
 
 
@@ -159,3 +163,109 @@ def curve(table: "pd.DataFrame", name: str) -> Curve:
         return Curve(np.zeros(0), np.zeros(0))
     points = table[[name, "accuracy"]].dropna().drop_duplicates(name, keep="last")
     return Curve(*points.to_numpy().T)
+
+
+def accuracy_at(curve: Curve, budget: float) -> float | None:
+    """Interpolates a run's accuracy linearly between its evaluations.
+
+    Args:
+      curve: of the run.
+      budget: a cost, in units of the curve's.
+
+    Returns:
+      The accuracy; None before the first evaluation and beyond the last one, because
+      nothing is extrapolated.
+
+    Example:
+      >>> curve = Curve(np.array([1.0, 3.0]), np.array([0.5, 0.7]))
+      >>> accuracy_at(curve, 2.5), accuracy_at(curve, 4), accuracy_at(curve, 0.5)
+      (0.65, None, None)
+    """
+    if not len(curve.cost):
+        return None
+    slack = SLACK * abs(budget)
+    if not curve.cost[0] - slack <= budget <= curve.cost[-1] + slack:
+        return None
+    return float(np.interp(budget, *curve))
+
+
+def mean_accuracy(curve: Curve, budget: float) -> float | None:
+    """Returns the area under the accuracy over [0, budget], divided by the budget.
+
+    The accuracy is linear between evaluations and rises linearly from 0 at no cost to
+    the first evaluation, so that a costly first stage counts against a method.
+
+    Args:
+      curve: of a run.
+      budget: the cost at which the area ends, the same for all runs.
+
+    Returns:
+      A share; None if the run ended before the budget.
+
+    Example:
+      >>> curve = Curve(np.array([1.0, 2.0]), np.array([0.4, 0.8]))
+      >>> mean_accuracy(curve, 2.0)  # (0.4 / 2 + 0.6) / 2
+      0.4
+    """
+    if budget <= 0 or not len(curve.cost) or curve.cost[-1] < budget * (1 - SLACK):
+        return None
+    origin = [0.0] if curve.cost[0] > 0 else []
+    cost, accuracy = (np.concatenate([origin, values]) for values in curve)
+    x = np.append(cost[cost < budget], budget)
+    return float(np.trapezoid(np.interp(x, cost, accuracy), x) / budget)
+
+
+def default_budgets(ends: Sequence[float], whole: bool = False) -> list[float]:
+    """Returns half the smallest cost, the smallest, the median and the largest one.
+
+    Args:
+      ends: what each run has cost at its last evaluation; zeros do not count.
+      whole: whether budgets are whole numbers, such as rounds.
+
+    Returns:
+      Up to four budgets, rounded down and increasing; none if no run costs anything.
+
+    Example:
+      >>> default_budgets([0.43, 0.43, 0.9, 2.0, 0.0])
+      [0.2, 0.4, 0.6, 2.0]
+      >>> default_budgets([7, 7], whole=True)
+      [3, 6]
+    """
+    positive = [end for end in ends if end > 0]
+    if not positive:
+        return []
+    low, middle, high = min(positive), float(np.median(positive)), max(positive)
+    budgets = [_rounded(low) / 2, *map(_rounded, (low, middle, high))]
+    budgets = [float(f"{budget:.3g}") for budget in budgets]
+    if whole:
+        budgets = [int(budget) for budget in budgets if budget >= 1]
+    return sorted(set(budgets))
+
+
+def _rounded(cost: float) -> float:
+    """Rounds a cost down to one of the digits of `_ROUND`."""
+    cost *= 1 + SLACK
+    scale = 10.0 ** math.floor(math.log10(cost))
+    return max(d for d in _ROUND if d <= cost / scale or d == 1.0) * scale
+
+
+def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Tells which points no other one dominates.
+
+    A point is dominated by another that costs no more and is at least as accurate, and
+    better in one of the two. Equal points are both on the front.
+
+    Args:
+      points: cost and accuracy.
+
+    Returns:
+      One truth value a point.
+
+    Example:
+      >>> on_front([(1.0, 0.5), (2.0, 0.7), (2.0, 0.6), (3.0, 0.7)])
+      [True, True, False, False]
+    """
+    return [
+        not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)
+        for x, y in points
+    ]

@@ -106,26 +106,17 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     density = columns.pop("density", [None] * len(groups))
     labels = [_joined(*pair) for pair in zip(labels, density, strict=True)]
     for words in columns.values():
-        for twin in _twins(labels):
-            if len({words[i] for i in twin}) > 1:
-                for i in twin:
-                    labels[i] = _joined(labels[i], words[i])
+        labels = _told_apart(labels, words)
     labels = [group.label or label for group, label in zip(groups, labels, strict=True)]
-    for twin in _twins(labels):
-        for i in twin:
-            labels[i] = f"{labels[i]}, {groups[i].name}"
-    return labels
+    return _told_apart(labels, [group.name for group in groups])
 
 
 def _methods(groups: Sequence[Group]) -> list[str]:
     """Returns the names of methods, with first stages where these differ."""
     whole = [method_of(group.runs[0]) for group in groups]
     names = [name.rpartition(" + ")[2] for name in whole]
-    for twin in _twins(names):
-        if len({whole[i] for i in twin}) > 1:
-            for i in twin:
-                names[i] = whole[i]
-    return names
+    several = _ambiguous(names, whole)
+    return [w if n in several else n for n, w in zip(names, whole, strict=True)]
 
 
 def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:
@@ -188,12 +179,17 @@ def _joined(label: str, words: str | None) -> str:
     return f"{label}, {words}" if words else label
 
 
-def _twins(labels: Sequence[str]) -> list[list[int]]:
-    """Returns the places of labels that are the same."""
-    places = collections.defaultdict(list)
-    for i, label in enumerate(labels):
-        places[label].append(i)
-    return [twin for twin in places.values() if len(twin) > 1]
+def _told_apart(labels: list[str], words: Sequence[str | None]) -> list[str]:
+    """Adds words to labels that are the same, where the words differ."""
+    several = _ambiguous(labels, words)
+    pairs = zip(labels, words, strict=True)
+    return [_joined(x, w) if x in several else x for x, w in pairs]
+
+
+def _ambiguous(labels: Sequence[str], words: Sequence[str | None]) -> set[str]:
+    """Returns the labels that stand beside several words."""
+    counts = collections.Counter(x for x, _ in {*zip(labels, words, strict=True)})
+    return {label for label, count in counts.items() if count > 1}
 
 
 def _text(value: Any) -> str:

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from sparsefl_jax.report.lines import finite
-from sparsefl_jax.report.load import Record, Run
+from sparsefl_jax.report.load import Record, Run, finite
 
 
 def final_evals(run: Run) -> list[Record]:
@@ -30,8 +29,10 @@ def last_eval(run: Run) -> Record:
     return (final_evals(run) or [{"models": {}}])[-1]
 
 
-def accuracy(record: Record, model: str | None = None) -> float | None:
-    """Returns the accuracy of a deployed model, or the headline; None if not finite."""
+def accuracy(record: Record | None, model: str | None = None) -> float | None:
+    """Returns the accuracy of a deployed model, or the headline; None if unknown."""
+    if record is None:
+        return None
     if model is not None:
         value = record["models"].get(model, {}).get("accuracy")
     elif (value := record.get("accuracy")) is None:

@@ -1,29 +1,58 @@
-"""Draws a comparison: curves over each cost, fronts, and the spread over clients."""
+"""Draws a comparison: curves over each cost, fronts, and the spread over clients.
+
+A method has a colour. Its variants, such as densities, differ in the line style. All
+lines differ in the marker, so that they can be told apart without colours.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.core.formats import format_si
+from sparsefl_jax.report import figure
 from sparsefl_jax.report.comparison import costs
 from sparsefl_jax.report.comparison.costs import Axis
-from sparsefl_jax.report.comparison.equal_cost import on_front
-from sparsefl_jax.report.comparison.line_styles import looks
+from sparsefl_jax.report.comparison.groups import Group, method_of
 from sparsefl_jax.report.comparison.measures import Comparison, Entry
-from sparsefl_jax.report.figure import (
-    FAINT,
-    canvas,
-    label_powers,
-    name_lines,
-    whole_numbers,
-)
-from sparsefl_jax.report.lines import finite
+from sparsefl_jax.report.figure import COLORS, FAINT
 
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*")
+_DASHES = ((5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 2), (3, 1, 1, 1, 1, 1))
+_STYLES = ("-", *((0, dashes) for dashes in _DASHES))
 _SIZE = (5.8, 3.6)  # inches
 _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
 _ALIKE = 1.02  # costs that differ less are the same
+
+
+class Look(NamedTuple):
+    """The style of a group's line and points, as matplotlib takes it."""
+
+    color: str
+    linestyle: Any
+    marker: str
+
+
+def looks(groups: Sequence[Group]) -> list[Look]:
+    """Returns the look of each group.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from sparsefl_jax.report.load import Run
+      >>> runs = [Run(Path("a"), [], [], [0], {"method": m}, {}, None) for m in "aba"]
+      >>> a, b, c = looks([Group("", [run]) for run in runs])
+      >>> a.color == c.color != b.color, a.linestyle == b.linestyle != c.linestyle
+      (True, True)
+    """
+    colors, variants, found = {}, {}, []
+    for i, group in enumerate(groups):
+        method = method_of(group.runs[0])
+        color = COLORS[colors.setdefault(method, len(colors)) % len(COLORS)]
+        variants[color] = variants.get(color, -1) + 1
+        style = _STYLES[variants[color] % len(_STYLES)]
+        found.append(Look(color, style, MARKERS[i % len(MARKERS)]))
+    return found
 
 
 def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
@@ -40,23 +69,21 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
     Returns:
       The SVG files by name.
     """
-    drawn = {}
+    drawn, paths = {}, {}
     if not any(run.evals for entry in comparison.entries for run in entry.group.runs):
-        return drawn
+        return paths
     for axis in comparison.axes:
-        name = f"accuracy_by_{axis.name}"
-        drawn[name] = _curves(comparison, axis, "accuracy")
-        drawn[f"front_{axis.name}"] = _cost_front(comparison, axis)
-    drawn["front_density"] = _density_front(comparison)
+        drawn[f"accuracy_by_{axis.name}"] = _curves(comparison, axis, "accuracy")
+        drawn[f"front_{axis.name}"] = _front(comparison, axis)
+    drawn["front_density"] = _front(comparison, None)
     for name in ("median", "p10"):
         by_round = _curves(comparison, costs.axis("rounds"), f"client_{name}")
         drawn[f"clients_{name}"] = by_round
-    paths = {}
     for name, plot in drawn.items():
         if plot is not None:
             paths[name] = folder / f"{name}.svg"
-            with canvas(paths[name], _SIZE) as figure:
-                plot(figure.subplots())
+            with figure.canvas(paths[name], _SIZE) as canvas:
+                plot(canvas.subplots())
     return paths
 
 
@@ -102,92 +129,75 @@ def _curves(comparison: Comparison, axis: Axis, value: str) -> Callable | None:
         if ax.get_xscale() == "linear":
             ax.set_xlim(left=0)
         else:
-            label_powers(ax.xaxis)
+            figure.label_powers(ax.xaxis)
         if axis.name == "rounds":
-            whole_numbers(ax.xaxis)
-        name_lines(ax)
+            figure.whole_numbers(ax.xaxis)
+        figure.name_lines(ax)
 
     return plot
 
 
-def _cost_front(comparison: Comparison, axis: Axis) -> Callable | None:
-    """Returns what draws the last accuracy against a cost, if costs differ."""
-    found = comparison.lines
-    points = [
-        (line, 0, cost, share)
-        for line, cost, share in zip(
-            found.index,
-            found[axis.name, "mean"],
-            found["accuracy", "mean"],
-            strict=True,
-        )
-        if finite(cost) and finite(share)
-    ]
-    ends = [cost for _, _, cost, _ in points]
-    if _all_alike(ends):
-        return None
-    return lambda ax: _front(ax, comparison, points, scale_costs(ax, ends, axis))
+def _front(comparison: Comparison, axis: Axis | None) -> Callable | None:
+    """Returns what draws the last accuracy against a cost, if costs differ.
 
-
-def _density_front(comparison: Comparison) -> Callable | None:
-    """Returns what draws the accuracy of all models against their density.
-
-    There is nothing to draw if all densities are the same.
+    Without an axis it is the accuracy of all models against their density.
     """
-    points = model_points(comparison)
-    densities = [density for _, _, density, _ in points]
-    if _all_alike(densities):
+    found = points(comparison, axis.name if axis else "density", headlines=bool(axis))
+    ends = [x for _, _, x, _ in found]
+    if not ends or max(ends) < _ALIKE * min(ends) or not max(ends):
         return None
 
     def plot(ax) -> None:
-        ax.set(xlabel="density of the deployed model [%]", ylabel="accuracy [%]")
-        if min(densities) > 0 and max(densities) > _LOG_FROM * min(densities):
-            ax.set_xscale("log")
-        _front(ax, comparison, points, 100.0)
+        scale = 100.0
+        if axis is not None:
+            scale = scale_costs(ax, ends, axis)
+        else:
+            ax.set(xlabel="density of the deployed model [%]", ylabel="accuracy [%]")
+            if min(ends) > 0 and max(ends) > _LOG_FROM * min(ends):
+                ax.set_xscale("log")
+        kept = costs.on_front([(x, y) for _, _, x, y in found])
+        best = [
+            (scale * x, 100 * y)
+            for (_, _, x, y), best in zip(found, kept, strict=True)
+            if best
+        ]
+        ax.plot(*zip(*sorted(best), strict=True), color=FAINT, lw=1, zorder=1)
+        styles = looks([entry.group for entry in comparison.entries])
+        for (line, rank, x, y), best in zip(found, kept, strict=True):
+            color = styles[line].color if best else FAINT
+            ax.plot(
+                scale * x,
+                100 * y,
+                label="" if rank else _name(comparison.entries[line]),
+                marker=styles[line].marker,
+                color=color,
+                markerfacecolor=color if best else "none",
+                markersize=5 if rank else 7.5,
+                linestyle="none",
+            )
+        if ax.get_xscale() == "log":
+            figure.label_powers(ax.xaxis)
+        figure.name_lines(ax)
 
     return plot
 
 
-def model_points(comparison: Comparison) -> list[tuple[int, int, float, float]]:
-    """Returns line, rank, density and last accuracy of each deployed model."""
-    found = comparison.models
-    shares = zip(found["density", "mean"], found["accuracy", "mean"], strict=True)
+def points(
+    comparison: Comparison, x: str, headlines: bool
+) -> list[tuple[int, int, float, float]]:
+    """Returns line, rank, a quantity and the last accuracy of each deployed model.
+
+    Args:
+      comparison: as `compare` made it.
+      x: the quantity, a column of `models`.
+      headlines: whether only headline models count.
+    """
+    found = comparison.models[[(x, "mean"), ("accuracy", "mean")]].dropna()
     return [
-        (line, rank, density, share)
-        for (line, rank, _), (density, share) in zip(found.index, shares, strict=True)
-        if finite(density) and finite(share)
+        (line, rank, *pair)
+        for (line, rank, _), pair in zip(found.index, found.to_numpy(), strict=True)
+        if not (headlines and rank)
     ]
-
-
-def _front(ax, comparison: Comparison, points: Sequence, scale: float) -> None:
-    """Draws points, and a line through those that no other one dominates."""
-    kept = on_front([(x, y) for _, _, x, y in points])
-    styles = looks([entry.group for entry in comparison.entries])
-    best = [
-        (scale * x, 100 * y)
-        for (_, _, x, y), best in zip(points, kept, strict=True)
-        if best
-    ]
-    ax.plot(*zip(*sorted(best), strict=True), color=FAINT, lw=1, zorder=1)
-    for (line, rank, x, y), best in zip(points, kept, strict=True):
-        color = styles[line].color if best else FAINT
-        ax.plot(
-            scale * x,
-            100 * y,
-            label=_name(comparison.entries[line]) if rank == 0 else "_",
-            marker=styles[line].marker,
-            color=color,
-            markerfacecolor=color if best else "none",
-            markersize=5 if rank else 7.5,
-            linestyle="none",
-        )
-    if ax.get_xscale() == "log":
-        label_powers(ax.xaxis)
-    name_lines(ax)
-
-
-def _all_alike(values: Sequence[float]) -> bool:
-    return not values or max(values) < _ALIKE * min(values) or not max(values)
 
 
 def _name(entry: Entry) -> str:

@@ -5,23 +5,18 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.evaluations import seed_of
 from sparsefl_jax.report.comparison.groups import Group, made_in_python
 from sparsefl_jax.report.load import Run
 
-_SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
-_ROWS = ("train", "val", "test")
+SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
+ROWS, _DEVICES = ("train", "val", "test"), ("system",)
 # Fields that decide for runs without checksums or without a seed in common.
 _DATA_FIELDS = ("dataset", "num_classes", "scramble")
 _PARTITION_FIELDS = (
-    "num_clients",
-    "partition",
-    "partition_seed",
-    "test_split",
-    "val_fraction",
+    *("num_clients", "partition", "partition_seed"),
+    *("test_split", "val_fraction"),
 )
 _DEVICE_FIELDS = ("system", "deadline", "num_clients")
 
@@ -30,8 +25,8 @@ def unlike(groups: Sequence[Group]) -> list[str]:
     """Names in what each group is unlike the first: data, partition, devices, metric.
 
     Partitions may differ from seed to seed, so runs of the same seed are compared, by
-    the checksums in their summaries and by their samples of each class and client.
-    Runs without a seed in common are compared by their configurations.
+    the checksums in their summaries. Runs without a seed in common, and those that have
+    not ended, are compared by their configurations.
 
     Args:
       groups: as `read_groups` returned them.
@@ -63,7 +58,7 @@ def apart(group: Group) -> str:
     That is the data, unless a split moves samples from seed to seed, the commit, and
     one's own code. Runs that have not ended say nothing of it.
     """
-    config, kept = group.runs[0].config, _SAMPLES
+    config, kept = group.runs[0].config, SAMPLES
     shifted = (config.get("partition") or {}).get("feature_shift")
     if made_in_python(group.runs[0]) or shifted or config.get("test_split") == "within":
         kept = ()
@@ -82,18 +77,15 @@ def metric(group: Group) -> str:
     return ", ".join(sorted({metric or MISSING for metric in last})) or MISSING
 
 
-def data_fingerprint(run: Run) -> str:
-    """Returns eight hexadecimal digits of a run's samples; "-" if not recorded."""
-    sums = run.summary.get("data", {})
-    return _digest([sums[name] for name in _SAMPLES if name in sums])
+def fingerprint(run: Run, names: Sequence[str]) -> str:
+    """Returns eight hexadecimal digits of a run's data; "-" if not recorded.
 
-
-def partition_fingerprint(run: Run) -> str:
-    """Returns eight hexadecimal digits of a run's partition; "-" if not recorded."""
-    sums = run.summary.get("data", {})
-    rows = [sums[name] for name in _ROWS if name in sums]
-    counts = [] if run.partition is None else run.partition.tolist()
-    return _digest(rows or counts)
+    Args:
+      run: the records.
+      names: of the checksums in its summary, `SAMPLES` or `ROWS`.
+    """
+    sums = [s for n in names if (s := run.summary.get("data", {}).get(n)) is not None]
+    return f"{zlib.crc32(json.dumps(sums).encode()):08x}" if sums else MISSING
 
 
 def _differences(one: Group, other: Group) -> list[str]:
@@ -101,39 +93,27 @@ def _differences(one: Group, other: Group) -> list[str]:
     same_seed = [(ones[s], run) for run in other.runs if (s := seed_of(run)) in ones]
     pairs = same_seed or [(one.runs[0], other.runs[0])]
     alike = {
-        "data": all(_same_data(*pair) for pair in pairs),
-        "partition": all(_same_partition(*pair) for pair in pairs),
-        "table of devices": all(_same_devices(*pair) for pair in same_seed),
+        "data": all(_same(*pair, SAMPLES, _DATA_FIELDS) for pair in pairs),
+        "partition": all(_same(*pair, ROWS, _PARTITION_FIELDS) for pair in pairs),
+        # A study may compare devices, so those of another name are no reason.
+        "table of devices": all(
+            not _same_fields(*pair, _DEVICE_FIELDS) or _same(*pair, _DEVICES, ())
+            for pair in same_seed
+        ),
         "metric": len({metric(one), metric(other)} - {MISSING}) < 2,
     }
     return [name for name, same in alike.items() if not same]
 
 
-def _same_data(one: Run, other: Run) -> bool:
-    same = _same_sums(one, other, _SAMPLES)
-    same_name = _same_fields(one, other, _DATA_FIELDS)
-    # Without a common seed some splits move samples, so checksums prove no difference.
-    return same_name if same is None or seed_of(one) != seed_of(other) else same
+def _same(one: Run, other: Run, sums: Sequence[str], fields: Sequence[str]) -> bool:
+    """Compares checksums of runs of one seed where both have them, else fields.
 
-
-def _same_partition(one: Run, other: Run) -> bool:
-    counted = one.partition is not None and other.partition is not None
-    same = _same_sums(one, other, _ROWS)
-    if seed_of(one) != seed_of(other) or (same is None and not counted):
-        return _same_fields(one, other, _PARTITION_FIELDS)
-    return np.array_equal(one.partition, other.partition) if same is None else same
-
-
-def _same_devices(one: Run, other: Run) -> bool:
-    # A study may compare devices, so those of another name are no reason.
-    another_name = not _same_fields(one, other, _DEVICE_FIELDS)
-    return another_name or _same_sums(one, other, ("system",)) is not False
-
-
-def _same_sums(one: Run, other: Run, names: Sequence[str]) -> bool | None:
-    """Compares checksums; None if a summary lacks them."""
-    sums = [[run.summary.get("data", {}).get(n) for n in names] for run in (one, other)]
-    return None if None in (*sums[0], *sums[1]) else sums[0] == sums[1]
+    Without a common seed some splits move samples, so checksums prove no difference.
+    """
+    known = [[run.summary.get("data", {}).get(n) for n in sums] for run in (one, other)]
+    if seed_of(one) != seed_of(other) or None in (*known[0], *known[1]):
+        return _same_fields(one, other, fields)
+    return known[0] == known[1]
 
 
 def _same_fields(one: Run, other: Run, names: Sequence[str]) -> bool:
@@ -149,9 +129,3 @@ def _same_fields(one: Run, other: Run, names: Sequence[str]) -> bool:
         names = [n for n in names if n in ("num_clients", "val_fraction")]
         names = [n for n in names if n in one.config and n in other.config]
     return all(value(one, name) == value(other, name) for name in names)
-
-
-def _digest(values: Sequence) -> str:
-    if not values:
-        return MISSING
-    return f"{zlib.crc32(json.dumps(list(values)).encode()):08x}"

@@ -1,4 +1,4 @@
-"""Measures groups of runs by accuracy, costs and accuracy at equal cost."""
+"""Measures groups of runs: means over seeds with 95 % intervals of Student's t."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,21 +10,14 @@ from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.report.comparison import costs, evaluations, likeness
 from sparsefl_jax.report.comparison.costs import Axis, Curve
 from sparsefl_jax.report.comparison.differences import make_labels
-from sparsefl_jax.report.comparison.equal_cost import (
-    SLACK,
-    accuracy_at,
-    default_budgets,
-    mean_accuracy,
-)
-from sparsefl_jax.report.comparison.evaluations import last_eval, seed_of
+from sparsefl_jax.report.comparison.evaluations import accuracy, last_eval
 from sparsefl_jax.report.comparison.groups import Group
-from sparsefl_jax.report.comparison.intervals import over_seeds
-from sparsefl_jax.report.lines import column
-from sparsefl_jax.report.load import Run
+from sparsefl_jax.report.load import column
 
 if TYPE_CHECKING:
     import pandas as pd
 
+LEVEL = 0.95  # of intervals
 MARK = "†"  # of a group that is unlike the first one
 _INDEX = ["line", "rank", "model", "seed"]
 _COLUMNS = ("rounds", "accuracy", "best", "density", "client_p10", "client_median")
@@ -72,6 +65,13 @@ class Comparison(NamedTuple):
         budget = self.common[axis.name]
         return "" if budget is None else f"area_{axis.name}_{budget:g}"
 
+    def titles(self, axis: Axis) -> dict[str, str]:
+        """Returns the columns at equal cost of an axis, with their titles."""
+        found = {name: f"at {axis.budget(b)}" for b, name in self.at(axis).items()}
+        if name := self.area(axis):
+            found[name] = f"mean up to {axis.budget(self.common[axis.name])}"
+        return found
+
     @property
     def lines(self) -> "pd.DataFrame":
         """The rows of `models` of the headline models, by line."""
@@ -86,6 +86,34 @@ class Comparison(NamedTuple):
         for name in values.columns[values.columns.str.match("accuracy_at_|area_")]:
             found.loc[lines[name, "mean"].isna(), name] = np.nan
         return found
+
+
+def over_seeds(values: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
+    """Returns `mean`, `std`, `ci95` and `count` of each column.
+
+    Args:
+      values: a row for each seed; NaN where a seed has no value.
+      by: the levels of its index that seeds share.
+
+    Returns:
+      A row for each group of seeds. Columns have the levels quantity and statistic;
+      `ci95` is half the width of the interval.
+
+    Example:
+      >>> import pandas as pd
+      >>> index = pd.MultiIndex.from_product([["a"], [0, 1]], names=["line", "seed"])
+      >>> found = over_seeds(pd.DataFrame({"x": [1.0, 3.0]}, index), ["line"])
+      >>> found["x"].round(3).to_dict("records")
+      [{'mean': 2.0, 'std': 1.414, 'ci95': 12.706, 'count': 2}]
+    """
+    import pandas as pd
+    from scipy.special import stdtrit
+
+    groups = values.groupby(level=by, sort=False)
+    count, std = groups.count(), groups.std()
+    half = stdtrit(count - 1, (1 + LEVEL) / 2) * std / np.sqrt(count)
+    found = {"mean": groups.mean(), "std": std, "ci95": half, "count": count}
+    return pd.concat(found, axis=1).swaplevel(axis=1)
 
 
 def _headlines(table: "pd.DataFrame") -> Any:
@@ -133,9 +161,9 @@ def compare(
         ends = _ends(entries, axis)
         chosen[axis.name] = sorted(
             (budgets or {}).get(axis.name)
-            or default_budgets(ends, whole=axis.name == "rounds")
+            or costs.default_budgets(ends, whole=axis.name == "rounds")
         )
-        limit = min(ends, default=0.0) * (1 + SLACK)
+        limit = min(ends, default=0.0) * (1 + costs.SLACK)
         reached = [budget for budget in chosen[axis.name] if budget <= limit]
         common[axis.name] = max(reached, default=None)
     return _measured(Comparison(entries, axes, chosen, common))
@@ -151,21 +179,22 @@ def _measured(comparison: Comparison) -> Comparison:
         for axis in comparison.axes:
             curves = entry.curves(axis)
             for budget, name in comparison.at(axis).items():
-                at[name] = [accuracy_at(curve, budget) for curve in curves]
+                at[name] = [costs.accuracy_at(curve, budget) for curve in curves]
                 if None in at[name]:
                     notes[line, name] = _why_none(entry, curves, axis, budget)
             if name := comparison.area(axis):
                 budget = comparison.common[axis.name]
-                at[name] = [mean_accuracy(curve, budget) for curve in curves]
+                at[name] = [costs.mean_accuracy(curve, budget) for curve in curves]
         at_cost = list(at)
         for rank, model in enumerate(models(entry) or [MISSING]):
             for i, run in enumerate(entry.group.runs):
                 spent = entry.progress[i]
-                row = dict(line=line, rank=rank, model=model, seed=seed_of(run))
-                row |= {
-                    "accuracy": last_accuracy(run, model),
-                    "best": best_accuracy(run, model),
-                    "density": density(run, model),
+                row = {
+                    **{"line": line, "rank": rank, "model": model},
+                    "seed": evaluations.seed_of(run),
+                    "accuracy": accuracy(last_eval(run), model),
+                    "best": accuracy(evaluations.best_eval(run, model), model),
+                    "density": last_eval(run)["models"].get(model, {}).get("density"),
                     "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
                     **{a.name: column(spent, a.name).max() for a in comparison.axes},
                 }
@@ -202,23 +231,6 @@ def models(entry: Entry) -> list[str]:
     """Returns the models that a group's runs deploy last, the headline first."""
     last = [last_eval(run)["models"] for run in entry.group.runs]
     return list(dict.fromkeys(name for deployed in last for name in deployed))
-
-
-def last_accuracy(run: Run, model: str | None = None) -> float | None:
-    """Returns a model's accuracy in the last evaluation; by default the headline."""
-    return evaluations.accuracy(last_eval(run), model)
-
-
-def best_accuracy(run: Run, model: str | None = None) -> float | None:
-    """Returns the accuracy of the best round, see `best_eval`."""
-    best = evaluations.best_eval(run, model)
-    return evaluations.accuracy(best, model) if best else None
-
-
-def density(run: Run, model: str | None = None) -> float | None:
-    """Returns the density of a model that was deployed last; by default the first."""
-    models = last_eval(run)["models"]
-    return models.get(model or next(iter(models), ""), {}).get("density")
 
 
 def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:

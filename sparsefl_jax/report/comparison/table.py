@@ -6,15 +6,12 @@ from typing import Any
 from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.report.charge import assumptions
 from sparsefl_jax.report.comparison.differences import differing
-from sparsefl_jax.report.comparison.evaluations import (
-    chosen_by,
-    seed_of,
-    unfinished,
-)
+from sparsefl_jax.report.comparison.evaluations import chosen_by, seed_of, unfinished
 from sparsefl_jax.report.comparison.groups import Group, method_of
 from sparsefl_jax.report.comparison.likeness import metric
 from sparsefl_jax.report.comparison.measures import Comparison, Entry, compare
-from sparsefl_jax.report.lines import finite, shortened
+from sparsefl_jax.report.lines import shortened
+from sparsefl_jax.report.load import finite
 
 _HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
 _FIRST = ["run", "method", "model", "n", "seeds", "rounds"]
@@ -93,7 +90,7 @@ def comparison_csv(
 
     Half the widths of 95 % intervals are `*_ci95`. `accuracy_at_gbit_0.4` is the
     headline accuracy at that budget, empty with `*_note` if a run did not reach it, and
-    `area_gbit_0.4` the mean accuracy up to it, see `equal_cost`. Fields of the
+    `area_gbit_0.4` the mean accuracy up to it, see `costs`. Fields of the
     configuration that differ between groups have columns of their dotted names;
     `density` is what was reached, and `config.density` what was asked for.
 
@@ -112,7 +109,11 @@ def comparison_csv(
 
     comparison = comparison or compare(groups)
     fields, rows = differing(groups), []
-    for (line, rank, model), found in comparison.models.iterrows():
+    shown = [(n, s) for n in comparison.seeds for s in ("mean", "std", "ci95")]
+    numbers = comparison.models[shown]
+    numbers.columns = [n if s == "mean" else f"{n}_{s}" for n, s in shown]
+    at = [name for axis in comparison.axes for name in comparison.at(axis).values()]
+    for (line, rank, model), found in numbers.iterrows():
         entry = comparison.entries[line]
         runs = entry.group.runs
         row = {
@@ -122,12 +123,8 @@ def comparison_csv(
             "n": len(runs),
             "seeds": " ".join(str(seed_of(run)) for run in runs),
         }
-        for column in comparison.seeds:
-            for end, statistic in {"": "mean", "_std": "std", "_ci95": "ci95"}.items():
-                row[column + end] = found[column, statistic]
-            if column.startswith("accuracy_at"):
-                note = comparison.notes.get((line, column))
-                row[f"{column}_note"] = None if rank else note
+        row |= found.to_dict()
+        row |= {f"{n}_note": comparison.notes.get((line, n)) for n in at if not rank}
         row |= {
             "assumed": " ".join(assumed_by(entry)),
             "label": entry.label,
@@ -161,9 +158,8 @@ def latex_table(comparison: Comparison) -> str:
     entries, lines = comparison.entries, comparison.lines
     titles = {"accuracy": "last [%]", "best": "best [%]", "density": "density [%]"}
     for axis in comparison.axes[:1]:
-        budget = comparison.common[axis.name]
-        if budget is not None:
-            titles[comparison.at(axis)[budget]] = f"at {axis.budget(budget)} [%]"
+        if name := comparison.at(axis).get(comparison.common[axis.name]):
+            titles[name] = f"{comparison.titles(axis)[name]} [%]"
     columns = {
         "": [entry.label for entry in entries],
         "seeds": [len(entry.group.runs) for entry in entries],
