@@ -52,7 +52,7 @@ def test_covered_mean_is_the_quotient_of_sums(seed):
     share = weight[:, None, None] * mask
     den = share.sum(0)
     expected = np.where(den > 0, (share * values).sum(0) / np.maximum(den, 1), 0)
-    found = means.covered_mean(total, 0.0)["w"]
+    found = means.covered_mean(total)["w"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     old = {"w": jnp.full((4, 2), 5.0)}
     kept = np.asarray(means.covered_mean(total, old)["w"])
@@ -64,7 +64,7 @@ def test_what_lies_outside_a_mask_does_not_count():
     tree, mask = {"w": jnp.array([jnp.nan, 2.0])}, {"w": jnp.array([False, True])}
     summand = means.covered_sum(tree, mask, jnp.float32(2))
     assert summand["sum"]["w"].tolist() == [0.0, 4.0]
-    assert means.covered_mean(summand, 0.0)["w"].tolist() == [0.0, 2.0]
+    assert means.covered_mean(summand)["w"].tolist() == [0.0, 2.0]
 
 
 def test_full_masks_give_the_weighted_mean():
@@ -74,6 +74,6 @@ def test_full_masks_give_the_weighted_mean():
     covered = add_up(jax.vmap(means.covered_sum)(trees, masks, weight))
     plain = add_up(jax.vmap(means.weighted_sum)(trees, weight))
     np.testing.assert_array_equal(
-        means.covered_mean(covered, 0.0)["w"],
+        means.covered_mean(covered)["w"],
         means.weighted_mean(plain, {"w": jnp.zeros(2)})["w"],
     )

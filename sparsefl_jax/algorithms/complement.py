@@ -92,7 +92,7 @@ def complement(
         old, first = server.model, round == 0
         # Round 0 replaces the model; later rounds add to it.
         base = jax.tree.map(lambda w: jnp.where(first, 0.0, w), old.params)
-        mean, stats = means.weighted_mean(total, (old.params, old.stats))
+        mean, stats = means.weighted_mean(total)
         ratio = jnp.where(first, 1.0, aggregation_ratio)
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.fedavg import deploy, fit, mean_update, server_step
+from sparsefl_jax.algorithms.fedavg import deploy, fit, server_step
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Context, EmptyState, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of, whole
@@ -194,8 +194,8 @@ def compressed(
 
     def aggregate(key, round, server, total):
         combine_key, seed_key, step_key = jax.random.split(key, 3)
-        delta, stats = mean_update(server, total)
-        estimate = server.estimate
+        mean, estimate = means.weighted_mean(total), server.estimate
+        delta = mean["delta"]
         if feedback == "ef21":  # static branch
             estimate = delta = _estimate(server, total, clients)
         delta = coder.combine(combine_key, delta)
@@ -205,7 +205,7 @@ def compressed(
             step, move = _compress(step_coder, step_key, round, step, move)
         params = optax.apply_updates(server.params, move)
         seed = jax.random.bits(seed_key, (), jnp.uint32)
-        return Server(params, stats, opt_state, seed, estimate, step), {}
+        return Server(params, mean["stats"], opt_state, seed, estimate, step), {}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
     return Algorithm(*steps, undelivered=_undelivered, guarantee=check)

@@ -78,10 +78,10 @@ def fedavg(
         return means.weighted_sum(values, weight(ctx.client))
 
     def aggregate(key, round, server, total):
-        delta, stats = mean_update(server, total)
-        step, opt_state = server_step(server_tx, server, delta)
+        mean = means.weighted_mean(total)
+        step, opt_state = server_step(server_tx, server, mean["delta"])
         params = optax.apply_updates(server.params, step)
-        return Server(params, stats, opt_state), {}
+        return Server(params, mean["stats"], opt_state), {}
 
     return Algorithm(
         init, broadcast, update, contribute, aggregate, deploy, init_client
@@ -92,13 +92,6 @@ def deploy(key: Key, server: Server) -> dict[str, SparseModel]:
     """Returns the whole model."""
     mask = masks.full(server.params)
     return {"global": SparseModel(server.params, mask, server.stats)}
-
-
-def mean_update(server: Server, total: PyTree) -> tuple[PyTree, PyTree]:
-    """Returns the cohort's mean update, 0 if nobody sent one, and mean statistics."""
-    still = jax.tree.map(jnp.zeros_like, server.params)
-    mean = means.weighted_mean(total, {"delta": still, "stats": server.stats})
-    return mean["delta"], mean["stats"]
 
 
 def server_step(

@@ -125,7 +125,7 @@ def feddst(
         return uplink, client, trained.metrics
 
     def aggregate(key, round, server, total):
-        mean, union, stats = covered_average(server.model, total)
+        mean, union, stats = covered_average(total)
         size, held = jax.tree.map(jnp.abs, mean), jnp.asarray(counts(mean))
         mask = top_k.largest(size, held, select, within=union)
         if release:  # static branch

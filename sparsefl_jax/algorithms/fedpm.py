@@ -143,8 +143,7 @@ def fedpm(
         return means.weighted_sum(values, jnp.float32(1))
 
     def aggregate(key, round, server, total):
-        old = {"mask": server.scores, "stats": server.stats}
-        mean = means.weighted_mean(total, old)
+        mean = means.weighted_mean(total)
 
         def score(votes):
             return jax.scipy.special.logit(epsilon + (1 - 2 * epsilon) * votes)

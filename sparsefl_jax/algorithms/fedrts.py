@@ -113,10 +113,8 @@ def fedrts(
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
         alive, strong = trees.split(mean.mask, select)[0], core(mean, round)
-        blank = jax.tree.map(jnp.zeros_like, server.a)
-        strong_at, named_at = (
-            means.weighted_mean(total[name], blank) for name in ("core", "grown")
-        )
+        strong_at = means.weighted_mean(total["core"])
+        named_at = means.weighted_mean(total["grown"])
 
         def vote(alive, strong, strong_at, named_at):
             mine, theirs = jnp.where(alive, strong, 0.5), (strong_at, named_at)

@@ -172,9 +172,8 @@ def fedspa(
 
 def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server, dict]:
     """Adds the mean change to the dense model."""
-    params, mask, stats = server.model
-    still = jax.tree.map(jnp.zeros_like, params)
-    change, stats = means.weighted_mean(total, (still, stats))
+    params, mask, _ = server.model
+    change, stats = means.weighted_mean(total)
     params = jax.tree.map(jnp.add, params, change)
     return server._replace(model=SparseModel(params, mask, stats)), {}
 

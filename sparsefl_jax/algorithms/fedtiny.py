@@ -69,9 +69,8 @@ def fedtiny(
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
-        weights, others = trees.split(mean.params, select)
-        blank = jax.tree.map(jnp.zeros_like, weights)
-        steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"], blank))
+        _, others = trees.split(mean.params, select)
+        steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
         scores = trees.merge(steep, others)
         alive, doubt = budget(scores, round)
         pair = mean.params, mean.mask

@@ -200,22 +200,22 @@ def covered_summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
     }
 
 
-def covered_average(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
+def covered_average(total: dict[str, PyTree]) -> SparseModel:
     """Returns the mean over the clients that hold an entry; mask: their union."""
     union = jax.tree.map(lambda w: w > 0, total["covered"]["weight"])
-    stats = means.weighted_mean(total["stats"], old.stats)
-    return SparseModel(means.covered_mean(total["covered"], 0.0), union, stats)
+    mean, stats = means.covered_mean(total["covered"]), total["stats"]
+    return SparseModel(mean, union, means.weighted_mean(stats))
 
 
-def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
+def mean_on_union(total: dict[str, PyTree]) -> SparseModel:
     """Returns the mean of weights, zeros included; its mask is the union of masks.
 
     Args:
-      old: the server's model.
       total: the sum of `summand_with_mask`.
     """
+    params, stats = means.weighted_mean(total["mean"])
     union = jax.tree.map(lambda votes: votes > 0, total["masks"])
-    return averaged(old, total["mean"])._replace(mask=union)
+    return SparseModel(params, union, stats)
 
 
 def moved(round: Array, server: Any, new: SparseModel) -> Any:

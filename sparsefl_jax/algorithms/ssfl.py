@@ -7,9 +7,6 @@ Efficient Federated Learning", TMLR 2026, https://arxiv.org/abs/2405.09037.
 from collections.abc import Sequence
 from functools import partial
 
-import jax
-import jax.numpy as jnp
-
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.algorithms.snip import one_shot, saliency, scored
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
@@ -97,10 +94,10 @@ def ssfl(
         return means.weighted_sum(uplink["scores"].values, weight(ctx.client))
 
     def aggregate(key, round, server, total):
-        weights, others = trees.split(server.params, select)
-        mean = means.weighted_mean(total, jax.tree.map(jnp.zeros_like, weights))
-        size = int(trees.layer_sizes(server.params, select).sum())
-        mask = top_k.at_least(trees.merge(mean, others), keep(size), select)
+        _, others = trees.split(server.params, select)
+        scores = trees.merge(means.weighted_mean(total), others)
+        size = int(trees.layer_sizes(scores, select).sum())
+        mask = top_k.at_least(scores, keep(size), select)
         return server._replace(mask=mask), {}
 
     steps = {"broadcast": broadcast, "update": update, "contribute": contribute}

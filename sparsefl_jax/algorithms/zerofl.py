@@ -117,8 +117,7 @@ def zerofl(
     def aggregate(key, round, server, total):
         if uplink == "weights":  # static branch
             return averaged(server, total), {}
-        still = jax.tree.map(jnp.zeros_like, server.params)
-        mean = averaged(server._replace(params=still), total)
+        mean = averaged(server, total)
         params = jax.tree.map(jnp.add, server.params, mean.params)
         return mean._replace(params=params), {}
 

@@ -55,15 +55,16 @@ def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:
     return {"sum": jax.tree.map(lambda x: _scale(x, weight), tree), "weight": weight}
 
 
-def weighted_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
+def weighted_mean(total: dict[str, PyTree], old: PyTree | None = None) -> PyTree:
     """Returns the weighted mean from the sum of the summands.
 
     Args:
       total: the sum of the results of `weighted_sum`.
-      old: the values that stay if no client sent anything; the result has its dtypes.
+      old: the values where the weights are 0, such as those that stay if clients were
+        in time and none of them chose to send; the result has its dtypes. None: 0.
 
     Returns:
-      A tree like `old`.
+      A tree like `total['sum']`.
 
     Example:
       >>> total = {'sum': jnp.float32(6.), 'weight': jnp.float32(3.)}
@@ -71,6 +72,8 @@ def weighted_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
       2.0
     """
     weight = total["weight"]
+    if old is None:  # static branch
+        old = jax.tree.map(jnp.zeros_like, total["sum"])
     return jax.tree.map(lambda s, o: _divide(s, weight, o), total["sum"], old)
 
 
@@ -97,26 +100,25 @@ def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:
     return {"sum": total, "weight": held}
 
 
-def covered_mean(total: dict[str, PyTree], fill: PyTree | float) -> PyTree:
+def covered_mean(total: dict[str, PyTree], old: PyTree | None = None) -> PyTree:
     """Returns the mean of each entry over the clients that hold it.
 
     Args:
       total: the sum of the results of `covered_sum`.
-      fill: the value of an entry that no client holds: `0.` (WFA, FedDST), or a tree of
-        old values (HeteroFL, FjORD).
+      old: the values of entries that no client holds (HeteroFL, FjORD); the result has
+        its dtypes. None: 0 (WFA, FedDST).
 
     Returns:
-      A tree like `total['sum']`, float32, or in the dtypes of a `fill` tree.
+      A tree like `total['sum']`.
 
     Example:
       >>> total = {'sum': jnp.array([6., 0.]), 'weight': jnp.array([3., 0.])}
-      >>> covered_mean(total, 0.).tolist()
+      >>> covered_mean(total).tolist()
       [2.0, 0.0]
     """
-    if isinstance(fill, int | float):  # static branch
-        value = jnp.float32(fill)
-        fill = jax.tree.map(lambda s: jnp.broadcast_to(value, s.shape), total["sum"])
-    return jax.tree.map(_divide, total["sum"], total["weight"], fill)
+    if old is None:  # static branch
+        old = jax.tree.map(jnp.zeros_like, total["sum"])
+    return jax.tree.map(_divide, total["sum"], total["weight"], old)
 
 
 def _scale(x: Array, weight: Array) -> Array:

@@ -31,15 +31,10 @@ def summand(ctx: Context, uplink: Message, select: PyTree) -> dict[str, PyTree]:
 
 
 def voted_mask(
-    server: Changing,
-    model: SparseModel,
-    total: dict[str, PyTree],
-    density: float,
-    select: PyTree,
+    model: SparseModel, total: dict[str, PyTree], density: float, select: PyTree
 ) -> PyTree:
     """Returns the mask of Eq. 3 from the mean layer densities of the cohort's masks."""
-    before = masks.layer_densities(server.mask, select)
-    mean = means.weighted_mean(total["density"], before)
+    mean = means.weighted_mean(total["density"])
     return target_mask(model, mean, density, select)
 
 

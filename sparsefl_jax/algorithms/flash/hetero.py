@@ -162,7 +162,7 @@ def _hetero(
 
     def aggregate(key, round, server, total):
         old = server.whole
-        mean, mask, adjust = covered_average(old.model, total), old.mask, moving
+        mean, mask, adjust = covered_average(total), old.mask, moving
         if r_int:  # static branch
             vote, layers = round % r_int == 0, masks.layer_densities(mean.mask, select)
             mask = lax.cond(

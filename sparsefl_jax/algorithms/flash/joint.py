@@ -69,10 +69,10 @@ def jmwst(
         return uplink, client, found.metrics
 
     def aggregate(key, round, server, total):
-        mean = mean_on_union(server.model, total)
+        mean = mean_on_union(total)
         mask = lax.cond(
             round % r_int == 0,
-            lambda: voted_mask(server, mean, total, density, select),
+            lambda: voted_mask(mean, total, density, select),
             lambda: server.mask,
         )
         since = renewed(round, server.mask, mask, server.since)
@@ -149,8 +149,8 @@ def nst(
         return uplink, found.model.mask, found.metrics
 
     def aggregate(key, round, server, total):
-        mean = mean_on_union(server.model, total)
-        mask = voted_mask(server, mean, total, density, select)
+        mean = mean_on_union(total)
+        mask = voted_mask(mean, total, density, select)
         since = renewed(round, server.model.mask, mean.mask, server.since)
         return Changing(mean, mask, since, server.seed), {}
 

@@ -76,8 +76,7 @@ def sensitivity(
 
     def aggregate(key, round, server, total):
         old = server.model
-        before = masks.layer_densities(old.mask, select)
-        mean = means.weighted_mean(total, before)
+        mean = means.weighted_mean(total)
         sizes = trees.layer_sizes(old.params, select)
         layers = layer_densities.recalibrate(mean, sizes, density)
         if group:  # static branch

@@ -100,7 +100,7 @@ def prunefl_initial(
         return uplink, client, metrics
 
     def aggregate(key, round, server, total):
-        new = masked.mean_on_union(server.model, total)
+        new = masked.mean_on_union(total)
         return masked.moved(round, server, new), {}
 
     return frozen._replace(
