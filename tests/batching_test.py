@@ -25,17 +25,9 @@ def test_each_valid_row_once_an_epoch(capacity, batch_size, drop_last):
     sizes = np.arange(capacity + 1, dtype=np.int32)
 
     def client(key, size):
-        return batches(
-            key,
-            x,
-            x.astype(jnp.int32),
-            jnp.asarray(index),
-            size,
-            epochs=3,
-            batch_size=batch_size,
-            num_steps=jnp.int32(1),
-            drop_last=drop_last,
-        )
+        given = {"epochs": 3, "num_steps": jnp.int32(1), "drop_last": drop_last}
+        arrays = x, x.astype(jnp.int32), jnp.asarray(index), size
+        return batches(key, *arrays, batch_size=batch_size, **given)
 
     keys = jax.random.split(jax.random.key(0), capacity + 1)
     out = jax.jit(jax.vmap(client))(keys, jnp.asarray(sizes))
@@ -213,14 +205,7 @@ def test_flat_images_come_back_in_their_own_shape(shape, rows):
     kept = flat(x)
     assert isinstance(kept, Flat) == rows
     y, index = jnp.zeros(9, jnp.int32), jnp.array([7, 0, 3], jnp.int32)
-    got = batches(
-        jax.random.key(0),
-        jax.tree.map(jnp.asarray, kept),
-        y,
-        index,
-        jnp.int32(3),
-        epochs=1,
-        batch_size=2,
-        num_steps=jnp.int32(2),
-    )
+    arrays = jax.tree.map(jnp.asarray, kept), y, index, jnp.int32(3)
+    given = {"epochs": 1, "batch_size": 2, "num_steps": jnp.int32(2)}
+    got = batches(jax.random.key(0), *arrays, **given)
     np.testing.assert_array_equal(got.x, x[[7, 0, 3]])

@@ -24,15 +24,8 @@ def rows(table, client):
 def test_federate_splits_are_disjoint_and_whole(name, test_split):
     (x, y), (x_test, y_test) = arrays(), arrays(80, seed=1)
     dataset = make_dataset(x, y, x_test, y_test)
-    fed = federated.federate(
-        dataset,
-        name,
-        5,
-        seed=2,
-        val_fraction=0.25,
-        test_split=test_split,
-        **CALLS[name],
-    )
+    given = {"seed": 2, "val_fraction": 0.25, "test_split": test_split} | CALLS[name]
+    fed = federated.federate(dataset, name, 5, **given)
     assert fed.train.size.min() >= 1 and fed.train.index.dtype == np.int32
     used = [rows(t, i) for t in (fed.train, fed.val) for i in range(5)]
     used = np.concatenate(used)
@@ -95,16 +88,8 @@ def test_from_arrays_takes_functions_lists_and_natural_users():
     )
     assert rows(fed.train, 0).tolist() == list(range(20, 40))
     users = np.array(["b", "a"] * 20)
-    fed = federated.from_arrays(
-        x,
-        y,
-        x_test=x,
-        y_test=y,
-        users=users,
-        users_test=users,
-        partition="natural",
-        test_split="natural",
-    )
+    both = {"users": users, "users_test": users, "test_split": "natural"}
+    fed = federated.from_arrays(x, y, x_test=x, y_test=y, partition="natural", **both)
     assert rows(fed.train, 0).tolist() == rows(fed.test, 0).tolist()
     assert rows(fed.test, 0).tolist() == list(range(1, 40, 2))
 
@@ -139,26 +124,20 @@ def test_few_test_samples_are_moved_with_a_warning():
         ({"val_fraction": 1.0}, "val_fraction=1.0"),
         ({"test_split": "mine"}, "test_split='mine', expected one of partition"),
         ({"test_split": "natural"}, "needs users"),
-        (
-            {"val_fraction": 0.001},
-            "val_fraction=0.001 holds no sample out of 2 clients",
-        ),
+        ({"val_fraction": 0.001}, "=0.001 holds no sample out of 2 clients"),
         ({"test_fraction": 0.0}, "test_fraction=0.0"),
         ({"test_fraction": 0.3}, "test_fraction=0.3 has no effect with test_split='"),
         ({"num_clients": None}, r"num_clients=None \(0 in a configuration\)"),
         ({"x_test": None}, "x_test=None"),
         ({"x_test": None, "y_test": None, "test_split": "pooled"}, "needs x_test"),
         ({"num_clients": 40, "x_test": None, "y_test": None}, "holds no sample"),
-        (
-            {"num_clients": 30, "x_test": 3, "y_test": 3},
-            "3 test samples for 30 clients",
-        ),
+        ({"num_clients": 30, "few": True}, "3 test samples for 30 clients"),
     ],
 )
 def test_bad_federations_are_named(kwargs, message):
     x, y = arrays(40)
     given = {"x_test": x, "y_test": y, "num_clients": 2} | kwargs
-    if given["x_test"] is not None and isinstance(given["x_test"], int):
+    if given.pop("few", False):
         given |= {"x_test": x[:3], "y_test": y[:3]}
     if isinstance(kwargs.get("partition"), list):
         given["num_clients"] = kwargs.get("num_clients")

@@ -120,13 +120,10 @@ def test_dirichlet_gives_the_last_client_a_sample_of_each_class_more_than_the_fi
 @pytest.mark.parametrize("alpha, expected", [(0.1, 0.94), (0.2, 0.69)])
 def test_dirichlet_unevenness_is_that_of_spafl(alpha, expected):
     y = np.repeat(np.arange(10), 5000)
-    minimum = 16 if alpha == 0.1 else 1
+    given = {"alpha": alpha, "min_samples": 16 if alpha == 0.1 else 1}
     sizes = [
-        [
-            len(p)
-            for p in partition.dirichlet(y, 100, seed=s, alpha=alpha, min_samples=m)
-        ]
-        for s, m in [(s, minimum) for s in range(8)]
+        [len(p) for p in partition.dirichlet(y, 100, seed=seed, **given)]
+        for seed in range(8)
     ]
     variation = np.mean(np.std(sizes, axis=1) / np.mean(sizes, axis=1))
     assert variation == pytest.approx(expected, abs=0.06)

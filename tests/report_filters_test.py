@@ -69,11 +69,8 @@ def spied(monkeypatch):
 def test_read_filters_gives_back_the_bits_in_order(tmp_path):
     run = write_run(tmp_path, records())
     assert masks.read_masks(read_run(run), "filters") is None
-    rounds = {
-        (1, 4): draw(7, 0.3),
-        (0, 12): draw(7, 0.5, 1),
-        (1, 1_000_000): draw(1, 1),
-    }
+    rounds = {(1, 4): draw(7, 0.3), (0, 12): draw(7, 0.5, 1)}
+    rounds[1, 1_000_000] = draw(1, 1)
     folder = write_filters(run, rounds)
     kept = masks.read_masks(read_run(run), "filters")
     assert [s[:2] for s in kept.filters] == sorted(rounds)
@@ -100,11 +97,8 @@ def test_maps_of_clients_with_models_of_their_own(tmp_path, spied):
     assert [path.stem for path in drawn[-3:]] == PLOTS
     assert run / "plots/thresholds_by_round.svg" in drawn
     assert all(min(svg_size(path)) >= 180 for path in drawn[-3:])
-    activity, patterns, (density,) = (
-        spied["cells"][:4],
-        spied["cells"][4:-1],
-        spied["cells"][-1:],
-    )
+    *activity, density = spied["cells"]
+    activity, patterns = activity[:4], activity[4:]
     # filters x rounds: the share of the clients that keep a filter
     assert [v.shape for v in activity] == [(size, 9) for size in SIZES]
     np.testing.assert_allclose(activity[1][:, 0], rounds[0, 3][0, 20:70])

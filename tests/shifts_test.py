@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ml_collections import config_dict
 
-from sparsefl_jax.data import federated, shifts
+from sparsefl_jax.data import federated
 from sparsefl_jax.data.shifts import Shift
 from sparsefl_jax.runs.config import build, defaults, methods
 
@@ -25,16 +25,9 @@ def test_rotation_turns_all_samples_of_a_client(test_split):
     arrays = numbered(40)
     if test_split == "within":
         arrays = {key: arrays[key] for key in ("x", "y")}
-    fed = federated.from_arrays(
-        **arrays,
-        num_clients=5,
-        test_split=test_split,
-        val_fraction=0.25,
-        feature_shift="rotation",
-    )
-    plain = federated.from_arrays(
-        **arrays, num_clients=5, test_split=test_split, val_fraction=0.25
-    )
+    arrays |= {"num_clients": 5, "test_split": test_split, "val_fraction": 0.25}
+    fed = federated.from_arrays(**arrays, feature_shift="rotation")
+    plain = federated.from_arrays(**arrays)
     assert fed.x.dtype == np.uint8
     for split in ("train", "val", "test"):
         x, y = (fed.x_test, fed.y_test) if split == "test" else (fed.x, fed.y)
@@ -168,11 +161,3 @@ def test_bad_arguments_are_named(kwargs, message):
     with pytest.raises(ValueError, match=message) as caught:
         federated.from_arrays(**arrays)
     assert "\n" not in str(caught.value)
-
-
-def test_every_shift_keeps_shape_and_dtype():
-    for dtype in (np.uint8, np.float32):
-        x = np.ones((2, 6, 6, 3), dtype)
-        for name in shifts.FEATURE_SHIFTS:
-            shifted = Shift(name, 1.0, 0).of(x, 1)
-            assert (shifted.shape, shifted.dtype) == (x.shape, x.dtype)

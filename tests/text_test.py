@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from sparsefl_jax.data import embedding, hashing, sources
+from sparsefl_jax.data import embedding, sources, tokens
 from tests import transformer_by_hand as by_hand
 
 pytestmark = pytest.mark.slow
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.slow
 
 def test_hashed_letters():
     texts = ["Good good film", "film good GOOD", "film", ""]
-    x = hashing.hashed(texts, num_features=4096)
+    x = tokens.hashed(texts, num_features=4096)
     assert x.shape == (4, 4096) and x.dtype == np.float32
     np.testing.assert_array_equal(x[0], x[1])  # order and case carry nothing
     assert (x[2] != 0).sum() == 7  # " fi", "fil", "ilm", "lm ", " fil", "film", "ilm "
     np.testing.assert_allclose(np.linalg.norm(x, axis=1), [1, 1, 1, 0], rtol=1e-6)
     assert x[0] @ x[2] == pytest.approx(1 / np.sqrt(5))  # counts 2 and 1, 7 of each
     with pytest.raises(ValueError, match="hash=0, expected at least 1"):
-        hashing.hashed(["a"], num_features=0)
+        tokens.hashed(["a"], num_features=0)
 
 
 def test_hashed_letters_are_those_of_scikit_learn():
@@ -38,7 +38,7 @@ def test_hashed_letters_are_those_of_scikit_learn():
             n_features=size, dtype=np.float32, analyzer="char_wb", ngram_range=(3, 4)
         )
         want = vectorizer.transform(texts).toarray()
-        found = hashing.hashed(texts, num_features=size)
+        found = tokens.hashed(texts, num_features=size)
         np.testing.assert_array_equal(found, want)
 
 
@@ -97,31 +97,6 @@ def test_features_are_the_first_tokens_states(kind, tmp_path, monkeypatch):
         sources.load(name, text_encoder=folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "told"),
-    [
-        (
-            "sentences_sample",
-            {"text_encoder": "no/such/model"},
-            "text_encoder: folder='no/such/model' has no config.json, expected",
-        ),
-        (
-            "mnist_sample",
-            {"text_encoder": "a"},
-            "text_encoder='a' is read by nothing here: 'mnist_sample' has no texts",
-        ),
-        (
-            "sentences_sample",
-            {"text_encoder": "a", "tokenizer": "words"},
-            "tokenizer and text_encoder are set, expected one of them",
-        ),
-    ],
-)
-def test_encoders_that_are_refused(name, given, told):
-    with pytest.raises(ValueError, match=told):
-        sources.load(name, **given)
-
-
 def test_what_is_missing_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("safetensors", reason="needs the extra [text]")
     folder = by_hand.write(tmp_path / "bert", "bert", by_hand.tensors("bert", 2))
@@ -131,7 +106,7 @@ def test_what_is_missing_is_one_line(tmp_path, monkeypatch):
         sources.load("sentences_sample", text_encoder=folder)
 
 
-@pytest.mark.needs("data/tfds/glue")
+@pytest.mark.needs("data/tfds/glue", "data/tfds/mnist")
 def test_real_sentences(shared, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
     folder = str(shared / "data" / "tfds")
@@ -139,5 +114,7 @@ def test_real_sentences(shared, tmp_path, monkeypatch):
     assert data.x.shape == (67_349, 4) and data.x_test.shape == (872, 4)
     assert data.num_classes == 2 and "tensorflow" not in sys.modules
     assert set(data.y) == set(data.y_test) == {0, 1}  # not the split of secret labels
-    with pytest.raises(ValueError, match="one Image .* hf:./FILE.csv"):
-        sources.load("glue/sst2", data_dir=folder)
+    with pytest.raises(
+        ValueError, match="tokenizer is read by .* 'mnist' has no texts"
+    ):
+        sources.load("mnist", data_dir=folder, tokenizer="words")

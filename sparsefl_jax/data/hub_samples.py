@@ -11,8 +11,7 @@ from tqdm import tqdm
 from sparsefl_jax.core.validate import one_line, one_of, unread
 from sparsefl_jax.data import characters
 from sparsefl_jax.data.columns import choose, kind_of
-from sparsefl_jax.data.hashing import HASH, hashing
-from sparsefl_jax.data.tokens import TextEncoding
+from sparsefl_jax.data.tokens import HASH, TextEncoding, hashing
 
 _ROWS = 1024  # read at a time
 _MODES = {"1": "L", "P": "RGB"}  # Pillow's modes that are converted without loss

@@ -16,9 +16,8 @@ import numpy as np
 
 from sparsefl_jax.core.validate import closest, unread
 from sparsefl_jax.data import cache
-from sparsefl_jax.data.hashing import hashing
 from sparsefl_jax.data.samples import SAMPLES
-from sparsefl_jax.data.tokens import TextEncoding
+from sparsefl_jax.data.tokens import TextEncoding, hashing
 
 _CHUNK = 1024
 

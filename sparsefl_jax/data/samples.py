@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax.data.characters import by_character, by_speaker, windows
-from sparsefl_jax.data.hashing import hashing
-from sparsefl_jax.data.tokens import TextEncoding
+from sparsefl_jax.data.tokens import TextEncoding, hashing
 
 FOLDER = Path(__file__).parent / "samples"
 PLAY, PIECE = "shakespeare_sample", 40  # characters of a sample

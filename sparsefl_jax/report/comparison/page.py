@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.charge import charge_rows
 from sparsefl_jax.report.comparison import citations, figures, likeness, table
@@ -189,7 +191,7 @@ def _results(comparison: Comparison) -> list[Column]:
         cells = [Cell(axis.text(x), value=x if finite(x) else None) for x in totals]
         columns.append(Column(axis.title, "", cells))
     clients = {f"client_{n}": f"clients {n}" for n in ("median", "p10")}
-    known = {k: v for k, v in clients.items() if found[k, "count"].any()}
+    known = {k: v for k, v in clients.items() if np.any(found[k, "count"])}
     return columns + _percents(comparison, known)
 
 
