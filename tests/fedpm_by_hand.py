@@ -34,6 +34,7 @@ def trains_scores(world):
         )
         mask = draw(mask_key, scores)
         close(passing.up["mask"].values, mask, 0)
+        assert (passing.up["mask"].bits, passing.up["mask"].index) == (1, "entropy")
         close(passing.up["stats"].values, stats)
         close(jax.tree.leaves(passing.client), jax.tree.leaves(velocity))
         dense = jax.tree.map(lambda _: float(small_world.SIZES[2]), seen)

@@ -89,7 +89,6 @@ KINDS = {
 READS = {  # the only one of these that a network reads
     "small_cnn": "uint8 [16, 16, 3]",
     "lenet5_caffe": "uint8 [16, 16, 3]",
-    "resnet18": "uint8 [16, 16, 3]",
     "char_gru": "int32 [9]",
     "tests.own_networks_test:wide": "float32 [9]",
 }
