@@ -1,0 +1,1 @@
+"""The pictures of the pages, drawn from small runs: `python -m docs.figures`."""
