@@ -10,6 +10,7 @@ nbformat = pytest.importorskip("nbformat", reason=REASON)
 
 ROOT = Path(__file__).parent.parent
 PRINTED = {  # of each notebook, what it has to print in the small setting
+    "tutorial": ("17 laws hold for mine", "law 'wire', cheat", "mine   all rounds"),
     "first_run": ("FedAvg, dense: ", "SPDST, density 0.1: ", "same result: True"),
     "own_method": ("law 'start'", "law 'padding'", "law 'fresh'", "top_k  "),
     "own_data": ("6 clients with", "PDST, density 0.4: "),
@@ -18,10 +19,14 @@ PRINTED = {  # of each notebook, what it has to print in the small setting
 }
 
 
+FOLDERS = ("examples", "docs")
+FILES = {p.stem: p for folder in FOLDERS for p in (ROOT / folder).glob("*.ipynb")}
+LARGEST = {"tutorial": 250_000}  # bytes; it has more figures than the others
+
+
 def read(name):
     """Reads a committed notebook, checked against the format's schema."""
-    path = ROOT / "examples" / f"{name}.ipynb"
-    notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    notebook = nbformat.read(FILES[name], as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
     return notebook
 
@@ -37,9 +42,19 @@ def printed(notebook):
 
 
 def test_every_notebook_is_tested_and_on_the_site():
-    assert {p.stem for p in (ROOT / "examples").glob("*.ipynb")} == set(PRINTED)
+    assert set(FILES) == set(PRINTED)
     index = (ROOT / "docs" / "index.md").read_text()
-    assert all(f"\nexamples/{name}\n" in index for name in PRINTED)
+    for name, path in FILES.items():
+        folder = "examples/" if path.parent.name == "examples" else ""
+        assert f"\n{folder}{name}\n" in index
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_first_cell_installs_the_package_only_where_it_is_absent(name):
+    code = next(cell for cell in read(name).cells if cell.cell_type == "code")
+    *_, question, install = code.source.splitlines()
+    assert question == 'if importlib.util.find_spec("sparsefl_jax") is None:'
+    assert install == "    %pip install -q sparsefl_jax"
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -49,9 +64,8 @@ def test_the_committed_outputs_are_those_of_one_run_without_an_error(name):
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert "error" not in {output.output_type for output in outputs(notebook)}
     assert not any(o.get("name") == "stderr" for o in outputs(notebook))
-    assert printed(notebook) and (
-        ROOT / "examples" / f"{name}.ipynb"
-    ).stat().st_size < (100_000)
+    assert printed(notebook)
+    assert FILES[name].stat().st_size < LARGEST.get(name, 100_000)
 
 
 @pytest.mark.slow

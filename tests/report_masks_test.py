@@ -70,6 +70,9 @@ def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     kept = masks.read_masks(run)
     assert [s[:2] for s in kept.server] == sorted(at)
     assert [s.packed.shape for s in kept.clients] == [(4, WIDTH)]
+    whole, rows = kept.active(kept.server[0]), kept.active(kept.clients[0])
+    np.testing.assert_array_equal(whole["b/kernel"], one[5:16])
+    np.testing.assert_array_equal(rows["d/kernel"], draw(4, 0.5)[:, 56:])
     path = folder / "server_1_000003.npy"
     for damaged in (path.read_bytes()[:-1], b""):
         path.write_bytes(damaged)

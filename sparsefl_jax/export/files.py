@@ -148,10 +148,19 @@ def load_sparse(path: str | Path) -> Exported:
         safetensors is missing.
 
     Example:
-      >>> load_sparse("no/such/file")
-      Traceback (most recent call last):
-        ...
-      ValueError: path='no/such/file', expected a file that an export wrote
+      >>> import tempfile
+      >>> network = {"name": "mlp", "num_classes": 3, "input_shape": (4,)}
+      >>> params, stats = models.build(**network).init(jax.random.key(0))
+      >>> mask = jax.tree.map(lambda w: w > 0, params)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     sparse = SparseModel(params, mask, stats)
+      ...     sizes = save_sparse(f"{folder}/model", sparse, network=network)
+      ...     exported = load_sparse(f"{folder}/model")
+      >>> params, mask, stats = exported.sparse  # nested dicts, pruned weights are 0
+      >>> x = np.ones((5, 4), np.float32)
+      >>> logits, _ = exported.model.apply(params, stats, x, train=False)
+      >>> logits.shape
+      (5, 3)
     """
     imported("safetensors", "export", "an export")
     name = f"path={str(path)!r}"

@@ -50,10 +50,24 @@ class Kept(NamedTuple):
     filters: list[Snapshot] = []  # noqa: RUF012  packed: uint8 [N or 1, bytes]
 
     def active(self, snapshot: Snapshot) -> dict[str, np.ndarray]:
-        """Returns the active filters of each layer, bool [N or 1, filters]."""
+        """Returns which entries, or filters, of each layer are alive.
+
+        Args:
+          snapshot: one of `server`, `clients` or `filters`.
+
+        Returns:
+          By layer, bool [size] of the server, else [K, size] or [N or 1, filters]; the
+          entries of a kernel in the order of its `ravel`.
+
+        Example:
+          >>> kept = Kept(["a/kernel", "b/kernel"], [3, 1])
+          >>> snapshot = Snapshot(0, 5, np.packbits([True, False, True, True]))
+          >>> kept.active(snapshot)["a/kernel"].tolist()
+          [True, False, True]
+        """
         count = sum(self.sizes)
-        rows = np.unpackbits(snapshot.packed, axis=1, count=count).astype(bool)
-        parts = np.split(rows, np.cumsum(self.sizes)[:-1], axis=1)
+        bits = np.unpackbits(snapshot.packed, axis=-1, count=count).astype(bool)
+        parts = np.split(bits, np.cumsum(self.sizes)[:-1], axis=-1)
         return dict(zip(self.names, parts, strict=True))
 
 

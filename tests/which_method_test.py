@@ -1,0 +1,65 @@
+"""The table of all methods is complete, and what it says of them is so."""
+
+import inspect
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.core.types import ClientInfo
+from sparsefl_jax.sparsity import masks
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "which_method.md").read_text()
+CELLS = 9
+KEEPS, MODEL = 3, 5  # columns
+REQUIRED = {"density": 0.5, "rounds": 4, "adjust_until": 4}
+
+
+def rows():
+    """Returns the cells of the first row of each method, by its name."""
+    found = {}
+    for line in re.findall(r"^\| \[`.*$", PAGE, re.M):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert len(cells) == CELLS, line
+        found.setdefault(re.match(r"\[`(\w+)`\]", cells[0])[1], cells)
+    return found
+
+
+def test_every_method_has_a_row_and_links_to_its_page():
+    assert set(rows()) == set(sfl.ALGORITHMS)
+    for name, cells in rows().items():
+        page = re.search(r"\]\((\S+)\)", cells[0])[1]
+        assert f":func}}`~sparsefl_jax.{name}`" in (DOCS / page).read_text(), name
+
+
+@pytest.mark.parametrize("name", sfl.ALGORITHMS)
+def test_what_a_client_keeps_and_whose_model_it_is(name):
+    factory, cells = sfl.ALGORITHMS[name], rows()[name]
+    asked = inspect.signature(factory).parameters.values()
+    asked = [p.name for p in asked if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    model = sfl.testing.tiny_model()
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
+    algorithm = factory(model, optimizer, **{a: REQUIRED[a] for a in asked})
+
+    def first(key):
+        params, stats = model.init(key)
+        start = sfl.SparseModel(params, masks.full(params), stats)
+        info = ClientInfo(jax.numpy.int32(0), jax.numpy.int32(1), jax.numpy.float32(1))
+        return algorithm.first_state(key, algorithm.init(key, start), info)
+
+    state = jax.eval_shape(first, jax.random.key(0))
+    assert cells[KEEPS].startswith("nothing") == (not jax.tree.leaves(state))
+    personal = cells[MODEL].startswith("personal")
+    assert personal == (algorithm.personalize is not None)
+
+
+def test_every_interval_is_one_of_the_benchmark():
+    intervals = re.findall(r"[+-]\d+\.\d \[[^\]]+\]", PAGE)
+    assert len(intervals) == 11
+    text = (DOCS / "benchmark.md").read_text()
+    table = text.split("<!-- table differences -->")[1].split("<!-- end -->")[0]
+    at_2_gbit = {line.split("|")[2] for line in table.splitlines() if "`" in line}
+    assert all(any(i in cell for cell in at_2_gbit) for i in intervals)
