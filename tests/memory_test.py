@@ -216,19 +216,11 @@ def test_a_real_failure_to_allocate(world):
 
 
 def test_the_command_tells_it_in_one_line(capsys):
-    class App:
-        @staticmethod
-        def run(main, flags_parser):
-            main([])
-
-    def main(argv):
-        raise MemoryError("out of memory in stage 0 with chunk=4; --config.chunk=2")
-
-    with pytest.raises(SystemExit) as stopped:
-        cli.guarded(App, None, main)
+    said = "out of memory in stage 0 with chunk=4; --config.chunk=2"
+    with pytest.raises(SystemExit) as stopped, cli.guarded():
+        raise MemoryError(said)
     assert stopped.value.code == 1
-    said = capsys.readouterr().err
-    assert said == "error: out of memory in stage 0 with chunk=4; --config.chunk=2\n"
+    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 def test_summary_tells_memory_and_compilation(tmp_path):

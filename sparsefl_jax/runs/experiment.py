@@ -40,8 +40,9 @@ from sparsefl_jax.runs.config.build import (
     build_model,
     build_stages,
     build_system,
+    check_stages,
 )
-from sparsefl_jax.runs.config.plain import plain, replaced, values
+from sparsefl_jax.runs.config.defaults import plain, replaced, values
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.programs import Parts, Programs
 from sparsefl_jax.runs.progress import Progress
@@ -76,7 +77,6 @@ def build(config, started: bool = False) -> Parts:
 
 def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
     model = build_model(config, data)
-    fields.check_densities(config, model)
     system = build_system(config, len(data.train.size))
     budgets = build_budgets(config, system)
     stages = build_stages(config, model, budgets, system)
@@ -95,7 +95,7 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
         system=system,
     )
     traced = checks.run(setup)
-    fields.check_stages(config, stages, model, traced)
+    check_stages(config, stages, model, traced)
     if config.init_from is not None and not started:
         key, _ = keys.of_run(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)

@@ -8,7 +8,7 @@ from sparsefl_jax.report.comparison import differences
 from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import dry_run, experiment, fit_rounds, limits
-from sparsefl_jax.runs.config import plain
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.studies.points import Point, naming, with_kept_rounds
 
 _HEAD = ["point", "seeds", "rounds", "bits of a round", "FLOPs of a round", "memory"]
@@ -57,7 +57,7 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
 def _differences(points: Sequence[Point]) -> list[str]:
     """Returns the fields in which the configurations differ, a line for each point."""
     groups = [
-        Group(p.name, [Run(Path(), [], [], [0], {}, plain.plain(p.config), None)])
+        Group(p.name, [Run(Path(), [], [], [0], {}, defaults.plain(p.config), None)])
         for p in points
     ]
     differing = differences.settings(groups)
