@@ -11,8 +11,7 @@ from absl import flags
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import cli, experiment, simulate
 from sparsefl_jax.runs.config import build, defaults, fields
-from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import Setup, traced
 from tests.refusals import ROOT, change, launched, refused
 from tests.tiny import network, tiny_config
 
@@ -149,7 +148,7 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
         "observe_rounds=(2,), expected rounds from 1 to num_ro",
     )
     refused(
-        lambda: checks.run(Setup(stages, model, data, budgets=np.full(8, 0.5))),
+        lambda: traced(Setup(stages, model, data, budgets=np.full(8, 0.5))),
         "budgets are read by nothing here",
     )
 

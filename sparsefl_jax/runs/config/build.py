@@ -28,8 +28,7 @@ from sparsefl_jax.runs.config.fields import (
     refuse_unread,
     unknown_field,
 )
-from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.setup import reading
+from sparsefl_jax.runs.setup import reading, reads_epochs, reads_mask
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import masks, trees
@@ -287,12 +286,12 @@ def check_stages(config, stages, model, traced) -> None:
       ValueError: in one line.
     """
     epochs = config.first_stage.get("epochs") or 1
-    if epochs > 1 and not checks.reads_epochs(traced[0]):
+    if epochs > 1 and not reads_epochs(traced[0]):
         name = config.first_stage["name"]
         why = f": {name!r} takes the batches of one epoch, expected 1"
         refuse_unread("first_stage.epochs", epochs, why)
     masked = any(field.startswith("first_stage") for field in densities(config))
-    if masked and not checks.reads_mask(stages[1].algorithm, model):
+    if masked and not reads_mask(stages[1].algorithm, model):
         raise ValueError(
             f"first_stage.name={config.first_stage['name']!r}: its mask is read by "
             f"nothing here, as {config.algorithm['name']!r} starts from one of its own"
