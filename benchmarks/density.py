@@ -19,8 +19,8 @@ import numpy as np
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from benchmarks.workload import Workload
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import traced as traced_of
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import ledger
@@ -76,7 +76,7 @@ def masked(model, density: float) -> sfl.SparseModel:
 
 def record(one: workload.Round, log) -> dict:
     """Returns the ledger's record of a round."""
-    (traced,) = checks.run(Setup([one.stage], one.model, one.data))
+    (traced,) = traced_of(Setup([one.stage], one.model, one.data))
     names = trees.layer_paths(jax.tree.map(lambda m: m > 0, one.model.macs))
     log = jax.tree.map(lambda v: v[0], jax.device_get(log._replace(masks=())))
     return ledger.round_record(

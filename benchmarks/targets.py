@@ -29,10 +29,8 @@ from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs import dry_run as plans
-from sparsefl_jax.runs.config import methods
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.plan.memory import FILL, Memory
-from sparsefl_jax.runs.programs import Parts, Program, compile_stage
+from sparsefl_jax.runs.programs import Parts, Program, compile_stage, prepared
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.system import hardware
@@ -96,7 +94,7 @@ def placed(setup: Setup, target: Target) -> Parts:
     if memory_gb is None:
         memory_gb = FILL * target.memory * len(target.devices) / 1e9
     setup = setup._replace(devices=target.devices, memory_gb=memory_gb)
-    return Parts(setup, checks.run(setup))
+    return prepared(setup)
 
 
 def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:
@@ -215,7 +213,7 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
 
 def dry_run(config, name: str) -> str:
     """Returns the plan of a configuration and what a target's compiler says of it."""
-    target, config = accelerators.make(name), methods.settle(config)
+    target = accelerators.make(name)
     config, found = fit_rounds.fitted(config, experiment.build, progress=True)
     parts = placed(experiment.build(config).setup, target)
     stages = expected(parts, target, jax.random.key(config.seed))
@@ -236,7 +234,8 @@ def main():
             raise ValueError("expected TARGET --config=FILE, v5e:2x2 for example")
         print(dry_run(config.value, argv[1]))
 
-    cli.guarded(app, flags, run)
+    with cli.guarded():
+        app.run(run, flags_parser=cli.parsed)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from absl import app, flags, logging
 
+from sparsefl_jax.core import formats
 from sparsefl_jax.runs import cli
 from sparsefl_jax.studies import command
 from sparsefl_jax.system import hardware, membership
@@ -74,7 +75,8 @@ WAIT_MINUTES = flags.DEFINE_float(
 def main() -> None:
     """Runs the command line; a user's mistake ends it with one line and code 2."""
     hardware.use_cpu_cores()  # before JAX starts
-    cli.guarded(app, flags, do)
+    with cli.guarded():
+        app.run(do, flags_parser=cli.parsed)
 
 
 def do(argv) -> None:
@@ -83,19 +85,8 @@ def do(argv) -> None:
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
     study = STUDY.value or SWEEP.value
-    verbs = [LIST, FIELDS, PREPARE, RESUME, STUDY, SWEEP]
-    dry_run = DRY_RUN.value is not None
-    cli.check_flags(
-        {flag.name: flag.value for flag in verbs}
-        | ({} if study else {"dry_run": dry_run}),
-        {"config": CONFIG.value, "workdir": WORKDIR.value},
-    )
-    alone = EXTEND, ACCEPT, DISTRIBUTED, COORDINATOR, PROCESSES, PROCESS_ID
-    of_studies = JOBS, LAUNCHER, OPTIONS, UNLIKE
-    for flag in alone if study else of_studies:
-        if flag.present:
-            where = "in a study" if study else "without --study or --sweep"
-            raise ValueError(f"--{flag.name} is not read {where}")
+    defined = *flags.FLAGS.get_key_flags_for_module(__name__), flags.FLAGS["config"]
+    cli.check_flags([f.name for f in defined if f.present and f.value is not False])
     which = COORDINATOR.value, PROCESSES.value, PROCESS_ID.value
     wait = WAIT_MINUTES.value
     if DISTRIBUTED.value or which != (None, None, None):
@@ -105,7 +96,7 @@ def do(argv) -> None:
     if LIST.value:
         return print(cli.catalogue())
     if FIELDS.value:
-        return cli.list_fields(FIELDS.value, CONFIG.value)
+        return formats.say(cli.listing(FIELDS.value, CONFIG.value))
     if PREPARE.value:
         from sparsefl_jax.data.prepare import prepare
 
@@ -122,7 +113,7 @@ def do(argv) -> None:
             options=OPTIONS.value,
             dry_run=DRY_RUN.value,
         )
-    if dry_run:
+    if DRY_RUN.value is not None:
         return cli.dry_run(CONFIG.value, DRY_RUN.value)
     may = {"extend_at_final": EXTEND.value, "accept_lost_records": ACCEPT.value}
     return cli.run(CONFIG.value, WORKDIR.value, RESUME.value, **may)

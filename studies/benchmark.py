@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from sparsefl_jax.runs.config import methods
+from sparsefl_jax.presets import methods
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.studies.points import Point
 from sparsefl_jax.system import files

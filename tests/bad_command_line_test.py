@@ -8,7 +8,7 @@ from absl import flags
 
 from sparsefl_jax import models
 from sparsefl_jax.runs import cli
-from sparsefl_jax.runs.config import build, fields, methods
+from sparsefl_jax.runs.config import build, fields
 from tests.refusals import ROOT, launched
 from tests.tiny import network
 
@@ -133,8 +133,8 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     config = cli.define_config(values)
     argv = ["launch.py", f"--config={ROOT}/configs/{file}", *line.split()]
     monkeypatch.setattr(sys, "argv", argv)
-    values(argv)
-    fields.check(methods.settle(config.value))
+    cli.parsed(argv, values)
+    fields.check(config.value)
     assert {key: config.value[field].get(key) for key in said} == said
     if field != "model":
         build.build_stages(config.value, network(config.value.model.name))

@@ -7,7 +7,7 @@ import pytest
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.plain import values
+from sparsefl_jax.runs.config.defaults import values
 from sparsefl_jax.studies import points as on_disk
 from studies import benchmark
 from tests.tiny import network

@@ -24,7 +24,7 @@ from benchmarks import (
 )
 from benchmarks.accelerators import Target
 from sparsefl_jax import models
-from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import trace
 from sparsefl_jax.simulation import initial_state
 
 pytestmark = pytest.mark.slow
@@ -297,7 +297,7 @@ def test_every_method_can_be_timed(name):
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1)
     method = sfl.ALGORITHMS[name](model, optimizer, **kwargs)
     sparse = initial_state.initial_model(jax.random.key(0), model)
-    checks.trace(sfl.Stage(method, 1, 4, 1, 8), sparse, data)
+    trace(sfl.Stage(method, 1, 4, 1, 8), sparse, data)
 
 
 def test_positions_of_real_masks(tmp_path):

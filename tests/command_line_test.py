@@ -8,7 +8,7 @@ import sys
 import pytest
 from absl import flags
 
-from sparsefl_jax.runs import cli, help_text, run_directory
+from sparsefl_jax.runs import cli, run_directory
 from sparsefl_jax.runs.config import defaults, fields
 from tests.refusals import ROOT, launched
 from tests.tiny import tiny_config
@@ -24,7 +24,7 @@ def rows(text):
 
 
 def test_every_field_has_a_line():
-    listed = rows(fields.listing())
+    listed = rows(cli.listing())
     usual = run_directory.flatten(defaults.default_config().to_dict())
     assert listed.keys() >= usual.keys()
     assert all(0 < len(line) < 70 for _, line in defaults.FIELDS.values())
@@ -38,7 +38,7 @@ def test_no_line_is_about_a_field_that_is_gone():
         for field in sections
         for name in names[field]
         if "." not in field and hasattr(sections[field], "to_dict")
-        for key in defaults.kinds(field, name)
+        for key in defaults.arguments(field, name)
     }
     assert {field for field in defaults.FIELDS if "." in field} <= held
 
@@ -46,12 +46,12 @@ def test_no_line_is_about_a_field_that_is_gone():
 @pytest.mark.parametrize("field, name", ENTRIES, ids=str)
 def test_every_argument_of_every_entry_is_explained(field, name):
     text = inspect.getdoc(defaults.factory(field, name))
-    for key in defaults.parameters(field, name):
+    for key in defaults.arguments(field, name):
         assert key in text or f"{field}.{key}" in defaults.FIELDS, key
 
 
 def test_a_listing_has_types_defaults_and_lines():
-    listed = rows(fields.listing())
+    listed = rows(cli.listing())
     assert listed["num_rounds"] == ["int", "100", "rounds of the main stage"]
     assert listed["optimizer.learning_rate"][:2] == ["float", "0.1"]
     assert listed["until.gbit"][:2] == ["float", "None"]
@@ -63,18 +63,18 @@ def test_a_listing_has_types_defaults_and_lines():
 def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
     config = tiny_config(tmp_path)
     config.algorithm = {"name": "fedprox", "mu": 0.5}
-    told = fields.listing("algorithm", config)
+    told = cli.listing("algorithm", config)
     assert told.startswith("fedprox: FedAvg whose local loss has the term mu / 2")
     assert "mu: strength of the proximal term, finite and at least 0" in told
     assert rows(told)["algorithm.mu"] == ["float", "0.01", "(here 0.5)"]
     assert {name for name in rows(told) if name[:10] == "algorithm."} == {
         f"algorithm.{name}" for name in ("name", "mu", "keep_optimizer", "weighting")
     }
-    assert rows(fields.listing("pqsu"))["algorithm.density"][1] == "required"
-    own = fields.listing("tests.tiny:a_method")
+    assert rows(cli.listing("pqsu"))["algorithm.density"][1] == "required"
+    own = cli.listing("tests.tiny:a_method")
     assert rows(own)["algorithm.strength"] and "\nalgorithm.name " in own
     with pytest.raises(ValueError, match=r"^--fields=fedprx \(did you mean 'fedprox'"):
-        fields.listing("fedprx")
+        cli.listing("fedprx")
 
 
 def flag_values():
@@ -95,17 +95,11 @@ def test_fields_is_a_flag_with_or_without_a_section(argument, section, monkeypat
     assert held.value == section
 
 
-def test_fields_reads_the_configuration_and_no_folder():
-    cli.check_flags({"fields": "all"}, {"config": "a", "workdir": None})
-    with pytest.raises(ValueError, match="^--workdir is not read beside --fields"):
-        cli.check_flags({"fields": "all"}, {"config": "a", "workdir": "b"})
-
-
 def test_help_begins_with_what_a_user_needs():
     values, *_ = flag_values()
     flags.DEFINE_bool("so", False, "Do so.", flag_values=values, module_name="main.py")
     flags.DEFINE_integer("n", 1, "How many.", flag_values=values, module_name="main.py")
-    told = help_text.text(values, "main.py")
+    told = cli.help_text(values, "main.py")
     head = [line.split("  ")[1] for line in told.splitlines() if line[:4] == "  --"]
     assert head == [
         "--config=FILE[:VARIANT]",
@@ -158,7 +152,7 @@ def test_a_field_without_a_configuration_asks_for_one(monkeypatch, capsys):
 
 
 def test_a_name_like_no_other_is_not_guessed():
-    told = defaults.unknown_field("until.xyzzy", ["gbit", "accuracy"])
+    told = fields.unknown_field("until.xyzzy", ["gbit", "accuracy"])
     said = "the configuration has no field 'until.xyzzy'; until has accuracy, gbit"
     assert told == said
 

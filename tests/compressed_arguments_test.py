@@ -6,7 +6,8 @@ from configs import compressed_cifar10
 from sparsefl_jax.algorithms import compressed
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs.config import build, fields, methods
+from sparsefl_jax.presets import methods
+from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local

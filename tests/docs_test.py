@@ -19,7 +19,6 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, simulate
-from sparsefl_jax.runs.config.methods import settle
 from sparsefl_jax.training import local
 
 ROOT = Path(__file__).parent.parent
@@ -203,7 +202,7 @@ def config_of(arguments: list[str], monkeypatch):
     monkeypatch.setattr(sys, "argv", argv)  # where it looks for overrides
     values = flags.FlagValues()
     config = cli.define_config(values)
-    values(argv)
+    cli.parsed(argv, values)
     return config.value
 
 
@@ -240,7 +239,7 @@ def test_a_command_that_names_no_data_runs_on_what_the_package_brings(
 ):
     """Runs a command up to the compilation."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    config = settle(config_of(shlex.split(command.partition("  #")[0]), monkeypatch))
+    config = config_of(shlex.split(command.partition("  #")[0]), monkeypatch)
     # As if resumed: `init_from` may be a run that another command makes.
     assert experiment.build(config, started=True).setup.stages
 

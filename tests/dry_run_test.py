@@ -8,9 +8,8 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.runs import cli, dry_run, pilot, simulate
-from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.programs import Parts
-from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.runs.programs import prepared
+from sparsefl_jax.runs.setup import Limits, Setup, alive
 from sparsefl_jax.simulation import systems
 from sparsefl_jax.studies import command
 from tests.refusals import refused
@@ -43,7 +42,7 @@ def stage(method, rounds, cohort=3, **kwargs):
 def parts_of(world, stages, **settings):
     data, model, _ = world
     setup = Setup(stages, model, data, **settings)
-    return Parts(setup, checks.run(setup))
+    return prepared(setup)
 
 
 def rows(text):
@@ -97,7 +96,7 @@ def test_a_share_that_is_none_is_refused(world):
     method = sfl.nst(*world[2], density=0.2)
     method = method._replace(alive=lambda round, start: 2 * round)
     with pytest.raises(ValueError, match=r"alive\(1\) is 2.0, expected in \[0, 1\]"):
-        checks.alive(stage(method, 3), 1.0)
+        alive(stage(method, 3), 1.0)
 
 
 def test_a_system_tells_its_tiers_and_the_deadline(world):

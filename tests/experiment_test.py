@@ -13,7 +13,7 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.config import build, defaults, methods
+from sparsefl_jax.runs.config import build, defaults, fields
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
 
@@ -87,7 +87,7 @@ def test_unknown_and_missing_arguments_are_named(config):
 
 
 def test_an_algorithm_of_ones_own(config, tmp_path):
-    methods.switch(config, "algorithm", "sparsefl_jax.algorithms.fedavg:fedavg")
+    fields.switch(config, "algorithm", "sparsefl_jax.algorithms.fedavg:fedavg")
     config.first_stage = {}
     summary = experiment.run(config, tmp_path / "a", progress=False)
     assert summary["rounds"] == 4
@@ -105,7 +105,7 @@ def test_server_optimizer_from_a_configuration(config):
 def test_a_section_is_switched_by_name(config):
     config.partition = {"name": "lda", "alpha": 0.5}
     defaults.complete(config)
-    methods.switch(config, "partition", "shards")
+    fields.switch(config, "partition", "shards")
     data = build.build_data(config)
     assert (datasets.partition_counts(data) > 0).sum(1).tolist() == [2] * 8
     config.partition.aplha = 0.1

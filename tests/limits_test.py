@@ -8,7 +8,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, limits, programs
 from sparsefl_jax.runs.limits import Most
-from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import store
 from sparsefl_jax.wire.packets import Packet
@@ -199,7 +199,7 @@ def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
 def test_what_a_round_costs_at_most_by_hand(world):
     data, model, stage = world
     setup = Setup([stage], model, data)
-    (traced,) = checks.run(setup)
+    (traced,) = prepared(setup).traced
     each = limits.most(setup, 0, traced)
     assert each.bits == COHORT * (32 * (WEIGHTS + EXTRA) + 33 * WEIGHTS)
     sorts = (3 + 3 + 2) * WEIGHTS * np.log2(WEIGHTS + 1)  # one a minibatch

@@ -9,7 +9,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import models
-from sparsefl_jax.runs import experiment
+from sparsefl_jax.runs import cli, experiment
 from sparsefl_jax.runs.config import build, defaults, fields
 from tests.refusals import refused
 from tests.tiny import tiny_config
@@ -49,15 +49,15 @@ def test_a_partition_of_ones_own_deals_out_the_samples(tmp_path):
     ],
 )
 def test_fields_lists_what_a_function_of_ones_own_takes(name, line):
-    assert f"\n{line.split('  ')[0]}" in fields.listing(name)
+    assert f"\n{line.split('  ')[0]}" in cli.listing(name)
 
 
 def test_fields_tells_a_network_by_its_first_argument():
-    listing = fields.listing("tests.tiny:a_network")
+    listing = cli.listing("tests.tiny:a_network")
     assert listing.startswith("tests.tiny:a_network: A network of one's own.\n")
     assert "of its hidden layer" in listing and "model.dtype" in listing
     with pytest.raises(ValueError, match="--fields=json:dumps, expected one of"):
-        fields.listing("json:dumps")
+        cli.listing("json:dumps")
 
 
 BAD = [

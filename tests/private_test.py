@@ -16,7 +16,7 @@ from sparsefl_jax.report import write_page
 from sparsefl_jax.runs import experiment, setup
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import complete, default_config
-from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import context
@@ -180,7 +180,7 @@ def data_and_model():
 
 def traced(method, model, data):
     stage = Stage(sfl.private(method, clip=1, noise_multiplier=1), 2, 2)
-    return checks.trace(stage, initial_state.initial_shapes(model), data)
+    return trace(stage, initial_state.initial_shapes(model), data)
 
 
 @pytest.mark.parametrize(

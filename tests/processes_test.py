@@ -107,7 +107,6 @@ import jax
 import numpy as np
 import sparsefl_jax as sfl
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import initial_state, placement, round_program
 from tests.store_test import METHODS, make_world
 

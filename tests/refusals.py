@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from absl import flags
@@ -38,11 +37,7 @@ def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(simulate, "simulate", None)
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
-    app = SimpleNamespace(run=lambda main, flags_parser: main(flags_parser(sys.argv)))
-    with pytest.raises(SystemExit) as ended:
-        cli.guarded(
-            app,
-            SimpleNamespace(FLAGS=values),
-            lambda argv: cli.run(config.value, None),
-        )
+    with pytest.raises(SystemExit) as ended, cli.guarded():
+        cli.parsed(sys.argv, values)
+        cli.run(config.value, None)
     return ended.value.code, capsys.readouterr().err

@@ -20,7 +20,7 @@ from sparsefl_jax.runs import (
     resumption,
     run_directory,
 )
-from sparsefl_jax.runs.config import build, defaults, plain
+from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.system import interrupt, provenance
@@ -226,9 +226,9 @@ def settle(tmp_path):
                 config.update_from_flattened_dict({"lr_horizon": None} | began)
         new.update_from_flattened_dict(now)
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
-        about = {"config": plain.plain(old)}
+        about = {"config": defaults.plain(old)}
         saved = checkpoint.Saved(Snapshot(**at), {}, about)
-        return resumption.settle(plain.values(new), saved, extend_at_final)
+        return resumption.settle(defaults.values(new), saved, extend_at_final)
 
     return asked
 

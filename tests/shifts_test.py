@@ -6,7 +6,7 @@ from ml_collections import config_dict
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.shifts import Shift
-from sparsefl_jax.runs.config import build, defaults, methods
+from sparsefl_jax.runs.config import build, defaults, fields
 
 
 def numbered(num, num_test=8):
@@ -125,7 +125,7 @@ def test_a_configuration_sets_the_shift_of_any_partition():
     with config.unlocked():
         config.partition.feature_shift = config_dict.placeholder(object)
     config.partition.feature_shift = "rotation"
-    methods.switch(config, "partition", "quantity")
+    fields.switch(config, "partition", "quantity")
     config.num_clients = 4
     shifted = build.build_data(config)
     config.partition.feature_shift = None

@@ -15,7 +15,7 @@ from sparsefl_jax import models
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data import from_arrays
-from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import trace
 from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
@@ -116,7 +116,7 @@ def simulator(
     rounds = np.arange(number, dtype=np.int32)
     ids = np.tile(np.arange(clients, dtype=np.int32), (number, 1))
 
-    layouts = checks.trace(stage, shapes(model), data).layouts
+    layouts = trace(stage, shapes(model), data).layouts
 
     def run(initial):
         state = initial_state.start(key, plan, initial, people.info)

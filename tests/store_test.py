@@ -7,8 +7,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, dry_run, experiment, run_directory
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.programs import Parts
+from sparsefl_jax.runs.programs import Parts, prepared
 from sparsefl_jax.runs.setup import Setup, pace
 from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
@@ -289,7 +288,7 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
     }
     memories, texts = {}, {}
     for where, setup in setups.items():
-        traced = checks.run(setup)
+        traced = prepared(setup).traced
         memories[where] = traced[0].memory
         texts[where] = dry_run.text(Parts(setup, traced))
     here, there = memories["host"], memories["device"]

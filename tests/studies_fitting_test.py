@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparsefl_jax.runs import experiment, fit_rounds, run_directory
-from sparsefl_jax.runs.config import plain
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import progress, runner
 from tests import tiny_study
@@ -34,7 +34,7 @@ def study(tmp_path, monkeypatch):
     def run_each(runs):
         for config, folder in runs:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "config.json").write_text(json.dumps(plain.plain(config)))
+            (folder / "config.json").write_text(json.dumps(defaults.plain(config)))
             (folder / "summary.json").write_text("{}")
             yield {"seed": config.seed}
 

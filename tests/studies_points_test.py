@@ -8,8 +8,9 @@ import pytest
 from sparsefl_jax import report
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.core.flatten import flatten
+from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds, pilot
-from sparsefl_jax.runs.config import methods, plain
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.studies import command, dry_run, grid, runner
 from sparsefl_jax.studies import points as on_disk
@@ -258,7 +259,7 @@ def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(tmp_path):
     run = tmp_path / "out" / point.name / "seed_1"
     run.mkdir(parents=True)
     of_seed = point._replace(config=fitted).of_seed(1)
-    (run / "config.json").write_text(json.dumps(plain.plain(of_seed)))
+    (run / "config.json").write_text(json.dumps(defaults.plain(of_seed)))
     _, row, *_ = dry_run.text([point], tmp_path / "out").splitlines()
     assert re.split(" {2,}", row)[2] == "9"
 

@@ -1,5 +1,6 @@
 """Settings without effect are refused; another method drops old arguments."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,10 +10,9 @@ from absl import flags
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import cli, experiment, simulate
-from sparsefl_jax.runs.config import build, defaults, fields, methods
-from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.setup import Setup
-from tests.refusals import change, launched, refused
+from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.setup import Setup, traced
+from tests.refusals import ROOT, change, launched, refused
 from tests.tiny import network, tiny_config
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -78,6 +78,10 @@ UNREAD = [
             ("prunefl_initial", {}),
         )
     ),
+    (
+        {"system": "mobile", "deadline": {"seconds": 9.0, "quantile": 0.5}},
+        "deadline.quantile=0.5 is read by nothing here beside deadline.seconds=9.0",
+    ),
     ({"input_scale": 1.0}, "input_scale=1.0 is read by nothing here"),
     (
         {"budgets": ((0.5, 0.5), (1.0, 0.5)), "cohort_size": 2},
@@ -108,7 +112,7 @@ def test_a_density_is_read_where_a_section_refers_to_it(tmp_path):
 )
 def test_methods_that_start_from_a_mask_take_that_of_the_first_stage(tmp_path, method):
     config = tiny_config(tmp_path)
-    needs = defaults.parameters("algorithm", method)
+    needs = defaults.arguments("algorithm", method)
     own = {"density": 0.5, "rounds": 4, "densities": (0.25, 0.5)}
     config.algorithm = {"name": method} | {k: own[k] for k in own if k in needs}
     experiment.build(defaults.complete(config))
@@ -144,7 +148,7 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
         "observe_rounds=(2,), expected rounds from 1 to num_ro",
     )
     refused(
-        lambda: checks.run(Setup(stages, model, data, budgets=np.full(8, 0.5))),
+        lambda: traced(Setup(stages, model, data, budgets=np.full(8, 0.5))),
         "budgets are read by nothing here",
     )
 
@@ -162,8 +166,8 @@ def given(monkeypatch, line: str):
     file, *others = line.split()
     argv = ["launch.py", f"--config={CONFIGS}/{file}", *others]
     monkeypatch.setattr(sys, "argv", argv)
-    values(argv)
-    fields.check(methods.settle(config.value))
+    cli.parsed(argv, values)
+    fields.check(config.value)
     build.build_stages(config.value, network(config.value.model.name))
     return config.value
 
@@ -246,21 +250,30 @@ def test_a_flag_that_nothing_reads_is_refused(monkeypatch, capsys, flag, told):
 
 
 @pytest.mark.parametrize(
-    "verbs, others, told",
+    "given, verb",
     [
-        (
-            {"dry_run": True, "resume": True},
-            {},
-            "--resume is not read beside --dry_run",
-        ),
-        ({"list": True}, {"config": 1}, "--config is not read beside --list"),
-        ({"prepare": "a"}, {"workdir": "b"}, "--workdir is not read beside --prepare"),
+        ("dry_run resume", "dry_run"),
+        ("list config", "list"),
+        ("fields config workdir", "fields"),
+        ("prepare workdir", "prepare"),
+        ("study workdir resume", "study"),
+        ("sweep config workdir distributed", "sweep"),
+        ("config jobs", "config"),
     ],
 )
-def test_flags_that_would_be_ignored_are_refused(verbs, others, told):
-    with pytest.raises(ValueError, match=told):
-        cli.check_flags(verbs, others)
-    cli.check_flags({"dry_run": True, "list": False}, {"config": 1, "workdir": "a"})
+def test_flags_that_would_be_ignored_are_refused(given, verb):
+    *fine, unread = given.split()
+    cli.check_flags(fine)
+    with pytest.raises(ValueError, match=f"--{unread} is not read beside --{verb}"):
+        cli.check_flags(given.split())
+
+
+def test_flags_that_are_set_are_those_that_a_verb_reads():
+    """In `launch.py` itself, whose flags are those of the process."""
+    command = [sys.executable, "launch.py", "--dry_run", f"--config={MINI}", "--jobs=2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    said = "error: --jobs is not read beside --dry_run, expected one without the other"
+    assert done.returncode == 2 and done.stderr == f"{said}\n"
 
 
 ENTRIES = [
@@ -281,7 +294,7 @@ def test_a_density_is_followed_or_refused(monkeypatch, file):
         assert "density=0.2 is read by nothing here" in str(error)
         assert any(f in file for f in ("fed", "pqsu", "spafl", "local", "fjord"))
     else:
-        assert 0.2 in methods.densities(config).values()
+        assert 0.2 in fields.densities(config).values()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """The command line's verbs; a refusal is one line on standard error, exit code 2."""
 
+import contextlib
 import datetime
 import inspect
 import os
 import re
 import shlex
 import sys
+import textwrap
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from absl import flags as absl_flags
@@ -13,46 +16,60 @@ from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
-from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.core.flatten import flatten
+from sparsefl_jax.core.named import named
+from sparsefl_jax.core.validate import closest, one_line
 from sparsefl_jax.runs import dry_run as plans
-from sparsefl_jax.runs import experiment, fit_rounds, help_text, run_directory
-from sparsefl_jax.runs.config import defaults, fields, methods
+from sparsefl_jax.runs import experiment, fit_rounds, run_directory
+from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import hardware, interrupt, membership, processes, shipped
 
 EVERYTHING = "all"  # what `--fields` lists without a section
 # Flags that are gone, with the commands that replace them.
 MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."} | defaults.GONE
+_PROCESSES = "distributed coordinator processes process_id wait_minutes"
+_OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike config"
+READS = {  # what each verb reads, the first that is given
+    "list": "",
+    "fields": "config",
+    "prepare": "",
+    "study": _OF_A_STUDY,
+    "sweep": _OF_A_STUDY,
+    "dry_run": f"config workdir {_PROCESSES}",
+    "resume": f"config workdir extend_at_final accept_lost_records {_PROCESSES}",
+    "config": f"workdir extend_at_final accept_lost_records {_PROCESSES}",
+}
+_HELP = """\
+Runs a method of sparse federated learning as a configuration describes it.
+
+  {program} --list
+  {program} --config=configs/flash_cifar10.py:mini --workdir=runs/a
+  {program} --resume --workdir=runs/a
+"""
 
 
-def check_flags(verbs: dict, others: dict) -> None:
+def check_flags(given: Collection[str]) -> None:
     """Refuses flags that would be ignored beside another one.
 
     Args:
-      verbs: values by name, of `list`, `fields`, `prepare`, `dry_run` and `resume`, of
-        which one at most can be given.
-      others: values by name, which the first three do not read; `fields` reads
-        `config`.
+      given: the names of the flags that are set.
 
     Raises:
       ValueError: names both.
 
     Example:
-      >>> check_flags({"list": True}, {"workdir": "a"})
+      >>> check_flags(["list", "workdir"])
       Traceback (most recent call last):
         ...
       ValueError: --workdir is not read beside --list, expected one without the other
     """
-    given = [name for name, value in verbs.items() if value]
-    unread = given[1:]
-    if {"list", "fields", "prepare"} & set(given):
-        also = {"config"} if given[0] == "fields" else set()
-        unread += [name for name in others.keys() - also if others[name] is not None]
-    if unread:
-        raise ValueError(
-            f"--{unread[0]} is not read beside --{given[0]}, expected one without the "
-            "other"
-        )
+    verb = next((verb for verb in READS if verb in given), None)
+    for name in given:
+        if verb and name not in (verb, *READS[verb].split()):
+            raise ValueError(
+                f"--{name} is not read beside --{verb}, expected one without the other"
+            )
 
 
 def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
@@ -68,7 +85,6 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         )
     if config is None:
         config = run_directory.read_config(workdir)
-    config = methods.settle(config)
     hardware.keep_compilations()
     if workdir is None:
         fields.check(config)
@@ -81,7 +97,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         if processes.leads():
             print(
                 f"{error}; to go on:\n"
-                f"{help_text.program()} --resume --workdir={shlex.quote(str(workdir))}",
+                f"{program()} --resume --workdir={shlex.quote(str(workdir))}",
                 file=sys.stderr,
             )
         sys.exit(error.code)
@@ -100,7 +116,6 @@ def dry_run(config, rounds: int = 0) -> None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
     show, lines = processes.leads(), []
-    config = methods.settle(config)
     if rounds:
         config, found = fit_rounds.fitted(config, experiment.build, progress=show)
         lines += [found] if found else []
@@ -120,10 +135,87 @@ def dry_run(config, rounds: int = 0) -> None:
         formats.say("\n".join(lines))
 
 
-def list_fields(section: str, config) -> None:
-    """Prints the fields of a section, or of all for `EVERYTHING`."""
-    config = config if config is None else methods.settle(config)
-    formats.say(fields.listing("" if section == EVERYTHING else section, config))
+def listing(section: str = EVERYTHING, config=None) -> str:
+    """Returns fields with their types and defaults, and the line of `FIELDS` on each.
+
+    Args:
+      section: a section; a method, network or partition, whose documentation and
+        arguments are listed; or `EVERYTHING`.
+      config: where sections have their names from, by default `default_config()`. Its
+        values stand behind those that differ from the default.
+
+    Raises:
+      ValueError: there is no such section.
+
+    Example:
+      >>> print(listing("until"))
+      until.gbit      float  None  ends the run after this traffic, 1e9 bits both ways
+      until.pflop     float  None  ends the run after these training FLOPs, 1e15
+      until.accuracy  float  None  ends the run at this accuracy, a share
+      until.hours     float  None  ends the run after so many hours of the system's time
+    """
+    config = defaults.default_config() if config is None else config
+    sections = [name for name in config if hasattr(config[name], "to_dict")]
+    if section in sections:
+        return _explained(section, config[section])
+    for field, table in defaults.TABLES.items():
+        if section in table or (":" in section and _takes_as(table, section)):
+            return _explained(field, {"name": section})
+    if section != EVERYTHING:
+        known = [*sections, *(name for t in defaults.TABLES.values() for name in t)]
+        near = closest(section, known)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(
+            f"--fields={section}{hint}, expected one of {', '.join(sections)}, or a "
+            "name that --list prints"
+        )
+    head = (
+        "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a section"
+    )
+    kinds = {name: defaults.kind(name) for name in defaults.FIELDS if "." not in name}
+    listed = [head, _table("", kinds, {}, config)]
+    return "\n\n".join([*listed, *(_of_section(s, config[s]) for s in sections)])
+
+
+def _takes_as(table: dict[str, Callable], name: str) -> bool:
+    """Tells whether a `module:function` begins with the arguments of a table."""
+    first = next(iter(defaults.signature(named("--fields", name, {}))), None)
+    return first in {next(iter(defaults.signature(e))) for e in table.values()}
+
+
+def _explained(field: str, section) -> str:
+    """Lists the fields of a section, below the documentation of what it names."""
+    name, doc = section.get("name"), ""
+    if field in defaults.TABLES and name is not None:
+        text = inspect.getdoc(defaults.factory(field, name))
+        doc = f"{name}: {text or ''}\n\n"
+    return doc + _of_section(field, section)
+
+
+def _of_section(field: str, section) -> str:
+    found = defaults.arguments(field, section.get("name"))
+    kinds = {key: p.annotation for key, p in found.items()}
+    return _table(f"{field}.", kinds, {k: p.default for k, p in found.items()}, section)
+
+
+def _table(head: str, kinds: dict, usual: dict, section) -> str:
+    """Aligns names, types, defaults and lines, in the order of `FIELDS`."""
+    of_fields = flatten(defaults.default_config().to_dict())
+    order = {path: at for at, path in enumerate(defaults.FIELDS)}
+    rows = []
+    for key in sorted(kinds, key=lambda key: order.get(head + key, len(order))):
+        kind, default = kinds[key], of_fields.get(head + key, usual.get(key))
+        shown = "any" if kind is object else inspect.formatannotation(kind)
+        empty = default is inspect.Parameter.empty
+        line, now = defaults.FIELDS.get(head + key, (..., ""))[1], section.get(key)
+        line += "" if now is None or now == default else f" (here {now!r})"
+        cells = head + key, shown, "required" if empty else repr(default)
+        rows.append((*cells, line))
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+    return "\n".join(
+        "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    )
 
 
 def catalogue() -> str:
@@ -159,7 +251,7 @@ def _unknown_field(error: Exception) -> str:
     found = re.match(r"\W*(\w+)\W*(?:Did you mean|$)", text)
     if not found:
         return text
-    return defaults.unknown_field(found[1], defaults.default_config())
+    return fields.unknown_field(found[1], defaults.default_config())
 
 
 def define_config(values):
@@ -193,7 +285,7 @@ def define_config(values):
                 fit = config.fit  # a new run fits its budget anew
                 with fit.unlocked(), fit.ignore_type():
                     fit.by = fit.measured = None
-            methods.follow(config, _overrides(argv))
+            fields.follow(config, _overrides(argv))
             return config
 
     meaning = "A file in configs/ with a variant of it, or the config.json of a run."
@@ -253,51 +345,103 @@ def _overrides(argv: list[str]) -> dict[str, str]:
     return given
 
 
-def guarded(app, flags, main) -> None:
-    """Runs `main` under absl; prints the user's mistakes as one line.
+def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
+    """Parses a command line, and prints the help if that is asked for.
+
+    Args:
+      argv: the command line.
+      values: absl's `FlagValues`, with `config` among the flags.
+
+    Returns:
+      The arguments that are not flags.
+
+    Raises:
+      ValueError: in one line, on whatever absl and ml_collections refuse.
+    """
+    if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
+        formats.say(help_text(values))
+        sys.exit()
+    try:
+        rest = values(completed(argv))
+    except (KeyError, AttributeError) as error:  # a field that is not there
+        raise ValueError(_unknown_field(error)) from error
+    except absl_flags.UnrecognizedFlagError as error:
+        name = error.flagname
+        if moved := MOVED.get(name):
+            raise ValueError(f"--{name} has moved: {moved}") from error
+        field = name if "." in name else fields.nearest(name)
+        hint = f"; did you mean --config.{field}?" if field else ""
+        raise ValueError(f"{error}{hint}") from error
+    except Exception as error:  # absl and ml_collections raise many kinds here
+        raise ValueError(one_line(error)) from error
+    fields.settle(values["config"].value)
+    return rest
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Prints the user's mistakes as one line, and ends the process with code 2.
 
     Modules are found in the current folder too, wherever `launch.py` is.
     `SPARSEFL_DEBUG=1` lets every exception through with its traceback.
-
-    Args:
-      app, flags: absl's modules.
-      main: takes the arguments that are not flags.
     """
     sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
-    if {"--help", "-help", "-h", "-?"} & set(sys.argv[1:]):
-        return formats.say(help_text.text(flags.FLAGS, main.__module__))
     if os.environ.get("SPARSEFL_DEBUG"):
-        return app.run(main, argv=completed(sys.argv))
-
-    def parse(argv):
-        try:
-            return flags.FLAGS(completed(argv))
-        except (KeyError, AttributeError) as error:  # a field that is not there
-            refuse(_unknown_field(error))
-        except absl_flags.UnrecognizedFlagError as error:
-            if moved := MOVED.get(error.flagname):
-                refuse(f"--{error.flagname} has moved: {moved}")
-            name = error.flagname
-            field = name if "." in name else defaults.nearest(name)
-            refuse(f"{error}; did you mean --config.{field}?" if field else error)
-        except Exception as error:  # absl and ml_collections raise many kinds here
-            refuse(error)
-
-    def run(argv):
-        try:
-            main(argv)
-        except (ValueError, OSError) as error:
-            refuse(error)
-        except (FloatingPointError, MemoryError) as error:
-            membership.leave(f"error: {one_line(error)}")
-        except RuntimeError as error:  # XLA's own errors are a kind of these
-            if "RESOURCE_EXHAUSTED" not in str(error) and not membership.lost(error):
-                raise
-            membership.leave(f"error: {one_line(error)}")
-        except KeyboardInterrupt:
-            membership.leave("interrupted; the metrics so far are kept")
-
-    def refuse(error):
+        yield
+        return
+    try:
+        yield
+    except (ValueError, OSError) as error:
         membership.leave(f"error: {one_line(error)}", 2)
+    except (FloatingPointError, MemoryError) as error:
+        membership.leave(f"error: {one_line(error)}")
+    except RuntimeError as error:  # XLA's own errors are a kind of these
+        if "RESOURCE_EXHAUSTED" not in str(error) and not membership.lost(error):
+            raise
+        membership.leave(f"error: {one_line(error)}")
+    except KeyboardInterrupt:
+        membership.leave("interrupted; the metrics so far are kept")
 
-    return app.run(run, flags_parser=parse)
+
+def program() -> str:
+    """Returns how this program was called: as a command, a module or a file."""
+    name = Path(sys.argv[0]).name
+    if name == "__main__.py":
+        return "python -m sparsefl_jax"
+    return f"python {name}" if name.endswith(".py") else name
+
+
+def help_text(values, module: str = "sparsefl_jax.launch") -> str:
+    """Returns what a user needs first; absl's own help comes with `--helpfull`.
+
+    Args:
+      values: absl's `FlagValues`, with the flags defined.
+      module: the name of the module that defines them.
+    """
+    config = defaults.default_config()
+    sections = [name for name in config if hasattr(config[name], "to_dict")]
+    of_config = {
+        "--config=FILE[:VARIANT]": values["config"].help,
+        "--config.FIELD=VALUE": "Change a field, such as num_rounds or seeds.",
+        "--config.SECTION.FIELD=VALUE": "Change a field of a section, such as "
+        f"algorithm.name. The sections are {', '.join(sections)}.",
+        "--fields[=SECTION]": values["fields"].help + " Beside --config, with its "
+        "values; --fields=algorithm has the arguments of its method.",
+    }
+    others = {}
+    for flag in values.get_key_flags_for_module(module):
+        if flag.name not in ("config", "fields"):
+            value = "" if flag.boolean else f"={flag.parser.flag_type().upper()}"
+            others[f"--{flag.name}{value}"] = flag.help
+    lines = [_HELP.format(program=program())]
+    for title, rows in {"Configuration:": of_config, "Other flags:": others}.items():
+        lines.append(title)
+        for flag, meaning in rows.items():
+            head, indent = f"  {flag}".ljust(33) + " ", " " * 34
+            lines.append(
+                textwrap.fill(
+                    meaning, 88, initial_indent=head, subsequent_indent=indent
+                )
+            )
+        lines.append("")
+    return "\n".join([*lines, "--helpfull lists the flags of absl and JAX too."])

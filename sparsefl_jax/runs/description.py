@@ -14,7 +14,7 @@ import numpy as np
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import checkpoint
-from sparsefl_jax.runs.config.plain import PYTHON
+from sparsefl_jax.runs.config.defaults import PYTHON
 from sparsefl_jax.runs.setup import Setup
 
 _PLAIN = (bool, int, float, str, type(None))

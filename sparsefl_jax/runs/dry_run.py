@@ -16,10 +16,9 @@ from sparsefl_jax.core.formats import (
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics, statistics_rows
 from sparsefl_jax.runs import limits, pilot
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.runs.programs import Parts
-from sparsefl_jax.runs.setup import Setup, guarantee
+from sparsefl_jax.runs.setup import Setup, alive, guarantee
 from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
@@ -134,7 +133,7 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
     for index, stage in enumerate(parts.setup.stages):
         traced, held = parts.traced[index], memories[index]
         most = limits.most(parts.setup, index, traced)
-        share = checks.alive(stage, share)[-1]
+        share = alive(stage, share)[-1]
         under = sum(
             math.prod(shape)
             for packet in traced.layouts["down"].values()

@@ -40,10 +40,10 @@ from sparsefl_jax.runs.config.build import (
     build_model,
     build_stages,
     build_system,
+    check_stages,
 )
-from sparsefl_jax.runs.config.plain import plain, replaced, values
-from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.programs import Parts, Programs
+from sparsefl_jax.runs.config.defaults import plain, replaced, values
+from sparsefl_jax.runs.programs import Parts, Programs, prepared
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Limits, Setup, make
 from sparsefl_jax.runs.simulate import Run, Snapshot
@@ -76,7 +76,6 @@ def build(config, started: bool = False) -> Parts:
 
 def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
     model = build_model(config, data)
-    fields.check_densities(config, model)
     system = build_system(config, len(data.train.size))
     budgets = build_budgets(config, system)
     stages = build_stages(config, model, budgets, system)
@@ -94,15 +93,15 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
         observe_rounds=config.observe_rounds,
         system=system,
     )
-    traced = checks.run(setup)
-    fields.check_stages(config, stages, model, traced)
+    parts = prepared(setup)
+    check_stages(config, stages, model, parts.traced)
     if config.init_from is not None and not started:
         key, _ = keys.of_run(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)
         if config.init_what != "weights":
             results.check_kept(stages[0].algorithm, initial, config.init_what)
-        setup = setup._replace(initial=initial)
-    return Parts(setup, traced)
+        parts = parts._replace(setup=setup._replace(initial=initial))
+    return parts
 
 
 def run(
@@ -236,8 +235,7 @@ def experiment(
 
     def parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
         # `describe` made the configuration, and `initial` is given.
-        setup = make(stages, model, data, **settings)
-        return Parts(setup, checks.run(setup))
+        return prepared(make(stages, model, data, **settings))
 
     setup = make(stages, model, read(seed), **settings)
     described = description.describe(setup, name) | of_files

@@ -25,8 +25,8 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import pilot, run_directory
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.runs.setup import alive as shares_alive
 from sparsefl_jax.simulation import clock
 
 PILOT = 20  # rounds, without `fit.pilot`
@@ -113,7 +113,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
             break
         setup = build(_of(bare, rounds)).setup
     by = "fit.most" if rounds == most else f"a pilot of {length} rounds"
-    alive = float(np.mean(checks.alive(setup.stages[-1], 1.0)[1:]))
+    alive = float(np.mean(shares_alive(setup.stages[-1], 1.0)[1:]))
     gbit = measured.begin["gbit"], alive * measured.first, alive * measured.again
     begin, first, again = (format_si(1e9 * each, "bit") for each in gbit)
     found = (
@@ -155,7 +155,7 @@ def measure(
     if not main:  # the stages before have spent the budget
         return Measured(dict.fromkeys(begin, math.inf), 0.0, 0.0, 0.0)
     later = slice(1 if len(main) > 1 else 0, len(main))
-    shares = np.array(checks.alive(setup.stages[-1], 1.0))[later]
+    shares = np.array(shares_alive(setup.stages[-1], 1.0))[later]
     first, again = _each_exchange(main, shares)
     *_, samples = exchanges(setup, seed)
     pflop = sum(map(_pflop, main[later])) / max(float(samples[later] @ shares), 1.0)
@@ -174,7 +174,7 @@ def mean_cost(measured: Measured, setup: Setup, seed: int) -> dict[str, float]:
     rounds = max(last.num_rounds, 2)
     stages = [*setup.stages[:-1], last._replace(num_rounds=rounds)]
     new, again, samples = exchanges(setup._replace(stages=stages), seed)
-    shares = np.array(checks.alive(last, 1.0))[1:rounds]
+    shares = np.array(shares_alive(last, 1.0))[1:rounds]
     gbit = (new * measured.first + again * measured.again)[1:]
     return {
         "gbit": float(gbit @ shares) / (rounds - 1),

@@ -60,7 +60,7 @@ def most(setup: Setup, stage: int, traced) -> Most:
     Args:
       setup: the run.
       stage: which of its stages.
-      traced: one round of that by shape, as `checks.run` gives it.
+      traced: one round of that by shape, as `setup.traced` gives it.
     """
     one, model, data = setup.stages[stage], setup.model, setup.data
     bits = sum(map(charges.most_bits, traced.layouts.values()))

@@ -13,9 +13,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.runs.plan import checks, memory
+from sparsefl_jax.runs.plan import memory
 from sparsefl_jax.runs.progress import waiting
-from sparsefl_jax.runs.setup import Pace, Setup
+from sparsefl_jax.runs.setup import Pace, Setup, Traced, traced
 from sparsefl_jax.simulation import placement, round_program
 from sparsefl_jax.system import interrupt, processes
 
@@ -24,7 +24,22 @@ class Parts(NamedTuple):
     """A run, and its stages as traced: what is compiled."""
 
     setup: Setup
-    traced: list[checks.Traced]
+    traced: list[Traced]
+
+
+def prepared(setup: Setup) -> Parts:
+    """Traces the stages of a run, and adds up their memory by shape.
+
+    Raises:
+      ValueError: in one line, before any compilation: `setup.traced` refuses the run,
+        or its parts do not fit the memory, whatever the working sets take.
+    """
+    found = []
+    for stage, one in zip(setup.stages, traced(setup), strict=True):
+        parameters = sum(v.size for v in jax.tree.leaves(one.model.params))
+        by_shape = memory.by_shape(setup, stage, parameters, one.state, one.pace)
+        found.append(one._replace(memory=by_shape))
+    return Parts(setup, found)
 
 
 class Program(NamedTuple):
@@ -46,7 +61,7 @@ class Programs:
 
     Args:
       setup: the run.
-      traced: what `checks.run` gave for it.
+      traced: what `prepared` gave for it.
       first: the first stage to compile.
       waiting: `(stage, stages, seconds, program)`, called about once a second while
         `of` waits for the program of a stage, which is None, and once it is there.
@@ -56,7 +71,7 @@ class Programs:
     def __init__(
         self,
         setup: Setup,
-        traced: Sequence[checks.Traced],
+        traced: Sequence[Traced],
         first: int = 0,
         waiting: Callable | None = None,
         interrupted: Callable[[], int] = lambda: 0,
@@ -129,7 +144,7 @@ class Programs:
         self._programs[stage] = compile_stage(self.setup, stage, self.traced[stage])
 
 
-def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
+def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
     """Compiles a stage for all its segments, with a chunk that fits the memory.
 
     Args:
@@ -176,9 +191,7 @@ def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
             return Program(plan, pace, compiled, needed, time.time() - begin)
 
 
-def _arguments(
-    setup: Setup, plan: placement.Plan, pace: Pace, traced: checks.Traced
-) -> tuple:
+def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -> tuple:
     """Returns the shapes of what a segment is called with."""
 
     def replicated(leaf):

@@ -17,7 +17,7 @@ import jax
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.plain import replaced, stages
+from sparsefl_jax.runs.config.defaults import replaced, stages
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.system import log_lines, processes

@@ -13,8 +13,7 @@ import msgspec
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data.hub import OPTIONS
-from sparsefl_jax.runs.config.defaults import default_config, with_defaults
-from sparsefl_jax.runs.config.plain import plain
+from sparsefl_jax.runs.config.defaults import default_config, plain, with_defaults
 from sparsefl_jax.system import files
 
 # Fields that change a run's results by rounding at most. The place of the data is one

@@ -16,8 +16,8 @@ from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import limits
-from sparsefl_jax.runs.plan import checks, memory
-from sparsefl_jax.runs.programs import Programs
+from sparsefl_jax.runs.plan import memory
+from sparsefl_jax.runs.programs import Programs, prepared
 from sparsefl_jax.runs.setup import Setup, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
@@ -193,7 +193,7 @@ def simulate(
         raise ValueError(f"resume: the run has ended, by {at.ended_by}")
     opened = contextlib.nullcontext(programs)
     if programs is None:
-        opened = Programs(setup, checks.run(setup), at.stage)
+        opened = Programs(*prepared(setup), at.stage)
     return _stages(key, setup, at, opened)
 
 

@@ -11,7 +11,7 @@ from sparsefl_jax import report
 from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import tiers
 from sparsefl_jax.report.comparison import evaluations
-from sparsefl_jax.runs.config import plain
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.system import files, hardware, provenance
 
@@ -52,7 +52,7 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
                 line["compile_seconds"] for line in segments if line["stage"] == index
             ),
         }
-        for index, section in enumerate(plain.stages(config)[: at.stage + 1])
+        for index, section in enumerate(defaults.stages(config)[: at.stage + 1])
     ]
     rounds, best = about["position"]["rounds"], at.best
     last = train[-1] if train else {}

@@ -7,7 +7,6 @@ import jax
 
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
-from sparsefl_jax.runs.config.methods import settle
 from sparsefl_jax.studies import dry_run as plans
 from sparsefl_jax.studies import grid, launchers, points, runner
 from sparsefl_jax.system import hardware, interrupt
@@ -62,7 +61,7 @@ def run(
     hardware.keep_compilations()
     if launcher or jobs > 1:  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
-    study = points.load(file) if file else grid.sweep(settle(config), swept)
+    study = points.load(file) if file else grid.sweep(config, swept)
     if known:
         return formats.say(plans.text(study, Path(workdir) if workdir else None))
     folder = Path(workdir)

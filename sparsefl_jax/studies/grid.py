@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import closest
+from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import run_directory
-from sparsefl_jax.runs.config import defaults, methods
+from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -141,7 +142,7 @@ def _set(config, field: str, value) -> bool:
     """Sets a field; tells whether there is one for this point's method."""
     section, _, key = field.rpartition(".")
     if key == "name" and section in defaults.TABLES:
-        methods.switch(config, section, str(value))
+        fields.switch(config, section, str(value))
         return True
     known = flatten(config.to_dict())
     if field not in known:

@@ -17,7 +17,7 @@ from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import fit_rounds, resumption, run_directory
-from sparsefl_jax.runs.config import defaults, fields, plain
+from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.system import files, shipped
 
 _TAKEN = (
@@ -139,7 +139,7 @@ def write(workdir: Path, points: Sequence[Point]) -> None:
         known = study_folder.read(workdir) if (workdir / FILE).exists() else {}
         held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
         for point in points:
-            config = plain.plain(point.config)
+            config = defaults.plain(point.config)
             code = resumption.own_code(config)
             _check_begun(workdir, point, held["code"].get(point.name, {}), code)
             held["code"][point.name] = code

@@ -19,13 +19,19 @@ from sparsefl_jax.core.validate import above, in_range
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import run_directory
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.defaults import naming, unknown_field
-from sparsefl_jax.runs.config.fields import all_read
-from sparsefl_jax.runs.config.methods import refuse_others
-from sparsefl_jax.runs.config.plain import refuse_python
-from sparsefl_jax.runs.setup import reading
+from sparsefl_jax.runs.config.fields import (
+    check_buildable,
+    check_entry,
+    check_unset,
+    densities,
+    naming,
+    refuse_unread,
+    unknown_field,
+)
+from sparsefl_jax.runs.setup import reading, reads_epochs, reads_mask
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
@@ -45,8 +51,8 @@ def build_algorithm(
     except TypeError as error:
         known = defaults.signature(found)
         for key in settings.keys() - known.keys():
-            refuse_others(field, settings | {"name": name}, key)
-            taken = defaults.parameters("algorithm", name)
+            check_entry(field, settings | {"name": name}, key)
+            taken = defaults.arguments(field, name)
             raise ValueError(unknown_field(f"{field}.{key}", taken)) from None
         raise ValueError(f"{field}.name={name!r}: {error}") from None
     with naming(field, settings):
@@ -56,7 +62,6 @@ def build_algorithm(
     return algorithm
 
 
-@all_read("lr_decay", "lr_delay", "lr_horizon")
 def build_optimizer(config):
     """Builds the clients' optimizer, with its schedule over the main stage.
 
@@ -83,17 +88,17 @@ def build_optimizer(config):
     return local.make_optimizer(name, **settings)
 
 
-@all_read("writers")
 def build_data(config):
     """Builds the federated data of a configuration."""
-    refuse_python(config)
+    check_buildable(config)
     name, settings = _settings(config.partition)
     partition = defaults.factory("partition", name)
-    by_user = "users" in defaults.signature(partition)
+    if "users" not in defaults.signature(partition):
+        check_unset(config, "writers")
     dataset = datasets.load(
         config.dataset,
         data_dir=config.data_dir,
-        writers=config.writers if by_user else None,
+        writers=config.writers,
         num_classes=config.num_classes,
         hf=dict(config.hf),
         tokenizer=config.tokenizer,
@@ -111,7 +116,6 @@ def build_data(config):
     )
 
 
-@all_read("augment", "input_scale", "scramble")
 def build_model(config, data):
     """Builds the network of a configuration; it reads raw samples of `data`.
 
@@ -126,7 +130,12 @@ def build_model(config, data):
             given["augment"] = config.augment
         return model.reading(datasets.make_preprocess(**given))
 
-    return reading(data, make, f"model.name={config.model['name']!r}")
+    model = reading(data, make, f"model.name={config.model['name']!r}")
+    if model.tokens:
+        check_unset(config, "augment", "input_scale", "scramble")
+    elif data.x.dtype != "uint8":
+        check_unset(config, "input_scale")
+    return model
 
 
 def describe_network(config, data) -> dict:
@@ -212,7 +221,6 @@ def build_budgets(config, system: System | None = None):
     return np.random.default_rng(config.seed).permutation(tiers)
 
 
-@all_read("server_optimizer")
 def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     """Builds the stages: `first_stage` if there is one, then the main stage.
 
@@ -222,6 +230,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
       budgets: as `build_budgets` returns them.
       system: as `build_system` returns it.
     """
+    _check_densities(config, model)
     optimizer, stages, sampler = build_optimizer(config), [], None
     main = {key: getattr(config, key) for key in defaults.STAGE}
     if config.first_stage:
@@ -234,10 +243,13 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
         stages.append(Stage(first, **chosen))
     main["cohort_size"] = _drawn(config, main["cohort_size"], system)
     name, settings = _settings(config.algorithm)
-    if "server_optimizer" in defaults.signature(defaults.factory("algorithm", name)):
-        chosen, arguments = _settings(config.server_optimizer)
-        if chosen is not None:
-            settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
+    chosen, arguments = _settings(config.server_optimizer)
+    if "server_optimizer" not in defaults.signature(
+        defaults.factory("algorithm", name)
+    ):
+        check_unset(config, "server_optimizer.name")
+    elif chosen is not None:
+        settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
     if budgets is not None:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
@@ -246,6 +258,44 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     algorithm = build_algorithm(name, settings, model, optimizer)
     algorithm = _make_private(config, algorithm)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
+
+
+def _check_densities(config, model) -> None:
+    """Refuses a density that would leave nothing of the network."""
+    params, _ = model.shapes()
+    for field in ("first_stage", "algorithm"):
+        section = getattr(config, field)
+        if section.get("name") not in defaults.TABLES["algorithm"]:
+            continue  # one's own, whose density may be of anything
+        with naming(field, ("prunable",)):
+            layers = masks.prunable(params, tuple(section.get("prunable", "*")))
+        size = int(trees.layer_sizes(params, layers).sum())
+        for key in ("density", "max_density", "densities"):
+            least = np.min(section.get(key) or 1.0)
+            if int(least * size) < 1:
+                raise ValueError(
+                    f"{section['name']}: {key}={least:g}, expected at least "
+                    f"{1 / size:.2g} to leave one of {size} weights"
+                )
+
+
+def check_stages(config, stages, model, traced) -> None:
+    """Refuses epochs or a mask of the first stage that no later step reads.
+
+    Raises:
+      ValueError: in one line.
+    """
+    epochs = config.first_stage.get("epochs") or 1
+    if epochs > 1 and not reads_epochs(traced[0]):
+        name = config.first_stage["name"]
+        why = f": {name!r} takes the batches of one epoch, expected 1"
+        refuse_unread("first_stage.epochs", epochs, why)
+    masked = any(field.startswith("first_stage") for field in densities(config))
+    if masked and not reads_mask(stages[1].algorithm, model):
+        raise ValueError(
+            f"first_stage.name={config.first_stage['name']!r}: its mask is read by "
+            f"nothing here, as {config.algorithm['name']!r} starts from one of its own"
+        )
 
 
 def _make_private(config, algorithm: Algorithm) -> Algorithm:

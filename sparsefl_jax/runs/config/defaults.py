@@ -1,14 +1,12 @@
-"""All fields of a configuration: their defaults, their meaning, and their sections.
+"""All fields of a configuration: defaults, meanings, sections, and their plain values.
 
 The arguments that a name takes stand in the configuration with their defaults, so that
 each can be set from the command line and `config.json` holds them all.
 """
 
-import contextlib
 import inspect
-import re
-from collections.abc import Container, Iterable, Iterator
-from types import GenericAlias, UnionType
+import json
+from types import GenericAlias, SimpleNamespace, UnionType
 from typing import Any
 
 import optax
@@ -17,7 +15,7 @@ from ml_collections import config_dict
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.named import named
-from sparsefl_jax.core.validate import closest, typed
+from sparsefl_jax.core.validate import typed
 from sparsefl_jax.training import local
 
 TABLES = {  # what the `name` of a section is looked up in
@@ -27,6 +25,7 @@ TABLES = {  # what the `name` of a section is looked up in
     "partition": datasets.PARTITIONERS,
 }
 STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
+PYTHON = "python"  # the `source` of a run that `sfl.experiment` was given the parts of
 INTS, TEXTS, PAIRS = tuple[int, ...], tuple[str, ...], tuple[tuple[float, ...], ...]
 # Name: (default, meaning). A type stands for a field that is not set, ... for one that
 # is there only if what its section names takes it, or if it is set.
@@ -184,16 +183,16 @@ def complete(config):
     """
     for field in TABLES:
         section = config[field]
-        for name, default in default_arguments(field, section.get("name")).items():
+        for name, default in usual(field, section.get("name")).items():
             if name not in section:
                 section[name] = default
     return config
 
 
-def default_arguments(field: str, name) -> dict:
+def usual(field: str, name) -> dict:
     """Returns the defaults of an entry's arguments, without None; {} if unknown."""
     try:
-        found = parameters(field, name) if isinstance(name, str) else {}
+        found = arguments(field, name) if isinstance(name, str) else {}
     except ValueError:
         return {}
     empty = inspect.Parameter.empty, None
@@ -214,29 +213,51 @@ def signature(function) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(function).parameters)
 
 
-def entry(field: str, name: str | None) -> Any:
-    """Returns the function that a section names, or None."""
-    if name is not None:
-        typed(f"{field}.name", name, str)
-    if field.endswith("optimizer"):
-        return getattr(optax, name or "", None)
-    return factory(field, name) if name is not None and field in TABLES else None
-
-
-def parameters(field: str, name: str | None) -> dict[str, inspect.Parameter]:
-    """Returns the arguments that a section may hold beside its name.
+def arguments(field: str, name: str | None) -> dict[str, inspect.Parameter]:
+    """Returns what a section may hold: arguments of its entry, and fields of its own.
 
     Args:
       field: the section.
       name: the entry that it names, if any.
+
+    Returns:
+      Parameters whose annotation is the type that a value has to have, and whose
+      default is that of the entry.
+
+    Raises:
+      ValueError: if there is no such entry.
     """
-    chosen = entry(field, name)
-    if not field.endswith("optimizer"):
-        return _settable(chosen) if chosen else {}
-    found = signature(chosen) if callable(chosen) else {}
-    found |= _settable(local.make_optimizer)
-    del found["schedule"]
+    found = {}
+    if name is not None:
+        typed(f"{field}.name", name, str)
+    if field.endswith("optimizer"):
+        chosen = getattr(optax, name or "", None)
+        found = signature(chosen) if callable(chosen) else {}
+        found |= _settable(local.make_optimizer)
+        del found["schedule"]
+    elif field in TABLES and name is not None:
+        found = _settable(factory(field, name))
+    own = _OF_ANY_ENTRY.get(field, {}) | {
+        path.rpartition(".")[2]: kind(path)
+        for path, (default, _) in FIELDS.items()
+        if path.startswith(f"{field}.") and default is not ...
+    }
+    for key, parameter in found.items():
+        found[key] = parameter.replace(annotation=_kind(parameter))
+    for key, of_field in own.items():
+        bare = inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None)
+        found[key] = found.get(key, bare).replace(annotation=of_field)
     return found
+
+
+_OF_ANY_ENTRY = {  # what a section holds beside the arguments of the entry it names
+    "first_stage": {"name": str} | {key: kind(key) for key in STAGE},
+    "partition": {
+        "test_fraction": float,
+        "feature_shift": str,
+        "shift_strength": float,
+    },
+}
 
 
 def _settable(function) -> dict[str, inspect.Parameter]:
@@ -249,37 +270,14 @@ def _settable(function) -> dict[str, inspect.Parameter]:
     }
 
 
-def kinds(field: str, name: str | None) -> dict[str, Any]:
-    """Returns the type of each argument that a section may hold, and of its name."""
-    found = {key: _kind(p) for key, p in parameters(field, name).items()}
-    if field in TABLES:
-        found |= {"name": str} | _SECTION_WIDE.get(field, {})
-    return found | {
-        path.rpartition(".")[2]: kind(path)
-        for path, (default, _) in FIELDS.items()
-        if path.startswith(f"{field}.") and default is not ...
-    }
-
-
-_SECTION_WIDE = {  # what a section holds beside the arguments of the entry it names
-    "first_stage": {key: kind(key) for key in STAGE},
-    "partition": {
-        "test_fraction": float,
-        "feature_shift": str,
-        "shift_strength": float,
-    },
-    "model": {"dtype": str},
-}
-
-
 def _kind(parameter) -> Any:
     """Returns the type of an argument, by its annotation or else by its default."""
-    given, usual = parameter.annotation, parameter.default
+    given, default = parameter.annotation, parameter.default
     if given in (int, float, bool, str) or isinstance(given, UnionType):
         return given
-    if isinstance(usual, tuple) and usual:
-        return tuple[type(usual[0]), ...]
-    return type(usual) if isinstance(usual, int | float | str | tuple) else object
+    if isinstance(default, tuple) and default:
+        return tuple[type(default[0]), ...]
+    return type(default) if isinstance(default, int | float | str | tuple) else object
 
 
 def readers(field: str, *keys: str) -> list[str]:
@@ -293,54 +291,48 @@ def readers(field: str, *keys: str) -> list[str]:
     return sorted(name for name in taken if taken[name].keys() & set(keys))
 
 
-@contextlib.contextmanager
-def naming(section: str, arguments: Container[str]) -> Iterator[None]:
-    """Puts the section before the name of an argument that a factory refuses.
-
-    Example:
-      >>> with naming("algorithm", ("density",)):
-      ...     raise ValueError("density=2, expected in (0, 1]")
-      Traceback (most recent call last):
-      ValueError: algorithm.density=2, expected in (0, 1]
-    """
-    try:
-        yield
-    except ValueError as error:
-        named_first = re.match(r"\w*", str(error))[0]
-        if named_first not in arguments:
-            raise
-        raise ValueError(f"{section}.{error}") from error
-
-
-def unknown_field(name: str, allowed: Iterable[str]) -> str:
-    """Returns the refusal of a field: which was meant, and what there is.
+def plain(config: Any) -> dict:
+    """Returns a configuration as JSON holds it, with tuples for lists.
 
     Args:
-      name: the field, with its section and a dot if it is in one.
-      allowed: the names that the section has, or the configuration.
+      config: a `ConfigDict`, the result of `values`, or a dictionary.
 
     Example:
-      >>> print(unknown_field("sead", ["seed", "epochs"]))
-      the configuration has no field 'sead'; did you mean 'seed'? it has epochs, seed
+      >>> plain({"prunable": ["*kernel"]})
+      {'prunable': ('*kernel',)}
     """
-    if name in GONE:
-        return f"{name} is gone: {GONE[name]}"
-    section, _, _ = name.rpartition(".")
-    meant = nearest(name, allowed)
-    hint = f"did you mean {meant!r}? " if meant else ""
-    there = f"{section or 'it'} has {', '.join(sorted(allowed))}"
-    return f"the configuration has no field {name!r}; {hint}{there}"
+    config = vars(config) if isinstance(config, SimpleNamespace) else config
+    known = isinstance(config, dict)
+    text = json.dumps(config) if known else config.to_json_best_effort()
+    return _with_tuples(json.loads(text))
 
 
-def nearest(name: str, allowed: Iterable[str] = ()) -> str | None:
-    """Returns the field whose last name is spelt most like that of another one.
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+def values(config: Any) -> SimpleNamespace:
+    """Returns a configuration with a plain value for each field; sections are dicts.
+
+    That is all that a run knows of it.
+    """
+    return SimpleNamespace(**plain(config))
+
+
+def replaced(config: SimpleNamespace, **fields: Any) -> SimpleNamespace:
+    """Returns a copy of `values` with other values of some fields."""
+    return SimpleNamespace(**vars(config) | fields)
+
+
+def stages(config: Any) -> list[dict]:
+    """Returns the section of each stage, in order.
 
     Example:
-      >>> nearest("seed"), nearest("momentun"), nearest("xyzzy")
-      ('seed', 'optimizer.momentum', None)
+      >>> main, first = {"name": "spdst"}, {"name": "sensitivity"}
+      >>> stages(SimpleNamespace(algorithm=main, first_stage=first))
+      [{'name': 'sensitivity'}, {'name': 'spdst'}]
     """
-    section, dot, leaf = name.rpartition(".")
-    known = {path.rpartition(".")[2]: path for path in reversed(FIELDS)}
-    known |= {path: path for path in FIELDS if "." not in path}
-    known |= {own: f"{section}{dot}{own}" for own in allowed}
-    return next((known[near] for near in closest(leaf, known)), None)
+    middle = getattr(config, "middle_stages", {}).values()
+    return [s for s in (config.first_stage, *middle, config.algorithm) if s]

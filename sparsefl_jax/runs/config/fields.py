@@ -1,26 +1,25 @@
-"""Checks the fields of a configuration, and lists them for `--fields`.
+"""The fields of a configuration: which are refused, and what a name in a flag changes.
 
-One pass before anything is built: each field is known, of the right type, finite, in
-range and of use. What an argument means is checked where it is used.
+Before anything is built each field is known, of the right type, finite, in range and
+of use. What an argument means is checked where it is used.
+
+`--config.algorithm.name=jmwst` changes the method alone: what a file has set stays
+where the new one takes it, and a first stage is asked for. `presets.methods.choose`
+brings what a method's paper sets.
 """
 
-import functools
-import inspect
-from collections.abc import Callable
+import contextlib
+import re
+from collections.abc import Container, Iterable, Iterator
 
-import numpy as np
+from ml_collections import config_dict
 
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import above, at_least, closest, in_range, one_of, typed
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.defaults import FIELDS, TABLES, naming, unknown_field
-from sparsefl_jax.runs.config.methods import densities, refuse_others
-from sparsefl_jax.runs.config.plain import Recorded, plain, refuse_python
-from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.runs.config.defaults import FIELDS, TABLES
 
 INIT_WHAT = {
     "model": "weights and mask",
@@ -47,6 +46,10 @@ _GOES_WITH = {  # fields that are read only beside one of some others
     "deadline.over": _CLOSING,
     "init_what": ("init_from",),
 }
+_OR = {"lr_horizon": "lr_decay", "deadline.quantile": "deadline.seconds"}
+_BY_THE_RUN = {"fit.by", "fit.measured"}  # a budget would count as spent
+NONE = "none"  # as the name of a first stage: there is none
+_DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
 
 
 def check(config) -> None:
@@ -70,9 +73,9 @@ def check(config) -> None:
     if not hasattr(config, "to_dict"):
         found = type(config).__name__
         raise ValueError(f"the configuration is a {found}, expected a ConfigDict")
-    refuse_python(config)
+    check_buildable(config)
     values, usual = config.to_dict(), defaults.default_config().to_dict()
-    _known("", values, usual)
+    _check_known("", values, usual)
     for field, default in usual.items():
         if field not in values:
             raise ValueError(f"the configuration lacks the field {field!r}")
@@ -85,11 +88,24 @@ def check(config) -> None:
     _check_companions(config, flatten(values), flatten(usual))
 
 
-def _known(section: str, names, allowed) -> None:
+def check_buildable(config) -> None:
+    """Refuses a configuration that describes parts which exist in Python only.
+
+    Raises:
+      ValueError: in one line.
+    """
+    if getattr(config, "source", None) == defaults.PYTHON:
+        raise ValueError(
+            "source='python': this run was made by sfl.experiment, which goes on with "
+            "it if called again; a configuration cannot build it"
+        )
+
+
+def _check_known(section: str, names, allowed) -> None:
     """Refuses a name that is not allowed; suggests the nearest one."""
     for name in names:
         if name not in allowed:
-            refuse_others(section[:-1], names, name)
+            check_entry(section[:-1], names, name)
             raise ValueError(unknown_field(section + name, allowed))
 
 
@@ -98,12 +114,13 @@ def _check_section(field: str, section: dict, default: dict) -> None:
     named_one = f"{field}.name" in FIELDS and field != "server_optimizer"
     if named_one and (section or default) and section.get("name") is None:
         raise ValueError(f"{field}.name is missing")
-    known = defaults.kinds(field, section.get("name"))
+    known = defaults.arguments(field, section.get("name"))
     if field not in ("algorithm", "first_stage"):  # a factory knows best what it lacks
-        _known(f"{field}.", section, known)
+        _check_known(f"{field}.", section, known)
     for name, value in section.items():
         if value is not None:
-            typed(f"{field}.{name}", value, known.get(name, object))
+            kind = known[name].annotation if name in known else object
+            typed(f"{field}.{name}", value, kind)
 
 
 def _check_ranges(config, given: dict) -> None:
@@ -124,197 +141,246 @@ def _check_ranges(config, given: dict) -> None:
 
 
 def _check_companions(config, given: dict, usual: dict) -> None:
-    """Refuses fields that are set without one that they go with."""
+    """Refuses fields that are set without one that they go with, or beside another."""
     for field, value in given.items():
         others = _GOES_WITH.get(field, ())
         if field.startswith("server_optimizer.") and not field.endswith(".name"):
             others = ("server_optimizer.name",)
         alone = others and not any(given.get(other) for other in others)
         if alone and value is not None and value != usual.get(field):
-            _unread(field, value, f": it goes with {' or '.join(others)}")
+            refuse_unread(field, value, f": it goes with {' or '.join(others)}")
+    for field, other in _OR.items():
+        if None not in (given.get(field), value := given.get(other)):
+            refuse_unread(field, given[field], f" beside {other}={value!r}")
     held = densities(config)
     if config.density is not None and config.density not in held.values():
         others = [f"{field} is {value}" for field, value in held.items()]
         names = ", ".join(defaults.readers("algorithm", "density", "max_density"))
         none = f"{config.algorithm.get('name')!r} takes none; {names} do"
-        _unread("density", config.density, f": {', '.join(others) or none}")
+        refuse_unread("density", config.density, f": {', '.join(others) or none}")
 
 
-def _unread(field: str, value, why: str = ""):
+def refuse_unread(field: str, value, why: str = ""):
+    """Refuses a field that is set and that nothing reads.
+
+    Whoever sets a field wants something; a run that ignored it would look like an
+    answer.
+
+    Raises:
+      ValueError: always.
+    """
     raise ValueError(f"{field}={value!r} is read by nothing here{why}")
 
 
-def all_read(*names: str) -> Callable:
-    """Makes a builder refuse those of some fields that are set and that it never read.
-
-    Whoever sets a field wants something; a run that ignored it would look like an
-    answer. The builder gets its configuration `Recorded`.
-
-    Args:
-      *names: fields and sections that this builder alone reads.
+def check_unset(config, *fields: str) -> None:
+    """Refuses fields that are not as by default, where nothing reads them.
 
     Example:
-      >>> @all_read("augment", "input_scale")
-      ... def build(config):
-      ...     return config.input_scale
       >>> config = defaults.default_config()
-      >>> build(config)
-      255.0
       >>> config.augment = ("flip",)
-      >>> build(config)
+      >>> check_unset(config, "input_scale", "augment")
       Traceback (most recent call last):
+        ...
       ValueError: augment=('flip',) is read by nothing here
     """
-
-    def decorate(build):
-        @functools.wraps(build)
-        def checked(config, *args, **kwargs):
-            recorded = Recorded(config)
-            built = build(recorded, *args, **kwargs)
-            usual = flatten(plain(defaults.default_config()))
-            for field, value in flatten(plain(recorded)).items():
-                name = field.partition(".")[0]
-                unread = name in names and name not in recorded.read
-                if unread and value != usual.get(field):
-                    _unread(field, value)
-            return built
-
-        return checked
-
-    return decorate
+    usual = flatten(defaults.plain(defaults.default_config()))
+    given = flatten(defaults.plain(config))
+    for field in fields:
+        if given.get(field) != usual.get(field):
+            refuse_unread(field, given[field])
 
 
-def check_densities(config, model) -> None:
-    """Refuses a density that would leave nothing of the network.
-
-    Args:
-      config: a configuration that `check` lets pass.
-      model: its `Model`.
+def check_entry(field: str, section: dict, key: str) -> None:
+    """Refuses an argument that only other entries of a section take.
 
     Raises:
-      ValueError: in one line.
-    """
-    params, _ = model.shapes()
-    for field in ("first_stage", "algorithm"):
-        section = getattr(config, field)
-        if section.get("name") not in TABLES["algorithm"]:
-            continue  # one's own, whose density may be of anything
-        with naming(field, ("prunable",)):
-            layers = masks.prunable(params, tuple(section.get("prunable", "*")))
-        size = int(trees.layer_sizes(params, layers).sum())
-        for key in ("density", "max_density", "densities"):
-            least = np.min(section.get(key) or 1.0)
-            if int(least * size) < 1:
-                raise ValueError(
-                    f"{section['name']}: {key}={least:g}, expected at least "
-                    f"{1 / size:.2g} to leave one of {size} weights"
-                )
-
-
-def check_stages(config, stages, model, traced) -> None:
-    """Refuses epochs or a mask of the first stage that no later step reads.
-
-    Raises:
-      ValueError: in one line.
-    """
-    epochs = config.first_stage.get("epochs") or 1
-    if epochs > 1 and not checks.reads_epochs(traced[0]):
-        name = config.first_stage["name"]
-        why = f": {name!r} takes the batches of one epoch, expected 1"
-        _unread("first_stage.epochs", epochs, why)
-    masked = any(field.startswith("first_stage") for field in densities(config))
-    if masked and not checks.reads_mask(stages[1].algorithm, model):
-        raise ValueError(
-            f"first_stage.name={config.first_stage['name']!r}: its mask is read by "
-            f"nothing here, as {config.algorithm['name']!r} starts from one of its own"
-        )
-
-
-def listing(section: str = "", config=None) -> str:
-    """Returns fields with their types and defaults, and the line of `FIELDS` on each.
-
-    Args:
-      section: a section; a method, network or partition, whose documentation and
-        arguments are listed; or '' for all fields.
-      config: where sections have their names from, by default `default_config()`. Its
-        values stand behind those that differ from the default.
-
-    Raises:
-      ValueError: there is no such section.
+      ValueError: names those that do.
 
     Example:
-      >>> print(listing("until"))
-      until.gbit      float  None  ends the run after this traffic, 1e9 bits both ways
-      until.pflop     float  None  ends the run after these training FLOPs, 1e15
-      until.accuracy  float  None  ends the run at this accuracy, a share
-      until.hours     float  None  ends the run after so many hours of the system's time
+      >>> check_entry("partition", {"name": "iid", "k": 2}, "k")
+      Traceback (most recent call last):
+        ...
+      ValueError: partition.k=2 is not read by 'iid' but by shards
     """
-    usual = defaults.default_config()
-    config = usual if config is None else config
-    sections = [name for name in config if hasattr(config[name], "to_dict")]
-    if section in sections:
-        name = config[section].get("name")
-        return _doc(section, name) + _of_section(section, name, config[section])
-    for field, table in TABLES.items():
-        if section in table or (":" in section and _takes_as(table, section)):
-            given = {"name": section}
-            return _doc(field, section) + _of_section(field, section, given)
-    if section:
-        known = [*sections, *(name for t in TABLES.values() for name in t)]
-        near = closest(section, known)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+    names = defaults.readers(field, key) if field in TABLES else []
+    if names and section["name"] not in names:
         raise ValueError(
-            f"--fields={section}{hint}, expected one of {', '.join(sections)}, or a "
-            "name that --list prints"
+            f"{field}.{key}={section[key]!r} is not read by {section['name']!r} but by "
+            f"{', '.join(names)}"
         )
-    head = "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a "
-    rows = [
-        (name, defaults.kind(name), usual[name], meaning, config[name])
-        for name, (_, meaning) in FIELDS.items()
-        if "." not in name
-    ]
-    listed = [head + "section", _table(rows)]
-    listed += [_of_section(n, config[n].get("name"), config[n]) for n in sections]
-    return "\n\n".join(listed)
 
 
-def _takes_as(table: dict[str, Callable], name: str) -> bool:
-    """Tells whether a `module:function` begins with the arguments of a table."""
-    first = next(iter(defaults.signature(named("--fields", name, {}))), None)
-    return first in {next(iter(defaults.signature(e))) for e in table.values()}
+@contextlib.contextmanager
+def naming(section: str, arguments: Container[str]) -> Iterator[None]:
+    """Puts the section before the name of an argument that a factory refuses.
+
+    Example:
+      >>> with naming("algorithm", ("density",)):
+      ...     raise ValueError("density=2, expected in (0, 1]")
+      Traceback (most recent call last):
+      ValueError: algorithm.density=2, expected in (0, 1]
+    """
+    try:
+        yield
+    except ValueError as error:
+        named_first = re.match(r"\w*", str(error))[0]
+        if named_first not in arguments:
+            raise
+        raise ValueError(f"{section}.{error}") from error
 
 
-def _doc(field: str, name: str | None) -> str:
-    """Returns the documentation of a method, network or partition, '' of others."""
-    if field not in TABLES or name is None:
-        return ""
-    return f"{name}: {inspect.getdoc(defaults.entry(field, name)) or ''}\n\n"
+def unknown_field(name: str, allowed: Iterable[str]) -> str:
+    """Returns the refusal of a field: which was meant, and what there is.
+
+    Args:
+      name: the field, with its section and a dot if it is in one.
+      allowed: the names that the section has, or the configuration.
+
+    Example:
+      >>> print(unknown_field("sead", ["seed", "epochs"]))
+      the configuration has no field 'sead'; did you mean 'seed'? it has epochs, seed
+    """
+    if name in defaults.GONE:
+        return f"{name} is gone: {defaults.GONE[name]}"
+    section, _, _ = name.rpartition(".")
+    meant = nearest(name, allowed)
+    hint = f"did you mean {meant!r}? " if meant else ""
+    there = f"{section or 'it'} has {', '.join(sorted(allowed))}"
+    return f"the configuration has no field {name!r}; {hint}{there}"
 
 
-def _of_section(field: str, name: str | None, section) -> str:
-    """Lists the fields of a section."""
-    given = {key: p.default for key, p in defaults.parameters(field, name).items()}
-    given |= defaults.default_config()[field].to_dict()
-    rows = [
-        (path, kind, given.get(key), FIELDS.get(path, (..., ""))[1], section.get(key))
-        for key, kind in defaults.kinds(field, name).items()
-        for path in [f"{field}.{key}"]
-    ]
-    order = list(FIELDS)
-    rows.sort(key=lambda row: order.index(row[0]) if row[0] in FIELDS else len(order))
-    return _table(rows)
+def nearest(name: str, allowed: Iterable[str] = ()) -> str | None:
+    """Returns the field whose last name is spelt most like that of another one.
+
+    Example:
+      >>> nearest("seed"), nearest("momentun"), nearest("xyzzy")
+      ('seed', 'optimizer.momentum', None)
+    """
+    section, dot, leaf = name.rpartition(".")
+    known = {path.rpartition(".")[2]: path for path in reversed(FIELDS)}
+    known |= {path: path for path in FIELDS if "." not in path}
+    known |= {own: f"{section}{dot}{own}" for own in allowed}
+    return next((known[near] for near in closest(leaf, known)), None)
 
 
-def _table(rows: list[tuple]) -> str:
-    """Aligns names, types, defaults and lines."""
-    cells = []
-    for name, kind, usual, line, now in rows:
-        shown = "any" if kind is object else inspect.formatannotation(kind)
-        default = "required" if usual is inspect.Parameter.empty else repr(usual)
-        line += "" if now is None or now == usual else f" (here {now!r})"
-        cells.append((name, shown, default, line))
-    widths = [max((len(row[i]) for row in cells), default=0) for i in range(3)]
-    return "\n".join(
-        "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
-        for row in cells
-    )
+def densities(config) -> dict[str, float]:
+    """Returns the densities that `density` may set, by field."""
+    sections = {"first_stage": config.first_stage, "algorithm": config.algorithm}
+    return {
+        f"{name}.{key}": section[key]
+        for name, section in sections.items()
+        for key in _DENSITIES
+        if section.get(key) is not None
+    }
+
+
+def drop_density(config) -> None:
+    """Sets `density` to None if no stage refers to it."""
+    if config.density not in densities(config).values():
+        with config.ignore_type():
+            config.density = None
+
+
+def switch(config, field: str, name: str):
+    """Turns a section into that of another entry; keeps the arguments that were set.
+
+    What the old entry had by default goes, as does what the new one does not take.
+    Arguments without a default can be set and are None; a new `density` is the
+    configuration's.
+
+    Args:
+      config: a configuration.
+      field: a section, one of `defaults.TABLES`.
+      name: the new entry, of one's own as `module:function`; 'none' for no first stage.
+
+    Returns:
+      `config`.
+
+    Raises:
+      ValueError: there is no such entry.
+
+    Example:
+      >>> config = defaults.default_config()
+      >>> config.algorithm = {"name": "fedprox", "mu": 0.5, "weighting": "uniform"}
+      >>> config = defaults.complete(config)
+      >>> sorted(switch(config, "algorithm", "fedavg").algorithm.items())
+      [('keep_optimizer', False), ('name', 'fedavg'), ('weighting', 'uniform')]
+    """
+    section, old = config[field], config[field].get("name")
+    if (field, name) == ("first_stage", NONE):
+        config[field] = config_dict.create(name=config_dict.placeholder(str))
+        return config
+    taken = defaults.arguments(field, name).keys() - {"name"}
+    before, now = (defaults.usual(field, n) for n in (old, name))
+    new = {}
+    for key in taken:
+        if section.get(key) not in (None, before.get(key)):
+            new[key] = section.get_oneway_ref(key)
+        elif key == "density" and (key not in now or config.density is not None):
+            new[key] = config.get_oneway_ref(key)
+        elif key not in now:
+            new[key] = config_dict.placeholder(object)
+    with config.unlocked(), config.ignore_type():
+        config[field] = config_dict.create(name=name, **new)
+        return defaults.complete(config)
+
+
+def settle(config) -> None:
+    """Drops a first stage that is called 'none', once all flags are set."""
+    stage = getattr(config, "first_stage", None)  # `check` refuses what lacks it
+    if stage and stage.get("name") == NONE:
+        config.first_stage = {}
+
+
+def follow(config, given: dict[str, str]) -> None:
+    """Switches sections as flags name them, and makes what the other flags set settable.
+
+    Args:
+      config: as a file makes it.
+      given: the flags' values by field.
+
+    Raises:
+      ValueError: in one line, if there is no such entry or field, a flag sets what only
+        another entry takes, or nothing is said of the first stage of another method.
+
+    Example:
+      >>> config = defaults.default_config()
+      >>> config.first_stage = {"name": "snip", "density": 0.1}
+      >>> config.algorithm = {"name": "spdst"}
+      >>> follow(config, {"algorithm.name": "fedavg"})
+      Traceback (most recent call last):
+        ...
+      ValueError: algorithm.name='fedavg': the first stage 'snip' is that of 'spdst'; --config.first_stage.name=snip keeps it, --config.first_stage.name=none leaves it out
+    """  # noqa: E501
+    for field in _BY_THE_RUN & given.keys():
+        raise ValueError(f"{field}={given[field]} is set by the run, expected no value")
+    if names := {f: given[f"{f}.name"] for f in TABLES if f"{f}.name" in given}:
+        _rename(config, names)
+    for path, value in given.items():
+        field, _, key = path.rpartition(".")
+        section = config.get(field) if field else config
+        if not hasattr(section, "to_dict"):
+            raise ValueError(unknown_field(path, config))
+        name = section.get("name")
+        if field.endswith("optimizer"):
+            name = given.get(f"{field}.name", name)
+        if name and key in defaults.arguments(field, name):
+            if key not in section or section.get_type(key) is type(None):
+                with config.unlocked(), config.ignore_type():
+                    section[key] = config_dict.placeholder(object)
+        elif key not in section:
+            check_entry(field, {"name": name, key: value}, key)
+            raise ValueError(unknown_field(path, section))
+
+
+def _rename(config, names: dict[str, str]) -> None:
+    method, stage = (config[s].get("name") for s in ("algorithm", "first_stage"))
+    for field, name in names.items():
+        switch(config, field, name)
+    if config.algorithm.name != method and stage and "first_stage" not in names:
+        raise ValueError(
+            f"algorithm.name={config.algorithm.name!r}: the first stage {stage!r} is "
+            f"that of {method!r}; --config.first_stage.name={stage} keeps it, "
+            f"--config.first_stage.name={NONE} leaves it out"
+        )
+    drop_density(config)
