@@ -54,7 +54,7 @@ def groups(points: Sequence[Point], metrics: Sequence[str] | None = None) -> lis
     """
     evals = [[{"metric": metric}] for metric in metrics or ()] or [[]] * len(points)
     return [
-        Group(p.name, [Run(Path(p.name), [], e, [0], {}, plain.plain(p.config), None)])
+        Group(p.name, [Run(Path(p.name), [], e, [0], {}, defaults.plain(p.config), None)])
         for p, e in zip(points, evals, strict=True)
     ]
 
