@@ -21,7 +21,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax import report
 from sparsefl_jax.runs import experiment, records, simulate
-from sparsefl_jax.runs.description import describe, plain_value
+from sparsefl_jax.runs.config.build import describe, plain_value
 from sparsefl_jax.runs.run_directory import differences, read_config
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.system import interrupt

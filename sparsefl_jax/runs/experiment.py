@@ -22,7 +22,6 @@ from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import (
     checkpoint,
-    description,
     dry_run,
     fit_rounds,
     records,
@@ -41,6 +40,7 @@ from sparsefl_jax.runs.config.build import (
     build_stages,
     build_system,
     check_stages,
+    describe,
 )
 from sparsefl_jax.runs.config.defaults import plain, replaced, values
 from sparsefl_jax.runs.programs import Parts, Programs, prepared
@@ -238,7 +238,7 @@ def experiment(
         return prepared(make(stages, model, data, **settings))
 
     setup = make(stages, model, read(seed), **settings)
-    described = description.describe(setup, name) | of_files
+    described = describe(setup, name) | of_files
     config = SimpleNamespace(**plain(described | {"seed": seed, "seeds": seeds}))
     path = Path(workdir)
     files.check_name("workdir", path)
