@@ -32,7 +32,8 @@ hardware.use_cpu_cores()  # before JAX starts
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
-from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
+from sparsefl_jax.runs import experiment  # noqa: E402
+from sparsefl_jax.runs import folder as run_folder  # noqa: E402
 from sparsefl_jax.runs.config import defaults  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
@@ -97,7 +98,7 @@ def row_config(table: Table, row: str, seed: int):
 def find(runs: Path, config) -> Path | None:
     """Returns a finished run of this configuration in the directory `runs`, or None."""
     for path in sorted(runs.glob("*/summary.json")):
-        if same(run_directory.read_config(path.parent), config):
+        if same(run_folder.read_config(path.parent), config):
             return path.parent
     return None
 
@@ -107,7 +108,7 @@ def same(old, new) -> bool:
 
     Fields and arguments that the old run lacks have their defaults.
     """
-    differing = run_directory.differences(defaults.complete(old), new)
+    differing = run_folder.differences(defaults.complete(old), new)
     return all(field in _IRRELEVANT for field in differing)
 
 

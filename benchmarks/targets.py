@@ -30,9 +30,14 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs.config import methods
-from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.plan.memory import FILL, Memory
-from sparsefl_jax.runs.programs import Parts, Program, compile_stage
+from sparsefl_jax.runs.programs import (
+    FILL,
+    Memory,
+    Parts,
+    Program,
+    compile_stage,
+    prepared,
+)
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.system import hardware
@@ -96,7 +101,7 @@ def placed(setup: Setup, target: Target) -> Parts:
     if memory_gb is None:
         memory_gb = FILL * target.memory * len(target.devices) / 1e9
     setup = setup._replace(devices=target.devices, memory_gb=memory_gb)
-    return Parts(setup, checks.run(setup))
+    return prepared(setup)
 
 
 def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:

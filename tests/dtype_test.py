@@ -14,9 +14,10 @@ from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
 from sparsefl_jax.models.convolution import Layer, choose
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import experiment, run_directory, simulate, sinks, summary
+from sparsefl_jax.runs import experiment, records, simulate, sinks
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.plan.memory import Memory
+from sparsefl_jax.runs.programs import Memory
 from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
@@ -193,7 +194,7 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
             about["position"] = log.position()
         np.save(tmp_path / "partition.npy", datasets.partition_counts(data))
         facts = {0: Memory({}, {}, chunk=1)}.get, tmp_path, segment.snapshot
-        said = summary.write(config, *facts, about)
+        said = records.write_summary(config, *facts, about)
         assert said["compute_dtype"] == dtype
     full, half = told["float32"], told["bfloat16"]
     assert half["bits_up"] == full["bits_up"] and half["bits_down"] == full["bits_down"]
@@ -212,12 +213,12 @@ def test_runs_from_before_the_field_go_on_in_float32(tmp_path):
     config = tiny_config(tmp_path)
     assert "dtype" not in config.model
     (tmp_path / "config.json").write_text(config.to_json_best_effort())
-    old = run_directory.read_config(tmp_path)
+    old = run_folder.read_config(tmp_path)
     config.model.dtype = "float32"
-    assert not run_directory.difference(old, config)
+    assert not run_folder.difference(old, config)
     config.model.dtype = "bfloat16"
     told = "model.dtype is 'float32' there and 'bfloat16' here"
-    assert run_directory.difference(old, config) == told
+    assert run_folder.difference(old, config) == told
 
 
 def test_other_dtypes_are_refused(tmp_path):

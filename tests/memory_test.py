@@ -10,7 +10,7 @@ from sparsefl_jax import models
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import cli, experiment, programs, simulate
 from sparsefl_jax.runs.config import defaults, fields
-from sparsefl_jax.runs.plan import checks, memory
+from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware
 from tests.tiny import tiny_config
@@ -42,14 +42,14 @@ def setup_of(world, chunk="auto", cohort=8, method=sfl.fedavg, batch=8, **settin
 def memory_of(world, *args, **settings):
     """Of the compiled stage, on one device unless told otherwise."""
     setup = setup_of(world, *args, **{"devices": jax.devices()[:1]} | settings)
-    return programs.compile_stage(setup, 0, *checks.run(setup)).memory
+    return programs.compile_stage(setup, 0, *prepared(setup).traced).memory
 
 
 def test_parts_by_hand(world):
     """8 clients of 24 samples 6 x 6, and a network of 36-64-32-4."""
     weights = 37 * 64 + 65 * 32 + 33 * 4
     setup = setup_of(world, method=sfl.spafl, devices=jax.devices())
-    (traced,) = checks.run(setup)
+    (traced,) = prepared(setup).traced
     # Samples and labels, the rows [8, 24], and three facts of each client: twice.
     population = 8 * 24 * (36 + 1) * 4 + 8 * 24 * 4 + 8 * 3 * 4
     want = {"population": 2 * population, "test set": 20 * (36 + 1) * 4}
@@ -58,7 +58,7 @@ def test_parts_by_hand(world):
     # A client keeps its weights and its thresholds, one for each of 64 + 32 filters.
     assert parts["clients"] >= 8 * 4 * weights
     assert parts["clients"] == traced.memory.client_store["bytes"]
-    (traced,) = checks.run(setup_of(world, devices=jax.devices()))
+    (traced,) = prepared(setup_of(world, devices=jax.devices())).traced
     server = traced.memory.parts()["server"]  # weights, and a byte for each mask entry
     assert 2 * 4 * weights <= server <= 2 * 5 * weights + 64
     assert traced.memory.working_set is None
@@ -81,7 +81,7 @@ def test_the_working_set_grows_with_chunk_batch_and_devices(world):
 
 def test_a_budget_on_a_cpu_makes_no_chunk_larger(world):
     for memory_gb in (None, 1.0):
-        (traced,) = checks.run(setup_of(world, memory_gb=memory_gb))
+        (traced,) = prepared(setup_of(world, memory_gb=memory_gb)).traced
         assert traced.memory.chunk == 1  # one client a core
 
 
@@ -100,16 +100,16 @@ def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
 def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatch):
     monkeypatch.setattr(programs, "compile_stage", None)
     with pytest.raises(ValueError, match="memory_gb=1e-05, .* population, .*: try few"):
-        checks.run(setup_of(world, memory_gb=1e-5))
+        prepared(setup_of(world, memory_gb=1e-5))
     setup = setup_of(world, method=sfl.spafl, client_store="device")
-    (rows,) = checks.run(setup)
+    (rows,) = prepared(setup).traced
     parts = rows.memory.fixed | {"clients": 10**9}
     rows = rows.memory._replace(fixed=parts, chunk=1, working_set=0)
     with pytest.raises(ValueError, match=r"try --config\.client_store=host"):
-        memory.smaller(rows, 10**8, "auto", True)
+        programs.smaller(rows, 10**8, setup)
     there = rows._replace(client_store={"where": "host", "working": 4})
     with pytest.raises(ValueError, match="clients.*try a smaller cohort_size or model"):
-        memory.smaller(there, 10**8, "auto", True)
+        programs.smaller(there, 10**8, setup)
     config = defaults.default_config()
     config.memory_gb = -1.0
     with pytest.raises(ValueError, match="memory_gb=-1.0, expected above 0"):
@@ -132,7 +132,7 @@ def test_the_refusal_of_a_later_stage_ends_the_run_in_its_first(world, key):
     large = small._replace(num_rounds=1, batch_size=24)
     settings = {"chunk": 8, "devices": jax.devices()[:1]}
     least, most = (
-        programs.compile_stage(setup, 0, *checks.run(setup)).memory.total()
+        programs.compile_stage(setup, 0, *prepared(setup).traced).memory.total()
         for setup in (Setup([s], model, data, **settings) for s in (small, large))
     )
     settings["memory_gb"] = (least + most) / 2e9
@@ -153,12 +153,13 @@ def test_an_accelerator_has_its_own_limit():
         def memory_stats(self):
             return {"bytes_limit": self.limit}
 
-    assert memory.budget(None, jax.devices()) is None
-    limit = memory.budget(None, [Device(1000), Device(3000)])
+    assert programs.budget(None, jax.devices()) is None
+    limit = programs.budget(None, [Device(1000), Device(3000)])
     assert limit == pytest.approx(0.9 * 4000)
-    tight = memory.Memory({"server": 100}, {}, chunk=4, working_set=400)
-    assert memory.smaller(tight, 350, "auto", strict=False) == 2
-    assert memory.smaller(tight, 350, "4", strict=False) == 4  # as asked
+    tight = programs.Memory({"server": 100}, {}, chunk=4, working_set=400)
+    for chunk, want in (("auto", 2), ("4", 4)):  # a chunk that was set stays
+        setup = Setup([], None, None, chunk=chunk)
+        assert programs.smaller(tight, 350, setup) == want
 
 
 def fail_in_round(monkeypatch, round, error):
@@ -200,7 +201,7 @@ def test_other_errors_of_the_runtime_stay_what_they_are(world):
     alone = memory_of(world)
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
-        memory.explained(alone, 0),
+        programs.explained(alone, 0),
     ):
         raise jax.errors.JaxRuntimeError("INTERNAL: a bug")
 
@@ -210,7 +211,7 @@ def test_a_real_failure_to_allocate(world):
     said = r"stage 1 with chunk=1.*largest part is \w.*, .*B: try"
     with (
         pytest.raises(MemoryError, match=said),
-        memory.explained(alone, 1),
+        programs.explained(alone, 1),
     ):  # more than an address space holds
         jnp.ones((2**20, 2**20, 2**8), jnp.float32).block_until_ready()
 
@@ -234,7 +235,7 @@ def test_the_command_tells_it_in_one_line(capsys):
 def test_summary_tells_memory_and_compilation(tmp_path):
     summary = experiment.run(tiny_config(tmp_path), tmp_path / "a", progress=False)
     for stage in summary["stages"]:
-        assert set(stage["memory"]) == {*memory.REMEDIES}
+        assert set(stage["memory"]) == {*programs.REMEDIES}
         assert stage["chunk"] == 1 and stage["compile_seconds"] > 0
     told = summary["memory"]
     totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
@@ -256,7 +257,7 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
 
     def cut(memory_gb):
         settings = {"eval_every": 12, "memory_gb": memory_gb}
-        (told,) = checks.run(Setup([stage], model, data, **settings))
+        (told,) = prepared(Setup([stage], model, data, **settings)).traced
         ends = [
             segment.snapshot.round
             for segment in simulate.segments(key, [stage], model, data, **settings)
@@ -274,12 +275,12 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
         monkeypatch.setattr(hardware, "host_memory", lambda: size)
 
     setup = setup_of(world, method=sfl.spafl, client_store="device")
-    fixed = checks.run(setup)[0].memory.total()
+    fixed = prepared(setup).traced[0].memory.total()
     host(fixed - 10)
     with pytest.raises(ValueError, match="has .* expected at least .*is clients, "):
-        checks.run(setup)
+        prepared(setup)
     host(fixed + 10)
-    (traced,) = checks.run(setup)
+    (traced,) = prepared(setup).traced
     with pytest.raises(ValueError, match="has .* expected at least .*"):
         programs.compile_stage(setup, 0, traced)
     # A population of 10 GB a device: nothing is allocated, as zeros are but promised.
@@ -291,14 +292,14 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
     with pytest.raises(
         ValueError, match="has 20.0 GB .* is population, .* try fewer tr"
     ):
-        checks.run(Setup([stage], model, large))
+        prepared(Setup([stage], model, large))
     # Batches of 2**20 samples, of which 24 are there: the network runs on all.
     host(10**9)
     setup = Setup([stage._replace(batch_size=2**20)], model, data)
     with pytest.raises(
         ValueError, match="part is working set, .* try a smaller chunk, b"
     ):
-        programs.compile_stage(setup, 0, *checks.run(setup))
+        programs.compile_stage(setup, 0, *prepared(setup).traced)
 
 
 def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypatch):
@@ -306,13 +307,13 @@ def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypat
         platform = "gpu"
 
     store = {"where": "host", "bytes": 900, "working": 2}
-    rows = memory.Memory({"server": 10**6}, store, 1, 1)
+    rows = programs.Memory({"server": 10**6}, store, 1, 1)
     monkeypatch.setattr(hardware, "host_memory", lambda: 900)
-    memory.check_host(rows, [Accelerator()])
+    programs.check_host(rows, [Accelerator()])
     monkeypatch.setattr(hardware, "host_memory", lambda: 899)
     with pytest.raises(
         ValueError, match="is clients, 900 B: try --config.client_store"
     ):
-        memory.check_host(rows, [Accelerator()])
+        programs.check_host(rows, [Accelerator()])
     there = rows._replace(client_store=store | {"where": "disk"})
-    memory.check_host(there, [Accelerator()])
+    programs.check_host(there, [Accelerator()])

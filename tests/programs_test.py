@@ -10,7 +10,7 @@ import sparsefl_jax as sfl
 from benchmarks import programs as benchmark
 from benchmarks import workload
 from sparsefl_jax.models import convolution, programs
-from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Setup
 
 DENSE = {"plain": 1.0, "in turn": 5.0}
@@ -67,7 +67,7 @@ def test_a_plan_has_the_tables_chunk(platform, chunk, table):
     stage = workload.make_stage(world, model, 1)
     devices = [SimpleNamespace(platform=platform)] * 2
     setup = Setup([stage], model, data, devices=devices, memory_gb=10.0)
-    (traced,) = checks.run(setup)
+    (traced,) = prepared(setup).traced
     assert traced.memory.chunk == chunk
 
 

@@ -50,7 +50,7 @@ class Setup(NamedTuple):
       client_store: where what clients keep lives, a name in `store.STORES`; it changes
         no result.
       memory_gb: what the devices may hold together, 1e9 bytes; an 'auto' chunk stays
-        within it, see `plan.memory`, and an 'auto' store leaves rows on the host that
+        within it, see `programs`, and an 'auto' store leaves rows on the host that
         would take more than half of it.
       devices: by default all.
       until: where to end early; there is an evaluation at that end.

@@ -17,7 +17,8 @@ from types import SimpleNamespace
 import jax
 
 from sparsefl_jax.core.validate import at_least, one_line, one_of
-from sparsefl_jax.runs import experiment, fit_rounds, run_directory
+from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import processes, progress
@@ -113,7 +114,7 @@ def run_point(workdir: str | Path, name: str) -> None:
     (workdir / name).mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(run_directory.locked(workdir / name))
+            stack.enter_context(run_folder.locked(workdir / name))
         except ValueError:  # another process runs the point
             return
         on_disk.failure(workdir, name).unlink(missing_ok=True)
@@ -185,9 +186,9 @@ def _ended(config, folder: Path) -> bool:
     """Tells whether a run has ended as its configuration asks, free fields apart."""
     if not (folder / "summary.json").exists():
         return False
-    found = run_directory.read_config(folder)
-    config = fit_rounds.kept(config, found) or config
-    return run_directory.differences(found, config).keys() <= set(run_directory.FREE)
+    found = run_folder.read_config(folder)
+    config = fit_rounds.resumed(config, found) or config
+    return run_folder.differences(found, config).keys() <= set(run_folder.FREE)
 
 
 def _complete(workdir: Path, point: Point) -> bool:
@@ -270,7 +271,7 @@ def _check_alike(points: Sequence[Point], metrics: Sequence[str]) -> None:
     """Refuses points that differ in what a comparison has to share."""
     first = points[0]
     for point in points:
-        pairs = run_directory.differences(first.config, point.config)
+        pairs = run_folder.differences(first.config, point.config)
         for name, (there, here) in pairs.items():
             if name.partition(".")[0] in _SHARED:
                 raise ValueError(

@@ -17,7 +17,7 @@ from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.validate import above, in_range
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.runs import run_directory
+from sparsefl_jax.runs import folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import naming, unknown_field
 from sparsefl_jax.runs.config.fields import all_read
@@ -256,7 +256,7 @@ def _make_private(config, algorithm: Algorithm) -> Algorithm:
     for name in {"clip", "noise_multiplier"} - given.keys():
         raise ValueError(f"privacy.{name} is missing: {', '.join(given)} needs it")
     with naming("privacy", given):
-        return private(algorithm, **given, fingerprint=run_directory.fixed(config))
+        return private(algorithm, **given, fingerprint=folder.fixed(config))
 
 
 def _drawn(config, cohort_size: int, system: System | None) -> int:

@@ -17,7 +17,6 @@ from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs.plan.memory import by_shape
 from sparsefl_jax.runs.setup import Pace, Setup, check, pace
 from sparsefl_jax.simulation import clock, initial_state, placement, store
 from sparsefl_jax.simulation.clock import Clock
@@ -38,7 +37,7 @@ class Traced(NamedTuple):
     log: int  # bytes of what a round logs of a client
     state: placement.State | None = None  # of all clients
     pace: Pace | None = None
-    memory: Any = None  # `Memory`, before compilation
+    memory: Any = None  # `programs.Memory`, before compilation
     clock: Clock | None = None  # of the run's system
 
 
@@ -52,8 +51,7 @@ def run(setup: Setup) -> list[Traced]:
       What a round of each stage looks like.
 
     Raises:
-      ValueError: a number is out of range, or the parts do not fit each other or the
-        memory.
+      ValueError: a number is out of range, or the parts do not fit each other.
     """
     check(setup)
     shapes, traced = initial_state.initial_shapes(setup.model), []
@@ -63,13 +61,8 @@ def run(setup: Setup) -> list[Traced]:
         _warn_of_dense(shapes.params, one.layouts)
         state = initial_state.shapes(stage.algorithm, shapes, info)
         cut = pace(setup, index, state.clients, one.log)
-        parameters, statistics = (
-            sum(v.size for v in jax.tree.leaves(tree))
-            for tree in (shapes.params, shapes.stats)
-        )
-        memory = by_shape(setup, stage, parameters, state, cut)
-        one = one._replace(state=state, pace=cut, memory=memory)
-        weights = parameters + statistics
+        weights = sum(v.size for v in jax.tree.leaves((shapes.params, shapes.stats)))
+        one = one._replace(state=state, pace=cut)
         facts = stage, setup.model.macs, info.num_examples, weights
         traced.append(one._replace(clock=clock.of_stage(setup.system, *facts)))
         shapes = one.model
