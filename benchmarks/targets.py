@@ -29,8 +29,14 @@ from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs import dry_run as plans
-from sparsefl_jax.runs.plan.memory import FILL, Memory
-from sparsefl_jax.runs.programs import Parts, Program, compile_stage, prepared
+from sparsefl_jax.runs.programs import (
+    FILL,
+    Memory,
+    Parts,
+    Program,
+    compile_stage,
+    prepared,
+)
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.system import hardware

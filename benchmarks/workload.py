@@ -196,8 +196,8 @@ def prepare(
     model = make_model(setup, data) if model is None else model
     stage = make_stage(setup, model, 1)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    if chunk == "auto" and _in_turn(model, stage, devices):
-        chunk = 1
+    if chunk == "auto":
+        chunk = 1 if _in_turn(model, stage, devices) else stage.cohort_size
     plan = placement.make_plan(stage, layers, devices, chunk)
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
     population = placement.make_population(plan, data, budgets)

@@ -29,13 +29,13 @@ from sparsefl_jax.export import save_sparse as save_sparse
 from sparsefl_jax.export.compact import compact as compact
 from sparsefl_jax.models import Model as Model
 from sparsefl_jax.report import plot_partition as plot_partition
+from sparsefl_jax.runs.checkpoint import Snapshot as Snapshot
 from sparsefl_jax.runs.experiment import experiment as experiment
 from sparsefl_jax.runs.results import load_clients as load_clients
 from sparsefl_jax.runs.results import load_run as load_run
 from sparsefl_jax.runs.setup import Limits as Limits
 from sparsefl_jax.runs.simulate import Run as Run
 from sparsefl_jax.runs.simulate import Segment as Segment
-from sparsefl_jax.runs.simulate import Snapshot as Snapshot
 from sparsefl_jax.runs.simulate import run as run
 from sparsefl_jax.runs.simulate import segments as segments
 from sparsefl_jax.simulation.systems import make_system as make_system

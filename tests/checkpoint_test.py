@@ -1,5 +1,6 @@
 """A run that stops anywhere resumes as if it had not; nothing is overwritten."""
 
+import json
 import random
 import signal
 import subprocess
@@ -13,8 +14,8 @@ import pytest
 
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import checkpoint, experiment, simulate
+from sparsefl_jax.runs.checkpoint import Best, Snapshot
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.simulate import Best, Snapshot
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config
@@ -130,10 +131,10 @@ def test_a_signal_in_the_last_segment_starts_no_other_seed(
 
 KILLED = """
 import sys
-from sparsefl_jax.runs import experiment, run_directory
+from sparsefl_jax.runs import experiment, folder as run_folder
 from sparsefl_jax.system import hardware
 hardware.keep_compilations()
-experiment.run(run_directory.read_config(sys.argv[1]), sys.argv[2], resume=True)
+experiment.run(run_folder.read_config(sys.argv[1]), sys.argv[2], resume=True)
 """
 
 
@@ -178,11 +179,22 @@ def logged(run):
     return metrics.stat().st_size if metrics.exists() else 0
 
 
-def test_models_keep_their_order(tmp_path):
-    def model(value):
-        leaf = np.full(2, value, np.float32)
-        return SparseModel({"w": leaf}, {"w": leaf > 0}, {})
+def model(value):
+    leaf = np.full(2, value, np.float32)
+    return SparseModel({"w": leaf}, {"w": leaf > 0}, {})
 
+
+def test_another_version_is_named_before_anything_is_read(tmp_path):
+    at = Snapshot(0, 1, placement.State({}, (), np.ones(1)))
+    checkpoint.save(tmp_path, at, {"a": model(1)}, jax.random.key(0), {})
+    (about,) = (p for p in (tmp_path / "checkpoint").glob("*/about/*") if p.is_file())
+    later = json.loads(about.read_text()) | {"format": 2, "snapshot": "elsewhere"}
+    about.write_text(json.dumps(later))
+    with pytest.raises(ValueError, match="it has format 2, expected 1$"):
+        checkpoint.read(tmp_path)
+
+
+def test_models_keep_their_order(tmp_path):
     models = {name: model(i) for i, name in enumerate(("w1", "w0.4", "a", "w0.5"))}
     best = Best(0.5, "test", 0.5, 0, 1, dict(reversed(models.items())))
     at = Snapshot(0, 1, placement.State({}, (), np.ones(1)), 0, 0.0, best)

@@ -8,7 +8,8 @@ import sys
 import pytest
 from absl import flags
 
-from sparsefl_jax.runs import cli, run_directory
+from sparsefl_jax.runs import cli
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults, fields
 from tests.refusals import ROOT, launched
 from tests.tiny import tiny_config
@@ -25,7 +26,7 @@ def rows(text):
 
 def test_every_field_has_a_line():
     listed = rows(cli.listing())
-    usual = run_directory.flatten(defaults.default_config().to_dict())
+    usual = run_folder.flatten(defaults.default_config().to_dict())
     assert listed.keys() >= usual.keys()
     assert all(0 < len(line) < 70 for _, line in defaults.FIELDS.values())
 
@@ -171,13 +172,13 @@ def test_none_is_the_value_of_a_field_that_may_have_none(monkeypatch):
     """Of every type, also where a file has set one."""
     values, config, _ = flag_values()
     unset = ("fit.gbit", "fit.pilot", "lr_horizon", "optimizer.momentum", "data_dir")
-    usual = run_directory.flatten(defaults.default_config().to_dict())
+    usual = run_folder.flatten(defaults.default_config().to_dict())
     assert [usual[field] for field in unset] == [None] * 5
     argv = ["launch.py", f"--config={ROOT}/{MINI}", "--config.lr_horizon=7"]
     argv += [f"--config.{field}=None" for field in unset]
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
-    flat = run_directory.flatten(config.value.to_dict())
+    flat = run_folder.flatten(config.value.to_dict())
     assert [flat[field] for field in unset] == [None] * 5
 
 

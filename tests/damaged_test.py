@@ -15,9 +15,17 @@ from matplotlib.figure import Figure
 import sparsefl_jax as sfl
 from sparsefl_jax.export import __main__ as export_main
 from sparsefl_jax.report import __main__ as report_main
-from sparsefl_jax.runs import checkpoint, experiment, records, results, run_directory
+from sparsefl_jax.runs import (
+    checkpoint,
+    experiment,
+    records,
+    results,
+)
+from sparsefl_jax.runs import (
+    folder as run_folder,
+)
+from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import files
 from tests.tiny import tiny_config
@@ -256,7 +264,7 @@ def test_a_finished_run_whose_summary_is_damaged_says_so(finished, tmp_path, con
     shutil.copytree(finished, run := tmp_path / "run")
     (run / "report.html").touch()
     (run / "summary.json").write_text(content)
-    config = run_directory.read_config(run)
+    config = run_folder.read_config(run)
     with pytest.raises(ValueError, match=r"summary\.json") as caught:
         experiment.run(config, run, resume=True, progress=False)
     assert "\n" not in str(caught.value)

@@ -16,7 +16,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.core import formats
 from sparsefl_jax.runs import checkpoint, records
-from sparsefl_jax.runs.simulate import Snapshot
+from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.simulation import disk_store, placement
 from sparsefl_jax.system import files, hardware
 

@@ -7,7 +7,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.runs import cli, dry_run, pilot, simulate
+from sparsefl_jax.runs import cli, dry_run, fit_rounds, simulate
 from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Limits, Setup, alive
 from sparsefl_jax.simulation import systems
@@ -119,9 +119,9 @@ def test_what_follows_from_rounds_that_ran(world, monkeypatch):
         assert rounds == [2, 2] and seed == 7
         first = [record(10**6, 1e9)]
         main = [record(3 * 10**6, 2e9), record(10**6, 1e9)]
-        return pilot.Pilot([first, main], [5.0, 60.0])
+        return fit_rounds.Pilot([first, main], [5.0, 60.0])
 
-    monkeypatch.setattr(pilot, "run", run)
+    monkeypatch.setattr(fit_rounds, "pilot", run)
     method = sfl.fedavg(*world[2])
     parts = parts_of(world, [stage(method, 1), stage(method, 4)])
     lines = dry_run.measured(parts, 2, 7).splitlines()
@@ -138,7 +138,7 @@ def test_a_pilot_runs_as_many_rounds_as_there_are(world, key):
     method = sfl.fedavg(*world[2])
     stages = [stage(method, 1), stage(method, 4)]
     setup = parts_of(world, stages, eval_every=1, until=Limits(gbit=1e-9)).setup
-    found = pilot.run(setup, [2, 2], 0)
+    found = fit_rounds.pilot(setup, [2, 2], 0)
     assert [len(records) for records in found.rounds] == [1, 2]
     assert all(seconds > 0 for seconds in found.seconds)
     # The cohorts are those of the run.
@@ -150,7 +150,7 @@ def test_a_pilot_runs_as_many_rounds_as_there_are(world, key):
 def test_the_command_runs_rounds_only_if_it_is_told_to(tmp_path, capsys, monkeypatch):
     config = tiny_config(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(pilot, "run", None)  # nothing runs
+        patch.setattr(fit_rounds, "pilot", None)  # nothing runs
         cli.dry_run(config)
     text = capsys.readouterr().out
     assert "memory: working set" in text and "follows" not in text

@@ -13,9 +13,9 @@ from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
 from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import experiment, simulate, sinks, summary
+from sparsefl_jax.runs import experiment, records, simulate, sinks
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.plan.memory import Memory
+from sparsefl_jax.runs.programs import Memory
 from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
@@ -192,7 +192,7 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
             about["position"] = log.position()
         np.save(tmp_path / "partition.npy", datasets.partition_counts(data))
         facts = {0: Memory({}, {}, chunk=1)}.get, tmp_path, segment.snapshot
-        said = summary.write(config, *facts, about)
+        said = records.write_summary(config, *facts, about)
         assert said["compute_dtype"] == dtype
     full, half = told["float32"], told["bfloat16"]
     assert half["bits_up"] == full["bits_up"] and half["bits_down"] == full["bits_down"]

@@ -122,7 +122,7 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     blank = sfl.SparseModel(params, masks.full(params), stats)
     result = results.load_run(run)._replace(models={"global": blank})
     monkeypatch.setattr(results, "load_run", lambda run: result)
-    monkeypatch.setattr(export.runs.run_directory, "read_config", lambda run: config)
+    monkeypatch.setattr(export.runs.folder, "read_config", lambda run: config)
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse
     x = data.x[evaluate.used_rows(data.train)]

@@ -12,9 +12,8 @@ from absl import flags
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.presets import methods
-from sparsefl_jax.runs import cli, experiment, fit_rounds, pilot
-from sparsefl_jax.runs.config import fields
+from sparsefl_jax.runs import cli, experiment, fit_rounds
+from sparsefl_jax.runs.config import fields, methods
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System
@@ -43,9 +42,9 @@ def pretend(monkeypatch, alive=lambda round, rounds: 1.0):
             each = {"bits_down_by_client": bits, "bits_up_by_client": bits}
             total = {"bits_down": sum(bits), "bits_up": sum(bits), "flops": 1e12}
             records.append({"clients": [0, 1, 2]} | each | total)
-        return pilot.Pilot([records], [1.0])
+        return fit_rounds.Pilot([records], [1.0])
 
-    monkeypatch.setattr(pilot, "run", run)
+    monkeypatch.setattr(fit_rounds, "pilot", run)
 
 
 @pytest.mark.parametrize("rounds", [0.5, 1, 7.99, 8, 5000.5])
@@ -142,16 +141,16 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     asked.fit.gbit = begun.fit.gbit = 3 * ROUND
     begun.num_rounds, begun.fit.by, begun.fit.measured = 77, "pilot", "much"
     fields.check(begun)
-    kept = fit_rounds.kept(asked, begun)
+    kept = fit_rounds.resumed(asked, begun)
     assert (kept.num_rounds, kept.fit.measured) == (77, "much")
     assert fit_rounds.fitted(begun, build=None) == (begun, "")
     asked.fit.gbit = 4 * ROUND
-    assert fit_rounds.kept(asked, begun) is None
+    assert fit_rounds.resumed(asked, begun) is None
 
 
 @pytest.mark.slow
 def test_a_dry_run_leaves_the_pilot_out_unless_it_runs_rounds(monkeypatch, capsys):
-    monkeypatch.setattr(pilot, "run", None)
+    monkeypatch.setattr(fit_rounds, "pilot", None)
     asked = config()
     asked.fit.gbit = 3.5 * ROUND
     cli.dry_run(asked)
@@ -190,7 +189,7 @@ def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
     """Also beside `--dry_run=2`."""
     asked = config("pdst", 0.1)
     asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
-    monkeypatch.setattr(pilot.simulate, "run_setup", None)  # nothing runs
+    monkeypatch.setattr(fit_rounds.simulate, "run_setup", None)  # nothing runs
     with pytest.raises(TypeError):
         cli.dry_run(asked, 2)
     assert "pilot: trains 4 rounds" in capsys.readouterr().err

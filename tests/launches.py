@@ -28,7 +28,7 @@ membership.start(f"localhost:{port}", 2, index)
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from sparsefl_jax.runs import experiment, run_directory
+from sparsefl_jax.runs import experiment, folder as run_folder
 from sparsefl_jax.runs import records as files
 from sparsefl_jax.system import hardware
 
@@ -51,7 +51,7 @@ else:
 
 files.draw = lambda path: None  # plots take seconds
 for source in sys.argv[4:]:
-    config = run_directory.read_config(folder / source)
+    config = run_folder.read_config(folder / source)
     summary = experiment.run(config, folder / f"{source}_two", progress=False)
     (folder / f"{source}_{index}.json").write_text(json.dumps(summary))
 """
@@ -99,7 +99,7 @@ def free_port():
 
 
 def wrote(config, path):
-    """Leaves a configuration where `run_directory.read_config` looks for it."""
+    """Leaves a configuration where `run_folder.read_config` looks for it."""
     path.mkdir()
     (path / "config.json").write_text(config.to_json_best_effort())
 

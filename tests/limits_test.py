@@ -7,8 +7,8 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, limits, programs
+from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.limits import Most
-from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import store
 from sparsefl_jax.wire.packets import Packet
@@ -118,7 +118,7 @@ def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
     assert [r["round"] for one in told for r in one.records][-2:] == [last, last]
     here, there = told[-1].snapshot, each[last - 1].snapshot
     jax.tree.map(np.testing.assert_array_equal, here.state, there.state)
-    assert here.spent == there.spent
+    assert (here.bits, here.flops) == (there.bits, there.flops)
     assert told[-1].records[-1]["models"] == each[last - 1].records[-1]["models"]
 
 
@@ -199,7 +199,7 @@ def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
 def test_what_a_round_costs_at_most_by_hand(world):
     data, model, stage = world
     setup = Setup([stage], model, data)
-    (traced,) = prepared(setup).traced
+    (traced,) = programs.prepared(setup).traced
     each = limits.most(setup, 0, traced)
     assert each.bits == COHORT * (32 * (WEIGHTS + EXTRA) + 33 * WEIGHTS)
     sorts = (3 + 3 + 2) * WEIGHTS * np.log2(WEIGHTS + 1)  # one a minibatch
@@ -209,7 +209,7 @@ def test_what_a_round_costs_at_most_by_hand(world):
 
 @pytest.mark.parametrize("spent", [0, 1, 17, 333])
 def test_only_the_last_of_the_rounds_that_fit_can_reach_a_limit(spent):
-    done = limits.Cost(spent * 10**5, spent * 1e11)
+    done = Snapshot(bits=spent * 10**5, flops=spent * 1e11)
     for limit in (0.1, 0.39, 1.0, 7.3):
         for each in (1, 9_999_999, 10**7, 10**8):
             bits = limits.fitting(Limits(gbit=limit), done, Most(each, 1.0), 1000)
@@ -224,8 +224,8 @@ def test_only_the_last_of_the_rounds_that_fit_can_reach_a_limit(spent):
 
 def test_what_is_not_limited_or_not_known_does_not_count():
     most = Most(10**12, 1e18)
-    assert limits.fitting(Limits(), limits.Cost(), most, 5) == 5
-    assert limits.fitting(Limits(accuracy=0.5), limits.Cost(), most, 5) == 5
+    assert limits.fitting(Limits(), Snapshot(), most, 5) == 5
+    assert limits.fitting(Limits(accuracy=0.5), Snapshot(), most, 5) == 5
     rare = Limits(pflop=1e9)  # but no round has told what a method computes on its own
-    assert limits.fitting(rare, limits.Cost(), most, 5) == 1
-    assert limits.fitting(rare, limits.Cost(), most._replace(factor=0.0), 5) == 5
+    assert limits.fitting(rare, Snapshot(), most, 5) == 1
+    assert limits.fitting(rare, Snapshot(), most._replace(factor=0.0), 5) == 5

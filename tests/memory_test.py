@@ -10,7 +10,6 @@ from sparsefl_jax import models
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import cli, experiment, programs, simulate
 from sparsefl_jax.runs.config import defaults, fields
-from sparsefl_jax.runs.plan import memory
 from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware
@@ -107,10 +106,10 @@ def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatc
     parts = rows.memory.fixed | {"clients": 10**9}
     rows = rows.memory._replace(fixed=parts, chunk=1, working_set=0)
     with pytest.raises(ValueError, match=r"try --config\.client_store=host"):
-        memory.smaller(rows, 10**8, "auto", True)
+        programs.smaller(rows, 10**8, setup)
     there = rows._replace(client_store={"where": "host", "working": 4})
     with pytest.raises(ValueError, match="clients.*try a smaller cohort_size or model"):
-        memory.smaller(there, 10**8, "auto", True)
+        programs.smaller(there, 10**8, setup)
     config = defaults.default_config()
     config.memory_gb = -1.0
     with pytest.raises(ValueError, match="memory_gb=-1.0, expected above 0"):
@@ -154,12 +153,13 @@ def test_an_accelerator_has_its_own_limit():
         def memory_stats(self):
             return {"bytes_limit": self.limit}
 
-    assert memory.budget(None, jax.devices()) is None
-    limit = memory.budget(None, [Device(1000), Device(3000)])
+    assert programs.budget(None, jax.devices()) is None
+    limit = programs.budget(None, [Device(1000), Device(3000)])
     assert limit == pytest.approx(0.9 * 4000)
-    tight = memory.Memory({"server": 100}, {}, chunk=4, working_set=400)
-    assert memory.smaller(tight, 350, "auto", strict=False) == 2
-    assert memory.smaller(tight, 350, "4", strict=False) == 4  # as asked
+    tight = programs.Memory({"server": 100}, {}, chunk=4, working_set=400)
+    for chunk, want in (("auto", 2), ("4", 4)):  # a chunk that was set stays
+        setup = Setup([], None, None, chunk=chunk)
+        assert programs.smaller(tight, 350, setup) == want
 
 
 def fail_in_round(monkeypatch, round, error):
@@ -201,7 +201,7 @@ def test_other_errors_of_the_runtime_stay_what_they_are(world):
     alone = memory_of(world)
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
-        memory.explained(alone, 0),
+        programs.explained(alone, 0),
     ):
         raise jax.errors.JaxRuntimeError("INTERNAL: a bug")
 
@@ -211,7 +211,7 @@ def test_a_real_failure_to_allocate(world):
     said = r"stage 1 with chunk=1.*largest part is \w.*, .*B: try"
     with (
         pytest.raises(MemoryError, match=said),
-        memory.explained(alone, 1),
+        programs.explained(alone, 1),
     ):  # more than an address space holds
         jnp.ones((2**20, 2**20, 2**8), jnp.float32).block_until_ready()
 
@@ -227,7 +227,7 @@ def test_the_command_tells_it_in_one_line(capsys):
 def test_summary_tells_memory_and_compilation(tmp_path):
     summary = experiment.run(tiny_config(tmp_path), tmp_path / "a", progress=False)
     for stage in summary["stages"]:
-        assert set(stage["memory"]) == {*memory.REMEDIES}
+        assert set(stage["memory"]) == {*programs.REMEDIES}
         assert stage["chunk"] == 1 and stage["compile_seconds"] > 0
     told = summary["memory"]
     totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
@@ -299,13 +299,13 @@ def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypat
         platform = "gpu"
 
     store = {"where": "host", "bytes": 900, "working": 2}
-    rows = memory.Memory({"server": 10**6}, store, 1, 1)
+    rows = programs.Memory({"server": 10**6}, store, 1, 1)
     monkeypatch.setattr(hardware, "host_memory", lambda: 900)
-    memory.check_host(rows, [Accelerator()])
+    programs.check_host(rows, [Accelerator()])
     monkeypatch.setattr(hardware, "host_memory", lambda: 899)
     with pytest.raises(
         ValueError, match="is clients, 900 B: try --config.client_store"
     ):
-        memory.check_host(rows, [Accelerator()])
+        programs.check_host(rows, [Accelerator()])
     there = rows._replace(client_store=store | {"where": "disk"})
-    memory.check_host(there, [Accelerator()])
+    programs.check_host(there, [Accelerator()])

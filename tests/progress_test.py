@@ -30,6 +30,19 @@ def test_lines_tell_round_accuracy_density_traffic_and_time_left(monkeypatch):
     assert last.endswith("0.40 rounds/s, 0 s left")
 
 
+def test_a_terminal_has_one_line_that_changes():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    with Progress(2, file=Terminal()) as bar:
+        bar.update([train(1)])
+        bar.update([train(2)])
+    first, second = bar.file.getvalue().split("\r")[1:]
+    assert first.startswith("round 1/2: 0.25 of 0.5 Gbit") and "\n" not in first
+    assert second.startswith("round 2/2") and second.endswith("\033[K\n")
+
+
 def test_silence():
     out = io.StringIO()
     with Progress(1, show=False, file=out) as bar:

@@ -7,7 +7,8 @@ import zlib
 import pytest
 
 from sparsefl_jax import report
-from sparsefl_jax.runs import experiment, run_directory, simulate, summary
+from sparsefl_jax.runs import experiment, programs, records, simulate
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt, log_lines
 from tests.checkpoint_test import contents, stop_after
@@ -102,7 +103,7 @@ def runs(tmp_path_factory):
 
 
 def go_on(run, **how):
-    config = run_directory.read_config(run)
+    config = run_folder.read_config(run)
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
 
@@ -138,13 +139,16 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
 
 
 @pytest.mark.parametrize("how", ["empty", "gone"])
-def test_a_run_that_had_ended_without_any_record(runs, tmp_path, how):
-    run = tmp_path / "run"
+def test_a_run_that_had_ended_without_any_record(runs, tmp_path, monkeypatch, how):
+    """Its last checkpoint is there, so that nothing is compiled."""
+    monkeypatch.setattr(programs, "compile_stage", lambda *of: compiled.append(of))
+    run, compiled = tmp_path / "run", []
     shutil.copytree(runs / "whole", run)
     (run / "summary.json").unlink()
     for name in log_lines.FILES:
         damage(run / name, how)
     told = go_on(run, accept_lost_records=True)
+    assert not compiled
     assert told["ended_by"] == "rounds" and told["rounds"] == 8
     assert len(told["lost"]) == 2 and told["accuracy"] == {}
     whole = json.loads((runs / "whole/summary.json").read_text())
@@ -158,7 +162,7 @@ def test_seeds_say_whose_records_are_lost():
     shared = {"seconds": 1.0, "ended_by": "rounds", "stages": []}
     whole = shared | {"accuracy": accuracy, "client_accuracy": {"mean": 0.5}}
     gone = shared | {"accuracy": {}, "client_accuracy": {}, "lost": ["a line"]}
-    both = summary.over_seeds([whole | {"seed": 0}, gone | {"seed": 1}])
+    both = records.over_seeds([whole | {"seed": 0}, gone | {"seed": 1}])
     assert both["lost"] == ["seed 1: a line"] and both["accuracy"] == {}
-    both = summary.over_seeds([whole | {"seed": 0}, whole | {"seed": 1}])
+    both = records.over_seeds([whole | {"seed": 0}, whole | {"seed": 1}])
     assert both["accuracy"]["global"]["final"] == 0.5 and "lost" not in both

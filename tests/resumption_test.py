@@ -13,16 +13,11 @@ from absl import flags
 import sparsefl_jax as sfl
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
-from sparsefl_jax.runs import (
-    checkpoint,
-    cli,
-    experiment,
-    resumption,
-    run_directory,
-)
-from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs import checkpoint, cli, experiment
+from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.runs.checkpoint import Snapshot
+from sparsefl_jax.runs.config import build, defaults, plain
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.system import interrupt, provenance
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -60,7 +55,7 @@ def run(finished, tmp_path):
     """Returns a copy of that run with data of its own."""
     shutil.copytree(finished, tmp_path / "run")
     shutil.copy(finished.parent / "tiny.npz", tmp_path)
-    config = run_directory.read_config(tmp_path / "run")
+    config = run_folder.read_config(tmp_path / "run")
     config.dataset = str(tmp_path / "tiny.npz")  # the same content in another place
     (tmp_path / "run/config.json").write_text(config.to_json_best_effort())
     return tmp_path / "run"
@@ -71,13 +66,13 @@ def files(run):
 
 
 def resume(run, **how):
-    config = run_directory.read_config(run)
+    config = run_folder.read_config(run)
     config.update(how.pop("fields", {}))
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
 
 def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
-    config = run_directory.read_config(run)
+    config = run_folder.read_config(run)
     config.num_rounds = 8
     experiment.run(config, tmp_path / "whole", progress=False)
     stop_after(monkeypatch, 1)
@@ -93,7 +88,7 @@ def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
     summary = json.loads((tmp_path / "whole/summary.json").read_text())
     assert told["best"] == summary["best"] and told["accuracy"] == summary["accuracy"]
     assert (run / "report.html").exists()
-    assert run_directory.read_config(run).num_rounds == 8
+    assert run_folder.read_config(run).num_rounds == 8
 
 
 @pytest.mark.parametrize(
@@ -123,12 +118,12 @@ def test_padding_of_the_tables_changes_no_fingerprint():
     tables = datasets.from_arrays(x, y, x_test=x, y_test=y, partition=parts)
     index, size = tables.train
     padded = datasets.federated.Rows(np.pad(index, ((0, 0), (0, 4))), size)
-    old = resumption.fingerprint(tables)
-    assert resumption.fingerprint(tables._replace(train=padded)) == old
+    old = run_folder.fingerprint(tables)
+    assert run_folder.fingerprint(tables._replace(train=padded)) == old
     index = index.copy()
     index[1, 1] = 1
     changed = tables._replace(train=datasets.federated.Rows(index, size))
-    new = resumption.fingerprint(changed)
+    new = run_folder.fingerprint(changed)
     assert [name for name in old if old[name] != new[name]] == ["train"]
 
 
@@ -139,15 +134,15 @@ def test_the_summary_holds_the_fingerprint(finished):
 
 
 def test_another_partition_is_refused_by_its_tables(finished):
-    config = run_directory.read_config(finished)
+    config = run_folder.read_config(finished)
     data = build.build_data(config)
     moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
     saved = checkpoint.read(finished)
     setup = Setup([], None, data)
-    at, _ = resumption.start(saved, setup)
+    at, _ = run_folder.start(saved, setup)
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):
-        resumption.start(saved, setup._replace(data=moved))
+        run_folder.start(saved, setup._replace(data=moved))
 
 
 SETTINGS = [
@@ -163,10 +158,12 @@ SETTINGS = [
 def test_a_setting_that_changes_results_is_no_bit_for_bit(finished, name, value):
     saved, old = checkpoint.read(finished), getattr(jax.config, name)
     chunks = saved.about["machine"]["chunk"]
-    assert resumption.describe(saved, provenance.facts(chunks)).endswith(" bit for bit")
+    assert run_folder.described(saved, provenance.facts(chunks)).endswith(
+        " bit for bit"
+    )
     jax.config.update(name, value)
     try:
-        said = resumption.describe(saved, provenance.facts(chunks))
+        said = run_folder.described(saved, provenance.facts(chunks))
     finally:
         jax.config.update(name, old)
     assert said.endswith(f"not bit for bit: {name} {old} -> {value}")
@@ -179,7 +176,7 @@ def test_another_version_of_the_package_is_no_bit_for_bit(finished, monkeypatch)
     old = sfl.__version__
     monkeypatch.setattr(sfl, "__version__", "9.9")
     now = provenance.facts(saved.about["machine"]["chunk"])
-    assert f"sparsefl_jax {old} -> 9.9" in resumption.describe(saved, now)
+    assert f"sparsefl_jax {old} -> 9.9" in run_folder.described(saved, now)
 
 
 METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"
@@ -228,7 +225,7 @@ def settle(tmp_path):
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
         about = {"config": defaults.plain(old)}
         saved = checkpoint.Saved(Snapshot(**at), {}, about)
-        return resumption.settle(defaults.values(new), saved, extend_at_final)
+        return run_folder.continued(plain.values(new), saved, extend_at_final)
 
     return asked
 
@@ -236,7 +233,7 @@ def settle(tmp_path):
 def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     found = settle({}, {"num_rounds": 8})
     assert found.config.lr_horizon == 4
-    assert "keeps its schedule over 4 rounds" in found.said[-1]
+    assert "keeps its schedule over 4 rounds" in found.notes[-1]
     rate = build.build_optimizer(settle({}, {}).config)
     longer = build.build_optimizer(found.config)
     ones = np.ones(1, np.float32)
@@ -251,7 +248,7 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     again = settle({"num_rounds": 8, "lr_horizon": 4}, {"lr_horizon": None})
     assert again.config.lr_horizon == 4
     constant = settle({"final_learning_rate": None}, {"num_rounds": 8})
-    assert constant.config.lr_horizon is None and len(constant.said) == 1
+    assert constant.config.lr_horizon is None and len(constant.notes) == 1
 
     first = {"first_stage": {"name": "sensitivity", "density": 0.5}}
     found = settle(first, {"num_rounds": 8})
@@ -322,7 +319,7 @@ def test_without_a_checkpoint_nothing_is_extended(run):
 
 
 def test_permissions_are_for_a_run_that_goes_on(run):
-    config = run_directory.read_config(run)
+    config = run_folder.read_config(run)
     for name in ("extend_at_final", "accept_lost_records"):
         with pytest.raises(ValueError, match=f"{name}=True, expected resume=True"):
             experiment.run(config, run.parent / "new", progress=False, **{name: True})
@@ -343,7 +340,6 @@ def about_of(run):
         {"ended_by": "gbit"},
         {"seconds": 1.0},
         {"position": None},
-        {"format": 2.5},
         {"checksum": 0},
     ],
 )
@@ -367,8 +363,8 @@ def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):
         argv = [*arguments, *where]
         monkeypatch.setattr(sys, "argv", argv)
         values(cli.completed(argv))
-        old, new = run_directory.read_config(run), holder.value
-        assert list(run_directory.differences(old, new)) == [
+        old, new = run_folder.read_config(run), holder.value
+        assert list(run_folder.differences(old, new)) == [
             "eval_every",
             "num_rounds",
             "until.gbit",
@@ -391,5 +387,5 @@ def test_seeds_are_extended_together(tmp_path):
     told = experiment.run(config, tmp_path / "a", resume=True, progress=False)
     assert told["rounds"] == 2 and told["seeds"] == [0, 1]
     for folder in ("a", "a/seed_0", "a/seed_1"):
-        found = run_directory.read_config(tmp_path / folder)
+        found = run_folder.read_config(tmp_path / folder)
         assert (found.num_rounds, found.lr_horizon) == (2, 1)

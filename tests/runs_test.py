@@ -12,7 +12,8 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import checkpoint, experiment, run_directory
+from sparsefl_jax.runs import checkpoint, experiment
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.simulation import placement
 from tests.tiny import tiny_config
@@ -34,7 +35,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def config(finished):
     """Returns the configuration of the first of the two seeds."""
-    return run_directory.read_config(finished / "seed_3")
+    return run_folder.read_config(finished / "seed_3")
 
 
 def test_seeds_are_single_runs_and_their_mean(finished, config, tmp_path):

@@ -42,7 +42,7 @@ def fate(monkeypatch):
     """Replaces the run of a seed by its fate; returns fates by seed, and who ran."""
     fates, ran = {}, []
 
-    def one_seed(config, path, resume, build, progress, **may):
+    def one_seed(config, path, resume, source, progress, **may):
         ran.append(config.seed)
         if error := fates.get(config.seed):
             raise error
@@ -90,7 +90,8 @@ def test_one_of_three_diverges(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("files", [True, False])
+def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch, files):
     """So that the cache has that of the second seed, whose split is another."""
     tables, texts = [data(seed).train.index.shape for seed in range(3)], set()
     assert len(set(tables)) > 1
@@ -102,5 +103,5 @@ def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(programs, "compile_stage", compiled)
-    run(data, tmp_path)
+    run(data, tmp_path if files else None)
     assert len(texts) == 1

@@ -108,7 +108,7 @@ def test_stage_keys_differ(key):
 
 
 @pytest.mark.parametrize(
-    "cohort, chunk, devices, want", [(5, "auto", 2, 1), (5, 9, 2, 3), (1, 4, 1, 1)]
+    "cohort, chunk, devices, want", [(5, 1, 2, 1), (5, 9, 2, 3), (1, 4, 1, 1)]
 )
 def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
     plan = placement.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)

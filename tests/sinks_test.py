@@ -16,7 +16,7 @@ import zlib
 import pytest
 
 from sparsefl_jax.report import read_lines
-from sparsefl_jax.runs import sinks, trackers
+from sparsefl_jax.runs import sinks
 from sparsefl_jax.system import log_lines
 
 REASON = "needs the extra [tensorboard]"
@@ -252,7 +252,7 @@ def test_tensorboard_shows_no_round_twice_after_a_resume(
 
 
 def test_tensorboard_says_that_a_disk_is_full(tmp_path, scalars):
-    sink = trackers.opened("tensorboard", tmp_path, 0)
+    sink = sinks.opened("tensorboard", tmp_path, 0)
     with file_size_limit(64):
         with pytest.raises(OSError) as caught:
             sink.write({1: {"train/loss": 0.5}})
@@ -267,7 +267,7 @@ def test_tensorboard_needs_no_tensorflow(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from sparsefl_jax.runs import sinks, trackers
+from sparsefl_jax.runs import sinks
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):

@@ -8,7 +8,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.data import partition_statistics
-from sparsefl_jax.runs import summary
+from sparsefl_jax.runs import records
 
 # Shares 1/2 1/4 1/4: 1.5 bits. One class: 0 bits. Four equal classes: 2 bits.
 COUNTS = np.array([[4, 2, 2, 0], [0, 0, 0, 3], [5, 5, 5, 5], [0, 1, 0, 0]])
@@ -30,12 +30,12 @@ def test_seeds_have_the_mean_of_their_statistics():
     one, other = partition_statistics(COUNTS), partition_statistics(COUNTS[:3])
     told = {"seconds": 1.0, "ended_by": "rounds", "stages": [], "accuracy": {}}
     told |= {"client_accuracy": {}}
-    both = summary.over_seeds(
+    both = records.over_seeds(
         [told | {"seed": s, "clients": c} for s, c in enumerate((one, other))]
     )
     assert both["clients"]["largest_share"] == (20 / 32 + 20 / 31) / 2
     assert both["clients"]["entropy"]["max"] == 2.0
-    old = summary.over_seeds([told | {"seed": s} for s in (0, 1)])  # of older runs
+    old = records.over_seeds([told | {"seed": s} for s in (0, 1)])  # of older runs
     assert "clients" not in old
 
 

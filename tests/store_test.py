@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint, dry_run, experiment, run_directory
+from sparsefl_jax.runs import checkpoint, dry_run, experiment
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.programs import Parts, prepared
+from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Setup, pace
 from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
@@ -197,9 +198,9 @@ def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
 def test_the_store_is_no_part_of_what_a_run_is():
     old, new = defaults.default_config(), defaults.default_config()
     new.client_store = "host"
-    assert run_directory.difference(old, new) == ""
+    assert run_folder.difference(old, new) == ""
     new.epochs = 2
-    assert run_directory.difference(old, new) == "epochs is 1 there and 2 here"
+    assert run_folder.difference(old, new) == "epochs is 1 there and 2 here"
 
 
 def test_a_name_that_is_no_store_is_refused(world, key, tmp_path):
@@ -288,9 +289,9 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
     }
     memories, texts = {}, {}
     for where, setup in setups.items():
-        traced = prepared(setup).traced
-        memories[where] = traced[0].memory
-        texts[where] = dry_run.text(Parts(setup, traced))
+        parts = prepared(setup)
+        memories[where] = parts.traced[0].memory
+        texts[where] = dry_run.text(parts)
     here, there = memories["host"], memories["device"]
     assert here.client_store == {"where": "host", "bytes": 7 * row, "working": 4}
     assert here.fixed["clients"] == 2 * 4 * row

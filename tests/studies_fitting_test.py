@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparsefl_jax.runs import experiment, fit_rounds, run_directory
+from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import progress, runner
@@ -114,7 +115,7 @@ def test_a_finished_point_stays_finished_if_only_what_is_free_has_changed(
         states = runner.run([point], tmp_path / "out", show=False)
         assert states["fedavg"] == on_disk.State(2)
     (_, folder), *_ = on_disk.folders(tmp_path / "out", point)
-    assert run_directory.read_config(folder).checkpoint_minutes == 10.0  # not again
+    assert run_folder.read_config(folder).checkpoint_minutes == 10.0  # not again
     point.config.dataset = str(shutil.copy(tmp_path / "tiny.npz", tmp_path / "b.npz"))
     refused(lambda: runner.run([point], tmp_path / "out"), "dataset is")
 

@@ -9,7 +9,7 @@ from sparsefl_jax import report
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.presets import methods
-from sparsefl_jax.runs import experiment, fit_rounds, pilot
+from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.studies import command, dry_run, grid, runner
@@ -238,7 +238,7 @@ def test_what_is_known_of_a_study_runs_nothing(tmp_path, monkeypatch):
         methods.choose(other.config, "jmwst", density=0.5)
         other.config.fit.gbit, other.config.fit.pilot = 1e-4, 2
         other.config.optimizer.learning_rate = 0.2
-    monkeypatch.setattr(pilot, "run", None)
+    monkeypatch.setattr(fit_rounds, "pilot", None)
     text = dry_run.text([dense._replace(label="Dense"), other]).splitlines()
     assert text[0].split()[:4] == ["point", "seeds", "rounds", "bits"]
     # An MLP of 6 x 16 + 16 + 16 x 4 + 4 weights: 3 clients, both ways.

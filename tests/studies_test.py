@@ -14,7 +14,8 @@ import pytest
 
 from sparsefl_jax import report
 from sparsefl_jax.report.comparison import study_folder
-from sparsefl_jax.runs import experiment, records, run_directory
+from sparsefl_jax.runs import experiment, records
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.studies import __main__ as one_point
 from sparsefl_jax.studies import command, launchers, processes, progress, runner
 from sparsefl_jax.studies import points as on_disk
@@ -42,14 +43,14 @@ def ran(monkeypatch):
         assert resume == (path / "config.json").exists()
         if not (path / "summary.json").exists():
             names.append(f"{path.parent.name}/{path.name}")
-        with run_directory.claimed(path, config, resume):
+        with run_folder.claimed(path, config, resume):
             (path / "summary.json").write_text('{"seconds": 2.0}')
         return {"seed": seed, "seconds": 2.0}
 
     monkeypatch.setattr(experiment, "one_seed", one_seed)
     setup = SimpleNamespace(metric="pooled", stages=())
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
-    monkeypatch.setattr(experiment, "widths_of", lambda configs: None)
+    monkeypatch.setattr(experiment, "of_one_width", lambda read, seeds: read)
     return names
 
 
@@ -201,9 +202,9 @@ def test_the_line_of_progress(study, tmp_path, ran):
     said = "1 of 2 points done, 1 failed, 4.0 s of computing left"
     assert progress.line(tmp_path, study) == said
     (tmp_path / "fedprox").mkdir()
-    with run_directory.locked(tmp_path / "fedprox"):
+    with run_folder.locked(tmp_path / "fedprox"):
         assert "1 running, 1 failed" in progress.line(tmp_path, study)
-    with run_directory.locked(tmp_path / "fedavg"):  # about to end
+    with run_folder.locked(tmp_path / "fedavg"):  # about to end
         assert "running" not in progress.line(tmp_path, study)
 
 
@@ -243,11 +244,11 @@ def test_a_look_at_a_lock_stops_no_run(tmp_path):
     thread = threading.Thread(target=look)
     thread.start()
     looking.wait()
-    assert not run_directory.in_use(tmp_path)  # others may look at once
-    with run_directory.locked(tmp_path):
-        assert run_directory.in_use(tmp_path)
+    assert not run_folder.in_use(tmp_path)  # others may look at once
+    with run_folder.locked(tmp_path):
+        assert run_folder.in_use(tmp_path)
     thread.join()
-    assert not run_directory.in_use(tmp_path)
+    assert not run_folder.in_use(tmp_path)
 
 
 class _Job:

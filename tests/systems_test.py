@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import resumption, setup
+from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.runs import setup
+from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import build, defaults, fields
-from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.simulation import systems
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
@@ -172,7 +173,7 @@ def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
     def start(gflops, saved=None):
         name = table(tmp_path, HEAD, f"old,1,{gflops},2,1")
         system = systems.make_system(name, 8)
-        return resumption.start(saved, setup.Setup([], None, data, system=system))[1]
+        return run_folder.start(saved, setup.Setup([], None, data, system=system))[1]
 
     at = Snapshot(0, 4, None, 0, 0.0, hours=1.0)
     saved = SimpleNamespace(snapshot=at, about={"data": start(1)})

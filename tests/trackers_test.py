@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sparsefl_jax.runs import experiment, sinks, trackers
+from sparsefl_jax.runs import experiment, sinks
 from tests.sinks_test import segments, write
 from tests.tiny import tiny_config
 
@@ -191,13 +191,13 @@ def test_rounds_that_were_logged_are_left_out(tmp_path, monkeypatch):
 
     def tool(workdir, step, id):
         asked.append((step, id))
-        return trackers.Sink(logged.extend, lambda summary: None, "an id")
+        return sinks.Sink(logged.extend, lambda summary: None, "an id")
 
-    monkeypatch.setitem(trackers.TOOLS, "x", tool)
-    first = trackers.opened("x", tmp_path, 0)
+    monkeypatch.setitem(sinks.TOOLS, "x", tool)
+    first = sinks.opened("x", tmp_path, 0)
     first.write({1: {}, 2: {}})
     first.write({3: {}, 4: {}})  # and then it is killed, with a checkpoint of round 2
-    again = trackers.opened("x", tmp_path, 2)
+    again = sinks.opened("x", tmp_path, 2)
     again.write({3: {}, 4: {}})
     again.write({5: {}, 6: {}})
     assert logged == [1, 2, 3, 4, 5, 6] and asked == [(0, None), (2, "an id")]
@@ -205,11 +205,29 @@ def test_rounds_that_were_logged_are_left_out(tmp_path, monkeypatch):
     assert told == {"id": "an id", "rounds": 6}
 
 
+@pytest.mark.parametrize("error", [FloatingPointError("loss nan"), None])
+def test_the_error_of_a_run_is_not_hidden_by_that_of_a_tool(
+    tmp_path, monkeypatch, error
+):
+    def close(summary):
+        raise ConnectionError("no network")
+
+    sink = sinks.Sink(lambda rows: None, close)
+    monkeypatch.setitem(sinks.TOOLS, "json", lambda *of: sink)  # a name to import
+    told = "^loss nan$" if error else "^sinks='json': no network$"
+    with (
+        pytest.raises(type(error) if error else OSError, match=told),
+        sinks.open_sinks(["json"], tmp_path),
+    ):
+        if error:
+            raise error
+
+
 @pytest.mark.parametrize("text", ['{"id": 3', "[3]"])
 def test_a_damaged_id_is_one_line(tmp_path, text):
     (tmp_path / "wandb.json").write_text(text)
-    with pytest.raises(ValueError, match=r"wandb\.json: ") as caught:
-        trackers.opened("wandb", tmp_path, 0)
+    with pytest.raises(ValueError, match=r"wandb\.json ") as caught:
+        sinks.opened("wandb", tmp_path, 0)
     assert "\n" not in str(caught.value)
 
 

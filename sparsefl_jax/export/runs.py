@@ -6,7 +6,8 @@ import jax
 
 from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.export.files import Sizes, save_sparse
-from sparsefl_jax.runs import results, run_directory
+from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
@@ -48,7 +49,7 @@ def export_run(
         ...
       ValueError: workdir='no/such/run', expected the directory of a run
     """
-    config = run_directory.read_config(run)
+    config = run_folder.read_config(run)
     deployed = _deployed(run, client, best)
     if name is None:
         name = next(iter(deployed))

@@ -14,6 +14,7 @@ import json
 import logging
 import shutil
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +22,44 @@ import jax
 import msgspec
 import numpy as np
 
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
-from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.sparsity import trees
 
 FORMAT = 1
+
+
+class Best(NamedTuple):
+    """The models of the evaluation that did best in the last stage."""
+
+    accuracy: float  # of the headline model, by the run's metric
+    chosen_by: str  # 'validation' where that split exists, else 'test'
+    score: float  # the accuracy by which it was chosen
+    stage: int
+    round: int
+    models: dict  # the server's, by name a `SparseModel` with NumPy leaves
+
+
+class Snapshot(NamedTuple):
+    """A run at the end of a segment: what it takes to go on.
+
+    `state` is given up to the next segment, so save it before asking for that.
+    """
+
+    stage: int = 0
+    round: int = 0  # completed rounds of the stage
+    state: Any = None  # a `State`; to resume from, a function of its shapes
+    bits: int = 0  # since the start, both ways
+    flops: float = 0.0  # since the start, at the masks
+    best: Best | None = None
+    ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
+    hours: float | None = None  # of virtual time since the start; None: no system
+
+    def rounds(self, stages: Sequence[Stage]) -> tuple[int, int]:
+        """Returns the rounds of all stages, and those that the run has behind it."""
+        lengths = [stage.num_rounds for stage in stages]
+        return sum(lengths), sum(lengths[: self.stage]) + self.round
 
 
 class About(msgspec.Struct):
@@ -141,10 +174,10 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
 
 def _typed(about: dict) -> About:
     """Returns the checkpoint's own fields; refuses other formats, and altered ones."""
+    if about["format"] != FORMAT:  # first: it may lack all else
+        raise ValueError(f"it has format {about['format']}, expected {FORMAT}")
     if about["checksum"] != _checksum_of(about):
         raise ValueError("a checksum differs")
-    if about["format"] != FORMAT:
-        raise ValueError(f"it has format {about['format']}, expected {FORMAT}")
     return msgspec.convert(about, About)
 
 

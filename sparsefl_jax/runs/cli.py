@@ -20,7 +20,7 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import closest, one_line
 from sparsefl_jax.runs import dry_run as plans
-from sparsefl_jax.runs import experiment, fit_rounds, run_directory
+from sparsefl_jax.runs import experiment, fit_rounds, folder
 from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import hardware, interrupt, membership, processes, shipped
@@ -84,7 +84,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
             "--config is missing, expected configs/flash_cifar10.py:mini, say"
         )
     if config is None:
-        config = run_directory.read_config(workdir)
+        config = folder.read_config(workdir)
     hardware.keep_compilations()
     if workdir is None:
         fields.check(config)
@@ -277,7 +277,7 @@ def define_config(values):
             path = shipped.find("config", "configs", path)
             of_run = path.endswith(".json")
             if of_run:
-                config = run_directory.read_config(Path(path).parent).lock()
+                config = folder.read_config(Path(path).parent).lock()
             else:
                 config = super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)

@@ -15,9 +15,8 @@ from sparsefl_jax.core.formats import (
 )
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics, statistics_rows
-from sparsefl_jax.runs import limits, pilot
-from sparsefl_jax.runs.plan.memory import Memory
-from sparsefl_jax.runs.programs import Parts
+from sparsefl_jax.runs import fit_rounds, limits
+from sparsefl_jax.runs.programs import Memory, Parts
 from sparsefl_jax.runs.setup import Setup, alive, guarantee
 from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.system import provenance
@@ -62,7 +61,9 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
       progress: whether to show the rounds.
     """
     stages = parts.setup.stages
-    found = pilot.run(parts.setup, [rounds] * len(stages), seed, progress=progress)
+    found = fit_rounds.pilot(
+        parts.setup, [rounds] * len(stages), seed, progress=progress
+    )
     columns, total = [], np.zeros(3)
     for stage, records, seconds in zip(stages, *found, strict=True):
         first, *later = ([_bits(r), r["flops"]] for r in records)

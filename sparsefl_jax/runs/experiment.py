@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 
@@ -24,14 +25,13 @@ from sparsefl_jax.runs import (
     checkpoint,
     dry_run,
     fit_rounds,
+    folder,
     records,
     results,
-    resumption,
-    run_directory,
     simulate,
     sinks,
-    summary,
 )
+from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
     build_budgets,
@@ -46,7 +46,7 @@ from sparsefl_jax.runs.config.defaults import plain, replaced, values
 from sparsefl_jax.runs.programs import Parts, Programs, prepared
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Limits, Setup, make
-from sparsefl_jax.runs.simulate import Run, Snapshot
+from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.system import (
     files,
     hardware,
@@ -122,9 +122,8 @@ def run(
       config: as `defaults.default_config` makes it.
       workdir: a directory, created if absent.
       resume: whether to go on with the run that `workdir` holds; else it holds none.
-        `config` may differ in what `run_directory.FREE` and `run_directory.LATER` name.
-      progress: whether to show the plan and a progress bar, or lines where there is no
-        terminal.
+        `config` may differ in what `folder.FREE` and `folder.LATER` name.
+      progress: whether to show the plan and the progress.
       extend_at_final: whether a resumed run may have more rounds although its method's
         own schedule has ended.
       accept_lost_records: whether to go on from a checkpoint although logs from before
@@ -145,16 +144,21 @@ def run(
     for name, value in may.items():
         if value and not resume:
             raise ValueError(f"{name}=True, expected resume=True with it")
+    path, show = Path(workdir), progress and processes.leads()
     if resume:  # says what cannot change before the fields are held to each other
-        config = fit_rounds.kept(config, run_directory.read_config(workdir)) or config
-        run_directory.check(Path(workdir), config, resume)
+        config = fit_rounds.resumed(config, folder.read_config(path)) or config
+        folder.check(path, config, resume)
     fields.check(config)
     if not resume:
-        show = progress and processes.leads()
-        config, found = fit_rounds.fitted(config, build, progress=show)
-        if found and show:
-            print(found, file=sys.stderr)
-    return perform(values(config), Path(workdir), resume, progress=progress, **may)
+        config, cost = fit_rounds.fitted(config, build, progress=show)
+        if cost and show:
+            print(cost, file=sys.stderr)
+    of_config, source = values(config), Source(build_data, _parts)
+    each = all_seeds if of_config.seeds > 1 else one_seed
+    summary = each(of_config, path, resume, source, progress, **may)
+    if show:
+        print(f"report: {path / 'report.html'}", file=sys.stderr)
+    return summary
 
 
 def experiment(
@@ -217,19 +221,19 @@ def experiment(
     """
     whole("seeds", seeds, 1)
     whole("seed", seed, 0, 2**31 - seeds)
+    every, show = range(seed, seed + seeds), progress and processes.leads()
     read = data if callable(data) else lambda seed: data
-    every, found = range(seed, seed + seeds), []
     if seeds > 1:
         hardware.keep_compilations()  # which the seeds share
     if workdir is None:
         if name is not None:
             raise ValueError(f"name={name!r}, expected a workdir whose pages show it")
-        show = progress and processes.leads()
+        runs, read = [], of_one_width(read, every)
         for one in every:
             setup = make(stages, model, read(one), **settings)
             with Progress(*Snapshot().rounds(stages), show=show) as bar:
-                found.append(simulate.run_setup(jax.random.key(one), setup, bar.update))
-        return found if seeds > 1 else found[0]
+                runs.append(simulate.run_setup(jax.random.key(one), setup, bar.update))
+        return runs if seeds > 1 else runs[0]
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check(of_files["sinks"])
 
@@ -242,12 +246,20 @@ def experiment(
     config = SimpleNamespace(**plain(described | {"seed": seed, "seeds": seeds}))
     path = Path(workdir)
     files.check_name("workdir", path)
-    begun, source = (path / "config.json").exists(), lambda config: read(config.seed)
-    perform(config, path, begun, source, parts, progress=progress)
-    for one in every:
-        folder = path / f"seed_{one}" if seeds > 1 else path
-        found.append(results.read_back(folder, setup._replace(data=read(one)), one))
-    return found if seeds > 1 else found[0]
+    source = Source(lambda config: read(config.seed), parts)
+    each = all_seeds if seeds > 1 else one_seed
+    each(config, path, (path / "config.json").exists(), source, progress)
+    if show:
+        print(f"report: {path / 'report.html'}", file=sys.stderr)
+    runs = [
+        results.read_back(
+            path / f"seed_{one}" if seeds > 1 else path,
+            setup._replace(data=read(one)),
+            one,
+        )
+        for one in every
+    ]
+    return runs if seeds > 1 else runs[0]
 
 
 def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
@@ -263,107 +275,74 @@ def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     configs = [values(config) for config, _ in runs]
-    build = _building(build_data, _parts, widths_of(configs))
-    folders = (folder for _, folder in runs)
-    return _in_turn(zip(configs, folders, strict=True), build, progress="rounds")
+    source = Source(of_one_width(build_data, configs), _parts)
+    paths = (path for _, path in runs)
+    return _in_turn(zip(configs, paths, strict=True), source, progress="rounds")
 
 
-def widths_of(
-    configs: Sequence[SimpleNamespace], read: Callable = build_data
-) -> tuple[int, ...] | None:
-    """Returns the widths of clients' tables that serve all of some configurations.
+class Source(NamedTuple):
+    """What the parts of a run are made from."""
 
-    Runs of the same widths share their compiled programs. Splits differ by seed.
+    read: Callable  # (config) -> FederatedData
+    make: Callable  # (config, data, started) -> Parts; started: there is a checkpoint
 
-    Args:
-      configs: configurations that differ in their seed, as `plain.values` returns them.
-      read: `(config) -> FederatedData`.
-
-    Returns:
-      The columns of `train`, `val` and `test`; None if all have the same anyway.
-    """
-    if len(configs) < 2 or configs[0].partition_seed is not None:
-        return None
-    each = [federated.widths(read(config)) for config in configs]
-    return tuple(map(max, zip(*each, strict=True)))
+    def parts(self, config: SimpleNamespace, started: bool = False) -> Parts:
+        """Makes the parts of a run; refuses what cannot run."""
+        return self.make(config, self.read(config), started)
 
 
-def _building(read: Callable, make: Callable, widths: tuple | None) -> Callable:
-    """Returns `(config, started=False) -> Parts`, with clients' tables of some widths.
+def of_one_width(read: Callable, seeds: Sequence) -> Callable:
+    """Returns `read` with clients' tables as wide for one seed as for another.
+
+    Splits differ by seed, and runs whose tables have the same widths share their
+    compiled programs.
 
     Args:
-      read: `(config) -> FederatedData`.
-      make: `(config, data, started) -> Parts`.
-      widths: from `widths_of`.
+      read: `(seed) -> FederatedData`, where a configuration may stand for its seed.
+      seeds: all that `read` is given.
     """
-
-    def build(config: SimpleNamespace, started: bool = False) -> Parts:
-        data = read(config)
-        data = data if widths is None else federated.padded(data, widths)
-        return make(config, data, started)
-
-    return build
+    if len(seeds) < 2 or getattr(seeds[0], "partition_seed", None) is not None:
+        return read
+    each = [federated.widths(read(seed)) for seed in seeds]
+    widths = tuple(map(max, zip(*each, strict=True)))
+    return lambda seed: federated.padded(read(seed), widths)
 
 
-def perform(
+def all_seeds(
     config: SimpleNamespace,
     path: Path,
     resume: bool,
-    read: Callable = build_data,
-    make: Callable = _parts,
-    *,
+    source: Source,
     progress: bool = True,
     **may: bool,
 ) -> dict:
-    """Runs all seeds of a configuration.
+    """Runs all seeds of a configuration, each in a folder below `path`; averages them.
 
-    Args:
-      config: as `plain.values` returns it.
-      path: the directory; of several seeds each has one of its own below it.
-      resume: whether the directory holds this run.
-      read: `(config) -> FederatedData`.
-      make: `(config, data, started) -> Parts`; `started` says whether there is a
-        checkpoint, so that `init_from` is not needed.
-      progress: whether to show the plan and the progress.
-      **may: what `resumption.find` accepts.
-
-    Returns, raises: as `run` does.
+    Args, returns, raises: as `one_seed`.
     """
-    if config.seeds > 1:
-        written = _seeds(config, path, resume, read, make, progress, may)
-    else:
-        build = _building(read, make, None)
-        written = one_seed(config, path, resume, build, progress, **may)
-    if progress and processes.leads():
-        print(f"report: {path / 'report.html'}", file=sys.stderr)
-    return written
-
-
-def _seeds(config, path: Path, resume: bool, read, make, progress, may: dict) -> dict:
-    """Runs all seeds in directories of their own; averages them."""
     changed = {}
     if resume:
-        old = run_directory.read_config(path)
-        config, _ = resumption.planned(config, plain(old))
-        changed = run_directory.differences(old, config)
+        old = folder.read_config(path)
+        config, _ = folder.planned(config, plain(old))
+        changed = folder.differences(old, config)
     seeds = range(config.seed, config.seed + config.seeds)
     configs = [replaced(config, seed=seed, seeds=1) for seed in seeds]
-    build = _building(read, make, widths_of(configs, read))
+    source = source._replace(read=of_one_width(source.read, configs))
     runs = [(one, path / f"seed_{one.seed}") for one in configs]
     if not resume:
-        build(configs[0])  # refuses before anything is written
+        source.parts(configs[0])  # refuses before anything is written
     if not processes.leads():
-        for one, folder in runs:
-            one_seed(one, folder, True, build, progress, **may)
+        for one, below in runs:
+            one_seed(one, below, True, source, progress, **may)
         return processes.lead()
-    with run_directory.claimed(path, config, resume) as root:
+    with folder.claimed(path, config, resume):
         if changed:  # all are asked before any goes on
-            for one, folder in runs:
-                if (folder / "config.json").exists():
-                    resumption.find(folder, one, **may)
-            run_directory.amend(root, config)
+            for one, below in runs:
+                if (below / "config.json").exists():
+                    folder.resumption(below, one, **may)
+            folder.amend(path, config)
         summaries, diverged = [], []
-        outcomes = _in_turn(runs, build, progress, **may)
+        outcomes = _in_turn(runs, source, progress, **may)
         for seed, outcome in zip(seeds, outcomes, strict=True):
             alone = isinstance(outcome, FloatingPointError) and not processes.several()
             if alone:  # it fails after the others
@@ -374,20 +353,20 @@ def _seeds(config, path: Path, resume: bool, read, make, progress, may: dict) ->
                 summaries.append(outcome)
         if diverged:
             raise diverged[0]
-        both = summary.over_seeds(summaries)
-        files.write_json(root / "summary.json", both)
-        report.write_comparison([root], root)
+        both = records.over_seeds(summaries)
+        files.write_json(path / "summary.json", both)
+        report.write_comparison([path], path)
     return processes.lead(both)
 
 
 def _in_turn(
-    runs, build: Callable, progress: bool | str, **may: bool
+    runs, source: Source, progress: bool | str, **may: bool
 ) -> Iterator[dict | Exception]:
     """Yields the summary of each seed, or its error; begins or goes on."""
-    for config, folder in runs:
-        begun = (folder / "config.json").exists()
+    for config, path in runs:
+        begun = (path / "config.json").exists()
         try:
-            outcome = one_seed(config, folder, begun, build, progress, **may)
+            outcome = one_seed(config, path, begun, source, progress, **may)
         except Exception as error:  # whatever it is, the other seeds go on
             traceback.clear_frames(error.__traceback__)  # which hold its arrays
             outcome = error
@@ -398,16 +377,19 @@ def one_seed(
     config: SimpleNamespace,
     path: Path,
     resume: bool,
-    build: Callable,
+    source: Source,
     progress: bool | str = True,
     **may: bool,
 ) -> dict:
     """Runs one seed, from its start or from its last checkpoint.
 
     Args:
-      config, path, resume, **may: as `perform` takes them.
-      build: from `_building`.
+      config: as `plain.values` returns it.
+      path: the run's folder.
+      resume: whether it holds this run.
+      source: what the run is made from.
       progress: whether to show it; 'rounds' leaves out the plan.
+      **may: what `folder.resumption` accepts.
 
     Returns, raises: as `run` does.
     """
@@ -418,14 +400,19 @@ def one_seed(
         if leads
         else "asking all processes to end after this segment"
     )
-    with _claimed(config, path, resume, build, may) as (found, parts):
+    with _claimed(config, path, resume, source, may) as (going, parts):
         if parts is None:
-            return processes.lead(_ended(path, found, progress) if leads else None)
-        setup, key = parts.setup, jax.random.key(found.config.seed)
+            return processes.lead(_ended(path, going, progress) if leads else None)
+        setup, key = parts.setup, jax.random.key(going.config.seed)
         with (
-            _opened(path, found, parts, progress) as (at, recorder),
+            _opened(path, going, parts, progress) as (at, recorder),
             interrupt.listening(message) as interrupted,
-            Programs(*parts, at.stage, recorder.waiting, interrupted) as programs,
+            Programs(
+                *parts,
+                len(setup.stages) if at.ended_by else at.stage,
+                recorder.waiting,
+                interrupted,
+            ) as programs,
         ):
             left = () if at.ended_by else simulate.simulate(key, setup, at, programs)
             for segment in left:
@@ -450,38 +437,38 @@ def one_seed(
 
 @contextlib.contextmanager
 def _claimed(
-    config, path: Path, resume: bool, build: Callable, may: dict
-) -> Iterator[tuple[resumption.Found, Parts | None]]:
-    """Holds the directory of a run, in process 0.
+    config: SimpleNamespace, path: Path, resume: bool, source: Source, may: dict
+) -> Iterator[tuple[folder.Resumption, Parts | None]]:
+    """Holds the folder of a run, in process 0.
 
     Yields:
-      What the directory holds, and what is to run; None if it has ended.
+      How the run goes on, and its parts; None if it has ended.
     """
     # A new run is refused before anything is written.
-    parts = None if resume else build(config)
+    parts = None if resume else source.parts(config)
     with contextlib.ExitStack() as stack:
         if processes.leads():
-            stack.enter_context(run_directory.claimed(path, config, resume))
-            found = resumption.find(path, config, **may)
-            processes.lead([found.done, found.saved is not None])
+            stack.enter_context(folder.claimed(path, config, resume))
+            going = folder.resumption(path, config, **may)
+            processes.lead([going.done, going.saved is not None])
         else:
             done, begun = processes.lead()
-            found = resumption.Found(done, config, None, [], [])
+            going = folder.Resumption(config, done=done)
             if begun and not done:
                 saved = checkpoint.read(path, jax.random.key(config.seed))
                 extend = may.get("extend_at_final", False)
-                found = resumption.settle(config, saved, extend)
-        if found.done:
+                going = folder.continued(config, saved, extend)
+        if going.done:
             parts = None
         elif parts is None:
-            parts = build(found.config, found.saved is not None)
-        yield found, parts
+            parts = source.parts(going.config, going.saved is not None)
+        yield going, parts
 
 
-def _ended(path: Path, found: resumption.Found, progress: bool | str) -> dict:
+def _ended(path: Path, going: folder.Resumption, progress: bool | str) -> dict:
     """Returns the summary of a run that has ended; draws what is missing."""
-    if progress:
-        print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
+    if progress and going.notes:
+        print(*going.notes, sep="\n", file=sys.stderr)
     if not (path / "report.html").exists():
         records.draw(path)
     return report.read_summary(path)
@@ -489,7 +476,7 @@ def _ended(path: Path, found: resumption.Found, progress: bool | str) -> dict:
 
 @contextlib.contextmanager
 def _opened(
-    path: Path, found: resumption.Found, parts: Parts, progress: bool | str
+    path: Path, going: folder.Resumption, parts: Parts, progress: bool | str
 ) -> Iterator[tuple[Snapshot, records.Recorder]]:
     """Opens the files of a run where it stood, in process 0.
 
@@ -500,31 +487,27 @@ def _opened(
       ValueError: in one line: the data are not those of the checkpoint.
       OSError: a file cannot be written.
     """
-    config, saved = found.config, found.saved
-    at, data = resumption.start(saved, parts.setup)
+    config, saved = going.config, going.saved
+    at, data = folder.start(saved, parts.setup)
     if not processes.leads():
         yield at, records.Recorder()
         return
-    key, code = jax.random.key(config.seed), resumption.own_code(plain(config))
+    key, code = jax.random.key(config.seed), folder.own_code(plain(config))
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     machine = provenance.facts(chunks) | code
-    before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress and (saved or progress != "rounds"):
-        opening = resumption.describe(saved, machine) if saved else dry_run.text(parts)
+        opening = folder.described(saved, machine) if saved else dry_run.text(parts)
         if saved is None and (path / "metrics.jsonl").exists():
             opening = f"{opening}\nno checkpoint was saved here: it begins again"
-        print(opening, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
-    about = before | {
-        "machine": machine,
-        "commit": before.get("commit", machine["commit"]),
-        "code": before.get("code", code),
-        "config": plain(config),
-        "data": data,
-        "lost": [*before.get("lost", ()), *found.lost],
-    }
-    if saved:
-        about["position"] = log_lines.restore(path, before["position"])
-    run_directory.amend(path, config)
+        print(opening, *going.notes, f"writing to {path}", sep="\n", file=sys.stderr)
+    about = {"position": None, "seconds": 0.0, "lost": []}
+    about |= {"commit": machine["commit"], "code": code}
+    if saved:  # what it began with stays
+        about |= saved.about
+        about["position"] = log_lines.restore(path, about["position"])
+    about |= {"machine": machine, "config": plain(config), "data": data}
+    about["lost"] = [*about["lost"], *going.lost]
+    folder.amend(path, config)
     with Progress(*at.rounds(parts.setup.stages), show=bool(progress)) as bar:
         opened = records.recording(path, config, key, parts.setup, at, about, bar)
         with opened as recorder:

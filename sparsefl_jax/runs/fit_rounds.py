@@ -15,7 +15,9 @@ small that their budget would take days to spend.
 
 import copy
 import math
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -24,7 +26,8 @@ import numpy as np
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.runs import pilot, run_directory
+from sparsefl_jax.runs import folder, simulate
+from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.runs.setup import alive as shares_alive
 from sparsefl_jax.simulation import clock
@@ -51,25 +54,24 @@ def wanted(config) -> dict[str, float]:
     return {name: v for name in ("gbit", "pflop") if (v := config.fit.get(name))}
 
 
-def kept(config, old):
+def resumed(config, old):
     """Returns a configuration with the rounds that its budget set before, or None.
 
     Args:
       config: a configuration.
-      old: one that `fitted` returned. It may differ in what `run_directory.FREE` names.
+      old: one that `fitted` returned. It may differ in what `folder.FREE` names.
     """
     if not wanted(config) or old.fit.get("by") is None:
         return None
     same = with_rounds_of(config, old)
-    differing = run_directory.differences(old, same).keys()
-    return same if differing <= set(run_directory.FREE) else None
+    return None if folder.difference(old, same, folder.FREE) else same
 
 
 def followed(config) -> bool:
     """Tells whether other fields, as FedSparsify's, follow rounds yet to be set."""
     longer = copy.deepcopy(config)
     longer.num_rounds += 1
-    return bool(wanted(config)) and len(run_directory.differences(config, longer)) > 1
+    return bool(wanted(config)) and len(folder.differences(config, longer)) > 1
 
 
 def with_rounds_of(config, old):
@@ -86,7 +88,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
       progress: whether to show the rounds of the pilot.
 
     Returns:
-      The configuration, and a line that says what was found, or ''.
+      The configuration, and a line on what was measured, or ''.
 
     Raises:
       ValueError: the budget does not pay for one round.
@@ -94,7 +96,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     budgets = wanted(config)
     if not budgets:
         return config, ""
-    asked = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
+    given = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
     bare = copy.deepcopy(config)
     bare.observe_rounds = ()  # a pilot may be shorter
     length, seed = config.fit.get("pilot") or PILOT, config.seed
@@ -103,7 +105,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     measured = measure(setup, budgets, seed, progress=progress)
     left = {n: v * (1 + 1e-9) - measured.begin[n] for n, v in budgets.items()}
     if min(left.values()) < 0:
-        raise ValueError(f"{asked} does not pay for one round of the run")
+        raise ValueError(f"{given} does not pay for one round of the run")
     rounds = length
     for _ in range(_TRIES):
         each = mean_cost(measured, setup, seed)
@@ -116,12 +118,12 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     alive = float(np.mean(shares_alive(setup.stages[-1], 1.0)[1:]))
     gbit = measured.begin["gbit"], alive * measured.first, alive * measured.again
     begin, first, again = (format_si(1e9 * each, "bit") for each in gbit)
-    found = (
+    cost = (
         f"up to the first round {begin}, then {first} in a client's first exchange and "
         f"{again} in later ones"
     )
-    config = _of(config, rounds, "pilot", found)
-    return config, f"{asked} pays for {rounds} rounds, by {by}: {found}"
+    config = _of(config, rounds, "pilot", cost)
+    return config, f"{given} pays for {rounds} rounds, by {by}: {cost}"
 
 
 def _of(config, rounds: int, by: str | None = None, measured: str | None = None):
@@ -148,9 +150,8 @@ def measure(
       ValueError: there was nobody in the rounds that tell of later ones.
     """
     lengths, until = [stage.num_rounds for stage in setup.stages], Limits(**budgets)
-    found = pilot.run(setup, lengths, seed, until=until, progress=progress)
-    main = found.rounds[-1]
-    begun = [r for stage in found.rounds[:-1] for r in stage] + main[:1]
+    *earlier, main = pilot(setup, lengths, seed, until=until, progress=progress).rounds
+    begun = [record for stage in earlier for record in stage] + main[:1]
     begin = {"gbit": sum(map(_gbit, begun)), "pflop": sum(map(_pflop, begun))}
     if not main:  # the stages before have spent the budget
         return Measured(dict.fromkeys(begin, math.inf), 0.0, 0.0, 0.0)
@@ -202,8 +203,8 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     drawn = min(stage.num_rounds, max(1, _DRAWS // stage.cohort_size))
     draw = cohorts.drawing(root, stage, len(sizes), clock.presence(setup.system))
     ids = draw(np.arange(drawn, dtype=np.int32))
-    found, places = np.unique(ids, return_index=True)
-    places = places[found < len(sizes)] // stage.cohort_size
+    clients, places = np.unique(ids, return_index=True)
+    places = places[clients < len(sizes)] // stage.cohort_size
     new = np.bincount(places, minlength=stage.num_rounds)
     there, samples = (
         np.append(each, np.full(stage.num_rounds - drawn, each.mean()))
@@ -237,6 +238,60 @@ def _each_exchange(records: list[dict], shares: np.ndarray) -> tuple[float, floa
     each = spent / np.where(known, weights, 1.0)
     first, again = np.where(known, each, each[::-1])  # one kind stands for the other
     return float(first), float(again)
+
+
+class Pilot(NamedTuple):
+    """The first rounds of a run's stages."""
+
+    rounds: list[list[dict]]  # of each stage, its records
+    seconds: list[float]  # of each stage, with one evaluation, without compilation
+
+
+def pilot(
+    setup: Setup,
+    rounds: Sequence[int],
+    seed: int,
+    *,
+    until: Limits | None = None,
+    progress: bool = False,
+) -> Pilot:
+    """Runs the first rounds of every stage to measure their cost; writes nothing.
+
+    Args:
+      setup: of the run.
+      rounds: of each stage, at most those that it has.
+      seed: of the run.
+      until: where the pilot ends before its rounds do.
+      progress: whether to say that rounds run, and to show them.
+    """
+    stages = [
+        stage._replace(num_rounds=min(count, stage.num_rounds))
+        for stage, count in zip(setup.stages, rounds, strict=True)
+    ]
+    total = sum(stage.num_rounds for stage in stages)
+    # An evaluation ends a stage, and there is no other.
+    setup = setup._replace(
+        stages=stages, eval_every=total, until=until or Limits(), observe_rounds=()
+    )
+    measured = Pilot([[] for _ in stages], [0.0 for _ in stages])
+    if progress:
+        print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
+    with (
+        Progress(total, show=progress, title="pilot, ") as bar,
+        compiling() as compiled,
+    ):
+        begin = time.perf_counter()
+        for segment in simulate.simulate(jax.random.key(seed), setup):
+            if not segment.records:
+                continue
+            now, stage = time.perf_counter(), segment.records[-1]["stage"]
+            waited = compiled()
+            train = [r for r in segment.records if r["phase"] == "train"]
+            measured.rounds[stage] += train
+            measured.seconds[stage] += now - begin - waited
+            bar.update(segment.records, waited)
+            begin = now
+    return measured
 
 
 def _gbit(record: dict) -> float:

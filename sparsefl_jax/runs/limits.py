@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.wire import charges, ledger
@@ -20,37 +21,28 @@ from sparsefl_jax.wire import charges, ledger
 _SLACK = 1e-6  # what rounding may add to a cost, as a share
 
 
-class Cost(NamedTuple):
-    """What rounds have cost, all clients."""
-
-    bits: int = 0  # both ways
-    flops: float = 0.0  # at the masks
-    hours: float = 0.0  # of virtual time
-
-
 class Most(NamedTuple):
     """The most that a round of a stage costs, all clients."""
 
     bits: int  # both ways, every packet whole and with its positions
     flops: float  # of the largest clients, see `most_flops`
-    factor: float | None = (
-        None  # largest so far, FLOPs over dense FLOPs; None: no round
-    )
+    factor: float | None = None  # largest so far, of FLOPs over dense FLOPs
     hours: float = 0.0  # of its slowest client, see `most_seconds`
     closes: float = math.inf  # hours after which a round closes
 
 
-def reached(until: Limits, spent: Cost) -> dict[str, bool]:
+def reached(until: Limits, at: Snapshot) -> dict[str, bool]:
     """Tells which cost limits are reached.
 
     Example:
-      >>> reached(Limits(gbit=2.0, pflop=0.5), Cost(bits=2 * 10**9, flops=1e14))
+      >>> at = Snapshot(bits=2 * 10**9, flops=1e14)
+      >>> reached(Limits(gbit=2.0, pflop=0.5), at)
       {'gbit': True, 'pflop': False, 'hours': False}
     """
     return {
-        "gbit": spent.bits / 1e9 >= (until.gbit or math.inf),
-        "pflop": spent.flops / 1e15 >= (until.pflop or math.inf),
-        "hours": spent.hours >= (until.hours or math.inf),
+        "gbit": at.bits / 1e9 >= (until.gbit or math.inf),
+        "pflop": at.flops / 1e15 >= (until.pflop or math.inf),
+        "hours": (at.hours or 0.0) >= (until.hours or math.inf),
     }
 
 
@@ -121,12 +113,12 @@ def updated(each: Most, records: list[dict]) -> Most:
     return each._replace(factor=factor, hours=hours)
 
 
-def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
+def fitting(until: Limits, at: Snapshot, each: Most, wanted: int) -> int:
     """Returns how many rounds may run so that only the last can reach a limit.
 
     Args:
       until: the run's limits.
-      spent: what it has cost so far.
+      at: where it stands.
       each: the most that one of its next rounds costs.
       wanted: rounds, at least 1.
 
@@ -135,17 +127,18 @@ def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
 
     Example:
       >>> until, each = Limits(gbit=1.0), Most(bits=3 * 10**8, flops=0.0)
-      >>> [fitting(until, Cost(b * 10**8), each, wanted=9) for b in (0, 1, 4, 8)]
+      >>> spent = [Snapshot(bits=b * 10**8) for b in (0, 1, 4, 8)]
+      >>> [fitting(until, at, each, wanted=9) for at in spent]
       [4, 3, 2, 1]
     """
     rounds = float(wanted)
     if until.gbit:
-        rounds = min(rounds, (until.gbit * 1e9 - spent.bits) / max(each.bits, 1))
+        rounds = min(rounds, (until.gbit * 1e9 - at.bits) / max(each.bits, 1))
     factor = math.inf if each.factor is None else max(each.factor, 1.0)
     if until.pflop:
         flops = max(each.flops, 1.0) * factor
-        rounds = min(rounds, (until.pflop * 1e15 - spent.flops) / flops)
+        rounds = min(rounds, (until.pflop * 1e15 - at.flops) / flops)
     if until.hours:
         hours = min(each.hours * factor, each.closes)
-        rounds = min(rounds, (until.hours - spent.hours) / hours)
+        rounds = min(rounds, (until.hours - (at.hours or 0.0)) / hours)
     return max(1, math.ceil((1 - _SLACK) * rounds))

@@ -1,9 +1,15 @@
-"""The compiled programs of a run: one for each stage, the next while one runs."""
+"""The compiled programs of a run: one for each stage, the next while one runs.
+
+A stage's memory is counted by part, on all devices together; replicas count as often as
+they stand. What lives as long as the stage is known by shape. The working set, which is
+all that the stage's program takes beside these, is known once it is compiled.
+"""
 
 import atexit
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.pool import AsyncResult, ThreadPool  # of daemons
 from typing import NamedTuple
 
@@ -12,12 +18,62 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.runs.plan import memory
+from sparsefl_jax.models import programs
 from sparsefl_jax.runs.progress import waiting
 from sparsefl_jax.runs.setup import Pace, Setup, Traced, traced
-from sparsefl_jax.simulation import placement, round_program
-from sparsefl_jax.system import interrupt, processes
+from sparsefl_jax.simulation import placement, round_program, store
+from sparsefl_jax.system import hardware, interrupt, processes
+from sparsefl_jax.wire import ledger
+
+FILL = 0.9  # of an accelerator's memory; the rest is for what no program counts
+REMEDIES = {  # what makes a part smaller
+    "population": "fewer training samples",
+    "test set": "fewer test samples",
+    "clients": "--config.client_store=host or fewer clients",
+    "server": "a smaller model",
+    "working set": "a smaller batch_size or model",
+}
+HOST_REMEDIES = REMEDIES | {
+    "clients": "--config.client_store=disk or fewer clients",
+    "working set": "a smaller chunk, batch_size or model",
+}
+
+
+class Memory(NamedTuple):
+    """The memory of a stage."""
+
+    fixed: dict[str, int]  # bytes by part, known by shape
+    client_store: dict  # 'where', 'bytes' and 'working': the clients' rows
+    chunk: int  # clients that a device runs at a time
+    working_set: int | None = None  # bytes; None before compilation
+
+    def parts(self) -> dict[str, int]:
+        """Returns the bytes by part, the working set only where it is known."""
+        if self.working_set is None:
+            return dict(self.fixed)
+        return self.fixed | {"working set": self.working_set}
+
+    def total(self, chunk: int | None = None) -> int:
+        """Returns the bytes of all parts, by default with the chosen chunk.
+
+        With another chunk the working set counts in proportion.
+        """
+        share = 1.0 if chunk is None else chunk / self.chunk
+        return sum(self.fixed.values()) + int(share * (self.working_set or 0))
+
+    def largest(self) -> str:
+        """Names the largest part with a chunk of 1, and what makes it smaller."""
+        parts = self.parts()
+        if self.working_set is not None:
+            parts["working set"] //= self.chunk
+        part = max(parts, key=parts.get)
+        remedy = REMEDIES[part]
+        if part == "clients" and self.client_store.get("working"):
+            remedy = "a smaller cohort_size or model"
+        size = format_si(parts[part], "B")
+        return f"the largest part is {part}, {size}: try {remedy}"
 
 
 class Parts(NamedTuple):
@@ -27,6 +83,16 @@ class Parts(NamedTuple):
     traced: list[Traced]
 
 
+class Program(NamedTuple):
+    """The compiled program of a stage."""
+
+    plan: placement.Plan
+    pace: Pace
+    segment: jax.stages.Compiled  # `round_program.make_segment` of `pace.length` rounds
+    memory: Memory
+    seconds: float  # that compilation took
+
+
 def prepared(setup: Setup) -> Parts:
     """Traces the stages of a run, and adds up their memory by shape.
 
@@ -34,22 +100,226 @@ def prepared(setup: Setup) -> Parts:
       ValueError: in one line, before any compilation: `setup.traced` refuses the run,
         or its parts do not fit the memory, whatever the working sets take.
     """
-    found = []
-    for stage, one in zip(setup.stages, traced(setup), strict=True):
-        parameters = sum(v.size for v in jax.tree.leaves(one.model.params))
-        by_shape = memory.by_shape(setup, stage, parameters, one.state, one.pace)
-        found.append(one._replace(memory=by_shape))
-    return Parts(setup, found)
+    stages = traced(setup)
+    memories = (by_shape(setup, *each) for each in enumerate(stages))
+    pairs = zip(stages, memories, strict=True)
+    return Parts(setup, [one._replace(memory=memory) for one, memory in pairs])
 
 
-class Program(NamedTuple):
-    """The compiled program of a stage."""
+def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
+    """Adds up the memory of a stage before it is compiled, as `prepared` does."""
+    data, num_clients = setup.data, len(setup.data.train.size)
+    devices = placement.stage_devices(setup.stages[index], setup.devices)
+    state, pace = traced.state, traced.pace
+    rows = store.num_bytes(state.clients)
+    clients = store.device_bytes(state.clients, len(devices))
+    if pace.working is not None:  # the next segment's are fetched while one runs
+        clients = 2 * pace.working * (rows // num_clients)
+    population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
+    memory = Memory(
+        fixed={
+            "population": len(devices) * (population + 12 * num_clients),
+            "test set": data.x_test.nbytes + data.y_test.nbytes,
+            "clients": clients,
+            "server": len(devices) * store.num_bytes(state.server),
+        },
+        client_store={"where": pace.where, "bytes": rows, "working": pace.working},
+        chunk=first_chunk(setup, index, traced),
+    )
+    limit = budget(setup.memory_gb, devices)
+    if limit is not None and memory.total() > limit:
+        raise ValueError(_too_large(memory, limit))
+    check_host(memory, devices)
+    return memory
 
-    plan: placement.Plan
-    pace: Pace
-    segment: jax.stages.Compiled  # `round_program.make_segment` of `pace.length` rounds
-    memory: memory.Memory
-    seconds: float  # that compilation took
+
+def first_chunk(setup: Setup, index: int, traced: Traced) -> int:
+    """Returns the clients that a device runs at a time, if the memory allows it.
+
+    'auto' is 1 where clients run faster one after another, see `models.programs`, as on
+    CPUs. Otherwise it is all clients that a device has in a round; `smaller` reduces it
+    if the compiled program does not fit.
+    """
+    stage, chunk = setup.stages[index], setup.chunk
+    devices = placement.stage_devices(stage, setup.devices)
+    share = -(-stage.cohort_size // len(devices))
+    if chunk == "auto":
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
+        macs = ledger.macs_per_sample(setup.model.macs) * stage.batch_size
+        in_turn = programs.in_turn(devices[0].platform, parameters, macs)
+        chunk = 1 if in_turn else share
+    return min(int(chunk), share)
+
+
+def smaller(memory: Memory, limit: float, setup: Setup) -> int:
+    """Chooses the chunk with which a stage fits, from what it takes with another one.
+
+    Args:
+      memory: of the compiled stage.
+      limit: bytes on all devices together.
+      setup: of the run, whose chunk is refused if it does not fit its `memory_gb`.
+
+    Returns:
+      The chunk of `memory` if it fits, else a smaller one, which has to be compiled to
+      know whether it fits.
+
+    Raises:
+      ValueError: no chunk fits; it names the largest part.
+    """
+    as_set = setup.chunk != "auto"
+    if memory.total() <= limit or (as_set and setup.memory_gb is None):
+        return memory.chunk
+    room = limit - sum(memory.fixed.values())
+    fitting = int(memory.chunk * room // max(memory.working_set or 0, 1))
+    fitting = min(memory.chunk - 1, max(fitting, 0))
+    if not fitting:
+        raise ValueError(_too_large(memory, limit))
+    if as_set:
+        raise ValueError(
+            f"chunk={setup.chunk}, expected at most {fitting} to fit memory_gb="
+            f"{limit / 1e9:.3g}"
+        )
+    return fitting
+
+
+def budget(memory_gb: float | None, devices: Sequence) -> float | None:
+    """Returns the bytes that all devices may hold; None for no limit, as on CPUs."""
+    if memory_gb is not None:
+        return 1e9 * memory_gb
+    if devices[0].platform == "cpu":
+        return None
+    return FILL * hardware.memory(devices)
+
+
+def check_host(memory: Memory, devices: Sequence) -> None:
+    """Refuses what the host cannot hold: rows, and on CPUs the devices' parts too.
+
+    Args:
+      memory: of a stage.
+      devices: all of its devices; the host has those of this process.
+
+    Raises:
+      ValueError: names the largest part.
+    """
+    parts = {}
+    if devices[0].platform == "cpu":
+        local = len(hardware.local(devices)) / len(devices)
+        parts = {name: int(local * size) for name, size in memory.parts().items()}
+    if memory.client_store["where"] == "host":
+        parts["clients"] = parts.get("clients", 0) + memory.client_store["bytes"]
+    needed, available = sum(parts.values()), hardware.host_memory()
+    if needed > available:
+        part = max(parts, key=parts.get)
+        raise ValueError(
+            f"the host has {format_si(available, 'B')} of memory available, expected "
+            f"at least {format_si(needed, 'B')}; the largest part is {part}, "
+            f"{format_si(parts[part], 'B')}: try {HOST_REMEDIES[part]}"
+        )
+
+
+@contextlib.contextmanager
+def explained(memory: Memory, stage: int) -> Iterator[None]:
+    """Turns a device's out-of-memory error into one line that suggests half the chunk.
+
+    Raises:
+      MemoryError: in the place of XLA's error.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        remedy = memory.largest()
+        if half := memory.chunk // 2:
+            size = format_si(memory.total(half), "B")
+            remedy = f"--config.chunk={half} takes {size}"
+        raise MemoryError(
+            f"out of memory in stage {stage} with chunk={memory.chunk}, which takes "
+            f"{format_si(memory.total(), 'B')}; {remedy}"
+        ) from error
+
+
+def _too_large(memory: Memory, limit: float) -> str:
+    return (
+        f"memory_gb={limit / 1e9:.3g}, expected at least {memory.total(1) / 1e9:.3g} "
+        f"for one client at a time; {memory.largest()}"
+    )
+
+
+def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
+    """Compiles a stage for all its segments, with a chunk that fits the memory.
+
+    Args:
+      setup: the run.
+      index: which of its stages.
+      traced: a round of that by shape, with its memory.
+
+    Raises:
+      ValueError: it does not fit, however small the chunk.
+    """
+    stage, macs = setup.stages[index], setup.model.macs
+    devices = placement.stage_devices(stage, setup.devices)
+    # Chunk and pace are by the memory of process 0, which may not be that of another.
+    limit, chunk = processes.lead(
+        [budget(setup.memory_gb, devices), traced.memory.chunk]
+    )
+    pace = Pace(*processes.lead(traced.pace))
+    layers = jax.tree.map(lambda m: m > 0, macs)
+    while True:
+        begin, observed = time.time(), bool(setup.observed(index))
+        plan = placement.make_plan(stage, layers, devices, chunk, observed, macs)
+        segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
+        try:
+            compiled = segment.lower(*_arguments(setup, plan, pace, traced)).compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            # A TPU's compiler refuses what its memory cannot hold.
+            if setup.chunk != "auto" or chunk == 1:
+                raise ValueError(
+                    f"chunk={chunk} does not fit a device's memory in stage {index}, "
+                    f"expected a smaller one or a smaller model ({one_line(error)})"
+                ) from error
+            chunk //= 2
+            continue
+        analysis = compiled.memory_analysis()
+        # Results take the place of arguments. Buffers of collectives are not counted.
+        beside = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+        beside += analysis.temp_size_in_bytes
+        needed = traced.memory._replace(chunk=chunk, working_set=len(devices) * beside)
+        if limit is not None:
+            chunk = smaller(needed, limit, setup)
+        if chunk == plan.chunk:
+            check_host(needed, devices)
+            return Program(plan, pace, compiled, needed, time.time() - begin)
+
+
+def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -> tuple:
+    """Returns the shapes of what a segment is called with."""
+
+    def replicated(leaf):
+        sharding = NamedSharding(plan.mesh, P())
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    shape, state = jax.ShapeDtypeStruct, traced.state
+    population = placement.on_host(setup.data, setup.budgets, traced.clock)
+    cohort = pace.length, plan.stage.cohort_size
+    places = None
+    if pace.working is not None:
+        places = shape(cohort, jnp.int32)
+        rows = jax.tree.map(
+            lambda v: shape((pace.working, *v.shape[1:]), v.dtype), state.clients
+        )
+        state = state._replace(clients=rows)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    population = jax.tree.map(replicated, population)
+    state = jax.tree.map(
+        lambda v, sharding: shape(v.shape, v.dtype, sharding=sharding),
+        state,
+        placement.shardings(plan, state),
+    )
+    rounds, ids = shape((pace.length,), jnp.int32), shape(cohort, jnp.int32)
+    return key, population, state, rounds, ids, places, shape((), jnp.int32)
 
 
 class Programs:
@@ -60,9 +330,8 @@ class Programs:
     same point of the run, because they have to meet there.
 
     Args:
-      setup: the run.
-      traced: what `prepared` gave for it.
-      first: the first stage to compile.
+      setup, traced: as `prepared` gave them.
+      first: the first stage to compile; their number if none is left.
       waiting: `(stage, stages, seconds, program)`, called about once a second while
         `of` waits for the program of a stage, which is None, and once it is there.
       interrupted: returns the number of a signal that ends this waiting, or 0.
@@ -73,11 +342,10 @@ class Programs:
         setup: Setup,
         traced: Sequence[Traced],
         first: int = 0,
-        waiting: Callable | None = None,
+        waiting: Callable = lambda stage, stages, seconds, program: None,
         interrupted: Callable[[], int] = lambda: 0,
     ):
-        self._interrupted = interrupted
-        self._waiting = waiting or (lambda stage, stages, seconds, program: None)
+        self._waiting, self._interrupted = waiting, interrupted
         self.setup, self.traced, self._first = setup, traced, first
         self._programs: dict[int, Program] = {}
         self._futures: dict[int, AsyncResult] = {}
@@ -136,84 +404,9 @@ class Programs:
             if future.ready():
                 future.get()
 
-    def memory(self, stage: int) -> memory.Memory:
+    def memory(self, stage: int) -> Memory:
         """Returns the memory of a stage, by shape alone if it is not compiled."""
         return self._programs.get(stage, self.traced[stage]).memory
 
     def _compile(self, stage: int) -> None:
         self._programs[stage] = compile_stage(self.setup, stage, self.traced[stage])
-
-
-def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
-    """Compiles a stage for all its segments, with a chunk that fits the memory.
-
-    Args:
-      setup: the run.
-      index: which of its stages.
-      traced: a round of that by shape.
-
-    Raises:
-      ValueError: it does not fit, however small the chunk.
-    """
-    stage, strict = setup.stages[index], setup.memory_gb is not None
-    devices = placement.stage_devices(stage, setup.devices)
-    # Chunk and pace are by the memory of process 0, which may not be that of another.
-    limit, chunk = processes.lead(
-        [memory.budget(setup.memory_gb, devices), traced.memory.chunk]
-    )
-    pace = Pace(*processes.lead(traced.pace))
-    layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
-    while True:
-        begin, observed = time.time(), bool(setup.observed(index))
-        macs = setup.model.macs
-        plan = placement.make_plan(stage, layers, devices, chunk, observed, macs)
-        segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
-        try:
-            compiled = segment.lower(*_arguments(setup, plan, pace, traced)).compile()
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            # A TPU's compiler refuses what its memory cannot hold.
-            if setup.chunk != "auto" or plan.chunk == 1:
-                raise ValueError(
-                    f"chunk={plan.chunk} does not fit a device's memory in stage "
-                    f"{index}, expected a smaller one or a smaller model "
-                    f"({one_line(error)})"
-                ) from error
-            chunk = plan.chunk // 2
-            continue
-        needed = traced.memory._replace(chunk=plan.chunk)
-        needed = memory.of_program(needed, compiled, len(devices))
-        if limit is not None:
-            chunk = memory.smaller(needed, limit, setup.chunk, strict)
-        if chunk == plan.chunk:
-            memory.check_host(needed, devices)
-            return Program(plan, pace, compiled, needed, time.time() - begin)
-
-
-def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -> tuple:
-    """Returns the shapes of what a segment is called with."""
-
-    def replicated(leaf):
-        sharding = NamedSharding(plan.mesh, P())
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    shape, state = jax.ShapeDtypeStruct, traced.state
-    population = placement.on_host(setup.data, setup.budgets, traced.clock)
-    cohort = pace.length, plan.stage.cohort_size
-    places = None
-    if pace.working is not None:
-        places = shape(cohort, jnp.int32)
-        rows = jax.tree.map(
-            lambda v: shape((pace.working, *v.shape[1:]), v.dtype), state.clients
-        )
-        state = state._replace(clients=rows)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    population = jax.tree.map(replicated, population)
-    state = jax.tree.map(
-        lambda v, sharding: shape(v.shape, v.dtype, sharding=sharding),
-        state,
-        placement.shardings(plan, state),
-    )
-    rounds, ids = shape((pace.length,), jnp.int32), shape(cohort, jnp.int32)
-    return key, population, state, rounds, ids, places, shape((), jnp.int32)

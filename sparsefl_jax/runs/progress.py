@@ -1,13 +1,13 @@
 """How far a run has come, and which of its seconds went into compilation."""
 
 import contextlib
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import jax
-from tqdm import tqdm
 
 from sparsefl_jax.core.formats import format_si
 
@@ -29,8 +29,8 @@ class Progress:
       total: rounds of all stages.
       done: rounds that a resumed run has behind it.
       show: False for silence.
-      file: where to write; a terminal gets a bar, anything else a line at most every
-        `every` seconds.
+      file: where to write; a terminal gets one line that changes, anything else a line
+        at most every `every` seconds.
       every: seconds between lines.
       title: what every line begins with.
     """
@@ -46,28 +46,20 @@ class Progress:
         title: str = "",
     ):
         self.total, self.done, self.before = total, done, done
-        self.accuracy, self.density = None, None  # of the last evaluation's headline
-        self.stage, self.bits, self.rounds = None, 0, 0  # of the last stage
+        self.show, self.every, self.title = show, every, title
         self.file = sys.stderr if file is None else file
-        self.lines = show and not self.file.isatty()
-        self.title = title
-        self.every, self.begin, self.said = every, time.monotonic(), -every
-        self.compiled = 0.0  # seconds, which tell nothing of later rounds
-        self.waited = 0.0  # seconds of compilation at the last line that said so
-        self.bar = tqdm(
-            total=total,
-            initial=done,
-            disable=not show or self.lines,
-            file=self.file,
-            unit="round",
-            desc=title.rstrip(", ") or None,
-        )
+        self.evaluation = []  # the last one's headline, in words
+        self.stage, self.bits, self.rounds = None, 0, 0  # of the last stage
+        self.begin, self.last = time.monotonic(), -every  # line
+        self.compiled = 0.0  # seconds, which say nothing of later rounds
+        self.waited = 0.0  # seconds of compilation at the last line on it
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        self.bar.close()
+        if self.show and self.file.isatty():
+            print(file=self.file)
 
     def compiling(self, stage: int, stages: int, seconds: float, program) -> None:
         """Shows that the run waits for a stage's compilation, or that it is there.
@@ -79,54 +71,54 @@ class Progress:
           program: the compiled stage; None while the run waits.
         """
         name = f"stage {stage + 1} of {stages}"
-        if program is None:
-            text = f"compiling {name} ({seconds:.0f} s)"
-            self.bar.set_description_str(self.title + text)
-            due = seconds < 1 or seconds - self.waited >= self.every
-        else:
+        if program is not None:
             size = format_si(program.memory.working_set, "B")
-            text = f"{name}: compiled in {program.seconds:.0f} s, working set {size}"
-            self.bar.set_description_str(self.title)
-            due = True
-        if self.lines and due:
+            self._say(
+                f"{name}: compiled in {program.seconds:.0f} s, working set {size}"
+            )
+        elif self._say(
+            f"compiling {name} ({seconds:.0f} s)",
+            seconds < 1 or seconds - self.waited >= self.every,
+        ):
             self.waited = seconds
-            print(self.title + text, file=self.file, flush=True)
 
     def update(self, records: list[dict], compiled: float = 0.0) -> None:
         """Takes the records of one segment, and the seconds of it spent compiling."""
         rounds = [r for r in records if r["phase"] == "train"]
-        self.done += len(rounds)
         for record in records:
             if "models" in record:
-                self.accuracy = record["accuracy"]
-                self.density = next(iter(record["models"].values()))["density"]
-        last = rounds[-1]
-        parts = [] if self.accuracy is None else [f"accuracy {self.accuracy:.2%}"]
-        parts += [] if self.density is None else [f"density {self.density:.3f}"]
-        spent = last["gbit_cumulative"]
-        if last["stage"] != self.stage:
-            self.stage, self.bits, self.rounds = last["stage"], 0, 0
-        self.bits += sum(r["bits_down"] + r["bits_up"] for r in rounds)
+                density = next(iter(record["models"].values()))["density"]
+                accuracy = f"accuracy {record['accuracy']:.2%}"
+                self.evaluation = [accuracy, f"density {density:.3f}"]
+        if rounds[-1]["stage"] != self.stage:
+            self.stage, self.bits, self.rounds = rounds[-1]["stage"], 0, 0
+        self.done += len(rounds)
         self.rounds += len(rounds)
-        left = self.bits / 1e9 / self.rounds * (self.total - self.done)
-        parts += [f"{spent:.3g} of {spent + left:.3g} Gbit"]
+        self.bits += sum(r["bits_down"] + r["bits_up"] for r in rounds)
         self.compiled += compiled
-        self.bar.start_t = getattr(self.bar, "start_t", 0.0) + compiled
-        self.bar.last_print_t = getattr(self.bar, "last_print_t", 0.0) + compiled
-        self.bar.set_postfix_str(", ".join(parts), refresh=False)
-        self.bar.update(len(rounds))
+        spent, left = rounds[-1]["gbit_cumulative"], self.total - self.done
+        whole = spent + self.bits / 1e9 / self.rounds * left
         elapsed = time.monotonic() - self.begin
-        if self.lines and (
-            elapsed - self.said >= self.every or self.done == self.total
-        ):
-            self.said = elapsed
-            rate = (self.done - self.before) / max(elapsed - self.compiled, 1e-9)
-            parts += [
-                f"{rate:.2f} rounds/s",
-                f"{(self.total - self.done) / rate:.0f} s left",
-            ]
-            line = f"{self.title}round {self.done}/{self.total}: " + ", ".join(parts)
-            print(line, file=self.file, flush=True)
+        rate = (self.done - self.before) / max(elapsed - self.compiled, 1e-9)
+        parts = [
+            *self.evaluation,
+            f"{spent:.3g} of {whole:.3g} Gbit",
+            f"{rate:.2f} rounds/s",
+            f"{left / rate:.0f} s left",
+        ]
+        due = elapsed - self.last >= self.every or not left
+        if self._say(f"round {self.done}/{self.total}: {', '.join(parts)}", due):
+            self.last = elapsed
+
+    def _say(self, text: str, due: bool = True) -> bool:
+        """Writes a line if it is due, and to a terminal always; returns `due`."""
+        text = self.title + text
+        if self.show and self.file.isatty():
+            width = shutil.get_terminal_size().columns
+            print(f"\r{text[:width]}\033[K", end="", file=self.file, flush=True)
+        elif self.show and due:
+            print(text, file=self.file, flush=True)
+        return due
 
 
 @contextlib.contextmanager

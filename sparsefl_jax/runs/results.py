@@ -14,10 +14,11 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.report.load import read_records
-from sparsefl_jax.runs import checkpoint, run_directory
+from sparsefl_jax.runs import checkpoint, folder
+from sparsefl_jax.runs.checkpoint import Best
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.runs.simulate import Best, Run
+from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.simulation import (
     disk_store,
     initial_state,
@@ -62,7 +63,7 @@ def load_run(run: str | Path) -> Result:
 
 def _read(run: str | Path, state: bool = True) -> tuple[Any, checkpoint.Saved]:
     """Reads the configuration and the checkpoint of a run, or refuses it."""
-    config = run_directory.read_config(run)
+    config = folder.read_config(run)
     if config.get("seeds", 1) > 1:
         raise ValueError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
     saved = checkpoint.read(Path(run), state=state)

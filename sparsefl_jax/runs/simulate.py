@@ -4,7 +4,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,8 +16,8 @@ from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import limits
-from sparsefl_jax.runs.plan import memory
-from sparsefl_jax.runs.programs import Programs, prepared
+from sparsefl_jax.runs.checkpoint import Best, Snapshot
+from sparsefl_jax.runs.programs import Programs, explained, prepared
 from sparsefl_jax.runs.setup import Setup, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
@@ -33,45 +33,6 @@ from sparsefl_jax.system import processes
 from sparsefl_jax.wire import ledger
 
 SNAPSHOTS = 50  # evaluations of a stage at which the server's mask is kept, at most
-
-
-class Best(NamedTuple):
-    """The models of the evaluation that did best in the last stage."""
-
-    accuracy: float  # of the headline model, by the run's metric
-    chosen_by: str  # 'validation' where that split exists, else 'test'
-    score: float  # the accuracy by which it was chosen
-    stage: int
-    round: int
-    models: dict  # the server's, by name a `SparseModel` with NumPy leaves
-
-
-class Snapshot(NamedTuple):
-    """A run at the end of a segment: what it takes to go on.
-
-    `state` is given up to the next segment, so save it before asking for that.
-    """
-
-    stage: int = 0
-    round: int = 0  # completed rounds of the stage
-    state: Any = (
-        None  # a `State`; to resume from, a function of its shapes that gives it
-    )
-    bits: int = 0  # since the start, both ways
-    flops: float = 0.0  # since the start, at the masks
-    best: Best | None = None
-    ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
-    hours: float | None = None  # of virtual time since the start; None: no system
-
-    def rounds(self, stages: Sequence[Stage]) -> tuple[int, int]:
-        """Returns the rounds of all stages, and those that the run has behind it."""
-        lengths = [stage.num_rounds for stage in stages]
-        return sum(lengths), sum(lengths[: self.stage]) + self.round
-
-    @property
-    def spent(self) -> limits.Cost:
-        """Returns the cost of the run so far."""
-        return limits.Cost(self.bits, self.flops, self.hours or 0.0)
 
 
 class Segment(NamedTuple):
@@ -217,9 +178,9 @@ def _stages(key: Key, setup: Setup, at: Snapshot, opened) -> Iterator[Segment]:
         while at.stage < len(setup.stages):
             key = keys.of_stage(run_key, at.stage)
             programs.begin(at.stage)
-            with memory.explained(programs.memory(at.stage), at.stage):
+            with explained(programs.memory(at.stage), at.stage):
                 judge = evaluation(setup.stages[at.stage])
-            with memory.explained(programs.of(at.stage).memory, at.stage):
+            with explained(programs.of(at.stage).memory, at.stage):
                 at, models = yield from _rounds(key, setup, programs, judge, sparse, at)
             if at.ended_by:
                 return
@@ -251,9 +212,8 @@ def _rounds(
         segment = store.on_host(segment, plan.mesh, pace.working)
     draw = cohorts.drawing(key, stage, num_clients, clock.presence(setup.system))
     most, seen, ahead = limits.most(setup, at.stage, traced), None, None
-    kept_every = setup.eval_every * math.ceil(
-        stage.num_rounds / (setup.eval_every * SNAPSHOTS)
-    )
+    evaluations = stage.num_rounds / setup.eval_every
+    mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
     programs.begin(at.stage + 1)
     pack = jax.jit(lambda mask: observed_masks.pack(mask, plan.layers))
     deployed = _deployed(stage.algorithm.deploy, key)
@@ -262,7 +222,7 @@ def _rounds(
     while at.round < stage.num_rounds:
         rounds = np.arange(at.round, at.round + pace.length, dtype=np.int32)
         left = _left(setup, at, pace.length)
-        count = np.int32(limits.fitting(setup.until, at.spent, most, left))
+        count = np.int32(limits.fitting(setup.until, at, most, left))
         following = draw(rounds + count)
         state, logs, ahead = segment(
             key, population, state, rounds, ids, count, following, ahead
@@ -286,13 +246,13 @@ def _rounds(
             noise = guarantee(setup, at.round).get("noise")
             raise FloatingPointError(f"{failure}; {noise}" if noise else failure)
         at = at._replace(state=state)
-        kept = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
+        masks = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
         ends = at.ended_by or at.round == stage.num_rounds
-        if ends or at.round % kept_every == 0:
-            kept["server"] = np.asarray(pack(target(models()).mask))
+        if ends or at.round % mask_every == 0:
+            masks["server"] = np.asarray(pack(target(models()).mask))
             if evaluated:
-                kept["filters"] = np.packbits(filters, axis=1)
-        yield Segment(records, at, models, kept)
+                masks["filters"] = np.packbits(filters, axis=1)
+        yield Segment(records, at, models, masks)
         if at.ended_by:
             break
     return at, models()
@@ -316,8 +276,8 @@ def _deployed(deploy: Callable, key: Key) -> Callable:
     def deployed(round, server):
         @functools.cache
         def models():
-            found = compiled(keys.of_round(key, keys.DEPLOY, round), server)
-            return dict(zip(names, found, strict=True))
+            values = compiled(keys.of_round(key, keys.DEPLOY, round), server)
+            return dict(zip(names, values, strict=True))
 
         return models
 
@@ -372,7 +332,7 @@ def _failure(round: int, record: dict, log) -> str:
 def _due(setup: Setup, at: Snapshot) -> bool:
     """Tells whether to evaluate: at the interval, or where a stage or run ends."""
     done = at.round == setup.stages[at.stage].num_rounds
-    over = any(limits.reached(setup.until, at.spent).values())
+    over = any(limits.reached(setup.until, at).values())
     return done or over or at.round % setup.eval_every == 0
 
 
@@ -380,7 +340,7 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """Applies an evaluation to the run; returns what `_account` returns."""
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
-    over = limits.reached(setup.until, at.spent)
+    over = limits.reached(setup.until, at)
     if setup.is_last(at.stage):
         done = at.round == setup.stages[at.stage].num_rounds
         accuracy = setup.until.accuracy or math.inf
@@ -396,8 +356,8 @@ def _better(at: Snapshot, record: dict, models: dict) -> Best:
     score = record.get("val_accuracy", record["accuracy"])
     if at.best is not None and score <= at.best.score:
         return at.best
-    kept = jax.tree.map(np.array, models)
-    return Best(record["accuracy"], chosen_by, score, at.stage, at.round, kept)
+    copies = jax.tree.map(np.array, models)
+    return Best(record["accuracy"], chosen_by, score, at.stage, at.round, copies)
 
 
 def _heading(at: Snapshot, phase: str) -> dict:

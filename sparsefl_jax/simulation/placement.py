@@ -65,27 +65,25 @@ def make_plan(
     stage: Stage,
     layers: PyTree,
     devices: Sequence | None = None,
-    chunk: int | str = "auto",
+    chunk: int = 1,
     observed: bool = False,
     macs: PyTree = None,
 ) -> Plan:
-    """Chooses the devices and the chunk of a stage.
+    """Lays a stage out on devices.
 
     Args:
       stage: the stage.
       layers: Python bools like params, the leaves whose masks are logged.
       devices: the devices to choose from; None for all.
-      chunk: the number of clients that one device runs at a time. 'auto' is one on CPU,
-        and elsewhere the device's share of the cohort.
+      chunk: the number of clients that one device runs at a time, at most its share of
+        the cohort.
       observed: whether the cohort's uplink masks are kept.
       macs: as `Model.macs`; needed where there is a clock.
     """
     devices = stage_devices(stage, devices)
     share = -(-stage.cohort_size // len(devices))
-    if chunk == "auto":
-        chunk = 1 if devices[0].platform == "cpu" else share
     mesh = Mesh(np.array(devices), ("clients",))
-    return Plan(stage, mesh, min(int(chunk), share), layers, observed, macs)
+    return Plan(stage, mesh, min(chunk, share), layers, observed, macs)
 
 
 def make_population(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.presets import methods
-from sparsefl_jax.runs import run_directory
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.studies.points import Point
 
@@ -102,7 +102,7 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
             for field, value in taken.items()
         )
         same = points.setdefault(name or config.algorithm.name, point)
-        if run_directory.differences(same, point):
+        if run_folder.differences(same, point):
             raise ValueError(f"--sweep: two points are both called {name!r}")
     if unread := [name for name in axes if name not in used]:
         raise ValueError(f"--sweep: {unread[0]} is read by none of the methods")

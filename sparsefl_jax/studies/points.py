@@ -16,7 +16,8 @@ from sparsefl_jax.report.comparison import study_folder
 from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.runs import fit_rounds, resumption, run_directory
+from sparsefl_jax.runs import fit_rounds
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.system import files, shipped
 
@@ -53,9 +54,10 @@ def groups(points: Sequence[Point], metrics: Sequence[str] | None = None) -> lis
       metrics: of their evaluations, where they are known.
     """
     evals = [[{"metric": metric}] for metric in metrics or ()] or [[]] * len(points)
+    configs = [defaults.plain(point.config) for point in points]
     return [
-        Group(p.name, [Run(Path(p.name), [], e, [0], {}, defaults.plain(p.config), None)])
-        for p, e in zip(points, evals, strict=True)
+        Group(p.name, [Run(Path(p.name), [], e, [0], {}, config, None)])
+        for p, e, config in zip(points, evals, configs, strict=True)
     ]
 
 
@@ -140,7 +142,7 @@ def write(workdir: Path, points: Sequence[Point]) -> None:
         held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
         for point in points:
             config = defaults.plain(point.config)
-            code = resumption.own_code(config)
+            code = run_folder.own_code(config)
             _check_begun(workdir, point, held["code"].get(point.name, {}), code)
             held["code"][point.name] = code
             held["labels"][point.name] = point.label
@@ -154,13 +156,13 @@ def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:
     begun = [f for _, f in folders(workdir, point) if (f / "config.json").exists()]
     again = f"remove {workdir / point.name} to run it again, or give another --workdir"
     for folder in begun:
-        kept = run_directory.read_config(folder)
+        kept = run_folder.read_config(folder)
         wanted = point.of_seed(kept.seed)
-        wanted = fit_rounds.kept(wanted, kept) or wanted
-        free = {*run_directory.FREE, "fit.by", "fit.measured"}
+        wanted = fit_rounds.resumed(wanted, kept) or wanted
+        free = {*run_folder.FREE, "fit.by", "fit.measured"}
         if (folder / "summary.json").exists():  # nothing reads its data again
             free.discard("dataset")
-        if differs := run_directory.difference(kept, wanted, free):
+        if differs := run_folder.difference(kept, wanted, free):
             raise ValueError(
                 f"{folder} holds a run of another configuration: {differs}; {again}"
             )
@@ -185,9 +187,9 @@ def with_kept_rounds(workdir: Path, point: Point) -> Point:
     kept = [(point.config, old.config) for old in known if old.name == point.name]
     for seed, folder in folders(workdir, point):
         if (folder / "config.json").exists():
-            kept.append((point.of_seed(seed), run_directory.read_config(folder)))
+            kept.append((point.of_seed(seed), run_folder.read_config(folder)))
     for config, old in kept:
-        if fit_rounds.kept(config, old):
+        if fit_rounds.resumed(config, old):
             config = fit_rounds.with_rounds_of(point.config, old)
             return point._replace(config=config)
     return point
@@ -200,7 +202,7 @@ def begun(workdir: Path, point: Point) -> list[Path]:
 
 def writing(workdir: Path):
     """Holds the lock of the files that belong to no point, such as the page."""
-    return run_directory.locked(workdir, wait=60)
+    return run_folder.locked(workdir, wait=60)
 
 
 def read(workdir: str | Path) -> list[Point]:
@@ -244,7 +246,7 @@ def state(workdir: Path, point: Point) -> State:
 
 def held(workdir: Path, point: Point) -> bool:
     """Tells whether a process holds a point, to run it."""
-    return run_directory.in_use(workdir / point.name)
+    return run_folder.in_use(workdir / point.name)
 
 
 def failure(workdir: Path, name: str) -> Path:

@@ -18,7 +18,8 @@ import jax
 
 from sparsefl_jax.core.validate import at_least, one_line, one_of
 from sparsefl_jax.report.comparison import likeness
-from sparsefl_jax.runs import experiment, fit_rounds, run_directory
+from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import processes, progress
@@ -110,7 +111,7 @@ def run_point(workdir: str | Path, name: str) -> None:
     (workdir / name).mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(run_directory.locked(workdir / name))
+            stack.enter_context(run_folder.locked(workdir / name))
         except ValueError:  # another process runs the point
             return
         on_disk.failure(workdir, name).unlink(missing_ok=True)
@@ -182,9 +183,9 @@ def _ended(config, folder: Path) -> bool:
     """Tells whether a run has ended as its configuration asks, free fields apart."""
     if not (folder / "summary.json").exists():
         return False
-    found = run_directory.read_config(folder)
-    config = fit_rounds.kept(config, found) or config
-    return run_directory.differences(found, config).keys() <= set(run_directory.FREE)
+    found = run_folder.read_config(folder)
+    config = fit_rounds.resumed(config, found) or config
+    return run_folder.differences(found, config).keys() <= set(run_folder.FREE)
 
 
 def _complete(workdir: Path, point: Point) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Batches, PyTree
 from sparsefl_jax.runs import checkpoint
-from sparsefl_jax.runs.simulate import Snapshot
+from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.simulation import placement, round_program, store
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.testing.compare import ContractError, fail, finite, leaves, rows, same

@@ -26,7 +26,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.validate import above, in_range
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import checkpoint, run_directory
+from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.fields import (
     check_buildable,
@@ -318,7 +318,7 @@ def _make_private(config, algorithm: Algorithm) -> Algorithm:
     for name in {"clip", "noise_multiplier"} - given.keys():
         raise ValueError(f"privacy.{name} is missing: {', '.join(given)} needs it")
     with naming("privacy", given):
-        return private(algorithm, **given, fingerprint=run_directory.fixed(config))
+        return private(algorithm, **given, fingerprint=folder.fixed(config))
 
 
 def _drawn(config, cohort_size: int, system: System | None) -> int:

@@ -139,7 +139,7 @@ def default_config() -> Any:  # a ConfigDict
     A file in `configs/` starts from here and returns `complete(config)`. The
     sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
     `server_optimizer` take the keyword arguments of what their `name` names.
-    `--fields` says in a line what every field means; `run_directory` lists those that
+    `--fields` says in a line what every field means; `runs.folder` lists those that
     may change when a run is resumed.
     """
     config = config_dict.ConfigDict()

@@ -1,0 +1,446 @@
+"""A run's folder: one configuration, one process at a time, nothing overwritten.
+
+A resumed run goes on as if it had never stopped. So the configuration and the content
+of the data are compared with those of the checkpoint. Only the evaluation interval and
+the end of the run may change: more rounds extend its last stage, and schedules keep the
+horizon that they were planned for.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import json
+import time
+import zlib
+from collections.abc import Container, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import msgspec
+
+from sparsefl_jax.core.flatten import flatten
+from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.data import federated
+from sparsefl_jax.data.hub import OPTIONS
+from sparsefl_jax.runs import checkpoint
+from sparsefl_jax.runs.checkpoint import Snapshot
+from sparsefl_jax.runs.config.defaults import TABLES, default_config, with_defaults
+from sparsefl_jax.runs.config.plain import plain, replaced, stages
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.system import files, log_lines, processes
+
+# Fields that change a run's results by rounding at most. The place of the data is one
+# of them, because a checkpoint knows their content.
+FREE = (
+    *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
+    *("memory_gb", "sinks", "writers"),
+    *(f"hf.{option}" for option in OPTIONS),
+)
+# Fields that set how often a run is evaluated and when it ends.
+LATER = (
+    *("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds"),
+    *("until.accuracy", "until.gbit", "until.hours", "until.pflop"),
+)
+_OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Config(msgspec.Struct):
+    algorithm: _Named
+    model: _Named
+
+
+def read_config(workdir: str | Path) -> Any:  # a ConfigDict
+    """Returns the configuration of a run; fields added since have their defaults.
+
+    Raises:
+      ValueError: there is no run, or its `config.json` cannot be read.
+    """
+    files.check_name("workdir", workdir)
+    path = Path(workdir) / "config.json"
+    if not path.exists():
+        there = ", with config.json" if path.parent.exists() else ""
+        raise ValueError(
+            f"workdir={str(workdir)!r}, expected the directory of a run{there}"
+        )
+    fields = files.read_json(path, _Config)
+    with blaming(path):
+        return with_defaults(fields)
+
+
+def differences(old, new) -> dict[str, tuple]:
+    """Returns all fields that differ, by dotted name, with both values.
+
+    A field that one of the two lacks, because it was added since, has its default
+    there. A budget comes first, as the rounds and what depends on them follow it.
+
+    Example:
+      >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
+      {'num_rounds': (4, 8)}
+    """
+    default, old, new = (flatten(plain(c)) for c in (default_config(), old, new))
+    pairs = {
+        name: tuple(c.get(name, default.get(name)) for c in (old, new))
+        for name in sorted(old | new, key=lambda name: (name[:4] != "fit.", name))
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def difference(old, new, free: Container[str] = (*FREE, *LATER)) -> str:
+    """Names the first field that differs and may not change in a run; '' if none.
+
+    Args:
+      old, new: configurations, as `plain` takes them.
+      free: the fields that may change.
+
+    Example:
+      >>> difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
+      'b.c is 2 there and 3 here'
+    """
+    for name, (there, here) in differences(old, new).items():
+        if name not in free:
+            return f"{name} is {there!r} there and {here!r} here"
+    return ""
+
+
+def fixed(config) -> str:
+    """Returns the fields that a resumed run may not change as text, without the seed.
+
+    Fields at their defaults are left out, and 1 is written as 1.0, so that
+    configurations between which `difference` finds nothing have the same text.
+
+    Example:
+      >>> config = default_config()
+      >>> config.epochs, config.num_rounds, config.seed = 3, 7, 5
+      >>> fixed(config)
+      '{"epochs": 3.0}'
+    """
+    fields = {
+        name: here
+        for name, (_, here) in differences(default_config(), config).items()
+        if name not in (*FREE, *LATER, "seed")
+    }
+    return json.dumps(json.loads(json.dumps(fields), parse_int=float))
+
+
+def check(workdir: Path, config, resume: bool) -> None:
+    """Refuses a folder that is not that of a run, as `claimed` does."""
+    files.check_name("workdir", workdir)
+    name = f"workdir={str(workdir)!r}"
+    if workdir.exists() and not workdir.is_dir():
+        raise ValueError(f"{name} is a file, expected a directory")
+    begun = (workdir / "config.json").exists()
+    if resume or begun:
+        differs = difference(read_config(workdir), config)
+        if differs:
+            raise ValueError(
+                f"{name} holds a run of another configuration: {differs}; a resumed "
+                "run keeps what it began with"
+            )
+        if not resume:
+            raise ValueError(
+                f"{name} holds a run already, expected an empty directory; "
+                "--resume continues it"
+            )
+    elif workdir.exists():
+        others = [p.name for p in workdir.iterdir() if p.name not in _OURS]
+        if others:
+            raise ValueError(f"{name} holds {min(others)}, expected an empty directory")
+
+
+@contextlib.contextmanager
+def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
+    """Holds a run's folder for this process.
+
+    Args:
+      workdir: created if absent, unless the run is resumed.
+      config: the configuration.
+      resume: whether the folder must hold the same run already.
+
+    Raises:
+      ValueError: the folder is not empty, or, to resume, holds no run, another
+        configuration, or a run that is still in progress.
+    """
+    check(workdir, config, resume)
+    workdir.mkdir(parents=True, exist_ok=True)
+    with locked(workdir):
+        check(workdir, config, resume)  # what another process wrote in between
+        if not (workdir / "config.json").exists():
+            files.write_json(workdir / "config.json", plain(config))
+        yield
+
+
+def amend(workdir: Path, config) -> None:
+    """Takes the end of a run off its folder, which goes on with a configuration."""
+    for name in ("summary.json", "report.html"):  # in this order: a kill may come
+        (workdir / name).unlink(missing_ok=True)
+    files.write_json(workdir / "config.json", plain(config))
+
+
+@contextlib.contextmanager
+def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
+    """Holds a lock that the system releases with the process, however it ends.
+
+    Args:
+      workdir: a folder; its file `lock` is the lock.
+      wait: the time to try, in seconds; `in_use` may hold a free lock for a moment.
+
+    Raises:
+      ValueError: another process holds it.
+    """
+    until = time.monotonic() + wait
+    with open(workdir / "lock", "a") as file:
+        while not _try(file, fcntl.LOCK_EX):
+            if time.monotonic() >= until:
+                raise ValueError(
+                    f"workdir={str(workdir)!r} is in use by a run that still goes on"
+                )
+            time.sleep(0.05)
+        yield
+
+
+def in_use(workdir: Path) -> bool:
+    """Tells whether a process runs in a folder now."""
+    if not (workdir / "lock").exists():
+        return False
+    with open(workdir / "lock", "a+") as file:  # shared with others who look
+        return not _try(file, fcntl.LOCK_SH)
+
+
+def _try(file, kind: int) -> bool:
+    """Locks a file until it is closed, unless another process has locked it."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Resumption(NamedTuple):
+    """How a run goes on, or begins."""
+
+    config: SimpleNamespace  # with which it does
+    saved: checkpoint.Saved | None = None  # the checkpoint; None to begin
+    notes: list[str] = []  # on what differs from an ordinary continuation
+    lost: list[str] = []  # lines on what is missing from its logs
+    done: bool = False  # nothing is left to run
+
+
+def resumption(
+    workdir: Path,
+    config: SimpleNamespace,
+    extend_at_final: bool = False,
+    accept_lost_records: bool = False,
+) -> Resumption:
+    """Decides how the run in a folder goes on; changes nothing there.
+
+    Args:
+      workdir: the folder, with a `config.json`.
+      config: with which the run is to continue, as `plain.values` returns it.
+      extend_at_final: whether it may have more rounds although its method's schedule
+        has ended.
+      accept_lost_records: whether it may continue although its logs are incomplete.
+
+    Raises:
+      ValueError: in one line, if the run cannot continue.
+    """
+    ended = (workdir / "summary.json").exists()
+    changed = differences(read_config(workdir), config)
+    if ended and not changed.keys() - set(FREE):
+        return Resumption(config, done=True)
+    saved = checkpoint.read(workdir, jax.random.key(config.seed))
+    if saved is None:
+        if ended:
+            raise ValueError(f"workdir={str(workdir)!r} has no checkpoint to extend")
+        return Resumption(config)
+    found = continued(config, saved, extend_at_final)
+    by = found.saved.snapshot.ended_by
+    if ended and by:
+        return found._replace(done=True, notes=[f"this run has ended, by {by}"])
+    lost = log_lines.lost(workdir, saved.about["position"])
+    if lost and not accept_lost_records:
+        raise ValueError(
+            f"workdir={str(workdir)!r}: {'; '.join(lost)}; --accept_lost_records goes "
+            "on from the checkpoint without them"
+        )
+    notes = [*found.notes, *(f"going on without records: {line}" for line in lost)]
+    return found._replace(notes=notes, lost=lost)
+
+
+def continued(
+    config: SimpleNamespace, saved: checkpoint.Saved, extend_at_final: bool = False
+) -> Resumption:
+    """Decides how a run goes on from a checkpoint.
+
+    More rounds extend the last stage; first stage and learning rate stay as planned. A
+    run that had ended continues if the limit that ended it was lifted.
+
+    Args:
+      config, extend_at_final: as in `resumption`.
+      saved: the checkpoint.
+
+    Raises:
+      ValueError: in one line: another field differs from the checkpoint's, there are
+        fewer rounds, or the method's own schedule has ended.
+    """
+    old, at = saved.about["config"], saved.snapshot
+    if differs := difference(old, config):
+        raise ValueError(f"the configuration is not that of the checkpoint: {differs}")
+    before, now = old["num_rounds"], config.num_rounds
+    if now < before:
+        raise ValueError(
+            f"num_rounds={now}, expected at least the {before} that the run has been "
+            "planned for; until ends it earlier"
+        )
+    config, notes = planned(config, old)
+    schedule = config.algorithm.get("rounds")
+    if schedule and schedule <= before < now and not extend_at_final:
+        raise ValueError(
+            f"num_rounds={now}: the schedule of {config.algorithm['name']} has ended, "
+            f"algorithm.rounds={schedule}, expected --extend_at_final to stay at "
+            "its end"
+        )
+    changed = [
+        f"{name} {was!r} -> {is_!r}"
+        for name, (was, is_) in differences(old, config).items()
+        if name in LATER and name != "first_stage.num_rounds"
+    ]
+    if changed:
+        notes = [f"from here on {', '.join(changed)}", *notes]
+    if at.ended_by and _lifted(old, config, at):
+        done = at.stage == len(stages(config)) - 1 and at.round == now
+        at = at._replace(ended_by="rounds" if done else "")
+    return Resumption(config, saved._replace(snapshot=at), notes)
+
+
+def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[str]]:
+    """Fixes the fields that would follow a changed `num_rounds` at their old values.
+
+    A first stage that has as many rounds as the run keeps its old ones, and a learning
+    rate that decays over the run its old horizon.
+
+    Args:
+      config: the configuration with which a run continues.
+      old: its configuration so far, as `plain` returns it.
+
+    Returns:
+      The configuration with these fields set, and lines that report them.
+
+    Raises:
+      ValueError: in one line, if the configuration sets one of them otherwise.
+    """
+    refusal = "{}={}, expected {}, as the run began with"
+    if config.first_stage:
+        before = old["first_stage"].get("num_rounds") or old["num_rounds"]
+        now = config.first_stage.get("num_rounds")
+        if now not in (None, before):
+            raise ValueError(refusal.format("first_stage.num_rounds", now, before))
+        if config.num_rounds != before:
+            first = config.first_stage | {"num_rounds": before}
+            config = replaced(config, first_stage=first)
+    if config.final_learning_rate is None or config.lr_decay is not None:
+        return config, []
+    before = old["lr_horizon"] or old["num_rounds"]
+    if config.lr_horizon is None and config.num_rounds != before:
+        return replaced(config, lr_horizon=before), [
+            f"the learning rate keeps its schedule over {before} rounds, and falls "
+            f"below final_learning_rate={config.final_learning_rate:g} after them; "
+            "lr_horizon gives it another"
+        ]
+    now = config.lr_horizon or config.num_rounds
+    if now != before and config.num_rounds == old["num_rounds"]:
+        raise ValueError(refusal.format("lr_horizon", now, before))
+    return config, []
+
+
+def _lifted(old: dict, config: SimpleNamespace, at: Snapshot) -> bool:
+    """Tells whether the limit that ended a run was lifted."""
+    by = at.ended_by
+    if by == "rounds":
+        return config.num_rounds > old["num_rounds"]
+    spent = {"gbit": at.bits / 1e9, "pflop": at.flops / 1e15, "hours": at.hours}
+    limit = config.until[by]
+    return limit is None or limit > spent.get(by, old["until"][by])
+
+
+def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]:
+    """Returns where a run begins or continues, the same for all processes.
+
+    Args:
+      saved: the checkpoint, if there is one.
+      setup: the run.
+
+    Returns:
+      The snapshot, and the fingerprint of the data and devices, which a checkpoint
+      keeps.
+
+    Raises:
+      ValueError: in one line: data or devices are not those of the checkpoint, or
+        processes differ.
+    """
+    at = saved.snapshot if saved else Snapshot()
+    now = fingerprint(setup.data)
+    if setup.system is not None:  # the file of a table may have changed
+        now["system"] = checkpoint.checksum(setup.system)
+    processes.check_same("the checkpoint", [at.stage, at.round, at.bits])
+    processes.check_same("the data set", now)
+    old = saved.about["data"] if saved else now
+    changed = [name for name in old | now if old.get(name) != now.get(name)]
+    if changed:
+        raise ValueError(
+            f"what the run reads is not that of the checkpoint: {', '.join(changed)} "
+            "changed, expected the arrays, partition and devices that it began with"
+        )
+    return at, now
+
+
+def fingerprint(data: federated.FederatedData) -> dict[str, int]:
+    """Computes a checksum of every field of the data except its name.
+
+    Clients' tables count without their padding.
+
+    Example:
+      >>> from sparsefl_jax import data
+      >>> x, y = [[0.0], [1.0]], [0, 1]
+      >>> one, other = (data.from_arrays(x, y, num_clients=1, num_classes=n,
+      ...     x_test=x, y_test=y) for n in (2, 3))
+      >>> old, new = fingerprint(one), fingerprint(other)
+      >>> [name for name in old if old[name] != new[name]]
+      ['num_classes']
+    """
+    bare = federated.padded(data, [max(1, rows.size.max()) for rows in data[-3:]])
+    fields = bare._asdict().items()
+    return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
+
+
+def own_code(config: dict) -> dict[str, int]:
+    """Computes checksums of the files of methods, networks, partitions of one's own.
+
+    Args:
+      config: as `plain` returns it; `module:function` is one's own.
+    """
+    checksums = {}
+    for name in (config[section].get("name") for section in TABLES):
+        if name is not None and ":" in name:
+            module = importlib.import_module(name.partition(":")[0])
+            if path := getattr(module, "__file__", None):
+                checksums[path] = zlib.crc32(Path(path).read_bytes())
+    return checksums
+
+
+def described(saved: checkpoint.Saved, now: dict) -> str:
+    """Says where a run continues, and whether its results will be bit for bit the same.
+
+    Args:
+      saved: the checkpoint.
+      now: the machine and versions of today, from `provenance.facts`, and `own_code`.
+    """
+    then, at = saved.about["machine"], saved.snapshot
+    changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]
+    exactness = f"not bit for bit: {', '.join(changed)}" if changed else "bit for bit"
+    return f"resuming after round {at.round} of stage {at.stage}, {exactness}"

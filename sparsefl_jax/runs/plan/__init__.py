@@ -1,1 +1,0 @@
-"""What a run will take, told before it starts."""
