@@ -189,7 +189,7 @@ def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
     """Also beside `--dry_run=2`."""
     asked = config("pdst", 0.1)
     asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
-    monkeypatch.setattr(fit_rounds.simulate, "run_setup", None)  # nothing runs
+    monkeypatch.setattr(fit_rounds.simulate, "simulate", None)  # nothing runs
     with pytest.raises(TypeError):
         cli.dry_run(asked, 2)
     assert "pilot: trains 4 rounds" in capsys.readouterr().err
