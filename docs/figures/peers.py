@@ -10,17 +10,15 @@ COLUMN, OTHER = "ours / peer", "on EPYC"
 
 def table(text: str) -> list[dict[str, str]]:
     """Returns the rows of the page's table that has `COLUMN`, by heading."""
-    lines = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line.startswith("|")
+    cells = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()
     ]
-    start = next(i for i, line in enumerate(lines) if COLUMN in line)
-    headings, rows = lines[start], []
-    for line in lines[start + 2 :]:
-        if len(line) != len(headings):
+    start = next(i for i, line in enumerate(cells) if COLUMN in line)
+    rows = []
+    for line in cells[start + 2 :]:
+        if not line:
             break
-        rows.append(dict(zip(headings, line, strict=True)))
+        rows.append(dict(zip(cells[start], line, strict=True)))
     return rows
 
 
@@ -37,8 +35,9 @@ def draw(path: Path) -> None:
             ax.plot(other, y, "D", color=card.NEW, markersize=4.5)
             ax.text(0.04, y, f"{ratio:.2f}", va="center", fontsize=7.5, color="white")
             if not y:
-                ax.text(other, y, "   EPYC", va="center", fontsize=7.5)
-                ax.text(ratio, y, "Xeon ", va="center", ha="right", fontsize=7.5)
+                away = {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
+                ax.annotate("EPYC", (other, y), (6, 0), **away)
+                ax.annotate("Xeon", (ratio, y), (-4, 0), ha="right", **away)
         names = [f"{row['set-up']}, {row['peer']}" for row in rows]
         ax.axvline(1, color=card.INK, lw=1)
         ax.set(yticks=range(len(rows)), yticklabels=names, ylim=(len(rows) - 0.4, -1.6))

@@ -44,12 +44,11 @@ def _draw_round(ax, name: str, record: dict, system) -> None:
     order, closes = np.argsort(seconds), 3600 * record["hours"]
     tiers = [system.tiers[system.tier[record["clients"][i]]] for i in order]
     for y, (tier, end) in enumerate(zip(tiers, seconds[order], strict=True)):
-        late = end > closes * (1 + 1e-6)
+        late = bool(end > closes * (1 + 1e-6))
         style = {"hatch": "////", "edgecolor": card.QUIET} if late else {}
         ax.barh(y, end, 0.75, color=TIERS[tier], **style)
-        ax.text(
-            end, y, f" {tier}, late" if late else f" {tier}", va="center", fontsize=7
-        )
+        beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
+        ax.annotate(tier + ", late" * late, (end, y), **beside, fontsize=7)
     ax.axvline(closes, color=card.INK, lw=1)
     ends = "closed by the deadline" if record["dropped"] else "all done"
     ax.set_title(f"{name}: {ends} at {closes:.2f} s")
