@@ -16,7 +16,7 @@ from sparsefl_jax import report
 from sparsefl_jax.runs import checkpoint, cli, experiment
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config import build, defaults, plain
+from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt, provenance
 from tests.checkpoint_test import contents, stop_after
@@ -225,7 +225,7 @@ def settle(tmp_path):
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
         about = {"config": defaults.plain(old)}
         saved = checkpoint.Saved(Snapshot(**at), {}, about)
-        return run_folder.continued(plain.values(new), saved, extend_at_final)
+        return run_folder.continued(defaults.values(new), saved, extend_at_final)
 
     return asked
 

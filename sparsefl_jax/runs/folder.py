@@ -26,8 +26,14 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config.defaults import TABLES, default_config, with_defaults
-from sparsefl_jax.runs.config.plain import plain, replaced, stages
+from sparsefl_jax.runs.config.defaults import (
+    TABLES,
+    default_config,
+    plain,
+    replaced,
+    stages,
+    with_defaults,
+)
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import files, log_lines, processes
 

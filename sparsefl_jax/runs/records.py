@@ -24,7 +24,7 @@ from sparsefl_jax.report.comparison import evaluations
 from sparsefl_jax.report.masks import snapshot_files
 from sparsefl_jax.runs import checkpoint, sinks
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config import plain
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Setup, guarantee
 from sparsefl_jax.runs.simulate import Segment
@@ -181,7 +181,7 @@ def write_summary(
                 line["compile_seconds"] for line in segments if line["stage"] == index
             ),
         }
-        for index, section in enumerate(plain.stages(config)[: at.stage + 1])
+        for index, section in enumerate(defaults.stages(config)[: at.stage + 1])
     ]
     rounds, best = about["position"]["rounds"], at.best
     last = train[-1] if train else {}
