@@ -12,8 +12,9 @@ from absl import flags
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
+from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs.config import fields, methods
+from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from sparsefl_jax.runs.description import describe, plain_value
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
 from sparsefl_jax.runs import experiment, records, simulate
+from sparsefl_jax.runs.config.build import describe, plain_value
 from sparsefl_jax.runs.folder import differences, read_config
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.system import interrupt
