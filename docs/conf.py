@@ -50,7 +50,14 @@ napoleon_use_rtype = False
 nitpicky = True
 # Classes of other projects, whose sites a build does not read, and one exception that
 # belongs to no page.
+# Types in signatures that have no entry of their own: aliases, and what only a module
+# of the package handles.
+UNLISTED = (
+    r"core\.described\.T|data\.sources\.Dataset|export\.files\.\w+|runs\.\w+\.\w+|studies\.points\.\w+|"
+    r"training\.local\.\w+|report\.\w+\.\w+|wire\.(?:charges|numbers|packets)\.\w+"
+)
 nitpick_ignore_regex = [
+    ("py:class", rf"sparsefl_jax\.(?:{UNLISTED})"),
     ("py:class", r"(?!sparsefl_jax\.).*"),
     ("py:exc", r"interrupt\.StoppedError"),
 ]

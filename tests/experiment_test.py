@@ -216,10 +216,10 @@ def test_below_the_door_a_configuration_has_plain_values(tmp_path, monkeypatch):
         return {type(value)}.union(*map(types, each))
 
     def stop(config):
-        seen.append(types(vars(config.config)))  # which is `Recorded`
+        seen.append(types(vars(config)))
         raise ValueError("seen")
 
-    monkeypatch.setattr(build, "refuse_python", stop)
+    monkeypatch.setattr(experiment, "build_data", stop)
     for go in (experiment.build, lambda c: experiment.run(c, tmp_path / "run")):
         with pytest.raises(ValueError, match="^seen$"):
             go(config)

@@ -25,8 +25,8 @@ FOLDERS = (
     "runs",
     "export",
     "testing",
-    "studies",
     "presets",
+    "studies",
     "launch",
     "__main__",
 )

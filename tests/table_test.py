@@ -138,7 +138,7 @@ def finished(folder, accuracy, evaluated, traffic=()):
     ]
     begun = {"phase": "train", "stage": 0, "round": 1, "gbit_cumulative": 0.0}
     begun |= {"flops": 1.0, "flops_dense": 2.0}
-    lines += [begun | entries for entries in traffic]
+    lines = [{"schema": 1}, *lines, *(begun | entries for entries in traffic)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     told = {"accuracy": accuracy, "density": 0.1, "seconds": 60.0}
     told |= dict.fromkeys(("commit", "device", "versions"), "")

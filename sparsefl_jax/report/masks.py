@@ -61,7 +61,7 @@ class Kept(NamedTuple):
 
         Example:
           >>> kept = Kept(["a/kernel", "b/kernel"], [3, 1])
-          >>> snapshot = Snapshot(0, 5, np.packbits([True, False, True, True]))
+          >>> snapshot = Snapshot(0, 5, 5, np.packbits([True, False, True, True]))
           >>> kept.active(snapshot)["a/kernel"].tolist()
           [True, False, True]
         """
