@@ -32,6 +32,8 @@ html_static_path = ["_css"]
 html_css_files = ["wide.css"]
 copybutton_exclude = ".linenos, .gp, .go"  # of a doctest, the input alone
 autosummary_generate = False
+# Summaries name what lives in modules by full names, as the entries below them do.
+suppress_warnings = ["autosummary.import_cycle"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4

@@ -1,6 +1,5 @@
 """Seeds, limits, starting points, loading of runs, and errors."""
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -259,11 +258,3 @@ def test_a_disk_that_is_full_loses_nothing(finished, config, tmp_path, monkeypat
     experiment.run(config, tmp_path / "a", resume=True, progress=False)
     lines = [run / "metrics.jsonl" for run in (tmp_path / "a", finished / "seed_3")]
     assert lines[0].read_bytes() == lines[1].read_bytes()
-
-
-def test_where_files_cannot_be_locked_one_line_names_the_systems(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    importlib.reload(run_folder)
-    told = "Linux or macOS; on Windows, run inside WSL"
-    with pytest.raises(OSError, match=told), run_folder.locked(tmp_path):
-        pass
