@@ -294,7 +294,7 @@ def test_hours_end_a_run_in_the_round_that_reaches_them(whole):
     assert at.ended_by == "hours" and at.round == 4
     assert [r for r in records if r["phase"] == "train"] == train[:4]
     *parts, _ = world()
-    with pytest.raises(ValueError, match=r"until\.hours=1 is read by nothing here"):
+    with pytest.raises(ValueError, match=r"until\.hours=1 has no effect here"):
         list(sfl.segments(jax.random.key(0), *parts, until=Limits(hours=1.0)))
 
 

@@ -1,7 +1,6 @@
 """Full disks, foreign files, absent homes: a run continues, or a line says why not."""
 
 import contextlib
-import importlib
 import io
 import os
 import pwd
@@ -17,7 +16,6 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.core import formats
 from sparsefl_jax.runs import checkpoint, records
-from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.simulation import disk_store, placement
 from sparsefl_jax.system import files, hardware
@@ -114,11 +112,3 @@ def test_a_table_is_told_in_letters_that_the_output_has(monkeypatch):
     formats.say("97.22 \u00b1 0.43 %")
     sys.stdout.flush()
     assert out.getvalue() == b"97.22 ? 0.43 %\n"
-
-
-def test_where_files_cannot_be_locked_one_line_names_the_systems(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    importlib.reload(run_folder)
-    told = "Linux or macOS; on Windows, run inside WSL"
-    with pytest.raises(OSError, match=told), run_folder.locked(tmp_path):
-        pass

@@ -114,7 +114,7 @@ def test_what_goes_with_a_budget_needs_one(field, value):
     """Alone it would have no effect."""
     asked = config()
     setattr(asked.fit, field, value)
-    with pytest.raises(ValueError, match=rf"fit\.{field}={value!r} is read by nothing"):
+    with pytest.raises(ValueError, match=rf"fit\.{field}={value!r} has no effect"):
         experiment.build(asked)
 
 

@@ -58,7 +58,7 @@ REFUSED = [
         {"image": "label"},
         "hf.image='label' is of type classes",
     ),
-    (LAYOUTS["mnist"], {"hash": 9}, "hf.hash=9 is read by nothing here"),
+    (LAYOUTS["mnist"], {"hash": 9}, "hf.hash=9 has no effect here"),
     (LAYOUTS["mnist"], {"test": "dev"}, "hf.test='dev'"),
     (LAYOUTS["sst2"], {"test": "test"}, "hf.test='test' has no sample with a label"),
     (LAYOUTS["femnist"], {"user": "image"}, "hf.user='image' is of type image"),

@@ -217,7 +217,7 @@ def test_what_is_not_there_says_how_to_get_it(place):
         sources.load("hf:some/thing")
     with pytest.raises(ValueError, match="expected ORGANISATION/NAME, a folder or"):
         sources.load("hf:mnist")
-    with pytest.raises(ValueError, match="hf.label='a' is read by nothing here"):
+    with pytest.raises(ValueError, match="hf.label='a' has no effect here"):
         sources.load("mnist_sample", hf={"label": "a"})
     into_cache(place, "cifar10")
     assert prepare.prepare("hf:uoft-cs/cifar10") == "train: 3 samples, test: 1 samples"

@@ -1,5 +1,6 @@
 """A run resumes with its checkpoint's data and configuration, or says why not."""
 
+import importlib
 import json
 import shutil
 import sys
@@ -389,3 +390,11 @@ def test_seeds_are_extended_together(tmp_path):
     for folder in ("a", "a/seed_0", "a/seed_1"):
         found = run_folder.read_config(tmp_path / folder)
         assert (found.num_rounds, found.lr_horizon) == (2, 1)
+
+
+def test_where_files_cannot_be_locked_one_line_names_the_systems(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    importlib.reload(run_folder)
+    told = "Linux or macOS; on Windows, run inside WSL"
+    with pytest.raises(OSError, match=told), run_folder.locked(tmp_path):
+        pass

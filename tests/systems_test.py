@@ -110,12 +110,12 @@ def test_refuses_what_is_no_system(tmp_path):
 CHANGES = [
     (
         {"deadline.seconds": 5.0},
-        "deadline.seconds=5.0 is read by nothing here: it goes",
+        "deadline.seconds=5.0 has no effect here: it goes",
     ),
-    ({"until.hours": 5.0}, "until.hours=5.0 is read by nothing here: it goes with sys"),
+    ({"until.hours": 5.0}, "until.hours=5.0 has no effect here: it goes with sys"),
     (
         {"system": "iot", "deadline.over": 1.5},
-        "deadline.over=1.5 is read by nothing here: it goes with deadline.seconds or",
+        "deadline.over=1.5 has no effect here: it goes with deadline.seconds or",
     ),
     ({"system": "iot", "deadline.quantile": 1.5}, "deadline.quantile=1.5, expected in"),
     ({"system": "iot", "deadline.over": 0.5}, "deadline.over=0.5, expected at least 1"),
@@ -153,7 +153,7 @@ def test_refuses_a_deadline_that_no_cohort_has(closing):
     one, two = (Stage(method, 1, cohort_size) for cohort_size in (1, 2))
     setup.check(setup.Setup([one, two], None, data, system=system))
     alone = setup.Setup([one], None, data, system=system)
-    refused(lambda: setup.check(alone), "is read by nothing here: a cohort of one")
+    refused(lambda: setup.check(alone), "has no effect here: a cohort of one")
 
 
 def test_the_smallest_budgets_go_to_the_slowest_clients():

@@ -107,9 +107,9 @@ def test_char_gru_counts_every_step_by_hand():
 @pytest.mark.parametrize(
     "change, told",
     [
-        ({"scramble": True}, "scramble=True is read by nothing here"),
-        ({"augment": ("flip",)}, "augment=('flip',) is read by nothing here"),
-        ({"input_scale": 2.0}, "input_scale=2.0 is read by nothing here"),
+        ({"scramble": True}, "scramble=True has no effect here"),
+        ({"augment": ("flip",)}, "augment=('flip',) has no effect here"),
+        ({"input_scale": 2.0}, "input_scale=2.0 has no effect here"),
     ],
     ids=str,
 )

@@ -21,10 +21,10 @@ SPAFL = {"name": "spafl", "alpha": 0.1}
 
 # Settings of a valid configuration that have no effect, and the error.
 UNREAD = [
-    ({"density": 0.05}, "density=0.05 is read by nothing here: first_stage.density is"),
+    ({"density": 0.05}, "density=0.05 has no effect here: first_stage.density is"),
     (
         {"density": 0.05, "first_stage": {}, "algorithm": {"name": "fedavg"}},
-        "density=0.05 is read by nothing here: 'fedavg' takes none; complement, comp",
+        "density=0.05 has no effect here: 'fedavg' takes none; complement, comp",
     ),
     (
         {"algorithm": {"name": "fedavg", "density": 0.5}},
@@ -46,31 +46,31 @@ UNREAD = [
         {"model.norm": "batch"},
         "model.norm='batch' is not read by 'mlp' but by conv4, resnet18, vgg16",
     ),
-    ({"lr_horizon": 5}, "lr_horizon=5 is read by nothing here: it goes with final_le"),
-    ({"lr_delay": 1}, "lr_delay=1 is read by nothing here: it goes with final_learni"),
-    ({"lr_decay": 0.9}, "lr_decay=0.9 is read by nothing here: it goes with final_le"),
+    ({"lr_horizon": 5}, "lr_horizon=5 has no effect here: it goes with final_le"),
+    ({"lr_delay": 1}, "lr_delay=1 has no effect here: it goes with final_learni"),
+    ({"lr_decay": 0.9}, "lr_decay=0.9 has no effect here: it goes with final_le"),
     (
         {"lr_decay": 0.9, "lr_horizon": 9, "final_learning_rate": 0.01},
-        "lr_horizon=9 is read by nothing here",
+        "lr_horizon=9 has no effect here",
     ),
     (
         {"server_optimizer.learning_rate": 0.5},
-        "server_optimizer.learning_rate=0.5 is read by nothing here: it goes with serv",
+        "server_optimizer.learning_rate=0.5 has no effect here: it goes with serv",
     ),
     (
         {"server_optimizer.name": "adam", "algorithm": SPAFL, "first_stage": {}},
-        "server_optimizer.name='adam' is read by nothing here",
+        "server_optimizer.name='adam' has no effect here",
     ),
     (
         {"data_dir": "/no/such/folder"},
-        "data_dir='/no/such/folder' is read by nothing here: ",
+        "data_dir='/no/such/folder' has no effect here: ",
     ),
-    ({"writers": "w.npz"}, "writers='w.npz' is read by nothing here"),
-    ({"init_what": "mask"}, "init_what='mask' is read by nothing here: it goes with i"),
+    ({"writers": "w.npz"}, "writers='w.npz' has no effect here"),
+    ({"init_what": "mask"}, "init_what='mask' has no effect here: it goes with i"),
     *(
         (
             {"first_stage": {"name": name, "epochs": 3} | more},
-            f"first_stage.epochs=3 is read by nothing here: {name!r} takes the bat",
+            f"first_stage.epochs=3 has no effect here: {name!r} takes the bat",
         )
         for name, more in (
             ("snip", {"density": 0.5}),
@@ -80,12 +80,12 @@ UNREAD = [
     ),
     (
         {"system": "mobile", "deadline": {"seconds": 9.0, "quantile": 0.5}},
-        "deadline.quantile=0.5 is read by nothing here beside deadline.seconds=9.0",
+        "deadline.quantile=0.5 has no effect here beside deadline.seconds=9.0",
     ),
-    ({"input_scale": 1.0}, "input_scale=1.0 is read by nothing here"),
+    ({"input_scale": 1.0}, "input_scale=1.0 has no effect here"),
     (
         {"budgets": ((0.5, 0.5), (1.0, 0.5)), "cohort_size": 2},
-        "budgets are read by nothing here, expected none, or a method that reads",
+        "budgets have no effect here, expected none, or a method that reads",
     ),
 ]
 
@@ -149,7 +149,7 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
     )
     refused(
         lambda: traced(Setup(stages, model, data, budgets=np.full(8, 0.5))),
-        "budgets are read by nothing here",
+        "budgets have no effect here",
     )
 
 
@@ -216,7 +216,7 @@ def test_a_renamed_method_takes_density_along(monkeypatch, line, densities, told
 def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
     line = f"flash_cifar10.py:mini {METHOD}=fedavg {STAGE}=none"
     assert given(monkeypatch, line).density is None
-    with pytest.raises(ValueError, match="density=0.05 is read by nothing here: 'fed"):
+    with pytest.raises(ValueError, match="density=0.05 has no effect here: 'fed"):
         given(monkeypatch, f"{line} --config.density=0.05")
 
 
@@ -291,7 +291,7 @@ def test_a_density_is_followed_or_refused(monkeypatch, file):
     try:
         config = given(monkeypatch, f"{file} --config.density=0.2")
     except ValueError as error:
-        assert "density=0.2 is read by nothing here" in str(error)
+        assert "density=0.2 has no effect here" in str(error)
         assert any(f in file for f in ("fed", "pqsu", "spafl", "local", "fjord"))
     else:
         assert 0.2 in fields.densities(config).values()
@@ -314,5 +314,5 @@ def test_a_section_may_be_given_in_part(section, field, value):
 def test_a_part_of_a_section_that_goes_with_another_is_refused():
     config = defaults.default_config()
     config.deadline = {"over": 1.5}
-    with pytest.raises(ValueError, match="deadline.over=1.5 is read by nothing here"):
+    with pytest.raises(ValueError, match="deadline.over=1.5 has no effect here"):
         fields.check(config)

@@ -154,9 +154,9 @@ def unread(field: str, why: str) -> ValueError:
 
     Example:
       >>> unread("hf.hash=9", "'mnist' has no texts")
-      ValueError("hf.hash=9 is read by nothing here: 'mnist' has no texts")
+      ValueError("hf.hash=9 has no effect here: 'mnist' has no texts")
     """
-    return ValueError(f"{field} is read by nothing here: {why}")
+    return ValueError(f"{field} has no effect here: {why}")
 
 
 def closest(

@@ -260,7 +260,7 @@ def _check_system(setup: Setup, num_clients: int) -> None:
     if system is None:
         if hours is not None:
             raise ValueError(
-                f"until.hours={hours:g} is read by nothing here: it goes with a system"
+                f"until.hours={hours:g} has no effect here: it goes with a system"
             )
     elif (found := len(system.tier)) != num_clients:
         raise ValueError(
@@ -270,7 +270,7 @@ def _check_system(setup: Setup, num_clients: int) -> None:
         for name in ("deadline", "quantile"):
             if (value := getattr(system, name)) is not None:
                 raise ValueError(
-                    f"{name}={value:g} is read by nothing here: a cohort of one client "
+                    f"{name}={value:g} has no effect here: a cohort of one client "
                     "has no deadline, expected cohort_size of at least 2"
                 )
 
@@ -316,7 +316,7 @@ def traced(setup: Setup) -> list[Traced]:
     check_metric(setup.metric, setup.stages, setup.model, setup.data)
     if setup.budgets is not None and not any(one.reads_budget for one in found):
         raise ValueError(
-            "budgets are read by nothing here, expected none, or a method that reads "
+            "budgets have no effect here, expected none, or a method that reads "
             "ctx.client.budget (fjord, heterofl, hetero_jmwst, hetero_spdst)"
         )
     return found

@@ -169,7 +169,7 @@ def refuse_unread(field: str, value, why: str = ""):
     Raises:
       ValueError: always.
     """
-    raise ValueError(f"{field}={value!r} is read by nothing here{why}")
+    raise ValueError(f"{field}={value!r} has no effect here{why}")
 
 
 def check_unset(config, *fields: str) -> None:
@@ -181,7 +181,7 @@ def check_unset(config, *fields: str) -> None:
       >>> check_unset(config, "input_scale", "augment")
       Traceback (most recent call last):
         ...
-      ValueError: augment=('flip',) is read by nothing here
+      ValueError: augment=('flip',) has no effect here
     """
     usual = flatten(defaults.plain(defaults.default_config()))
     given = flatten(defaults.plain(config))
