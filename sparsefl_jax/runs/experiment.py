@@ -384,7 +384,7 @@ def one_seed(
     """Runs one seed, from its start or from its last checkpoint.
 
     Args:
-      config: as `plain.values` returns it.
+      config: as `defaults.values` returns it.
       path: the run's folder.
       resume: whether it holds this run.
       source: what the run is made from.

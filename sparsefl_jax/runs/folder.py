@@ -252,7 +252,7 @@ def resumption(
 
     Args:
       workdir: the folder, with a `config.json`.
-      config: with which the run is to continue, as `plain.values` returns it.
+      config: with which the run is to continue, as `defaults.values` returns it.
       extend_at_final: whether it may have more rounds although its method's schedule
         has ended.
       accept_lost_records: whether it may continue although its logs are incomplete.

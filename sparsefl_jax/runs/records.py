@@ -63,7 +63,7 @@ def recording(
 
     Args:
       workdir: the run's directory, claimed.
-      config: of the run, as `plain.values` returns it.
+      config: of the run, as `defaults.values` returns it.
       key: the root of its randomness.
       setup: of the run.
       at: where it begins or continues.
