@@ -320,7 +320,7 @@ def draw(entries: Sequence[dict], path: Path) -> None:
 
 
 def _core(found: dict) -> bool:
-    """Tells whether a point is one of the core, not of another split or data set."""
+    """Returns whether a point is one of the core, not of another split or data set."""
     return found["point"].count("-") == bool(found["density"])
 
 

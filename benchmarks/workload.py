@@ -229,7 +229,7 @@ def prepare(
 
 
 def _in_turn(model, stage: sfl.Stage, devices) -> bool:
-    """Tells whether a run on these devices would train one client after another."""
+    """Returns whether a run on these devices would train one client after another."""
     platform = placement.stage_devices(stage, devices)[0].platform
     params = jax.tree.leaves(initial_state.initial_shapes(model).params)
     macs = ledger.macs_per_sample(model.macs) * stage.batch_size

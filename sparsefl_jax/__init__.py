@@ -1,8 +1,8 @@
 """A pure-functional JAX simulator of sparse federated learning.
 
-Here are the methods and what a run needs. `analysis` has the theory of their papers,
-and the namespaces `data`, `masks`, `means`, `models`, `testing` and `training` hold
-what the author of a method needs.
+This namespace holds the methods and everything that a run needs. `analysis` holds the
+theory of the papers. The namespaces `data`, `masks`, `means`, `models`, `testing` and
+`training` hold the building blocks for a method of your own.
 """
 
 __version__ = "0.2.0"

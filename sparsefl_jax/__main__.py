@@ -1,4 +1,4 @@
-"""`python -m sparsefl_jax` is the command `sparsefl`."""
+"""Makes `python -m sparsefl_jax` the same as the command `sparsefl`."""
 
 from sparsefl_jax.launch import main
 

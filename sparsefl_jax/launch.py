@@ -11,7 +11,7 @@ CONFIG = cli.define_config(flags.FLAGS)
 FIELDS = flags.DEFINE_string(
     "fields",
     None,
-    "List every field with its type, default and meaning; or those of a SECTION.",
+    "List all fields with type, default and meaning, or only those of a SECTION.",
 )
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder for the run's files; by default a new one in runs/."
@@ -22,41 +22,41 @@ LIST = flags.DEFINE_bool(
 DRY_RUN = flags.DEFINE_integer(
     "dry_run",
     None,
-    "Print what is known of a run or a study, and train nothing; --dry_run=2 also runs "
-    "two rounds of each stage of a run and prints what they cost.",
+    "Print the plan of a run or a study without training; --dry_run=2 also runs two "
+    "rounds of each stage of a run and prints their cost.",
     lower_bound=0,
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
 EXTEND = flags.DEFINE_bool(
     "extend_at_final",
     False,
-    "With --resume: allow more rounds although the method's own schedule has ended.",
+    "With --resume: allow more rounds even after the method's own schedule has ended.",
 )
 ACCEPT = flags.DEFINE_bool(
     "accept_lost_records",
     False,
-    "With --resume: continue although earlier lines of metrics.jsonl are lost.",
+    "With --resume: continue even if earlier lines of metrics.jsonl are lost.",
 )
 PREPARE = flags.DEFINE_string(
     "prepare",
     None,
-    "Download this data set of TFDS, or of the hub (hf:ORGANISATION/NAME).",
+    "Download this data set from TFDS or the Hugging Face Hub (hf:ORGANISATION/NAME).",
 )
 STUDY = flags.DEFINE_string(
-    "study", None, "A file in studies/: many runs, compared on one page in --workdir."
+    "study", None, "A file in studies/: many runs, compared on a page in --workdir."
 )
 SWEEP = flags.DEFINE_string(
     "sweep", None, 'A study of --config: "algorithm.name=fedavg,spdst; density=.05,.1".'
 )
-JOBS = flags.DEFINE_integer("jobs", 1, "Points of a study that run at a time.")
+JOBS = flags.DEFINE_integer("jobs", 1, "Number of runs of a study at the same time.")
 LAUNCHER = flags.DEFINE_enum(
-    "launcher", None, ["local", "slurm"], "Runs each point of a study as a job."
+    "launcher", None, ["local", "slurm"], "Submit each run of a study as a job."
 )
 OPTIONS = flags.DEFINE_string(
-    "launcher_options", None, "For the jobs: timeout_min=60,slurm_partition=gpu, say."
+    "launcher_options", None, "For the jobs, as in timeout_min=60,slurm_partition=gpu."
 )
 UNLIKE = flags.DEFINE_bool(
-    "unlike", False, "Compare runs on unlike data, partitions or metrics."
+    "unlike", False, "Compare runs even if their data, partitions or metrics differ."
 )
 DISTRIBUTED = flags.DEFINE_bool(
     "distributed",
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def do(argv) -> None:
-    """Does what the flags ask for."""
+    """Runs the command that the flags select."""
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")

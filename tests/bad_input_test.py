@@ -207,7 +207,7 @@ def test_a_resumed_run_says_first_what_cannot_change(tmp_path):
     run.mkdir()
     (run / "config.json").write_text(config.to_json())
     config.density = 0.2
-    said = "density is 0.5 there and 0.2 here; a resumed run keeps what it began with"
+    said = "density is 0.5 there and 0.2 here; a resumed run keeps its configuration"
     refused(lambda: experiment.run(config, run, resume=True, progress=False), said)
 
 

@@ -230,7 +230,7 @@ def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
 def test_a_pilot_of_empty_rounds_tells_nothing():
     nobody = record([], [], [])
     records = [record([0], [5], [5]), nobody, nobody]
-    with pytest.raises(ValueError, match=r"fit\.pilot=3: no client was there"):
+    with pytest.raises(ValueError, match=r"fit\.pilot=3: no client was available"):
         fit_rounds._each_exchange(records, np.ones(2))
 
 

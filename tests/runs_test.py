@@ -189,7 +189,7 @@ def test_a_run_that_goes_on_is_left_alone(finished, config):
         [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        with pytest.raises(ValueError, match="still goes on"):
+        with pytest.raises(ValueError, match="still running"):
             experiment.run(config, run, resume=True, progress=False)
         process.stdin.close()
     assert experiment.run(config, run, resume=True, progress=False)["rounds"] == 5

@@ -42,7 +42,7 @@ def test_every_method_variant_and_preset_builds(file):
 @pytest.mark.parametrize(
     ("arg", "told"),
     [
-        ("spaffl", "option 'spaffl', expected of spafl, local"),
+        ("spaffl", "option 'spaffl', expected one of spafl, local"),
         ("spafl,fedavg", "expected one of spafl, local"),
         ("paper,release", "expected one of paper, release"),
         ("initial", "option 'initial', expected with fedpm"),

@@ -1,1 +1,1 @@
-"""The vocabulary: types, the signature of a method, packets, validation."""
+"""Shared vocabulary: types, the signature of a method, keys, validation."""

@@ -18,17 +18,16 @@ what they contribute, and compiles all rounds of a segment into one program.
 
         return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
-A method whose clients keep a state adds `init_client`, with `handed` if that state
-begins from something of the server's, and one whose clients have personal models adds
-`personalize`.
+A method whose clients keep a state adds `init_client`, and `handed` if the initial
+state depends on the server. A method with personal models adds `personalize`.
 
 The server sees only the sum of the values that `contribute` returns, so a round needs
-memory for a chunk of clients and never for the cohort. `init_client` sees only what is
-handed, `update` only the downlink and `contribute` only the uplink, so every value that
-crosses the network is counted.
-`laws.check_algorithm` checks these laws.
-A factory whose method follows its own schedule names the schedule's length `rounds`: a
-run is extended beyond it only if the user asks for that.
+memory for a chunk of clients, not for the whole cohort. `init_client` sees only the
+message `handed`, `update` only the downlink and `contribute` only the uplink, so every
+value that crosses the network is counted. `laws.check_algorithm` checks this.
+
+If a method follows a schedule of fixed length, its factory takes that length as the
+argument `rounds`: a run is extended beyond it only if the user asks for that.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,7 +58,7 @@ Sampler = Callable[[Key, Array], Array]
 
 
 def nothing(server: PyTree) -> Message:
-    """Returns the message of a server that hands clients nothing."""
+    """Returns the empty message of a server that hands clients nothing."""
     return {}
 
 
@@ -69,7 +68,7 @@ def no_client_state(key: Key, handed: Message, info: ClientInfo) -> EmptyState:
 
 
 def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
-    """Returns the state that training has left, whether the uplink arrived or not."""
+    """Returns the state after training, whether or not the uplink arrived in time."""
     return after
 
 
@@ -101,35 +100,37 @@ class Algorithm(_Fields):
         averaged over the cohort.
       contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
       aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
-        `round` is a scalar int32 that counts from 0 within the stage. A round of which
-        no uplink comes in time leaves the server as it was.
+        `round` is a scalar int32 that counts from 0 within the stage. If no uplink of a
+        round arrives in time, the server stays as it was.
       deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
-        stands for the method, see `target`; where one is cut to the target density, it
-        comes first.
-      init_client: `(key, handed, info) -> client`, where `handed` is the message of the
-        function below, decoded. By default clients keep nothing.
+        one represents the method, see `target`; if one of them is cut to the target
+        density, it comes first.
+      init_client: `(key, handed, info) -> client`, the state of a client before its
+        first round. `handed` is the decoded message of the function `handed` below. By
+        default clients keep no state.
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
-        personal models, the first of which is the headline; None where there are none.
-      alive: optional, `(round: int, start: float) -> float` in [0, 1]. An upper bound,
-        computed from the method's arguments and the share `start` that is alive where
-        the stage starts, of the share of entries that are alive once `round` rounds of
-        the stage are done (from 0): in the masks of the next downlink and in the model
-        that the stage hands on. The plan reads it; without it masks may be dense.
+        personal models, the first of which gives the headline accuracy; None if the
+        method has none.
+      alive: optional, `(round: int, start: float) -> float` in [0, 1]. An upper bound
+        on the share of entries that are alive after `round` rounds of the stage, both
+        in the masks of the next downlink and in the model that the next stage starts
+        from. `start` is the share alive at the start of the stage. The plan of a run
+        uses this bound; without it, masks are assumed to be dense.
       undelivered: `(ctx, before, after) -> client`, the state of a client whose uplink
-        came too late to be added up: `before` is its state before the round, `after`
-        the one that `update` returned, which it keeps by default. A method whose state
-        takes for granted that the server has received the uplink says here what else
-        holds.
-      guarantee: optional, `(stages, num_clients, rounds, budgets, system) -> dict`,
-        what holds of the released models after `rounds` rounds of the last stage. The
-        summary has it, plan and page print its `statement`, and the error of a run that
-        diverges ends with its `noise`, if there is any. It is called before a run too,
-        and raises a ValueError where the run would break it.
+        arrived too late to be summed. `before` is its state before the round, `after`
+        the one that `update` returned, which a client keeps by default. A method needs
+        this function if `after` assumes that the server received the uplink.
+      guarantee: optional, `(stages, num_clients, rounds, budgets, system) -> dict`, a
+        property of the released models after `rounds` rounds of the last stage, such as
+        differential privacy. It is written to the summary; the plan and the page print
+        its `statement`, and its `noise`, if any, is appended to the error of a run that
+        diverges. It is also called before a run, and raises a ValueError if the run
+        would violate it.
       handed: `(server) -> dict[str, Packet]`, all that `init_client` sees of the
-        server. It is charged in a client's first round and has to stay the same in all
+        server. It is charged in a client's first round and must be the same in all
         rounds of a stage. By default {}.
-      name: the name of its factory, if `method` decorates it. A method that `_replace`
-        derives from another has none until its own factory gives it one.
+      name: the name of its factory, if that is decorated with `method`. A method made
+        from another by `_replace` has no name until its own factory gives it one.
       settings: the arguments of its factory, by name.
     """
 
@@ -144,10 +145,10 @@ class Algorithm(_Fields):
 
 
 def target(models: Mapping[str, Any]) -> Any:
-    """Returns the model that stands for a method: the first that it deploys.
+    """Returns the model that represents a method: the first that it deploys.
 
-    The headline accuracy, the density and the mismatch of a round are this model's, and
-    an export and the next stage take it.
+    The headline accuracy, density and mismatch of a round refer to this model. Exports
+    and the next stage use it too.
 
     Args:
       models: models by name, as `deploy` returns them.
@@ -162,11 +163,11 @@ def target(models: Mapping[str, Any]) -> Any:
 class Stage(NamedTuple):
     """A number of rounds under one algorithm; a run is a sequence of stages.
 
-    The stage's index is folded into the key. `epochs` are local epochs of a round and
-    `batch_size` is in samples. `sampler` is a pure function `(key, round) -> ids [K]
-    int32`, which must differ; None draws `cohort_size` clients uniformly without
-    replacement. `drop_last` leaves out a partial batch, unless it is the only batch of
-    its client.
+    The stage's index is folded into the key. `epochs` is the number of local epochs in
+    a round and `batch_size` the number of samples in a batch. `sampler` is a pure
+    function `(key, round) -> ids [K] int32` that returns distinct clients; None draws
+    `cohort_size` clients uniformly without replacement. `drop_last` leaves out a
+    partial batch, unless it is the only batch of its client.
     """
 
     algorithm: Algorithm

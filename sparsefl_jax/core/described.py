@@ -1,4 +1,4 @@
-"""What a factory returns knows the factory's name and arguments."""
+"""Attaches the name and arguments of a factory to what it returns."""
 
 import functools
 import inspect
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 def described(factory: Callable[P, T]) -> Callable[P, T]:
-    """Makes what a factory returns know its name and settings.
+    """Decorates a factory so that its results carry its name and settings.
 
-    A run made in Python is known by them: two runs that differ in a setting are never
-    taken for the same one. `sfl.method` is this decorator. It serves a factory of
-    methods, networks, optimizers, losses, schedules or samplers. Of decorated factories
-    that call one another the outermost gives the name.
+    They identify a run made in Python: two runs that differ in a setting are never
+    mistaken for one another. `sfl.method` is this decorator. It works for factories of
+    methods, networks, optimizers, losses, schedules and samplers. If decorated
+    factories call one another, the outermost gives the name.
 
     Args:
       factory: returns a function or a NamedTuple, such as an `Algorithm`, a `Model`
@@ -51,7 +51,7 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
         known = {"name": name, "settings": settings}
         if isinstance(made, tuple) and known.keys() <= {*made._fields}:
             return made._replace(**known)
-        if isinstance(made, tuple):  # such as optax's, which has no place for them
+        if isinstance(made, tuple):  # such as optax's, which lacks these attributes
             made = type(type(made).__name__, (type(made),), {})(*made)
         vars(made).update(known)
         return made

@@ -1,19 +1,19 @@
-"""Imports what comes with an extra, where it is used."""
+"""Imports packages of optional extras at the point of use."""
 
 import importlib
 from typing import Any
 
 
 def imported(module: str, extra: str, what: str) -> Any:
-    """Imports a module that a plain installation lacks.
+    """Imports a module that is not part of the basic installation.
 
     Args:
       module: its name.
-      extra: what installs it.
-      what: the argument or the feature that needs it.
+      extra: the extra that installs it.
+      what: the argument or feature that needs it, for the message.
 
     Raises:
-      ValueError: in one line, if it is not installed.
+      ValueError: the module is not installed.
 
     Example:
       >>> imported("no_such_module", "hf", "dataset='hf:a/b'")

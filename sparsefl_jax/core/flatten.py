@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict
 def flatten(fields: dict[str, Any]) -> dict[str, Any]:
     """Flattens nested sections into one dictionary of dotted names.
 
-    Sections without fields leave nothing.
+    Empty sections are left out.
 
     Example:
       >>> flatten({"a": 1, "b": {"c": 2}, "d": {}})

@@ -42,7 +42,7 @@ def format_percent(
     Args:
       share: the number; None, NaN and infinity become "-".
       decimals: digits after the decimal point.
-      deviation: deviation of the share, printed after it; None omits it.
+      deviation: standard deviation, printed after the share; None omits it.
 
     Returns:
       The percentage with its sign, such as "87.25 %".

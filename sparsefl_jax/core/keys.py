@@ -1,8 +1,8 @@
-"""Names every stream of randomness of a run.
+"""The streams of random keys of a run.
 
-A run's key is split into one for the first model and one for all stages. Each stage has
-a root key, and below it a stream for every purpose. A run's results depend on the
-integers, so they must not change.
+A run's key is split into one for the initial model and one for all stages. Each stage
+has a root key, from which one stream is derived for each purpose. The results of a run
+depend on the integers below, so they must not change.
 
     run -> initial, stages;  stages -> root of stage s
     root -> COHORTS, START, CLIENTS, SERVER, EVALUATION, DEPLOY
@@ -19,7 +19,7 @@ COHORTS, START, CLIENTS, SERVER, EVALUATION, DEPLOY = range(6)
 
 
 def of_run(key: Key) -> tuple[Key, Key]:
-    """Returns the key of the first model and the key of all stages."""
+    """Returns the key of the initial model and the key of all stages."""
     return tuple(jax.random.split(key))
 
 
@@ -34,12 +34,12 @@ def of_cohorts(root: Key) -> Key:
 
 
 def of_presence(cohorts: Key) -> Key:
-    """Returns the key by which clients are there in a round or not.
+    """Returns the key that decides which clients are available in a round.
 
     Args:
       cohorts: the key that the sampler is called with.
     """
-    return jax.random.fold_in(cohorts, 2**32 - 1)  # no round has this number
+    return jax.random.fold_in(cohorts, 2**32 - 1)  # never the number of a round
 
 
 def of_start(root: Key) -> tuple[Key, Key]:
@@ -53,7 +53,7 @@ def of_round(root: Key, stream: int, round: int | Array) -> Key:
     Args:
       root: the root key of the stage.
       stream: one of the four.
-      round: the round, from 0; of the last two the number of completed rounds.
+      round: the round, from 0; for the last two the number of completed rounds.
     """
     return jax.random.fold_in(jax.random.fold_in(root, stream), round)
 
@@ -64,5 +64,5 @@ def of_client(key: Key, index: int | Array) -> Key:
 
 
 def of_exchange(client: Key) -> tuple[Key, Key, Key]:
-    """Returns a client's keys of a round: of the downlink, batches and `update`."""
+    """Returns a client's keys for a round: of the downlink, batches and `update`."""
     return tuple(jax.random.split(client, 3))

@@ -1,4 +1,4 @@
-"""Looks up what a configuration names: an entry of a table, or `module:function`."""
+"""Looks up names of a configuration: an entry of a table, or `module:function`."""
 
 import importlib
 import inspect
@@ -8,7 +8,7 @@ from sparsefl_jax.core.validate import one_of
 
 
 def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
-    """Returns the entry of a table, or imports a function of one's own.
+    """Returns the entry of a table, or imports a user's function.
 
     Args:
       argument: the argument's name in messages.
@@ -16,7 +16,7 @@ def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
       table: the package's own functions by name.
 
     Raises:
-      ValueError: there is no such entry, module or function.
+      ValueError: the entry, module or function does not exist.
 
     Example:
       >>> named("model.name", "mlp", {"mlp": max}) is max

@@ -1,4 +1,4 @@
-"""The types that all of the package shares. Imports no other module of it.
+"""Types shared by the whole package. Imports no other module of the package.
 
 Axis letters, used in every docstring: `N` clients, `K` sampled clients, `M` rows of
 the largest client, `E` local epochs, `S` steps per epoch, `B` batch, `L` layers.
@@ -14,10 +14,11 @@ Array = jax.Array
 
 
 class SparseModel(NamedTuple):
-    """A network's parameters with the positions that are alive.
+    """A network's parameters and the mask of the entries that are alive.
 
-    `mask` has the treedef of `params`, is boolean and total: True wherever a leaf
-    cannot be pruned. `stats` holds normalisation statistics, `{}` if there are none.
+    `mask` has the treedef of `params` and a boolean for every entry, which is True in
+    leaves that cannot be pruned. `stats` holds normalisation statistics, `{}` if there
+    are none.
     """
 
     params: PyTree  # float32
@@ -30,7 +31,7 @@ class EmptyState(NamedTuple):
 
 
 class ClientInfo(NamedTuple):
-    """Facts about one client; the simulator keeps them stacked [N]."""
+    """Properties of one client; the simulator keeps them stacked [N]."""
 
     index: Array  # shape=(), int32
     num_examples: Array  # shape=(), int32: training samples
@@ -38,19 +39,19 @@ class ClientInfo(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The round and the client of one call; rounds count from 0 within the stage."""
+    """The round and the client of a call; rounds count from 0 within the stage."""
 
     round: Array  # shape=(), int32
-    last_round: Array  # shape=(), int32: when this client last took part, or -1
+    last_round: Array  # shape=(), int32: last round of this client, -1 before its first
     client: ClientInfo
 
 
 class Batches(NamedTuple):
     """One client's data for one round.
 
-    A step beyond the client's own data has weight 0 throughout, and `local.train` does
-    not change the state in it. Clients that run together share `num_steps`, so that it
-    stays unbatched under vmap and bounds the loop.
+    Steps beyond the client's own data have weight 0 for all samples, and `local.train`
+    leaves the state unchanged in them. Clients that run together share `num_steps`, so
+    that it stays unbatched under vmap and bounds the loop.
     """
 
     x: Array  # [M, ...] uint8 or float32, the client's rows
@@ -61,11 +62,11 @@ class Batches(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The multiplications of local training, from which the ledger computes FLOPs.
+    """The work of local training, from which the ledger computes FLOPs.
 
-    Each field but the last is a tree like `params`: the sum over processed samples of
-    the share of the leaf's entries that took part in that pass. `extra` counts the
-    FLOPs of work on masks.
+    All fields except the last are trees like `params`. They hold, for each leaf, the
+    share of its entries that take part in the pass, summed over all processed samples.
+    `extra` counts the FLOPs spent on masks.
     """
 
     forward: PyTree  # float32 scalars

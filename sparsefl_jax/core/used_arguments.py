@@ -1,4 +1,4 @@
-"""Tells which of its arguments a traced function reads."""
+"""Finds which of its arguments a traced function reads."""
 
 import jax
 
@@ -13,7 +13,7 @@ def reads(
     Args:
       traced: the function, as `jax.make_jaxpr` returns it.
       arguments: all of its arguments, arrays or shapes.
-      steps: whether steps count that no result depends on.
+      steps: whether to count steps on which no result depends.
 
     Example:
       >>> import jax.numpy as jnp

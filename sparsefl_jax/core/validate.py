@@ -1,4 +1,4 @@
-"""Refuses values out of range: one line names the argument, value and allowed ones."""
+"""Checks values; each error names the argument, its value and what is expected."""
 
 import contextlib
 import difflib
@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def typed(name: str, value: Any, kind: Any) -> None:
-    """Refuses a value of the wrong type.
+    """Checks the type of a value.
 
     Args:
       name: the argument's name in the message.
@@ -30,8 +30,8 @@ def typed(name: str, value: Any, kind: Any) -> None:
         another class, or object for anything.
 
     Raises:
-      ValueError: in one line. NaN and infinity are refused, an integer is accepted as
-        a float, a bool is no number, and a list is accepted as a tuple.
+      ValueError: the type is wrong. NaN and infinity are not accepted, nor is a bool as
+        a number; an integer is accepted as a float, and a list as a tuple.
 
     Example:
       >>> typed("widths", (64, 32), tuple[int, ...])
@@ -47,7 +47,7 @@ def typed(name: str, value: Any, kind: Any) -> None:
 
 
 def in_range(name: str, value: float, interval: str) -> None:
-    """Refuses a number outside an interval.
+    """Checks that a number lies in an interval.
 
     Args:
       name: the argument's name in the message.
@@ -55,7 +55,7 @@ def in_range(name: str, value: float, interval: str) -> None:
       interval: in mathematical notation, such as '(0, 1]' or '[0, inf)'.
 
     Raises:
-      ValueError: in one line.
+      ValueError: it does not.
 
     Example:
       >>> in_range("density", 1.0, "(0, 1]")
@@ -72,10 +72,10 @@ def in_range(name: str, value: float, interval: str) -> None:
 
 
 def at_least(name: str, value: float, least: float) -> None:
-    """Refuses a number below `least`.
+    """Checks that a number is at least `least`.
 
     Raises:
-      ValueError: in one line.
+      ValueError: it is smaller.
 
     Example:
       >>> at_least("epochs", 0, 1)
@@ -88,10 +88,10 @@ def at_least(name: str, value: float, least: float) -> None:
 
 
 def above(name: str, value: float, bound: float) -> None:
-    """Refuses a number that is not above `bound`.
+    """Checks that a number is above `bound`.
 
     Raises:
-      ValueError: in one line.
+      ValueError: it is not.
 
     Example:
       >>> above("scale", 0.0, 0)
@@ -104,7 +104,7 @@ def above(name: str, value: float, bound: float) -> None:
 
 
 def whole(name: str, value: float, least: int, most: int | None = None) -> None:
-    """Refuses a number that is no integer from `least` to `most`.
+    """Checks that a number is an integer from `least` to `most`.
 
     Args:
       name: the argument's name in the message.
@@ -113,7 +113,7 @@ def whole(name: str, value: float, least: int, most: int | None = None) -> None:
       most: the largest integer allowed; None for no bound.
 
     Raises:
-      ValueError: in one line.
+      ValueError: it is not.
 
     Example:
       >>> whole("rounds", 200, 2, 1000)
@@ -129,10 +129,10 @@ def whole(name: str, value: float, least: int, most: int | None = None) -> None:
 
 
 def one_of(name: str, value: Any, allowed: Iterable) -> None:
-    """Refuses a value that is not allowed, and suggests the closest one that is.
+    """Checks that a value is one of those allowed.
 
     Raises:
-      ValueError: in one line.
+      ValueError: it is not; the message suggests the closest one that is allowed.
 
     Example:
       >>> one_of("metric", "poled", ("auto", "pooled"))
@@ -150,7 +150,7 @@ def one_of(name: str, value: Any, allowed: Iterable) -> None:
 
 
 def unread(field: str, why: str) -> ValueError:
-    """Returns the refusal of a field that would have no effect.
+    """Returns the error for a field that would have no effect.
 
     Example:
       >>> unread("hf.hash=9", "'mnist' has no texts")
@@ -208,8 +208,8 @@ def blaming(what: object, kind: type[Exception] = ValueError) -> Iterator[None]:
     """Turns every error within the context into one line that begins with its cause.
 
     Args:
-      what: such as a file, which may cause any error if it is damaged.
-      kind: of the error that is raised.
+      what: the cause, such as a file that may be damaged.
+      kind: the class of the error that is raised.
 
     Example:
       >>> with blaming("config.json"):

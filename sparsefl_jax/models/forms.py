@@ -235,7 +235,7 @@ _CONTROL = {
 
 
 def _is_known(eqn) -> bool:
-    """Tells whether a convolution is a pass of a layer as `flax.linen.Conv` has it."""
+    """Returns whether a convolution is a pass of a layer like `flax.linen.Conv`."""
     left, right, out = (v.aval for v in (*eqn.invars, *eqn.outvars))
     sharding = eqn.params.get("out_sharding")  # inside `shard_map`: of no axis
     standard = jax.config.jax_default_matmul_precision
@@ -380,7 +380,7 @@ def _maximum_grad(eqn, g: Array, x: Array, scope: _Scope) -> Array | None:
 
 
 def _is_input_grad(eqn) -> bool:
-    """Tells whether an equation is that of g and a dense kernel [I, O]."""
+    """Returns whether an equation is that of g and a dense kernel [I, O]."""
     if eqn.primitive.name != "dot_general" or eqn.invars[1].aval.ndim != 2:
         return False
     last = eqn.invars[0].aval.ndim - 1

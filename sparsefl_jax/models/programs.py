@@ -42,7 +42,7 @@ def form(platform: str) -> str:
 
 
 def in_turn(platform: str, parameters: int, macs: float) -> bool:
-    """Tells whether clients run faster one after another than under vmap.
+    """Returns whether clients run faster one after another than under vmap.
 
     On CPUs they do. Elsewhere the table's network decides that is nearest in parameters
     and multiply-adds; where there is none, they run under vmap.

@@ -19,7 +19,7 @@ def parse_options(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
     allowed = [option for group in exclusive for option in group]
     for option in options:
         if option not in allowed:
-            raise ValueError(f"option {option!r}, expected of {', '.join(allowed)}")
+            raise ValueError(f"option {option!r}, expected one of {', '.join(allowed)}")
     for group in exclusive:
         if len(options & set(group)) > 1:
             raise ValueError(f"options {arg!r}, expected one of {', '.join(group)}")

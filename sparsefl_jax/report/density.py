@@ -105,7 +105,7 @@ def changes(run: Run) -> dict[int, float] | None:
 
 
 def constant(run: Run) -> bool | None:
-    """Tells whether every layer has one density throughout; None if unknown."""
+    """Returns whether every layer has one density throughout; None if unknown."""
     table = by_round(run, run.train)
     if not len(column(table, "density")):
         return None
@@ -120,7 +120,7 @@ def server_model(run: Run) -> str:
 
 
 def selected(path: str, globs: list[str]) -> bool:
-    """Tells whether globs select a leaf, as `masks.prunable` does.
+    """Returns whether globs select a leaf, as `masks.prunable` does.
 
     Example:
       >>> selected("fc/kernel", ["*kernel"]), selected("fc/kernel", ["*kernel", "!fc*"])

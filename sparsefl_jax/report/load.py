@@ -182,7 +182,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 def finite(value: Any) -> bool:
-    """Tells whether a value is a number that is neither NaN nor infinite.
+    """Returns whether a value is a number that is neither NaN nor infinite.
 
     Example:
       >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")

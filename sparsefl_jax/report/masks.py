@@ -133,12 +133,12 @@ def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:
 
 
 def same_masks(packed: Sequence[np.ndarray]) -> bool:
-    """Tells whether packed masks are all equal."""
+    """Returns whether packed masks are all equal."""
     return all(np.array_equal(packed[0], other) for other in packed[1:])
 
 
 def same_client_masks(run: Run) -> bool:
-    """Tells whether in every observed round all clients sent the same mask."""
+    """Returns whether in every observed round all clients sent the same mask."""
     kept = read_masks(run)
     several = [s.packed for s in kept.clients if len(s.packed) > 1] if kept else []
     return bool(several) and all(map(same_masks, several))

@@ -1,1 +1,1 @@
-"""A run with files: configuration, plan, loop, checkpoints, records."""
+"""Runs that write files: configuration, plan, loop, checkpoints, records."""

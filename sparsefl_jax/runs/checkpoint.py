@@ -1,12 +1,12 @@
-"""A run's checkpoint: all that it takes to go on, and the models that it has so far.
+"""The checkpoint of a run: all that is needed to continue, and the models so far.
 
-`checkpoint/` holds, written by orbax and replaced as a whole, the items `state` (flat,
-by path), `models` and `best` (nested, by the model's name) and `about`, JSON: where the
-run stands, what it ran on, and checksums, also of itself. Nothing is ever unpickled.
-What clients keep stands in `clients/STEP/`, see `disk_store`: orbax would copy it in
-memory.
+`checkpoint/` is written by orbax and replaced as a whole. Its items are `state` (flat,
+by path), `models` and `best` (nested, by the model's name) and `about`, a JSON file
+with the progress of the run, the hardware and versions, and checksums, including one of
+itself. Nothing is ever unpickled. Client states on disk are kept in `clients/STEP/`,
+see `disk_store`, because orbax would copy them in memory.
 
-Where another version could not go on from a checkpoint, `FORMAT` grows.
+`FORMAT` is increased whenever older checkpoints can no longer be continued.
 """
 
 import contextlib
@@ -31,25 +31,25 @@ FORMAT = 1
 
 
 class Best(NamedTuple):
-    """The models of the evaluation that did best in the last stage."""
+    """The models of the best evaluation of the last stage."""
 
     accuracy: float  # of the headline model, by the run's metric
-    chosen_by: str  # 'validation' where that split exists, else 'test'
+    chosen_by: str  # 'validation' if that split exists, else 'test'
     score: float  # the accuracy by which it was chosen
     stage: int
     round: int
-    models: dict  # the server's, by name a `SparseModel` with NumPy leaves
+    models: dict  # the server's `SparseModel`s by name, with NumPy leaves
 
 
 class Snapshot(NamedTuple):
-    """A run at the end of a segment: what it takes to go on.
+    """A run at the end of a segment: all that is needed to continue.
 
-    `state` is given up to the next segment, so save it before asking for that.
+    The buffers of `state` are donated to the next segment, so save it before.
     """
 
     stage: int = 0
     round: int = 0  # completed rounds of the stage
-    state: Any = None  # a `State`; to resume from, a function of its shapes
+    state: Any = None  # a `State`; when resuming, a function of its shapes
     bits: int = 0  # since the start, both ways
     flops: float = 0.0  # since the start, at the masks
     best: Best | None = None
@@ -57,13 +57,13 @@ class Snapshot(NamedTuple):
     hours: float | None = None  # of virtual time since the start; None: no system
 
     def rounds(self, stages: Sequence[Stage]) -> tuple[int, int]:
-        """Returns the rounds of all stages, and those that the run has behind it."""
+        """Returns the number of rounds of all stages, and of those completed."""
         lengths = [stage.num_rounds for stage in stages]
         return sum(lengths), sum(lengths[: self.stage]) + self.round
 
 
 class About(msgspec.Struct):
-    """What `about` has of the checkpoint; it also has what the run says of itself."""
+    """The checkpoint's own fields in `about`, beside those that the run adds."""
 
     format: int
     snapshot: Snapshot  # without its state and models
@@ -77,7 +77,7 @@ class About(msgspec.Struct):
 class Saved(NamedTuple):
     """A checkpoint that `read` found."""
 
-    snapshot: Snapshot  # to go on from; its state is a function of the shapes
+    snapshot: Snapshot  # its state is a function of the shapes
     models: dict[str, SparseModel]
     about: dict  # the fields of `About` among others
 
@@ -89,14 +89,14 @@ def save(
 
     Args:
       workdir: the run's directory.
-      snapshot: where the run stands.
-      models: what it deploys.
+      snapshot: the progress of the run.
+      models: the models that it deploys.
       key: the run's root key.
-      about: what else to keep, as JSON can hold it.
+      about: further fields to keep, JSON values.
 
     Raises:
-      OSError: in one line, if it cannot be written, as on a full disk or because a
-        number in `about` is not finite.
+      OSError: it cannot be written, for example because the disk is full or a number in
+        `about` is not finite.
     """
     import orbax.checkpoint as ocp
 
@@ -125,7 +125,7 @@ def save(
             about["checksum"] = _checksum_of(about)
             items["about"] = ocp.args.JsonSave(about)
             manager.save(step, args=ocp.args.Composite(**items))
-        for old in (workdir / "clients").glob("*"):  # what others put there stays
+        for old in (workdir / "clients").glob("*"):  # foreign files stay
             ours = old.name.isdecimal() and old.is_dir() and not old.is_symlink()
             if ours and old.name != str(step):
                 shutil.rmtree(old)
@@ -140,12 +140,12 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
 
     Args:
       workdir: the run's directory.
-      key: the root key of the run that is to go on; None: it is only looked at.
-      state: whether to read what it takes to go on, or the models alone.
+      key: the root key of the run to continue; None to skip this check.
+      state: whether to read the state needed to continue, or only the models.
 
     Raises:
-      ValueError: in one line, if what is there is damaged or of another format, or the
-        run that is to go on has another key.
+      ValueError: the checkpoint is damaged, has another format, or belongs to a run
+        with another key.
     """
     path = workdir / "checkpoint"
     if not path.exists():
@@ -165,7 +165,7 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             if state and found.clients and not disk_store.whole(clients, found.clients):
                 raise ValueError(f"a checksum in {clients} differs")
             saved = _saved(arrays, found, about, clients)
-    except Exception as error:  # as above
+    except Exception as error:  # many kinds, as above
         raise ValueError(f"{path} cannot be read: {_first_line(error)}") from error
     if key is not None and found.key != jax.random.key_data(key).tolist():
         raise ValueError(f"{path} is of a run with another key")
@@ -173,8 +173,8 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
 
 
 def _typed(about: dict) -> About:
-    """Returns the checkpoint's own fields; refuses other formats, and altered ones."""
-    if about["format"] != FORMAT:  # first: it may lack all else
+    """Returns the checkpoint's own fields; checks their format and checksum."""
+    if about["format"] != FORMAT:  # first: other formats may lack the other fields
         raise ValueError(f"it has format {about['format']}, expected {FORMAT}")
     if about["checksum"] != _checksum_of(about):
         raise ValueError("a checksum differs")
@@ -199,10 +199,10 @@ def checksum(tree: PyTree) -> int:
 
 
 def _parted(state):
-    """Splits a state into what orbax stores and the clients' rows, if there are any.
+    """Splits a state into the part that orbax stores and the clients' rows, if any.
 
-    Of rows on the disk those of clients that never took part are not written; instead,
-    in their place in the state, the server that they are made from.
+    Rows on disk of clients that never took part are not written. The state holds the
+    server from which they are made in their place.
     """
     clients = state.clients
     if isinstance(clients, disk_store.Rows):
@@ -241,9 +241,9 @@ def _flat(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def _unflat(flat: dict, shapes) -> PyTree:
-    """Inverts `_flat`; refuses other paths, shapes or dtypes.
+    """Inverts `_flat`; raises a ValueError on other paths, shapes or dtypes.
 
-    A part of the state that is None among the shapes is left out.
+    Parts of the state whose shapes are None are left out.
     """
     left = [name for name, part in shapes._asdict().items() if part is None]
     flat = {p: leaf for p, leaf in flat.items() if p.split("/")[0] not in left}
@@ -290,7 +290,7 @@ def _manager(workdir: Path, read_only: bool = False):
     """Opens orbax's manager of the run's one checkpoint; it writes synchronously."""
     import orbax.checkpoint as ocp
 
-    log = logging.getLogger("absl")  # what fails is said by who calls, in one line
+    log = logging.getLogger("absl")  # the caller reports failures, in one line
     level = log.level
     log.setLevel(logging.CRITICAL)
     process = jax.process_index()  # orbax would wait for all processes

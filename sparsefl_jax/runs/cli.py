@@ -1,4 +1,4 @@
-"""The command line's verbs; a refusal is one line on standard error, exit code 2."""
+"""Commands of the command line; user errors print one line and exit with code 2."""
 
 import contextlib
 import datetime
@@ -25,12 +25,12 @@ from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import hardware, interrupt, membership, processes, shipped
 
-EVERYTHING = "all"  # what `--fields` lists without a section
-# Flags that are gone, with the commands that replace them.
+EVERYTHING = "all"  # the section that `--fields` lists by default
+# Removed flags and fields, with their replacements.
 MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."} | defaults.GONE
 _PROCESSES = "distributed coordinator processes process_id wait_minutes"
 _OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike config"
-READS = {  # what each verb reads, the first that is given
+READS = {  # the flags that each command uses; the first one given decides
     "list": "",
     "fields": "config",
     "prepare": "",
@@ -50,13 +50,13 @@ Runs a method of sparse federated learning as a configuration describes it.
 
 
 def check_flags(given: Collection[str]) -> None:
-    """Refuses flags that would be ignored beside another one.
+    """Checks that no flag would be ignored because of another one.
 
     Args:
       given: the names of the flags that are set.
 
     Raises:
-      ValueError: names both.
+      ValueError: a flag would be ignored; the message names both.
 
     Example:
       >>> check_flags(["list", "workdir"])
@@ -73,9 +73,9 @@ def check_flags(given: Collection[str]) -> None:
 
 
 def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
-    """Runs a configuration, or goes on with a run, and prints its table.
+    """Starts or resumes a run, and prints its table.
 
-    `may` holds what `experiment.run` accepts in a run that goes on.
+    `may` holds the arguments of `experiment.run` for resumed runs.
     """
     if resume and workdir is None:
         raise ValueError("--workdir is missing, expected the directory of a run")
@@ -96,7 +96,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
     except interrupt.StoppedError as error:
         if processes.leads():
             print(
-                f"{error}; to go on:\n"
+                f"{error}; to continue:\n"
                 f"{program()} --resume --workdir={shlex.quote(str(workdir))}",
                 file=sys.stderr,
             )
@@ -106,11 +106,12 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 
 
 def dry_run(config, rounds: int = 0) -> None:
-    """Prints what is known of a run whose stages are compiled, and what rounds cost.
+    """Compiles the stages of a run and prints its plan and the cost of rounds.
 
     Args:
-      config: of the run.
-      rounds: of each stage to run, after the pilot of a budget; 0 trains nothing.
+      config: the configuration of the run.
+      rounds: number of rounds of each stage to run, after the pilot if the run has a
+        budget; 0 trains nothing.
     """
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
@@ -136,23 +137,23 @@ def dry_run(config, rounds: int = 0) -> None:
 
 
 def listing(section: str = EVERYTHING, config=None) -> str:
-    """Returns fields with their types and defaults, and the line of `FIELDS` on each.
+    """Returns a list of fields with their types, defaults and meanings.
 
     Args:
       section: a section; a method, network or partition, whose documentation and
         arguments are listed; or `EVERYTHING`.
-      config: where sections have their names from, by default `default_config()`. Its
-        values stand behind those that differ from the default.
+      config: the configuration whose sections are listed, by default
+        `default_config()`. Values that differ from the default are printed too.
 
     Raises:
       ValueError: there is no such section.
 
     Example:
       >>> print(listing("until"))
-      until.gbit      float  None  ends the run after this traffic, 1e9 bits both ways
-      until.pflop     float  None  ends the run after these training FLOPs, 1e15
-      until.accuracy  float  None  ends the run at this accuracy, a share
-      until.hours     float  None  ends the run after so many hours of the system's time
+      until.gbit      float  None  end the run after this traffic, Gbit both ways
+      until.pflop     float  None  end the run after these training FLOPs, PFLOP
+      until.accuracy  float  None  end the run at this accuracy, in (0, 1]
+      until.hours     float  None  end the run after these hours of virtual time
     """
     config = defaults.default_config() if config is None else config
     sections = [name for name in config if hasattr(config[name], "to_dict")]
@@ -178,7 +179,7 @@ def listing(section: str = EVERYTHING, config=None) -> str:
 
 
 def _takes_as(table: dict[str, Callable], name: str) -> bool:
-    """Tells whether a `module:function` begins with the arguments of a table."""
+    """Returns whether a `module:function` has the leading arguments of a table."""
     first = next(iter(defaults.signature(named("--fields", name, {}))), None)
     return first in {next(iter(defaults.signature(e))) for e in table.values()}
 
@@ -246,8 +247,8 @@ def catalogue() -> str:
 
 
 def _unknown_field(error: Exception) -> str:
-    """Turns ml_collections' message about a field that a file sets into a sentence."""
-    text = one_line(error).replace(r"\n", " ")  # at times a repr of a repr
+    """Rephrases ml_collections' error about an unknown field that a file sets."""
+    text = one_line(error).replace(r"\n", " ")  # sometimes a repr of a repr
     found = re.match(r"\W*(\w+)\W*(?:Did you mean|$)", text)
     if not found:
         return text
@@ -257,17 +258,17 @@ def _unknown_field(error: Exception) -> str:
 def define_config(values):
     """Defines the flag `--config`: a file, changed by the other flags.
 
-    The file may be the `config.json` of a run. Where `--config.SECTION.name` names
-    another entry than the file does, the section gets this one's arguments before
-    ml_collections looks for what else is overridden.
+    The file may be the `config.json` of a run. If `--config.SECTION.name` names another
+    entry than the file, the section gets the arguments of that entry before
+    ml_collections applies the other overrides.
 
-    The text None stands for no value, in fields of every type.
+    The text None means no value, in fields of every type.
 
     Args:
       values: absl's `FlagValues`.
 
     Returns:
-      What holds the configuration once the flags are parsed.
+      The flag holder, whose value is the configuration once the flags are parsed.
     """
     for kind in (int, float, str):
         config_flags.register_flag_parser_for_type(kind, _OrNone(kind))
@@ -297,7 +298,7 @@ def define_config(values):
 
 
 class _OrNone(absl_flags.ArgumentParser):
-    """Reads a value of a type; the text None is none."""
+    """Parses a value of a type; the text None means no value."""
 
     def __init__(self, kind: type):
         self.kind = kind
@@ -307,10 +308,10 @@ class _OrNone(absl_flags.ArgumentParser):
 
 
 def completed(argv: list[str]) -> list[str]:
-    """Completes a command line, so that absl and ml_collections understand it.
+    """Completes a command line for absl and ml_collections.
 
-    `--fields` alone lists all fields, and `--dry_run` alone runs no rounds. Where a
-    resumed run is given overrides, they are of the `config.json` in its folder.
+    `--fields` without a value lists all fields, and `--dry_run` without a value runs no
+    rounds. Overrides of a resumed run apply to the `config.json` in its folder.
 
     Example:
       >>> completed(["x.py", "--fields"])
@@ -346,7 +347,7 @@ def _overrides(argv: list[str]) -> dict[str, str]:
 
 
 def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
-    """Parses a command line, and prints the help if that is asked for.
+    """Parses a command line; prints the help if requested.
 
     Args:
       argv: the command line.
@@ -356,7 +357,7 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
       The arguments that are not flags.
 
     Raises:
-      ValueError: in one line, on whatever absl and ml_collections refuse.
+      ValueError: absl or ml_collections cannot parse the command line.
     """
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
         formats.say(help_text(values))
@@ -380,10 +381,10 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Prints the user's mistakes as one line, and ends the process with code 2.
+    """Prints user errors as one line, and ends the process with code 2.
 
-    Modules are found in the current folder too, wherever `launch.py` is.
-    `SPARSEFL_DEBUG=1` lets every exception through with its traceback.
+    Modules in the current folder can be imported too, wherever `launch.py` is.
+    With `SPARSEFL_DEBUG=1` every exception is raised with its traceback.
     """
     sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
     if os.environ.get("SPARSEFL_DEBUG"):
@@ -395,7 +396,7 @@ def guarded() -> Iterator[None]:
         membership.leave(f"error: {one_line(error)}", 2)
     except (FloatingPointError, MemoryError) as error:
         membership.leave(f"error: {one_line(error)}")
-    except RuntimeError as error:  # XLA's own errors are a kind of these
+    except RuntimeError as error:  # XLA's errors are of this class
         if "RESOURCE_EXHAUSTED" not in str(error) and not membership.lost(error):
             raise
         membership.leave(f"error: {one_line(error)}")
@@ -412,7 +413,7 @@ def program() -> str:
 
 
 def help_text(values, module: str = "sparsefl_jax.launch") -> str:
-    """Returns what a user needs first; absl's own help comes with `--helpfull`.
+    """Returns a short help text; `--helpfull` prints absl's own.
 
     Args:
       values: absl's `FlagValues`, with the flags defined.
@@ -425,8 +426,8 @@ def help_text(values, module: str = "sparsefl_jax.launch") -> str:
         "--config.FIELD=VALUE": "Change a field, such as num_rounds or seeds.",
         "--config.SECTION.FIELD=VALUE": "Change a field of a section, such as "
         f"algorithm.name. The sections are {', '.join(sections)}.",
-        "--fields[=SECTION]": values["fields"].help + " Beside --config, with its "
-        "values; --fields=algorithm has the arguments of its method.",
+        "--fields[=SECTION]": values["fields"].help + " With --config, also its "
+        "values; --fields=algorithm lists the arguments of its method.",
     }
     others = {}
     for flag in values.get_key_flags_for_module(module):
@@ -444,4 +445,4 @@ def help_text(values, module: str = "sparsefl_jax.launch") -> str:
                 )
             )
         lines.append("")
-    return "\n".join([*lines, "--helpfull lists the flags of absl and JAX too."])
+    return "\n".join([*lines, "--helpfull also lists the flags of absl and JAX."])

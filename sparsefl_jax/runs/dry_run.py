@@ -1,4 +1,4 @@
-"""A run before its first round: what is known of it, and what a few rounds cost."""
+"""The plan of a run before its first round, and the measured cost of a few rounds."""
 
 import math
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ from sparsefl_jax.wire.packets import assumptions
 
 
 def text(parts: Parts, memories: Sequence[Memory] | None = None) -> str:
-    """Returns what is known of a run: stages, clients, memory, a round at most.
+    """Returns the plan of a run: stages, clients, memory, and bounds on a round's cost.
 
     Args:
-      parts: of the run.
-      memories: of the compiled stages; otherwise the working sets are not known.
+      parts: the run.
+      memories: of the compiled stages; without it the working sets are unknown.
     """
     setup, traced = parts
     memories = memories or [one.memory for one in traced]
@@ -52,11 +52,11 @@ def text(parts: Parts, memories: Sequence[Memory] | None = None) -> str:
 
 
 def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) -> str:
-    """Runs some rounds of every stage; returns what they cost, and what follows.
+    """Runs some rounds of every stage; returns their cost and an estimate for the run.
 
     Args:
-      parts: of the run.
-      rounds: of each stage, which the last of them evaluates.
+      parts: the run.
+      rounds: number of rounds of each stage; the last one includes an evaluation.
       seed: of the run.
       progress: whether to show the rounds.
     """
@@ -88,8 +88,8 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
             "",
             f"follows   {format_si(bits, 'bit')}, {format_si(flops, 'FLOP')}, "
             f"{format_seconds(seconds)}",
-            "That is if all rounds that were not run cost what these did. Time counts "
-            f"an evaluation in {rounds} rounds, and no compilation.",
+            "This assumes that all other rounds cost the same as these. Time includes "
+            f"one evaluation in {rounds} rounds, and no compilation.",
         ]
     )
 
@@ -129,7 +129,7 @@ def _head(setup: Setup) -> list[str]:
 
 
 def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
-    """Formats the figures of every stage below one another."""
+    """Formats the figures of all stages as a table."""
     columns, share = [], 1.0
     for index, stage in enumerate(parts.setup.stages):
         traced, held = parts.traced[index], memories[index]
@@ -178,8 +178,8 @@ def _share(share: float) -> str:
 def _notes(parts: Parts, memories: Sequence[Memory]) -> list[str]:
     """Explains which figures are bounds or assumptions."""
     notes = [
-        "A round at most: all weights and all positions travel, the largest clients "
-        "train the dense network, and masks cost a sort of its weights at every step."
+        "A round at most: if all weights and positions are sent, the largest clients "
+        "train the dense network, and masks cost a sort of all weights in every step."
     ]
     stores = [m.client_store for m in memories if m.client_store["working"]]
     if stores:
@@ -187,14 +187,14 @@ def _notes(parts: Parts, memories: Sequence[Memory]) -> list[str]:
         places = " or ".join(sorted({store["where"] for store in stores}))
         notes.append(
             f"Clients' rows on the {places}: the devices hold those of up to "
-            f"{' or '.join(sizes)} clients for a segment, and as many for the next."
+            f"{' or '.join(sizes)} clients for a segment, and as many for the next one."
         )
     for index, one in enumerate(parts.traced):
         for packet, reason in assumptions(one.layouts).items():
             notes.append(f"Not charged: {packet} in stage {index} ({reason}).")
     if any(one.working_set is None for one in memories):
         notes.append(
-            "Memory: without the working set, which is known once a stage is compiled; "
+            "Memory: without the working set, which is known only after compilation; "
             "--dry_run compiles all stages."
         )
     return notes

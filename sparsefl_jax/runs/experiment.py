@@ -1,7 +1,7 @@
-"""A run with files: logs, checkpoints, masks, a summary, plots, a page.
+"""Runs that write files: logs, checkpoints, masks, a summary, plots, a page.
 
-It is built from a configuration, or of parts made in Python. Its seeds run one after
-another. The files are described in `docs/runs.md`.
+A run is built from a configuration or from parts made in Python. Several seeds run one
+after another. The files are described in `docs/runs.md`.
 """
 
 import contextlib
@@ -60,14 +60,14 @@ _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with fil
 
 
 def build(config, started: bool = False) -> Parts:
-    """Builds what a configuration names; refuses what cannot run.
+    """Builds the parts of a run from its configuration, and checks that they can run.
 
     Args:
-      config: as `defaults.default_config` makes it.
+      config: a configuration, see `defaults.default_config`.
       started: whether there is a checkpoint, so that `init_from` is not needed.
 
     Raises:
-      ValueError: in one line, before any compilation.
+      ValueError: the run is not possible; raised before any compilation.
     """
     fields.check(config)
     config = values(config)
@@ -115,28 +115,29 @@ def run(
 ) -> dict:
     """Runs a configuration and writes its files to `workdir`.
 
-    Of several processes, which all call it alike, the first one writes; to go on all
-    have to read the same `workdir`.
+    With several processes, all of them call this function with the same arguments, and
+    the first one writes. To resume, all must be able to read the same `workdir`.
 
     Args:
-      config: as `defaults.default_config` makes it.
+      config: a configuration, see `defaults.default_config`.
       workdir: a directory, created if absent.
-      resume: whether to go on with the run that `workdir` holds; else it holds none.
-        `config` may differ in what `folder.FREE` and `folder.LATER` name.
+      resume: whether to continue the run in `workdir`; otherwise `workdir` must not
+        hold a run. `config` may differ from that of the run in the fields of
+        `folder.FREE` and `folder.LATER`.
       progress: whether to show the plan and the progress.
-      extend_at_final: whether a resumed run may have more rounds although its method's
-        own schedule has ended.
-      accept_lost_records: whether to go on from a checkpoint although logs from before
-        it are not whole.
+      extend_at_final: whether a resumed run may have more rounds even after its
+        method's own schedule has ended.
+      accept_lost_records: whether to continue from a checkpoint even if logs from
+        before it are incomplete.
 
     Returns:
-      The summary, as `summary.json` has it.
+      The summary, the content of `summary.json`.
 
     Raises:
-      ValueError: in one line, before any compilation, on what cannot be run.
-      FloatingPointError: if a loss is not finite; the last checkpoint stays.
-      MemoryError: if the devices' memory does not suffice; the last checkpoint stays.
-      OSError: if a file cannot be written; the run can be resumed.
+      ValueError: the run is not possible; raised before any compilation.
+      FloatingPointError: a loss is not finite; the last checkpoint stays.
+      MemoryError: the devices lack memory; the last checkpoint stays.
+      OSError: a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     may = {"extend_at_final": extend_at_final}
@@ -145,7 +146,7 @@ def run(
         if value and not resume:
             raise ValueError(f"{name}=True, expected resume=True with it")
     path, show = Path(workdir), progress and processes.leads()
-    if resume:  # says what cannot change before the fields are held to each other
+    if resume:  # first report fields that cannot change, then check the rest
         config = fit_rounds.resumed(config, folder.read_config(path)) or config
         folder.check(path, config, resume)
     fields.check(config)
@@ -175,36 +176,36 @@ def experiment(
 ) -> Run | list[Run]:
     """Runs the stages one after another, as the command line does.
 
-    With a `workdir` there are the plan, and all files of a run: metrics, summary,
-    checkpoints, masks, `report.html`. Called again with the same arguments, a run that
-    was stopped goes on and one that has ended is read back; more rounds of the last
-    stage extend it. With several seeds the runs are in `seed_N/`, and `workdir` has the
-    page of their comparison. Without a `workdir` nothing is written. The results are
-    the same.
+    With a `workdir`, the plan is printed and all files of a run are written: metrics,
+    summary, checkpoints, masks, `report.html`. A second call with the same arguments
+    continues a run that was stopped and reads back one that has ended; if the last
+    stage has more rounds, the run is extended. Several seeds run in `seed_N/`, and
+    `workdir` gets a page that compares them. Without a `workdir` nothing is written;
+    the results are the same.
 
     Args:
-      stages: what runs.
+      stages: the stages to run.
       model: the network.
       data: the samples of all clients, or a function of the seed that returns them.
       workdir: a directory, created if absent; None writes nothing.
-      seeds: the number of runs, of seeds that follow one another.
+      seeds: the number of runs; their seeds are consecutive.
       seed: the first seed.
-      name: of the method of the last stage in tables and pages; by default that of its
-        factory.
+      name: the method's name in tables and pages; by default that of the factory of the
+        last stage's method.
       progress: whether to show the plan and the progress.
       **settings: the other fields of a `Setup`, such as `eval_every` and `until`. With
         a `workdir` also `checkpoint_minutes` (10) and `sinks`, see `default_config`.
 
     Returns:
-      A `Run`; of several seeds a list of them, in their order.
+      A `Run`; for several seeds a list of them, in order.
 
     Raises:
-      ValueError: in one line, on what cannot run. `workdir` holds something else, or
-        the run of another setup; the settings of the stages and of the network are
-        compared, the code of functions is not. With a `workdir`, a method's factory is
+      ValueError: the run is not possible, or `workdir` holds other files or a run with
+        another setup. The settings of the stages and of the network are compared, but
+        not the code of functions. With a `workdir`, also if the factory of a method is
         not decorated with `sfl.method`, or a setting has no name.
       TypeError: there is no such setting.
-      MemoryError, FloatingPointError: as `segments` does; the last checkpoint stays.
+      MemoryError, FloatingPointError: as in `segments`; the last checkpoint stays.
       OSError: a file cannot be written.
       interrupt.StoppedError: after Ctrl-C, with a `workdir` and with everything saved.
 
@@ -263,13 +264,13 @@ def experiment(
 
 
 def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
-    """Runs configurations that differ in their seed alone; each costs only itself.
+    """Runs configurations that differ only in their seed; a failed one stops no other.
 
     Args:
       runs: pairs of a configuration, with its number of rounds, and its directory.
 
     Yields:
-      Of each the summary, or the error with which it has ended.
+      For each run the summary, or the error that ended it.
 
     Raises:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
@@ -281,25 +282,25 @@ def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
 
 
 class Source(NamedTuple):
-    """What the parts of a run are made from."""
+    """The functions that make the parts of a run."""
 
     read: Callable  # (config) -> FederatedData
     make: Callable  # (config, data, started) -> Parts; started: there is a checkpoint
 
     def parts(self, config: SimpleNamespace, started: bool = False) -> Parts:
-        """Makes the parts of a run; refuses what cannot run."""
+        """Makes the parts of a run; raises a ValueError if it is not possible."""
         return self.make(config, self.read(config), started)
 
 
 def of_one_width(read: Callable, seeds: Sequence) -> Callable:
-    """Returns `read` with clients' tables as wide for one seed as for another.
+    """Returns `read` with clients' tables padded to the same widths for all seeds.
 
     Splits differ by seed, and runs whose tables have the same widths share their
     compiled programs.
 
     Args:
-      read: `(seed) -> FederatedData`, where a configuration may stand for its seed.
-      seeds: all that `read` is given.
+      read: `(seed) -> FederatedData`; a configuration may take the place of its seed.
+      seeds: all arguments with which `read` will be called.
     """
     if len(seeds) < 2 or getattr(seeds[0], "partition_seed", None) is not None:
         return read
@@ -316,7 +317,7 @@ def all_seeds(
     progress: bool = True,
     **may: bool,
 ) -> dict:
-    """Runs all seeds of a configuration, each in a folder below `path`; averages them.
+    """Runs all seeds of a configuration in folders below `path`, and averages them.
 
     Args, returns, raises: as `one_seed`.
     """
@@ -330,7 +331,7 @@ def all_seeds(
     source = source._replace(read=of_one_width(source.read, configs))
     runs = [(one, path / f"seed_{one.seed}") for one in configs]
     if not resume:
-        source.parts(configs[0])  # refuses before anything is written
+        source.parts(configs[0])  # raises before anything is written
     if not processes.leads():
         for one, below in runs:
             one_seed(one, below, True, source, progress, **may)
@@ -362,7 +363,7 @@ def all_seeds(
 def _in_turn(
     runs, source: Source, progress: bool | str, **may: bool
 ) -> Iterator[dict | Exception]:
-    """Yields the summary of each seed, or its error; begins or goes on."""
+    """Yields the summary of each seed, or its error; starts or resumes each run."""
     for config, path in runs:
         begun = (path / "config.json").exists()
         try:
@@ -386,10 +387,10 @@ def one_seed(
     Args:
       config: as `defaults.values` returns it.
       path: the run's folder.
-      resume: whether it holds this run.
-      source: what the run is made from.
-      progress: whether to show it; 'rounds' leaves out the plan.
-      **may: what `folder.resumption` accepts.
+      resume: whether the folder holds this run.
+      source: makes the parts of the run.
+      progress: whether to show the progress; 'rounds' leaves out the plan.
+      **may: the options of `folder.resumption`.
 
     Returns, raises: as `run` does.
     """
@@ -421,7 +422,7 @@ def one_seed(
                     continue
                 at = segment.snapshot
                 due, stop = processes.most(due, interrupted())
-                # The next stage may have to compile: a signal then ends it at once.
+                # The next stage may have to compile; a signal ends that at once.
                 ends = at.round == setup.stages[at.stage].num_rounds
                 if due or stop or ends or at.ended_by:
                     recorder.save(_whole(at), segment.models)
@@ -430,7 +431,7 @@ def one_seed(
                     raise interrupt.StoppedError(f"{where}, all saved", stop)
             written = recorder.finish(at, programs.memory)
             (stop,) = processes.most(interrupted())
-            if stop:  # later runs, such as those of other seeds, are not to begin
+            if stop:  # do not start later runs, such as those of other seeds
                 raise interrupt.StoppedError("the run has finished", stop)
         return processes.lead(written)
 
@@ -442,9 +443,9 @@ def _claimed(
     """Holds the folder of a run, in process 0.
 
     Yields:
-      How the run goes on, and its parts; None if it has ended.
+      The `Resumption` of the run and its parts; None if the run has ended.
     """
-    # A new run is refused before anything is written.
+    # Errors of a new run are raised before anything is written.
     parts = None if resume else source.parts(config)
     with contextlib.ExitStack() as stack:
         if processes.leads():
@@ -466,7 +467,7 @@ def _claimed(
 
 
 def _ended(path: Path, going: folder.Resumption, progress: bool | str) -> dict:
-    """Returns the summary of a run that has ended; draws what is missing."""
+    """Returns the summary of a run that has ended; creates its page if missing."""
     if progress and going.notes:
         print(*going.notes, sep="\n", file=sys.stderr)
     if not (path / "report.html").exists():
@@ -481,10 +482,10 @@ def _opened(
     """Opens the files of a run where it stood, in process 0.
 
     Yields:
-      Where the run stands, and its `Recorder`.
+      The snapshot of the run, and its `Recorder`.
 
     Raises:
-      ValueError: in one line: the data are not those of the checkpoint.
+      ValueError: the data are not those of the checkpoint.
       OSError: a file cannot be written.
     """
     config, saved = going.config, going.saved
@@ -502,7 +503,7 @@ def _opened(
         print(opening, *going.notes, f"writing to {path}", sep="\n", file=sys.stderr)
     about = {"position": None, "seconds": 0.0, "lost": []}
     about |= {"commit": machine["commit"], "code": code}
-    if saved:  # what it began with stays
+    if saved:  # keep the versions it began with
         about |= saved.about
         about["position"] = log_lines.restore(path, about["position"])
     about |= {"machine": machine, "config": plain(config), "data": data}
@@ -517,5 +518,5 @@ def _opened(
 def _whole(at: Snapshot) -> Snapshot:
     """Gathers the state so that process 0 can write it; every process calls it."""
     if not processes.several():
-        return at  # it is written some at a time, never copied as a whole
+        return at  # it is written in parts, never copied as a whole
     return at._replace(state=processes.fetch(at.state))

@@ -1,16 +1,18 @@
-"""How many rounds a budget pays for: `fit.gbit` and `fit.pflop` of a configuration.
+"""Computes the number of rounds that a budget allows: `fit.gbit` and `fit.pflop`.
 
-The number is set before the run, so that schedules of rates and densities span it. A
-pilot measures what a round costs. It is the run in little, of `fit.pilot` rounds, so
-that what follows the number of rounds happens in it too; what has a period of its own,
-as PruneFL's changes of the mask, needs a pilot that is longer than that.
+The number is set before the run, so that schedules of learning rates and densities span
+the whole run. A pilot measures the cost of a round. It is a short version of the run,
+with `fit.pilot` rounds, so that schedules that depend on the number of rounds are part
+of it. Methods with a fixed period, such as PruneFL, which changes its mask at regular
+intervals, need a pilot longer than this period.
 
-Two things keep its rounds from being like those of the run. A stage's first round may
-send a dense model, and so it counts for itself. A client's first exchange brings what
-it keeps, as positions, and a pilot has many first exchanges; they are measured apart,
-and how many a run has follows from its cohorts. All else is in proportion to the share
-of weights that `Algorithm.alive` leaves. `fit.most` limits the rounds of messages so
-small that their budget would take days to spend.
+The rounds of a pilot differ from those of the run in two ways. The first round of a
+stage may send a dense model, so it is counted separately. A client's first exchange
+transfers data that it then keeps, such as positions, and a pilot has many first
+exchanges. They are measured separately; their number in the run follows from its
+cohorts. All other costs are in proportion to the share of weights that
+`Algorithm.alive` returns. `fit.most` limits the rounds of methods whose messages are so
+small that spending the budget would take days.
 """
 
 import copy
@@ -34,12 +36,12 @@ from sparsefl_jax.simulation import clock
 
 PILOT = 20  # rounds, without `fit.pilot`
 _MOST = 1_000_000  # rounds, without `fit.most`
-_TRIES = 8  # numbers of rounds, as the cost of one follows from them
-_DRAWS = 5_000_000  # rounds x clients that are drawn; later exchanges are no first ones
+_TRIES = 8  # numbers of rounds, since the cost of a round depends on the number
+_DRAWS = 5_000_000  # rounds x clients that are drawn; no first exchanges beyond these
 
 
 class Measured(NamedTuple):
-    """What a pilot has measured; rates are those of a whole mask."""
+    """The costs that a pilot has measured, scaled to a full mask."""
 
     begin: dict[str, float]  # Gbit and PFLOP up to the last stage's first round
     first: float  # Gbit of a client's first exchange, after that round
@@ -68,27 +70,27 @@ def resumed(config, old):
 
 
 def followed(config) -> bool:
-    """Tells whether other fields, as FedSparsify's, follow rounds yet to be set."""
+    """Returns whether other fields depend on the number of rounds, as FedSparsify's."""
     longer = copy.deepcopy(config)
     longer.num_rounds += 1
     return bool(wanted(config)) and len(folder.differences(config, longer)) > 1
 
 
 def with_rounds_of(config, old):
-    """Returns a configuration with the rounds of another, and what set them."""
+    """Returns a configuration with the rounds of another one, and their source."""
     return _of(config, old.num_rounds, old.fit.by, old.fit.get("measured"))
 
 
 def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
-    """Returns a configuration with the number of rounds that its budget pays for.
+    """Returns a configuration with the number of rounds that its budget allows.
 
     Args:
-      config: with `fit.gbit` or `fit.pflop`; without, it is returned as it is.
+      config: with `fit.gbit` or `fit.pflop`; otherwise it is returned unchanged.
       build: `(config) -> Parts`, see `experiment.build`.
       progress: whether to show the rounds of the pilot.
 
     Returns:
-      The configuration, and a line on what was measured, or ''.
+      The configuration, and a line on the measured costs, or ''.
 
     Raises:
       ValueError: the budget does not pay for one round.
@@ -127,7 +129,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
 
 
 def _of(config, rounds: int, by: str | None = None, measured: str | None = None):
-    """Returns the configuration with another number of rounds, and what set it."""
+    """Returns the configuration with another number of rounds, and its source."""
     config = copy.deepcopy(config)
     config.num_rounds = rounds
     with config.unlocked(), config.ignore_type():
@@ -147,7 +149,7 @@ def measure(
       progress: whether to show the rounds.
 
     Raises:
-      ValueError: there was nobody in the rounds that tell of later ones.
+      ValueError: no client was available in the rounds that predict later ones.
     """
     lengths, until = [stage.num_rounds for stage in setup.stages], Limits(**budgets)
     *earlier, main = pilot(setup, lengths, seed, until=until, progress=progress).rounds
@@ -184,18 +186,18 @@ def mean_cost(measured: Measured, setup: Setup, seed: int) -> dict[str, float]:
 
 
 def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts clients of the last stage, those apart that take part for the first time.
+    """Counts clients of the last stage, with first participations counted separately.
 
-    Beyond the rounds that are drawn, all are expected to have taken part, and as many
-    to be there as in these rounds.
+    Beyond the rounds that are drawn, all clients are assumed to have taken part before,
+    and as many to be available as in the drawn rounds.
 
     Args:
       setup: of the run.
       seed: of the run, whose very cohorts are counted.
 
     Returns:
-      Those that take part for the first time, [T] int, the others, [T] float, and the
-      samples of all, [T] float.
+      The number of clients that take part for the first time, [T] int, that of the
+      others, [T] float, and the samples of all, [T] float.
     """
     stage, sizes = setup.stages[-1], np.asarray(setup.data.train.size)
     _, run_key = keys.of_run(jax.random.key(seed))
@@ -217,7 +219,7 @@ def _each_exchange(records: list[dict], shares: np.ndarray) -> tuple[float, floa
     """Returns the Gbit of a first exchange and of a later one, for a whole mask.
 
     Args:
-      records: of a stage's rounds; if there are several, the first counts for itself.
+      records: of a stage's rounds; if there are several, the first is left out.
       shares: of the mask that is alive in the others.
     """
     alone, *later = records
@@ -232,11 +234,11 @@ def _each_exchange(records: list[dict], shares: np.ndarray) -> tuple[float, floa
     known = weights > 0
     if not known.any():
         raise ValueError(
-            f"fit.pilot={len(records)}: no client was there in rounds that tell of "
-            "later ones, expected more rounds"
+            f"fit.pilot={len(records)}: no client was available in the rounds that "
+            "predict later ones, expected more rounds"
         )
     each = spent / np.where(known, weights, 1.0)
-    first, again = np.where(known, each, each[::-1])  # one kind stands for the other
+    first, again = np.where(known, each, each[::-1])  # if one is unknown, use the other
     return float(first), float(again)
 
 
@@ -259,10 +261,10 @@ def pilot(
 
     Args:
       setup: of the run.
-      rounds: of each stage, at most those that it has.
+      rounds: number of rounds of each stage, at most all of them.
       seed: of the run.
-      until: where the pilot ends before its rounds do.
-      progress: whether to say that rounds run, and to show them.
+      until: limits that end the pilot early.
+      progress: whether to announce and show the rounds.
     """
     stages = [
         stage._replace(num_rounds=min(count, stage.num_rounds))

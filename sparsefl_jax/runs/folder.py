@@ -1,9 +1,9 @@
 """A run's folder: one configuration, one process at a time, nothing overwritten.
 
-A resumed run goes on as if it had never stopped. So the configuration and the content
-of the data are compared with those of the checkpoint. Only the evaluation interval and
-the end of the run may change: more rounds extend its last stage, and schedules keep the
-horizon that they were planned for.
+A resumed run continues as if it had never stopped. Therefore the configuration and the
+content of the data are compared with those of the checkpoint. Only the evaluation
+interval and the end of the run may change. More rounds extend the last stage, and
+schedules keep the horizon that they had at the start.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ from sparsefl_jax.runs.config.defaults import (
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import files, log_lines, processes
 
-# Fields that change a run's results by rounding at most. The place of the data is one
-# of them, because a checkpoint knows their content.
+# Fields that change a run's results by rounding at most. The location of the data is
+# one of them, because the checkpoint has a checksum of their content.
 FREE = (
     *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
     *("memory_gb", "sinks", "writers"),
@@ -48,7 +48,7 @@ LATER = (
     *("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds"),
     *("until.accuracy", "until.gbit", "until.hours", "until.pflop"),
 )
-_OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
+_OURS = ("lock", "config.json.tmp")  # possible leftovers of a run killed at its start
 
 
 class _Named(msgspec.Struct):
@@ -61,7 +61,7 @@ class _Config(msgspec.Struct):
 
 
 def read_config(workdir: str | Path) -> Any:  # a ConfigDict
-    """Returns the configuration of a run; fields added since have their defaults.
+    """Returns the configuration of a run; newer fields have their defaults.
 
     Raises:
       ValueError: there is no run, or its `config.json` cannot be read.
@@ -81,8 +81,8 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
 def differences(old, new) -> dict[str, tuple]:
     """Returns all fields that differ, by dotted name, with both values.
 
-    A field that one of the two lacks, because it was added since, has its default
-    there. A budget comes first, as the rounds and what depends on them follow it.
+    A field that is missing in one of them, because it is newer, has its default there.
+    A budget comes first, because the number of rounds depends on it.
 
     Example:
       >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
@@ -97,7 +97,7 @@ def differences(old, new) -> dict[str, tuple]:
 
 
 def difference(old, new, free: Container[str] = (*FREE, *LATER)) -> str:
-    """Names the first field that differs and may not change in a run; '' if none.
+    """Describes the first field that differs but may not change; '' if there is none.
 
     Args:
       old, new: configurations, as `plain` takes them.
@@ -114,7 +114,7 @@ def difference(old, new, free: Container[str] = (*FREE, *LATER)) -> str:
 
 
 def fixed(config) -> str:
-    """Returns the fields that a resumed run may not change as text, without the seed.
+    """Returns as text the fields that a resumed run may not change, except the seed.
 
     Fields at their defaults are left out, and 1 is written as 1.0, so that
     configurations between which `difference` finds nothing have the same text.
@@ -134,7 +134,7 @@ def fixed(config) -> str:
 
 
 def check(workdir: Path, config, resume: bool) -> None:
-    """Refuses a folder that is not that of a run, as `claimed` does."""
+    """Checks that a folder can hold the run; raises the ValueErrors of `claimed`."""
     files.check_name("workdir", workdir)
     name = f"workdir={str(workdir)!r}"
     if workdir.exists() and not workdir.is_dir():
@@ -145,7 +145,7 @@ def check(workdir: Path, config, resume: bool) -> None:
         if differs:
             raise ValueError(
                 f"{name} holds a run of another configuration: {differs}; a resumed "
-                "run keeps what it began with"
+                "run keeps its configuration"
             )
         if not resume:
             raise ValueError(
@@ -168,32 +168,32 @@ def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
       resume: whether the folder must hold the same run already.
 
     Raises:
-      ValueError: the folder is not empty, or, to resume, holds no run, another
-        configuration, or a run that is still in progress.
+      ValueError: the folder is not empty or, with `resume`, holds no run, a run of
+        another configuration, or one that is still in progress.
     """
     check(workdir, config, resume)
     workdir.mkdir(parents=True, exist_ok=True)
     with locked(workdir):
-        check(workdir, config, resume)  # what another process wrote in between
+        check(workdir, config, resume)  # another process may have written meanwhile
         if not (workdir / "config.json").exists():
             files.write_json(workdir / "config.json", plain(config))
         yield
 
 
 def amend(workdir: Path, config) -> None:
-    """Takes the end of a run off its folder, which goes on with a configuration."""
-    for name in ("summary.json", "report.html"):  # in this order: a kill may come
+    """Removes the files of a run's end, and writes the configuration to continue."""
+    for name in ("summary.json", "report.html"):  # in this order, in case of a kill
         (workdir / name).unlink(missing_ok=True)
     files.write_json(workdir / "config.json", plain(config))
 
 
 @contextlib.contextmanager
 def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
-    """Holds a lock that the system releases with the process, however it ends.
+    """Holds a lock that the operating system releases when the process ends.
 
     Args:
       workdir: a folder; its file `lock` is the lock.
-      wait: the time to try, in seconds; `in_use` may hold a free lock for a moment.
+      wait: seconds to keep trying, because `in_use` briefly holds a free lock.
 
     Raises:
       ValueError: another process holds it.
@@ -203,17 +203,17 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
         while not _locked(file, "LOCK_EX"):
             if time.monotonic() >= until:
                 raise ValueError(
-                    f"workdir={str(workdir)!r} is in use by a run that still goes on"
+                    f"workdir={str(workdir)!r} is in use by a run that is still running"
                 )
             time.sleep(0.05)
         yield
 
 
 def in_use(workdir: Path) -> bool:
-    """Tells whether a process runs in a folder now."""
+    """Returns whether a process runs in a folder now."""
     if not (workdir / "lock").exists():
         return False
-    with open(workdir / "lock", "a+") as file:  # shared with others who look
+    with open(workdir / "lock", "a+") as file:  # shared with other readers
         return not _locked(file, "LOCK_SH")
 
 
@@ -233,12 +233,12 @@ def _locked(file, kind: str) -> bool:
 
 
 class Resumption(NamedTuple):
-    """How a run goes on, or begins."""
+    """How a run continues or begins."""
 
-    config: SimpleNamespace  # with which it does
+    config: SimpleNamespace
     saved: checkpoint.Saved | None = None  # the checkpoint; None to begin
-    notes: list[str] = []  # on what differs from an ordinary continuation
-    lost: list[str] = []  # lines on what is missing from its logs
+    notes: list[str] = []  # on differences from an ordinary continuation
+    lost: list[str] = []  # lines on missing records of its logs
     done: bool = False  # nothing is left to run
 
 
@@ -248,17 +248,22 @@ def resumption(
     extend_at_final: bool = False,
     accept_lost_records: bool = False,
 ) -> Resumption:
-    """Decides how the run in a folder goes on; changes nothing there.
+    """Decides how the run in a folder continues, without changing the folder.
 
     Args:
       workdir: the folder, with a `config.json`.
+<<<<<<< HEAD
       config: with which the run is to continue, as `defaults.values` returns it.
       extend_at_final: whether it may have more rounds although its method's schedule
+=======
+      config: with which the run is to continue, as `plain.values` returns it.
+      extend_at_final: whether it may have more rounds even after its method's schedule
+>>>>>>> h/english2
         has ended.
-      accept_lost_records: whether it may continue although its logs are incomplete.
+      accept_lost_records: whether it may continue even if its logs are incomplete.
 
     Raises:
-      ValueError: in one line, if the run cannot continue.
+      ValueError: the run cannot continue.
     """
     ended = (workdir / "summary.json").exists()
     changed = differences(read_config(workdir), config)
@@ -286,18 +291,19 @@ def resumption(
 def continued(
     config: SimpleNamespace, saved: checkpoint.Saved, extend_at_final: bool = False
 ) -> Resumption:
-    """Decides how a run goes on from a checkpoint.
+    """Decides how a run continues from a checkpoint.
 
-    More rounds extend the last stage; first stage and learning rate stay as planned. A
-    run that had ended continues if the limit that ended it was lifted.
+    More rounds extend the last stage; the first stage and the learning rate stay as
+    planned. A run that had ended continues if the limit that ended it was raised or
+    removed.
 
     Args:
       config, extend_at_final: as in `resumption`.
       saved: the checkpoint.
 
     Raises:
-      ValueError: in one line: another field differs from the checkpoint's, there are
-        fewer rounds, or the method's own schedule has ended.
+      ValueError: another field differs from the checkpoint's, there are fewer rounds,
+        or the method's own schedule has ended.
     """
     old, at = saved.about["config"], saved.snapshot
     if differs := difference(old, config):
@@ -330,10 +336,10 @@ def continued(
 
 
 def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[str]]:
-    """Fixes the fields that would follow a changed `num_rounds` at their old values.
+    """Keeps the old values of fields that depend on a changed `num_rounds`.
 
-    A first stage that has as many rounds as the run keeps its old ones, and a learning
-    rate that decays over the run its old horizon.
+    A first stage with as many rounds as the run keeps its number of rounds, and a
+    learning rate that decays over the run keeps its horizon.
 
     Args:
       config: the configuration with which a run continues.
@@ -343,7 +349,7 @@ def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[s
       The configuration with these fields set, and lines that report them.
 
     Raises:
-      ValueError: in one line, if the configuration sets one of them otherwise.
+      ValueError: the configuration sets one of them to another value.
     """
     refusal = "{}={}, expected {}, as the run began with"
     if config.first_stage:
@@ -370,7 +376,7 @@ def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[s
 
 
 def _lifted(old: dict, config: SimpleNamespace, at: Snapshot) -> bool:
-    """Tells whether the limit that ended a run was lifted."""
+    """Returns whether the limit that ended a run was raised or removed."""
     by = at.ended_by
     if by == "rounds":
         return config.num_rounds > old["num_rounds"]
@@ -391,8 +397,8 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
       keeps.
 
     Raises:
-      ValueError: in one line: data or devices are not those of the checkpoint, or
-        processes differ.
+      ValueError: the data or devices are not those of the checkpoint, or the processes
+        of the run differ.
     """
     at = saved.snapshot if saved else Snapshot()
     now = fingerprint(setup.data)
@@ -430,10 +436,10 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
 
 
 def own_code(config: dict) -> dict[str, int]:
-    """Computes checksums of the files of methods, networks, partitions of one's own.
+    """Computes checksums of the files of a user's methods, networks and partitions.
 
     Args:
-      config: as `plain` returns it; `module:function` is one's own.
+      config: as `plain` returns it; a user's have names `module:function`.
     """
     checksums = {}
     for name in (config[section].get("name") for section in TABLES):
@@ -445,11 +451,11 @@ def own_code(config: dict) -> dict[str, int]:
 
 
 def described(saved: checkpoint.Saved, now: dict) -> str:
-    """Says where a run continues, and whether its results will be bit for bit the same.
+    """Describes where a run continues, and whether its results will be bit-identical.
 
     Args:
       saved: the checkpoint.
-      now: the machine and versions of today, from `provenance.facts`, and `own_code`.
+      now: the current machine and versions, from `provenance.facts`, and `own_code`.
     """
     then, at = saved.about["machine"], saved.snapshot
     changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]

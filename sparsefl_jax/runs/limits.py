@@ -1,9 +1,9 @@
 """Limits that end a run early, and how many rounds may run until one is reached.
 
-A round's cost is known only after it has run. So that a run ends in the round that
-reaches a limit, no more rounds run at a time than fit if each costs the most it can.
-That is certain for bits. FLOPs are at most those of the dense network and of mask work,
-or more by the largest factor so far, should a method train more than that.
+The cost of a round is known only after it has run. To end a run in the very round that
+reaches a limit, a segment has only as many rounds as fit even if each one costs the
+maximum. For bits this maximum is certain. For FLOPs it is the cost of the dense network
+and of work on masks, times the largest factor by which a round exceeded that so far.
 """
 
 import math
@@ -18,11 +18,11 @@ from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.wire import charges, ledger
 
-_SLACK = 1e-6  # what rounding may add to a cost, as a share
+_SLACK = 1e-6  # largest relative rounding error of a cost
 
 
 class Most(NamedTuple):
-    """The most that a round of a stage costs, all clients."""
+    """Upper bounds on the cost of a round of a stage, all clients together."""
 
     bits: int  # both ways, every packet whole and with its positions
     flops: float  # of the largest clients, see `most_flops`
@@ -32,7 +32,7 @@ class Most(NamedTuple):
 
 
 def reached(until: Limits, at: Snapshot) -> dict[str, bool]:
-    """Tells which cost limits are reached.
+    """Returns which cost limits are reached.
 
     Example:
       >>> at = Snapshot(bits=2 * 10**9, flops=1e14)
@@ -52,7 +52,7 @@ def most(setup: Setup, stage: int, traced) -> Most:
     Args:
       setup: the run.
       stage: which of its stages.
-      traced: one round of that by shape, as `setup.traced` gives it.
+      traced: one round of it by shape, as `setup.traced` returns it.
     """
     one, model, data = setup.stages[stage], setup.model, setup.data
     bits = sum(map(charges.most_bits, traced.layouts.values()))
@@ -70,7 +70,7 @@ def most(setup: Setup, stage: int, traced) -> Most:
 
 
 def most_seconds(setup: Setup, stage: Stage, traced, weights: int) -> np.ndarray:
-    """Bounds the time of every client in a round, [N]; as `most` does for the rest."""
+    """Bounds the time of every client in a round, [N]."""
     sizes = np.asarray(setup.data.train.size, np.int64)
     steps = -(-sizes // stage.batch_size)
     flops = stage.epochs * most_flops(setup.model.macs, weights, sizes, steps)
@@ -81,14 +81,14 @@ def most_seconds(setup: Setup, stage: Stage, traced, weights: int) -> np.ndarray
 def most_flops(macs, weights: int, samples: Any, steps: Any) -> Any:
     """Bounds the FLOPs of training: all dense, and one sort at every step.
 
-    What methods compute for their masks is charged as sorts are, n log2(n) for n
-    weights, and no more often; but a method may train longer than its epochs.
+    Work on masks is charged like a sort, n log2(n) for n weights, at most once in every
+    step. A method may still train for more steps than its epochs have.
 
     Args:
       macs: as `Model.macs`.
       weights: n, parameters of the network.
-      samples, steps: that all clients together train on, and minibatches of these;
-        or arrays of each client's.
+      samples, steps: numbers of samples and of minibatches, for all clients together or
+        as arrays with one entry for each client.
 
     Example:
       >>> most_flops({'w': 100}, weights=7, samples=2, steps=1)
@@ -118,9 +118,9 @@ def fitting(until: Limits, at: Snapshot, each: Most, wanted: int) -> int:
 
     Args:
       until: the run's limits.
-      at: where it stands.
-      each: the most that one of its next rounds costs.
-      wanted: rounds, at least 1.
+      at: the progress of the run.
+      each: bounds on the cost of each of the next rounds.
+      wanted: number of rounds, at least 1.
 
     Returns:
       From 1 to `wanted`.

@@ -1,8 +1,8 @@
-"""The compiled programs of a run: one for each stage, the next while one runs.
+"""The compiled programs of a run: one for each stage, compiled while another one runs.
 
-A stage's memory is counted by part, on all devices together; replicas count as often as
-they stand. What lives as long as the stage is known by shape. The working set, which is
-all that the stage's program takes beside these, is known once it is compiled.
+The memory of a stage is counted by part, on all devices together, with every replica.
+Arrays that live as long as the stage are known by shape. The working set, which is all
+other memory of the stage's program, is known after compilation.
 """
 
 import atexit
@@ -27,8 +27,8 @@ from sparsefl_jax.simulation import placement, round_program, store
 from sparsefl_jax.system import hardware, interrupt, processes
 from sparsefl_jax.wire import ledger
 
-FILL = 0.9  # of an accelerator's memory; the rest is for what no program counts
-REMEDIES = {  # what makes a part smaller
+FILL = 0.9  # of an accelerator's memory; the rest is a reserve
+REMEDIES = {  # ways to make a part smaller
     "population": "fewer training samples",
     "test set": "fewer test samples",
     "clients": "--config.client_store=host or fewer clients",
@@ -46,7 +46,7 @@ class Memory(NamedTuple):
 
     fixed: dict[str, int]  # bytes by part, known by shape
     client_store: dict  # 'where', 'bytes' and 'working': the clients' rows
-    chunk: int  # clients that a device runs at a time
+    chunk: int  # clients that a device runs at the same time
     working_set: int | None = None  # bytes; None before compilation
 
     def parts(self) -> dict[str, int]:
@@ -58,13 +58,13 @@ class Memory(NamedTuple):
     def total(self, chunk: int | None = None) -> int:
         """Returns the bytes of all parts, by default with the chosen chunk.
 
-        With another chunk the working set counts in proportion.
+        With another chunk, the working set is scaled in proportion.
         """
         share = 1.0 if chunk is None else chunk / self.chunk
         return sum(self.fixed.values()) + int(share * (self.working_set or 0))
 
     def largest(self) -> str:
-        """Names the largest part with a chunk of 1, and what makes it smaller."""
+        """Describes the largest part with a chunk of 1, and how to make it smaller."""
         parts = self.parts()
         if self.working_set is not None:
             parts["working set"] //= self.chunk
@@ -77,7 +77,7 @@ class Memory(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A run, and its stages as traced: what is compiled."""
+    """A run and its traced stages, ready to be compiled."""
 
     setup: Setup
     traced: list[Traced]
@@ -90,15 +90,15 @@ class Program(NamedTuple):
     pace: Pace
     segment: jax.stages.Compiled  # `round_program.make_segment` of `pace.length` rounds
     memory: Memory
-    seconds: float  # that compilation took
+    seconds: float  # of compilation
 
 
 def prepared(setup: Setup) -> Parts:
     """Traces the stages of a run, and adds up their memory by shape.
 
     Raises:
-      ValueError: in one line, before any compilation: `setup.traced` refuses the run,
-        or its parts do not fit the memory, whatever the working sets take.
+      ValueError: before any compilation, if `setup.traced` fails or the parts do not
+        fit into memory even without the working sets.
     """
     stages = traced(setup)
     memories = (by_shape(setup, *each) for each in enumerate(stages))
@@ -107,7 +107,7 @@ def prepared(setup: Setup) -> Parts:
 
 
 def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
-    """Adds up the memory of a stage before it is compiled, as `prepared` does."""
+    """Adds up the memory of a stage before it is compiled."""
     data, num_clients = setup.data, len(setup.data.train.size)
     devices = placement.stage_devices(setup.stages[index], setup.devices)
     state, pace = traced.state, traced.pace
@@ -134,11 +134,11 @@ def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
 
 
 def first_chunk(setup: Setup, index: int, traced: Traced) -> int:
-    """Returns the clients that a device runs at a time, if the memory allows it.
+    """Returns how many clients a device runs at the same time, before compilation.
 
-    'auto' is 1 where clients run faster one after another, see `models.programs`, as on
-    CPUs. Otherwise it is all clients that a device has in a round; `smaller` reduces it
-    if the compiled program does not fit.
+    'auto' is 1 where clients run faster one after another, as on CPUs, see
+    `models.programs`. Otherwise it is all clients that a device has in a round;
+    `smaller` reduces it if the compiled program does not fit into memory.
     """
     stage, chunk = setup.stages[index], setup.chunk
     devices = placement.stage_devices(stage, setup.devices)
@@ -152,19 +152,20 @@ def first_chunk(setup: Setup, index: int, traced: Traced) -> int:
 
 
 def smaller(memory: Memory, limit: float, setup: Setup) -> int:
-    """Chooses the chunk with which a stage fits, from what it takes with another one.
+    """Chooses a chunk with which a stage fits, from its memory with another one.
 
     Args:
       memory: of the compiled stage.
       limit: bytes on all devices together.
-      setup: of the run, whose chunk is refused if it does not fit its `memory_gb`.
+      setup: of the run.
 
     Returns:
-      The chunk of `memory` if it fits, else a smaller one, which has to be compiled to
-      know whether it fits.
+      The chunk of `memory` if it fits, else a smaller one, whose memory is known only
+      after compilation.
 
     Raises:
-      ValueError: no chunk fits; it names the largest part.
+      ValueError: no chunk fits, or the given one exceeds `memory_gb`; the message names
+        the largest part.
     """
     as_set = setup.chunk != "auto"
     if memory.total() <= limit or (as_set and setup.memory_gb is None):
@@ -192,14 +193,14 @@ def budget(memory_gb: float | None, devices: Sequence) -> float | None:
 
 
 def check_host(memory: Memory, devices: Sequence) -> None:
-    """Refuses what the host cannot hold: rows, and on CPUs the devices' parts too.
+    """Checks that the host's memory suffices: for rows, and on CPUs for all parts.
 
     Args:
       memory: of a stage.
       devices: all of its devices; the host has those of this process.
 
     Raises:
-      ValueError: names the largest part.
+      ValueError: it does not; the message names the largest part.
     """
     parts = {}
     if devices[0].platform == "cpu":
@@ -252,14 +253,14 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
     Args:
       setup: the run.
       index: which of its stages.
-      traced: a round of that by shape, with its memory.
+      traced: a round of it by shape, with its memory.
 
     Raises:
       ValueError: it does not fit, however small the chunk.
     """
     stage, macs = setup.stages[index], setup.model.macs
     devices = placement.stage_devices(stage, setup.devices)
-    # Chunk and pace are by the memory of process 0, which may not be that of another.
+    # Process 0 decides the chunk and the pace, as the others may have other memory.
     limit, chunk = processes.lead(
         [budget(setup.memory_gb, devices), traced.memory.chunk]
     )
@@ -325,15 +326,16 @@ def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -
 class Programs:
     """The programs of a run's stages, from the first that is left.
 
-    A process that runs alone compiles the first in a thread while it prepares the rest,
-    and each later one while the stage before it runs. Several processes compile at the
-    same point of the run, because they have to meet there.
+    A single process compiles the first one in a thread while it prepares the rest, and
+    each later one while the stage before it runs. Several processes compile at the same
+    point of the run, because they have to synchronise.
 
     Args:
-      setup, traced: as `prepared` gave them.
+      setup, traced: as `prepared` returned them.
       first: the first stage to compile; their number if none is left.
       waiting: `(stage, stages, seconds, program)`, called about once a second while
-        `of` waits for the program of a stage, which is None, and once it is there.
+        `of` waits for the program of a stage, with program=None, and once more when it
+        is compiled.
       interrupted: returns the number of a signal that ends this waiting, or 0.
     """
 
@@ -360,7 +362,7 @@ class Programs:
         self._pool.close()
         if isinstance(error, Exception | None):
             self._pool.join()
-        elif isinstance(error, GeneratorExit):  # whoever iterates has had enough
+        elif isinstance(error, GeneratorExit):  # the caller stopped iterating
             atexit.register(self._pool.join)
         else:  # nothing stops a compilation but the end of the process
             atexit.register(self._leave, getattr(error, "code", 1))
@@ -370,7 +372,7 @@ class Programs:
             os._exit(code)
 
     def begin(self, stage: int) -> None:
-        """Begins to compile a stage in the thread, if there is such a stage."""
+        """Starts to compile a stage in the thread, if there is such a stage."""
         known = stage in self._futures or stage >= len(self.traced)
         if not known and not processes.several():
             self._futures[stage] = self._pool.apply_async(self._compile, [stage])
@@ -399,7 +401,7 @@ class Programs:
         return self._programs[stage]
 
     def check(self) -> None:
-        """Raises what the compilation of any stage has raised so far."""
+        """Raises the first error of a compilation, if there is one."""
         for future in self._futures.values():
             if future.ready():
                 future.get()

@@ -1,4 +1,4 @@
-"""How far a run has come, and which of its seconds went into compilation."""
+"""The progress of a run, and the time spent on compilation."""
 
 import contextlib
 import shutil
@@ -23,16 +23,16 @@ _COMPILING = {
 class Progress:
     """Shows round, accuracy, density, Gbit so far and in all, rounds/s, the time left.
 
-    What is to come follows from the rounds of the stage that the run is in.
+    Totals are extrapolated from the rounds of the current stage.
 
     Args:
       total: rounds of all stages.
-      done: rounds that a resumed run has behind it.
-      show: False for silence.
+      done: completed rounds of a resumed run.
+      show: whether to show anything.
       file: where to write; a terminal gets one line that changes, anything else a line
         at most every `every` seconds.
       every: seconds between lines.
-      title: what every line begins with.
+      title: the beginning of every line.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Progress:
         self.evaluation = []  # the last one's headline, in words
         self.stage, self.bits, self.rounds = None, 0, 0  # of the last stage
         self.begin, self.last = time.monotonic(), -every  # line
-        self.compiled = 0.0  # seconds, which say nothing of later rounds
+        self.compiled = 0.0  # seconds, left out of the rate of rounds
         self.waited = 0.0  # seconds of compilation at the last line on it
 
     def __enter__(self):
@@ -62,12 +62,12 @@ class Progress:
             print(file=self.file)
 
     def compiling(self, stage: int, stages: int, seconds: float, program) -> None:
-        """Shows that the run waits for a stage's compilation, or that it is there.
+        """Shows that the run waits for a stage's compilation, or that it has finished.
 
         Args:
           stage: from 0.
-          stages: how many the run has.
-          seconds: for which it has waited.
+          stages: the number of stages of the run.
+          seconds: of waiting so far.
           program: the compiled stage; None while the run waits.
         """
         name = f"stage {stage + 1} of {stages}"
@@ -83,7 +83,7 @@ class Progress:
             self.waited = seconds
 
     def update(self, records: list[dict], compiled: float = 0.0) -> None:
-        """Takes the records of one segment, and the seconds of it spent compiling."""
+        """Shows the records of one segment, with the seconds of it spent compiling."""
         rounds = [r for r in records if r["phase"] == "train"]
         for record in records:
             if "models" in record:
@@ -135,8 +135,8 @@ def waiting() -> Iterator[None]:
 def compiling() -> Iterator[Callable[[], float]]:
     """Counts the seconds that this thread spends on tracing and compilation.
 
-    That is tracing, lowering, and compiling or loading from the cache, and `waiting`
-    for another thread that does so; what lies inside one another counts once.
+    It includes lowering, loading from the cache, and `waiting` for another thread that
+    compiles. Nested spans count once.
 
     Yields:
       `taken()`, the seconds since the last call.

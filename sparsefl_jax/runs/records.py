@@ -1,4 +1,4 @@
-"""Writes the files of a run: records, masks, checkpoints, at its end the summary.
+"""Writes the files of a run: records, masks, checkpoints, and finally the summary.
 
 Process 0 writes. Every process runs the same code with a `Recorder`, which does nothing
 on the others.
@@ -31,9 +31,9 @@ from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, hardware, provenance
 
-# What is averaged over seeds where all have it.
+# Values that are averaged over seeds if all runs have them.
 _AVERAGED = ("client_accuracy", "clients", "hours", "tiers", "unheard")
-# What runs that differ in their seed only have in common.
+# Values that are the same for all seeds of a run.
 _SHARED = (
     *("method", "model", "dataset", "partition"),
     *("rounds", "metric", "versions", "device", "commit"),
@@ -43,7 +43,7 @@ _SHARED = (
 class Recorder(NamedTuple):
     """The functions that write a run's files; by default they do nothing."""
 
-    record: Callable = lambda segment: False  # tells whether a checkpoint is due
+    record: Callable = lambda segment: False  # returns whether a checkpoint is due
     save: Callable = lambda snapshot, models: None  # replaces the checkpoint
     finish: Callable = lambda snapshot, memory: None  # returns the summary
     waiting: Callable = lambda stage, stages, seconds, program: None
@@ -66,9 +66,9 @@ def recording(
       config: of the run, as `defaults.values` returns it.
       key: the root of its randomness.
       setup: of the run.
-      at: where it begins or continues.
-      about: what its checkpoints say of it; `seconds` and `position` are updated.
-      progress: is told of the rounds.
+      at: the snapshot from which it begins or continues.
+      about: further fields of its checkpoints; `seconds` and `position` are updated.
+      progress: shows the rounds.
 
     Yields:
       A `Recorder` that writes.
@@ -93,7 +93,7 @@ def recording(
                 waited = compiled()
                 log.write(segment.records, about["seconds"], waited)
                 progress.update(segment.records, waited)
-            if segment.snapshot is not None:  # else the loop will say what failed
+            if segment.snapshot is not None:  # else the loop raises an error
                 write_masks(workdir, segment, setup.model)
             return now - saved_at >= 60 * config.checkpoint_minutes
 
@@ -119,7 +119,7 @@ def draw(workdir: Path) -> None:
 
 
 def write_masks(workdir: Path, segment: Segment, model: Model) -> None:
-    """Writes the masks that a segment keeps, and with the first of them the layers.
+    """Writes the masks of a segment, and with the first of them the layers' names.
 
     Args:
       workdir: the run's directory.
@@ -158,13 +158,13 @@ def write_summary(
 
     Args:
       config: the configuration.
-      memory: gives that of a stage, as `Programs.memory` does.
+      memory: returns the memory of a stage, such as `Programs.memory`.
       folder: the run's directory.
-      at: where it ended.
-      about: as its last checkpoint has it, and its `guarantee`, which may be empty.
+      at: the final snapshot.
+      about: as in its last checkpoint, with its `guarantee`, which may be empty.
 
     Returns:
-      What it has written, with keys as in `report.table`.
+      The summary as written, with keys as in `report.table`.
     """
     metrics = report.read_records(folder / "metrics.jsonl")
     segments = report.read_lines(folder / "timing.jsonl")
@@ -201,7 +201,7 @@ def write_summary(
         "metric": evals[-1].get("metric") if evals else None,
         "client_accuracy": evals[-1]["client_accuracy"] if evals else {},
         "best": best and best._asdict() | {"models": sorted(best.models)},
-        # Of personal models, or else of the server's.
+        # Accuracy of personal models, or else of the server's.
         "density": last.get("client", {}).get("density", last.get("density")),
         **_clock(metrics, train, evals),
         "rounds_per_second": rounds / about["seconds"],
@@ -212,7 +212,7 @@ def write_summary(
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
         "clients": datasets.partition_statistics(np.load(folder / "partition.npy")),
-        # Records that are lost are in no total.
+        # Lost records are missing from all totals.
         **{name: about[name] for name in ("lost", "guarantee") if about.get(name)},
     }
     files.write_json(folder / "summary.json", summary)
@@ -220,7 +220,7 @@ def write_summary(
 
 
 def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
-    """Returns what a system's clock has told; {} without one."""
+    """Returns the virtual times of a system's clock; {} without one."""
     hours = [r["hours_cumulative"] for r in metrics if "hours_cumulative" in r]
     if not hours:
         return {}
@@ -232,7 +232,7 @@ def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
 
 
 def over_seeds(summaries: list[dict]) -> dict:
-    """Returns means and sample deviations of runs that differ in their seed only.
+    """Returns means and standard deviations over runs that differ only in the seed.
 
     Example:
       >>> runs = [{'seed': s, 'seconds': 1.0, 'ended_by': 'rounds', 'stages': [],
@@ -277,7 +277,7 @@ def _common(of_seeds: Sequence[dict]) -> list:
 
 
 def _means(of_seeds: Sequence[dict]) -> dict:
-    """Averages every number; keeps what is the same for all seeds.
+    """Averages every number; keeps values that are the same for all seeds.
 
     Example:
       >>> _means([{"a": 2, "memory": {"sum": 8}}, {"a": 2, "memory": {"sum": 9}}])

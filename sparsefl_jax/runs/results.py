@@ -1,4 +1,4 @@
-"""A run read back: its configuration, its metrics as arrays, its models."""
+"""Reads a run back: its configuration, its metrics as arrays, its models."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,10 +45,10 @@ def load_run(run: str | Path) -> Result:
     """Reads a run's directory.
 
     Args:
-      run: the directory; of several seeds, that of one of them.
+      run: the directory of a run; with several seeds, that of one of them.
 
     Raises:
-      ValueError: in one line, if there is no run, no checkpoint yet, or a damaged one.
+      ValueError: there is no run, no checkpoint yet, or a damaged one.
 
     Example:
       >>> load_run("no/such/run")
@@ -62,7 +62,7 @@ def load_run(run: str | Path) -> Result:
 
 
 def _read(run: str | Path, state: bool = True) -> tuple[Any, checkpoint.Saved]:
-    """Reads the configuration and the checkpoint of a run, or refuses it."""
+    """Reads the configuration and the checkpoint of a run."""
     config = folder.read_config(run)
     if config.get("seeds", 1) > 1:
         raise ValueError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
@@ -76,14 +76,14 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     """Loads clients' deployed models from the last checkpoint, as `compact` takes them.
 
     Args:
-      run: the directory, as in `load_run`; its data set has to be there.
+      run: the directory, as in `load_run`; its data set must be available.
       clients: their ids.
 
     Returns:
-      For each of them a dict of a `SparseModel` by name, NumPy leaves.
+      For each of them a dict of `SparseModel`s by name, with NumPy leaves.
 
     Raises:
-      ValueError: in one line, if there is no such run or client, or no personal models.
+      ValueError: there is no such run or client, or there are no personal models.
 
     Example:
       >>> load_clients("no/such/run", [0])
@@ -127,7 +127,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
 
 
 def read_back(run: str | Path, setup: Setup, seed: int) -> Run:
-    """Reads what `simulate.run` returned for a run that has ended.
+    """Reads the result of `simulate.run` for a run that has ended.
 
     Args:
       run: the directory.
@@ -170,7 +170,7 @@ def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):
 def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
     """Returns records as arrays by phase and key; NaN where a record lacks a key.
 
-    What is assumed to be free, in words, is left out.
+    The descriptions of packets that are assumed to be free are left out.
 
     Example:
       >>> arrays([{'phase': 'train', 'loss': 2.0}, {'phase': 'train', 'loss': 1.0}])
@@ -204,12 +204,12 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     Args:
       run: the directory of a finished run.
       what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
-      key: for fresh weights; as `keys.of_run` splits it off.
-      model: the `Model` that is to start.
+      key: for fresh weights; the first key of `keys.of_run`.
+      model: the `Model` that is to start from it.
 
     Raises:
-      ValueError: there is no such run, it has not ended, its server has no trained
-        model, as SpaFL's, or one of other shapes.
+      ValueError: the run does not exist or has not ended, or its server has no trained
+        model, as with SpaFL, or one of other shapes.
     """
     name = f"init_from={str(run)!r}"
     if not (Path(run) / "summary.json").exists():
@@ -230,10 +230,10 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
 
 
 def check_kept(algorithm, initial: SparseModel, what: str) -> None:
-    """Refuses a starting mask that the method would replace.
+    """Checks that the method does not replace the starting mask.
 
     Raises:
-      ValueError: names what to do instead.
+      ValueError: it does; the message names the alternatives.
     """
     key = jax.random.key(0)
     server = algorithm.init(key, initial)

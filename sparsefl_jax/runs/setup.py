@@ -1,4 +1,4 @@
-"""A run as it was asked for: what runs, on what data, how, and what is refused."""
+"""The setup of a run: stages, network, data, settings, and their checks."""
 
 import math
 import warnings
@@ -24,16 +24,16 @@ from sparsefl_jax.system import hardware
 from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.messages import once
 
-# Of a segment on CPUs, whose rate is guessed: only responsiveness depends on it.
+# Duration of a segment on CPUs, and a guess of their rate, for responsiveness only.
 _SECONDS, _CPU_RATE = 4.0, 5e10  # FLOP/s per device
 _LOG_SHARE = 0.01  # of the devices' memory, for the logs of a segment
 
 
 class Limits(NamedTuple):
-    """Where a run ends before its rounds do; None: nowhere.
+    """Limits that end a run early; None for no limit.
 
-    It ends with the first round after which it has cost `gbit`, `pflop` or `hours`, or
-    with the first evaluation that reaches `accuracy`.
+    A run ends with the first round after which its cost reaches `gbit`, `pflop` or
+    `hours`, or with the first evaluation that reaches `accuracy`.
     """
 
     gbit: float | None = None  # 1e9 bits, both ways, all clients
@@ -43,27 +43,29 @@ class Limits(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """All that a run depends on but its key.
+    """All that a run depends on, except its key.
 
     Attributes:
-      stages: what runs, one after another.
+      stages: the stages, run one after another.
       model: the network.
-      data: the samples, shared out over clients.
-      eval_every: rounds between evaluations; the last of a stage is one too.
-      chunk: clients that a device runs at a time, or 'auto'.
+      data: the samples, split over clients.
+      eval_every: rounds between evaluations; the last round of a stage is always
+        evaluated.
+      chunk: number of clients that a device runs at the same time, or 'auto'.
       budgets: [N] float in (0, 1], the share of the model that each client can hold.
-      metric: whose accuracy counts, a name in `evaluate.METRICS`.
-      client_store: where what clients keep lives, a name in `store.STORES`; it changes
-        no result.
-      memory_gb: what the devices may hold together, 1e9 bytes; an 'auto' chunk stays
-        within it, see `programs`, and an 'auto' store leaves rows on the host that
-        would take more than half of it.
+      metric: which accuracy is reported, a name in `evaluate.METRICS`.
+      client_store: where client states are stored, a name in `store.STORES`; it does
+        not change results.
+      memory_gb: memory limit of all devices together, in 1e9 bytes. An 'auto' chunk
+        stays within it, see `programs`, and an 'auto' store keeps rows on the host if
+        they would take more than half of it.
       devices: by default all.
-      until: where to end early; there is an evaluation at that end.
-      initial: what the first stage starts from; None: a fresh network.
-      observe_rounds: rounds of the last stage, from 1, whose clients' masks are kept.
-      system: the devices of the clients, by which rounds take virtual time, see
-        `systems.make_system`; None: all clients always answer at once.
+      until: limits that end the run early, with an evaluation at the end.
+      initial: the model from which the first stage starts; None for a fresh network.
+      observe_rounds: rounds of the last stage, from 1, for which all clients' masks are
+        kept.
+      system: the devices of the clients, which determine virtual time, see
+        `systems.make_system`; None if all clients always answer at once.
     """
 
     stages: Sequence[Stage]
@@ -82,11 +84,11 @@ class Setup(NamedTuple):
     system: System | None = None
 
     def observed(self, stage: int) -> tuple[int, ...]:
-        """Returns the rounds of a stage whose clients' masks are kept."""
+        """Returns the rounds of a stage for which clients' masks are kept."""
         return tuple(self.observe_rounds) if self.is_last(stage) else ()
 
     def is_last(self, stage: int) -> bool:
-        """Tells whether no stage follows."""
+        """Returns whether a stage is the last one."""
         return stage == len(self.stages) - 1
 
 
@@ -102,7 +104,7 @@ def make(
     unknown = sorted(set(settings) - set(Setup._fields))
     if unknown:
         raise TypeError(
-            f"a run has no setting {unknown[0]!r}, expected of "
+            f"a run has no setting {unknown[0]!r}, expected one of "
             f"{', '.join(Setup._fields[3:])}"
         )
     return Setup(stages, reading(data, lambda: model), data, **settings)
@@ -122,8 +124,7 @@ def reading(
       The network.
 
     Raises:
-      ValueError: in one line, before any compilation, whatever `make` or the network
-        fails with.
+      ValueError: `make` or the network fails; raised before any compilation.
 
     Example:
       >>> from sparsefl_jax import from_arrays, models
@@ -147,10 +148,10 @@ def reading(
 
 
 def check(setup: Setup) -> None:
-    """Refuses numbers out of range and parts that do not fit each other.
+    """Checks that numbers are in range and that the parts fit each other.
 
     Raises:
-      ValueError: in one line.
+      ValueError: they are not, or do not.
     """
     num_clients = len(setup.data.train.size)
     if not setup.stages:
@@ -181,14 +182,14 @@ def check(setup: Setup) -> None:
 
 
 def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
-    """Returns what the methods guarantee of the released models; {} if nothing.
+    """Returns the guarantee of the methods for the released models; {} if none.
 
     Args:
       setup: the run.
       rounds: number of rounds of the last stage.
 
     Raises:
-      ValueError: the run would break what a method guarantees.
+      ValueError: the run would violate a guarantee.
     """
     facts = setup.stages, len(setup.data.train.size), rounds
     found = {}
@@ -199,7 +200,7 @@ def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
 
 
 class Pace(NamedTuple):
-    """How a stage is cut into segments."""
+    """The division of a stage into segments."""
 
     length: int  # rounds of a compiled segment, at most
     working: int | None  # rows of a working set; None if all are on the device
@@ -207,17 +208,17 @@ class Pace(NamedTuple):
 
 
 def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
-    """Cuts a stage into segments of about the same length between two evaluations.
+    """Divides a stage into segments of about equal length between two evaluations.
 
-    On CPUs, which gain nothing by long ones, a segment takes some seconds, so that a
-    run can soon be stopped. Elsewhere it takes all rounds between two evaluations. Its
-    rows and its logs have to fit the devices.
+    On CPUs, which do not benefit from long segments, one takes a few seconds, so that a
+    run can be stopped quickly. Elsewhere it spans all rounds between two evaluations.
+    The rows and logs of a segment must fit the devices.
 
     Args:
       setup: the run.
       index: which of its stages.
       rows: all clients', arrays or shapes.
-      log: bytes of what a round logs of a client.
+      log: bytes that a round logs for a client.
     """
     stage, data, memory_gb = setup.stages[index], setup.data, setup.memory_gb
     devices = placement.stage_devices(stage, setup.devices)
@@ -260,7 +261,7 @@ def _check_system(setup: Setup, num_clients: int) -> None:
     if system is None:
         if hours is not None:
             raise ValueError(
-                f"until.hours={hours:g} has no effect here: it goes with a system"
+                f"until.hours={hours:g} has no effect here: it needs a system"
             )
     elif (found := len(system.tier)) != num_clients:
         raise ValueError(
@@ -279,11 +280,11 @@ class Traced(NamedTuple):
     """One round of a stage by shape."""
 
     layouts: dict[str, dict[str, packets.Layout]]  # of 'down', with 'handed/', and 'up'
-    model: SparseModel  # what it hands on
+    model: SparseModel  # from which the next stage starts
     reads_budget: bool  # whether a client's part depends on its budget
     client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
     arguments: tuple  # key, context, server, row, and the fields of `Batches`
-    log: int  # bytes of what a round logs of a client
+    log: int  # bytes that a round logs for a client
     state: placement.State | None = None  # of all clients
     pace: Pace | None = None
     memory: Any = None  # `programs.Memory`, before compilation
@@ -291,14 +292,13 @@ class Traced(NamedTuple):
 
 
 def traced(setup: Setup) -> list[Traced]:
-    """Traces a round of each stage by shape: what cannot be run fails there.
+    """Traces a round of each stage by shape, so that errors show before compilation.
 
-    Whatever a model, an optimizer and a method cannot do together fails in
-    milliseconds, before any compilation.
+    A model, an optimizer and a method that do not work together fail here, within
+    milliseconds.
 
     Raises:
-      ValueError: in one line: a number is out of range, or the parts do not fit each
-        other.
+      ValueError: a number is out of range, or the parts do not fit each other.
     """
     check(setup)
     shapes, found = initial_state.initial_shapes(setup.model), []
@@ -327,11 +327,11 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
 
     Args:
       stage: the stage.
-      model: what it starts from, arrays or shapes.
+      model: the model from which it starts, arrays or shapes.
       data: the samples.
 
     Raises:
-      ValueError: whatever the model, the optimizer, the method and the sampler refuse.
+      ValueError: the model, the optimizer, the method or the sampler fails.
     """
     method, rows = stage.algorithm, data.train.index.shape[1]
     steps = int(steps_per_epoch(rows, stage.batch_size, stage.drop_last))
@@ -385,14 +385,14 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
 
 
 def alive(stage: Stage, start: float) -> list[float]:
-    """Returns the share alive at most after 0, 1, ... rounds, up to all.
+    """Returns upper bounds on the share alive after 0, 1, ... rounds, up to all.
 
     Args:
       stage: the stage.
-      start: the share of entries alive where it starts, at most.
+      start: upper bound on the share of entries alive at its start.
 
     Raises:
-      ValueError: `Algorithm.alive` gives what is no share.
+      ValueError: `Algorithm.alive` returns a value outside [0, 1].
 
     Example:
       >>> from types import SimpleNamespace
@@ -411,7 +411,7 @@ def alive(stage: Stage, start: float) -> list[float]:
 
 
 def _warn_of_dense(params: PyTree, layouts: dict) -> None:
-    """Warns of leaves that no mask covers, where they hold most of the network."""
+    """Warns about leaves without a mask if they hold most of the network."""
     packets = [p for message in layouts.values() for p in message.values() if p.masked]
     under = {path for packet in packets for path in packet.paths}
     sizes = {path: leaf.size for path, leaf in trees.by_path(params).items()}
@@ -424,7 +424,7 @@ def _warn_of_dense(params: PyTree, layouts: dict) -> None:
 
 
 def reads_epochs(one: Traced) -> bool:
-    """Tells whether a method reads more than the first epoch of its batches."""
+    """Returns whether a method reads more than the first epoch of its batches."""
 
     def without(*args):
         *others, order, weight, steps = args
@@ -432,13 +432,13 @@ def reads_epochs(one: Traced) -> bool:
 
     try:
         jax.eval_shape(without, *one.arguments)
-    except Exception:  # whatever is done with what is missing
+    except Exception:  # any error from use of the missing entries
         return True
     return False
 
 
 def reads_mask(method: Algorithm, model: Model) -> bool:
-    """Tells whether a method reads the mask that it starts from."""
+    """Returns whether a method reads the mask that it starts from."""
     arguments = jax.random.key(0), initial_state.initial_shapes(model)
     program = jax.make_jaxpr(method.init)(*arguments)
     return any(jax.tree.leaves(reads(program, arguments)[1].mask))

@@ -32,7 +32,7 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
 from sparsefl_jax.wire import ledger
 
-SNAPSHOTS = 50  # evaluations of a stage at which the server's mask is kept, at most
+SNAPSHOTS = 50  # the most evaluations of a stage at which the server's mask is kept
 
 
 class Segment(NamedTuple):
@@ -45,16 +45,16 @@ class Segment(NamedTuple):
 
     @property
     def models(self) -> dict[str, SparseModel]:
-        """Returns what the server deploys; given up as the state is."""
+        """Returns the models that the server deploys; valid as long as the state."""
         return self.deploy()
 
 
 class Run(NamedTuple):
     """The result of a run.
 
-    `server` and `clients` are those of the last stage, `models` what it deploys, and
-    `metrics` all records in order, as `metrics.jsonl` has them. On the disk, `clients`
-    are a `disk_store.Rows`.
+    `server` and `clients` are the final states of the last stage, `models` the models
+    that it deploys, and `metrics` all records in order, as in `metrics.jsonl`. If
+    client states are stored on disk, `clients` is a `disk_store.Rows`.
     """
 
     server: PyTree
@@ -73,16 +73,16 @@ def run(
     resume: Snapshot | None = None,
     **settings,
 ) -> Run:
-    """Runs the stages one after another, each from what the one before deploys.
+    """Runs the stages one after another, each from the model of the one before.
 
     Args:
       key, stages, model, data: as in `segments`.
       callback: `(records) -> None`, called after every segment with its new records.
-      resume: where to go on.
+      resume: the snapshot from which to continue.
       **settings: the other fields of a `Setup`.
 
     Raises:
-      ValueError, MemoryError, FloatingPointError: as `segments` does.
+      ValueError, MemoryError, FloatingPointError: as in `segments`.
     """
     return run_setup(key, make(stages, model, data, **settings), callback, resume)
 
@@ -116,19 +116,19 @@ def segments(
 
     Args:
       key: the root of all randomness.
-      stages, model, data: what runs, and on what.
+      stages, model, data: the stages, the network and the samples of all clients.
       **settings: the other fields of a `Setup`.
-      resume: where to go on.
+      resume: the snapshot from which to continue.
 
     Yields:
       A `Segment` every few rounds.
 
     Raises:
-      ValueError: before any compilation, if a stage asks for what the data or the
-        devices do not have, or the run to resume has ended.
-      MemoryError: the devices' memory does not suffice; names a chunk that takes less.
-      FloatingPointError: if a loss or a weight is not finite; names round and clients.
-        A `Segment` without a snapshot holds the records before that round.
+      ValueError: the stages do not fit the data or the devices, or the run to resume
+        has ended; raised before any compilation.
+      MemoryError: the devices lack memory; the message names a chunk that needs less.
+      FloatingPointError: a loss or a weight is not finite; the message names the round
+        and the clients. A `Segment` without a snapshot holds the records before it.
     """
     return simulate(key, make(stages, model, data, **settings), resume)
 
@@ -139,15 +139,15 @@ def simulate(
     at: Snapshot | None = None,
     programs: Programs | None = None,
 ) -> Iterator[Segment]:
-    """Runs a setup segment by segment, from its start or from where it stood.
+    """Runs a setup segment by segment, from its start or from a snapshot.
 
     Args:
       key: the root of all randomness.
       setup: the run.
-      at: where to go on; None: from the start.
-      programs: its stages, compiled; by default they are compiled on the way.
+      at: the snapshot from which to continue; None to start.
+      programs: its compiled stages; by default they are compiled when needed.
 
-    Yields, raises: as `segments` does.
+    Yields, raises: as in `segments`.
     """
     at = at or Snapshot()
     if at.ended_by:
@@ -159,7 +159,7 @@ def simulate(
 
 
 def _stages(key: Key, setup: Setup, at: Snapshot, opened) -> Iterator[Segment]:
-    """Yields the segments of all stages; `opened` is entered for the programs."""
+    """Yields the segments of all stages; `opened` provides the programs."""
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
     init_key, run_key = keys.of_run(key)
@@ -287,7 +287,8 @@ def _deployed(deploy: Callable, key: Key) -> Callable:
 def _left(setup: Setup, at: Snapshot, length: int) -> int:
     """Returns the rounds, `length` at most, to where a segment has to end.
 
-    That is an evaluation, a round whose clients' masks are kept, or the stage's end.
+    It ends at an evaluation, at a round for which clients' masks are kept, or with the
+    stage.
     """
     into = at.round % setup.eval_every
     observed = (round for round in setup.observed(at.stage) if round > at.round)
@@ -313,7 +314,7 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
             bits=at.bits + record["bits_up"] + record["bits_down"],
             flops=at.flops + record["flops"],
         )
-        loss = record["loss"]  # None if nobody was there
+        loss = record["loss"]  # None if no client was available
         if not ((loss is None or math.isfinite(loss)) and log.finite):
             return records, at, _failure(at.round, record, log)
         records.append(_heading(at, "train") | record)
@@ -321,7 +322,7 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
 
 
 def _failure(round: int, record: dict, log) -> str:
-    """Names the clients whose loss is not finite, or the cohort if all are."""
+    """Describes the clients whose loss is not finite, or the cohort if all are."""
     clients = np.asarray(log.ids)
     guilty = clients[~np.isfinite(log.clients["loss"])]
     what = f"training loss {record['loss']}" if guilty.size else "a weight not finite"
@@ -330,7 +331,7 @@ def _failure(round: int, record: dict, log) -> str:
 
 
 def _due(setup: Setup, at: Snapshot) -> bool:
-    """Tells whether to evaluate: at the interval, or where a stage or run ends."""
+    """Returns whether to evaluate: at the interval, or at the end of a stage or run."""
     done = at.round == setup.stages[at.stage].num_rounds
     over = any(limits.reached(setup.until, at).values())
     return done or over or at.round % setup.eval_every == 0

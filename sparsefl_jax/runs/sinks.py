@@ -1,9 +1,9 @@
-"""Where the records of a run go: JSON lines always, other tools' logs by name.
+"""Logs of a run's records: JSON lines always, and logs of other tools by name.
 
-After an interruption they go on from a position, which a checkpoint has saved, as if
+After an interruption they continue from a position that a checkpoint has saved, as if
 they had never stopped. The package of a tool, an extra, is imported where it is used,
-and what it raises becomes one line that names it. The step is the number of rounds over
-all stages.
+and its errors become one line that names the tool. The step is the number of rounds
+over all stages.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ Rows = dict[int, dict[str, float]]  # the numbers of a round by their names, by 
 class Sink(NamedTuple):
     """A log of a run."""
 
-    write: Callable[[Rows], None]  # outlives a kill of the process
+    write: Callable[[Rows], None]  # the rows survive a kill of the process
     close: Callable[[dict], None]  # takes the summary, {} if the run has not ended
     id: str | None = None  # of the run, by which the tool finds it again
 
@@ -41,7 +41,7 @@ class Sinks(NamedTuple):
     """All logs of a run."""
 
     write: Callable[..., None]  # (records, seconds, compile_seconds) of one segment
-    position: Callable[[], dict]  # from which a run goes on
+    position: Callable[[], dict]  # from which a run continues
 
 
 @contextlib.contextmanager
@@ -53,18 +53,18 @@ def open_sinks(
     Args:
       names: keys of `TOOLS`.
       workdir: an existing directory.
-      position: where the files end, as `position()` gave it; None: start empty.
+      position: where the files end, as returned by `position()`; None to start empty.
 
     Yields:
-      `Sinks`. `write` takes the records of one segment, as `metrics.jsonl` has them,
-      the seconds since the run's start, interruptions not counted, and those of the
-      segment that went into compiling.
+      `Sinks`. `write` takes the records of one segment, as in `metrics.jsonl`, the
+      seconds since the run's start without interruptions, and the seconds of the
+      segment that were spent on compilation.
 
     Raises:
-      ValueError: `check` refuses a name.
-      OSError: a write failed, as on a full disk, or a tool refuses the run or what is
-        logged; names the file or the tool. What a tool raises at the end of a run that
-        failed is dropped: the run's own error counts.
+      ValueError: a name is unknown or lacks its package.
+      OSError: a write failed, as on a full disk, or a tool failed; the message names
+        the file or the tool. After an error of the run itself, errors of tools are
+        ignored.
 
     Example:
       >>> import tempfile
@@ -122,11 +122,11 @@ class JsonLines:
 
     Args:
       workdir: an existing directory.
-      position: where the files end and go on, see `log_lines.restore`. None: start
+      position: where the files end and continue, see `log_lines.restore`; None to start
         empty.
 
     Raises:
-      OSError: a write failed, with the file's name; no part of the write stays.
+      OSError: a write failed; the message names the file, and no part of it stays.
     """
 
     def __init__(self, workdir: Path, position: dict | None = None):
@@ -144,7 +144,7 @@ class JsonLines:
     def write(
         self, records: list[dict], seconds: float, compile_seconds: float
     ) -> None:
-        """Appends the records of one segment, as `open_sinks` says."""
+        """Appends the records of one segment; arguments as in `open_sinks`."""
         rounds = sum(record["phase"] == "train" for record in records)
         line = {
             "stage": records[-1]["stage"],
@@ -161,7 +161,7 @@ class JsonLines:
     def position(self) -> dict:
         """Flushes the files to disk and returns their ends as JSON values.
 
-        Holds the end of each file by name, as `log_lines.after` gives it, `rounds` over
+        They hold the end of each file by name, from `log_lines.after`, `rounds` over
         all stages, and the `seconds` of the last segment.
         """
         for file in (self._metrics, self._timing):
@@ -206,15 +206,15 @@ def _nulled(value):
 def opened(name: str, workdir: Path, step: int) -> Sink:
     """Opens the log of a tool where it ended.
 
-    `NAME.json` in the run's folder has the id of the run and the last round that is
-    logged. Rounds that were logged after the last checkpoint come again when a killed
-    run is resumed, with the same values; they are left out. So are evaluations in those
-    rounds that a resumed run has because its `eval_every` has changed.
+    `NAME.json` in the run's folder holds the id of the run and the last logged round.
+    When a killed run is resumed, rounds after the last checkpoint run again with the
+    same values; those already logged are skipped, including evaluations that are new in
+    them because `eval_every` has changed.
 
     Args:
       name: a key of `TOOLS`.
       workdir: the run's folder.
-      step: rounds that a resumed run has behind it.
+      step: completed rounds of a resumed run.
 
     Raises:
       Exception: whatever the tool raises.
@@ -238,10 +238,10 @@ def opened(name: str, workdir: Path, step: int) -> Sink:
 def tensorboard(workdir: Path, step: int, id: None) -> Sink:
     """Writes event files in `tensorboard/`: every number as a scalar.
 
-    Rounds behind `step`, which come again, are hidden.
+    Rounds after `step`, which run again, are hidden.
     """
-    # Not SummaryWriter, whose thread loses on a kill what it has been given, and its
-    # errors always.
+    # Not SummaryWriter: its thread loses pending events on a kill, and hides
+    # errors.
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
     from tensorboardX.proto.summary_pb2 import Summary
@@ -355,13 +355,13 @@ _MODULES = {"tensorboard": "tensorboardX"}  # others have the name of the sink
 
 
 def check(names: Sequence[str]) -> None:
-    """Refuses sinks that are unknown or lack a package.
+    """Checks that sinks are known and that their packages are installed.
 
     Args:
       names: keys of `TOOLS`.
 
     Raises:
-      ValueError: in one line.
+      ValueError: a sink is unknown or lacks its package.
 
     Example:
       >>> check(["tensorbord"])
@@ -381,7 +381,7 @@ def check(names: Sequence[str]) -> None:
 
 
 def _batches(items: list, size: int) -> list[list]:
-    """Cuts a list into as much as MLflow takes at once."""
+    """Splits a list into batches of the size that MLflow accepts."""
     return [items[first : first + size] for first in range(0, len(items), size)]
 
 
@@ -400,7 +400,7 @@ def names_of(workdir: Path) -> tuple[str | None, str]:
 
 
 def scalars(value: dict, tag: str) -> dict[str, float]:
-    """Returns all numbers of nested dictionaries by path, but for stage and round.
+    """Returns all numbers of nested dictionaries by path, except stage and round.
 
     Example:
       >>> scalars({"a": {"b": 1}, "c": "d", "round": 3}, "train")

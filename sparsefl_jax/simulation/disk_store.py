@@ -209,7 +209,7 @@ def load(
 
 
 def whole(folder: Path, manifest: dict) -> bool:
-    """Tells whether the files have the checksums of the manifest from `save`."""
+    """Returns whether the files have the checksums of the manifest from `save`."""
     checksums = manifest["checksums"]
     names = [f"{i}.bin" for i in range(len(checksums) - manifest["some"])]
     names += [_IDS] if manifest["some"] else []

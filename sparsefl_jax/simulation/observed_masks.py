@@ -42,7 +42,7 @@ def pack(mask: PyTree, layers: PyTree) -> Array:
 
 
 def filters(mask: PyTree, layers: PyTree) -> Array:
-    """Tells which outputs of the layers have an alive entry, [F] bool.
+    """Returns which outputs of the layers have an alive entry, [F] bool.
 
     Example:
       >>> mask = {'w': jnp.array([[True, False], [True, False]])}

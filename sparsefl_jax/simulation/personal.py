@@ -38,7 +38,7 @@ class Judged(NamedTuple):
 
 
 def kept(algorithm: Algorithm, model: Model) -> bool:
-    """Tells whether personal models live in the clients' state."""
+    """Returns whether personal models live in the clients' state."""
     if algorithm.personalize is None:
         return False
     return bool(jax.tree.leaves(_shapes(algorithm, model)[2]))
@@ -57,13 +57,13 @@ def _shapes(algorithm, model):
 
 
 def _lasting(algorithm, shapes) -> bool:
-    """Tells whether a client's models depend on its own state alone."""
+    """Returns whether a client's models depend on its own state alone."""
     read = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)
     return not any(jax.tree.leaves(read[:2]))  # neither the key nor the server
 
 
 def _by_server(algorithm, shapes) -> bool:
-    """Tells whether models depend on the server and the client's budget alone."""
+    """Returns whether models depend on the server and the client's budget alone."""
     if jax.tree.leaves(shapes[2]):
         return False
     key, *_, info = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)

@@ -245,7 +245,7 @@ def state(workdir: Path, point: Point) -> State:
 
 
 def held(workdir: Path, point: Point) -> bool:
-    """Tells whether a process holds a point, to run it."""
+    """Returns whether a process holds a point, to run it."""
     return run_folder.in_use(workdir / point.name)
 
 

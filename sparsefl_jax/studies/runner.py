@@ -180,7 +180,7 @@ def _fitted(workdir: Path, point: Point) -> Point:
 
 
 def _ended(config, folder: Path) -> bool:
-    """Tells whether a run has ended as its configuration asks, free fields apart."""
+    """Returns whether a run has ended as its configuration asks, free fields apart."""
     if not (folder / "summary.json").exists():
         return False
     found = run_folder.read_config(folder)

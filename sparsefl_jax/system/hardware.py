@@ -63,7 +63,7 @@ def cores() -> list[int]:
 
 
 def started() -> bool:
-    """Tells whether JAX has started its devices, after which no flag is read."""
+    """Returns whether JAX has started its devices, after which no flag is read."""
     if "jax" not in sys.modules:
         return False
     import jax

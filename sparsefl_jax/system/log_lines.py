@@ -69,7 +69,7 @@ def restore(workdir: Path, position: dict) -> dict:
 
 
 def _whole(path: Path, end: Sequence[int]) -> bool:
-    """Tells whether a file begins with what it held when it had this end."""
+    """Returns whether a file begins with what it held when it had this end."""
     if not path.exists():
         return False
     with path.open("rb") as file:

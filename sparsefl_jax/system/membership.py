@@ -163,7 +163,7 @@ def _meet() -> None:
 
 
 def lost(error: object) -> bool:
-    """Tells whether an error says that another process of this run has ended."""
+    """Returns whether an error says that another process of this run has ended."""
     joined = jax.distributed.is_initialized()
     return joined and any(sign in str(error) for sign in _BROKEN)
 

@@ -20,12 +20,12 @@ from sparsefl_jax.core.types import PyTree
 
 
 def several() -> bool:
-    """Tells whether this run has more than one process."""
+    """Returns whether this run has more than one process."""
     return jax.process_count() > 1
 
 
 def leads() -> bool:
-    """Tells whether this is process 0, which writes the files."""
+    """Returns whether this is process 0, which writes the files."""
     return jax.process_index() == 0
 
 

@@ -156,7 +156,7 @@ def law_fresh(world: World) -> None:
 
 
 def masks_stand(world: World) -> bool:
-    """Tells whether there are masks, and none changed in the rounds of the world."""
+    """Returns whether there are masks, and none changed in the rounds of the world."""
     seen, sparse = collections.defaultdict(set), False
     for round, cohort in enumerate(world.cohorts.tolist()):
         passings = plain_loop.passings(world, round)

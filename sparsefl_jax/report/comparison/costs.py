@@ -250,7 +250,7 @@ def _rounded(cost: float) -> float:
 
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Tells which points no other one dominates.
+    """Returns which points no other one dominates.
 
     A point is dominated by another that costs no more and is at least as accurate, and
     better in one of the two. Equal points are both on the front.

@@ -157,7 +157,7 @@ def _table(groups: Sequence[Group]) -> dict[str, list[str | None]]:
 
 
 def _differ(groups: Sequence[Group], values: Sequence[str | None]) -> bool:
-    """Tells whether a field differs between groups.
+    """Returns whether a field differs between groups.
 
     A missing value is a difference between two configurations, or two runs made in
     Python, but not between one and the other.

@@ -73,5 +73,5 @@ def seed_of(run: Run) -> int | str:
 
 
 def unfinished(run: Run) -> bool:
-    """Tells whether a run has not ended, so that its results are those so far."""
+    """Returns whether a run has not ended, so that its results are those so far."""
     return not run.summary

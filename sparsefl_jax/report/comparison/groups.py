@@ -85,7 +85,7 @@ def method_of(run: Run) -> str:
 
 
 def made_in_python(run: Run) -> bool:
-    """Tells whether a run's parts were made in Python, by `sfl.experiment`."""
+    """Returns whether a run's parts were made in Python, by `sfl.experiment`."""
     return run.config.get("source") == "python"
 
 

@@ -1,4 +1,4 @@
-"""Tells whether runs can be compared: the same data, partition, devices and metric."""
+"""Checks that runs can be compared: the same data, partition, devices and metric."""
 
 import json
 import zlib

@@ -1,1 +1,1 @@
-"""A configuration and the objects that it becomes."""
+"""Configurations: their fields, checks, and the objects built from them."""

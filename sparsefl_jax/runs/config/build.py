@@ -1,7 +1,8 @@
-"""Builds what a configuration names: data, model, optimizer, stages; describes them.
+"""Builds the parts of a run from a configuration: data, model, optimizer, stages.
 
-Every name is looked up, and every argument checked, before anything is compiled. A run
-made in Python is described by the same fields: the names and settings of its parts.
+All names are looked up and all arguments checked before anything is compiled. A run
+made in Python is described by the same fields, with the names and settings of its
+parts.
 """
 
 import dataclasses
@@ -54,8 +55,8 @@ def build_algorithm(
     """Builds an algorithm from its name and arguments; `field` names the section.
 
     Raises:
-      ValueError: on an unknown name, a missing or unknown argument, or a value that the
-        factory refuses.
+      ValueError: the name is unknown, an argument is missing or unknown, or the factory
+        raises a ValueError.
     """
     found = defaults.factory("algorithm", name)
     try:
@@ -77,9 +78,10 @@ def build_algorithm(
 def build_optimizer(config):
     """Builds the clients' optimizer, with its schedule over the main stage.
 
-    `final_learning_rate` decays exponentially from `optimizer.learning_rate` at round
-    `lr_delay` to that value `lr_horizon` rounds later (default: `num_rounds`); with
-    `lr_decay` by that factor a round, and never below it.
+    With `final_learning_rate`, the rate decays exponentially from
+    `optimizer.learning_rate` at round `lr_delay` to this value `lr_horizon` rounds
+    later (default: `num_rounds`). With `lr_decay` it decays by this factor in every
+    round, but not below `final_learning_rate`.
     """
     name, settings = _settings(config.optimizer)
     final = config.final_learning_rate
@@ -132,7 +134,7 @@ def build_model(config, data):
     """Builds the network of a configuration; it reads raw samples of `data`.
 
     Raises:
-      ValueError: in one line, whatever the network fails with on one of these.
+      ValueError: the network fails on such a sample.
     """
 
     def make():
@@ -170,7 +172,7 @@ def describe_reading(config, data, model) -> dict:
 
 
 def _check_tokens(data, model) -> None:
-    """Refuses samples that a network of tokens cannot read."""
+    """Checks that a network of tokens can read the samples."""
     if data.x.dtype.kind not in "iu" or data.x.ndim != 2 or data.x.min() < 0:
         raise ValueError("it reads tokens, expected a data set of integers [n, T]")
     most = max(int(x.max(initial=0)) for x in (data.x, data.x_test))
@@ -189,7 +191,7 @@ def _check_tokens(data, model) -> None:
 
 
 def build_system(config, num_clients: int) -> System | None:
-    """Builds the devices of a configuration's clients; None if it names none."""
+    """Builds the devices of a configuration's clients; None if it has no system."""
     if config.system is None:
         return None
     closing = config.deadline
@@ -205,7 +207,7 @@ def build_system(config, num_clients: int) -> System | None:
 def build_budgets(config, system: System | None = None):
     """Returns every client's share of the model, [N] float32.
 
-    The seed shuffles them; with a system, the slowest clients have the smallest.
+    They are shuffled by the seed; with a system, the slowest clients have the smallest.
     """
     if not config.budgets:
         return None
@@ -273,12 +275,12 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
 
 
 def _check_densities(config, model) -> None:
-    """Refuses a density that would leave nothing of the network."""
+    """Checks that each density leaves at least one weight of the network."""
     params, _ = model.shapes()
     for field in ("first_stage", "algorithm"):
         section = getattr(config, field)
         if section.get("name") not in defaults.TABLES["algorithm"]:
-            continue  # one's own, whose density may be of anything
+            continue  # a user's method, whose density may have another meaning
         with naming(field, ("prunable",)):
             layers = masks.prunable(params, tuple(section.get("prunable", "*")))
         size = int(trees.layer_sizes(params, layers).sum())
@@ -292,10 +294,10 @@ def _check_densities(config, model) -> None:
 
 
 def check_stages(config, stages, model, traced) -> None:
-    """Refuses epochs or a mask of the first stage that no later step reads.
+    """Checks that the epochs and the mask of the first stage are used.
 
     Raises:
-      ValueError: in one line.
+      ValueError: they are not.
     """
     epochs = config.first_stage.get("epochs") or 1
     if epochs > 1 and not reads_epochs(traced[0]):
@@ -305,13 +307,13 @@ def check_stages(config, stages, model, traced) -> None:
     masked = any(field.startswith("first_stage") for field in densities(config))
     if masked and not reads_mask(stages[1].algorithm, model):
         raise ValueError(
-            f"first_stage.name={config.first_stage['name']!r}: its mask is read by "
-            f"nothing here, as {config.algorithm['name']!r} starts from one of its own"
+            f"first_stage.name={config.first_stage['name']!r}: its mask has no "
+            f"effect here, as {config.algorithm['name']!r} starts from one of its own"
         )
 
 
 def _make_private(config, algorithm: Algorithm) -> Algorithm:
-    """Returns the method with clipping and noise, if the configuration asks for it."""
+    """Returns the method with clipping and noise, if the configuration has a clip."""
     given = {k: v for k, v in config.privacy.items() if v is not None}
     if not given:
         return algorithm
@@ -322,7 +324,7 @@ def _make_private(config, algorithm: Algorithm) -> Algorithm:
 
 
 def _drawn(config, cohort_size: int, system: System | None) -> int:
-    """Returns how many clients are drawn: a cohort of one is that client alone."""
+    """Returns how many clients are drawn; a cohort of one is never enlarged."""
     over = config.deadline.get("over")
     if over is None or system is None or cohort_size == 1:
         return cohort_size
@@ -358,17 +360,17 @@ def _settings(section) -> tuple[Any, dict[str, Any]]:
 
 
 def describe(setup: Setup, name: str | None = None) -> dict:
-    """Describes a run with the fields of a configuration, but for its seeds.
+    """Describes a run with the fields of a configuration, except its seeds.
 
     Args:
       setup: the run.
       name: of the last stage's method; by default that of its factory.
 
     Returns:
-      Plain values, from which nothing can be built: `source` is 'python'.
+      Plain values. `source` is 'python': the run cannot be built from them.
 
     Raises:
-      ValueError: in one line, if a method, the network or a setting has no name.
+      ValueError: a method, the network or a setting has no name.
     """
     *earlier, (main, numbers) = map(_stage, setup.stages)
     sections = [more | method for method, more in earlier]
@@ -423,19 +425,19 @@ def _network(model: Model) -> dict:
 
 
 def plain_value(field: str, value: Any) -> Any:
-    """Describes a setting: a plain value stays, and anything else has to have a name.
+    """Describes a setting: plain values are kept, and anything else must have a name.
 
     Args:
       field: of the setting, in the message.
-      value: a plain value, a tuple, list or dict of settings, what a decorated factory
-        returned, a flax module, a partial, a function or class that can be imported, or
-        a tree of arrays, of which a checksum is taken.
+      value: a plain value; a tuple, list or dict of settings; the result of a decorated
+        factory; a flax module; a partial; a function or class that can be imported; or
+        a tree of arrays, which is described by a checksum.
 
     Returns:
       Plain values.
 
     Raises:
-      ValueError: it is something else, such as a function within a function.
+      ValueError: the value is none of these, such as a function within a function.
 
     Example:
       >>> from sparsefl_jax.training import make_optimizer

@@ -1,6 +1,6 @@
 """All fields of a configuration: defaults, meanings, sections, and their plain values.
 
-The arguments that a name takes stand in the configuration with their defaults, so that
+A section holds the arguments of the entry that it names, with their defaults, so that
 each can be set from the command line and `config.json` holds them all.
 """
 
@@ -18,17 +18,17 @@ from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import typed
 from sparsefl_jax.training import local
 
-TABLES = {  # what the `name` of a section is looked up in
+TABLES = {  # in which the `name` of a section is looked up
     "algorithm": algorithms.ALGORITHMS,
     "first_stage": algorithms.ALGORITHMS,
     "model": models.MODELS,
     "partition": datasets.PARTITIONERS,
 }
 STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
-PYTHON = "python"  # the `source` of a run that `sfl.experiment` was given the parts of
+PYTHON = "python"  # the `source` of a run that `sfl.experiment` has made
 INTS, TEXTS, PAIRS = tuple[int, ...], tuple[str, ...], tuple[tuple[float, ...], ...]
-# Name: (default, meaning). A type stands for a field that is not set, ... for one that
-# is there only if what its section names takes it, or if it is set.
+# Name: (default, meaning). A type instead of a default marks a field that is not set by
+# default, and ... one that exists only if the section's entry takes it or if it is set.
 FIELDS: dict[str, tuple[Any, str]] = {
     "seed": (0, "root of all randomness of the run"),
     "dataset": (
@@ -38,45 +38,45 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "hf.image": (str, "column of images, if a Hugging Face data set has several"),
     "hf.text": (str, "column of texts, if there are several"),
     "hf.table": (TEXTS, "columns of numbers that together are a sample"),
-    "hf.label": (str, "column of labels, if several could be"),
-    "hf.user": (str, "column of users, for partition natural"),
-    "hf.hash": (int, "features that a text is hashed to, 768 by default"),
-    "hf.train": (str, "split to train on, by default 'train' or the only one"),
-    "hf.test": (str, "split to test on, by default 'test' or 'validation'"),
-    "tokenizer": (str, "turns texts into tokens: a vocabulary's folder, or 'words'"),
-    "max_tokens": (int, "tokens that a text is cut or padded to, 64 by default"),
-    "text_encoder": (str, "turns texts into features: a folder of a (Distil)BERT"),
+    "hf.label": (str, "column of labels, if several columns could be"),
+    "hf.user": (str, "column of users, for partition=natural"),
+    "hf.hash": (int, "number of features into which texts are hashed, by default 768"),
+    "hf.train": (str, "split for training, by default 'train' or the only one"),
+    "hf.test": (str, "split for testing, by default 'test' or 'validation'"),
+    "tokenizer": (str, "turns texts into tokens: folder of a vocabulary, or 'words'"),
+    "max_tokens": (int, "length to which texts are cut or padded, by default 64"),
+    "text_encoder": (str, "turns texts into features: folder of a (Distil)BERT"),
     "data_dir": (str, "folder of prepared TFDS data sets"),
     "writers": (str, ".npz file with each sample's writer, or 'mnist' for MNIST's own"),
     "num_classes": (int, "outputs of the network, if more than there are labels"),
-    "num_clients": (100, "number of clients; 0 leaves it to the partition"),
-    "partition.name": ("iid", "how samples are shared out, or my_module:my_partition"),
-    "partition.test_fraction": (..., "share held out by test_split='within', or 0.2"),
+    "num_clients": (100, "number of clients; 0 lets the partition decide"),
+    "partition.name": ("iid", "how samples are split, or my_module:my_partition"),
+    "partition.test_fraction": (..., "share for test_split='within', default 0.2"),
     "partition.feature_shift": (..., "rotation, noise, contrast, blur or corruption"),
-    "partition.shift_strength": (..., "largest strength of a client's shift, or 0.5"),
-    "partition_seed": (int, "seed of the partition, if another than seed"),
+    "partition.shift_strength": (..., "largest strength of a shift, default 0.5"),
+    "partition_seed": (int, "seed of the partition, by default seed"),
     "test_split": (
         "partition",
         "clients' test samples: partition, natural, within, overlap, pooled",
     ),
     "val_fraction": (0.0, "share of each client's samples held out for validation"),
     "augment": (TEXTS, "augmentations in training: 'crop', 'flip', 'cutout'"),
-    "input_scale": (255.0, "integer pixels are divided by it"),
+    "input_scale": (255.0, "divisor of integer pixels"),
     "normalize": (True, "whether to subtract the mean and divide by the deviation"),
-    "scramble": (False, "reads an image's memory [H, W, C] as [C, H, W], for SpaFL"),
+    "scramble": (False, "read images [H, W, C] as if stored [C, H, W], as SpaFL does"),
     "model.name": ("small_cnn", "the network, or my_module:my_network"),
-    "model.dtype": ("float32", "what it computes in, 'float32' or 'bfloat16'"),
-    "model.widths": (..., "channels or units of each layer, from the input on"),
-    "model.norm": (..., "'batch', 'static', 'group' or None"),
-    "model.softmax_output": (..., "ends it in a softmax, so that the loss has two"),
+    "model.dtype": ("float32", "dtype of the computation, 'float32' or 'bfloat16'"),
+    "model.widths": (..., "channels or units of each layer, first to last"),
+    "model.norm": (..., "normalisation: 'batch', 'static', 'group' or None"),
+    "model.softmax_output": (..., "end in a softmax, although the loss has one too"),
     "model.dropout": (..., "share of units dropped in training"),
     "algorithm.name": ("fedavg", "the method, or my_module:my_method"),
-    "first_stage.name": (..., "a method that runs before, to find a mask, or 'none'"),
-    "first_stage.num_rounds": (..., "its rounds, by default num_rounds"),
-    "first_stage.cohort_size": (..., "clients of its rounds, by default cohort_size"),
-    "first_stage.epochs": (..., "local epochs in it, by default epochs"),
-    "first_stage.batch_size": (..., "samples of its minibatches, or batch_size"),
-    "first_stage.drop_last": (..., "drop_last in it, by default the same"),
+    "first_stage.name": (..., "method of a first stage that finds a mask, or 'none'"),
+    "first_stage.num_rounds": (..., "rounds of the first stage, by default num_rounds"),
+    "first_stage.cohort_size": (..., "clients in a round, by default cohort_size"),
+    "first_stage.epochs": (..., "local epochs, by default epochs"),
+    "first_stage.batch_size": (..., "samples in a minibatch, by default batch_size"),
+    "first_stage.drop_last": (..., "drop_last of that stage, by default drop_last"),
     "optimizer.name": ("sgd", "clients' optimizer, any of optax; takes its arguments"),
     "optimizer.learning_rate": (0.1, "learning rate of the clients"),
     "optimizer.momentum": (float, "momentum of the clients' optimizer, if it has one"),
@@ -86,47 +86,47 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "server_optimizer.learning_rate": (0.01, "learning rate of the server"),
     "server_optimizer.weight_decay": (..., "weight decay of the server"),
     "server_optimizer.clip": (..., "norm at which the mean update is clipped"),
-    "privacy.clip": (float, "largest norm of a client's difference, for privacy"),
-    "privacy.noise_multiplier": (float, "deviation of the noise on their sum / clip"),
-    "privacy.delta": (float, "delta of the epsilon, or num_clients**-1.1"),
-    "final_learning_rate": (float, "rate that an exponential decay reaches, if any"),
-    "lr_horizon": (int, "rounds that the decay takes, by default num_rounds"),
-    "lr_delay": (0, "rounds before the decay"),
-    "lr_decay": (float, "factor of the decay a round, instead of lr_horizon"),
+    "privacy.clip": (float, "for differential privacy: largest norm of an update"),
+    "privacy.noise_multiplier": (float, "deviation of the noise over 2 clip"),
+    "privacy.delta": (float, "delta of the guarantee, by default num_clients**-1.1"),
+    "final_learning_rate": (float, "end of an exponential decay of the learning rate"),
+    "lr_horizon": (int, "duration of the decay in rounds, by default num_rounds"),
+    "lr_delay": (0, "rounds before the decay starts"),
+    "lr_decay": (float, "factor of the decay per round, instead of lr_horizon"),
     "budgets": (PAIRS, "pairs (share of the model, share of the clients that hold it)"),
-    "density": (float, "share of weights kept, to which stages and method refer"),
+    "density": (float, "share of weights kept, for all stages that refer to it"),
     "num_rounds": (100, "rounds of the main stage"),
-    "cohort_size": (10, "clients that take part in a round"),
-    "epochs": (1, "local epochs"),
-    "batch_size": (32, "samples of a minibatch"),
+    "cohort_size": (10, "number of clients in a round"),
+    "epochs": (1, "number of local epochs"),
+    "batch_size": (32, "samples in a minibatch"),
     "drop_last": (False, "whether to leave out a last minibatch that is not full"),
     "eval_every": (10, "rounds between evaluations"),
-    "metric": ("auto", "whose accuracy counts: auto, pooled, clients"),
+    "metric": ("auto", "which accuracy is reported: auto, pooled, clients"),
     "chunk": ("auto", "clients that a device runs at a time; auto fills its memory"),
     "client_store": ("auto", "where clients' states live: auto, device, host, disk"),
-    "memory_gb": (float, "memory that the devices may use together, 1e9 bytes"),
-    "seeds": (1, "number of runs, from seed on"),
+    "memory_gb": (float, "memory limit of all devices together, in 1e9 bytes"),
+    "seeds": (1, "number of runs, with seeds from seed on"),
     "init_from": (str, "folder of a finished run to start from"),
     "init_what": ("model", "what to take from it: model, weights, mask"),
-    "until.gbit": (float, "ends the run after this traffic, 1e9 bits both ways"),
-    "until.pflop": (float, "ends the run after these training FLOPs, 1e15"),
-    "until.accuracy": (float, "ends the run at this accuracy, a share"),
-    "until.hours": (float, "ends the run after so many hours of the system's time"),
-    "fit.gbit": (float, "sets num_rounds to what so many Gbit pay for, both ways"),
-    "fit.pflop": (float, "sets num_rounds to what so many PFLOP of training pay for"),
-    "fit.pilot": (int, "rounds of the pilot that measures a round's cost; None: 20"),
-    "fit.most": (int, "the most rounds that fit.gbit and fit.pflop may set"),
-    "fit.by": (str, "set by the run: what num_rounds comes from, 'pilot'"),
-    "fit.measured": (str, "set by the run: what the pilot measured"),
+    "until.gbit": (float, "end the run after this traffic, Gbit both ways"),
+    "until.pflop": (float, "end the run after these training FLOPs, PFLOP"),
+    "until.accuracy": (float, "end the run at this accuracy, in (0, 1]"),
+    "until.hours": (float, "end the run after these hours of virtual time"),
+    "fit.gbit": (float, "set num_rounds to spend this traffic, Gbit both ways"),
+    "fit.pflop": (float, "set num_rounds to spend these training FLOPs, PFLOP"),
+    "fit.pilot": (int, "rounds of the pilot that measures the cost, default 20"),
+    "fit.most": (int, "largest num_rounds that fit.gbit and fit.pflop may set"),
+    "fit.by": (str, "set by the run: the source of num_rounds, 'pilot'"),
+    "fit.measured": (str, "set by the run: costs that the pilot measured"),
     "system": (str, "clients' devices: mobile, iot, tifl or a .csv; None for no clock"),
-    "deadline.seconds": (float, "a round closes after so many of the system's seconds"),
-    "deadline.quantile": (float, "closes it when this share has done a dense round"),
-    "deadline.over": (float, "draws so many times cohort_size clients; drops the late"),
+    "deadline.seconds": (float, "end a round after these seconds of virtual time"),
+    "deadline.quantile": (float, "end it when this share has finished a dense round"),
+    "deadline.over": (float, "draw this many times cohort_size clients; drop the late"),
     "checkpoint_minutes": (10.0, "minutes between checkpoints"),
-    "observe_rounds": (INTS, "rounds whose clients' masks are kept"),
+    "observe_rounds": (INTS, "rounds for which all clients' masks are kept"),
     "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb', 'mlflow'"),
 }
-# Fields that are gone, with what takes their place.
+# Removed fields, with their replacements.
 GONE = {
     "algorithm.rule": "FedTiny's is algorithm.name=fedtiny",
     "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
@@ -138,9 +138,9 @@ def default_config() -> Any:  # a ConfigDict
 
     A file in `configs/` starts from here and returns `complete(config)`. The
     sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
-    `server_optimizer` take the keyword arguments of what their `name` names.
-    `--fields` says in a line what every field means; `runs.folder` lists those that
-    may change when a run is resumed.
+    `server_optimizer` take the keyword arguments of the entry given by their `name`.
+    `--fields` lists all fields with their meanings; `runs.folder` lists those that may
+    change when a run is resumed.
     """
     config = config_dict.ConfigDict()
     for field, (default, _) in FIELDS.items():
@@ -169,7 +169,7 @@ def kind(field: str) -> Any:
 
 
 def with_defaults(values: dict) -> Any:  # a ConfigDict
-    """Returns the configuration of plain values, with defaults for what they lack."""
+    """Returns the configuration of plain values; missing fields get their defaults."""
     config = default_config()
     with config.ignore_type():
         config.update(values)
@@ -200,32 +200,32 @@ def usual(field: str, name) -> dict:
 
 
 def factory(field: str, name: str):
-    """Returns what a section names: an entry of its table, or `module:function`.
+    """Returns the factory that a section names, from its table or `module:function`.
 
     Raises:
-      ValueError: if there is no such thing.
+      ValueError: there is no such factory.
     """
     return named(f"{field}.name", name, TABLES[field])
 
 
 def signature(function) -> dict[str, inspect.Parameter]:
-    """Returns the parameters of a factory; of a wrapped one those of the innermost."""
+    """Returns the parameters of a factory, or of the function that it wraps."""
     return dict(inspect.signature(function).parameters)
 
 
 def arguments(field: str, name: str | None) -> dict[str, inspect.Parameter]:
-    """Returns what a section may hold: arguments of its entry, and fields of its own.
+    """Returns the fields of a section: arguments of its entry, and fields of its own.
 
     Args:
       field: the section.
       name: the entry that it names, if any.
 
     Returns:
-      Parameters whose annotation is the type that a value has to have, and whose
-      default is that of the entry.
+      Parameters whose annotation is the required type of a value, and whose default is
+      that of the entry.
 
     Raises:
-      ValueError: if there is no such entry.
+      ValueError: there is no such entry.
     """
     found = {}
     if name is not None:
@@ -250,7 +250,7 @@ def arguments(field: str, name: str | None) -> dict[str, inspect.Parameter]:
     return found
 
 
-_OF_ANY_ENTRY = {  # what a section holds beside the arguments of the entry it names
+_OF_ANY_ENTRY = {  # fields of a section beside the arguments of its entry
     "first_stage": {"name": str} | {key: kind(key) for key in STAGE},
     "partition": {
         "test_fraction": float,
@@ -316,7 +316,7 @@ def _with_tuples(value: Any) -> Any:
 def values(config: Any) -> SimpleNamespace:
     """Returns a configuration with a plain value for each field; sections are dicts.
 
-    That is all that a run knows of it.
+    A run sees nothing else of its configuration.
     """
     return SimpleNamespace(**plain(config))
 

@@ -1,11 +1,11 @@
-"""The fields of a configuration: which are refused, and what a name in a flag changes.
+"""Checks the fields of a configuration, and switches sections by flags.
 
-Before anything is built each field is known, of the right type, finite, in range and
-of use. What an argument means is checked where it is used.
+Before anything is built, every field is known, has the right type, is finite, in range,
+and has an effect. The meaning of an argument is checked where it is used.
 
-`--config.algorithm.name=jmwst` changes the method alone: what a file has set stays
-where the new one takes it, and a first stage is asked for. `presets.methods.choose`
-brings what a method's paper sets.
+`--config.algorithm.name=jmwst` changes only the method: arguments set by the file are
+kept if the new method takes them, and the user has to decide about a first stage.
+`presets.methods.choose` also sets the arguments of the method's paper.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ INIT_WHAT = {
     "weights": "the weights, with nothing pruned",
     "mask": "the mask, on fresh weights",
 }
-_BOUNDS = {  # what refuses values, and the bound that it takes
+_BOUNDS = {  # a check, and its bound
     (at_least, 0): (
         *("seed", "partition_seed", "num_clients", "lr_delay", "checkpoint_minutes"),
     ),
@@ -39,7 +39,7 @@ _BOUNDS = {  # what refuses values, and the bound that it takes
     (in_range, "(0, 1]"): ("density", "until.accuracy", "deadline.quantile"),
 }
 _FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")
-_GOES_WITH = {  # fields that are read only beside one of some others
+_GOES_WITH = {  # fields that have an effect only with one of some others
     **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
     **dict.fromkeys(("fit.pilot", "fit.most", "fit.by", "fit.measured"), _FIT),
     **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
@@ -53,14 +53,14 @@ _DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
 
 
 def check(config) -> None:
-    """Refuses a configuration with an invalid field.
+    """Checks all fields of a configuration.
 
     Args:
-      config: as `defaults.default_config` makes it.
+      config: a configuration, see `defaults.default_config`.
 
     Raises:
-      ValueError: in one line, on a field that is unknown or missing, has another type,
-        is not finite or is out of range, or is set without one that it goes with.
+      ValueError: a field is unknown or missing, has another type, is not finite or out
+        of range, or has no effect without another one that is not set.
 
     Example:
       >>> config = defaults.default_config()
@@ -89,20 +89,20 @@ def check(config) -> None:
 
 
 def check_buildable(config) -> None:
-    """Refuses a configuration that describes parts which exist in Python only.
+    """Checks that a configuration can be built.
 
     Raises:
-      ValueError: in one line.
+      ValueError: it describes parts that exist only in Python.
     """
     if getattr(config, "source", None) == defaults.PYTHON:
         raise ValueError(
-            "source='python': this run was made by sfl.experiment, which goes on with "
-            "it if called again; a configuration cannot build it"
+            "source='python': this run was made by sfl.experiment, which continues it "
+            "if called again; a configuration cannot build it"
         )
 
 
 def _check_known(section: str, names, allowed) -> None:
-    """Refuses a name that is not allowed; suggests the nearest one."""
+    """Checks that a name is allowed; the error suggests the nearest one."""
     for name in names:
         if name not in allowed:
             check_entry(section[:-1], names, name)
@@ -124,7 +124,7 @@ def _check_section(field: str, section: dict, default: dict) -> None:
 
 
 def _check_ranges(config, given: dict) -> None:
-    """Refuses values out of range that no later check would catch."""
+    """Checks the ranges of values that no later check would catch."""
     for (refuse, bound), names in _BOUNDS.items():
         for field in names:
             if given.get(field) is not None:
@@ -141,7 +141,7 @@ def _check_ranges(config, given: dict) -> None:
 
 
 def _check_companions(config, given: dict, usual: dict) -> None:
-    """Refuses fields that are set without one that they go with, or beside another."""
+    """Checks that no field is set that has no effect with the values of the others."""
     for field, value in given.items():
         others = _GOES_WITH.get(field, ())
         if field.startswith("server_optimizer.") and not field.endswith(".name"):
@@ -161,10 +161,9 @@ def _check_companions(config, given: dict, usual: dict) -> None:
 
 
 def refuse_unread(field: str, value, why: str = ""):
-    """Refuses a field that is set and that nothing reads.
+    """Raises the error for a field that is set and has no effect.
 
-    Whoever sets a field wants something; a run that ignored it would look like an
-    answer.
+    A field that was silently ignored would make the results misleading.
 
     Raises:
       ValueError: always.
@@ -173,7 +172,7 @@ def refuse_unread(field: str, value, why: str = ""):
 
 
 def check_unset(config, *fields: str) -> None:
-    """Refuses fields that are not as by default, where nothing reads them.
+    """Checks that fields without an effect have their default values.
 
     Example:
       >>> config = defaults.default_config()
@@ -191,10 +190,10 @@ def check_unset(config, *fields: str) -> None:
 
 
 def check_entry(field: str, section: dict, key: str) -> None:
-    """Refuses an argument that only other entries of a section take.
+    """Checks that no argument is set that only other entries of a section take.
 
     Raises:
-      ValueError: names those that do.
+      ValueError: one is; the message names the entries that take it.
 
     Example:
       >>> check_entry("partition", {"name": "iid", "k": 2}, "k")
@@ -212,7 +211,7 @@ def check_entry(field: str, section: dict, key: str) -> None:
 
 @contextlib.contextmanager
 def naming(section: str, arguments: Container[str]) -> Iterator[None]:
-    """Puts the section before the name of an argument that a factory refuses.
+    """Adds the section to the name of an argument in the error of a factory.
 
     Example:
       >>> with naming("algorithm", ("density",)):
@@ -230,11 +229,11 @@ def naming(section: str, arguments: Container[str]) -> Iterator[None]:
 
 
 def unknown_field(name: str, allowed: Iterable[str]) -> str:
-    """Returns the refusal of a field: which was meant, and what there is.
+    """Returns the message for an unknown field, with suggestions and all known names.
 
     Args:
       name: the field, with its section and a dot if it is in one.
-      allowed: the names that the section has, or the configuration.
+      allowed: the names of fields in the section or the configuration.
 
     Example:
       >>> print(unknown_field("sead", ["seed", "epochs"]))
@@ -284,14 +283,14 @@ def drop_density(config) -> None:
 def switch(config, field: str, name: str):
     """Turns a section into that of another entry; keeps the arguments that were set.
 
-    What the old entry had by default goes, as does what the new one does not take.
-    Arguments without a default can be set and are None; a new `density` is the
-    configuration's.
+    Defaults of the old entry are removed, as are arguments that the new one does not
+    take. Arguments without a default become None and can be set; a new `density` refers
+    to that of the configuration.
 
     Args:
       config: a configuration.
       field: a section, one of `defaults.TABLES`.
-      name: the new entry, of one's own as `module:function`; 'none' for no first stage.
+      name: the new entry, or a user's `module:function`; 'none' for no first stage.
 
     Returns:
       `config`.
@@ -333,15 +332,16 @@ def settle(config) -> None:
 
 
 def follow(config, given: dict[str, str]) -> None:
-    """Switches sections as flags name them, and makes what the other flags set settable.
+    """Switches sections to the entries that flags name, so other flags can set them.
 
     Args:
-      config: as a file makes it.
+      config: the configuration of a file.
       given: the flags' values by field.
 
     Raises:
-      ValueError: in one line, if there is no such entry or field, a flag sets what only
-        another entry takes, or nothing is said of the first stage of another method.
+      ValueError: there is no such entry or field, a flag sets an argument that only
+        another entry takes, or the method changes and no flag decides about the first
+        stage.
 
     Example:
       >>> config = defaults.default_config()
