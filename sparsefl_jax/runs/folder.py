@@ -252,13 +252,8 @@ def resumption(
 
     Args:
       workdir: the folder, with a `config.json`.
-<<<<<<< HEAD
       config: with which the run is to continue, as `defaults.values` returns it.
-      extend_at_final: whether it may have more rounds although its method's schedule
-=======
-      config: with which the run is to continue, as `plain.values` returns it.
       extend_at_final: whether it may have more rounds even after its method's schedule
->>>>>>> h/english2
         has ended.
       accept_lost_records: whether it may continue even if its logs are incomplete.
 
