@@ -203,7 +203,11 @@ REFUSED = [
         "are set, expected one of them",
     ),
     ("sentences_sample", {"text_encoder": "no/model"}, "'no/model' has no config.json"),
-    ("mnist_sample", {"text_encoder": "a"}, "text_encoder='a' is .* has no texts"),
+    (
+        "mnist_sample",
+        {"text_encoder": "a"},
+        "text_encoder='a' has no effect here: .* has no texts",
+    ),
 ]
 
 
