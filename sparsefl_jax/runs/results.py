@@ -80,7 +80,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
       clients: their ids.
 
     Returns:
-      For each of them a dict of `SparseModel`s by name, with NumPy leaves.
+      For each of them a dict of models by name, each a `SparseModel` of NumPy leaves.
 
     Raises:
       ValueError: there is no such run or client, or there are no personal models.
