@@ -84,10 +84,10 @@ def test_tweets_become_tokens_of_any_length(place):
         data = sources.load("twitter", tokenizer="words", max_tokens=length)
         assert data.x.shape == (3, length) and data.x.dtype == np.int32
         assert (data.x > 0).sum(1).tolist() == [2, 2, 2]
-    with pytest.raises(ValueError, match="tokenizer has no effect here: hf.hash=8 is set"):
+    with pytest.raises(ValueError, match="tokenizer has no .* hf.hash=8 is set"):
         sources.load("twitter", tokenizer="words", hf={"hash": 8})
     into_cache(place, "mnist")
-    with pytest.raises(ValueError, match="tokenizer has no effect here: .* are no texts"):
+    with pytest.raises(ValueError, match="tokenizer has no .* are no texts"):
         sources.load("mnist", tokenizer="words")
 
 
