@@ -10,7 +10,9 @@ about a minute on 2 CPU cores. The paper's row has ResNet-20, 128 clients, 32 of
 a round with 20 local steps, and 12 of 23 kernels.
 
 `mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds, and recycles
-2 of the 5 kernels. MEASURED
+2 of the 5 kernels. It gave 49.0 % (chance 10 %) with seed 0 in 54 s of processor time,
+with 953 Mbit up and 1.72 Gbit down; uniform gave 49.6 % with 977 Mbit up, fedavg 51.2 %
+with 1.72 Gbit up (commit 57562b9, 2026-11-25).
 """
 
 from sparsefl_jax.presets import flash, mini

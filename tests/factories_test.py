@@ -48,17 +48,8 @@ NUMBERS = {
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
     *("allocation", "criterion", "draw", "fill", "initial", "mask_update", "merge"),
-    *(
-        "mode",
-        "quantize",
-        "select",
-        "start",
-        "submask",
-        "uplink",
-        "variant",
-        "weighting",
-        "weights",
-    ),
+    *("mode", "quantize", "select", "start", "submask", "uplink", "variant"),
+    *("weighting", "weights"),
 )
 
 
