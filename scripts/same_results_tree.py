@@ -39,6 +39,7 @@ RUNS = {
         2,
         (),
     ),
+    "fedluar": ({"name": "fedluar"}, {}, 2, ()),
     "fedprox": ({"name": "fedprox", "mu": 0.1}, {"val_fraction": 0.2}, 2, ()),
     "pdst": ({"name": "pdst"} | HALF, {}, 2, ()),
     "nst": ({"name": "nst"} | HALF, {"final_learning_rate": 0.01}, 2, ()),

@@ -74,6 +74,7 @@ OTHERS = {
     ),
     "heterofl": Method("algorithm.scaler", (True, False), sparse=False),
     "fjord": Method("algorithm.draw", ("round", "batch"), sparse=False),
+    "fedluar": Method("algorithm.layers", (1, 2), sparse=False),
     "snip": Method("first_stage.first_samples", (False, True)),
     "grasp": Method("first_stage.temperature", (200.0, 1.0)),
     "ssfl": Method("first_stage.weighting", ("examples", "uniform")),

@@ -64,7 +64,7 @@ def test_the_core_spends_equal_bits_with_the_chosen_settings(chosen):
 def test_the_rest_has_all_methods_densities_and_data(chosen):
     """Ten at two more densities; 32 at Dirichlet .5, and on CIFAR-10; the others."""
     points = benchmark.get_study("more")
-    sparse_others, dense_others = 13, 6
+    sparse_others, dense_others = 13, 7
     assert len(points) == 10 * 2 + 32 + 32 + sparse_others * 3 + dense_others
     at = {point.name: point.config for point in points}
     assert at["fedavg-alpha=0.5"].partition.alpha == 0.5

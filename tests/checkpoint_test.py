@@ -63,6 +63,7 @@ OTHERS = {
     "complement": {"density": 0.5},
     "compressed": {"up": "stc", "down": "stc", "density": 0.5},
     "fedavg": {"keep_optimizer": True},
+    "fedluar": {"keep_optimizer": True},
     "fedpm": {},
     "fedprox": {"mu": 0.01},
     "fedsparsify_global": {"density": 0.2, "rounds": 4, "criterion": "random"},

@@ -12,6 +12,7 @@ from sparsefl_jax.algorithms import (
     compressed,
     fedavg,
     feddst,
+    fedluar,
     fedpm,
     fedprox,
     fedrts,
@@ -51,6 +52,7 @@ from tests.averaging_by_hand import (
 from tests.complement_by_hand import DENSITY as KEPT
 from tests.complement_by_hand import complements
 from tests.compressed_by_hand import compresses, top
+from tests.fedluar_by_hand import recycles
 from tests.fedpm_by_hand import trains_scores
 from tests.fedsparsify_by_hand import (
     DENSITY,
@@ -124,12 +126,15 @@ BOTH = {"up": "stc", "down": "stc", "density": 0.2}
 TENTH = {"density": 0.1}
 EF21 = TENTH | {"feedback": "ef21", "clients": 5}
 VOTES = {"feedback": "none", "server_optimizer": optax.sgd(0.01)}
+FROZEN = {"select": "cyclic", "fill": "freeze", "keep_optimizer": True}
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
 TABLE = {
     "fedavg": Row(fedavg, {}, fedavg_by_hand),
     "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
+    "fedluar": Row(fedluar, {}, recycles),
+    "fedluar_freeze": Row(fedluar, FROZEN, obeys),
     "fedpm": Row(fedpm, {}, trains_scores),
     "fedpm_initial": Row(fedpm, {"weights": "initial"}, obeys),
     "fedprox": Row(fedprox, {"mu": MU}, is_pulled),

@@ -28,6 +28,7 @@ NUMBERS = {
     "frequency": ((0, 5), (1, 4)),
     "gamma": ((-0.01, 1.01), (0.0, 1.0)),
     "half_life": ((0.0,), (1e-3,)),
+    "layers": ((-1, 2, 0.5), (0, 1)),
     "layer_time": (((1.0, 0.0), (1.0, float("inf")), (1.0,)), ((1.0, 2.0),)),
     "mask_ratio": ((-0.01, 1.01), (0.0, 1.0)),
     "max_density": ((0.0, 1.01), (1.0, 0.01)),
@@ -46,8 +47,9 @@ NUMBERS = {
 }
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
-    *("allocation", "criterion", "draw", "initial", "mask_update", "merge", "mode"),
-    *("quantize", "start", "submask", "uplink", "variant", "weighting", "weights"),
+    *("allocation", "criterion", "draw", "fill", "initial", "mask_update", "merge"),
+    *("mode", "quantize", "select", "start", "submask", "uplink", "variant"),
+    *("weighting", "weights"),
 )
 
 
@@ -123,6 +125,8 @@ PRINTED = {
     "feddst": MASKS
     | {"adjust_every": 10, "prune_rate": 0.5, "allocation": "erk_sparsity"}
     | {"variant": "paper"},
+    "fedluar": FEDAVG
+    | {"layers": 1, "select": "score", "fill": "recycle", "prunable": ("*kernel",)},
     "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
     "fedrts": MASKS | ADJUSTING | {"gamma": 0.5, "vote_weight": 10.0},
@@ -185,7 +189,8 @@ def test_the_defaults_are_those_of_the_paper(name):
 
 
 SENDS_NO_POSITIONS = {
-    *("fedavg", "fedpm", "fedprox", "fjord", "heterofl", "local_only", "spafl"),
+    *("fedavg", "fedluar", "fedpm", "fedprox", "fjord", "heterofl"),
+    *("local_only", "spafl"),
     "ssfl",  # scores of all weights
 }
 

@@ -173,6 +173,7 @@ COMPRESSED = (
 # By row of the contract test. The other rows have theirs with their references.
 WORK = {
     **dict.fromkeys(("fedavg", "fedadam", "fedavg_keep", "fedprox"), dense),
+    **dict.fromkeys(("fedluar", "fedluar_freeze"), dense),
     **dict.fromkeys(("pdst", "spdst", "spdst_keep", "hetero_spdst", "pqsu"), received),
     **dict.fromkeys(("fedsparsify_global", "fedsparsify_local"), received),
     **dict.fromkeys(("sensitivity", "jmwst", "nst", "hetero_jmwst"), operated),

@@ -54,6 +54,7 @@ CASES = {
     "spafl": alone(
         sfl.spafl, alpha=0.05, words={"params": "weights", "delta": "last change"}
     ),
+    "fedluar": alone(sfl.fedluar, words={"recycled": "recycled layers"}),
     "fedpm": alone(sfl.fedpm),
     "heterofl": alone(
         sfl.heterofl,

@@ -1,0 +1,367 @@
+"""FedLUAR: rounds by hand, the draw of layers, what it equals, and what travels.
+
+The clients' training is replaced by updates that a test gives.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax.algorithms import fedavg, fedluar
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.models import Model
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import charges, packets
+from sparsefl_jax.wire.packets import Packet
+from tests import silent
+from tests.by_hand import bare, context
+from tests.printed_spafl import MNIST
+from tests.refusals import refused
+from tests.silent import STILL, network
+
+RNG = np.random.default_rng(0)
+SHAPES = {  # kernels of 6, 12 and 4 entries, biases of 3 and 1
+    "a": {"kernel": (2, 3), "bias": (3,)},
+    "b": {"kernel": (3, 4)},
+    "c": {"kernel": (4, 1), "bias": (1,)},
+}
+KERNELS, ENTRIES = ("a", "b", "c"), (6, 12, 4)
+SIZES, ROUNDS, STATS = (1, 3, 2), 5, 2
+
+
+def drawn():
+    """Returns normal values of all parameters."""
+    return {
+        layer: {n: np.float32(RNG.normal(size=shape)) for n, shape in leaves.items()}
+        for layer, leaves in SHAPES.items()
+    }
+
+
+START = drawn()
+UPDATES = [  # [round][client]: a change and statistics
+    [(drawn(), {"m": np.float32(RNG.normal(size=STATS))}) for _ in SIZES]
+    for _ in range(ROUNDS)
+]
+# Two of three in turn, in the order of the tree; the first round collects all.
+TURNS = [(), (0, 1), (2, 0), (1, 2), (0, 1)]
+OPTIMIZER = local.make_optimizer()
+
+
+@pytest.fixture
+def _no_training(monkeypatch):
+    """Takes what stands in the place of a client's samples for what it sends."""
+
+    def fit(key, loss_fn, tx, downlink, opt_state, batches):
+        delta, stats = batches
+        return {"delta": Packet(delta), "stats": Packet(stats)}, opt_state, {}
+
+    monkeypatch.setattr(sys.modules["sparsefl_jax.algorithms.fedavg"], "fit", fit)
+
+
+given = pytest.mark.usefixtures("_no_training")
+
+
+def play(method, updates=UPDATES, start=START, jit=jax.jit):
+    """Yields (server before, downlinks, uplinks, server, metrics) of each round."""
+    key, stats = jax.random.key(0), {"m": jnp.zeros(STATS)}
+    params = jax.tree.map(jnp.asarray, start)
+    server = jax.jit(method.init)(key, SparseModel(params, None, stats))
+
+    @jax.jit
+    def exchange(key, ctx, server, update):
+        down = method.broadcast(key, ctx, server)
+        state = method.first_state(key, server, ctx.client)
+        up, _, _ = method.update(key, ctx, down, state, update)
+        return packets.stable(down), packets.stable(up), method.contribute(ctx, up)
+
+    aggregate = jit(method.aggregate)
+    for round, sent in enumerate(updates):
+        own, before, downs, ups, total = (
+            jax.random.fold_in(key, round),
+            server,
+            [],
+            [],
+            0,
+        )
+        for index, (size, update) in enumerate(zip(SIZES, sent, strict=True)):
+            ctx = context(round, index=index, size=size)
+            down, up, one = exchange(own, ctx, server, update)
+            total = one if index == 0 else jax.tree.map(jnp.add, total, one)
+            downs, ups = [*downs, down], [*ups, up]
+        server, metrics = aggregate(own, jnp.int32(round), server, total)
+        yield before, downs, ups, server, metrics
+
+
+def make(**arguments):
+    return fedluar(bare(START), OPTIMIZER, **arguments)
+
+
+def close(tree, want, atol=1e-6):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), tree, want
+    )
+
+
+def mean(trees, weights):
+    return jax.tree.map(lambda *v: np.average(v, axis=0, weights=weights), *trees)
+
+
+@given
+@pytest.mark.parametrize("fill", ["recycle", "freeze"])
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_rounds_by_hand(fill, weighting):
+    """Every layer is recycled once and twice, and collected."""
+    method = make(layers=2, select="cyclic", fill=fill, weighting=weighting)
+    weights = SIZES if weighting == "examples" else (1, 1, 1)
+    w, u, s, age = jax.tree.map(np.float64, START), {}, {}, dict.fromkeys(KERNELS, 0)
+    rounds = zip(TURNS, UPDATES, play(method), strict=True)
+    for skipped, updates, (before, downs, ups, server, metrics) in rounds:
+        skipped = {KERNELS[i] for i in skipped}
+        change, stats = mean(updates, weights)
+        for name in KERNELS:
+            age[name] += 1
+            if name not in skipped:
+                age[name], u[name] = 0, change[name]["kernel"]
+                norms = (np.linalg.norm(v) for v in (u[name], w[name]["kernel"]))
+                s[name] = next(norms) / (next(norms) + 1e-6)
+            if name not in skipped or fill == "recycle":
+                w[name]["kernel"] = w[name]["kernel"] + u[name]
+            if "bias" in w[name]:
+                w[name]["bias"] = w[name]["bias"] + change[name]["bias"]
+        close((server.params, server.stats), (w, stats))
+        close(server.last, [u[name] for name in KERNELS])
+        close(server.score, [s[name] for name in KERNELS])
+        assert server.age.tolist() == [age[name] for name in KERNELS]
+        pairs = zip(KERNELS, ENTRIES, strict=True)
+        share = sum(entries for name, entries in pairs if name in skipped)
+        close(metrics["recycled"], share / sum(ENTRIES))
+        close(metrics["staleness"], np.mean([*age.values()]))
+        for down, up, (delta, _) in zip(downs, ups, updates, strict=True):
+            close(down["params"].values, before.params, atol=0)
+            told = down["recycled"].values.tolist()
+            assert told == [name in skipped for name in KERNELS]
+            for name in KERNELS:
+                mask = up["delta"].mask[name]
+                assert np.all(mask["kernel"] == (name not in skipped))
+                sent = delta[name]["kernel"] * (name not in skipped)
+                close(up["delta"].values[name]["kernel"], sent, atol=0)
+                if "bias" in mask:
+                    assert mask["bias"].all()
+                    close(up["delta"].values[name]["bias"], delta[name]["bias"], 0)
+
+
+@given
+def test_bits_by_hand():
+    for skipped, (_, downs, ups, *_) in zip(
+        TURNS, play(make(layers=2, select="cyclic")), strict=True
+    ):
+        down, up = downs[0], ups[0]
+        left = sum(ENTRIES) + 4 - sum(ENTRIES[i] for i in skipped)
+        assert bits(up) == 32 * (left + STATS)
+        assert bits(down) == 32 * (sum(ENTRIES) + 4 + STATS) + len(KERNELS)
+
+
+def bits(message):
+    charged = charges.message_bits(packets.layout(message), packets.count(message))
+    return int(charged.total)
+
+
+@given
+@pytest.mark.parametrize("arguments", [{}, {"select": "uniform"}])
+def test_exactly_so_many_kernels_of_a_glob_are_drawn(arguments):
+    method = make(layers=1, prunable=("[ac]/kernel",), **arguments)
+    for round, (before, _, ups, server, _) in enumerate(play(method)):
+        assert before.recycled.shape == (2,)
+        assert before.recycled.sum() == (round > 0) and server.recycled.sum() == 1
+        assert ups[0]["delta"].mask["b"]["kernel"].all()
+
+
+# Bit for bit operation by operation; a compiled round may fuse a product and a sum.
+ALONE = {"jit": lambda function: function}
+STEPS = [None, optax.adam(0.1), optax.sgd(0.5, momentum=0.9)]
+
+
+@given
+@pytest.mark.parametrize("server_optimizer", STEPS)
+def test_without_recycling_it_is_fedavg(server_optimizer):
+    step = {"server_optimizer": server_optimizer}
+    ours, theirs = make(layers=0, **step), fedavg(bare(START), OPTIMIZER, **step)
+    for one, other in zip(play(ours, **ALONE), play(theirs, **ALONE), strict=True):
+        same((one[3].params, one[3].stats), (other[3].params, other[3].stats))
+
+
+def same(tree, want):
+    jax.tree.map(np.testing.assert_array_equal, tree, want)
+
+
+@given
+@pytest.mark.parametrize("server_optimizer", STEPS)
+def test_where_updates_repeat_it_is_fedavg(server_optimizer):
+    step, again = {"server_optimizer": server_optimizer}, [UPDATES[0]] * ROUNDS
+    ours, theirs = make(layers=2, **step), fedavg(bare(START), OPTIMIZER, **step)
+    pairs = zip(play(ours, again, **ALONE), play(theirs, again, **ALONE), strict=True)
+    for one, other in pairs:
+        same(one[3].params, other[3].params)
+
+
+@given
+def test_what_is_frozen_keeps_its_weights_bit_for_bit():
+    held = 0
+    for before, _, _, server, _ in play(make(layers=2, fill="freeze")):
+        for name, frozen in zip(KERNELS, before.recycled, strict=True):
+            if frozen:
+                same(server.params[name]["kernel"], before.params[name]["kernel"])
+                held += 1
+    assert held == 2 * (ROUNDS - 1)
+
+
+@given
+def test_the_score_knows_no_units():
+    times = {"a": 1.0, "b": 50.0, "c": 0.02}
+
+    def scaled(params):
+        return {n: {k: times[n] * v for k, v in params[n].items()} for n in params}
+
+    updates = [[(scaled(delta), stats) for delta, stats in r] for r in UPDATES]
+    plain, other = play(make(layers=2)), play(make(layers=2), updates, scaled(START))
+    for (*_, one, _), (*_, two, _) in zip(plain, other, strict=True):
+        np.testing.assert_allclose(two.score, one.score, rtol=1e-4)
+        same(two.recycled, one.recycled)
+
+
+# --- The draw
+
+
+def drawings(score, number, round=0, **arguments):
+    """Returns `number` draws of R from scores that stay, [number, L]."""
+    params = {
+        f"l{i}": {"kernel": np.ones((1, 1), np.float32)} for i in range(len(score))
+    }
+    method = fedluar(bare(params), OPTIMIZER, **arguments)
+    start = SparseModel(jax.tree.map(jnp.asarray, params), None, {})
+    server = method.init(jax.random.key(0), start)
+    server = server._replace(
+        score=jnp.float32(score), recycled=jnp.ones(len(score), bool)
+    )
+    nothing = {"delta": jax.tree.map(jnp.zeros_like, start.params), "stats": {}}
+    total = {"sum": nothing, "weight": jnp.float32(1)}
+
+    def draw(key):
+        return method.aggregate(key, jnp.int32(round), server, total)[0].recycled
+
+    keys = jax.random.split(jax.random.key(1), number)
+    return np.asarray(jax.jit(jax.vmap(draw))(keys))
+
+
+def test_layers_are_drawn_without_replacement_in_inverse_proportion_to_the_score():
+    p, number = np.array([0.5, 0.25, 0.15, 0.07, 0.03]), 40_000
+    found = drawings(3.0 / p, number, layers=2)
+    assert (found.sum(1) == 2).all()
+    # First i, or first another j and then i among those that are left.
+    then = p[:, None] / (1 - p)[:, None] * p[None]
+    exact = p + then.sum(0) - np.diag(then)
+    np.testing.assert_allclose(
+        exact, [0.8080, 0.5707, 0.3659, 0.1779, 0.0776], atol=5e-5
+    )
+    errors = np.sqrt(exact * (1 - exact) / number)
+    assert (np.abs(found.mean(0) - exact) < 4 * errors).all()
+
+
+def test_the_controls_do_not_read_the_score():
+    score, number = [1e-9, 1.0, 1.0, 1e9], 20_000
+    found = drawings(score, number, layers=3, select="uniform")
+    assert (found.sum(1) == 3).all()
+    assert (np.abs(found.mean(0) - 0.75) < 4 * np.sqrt(0.1875 / number)).all()
+    for round, turn in ((0, (0, 1, 2)), (1, (3, 0, 1)), (2**31 - 1, (1, 2, 3))):
+        found = drawings(score, 2, round=round, layers=3, select="cyclic")
+        assert (found == np.isin(range(4), turn)).all()
+
+
+def test_a_layer_that_does_not_move_is_recycled():
+    found = drawings([1.0, 0.0, 1.0], 1000, layers=1)
+    assert (found == [False, True, False]).all()
+
+
+def test_one_layer_has_to_be_collected():
+    make(layers=2)
+    refused(lambda: make(layers=3), "layers=3, expected an integer from 0 to 2")
+
+
+# --- Figures, from rounds without training
+
+
+@pytest.mark.slow
+def test_one_layer_of_the_femnist_cnn_has_nearly_all_weights():
+    model = network("femnist_cnn", 62, MNIST)
+    method = fedluar(model, STILL, layers=2, select="cyclic")
+    simulated = silent.rounds(model, method, 3, clients=1)
+    up = simulated.entries("up", "delta")
+    kernels = {path: n[0, 0] for path, n in up.items() if path.endswith("kernel")}
+    assert [*kernels.values()] == [800, 51_200, 6_422_528, 126_976]
+    sent = [sum(int(n[round, 0]) for n in up.values()) for round in range(3)]
+    assert sent[0] == 6_603_710
+    assert 32 * sent[0] * 4 / 2**20 == pytest.approx(806.12, abs=0.005)  # 32 clients
+    # conv1 and conv2 stay, then fc1 and fc2.
+    assert sent[1:] == [6_603_710 - 52_000, 6_603_710 - 6_549_504]
+    share = 6_422_528 / 6_603_710  # of the first dense kernel
+    assert share == pytest.approx(0.973, abs=5e-4)
+    shares = [record["server"]["recycled"] for record in simulated.records]
+    total = sum(kernels.values())
+    assert shares == pytest.approx([0, 52_000 / total, 6_549_504 / total], abs=1e-6)
+    assert {r["bits_down"] for r in simulated.records} == {32 * 6_603_710 + 4}
+
+
+def resnet20() -> Model:
+    """Returns the released ResNet-20 as far as it can be counted, without a pass."""
+    params, stats = {}, {}
+
+    def layer(name, *shape):
+        params[name] = {"kernel": shape}
+        width = shape[-1:]
+        params[f"{name}_bn"] = {"scale": width, "bias": width}
+        stats[f"{name}_bn"] = {"mean": width, "var": width}
+
+    layer("conv", 3, 3, 3, 16)
+    inputs = 16
+    for stage, width in enumerate((16, 32, 64)):
+        layer(f"{stage}_shortcut", 1, 1, inputs, width)
+        for block in range(6):
+            layer(f"{stage}_{block}", 3, 3, inputs, width)
+            inputs = width
+    params["fc"] = {"kernel": (64, 10), "bias": (10,)}
+
+    def ones(tree):
+        shape = {"is_leaf": lambda x: isinstance(x, tuple)}
+        return jax.tree.map(lambda x: jnp.ones(x, jnp.float32), tree, **shape)
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        return jnp.zeros((len(x), 10), jnp.float32), stats
+
+    macs = jax.tree.map(lambda x: x.size, jax.eval_shape(lambda: ones(params)))
+    return Model(lambda key: (ones(params), ones(stats)), apply, macs)
+
+
+@pytest.mark.slow
+def test_uniform_selection_of_12_of_23_layers_sends_481_of_1000():
+    model, rounds = resnet20(), 200
+    method = fedluar(model, STILL, layers=12, select="uniform")
+    simulated = silent.rounds(model, method, rounds, clients=1)
+    up = simulated.entries("up", "delta")
+    kernels = np.array([n[:, 0] for path, n in up.items() if path.endswith("kernel")])
+    sizes = kernels[:, 0]
+    assert (len(sizes), sizes.sum()) == (23, 271_152)
+    assert sum(int(n[0, 0]) for n in up.values()) == 272_762
+    assert ((kernels > 0).sum(0) == [23, *[11] * 199]).all()
+    expected = (1 + 199 * 11 / 23) / 200
+    assert expected == pytest.approx(0.481, abs=5e-4)
+    rng = np.random.default_rng(0)
+    draws = [sizes[rng.permutation(23)[:11]].sum() for _ in range(20_000)]
+    error = np.std(draws) / sizes.sum() / np.sqrt(rounds)
+    share = kernels.sum() / (rounds * sizes.sum())
+    assert abs(share - expected) < 4 * error
+    told = np.mean([record["server"]["recycled"] for record in simulated.records])
+    assert 1 - told == pytest.approx(share, abs=1e-5)
