@@ -11,7 +11,9 @@ from sparsefl_jax.algorithms import (
     complement,
     compressed,
     fedavg,
+    fedbat,
     feddst,
+    fedmrn,
     fedpm,
     fedprox,
     fedrts,
@@ -67,6 +69,7 @@ from tests.flash_by_hand import (
     unites,
     votes,
 )
+from tests.one_bit_by_hand import BAT, MRN, learns_masks, learns_signs
 from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
 from tests.regrowth_by_hand import (
@@ -130,6 +133,13 @@ TABLE = {
     "fedavg": Row(fedavg, {}, fedavg_by_hand),
     "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
+    "fedmrn": Row(fedmrn, MRN, learns_masks),
+    "fedmrn_signed": Row(
+        fedmrn,
+        MRN | {"mask": "signed", "noise": "gaussian", "index": "entropy"},
+        functools.partial(learns_masks, lowest=-1.0),
+    ),
+    "fedbat": Row(fedbat, BAT, learns_signs),
     "fedpm": Row(fedpm, {}, trains_scores),
     "fedpm_initial": Row(fedpm, {"weights": "initial"}, obeys),
     "fedprox": Row(fedprox, {"mu": MU}, is_pulled),
@@ -148,6 +158,8 @@ TABLE = {
     "compressed_qsgd_elias": Row(  # leaves of both regimes, a bucket that is not full
         compressed, {"up": "qsgd", "bucket": 50, "index": "elias"}, obeys
     ),
+    "compressed_masked_noise": Row(compressed, {"up": "masked_noise"}, obeys),
+    "compressed_stochastic_sign": Row(compressed, {"up": "stochastic_sign"}, obeys),
     "compressed_majority": Row(
         compressed, VOTES | {"up": "majority", "down": "sign"}, obeys
     ),
