@@ -203,7 +203,7 @@ def test_stochastic_signs_by_hand():
     def draw(key):
         return coder.decode(coder.encode(key, {"w": UPDATE["b"]}))["w"]
 
-    drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4096)))
+    drawn = np.float64(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4096)))
     scale = np.abs(x).mean()
     np.testing.assert_allclose(np.abs(drawn), scale, rtol=1e-6)
     error = np.abs(drawn.mean(0) - np.clip(x, -scale, scale))

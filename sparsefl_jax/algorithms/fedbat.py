@@ -38,10 +38,10 @@ def fedbat(
     The first floor(warmup T) of a client's T steps, at least one, train u from 0 as
     FedAvg does. Then a0 is the mean |u| of a kernel, and from here the network sees
     `one_bit.signed`: alpha with probability (u / alpha + 1) / 2, otherwise -alpha. The
-    step size of a kernel is alpha = a0 exp(rho a), cut to `alpha_range`, and a is learnt
-    from 0 with the rate of the weights; it has no gradient while alpha is cut. The
-    client sends one more draw of the signs. If no step is left after the warm-up, a0 is
-    the mean |u| at the end.
+    step size of a kernel is alpha = a0 exp(rho a), cut to `alpha_range`. The client
+    learns a from 0 with the rate of the weights; a has no gradient while alpha is cut.
+    It sends one more draw of the signs. If no step is left after the warm-up, a0 is the
+    mean |u| at the end.
 
     Down: the model, float32. Up: one bit an entry of the kernels, 32 bits of alpha for
     each kernel, and the change of all other leaves, float32. Both: normalisation

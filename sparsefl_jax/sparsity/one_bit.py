@@ -93,7 +93,7 @@ def passed(u: Array, value: Array) -> Array:
 
     Example:
       >>> of_u, of_value = jax.grad(passed, (0, 1))(2.0, 5.0)
-      >>> passed(2.0, 5.0), of_u.item(), of_value.item()
+      >>> float(passed(2.0, 5.0)), of_u.item(), of_value.item()
       (5.0, 1.0, 0.0)
     """
     return value
