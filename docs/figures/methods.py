@@ -55,12 +55,8 @@ CASES = {
         sfl.spafl, alpha=0.05, words={"params": "weights", "delta": "last change"}
     ),
     "fedpm": alone(sfl.fedpm),
-    "fedmrn": alone(
-        sfl.fedmrn, words={"mask": "mask of noise", "rest": "change of biases"}
-    ),
-    "fedbat": alone(
-        sfl.fedbat, words={"alpha": "step sizes", "rest": "change of biases"}
-    ),
+    "fedmrn": alone(sfl.fedmrn, words={"rest": "biases"}),
+    "fedbat": alone(sfl.fedbat, words={"alpha": "step sizes", "rest": "biases"}),
     "heterofl": alone(
         sfl.heterofl,
         words={"params": "slice"},

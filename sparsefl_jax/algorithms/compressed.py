@@ -33,8 +33,7 @@ from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
-# Unbiased, without a size, or so noisy that a residual would grow.
-NO_RESIDUAL = ("qsgd", "majority", "masked_noise", "stochastic_sign")
+NO_RESIDUAL = ("qsgd", "majority", "masked_noise", "stochastic_sign")  # by default
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
