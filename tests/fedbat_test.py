@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import compressed, fedavg, fedbat
 from sparsefl_jax.algorithms.fedbat import _cut
 from sparsefl_jax.sparsity import one_bit
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
@@ -98,10 +98,10 @@ def test_no_update_sends_noise_of_the_least_size():
 
 
 def test_bits_are_those_of_signs():
-    world = small_world.make_world(fedbat, {})
-    for up in (p.up for p in plain_loop.passings(world, 0)):
-        bits = message_bits(packets.layout(up), packets.count(up))
-        assert int(bits.total) == 192 + 2 * 32 + 32 * (20 + 16)
+    whole = fedbat(small_world.tiny_model(), SGD)
+    up, *_ = one_client(whole, model=small_world.tiny_model(), row=np.ones(8))
+    bits = message_bits(packets.layout(up), packets.count(up))
+    assert int(bits.total) == 192 + 2 * 32 + 32 * (20 + 16)
     sent = [one_client(m)[0] for m in (vector(), compressed(VECTOR, SGD, up="sign"))]
     found = [int(message_bits(packets.layout(m), packets.count(m)).total) for m in sent]
     assert found == [4 + 32] * 2

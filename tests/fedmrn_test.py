@@ -96,25 +96,25 @@ def test_the_gradient_passes_masks_and_clipping():
     assert jax.grad(shown)(jnp.array([-2.0, 0.5, 2.0])).tolist() == [1, 2, 3]
 
 
-def test_bits_of_the_small_world():
-    world = small_world.make_world(fedmrn, {})
-    for round in range(2):
-        for up in (p.up for p in plain_loop.passings(world, round)):
-            bits = message_bits(packets.layout(up), packets.count(up))
-            # 8 * 16 + 16 * 4 entries of kernels, 20 biases, 16 statistics
-            assert int(bits.total) == 192 + 32 + 32 * (20 + 16)
+def test_bits_by_hand():
+    up, *_ = one_client(fedmrn(MODEL, SGD), model=MODEL, row=np.ones(8))
+    bits = message_bits(packets.layout(up), packets.count(up))
+    # 8 * 16 + 16 * 4 entries of kernels, 20 biases, 16 statistics
+    assert int(bits.total) == 192 + 32 + 32 * (20 + 16)
 
 
 def test_the_server_adds_what_the_client_has_masked():
-    world = small_world.make_world(fedmrn, {"mask": "signed", "magnitude": 0.05})
-    (passing, *_) = plain_loop.passings(world, 0)
-    alone = passing.summand["sum"]["delta"], passing.summand["weight"]
+    method = fedmrn(MODEL, SGD, mask="signed", magnitude=0.05)
+    up, *_ = one_client(method, model=MODEL, row=np.ones(8))
+    sums = method.contribute(context(size=3), up)["sum"]["delta"]
     kernels = {n: np.zeros(s) for n, s in (("fc1", (8, 16)), ("fc2", (16, 4)))}
-    z = one_bit.noise(passing.up["seed"].values, kernels, "uniform", 0.05)
+    z = one_bit.noise(up["seed"].values, kernels, "uniform", 0.05)
     for name in kernels:
-        bit = np.asarray(passing.up["mask"].values[name]["kernel"])
-        want = alone[1] * (np.asarray(z[name]) * np.where(bit == 1, 1, -1))
-        np.testing.assert_array_equal(alone[0][name]["kernel"], want.astype("float32"))
+        bit = np.asarray(up["mask"].values[name]["kernel"])
+        want = np.float32(3) * (np.asarray(z[name]) * np.where(bit == 1, 1, -1))
+        np.testing.assert_array_equal(sums[name]["kernel"], np.float32(want))
+        bias = 3 * up["rest"].values[name]["bias"]
+        np.testing.assert_array_equal(sums[name]["bias"], bias)
 
 
 def test_plain_training_is_compression_by_masked_noise():
@@ -127,6 +127,7 @@ def test_plain_training_is_compression_by_masked_noise():
     assert np.abs(move["w"]).min() > 0
 
 
+@pytest.mark.slow
 def test_seeds_are_of_a_client_and_a_round():
     world = small_world.make_world(fedmrn, {})
     seeds = [
