@@ -134,6 +134,8 @@ RUNS = {
     "spafl_disk": ({"name": "spafl"}, {"client_store": "disk"}, 2, (MORE,)),
     "spafl_one": ({"name": "spafl"}, {"client_store": "device"}, 1, ()),
     "local_only": ({"name": "local_only", "alpha": 0.05}, {}, 2, ()),
+    "fedmrn": ({"name": "fedmrn"}, {}, 2, ()),
+    "fedbat": ({"name": "fedbat"}, {}, 2, ()),
     "fedpm": ({"name": "fedpm"}, {"optimizer": {"name": "adam"}}, 2, ()),
     "fedpm_host": (
         {"name": "fedpm", "weights": "initial"},

@@ -64,6 +64,8 @@ OTHERS = {
     "compressed": {"up": "stc", "down": "stc", "density": 0.5},
     "fedavg": {"keep_optimizer": True},
     "fedluar": {"keep_optimizer": True},
+    "fedbat": {},
+    "fedmrn": {"magnitude": 0.1},
     "fedpm": {},
     "fedprox": {"mu": 0.01},
     "fedsparsify_global": {"density": 0.2, "rounds": 4, "criterion": "random"},

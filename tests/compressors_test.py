@@ -27,6 +27,8 @@ BUILT = {  # with other arguments than their defaults
     "majority": {},
     "stc": {"density": 0.1, "index": "golomb"},
     "none": {},
+    "masked_noise": {"magnitude": 0.5},
+    "stochastic_sign": {},
 }
 
 
@@ -174,6 +176,39 @@ def test_signs_keep_the_norm_and_a_zero_is_a_plus():
     assert charged(message) == (46 + 2 * 32, 0)
     bits = sent("sign", {"w": jnp.array([0.0, -0.0, -1.0])})[0]["delta"].values["w"]
     assert bits.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("mask, lowest", [("binary", 0), ("signed", -1)])
+def test_masked_noise_by_hand(mask, lowest):
+    given = {"magnitude": 0.5, "mask": mask, "noise": "bernoulli"}
+    coder, update = compressors.masked_noise(**given), {"w": UPDATE["b"]}
+    messages = jax.vmap(lambda key: coder.encode(key, update))(
+        jax.random.split(KEY, 4096)
+    )
+    drawn = np.asarray(jax.vmap(coder.decode)(messages)["w"])
+    bits = np.asarray(messages["delta"].values["w"])
+    z = np.where(bits == 1, drawn, drawn / lowest if lowest else 0)  # where it is seen
+    assert set(np.unique(np.abs(z[bits == 1]))) == {0.5}
+    sizes = {0.0, -0.5, 0.5} if lowest == 0 else {-0.5, 0.5}
+    assert set(np.unique(drawn + 0.0)) == sizes
+    # The noise is -0.5 or 0.5; half of it has the wrong sign for a binary mask.
+    want = np.clip(update["w"], -0.5, 0.5) * (0.5 if lowest == 0 else 1)
+    assert (np.abs(drawn.mean(0) - want) <= 4 * drawn.std(0) / 64 + 1e-6).all()
+    assert charged(coder.encode(KEY, update)) == (11 + 32, 0)
+
+
+def test_stochastic_signs_by_hand():
+    coder, x = compressors.stochastic_sign(), np.asarray(UPDATE["b"])
+
+    def draw(key):
+        return coder.decode(coder.encode(key, {"w": UPDATE["b"]}))["w"]
+
+    drawn = np.float64(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4096)))
+    scale = np.abs(x).mean()
+    np.testing.assert_allclose(np.abs(drawn), scale, rtol=1e-6)
+    error = np.abs(drawn.mean(0) - np.clip(x, -scale, scale))
+    assert (error <= 4 * drawn.std(0) / 64 + 1e-6).all()
+    assert charged(sent("stochastic_sign")[0]) == (46 + 2 * 32, 0)
 
 
 def test_stc_sends_one_magnitude_a_leaf():

@@ -11,8 +11,10 @@ from sparsefl_jax.algorithms import (
     complement,
     compressed,
     fedavg,
+    fedbat,
     feddst,
     fedluar,
+    fedmrn,
     fedpm,
     fedprox,
     fedrts,
@@ -69,6 +71,7 @@ from tests.flash_by_hand import (
     unites,
     votes,
 )
+from tests.one_bit_by_hand import BAT, MRN, learns_masks, learns_signs
 from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
 from tests.regrowth_by_hand import (
@@ -135,6 +138,13 @@ TABLE = {
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
     "fedluar": Row(fedluar, {}, recycles),
     "fedluar_freeze": Row(fedluar, FROZEN, obeys),
+    "fedmrn": Row(fedmrn, MRN, learns_masks),
+    "fedmrn_signed": Row(
+        fedmrn,
+        MRN | {"mask": "signed", "noise": "gaussian", "index": "entropy"},
+        functools.partial(learns_masks, lowest=-1.0),
+    ),
+    "fedbat": Row(fedbat, BAT, learns_signs),
     "fedpm": Row(fedpm, {}, trains_scores),
     "fedpm_initial": Row(fedpm, {"weights": "initial"}, obeys),
     "fedprox": Row(fedprox, {"mu": MU}, is_pulled),
@@ -153,6 +163,8 @@ TABLE = {
     "compressed_qsgd_elias": Row(  # leaves of both regimes, a bucket that is not full
         compressed, {"up": "qsgd", "bucket": 50, "index": "elias"}, obeys
     ),
+    "compressed_masked_noise": Row(compressed, {"up": "masked_noise"}, obeys),
+    "compressed_stochastic_sign": Row(compressed, {"up": "stochastic_sign"}, obeys),
     "compressed_majority": Row(
         compressed, VOTES | {"up": "majority", "down": "sign"}, obeys
     ),

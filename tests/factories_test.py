@@ -19,6 +19,7 @@ NUMBERS = {
     "adjust_every": ((0, 1.5), (1,)),
     "adjust_until": ((0, 2.5), (2,)),
     "alpha": ((-1e-6,), (0.0,)),
+    "alpha_range": (((0.0, 0.1), (0.2, 0.1), (0.1,)), ((1e-3, 1.0), (0.1, 0.1))),
     "aggregation_ratio": ((0.0,), (1e-3,)),
     "constant_time": ((-1e-6,), (0.0,)),
     "density": ((0.0, 1.01), (1.0, 0.01)),
@@ -30,6 +31,7 @@ NUMBERS = {
     "half_life": ((0.0,), (1e-3,)),
     "layers": ((-1, 2, 0.5), (0, 1)),
     "layer_time": (((1.0, 0.0), (1.0, float("inf")), (1.0,)), ((1.0, 2.0),)),
+    "magnitude": ((0.0, float("inf")), (1e-8,)),
     "mask_ratio": ((-0.01, 1.01), (0.0, 1.0)),
     "max_density": ((0.0, 1.01), (1.0, 0.01)),
     "max_iterations": ((0,), (1,)),
@@ -39,17 +41,19 @@ NUMBERS = {
     "prune_rate": ((-0.01, 1.01), (0.0, 1.0)),
     "r_int": ((0,), (1,)),
     "reconfigure_every": ((0,), (1,)),
+    "rho": ((-1e-6,), (0.0,)),
     "rounds": ((1,), (2,)),
     "start_accuracy": ((-0.01, 1.01), (0.0, 1.0)),
     "temperature": ((0.0,), (1e-3,)),
     "vote_weight": ((0.0,), (1e-3,)),
+    "warmup": ((-0.01, 1.01), (0.0, 1.0)),
     "widths": (((0.0, 1.0), (0.5, 1.01), (0.5, 0.5)), ((1.0,), (0.01, 1.0))),
 }
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
-    *("allocation", "criterion", "draw", "fill", "initial", "mask_update", "merge"),
-    *("mode", "quantize", "select", "start", "submask", "uplink", "variant"),
-    *("weighting", "weights"),
+    *("allocation", "criterion", "draw", "fill", "initial", "mask", "mask_update"),
+    *("merge", "mode", "noise", "quantize", "select", "start", "submask", "uplink"),
+    *("variant", "weighting", "weights"),
 )
 
 
@@ -122,11 +126,20 @@ PRINTED = {
         **{"server_optimizer": None, "keep_optimizer": False, "weighting": None},
     },
     "fedavg": FEDAVG,
+    "fedbat": {
+        **{"rho": 6.0, "warmup": 0.5, "alpha_range": (5e-4, 5e-2)},
+        **{"prunable": ("*kernel",), "weighting": "examples"},
+    },
     "feddst": MASKS
     | {"adjust_every": 10, "prune_rate": 0.5, "allocation": "erk_sparsity"}
     | {"variant": "paper"},
     "fedluar": FEDAVG
     | {"layers": 1, "select": "score", "fill": "recycle", "prunable": ("*kernel",)},
+    "fedmrn": {
+        **{"noise": "uniform", "magnitude": 0.01, "mask": "binary"},
+        **{"progressive": True, "prunable": ("*kernel",), "index": "none"},
+        "weighting": "examples",
+    },
     "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
     "fedrts": MASKS | ADJUSTING | {"gamma": 0.5, "vote_weight": 10.0},
@@ -191,6 +204,7 @@ def test_the_defaults_are_those_of_the_paper(name):
 SENDS_NO_POSITIONS = {
     *("fedavg", "fedluar", "fedpm", "fedprox", "fjord", "heterofl"),
     *("local_only", "spafl"),
+    "fedbat",  # signs of all kernels
     "ssfl",  # scores of all weights
 }
 

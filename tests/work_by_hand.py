@@ -168,7 +168,7 @@ def scored(world, round, index, passing, passes, extra=SORTING):
 
 COMPRESSED = (
     *("", "_stc", "_sign", "_ef21", "_ef21_gradient", "_randomk", "_majority"),
-    *("_qsgd", "_qsgd_elias"),
+    *("_qsgd", "_qsgd_elias", "_masked_noise", "_stochastic_sign"),
 )
 # By row of the contract test. The other rows have theirs with their references.
 WORK = {
@@ -180,6 +180,7 @@ WORK = {
     **dict.fromkeys(("spafl", "local_only", "spafl_seed", "local_sent"), thresholds),
     "jmwst_2": partial(operated, every=2),
     **{f"compressed{variant}": dense for variant in COMPRESSED},
+    **dict.fromkeys(("fedmrn", "fedmrn_signed", "fedbat"), dense),
     "complement": dense,  # its weights are so after one step
     "prunefl": dense_gradients,
     "heterofl": sliced,

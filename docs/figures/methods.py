@@ -56,6 +56,8 @@ CASES = {
     ),
     "fedluar": alone(sfl.fedluar, words={"recycled": "recycled layers"}),
     "fedpm": alone(sfl.fedpm),
+    "fedmrn": alone(sfl.fedmrn, words={"rest": "biases"}),
+    "fedbat": alone(sfl.fedbat, words={"alpha": "step sizes", "rest": "biases"}),
     "heterofl": alone(
         sfl.heterofl,
         words={"params": "slice"},

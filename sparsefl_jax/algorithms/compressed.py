@@ -33,7 +33,7 @@ from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
-NO_RESIDUAL = ("qsgd", "majority")  # unbiased, and without a size
+NO_RESIDUAL = ("qsgd", "majority", "masked_noise", "stochastic_sign")  # by default
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
@@ -105,13 +105,14 @@ def compressed(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
       up: compressor of the clients' updates: 'topk', 'randomk' (all clients of a round
-        at the same positions), 'qsgd', 'sign', 'majority', 'stc', 'none', or a
-        `wire.compressors.Compressor`.
+        at the same positions), 'qsgd', 'sign', 'majority', 'stc', 'masked_noise',
+        'stochastic_sign', 'none', or a `wire.compressors.Compressor`.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
-      feedback: 'ef', 'ef21' or 'none'; None for 'ef', but for 'none' with 'qsgd' and
-        'majority'. The residual of 'qsgd' grows without bound unless a norm is of fewer
-        entries than its levels squared: 49 with 4 bits, 16129 with 8.
+      feedback: 'ef', 'ef21' or 'none'; None for 'ef', but for 'none' with 'qsgd',
+        'majority', 'masked_noise' and 'stochastic_sign'. The residual of 'qsgd' grows
+        without bound unless a norm is of fewer entries than its levels squared: 49 with
+        4 bits, 16129 with 8.
       density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
         None for 0.01.
       scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None

@@ -1,0 +1,155 @@
+"""FedBAT: an update becomes signs times a step size, and training learns both.
+
+Li et al., "FedBAT: Communication-Efficient Federated Learning via Learnable
+Binarization", ICML 2024, https://arxiv.org/abs/2408.03215. The gradients, the bounds of
+the step size and the defaults are those of the authors' code.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.algorithms.fedavg import fedavg
+from sparsefl_jax.algorithms.masked import KERNELS
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks, one_bit, trees
+from sparsefl_jax.training import local, means, through
+from sparsefl_jax.wire.packets import Packet
+
+
+@method
+def fedbat(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    rho: float = 6.0,
+    warmup: float = 0.5,
+    alpha_range: tuple[float, float] = (5e-4, 5e-2),
+    prunable: Sequence[str] = KERNELS,
+    weighting: str = "examples",
+) -> Algorithm:
+    """FedBAT: clients train an update u that the network sees as signs times alpha.
+
+    The first floor(warmup T) of a client's T steps, at least one, train u from 0 as
+    FedAvg does. Then a0 is the mean |u| of a kernel, and from here the network sees
+    `one_bit.signed`: alpha with probability (u / alpha + 1) / 2, otherwise -alpha. The
+    step size of a kernel is alpha = a0 exp(rho a), cut to `alpha_range`. The client
+    learns a from 0 with the rate of the weights; a has no gradient while alpha is cut.
+    It sends one more draw of the signs. If no step is left after the warm-up, a0 is the
+    mean |u| at the end.
+
+    Down: the model, float32. Up: one bit an entry of the kernels, 32 bits of alpha for
+    each kernel, and the change of all other leaves, float32. Both: normalisation
+    statistics. The server's model is dense, and so is the work; drawing is not counted.
+
+    Where u is 0, the signs are random and alpha is at least the lower bound, so that
+    the kernel moves by noise of mean 0. Metric: `step_size`, the mean alpha of kernels.
+
+    Where paper and released code differ: the bounds of alpha are in the code alone; it
+    gives alpha the lower bound if floor(warmup T) is 0, and 0.01 if it is T; and a
+    client's weight is its number of batches there, here its number of samples.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
+        in every round. Weight decay acts on u and a.
+      rho: how fast alpha is learnt, at least 0, which keeps it at a0.
+      warmup: the share of a client's steps that train u itself, in [0, 1].
+      alpha_range: the bounds of alpha. They are of the size of an update: with a rate
+        so small that the mean |u| stays below the lower one, alpha is not learnt.
+      prunable: globs of the leaves that become signs.
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
+
+    Raises:
+      ValueError: an argument is out of range, or a glob matches no leaf.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = fedbat(model, optimizer, warmup=0.25)
+    """
+    in_range("rho", rho, "[0, inf)")
+    in_range("warmup", warmup, "[0, 1]")
+    if len(alpha_range) != 2 or not 0 < alpha_range[0] <= alpha_range[1] < math.inf:
+        raise ValueError(
+            f"alpha_range={alpha_range!r}, expected two bounds above 0, lower one first"
+        )
+    loss_fn, weight = local.objective(model), means.weigh(weighting)
+    select = masks.prunable(model.macs, prunable)
+
+    def step_sizes(a, first):
+        return jax.tree.map(
+            lambda a, a0: _cut(a0 * jnp.exp(rho * a), alpha_range), a, first
+        )
+
+    def update(key, ctx, downlink, client, batches):
+        train_key, sign_key = jax.random.split(key)
+        params, stats = downlink["params"].values, downlink["stats"].values
+        kernels, _ = trees.split(params, select)
+        num_steps = through.num_steps(batches)
+        plain = jnp.maximum(jnp.floor(warmup * num_steps), 1)
+
+        def seen(key, step, learnt, first):
+            u = learnt.update
+            first = _where(step == plain + 1, _sizes(u), first)
+            alpha, drawn = step_sizes(learnt.extra, first), one_bit.uniforms(key, u)
+            binary = jax.tree.map(one_bit.signed, u, alpha, drawn)
+            return _where(step > plain, binary, u), first
+
+        zeros = jax.tree.map(lambda _: jnp.float32(0), kernels)
+        trained = through.train(
+            *(train_key, loss_fn, optimizer(ctx.round)),
+            *(SparseModel(params, None, stats), batches),
+            select=select,
+            seen=seen,
+            extra=zeros,
+            kept=zeros,
+        )
+        u, a = trained.update, trained.extra
+        alpha = step_sizes(a, _where(plain < num_steps, trained.kept, _sizes(u)))
+        drawn = one_bit.uniforms(sign_key, u)
+        bits = jax.tree.map(
+            lambda d, u, alpha: one_bit.bits(d, u / alpha, -1.0), drawn, u, alpha
+        )
+        uplink = {
+            "signs": Packet(bits, bits=1),
+            "alpha": Packet(alpha),
+            "rest": Packet(trained.rest),
+            "stats": Packet(trained.stats),
+        }
+        told = {"step_size": jnp.mean(jnp.stack(jax.tree.leaves(alpha)))}
+        return uplink, client, trained.metrics | told
+
+    def contribute(ctx, uplink):
+        bits, alpha = uplink["signs"].values, uplink["alpha"].values
+        signed = jax.tree.map(lambda b, s: one_bit.levels(b, -1.0) * s, bits, alpha)
+        delta = trees.merge(signed, uplink["rest"].values)
+        sent = {"delta": delta, "stats": uplink["stats"].values}
+        return means.weighted_sum(sent, weight(ctx.client))
+
+    averaging = fedavg(model, optimizer, weighting=weighting)
+    return averaging._replace(update=update, contribute=contribute)
+
+
+def _sizes(update: PyTree) -> PyTree:
+    """Returns the mean |u| of each kernel, a constant to the gradient."""
+    return jax.tree.map(lambda u: jax.lax.stop_gradient(jnp.mean(jnp.abs(u))), update)
+
+
+def _cut(alpha: Array, bounds: tuple[float, float]) -> Array:
+    """Cuts a step size to its bounds, whose gradient is 1 from one to the other.
+
+    That of `jnp.clip` is 1/2 on a bound.
+    """
+    low, high = bounds
+    inside = (low <= alpha) & (alpha <= high)
+    return jnp.where(inside, alpha, jax.lax.stop_gradient(jnp.clip(alpha, low, high)))
+
+
+def _where(condition: Array, one: PyTree, other: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)

@@ -1,0 +1,135 @@
+"""FedBAT: its operator and gradients, its identities, and what travels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import compressed, fedavg, fedbat
+from sparsefl_jax.algorithms.fedbat import _cut
+from sparsefl_jax.sparsity import one_bit
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.charges import message_bits
+from tests import silent
+from tests.by_hand import linear_loss, model_of
+from tests.fedmrn_test import CIFAR, MNIST, ROW, SGD, VECTOR, one_client
+from tests.silent import STILL, network
+
+WIDE = (1e-9, 1e9)
+
+
+def vector(**kwargs):
+    return fedbat(VECTOR, SGD, **{"prunable": ("w",), "alpha_range": WIDE} | kwargs)
+
+
+def test_the_mean_over_keys_is_the_clipped_update(key):
+    u = jnp.array([-0.9, -0.5, -0.2, 0.0, 0.3, 0.5, 2.0])
+    drawn = jax.random.uniform(key, (4096, 7))
+    found = np.asarray(jax.vmap(one_bit.signed, (None, None, 0))(u, 0.5, drawn))
+    assert set(np.unique(found)) == {-0.5, 0.5}
+    error = np.abs(found.mean(0) - np.clip(u, -0.5, 0.5))
+    assert (error <= 4 * found.std(0) / 64).all()
+
+
+def test_gradients_by_hand():
+    alpha, u = 0.5, np.array([-0.5, 0.5, -0.25, 0.25, 0.75, -1.0], np.float32)
+    drawn = np.array([0.5, 0.5, 0.8, 0.1, 0.9, 0.9], np.float32)
+    signs = np.array([-1, 1, 1, -1, 1, -1])  # p = 0, 1, 1/4, 3/4, 1, 0
+    g = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], np.float32)
+
+    def shown(u, alpha):
+        return jnp.sum(one_bit.signed(u, alpha, jnp.array(drawn)) * g)
+
+    value = one_bit.signed(jnp.array(u), jnp.float32(alpha), jnp.array(drawn))
+    np.testing.assert_array_equal(value, signs * alpha)
+    of_u, of_alpha = jax.grad(shown, (0, 1))(jnp.array(u), jnp.float32(alpha))
+    assert of_u.tolist() == [1, 2, 3, 4, 0, 0]  # on |u / alpha| = 1 it passes
+    # s - u / alpha = 0, 0, 3/2, -3/2 inside, sign(u) = 1, -1 outside
+    assert float(of_alpha) == 3 * 1.5 - 4 * 1.5 + 5 - 6
+
+
+def test_a_step_size_has_a_gradient_from_bound_to_bound():
+    slopes = jax.vmap(jax.grad(lambda a: _cut(a, (0.5, 2.0))))
+    assert slopes(jnp.array([0.4, 0.5, 1.0, 2.0, 2.1])).tolist() == [0, 1, 1, 1, 0]
+    cut = _cut(jnp.array([0.4, 1.0, 2.1]), (0.5, 2.0))
+    assert cut.tolist() == [0.5, 1, 2]
+
+
+def test_the_step_size_is_the_mean_change_of_the_warm_up():
+    """Gradients do not depend on w here: u is -0.1 t times the row after t steps."""
+    for steps, warmup, plain in (
+        *((8, 0.5, 4), (7, 0.5, 3), (4, 0.25, 1)),
+        *((4, 0.0, 1), (4, 0.2, 1), (1, 0.5, 1), (1, 0.0, 1), (3, 1.0, 3)),
+    ):
+        method = vector(rho=0.0, warmup=warmup)
+        up, metrics, move = one_client(method, steps=steps)
+        want = 0.1 * plain * np.abs(ROW).mean()
+        assert float(up["alpha"].values["w"]) == pytest.approx(want, rel=1e-6)
+        assert float(metrics["step_size"]) == pytest.approx(want, rel=1e-6)
+        np.testing.assert_allclose(np.abs(move["w"]), want, rtol=1e-6)
+
+
+def test_a_warm_up_of_all_steps_is_compression_by_stochastic_signs():
+    theirs = compressed(VECTOR, SGD, up="stochastic_sign")
+    (up, _, move), (sent, _, other) = map(one_client, (vector(warmup=1.0), theirs))
+    np.testing.assert_array_equal(up["signs"].values["w"], sent["delta"].values["w"])
+    np.testing.assert_allclose(move["w"], other["w"], rtol=1e-6)
+
+
+def test_a_step_size_is_learnt_only_between_its_bounds():
+    found = [
+        float(one_client(vector(**given), steps=8)[0]["alpha"].values["w"])
+        for given in ({"rho": 0.0}, {"rho": 0.5}, {"alpha_range": (5.0, 9.0)})
+    ]
+    assert found[0] != pytest.approx(found[1], rel=1e-3) and found[2] == 5
+    slow = fedbat(VECTOR, local.make_optimizer(learning_rate=1e-5), prunable=("w",))
+    alpha = one_client(slow, steps=8)[0]["alpha"].values["w"]
+    assert float(alpha) == np.float32(5e-4)
+
+
+def test_no_update_sends_noise_of_the_least_size():
+    wide = model_of(linear_loss, {"w": 1}, {"w": np.zeros(4096)})
+    method = fedbat(wide, STILL, prunable=("w",))
+    *_, move = one_client(method, model=wide, row=np.ones(4096))
+    np.testing.assert_array_equal(np.abs(move["w"]), np.float32(5e-4))
+    assert abs(move["w"].mean()) <= 4 * 5e-4 / 64
+
+
+def test_bits_are_those_of_signs():
+    whole = fedbat(small_world.tiny_model(), SGD)
+    up, *_ = one_client(whole, model=small_world.tiny_model(), row=np.ones(8))
+    bits = message_bits(packets.layout(up), packets.count(up))
+    assert int(bits.total) == 192 + 2 * 32 + 32 * (20 + 16)
+    sent = [one_client(m)[0] for m in (vector(), compressed(VECTOR, SGD, up="sign"))]
+    found = [int(message_bits(packets.layout(m), packets.count(m)).total) for m in sent]
+    assert found == [4 + 32] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, classes, shape, up, saving",
+    [
+        ("resnet10", 10, CIFAR, 5_266_528, 29.83),
+        ("resnet10", 100, CIFAR, 5_312_608, 29.85),
+        ("cnn", 10, MNIST, 451_520, 27.77),
+    ],
+)
+def test_uplinks_of_its_networks(name, classes, shape, up, saving):
+    given = {"depth": 1} if name == "cnn" else {}
+    model = network(f"tests.one_bit_networks:{name}", classes, shape, **given)
+    whole, ours = (
+        silent.rounds(model, method, 1, clients=1)
+        for method in (fedavg(model, STILL), fedbat(model, STILL))
+    )
+    assert ours.total("bits_up") == up
+    assert whole.total("bits_up") / up == pytest.approx(saving, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0.2, 0.1), (0.0, 1.0), (1.0,), (0.1, float("inf"))]
+)
+def test_refuses_bounds(bounds):
+    with pytest.raises(ValueError, match="alpha_range="):
+        fedbat(VECTOR, SGD, prunable=("w",), alpha_range=bounds)

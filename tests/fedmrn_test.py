@@ -1,0 +1,237 @@
+"""FedMRN: its operators, its identities, and what travels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import compressed, fedavg, fedmrn
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.sparsity import one_bit, trees
+from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.training import local, through
+from sparsefl_jax.wire import compressors, packets
+from sparsefl_jax.wire.charges import message_bits
+from tests import silent
+from tests.by_hand import batches, context, linear_loss, model_of
+from tests.silent import STILL, network
+
+LOWEST = {"binary": 0, "signed": -1}
+MODEL, SGD = small_world.tiny_model(), local.make_optimizer(learning_rate=0.1)
+ROW = np.array([1.0, -2.0, 0.5, 0.0], np.float32)
+VECTOR = model_of(linear_loss, {"w": 1}, {"w": np.zeros(4)})  # its gradient is ROW
+
+
+def one_client(method, *, steps=2, model=VECTOR, row=ROW):
+    """Returns one client's uplink, metrics, and what it moves the server's model by."""
+    params, stats = model.init(jax.random.key(0))
+    server = method.init(jax.random.key(1), SparseModel(params, None, stats))
+    ctx, data = context(size=3), batches(steps, row)
+    client = method.first_state(jax.random.key(3), server, ctx.client)
+
+    @jax.jit
+    def play(key):
+        down = method.broadcast(key, ctx, server)
+        up, _, metrics = method.update(key, ctx, down, client, data)
+        new, _ = method.aggregate(key, ctx.round, server, method.contribute(ctx, up))
+        return up, metrics, jax.tree.map(jnp.subtract, new.params, server.params)
+
+    return play(jax.random.key(2))
+
+
+def vector(**kwargs):
+    return fedmrn(VECTOR, SGD, prunable=("w",), **kwargs)
+
+
+def test_masks_by_hand():
+    q = jnp.array([-0.5, 0.0, 0.3, 0.3, 1.0, 4.0])
+    drawn = jnp.array([0.99, 0.99, 0.69, 0.71, 0.0, 0.0])
+    assert one_bit.bits(drawn, q, 0.0).tolist() == [0, 0, 0, 1, 1, 1]
+    # (q + 1) / 2: 1/4, 1/2, 0.65, 0.65, 1, 1
+    drawn = jnp.array([0.74, 0.51, 0.34, 0.36, 0.0, 0.0])
+    assert one_bit.bits(drawn, q, -1.0).tolist() == [0, 1, 0, 1, 1, 1]
+    bits = jnp.array([0, 1], jnp.uint8)
+    assert one_bit.levels(bits, 0.0).tolist() == [0, 1]
+    assert one_bit.levels(bits, -1.0).tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize("mask", LOWEST)
+def test_the_mean_over_keys_is_the_clipped_update(key, mask):
+    z = np.array([0.5, -0.5, 0.5, -0.5, 0.5, 0.5], np.float32)
+    u = np.array([0.1, 0.1, 0.4, -0.3, 0.7, -0.9], np.float32)
+    lowest = LOWEST[mask]
+    drawn = jax.random.uniform(key, (4096, 6))
+    bits = one_bit.bits(drawn, (u / z)[None], lowest)
+    found = z * np.asarray(one_bit.levels(bits, lowest))
+    want = z * np.clip(u / z, lowest, 1)
+    assert (np.abs(found.mean(0) - want) <= 4 * found.std(0) / 64 + 1e-7).all()
+    assert set(np.unique(found)) == set(
+        np.unique(np.concatenate([z, lowest * z])) + 0.0
+    )
+
+
+def test_noise():
+    tree = {"a": jnp.zeros(10_000), "b": None, "c": jnp.zeros((100, 100))}
+    seed = jnp.uint32(7)
+    uniform, normal, signs = (
+        one_bit.noise(seed, tree, kind, 0.5) for kind in one_bit.NOISES
+    )
+    assert uniform["b"] is None and uniform["c"].shape == (100, 100)
+    for z, deviation in ((uniform, 0.5 / 3**0.5), (normal, 0.5), (signs, 0.5)):
+        assert float(z["a"].std()) == pytest.approx(deviation, rel=0.03)
+        assert abs(float(z["a"].mean())) < 4 * deviation / 100
+        assert not np.array_equal(z["a"], z["c"].reshape(-1))
+    assert 0.499 < float(jnp.abs(uniform["a"]).max()) <= 0.5
+    assert set(np.unique(signs["a"])) == {-0.5, 0.5}
+    other = one_bit.noise(jnp.uint32(8), tree, "bernoulli", 0.5)
+    assert 0.4 < np.mean(other["a"] != signs["a"]) < 0.6
+    tiny = one_bit.noise(seed, tree, "gaussian", 1e-12)["a"]
+    np.testing.assert_array_equal(tiny, np.float32(1e-8))
+
+
+def test_the_gradient_passes_masks_and_clipping():
+    def shown(u):
+        return jnp.sum(one_bit.passed(u, 3 * jnp.clip(u, 0, 1)) * jnp.arange(1.0, 4.0))
+
+    assert jax.grad(shown)(jnp.array([-2.0, 0.5, 2.0])).tolist() == [1, 2, 3]
+
+
+def test_bits_by_hand():
+    up, *_ = one_client(fedmrn(MODEL, SGD), model=MODEL, row=np.ones(8))
+    bits = message_bits(packets.layout(up), packets.count(up))
+    # 8 * 16 + 16 * 4 entries of kernels, 20 biases, 16 statistics
+    assert int(bits.total) == 192 + 32 + 32 * (20 + 16)
+
+
+def test_the_server_adds_what_the_client_has_masked():
+    method = fedmrn(MODEL, SGD, mask="signed", magnitude=0.05)
+    up, *_ = one_client(method, model=MODEL, row=np.ones(8))
+    sums = method.contribute(context(size=3), up)["sum"]["delta"]
+    kernels = {n: np.zeros(s) for n, s in (("fc1", (8, 16)), ("fc2", (16, 4)))}
+    z = one_bit.noise(up["seed"].values, kernels, "uniform", 0.05)
+    for name in kernels:
+        bit = np.asarray(up["mask"].values[name]["kernel"])
+        want = np.float32(3) * (np.asarray(z[name]) * np.where(bit == 1, 1, -1))
+        np.testing.assert_array_equal(sums[name]["kernel"], np.float32(want))
+        bias = 3 * up["rest"].values[name]["bias"]
+        np.testing.assert_array_equal(sums[name]["bias"], bias)
+
+
+def test_plain_training_is_compression_by_masked_noise():
+    given = {"noise": "gaussian", "magnitude": 0.5, "mask": "signed"}
+    ours = vector(progressive=False, **given)
+    theirs = compressed(VECTOR, SGD, up=compressors.masked_noise(**given))
+    (up, _, move), (sent, _, other) = map(one_client, (ours, theirs))
+    np.testing.assert_array_equal(up["mask"].values["w"], sent["delta"].values["w"])
+    np.testing.assert_array_equal(move["w"], other["w"])
+    assert np.abs(move["w"]).min() > 0
+
+
+@pytest.mark.slow
+def test_seeds_are_of_a_client_and_a_round():
+    world = small_world.make_world(fedmrn, {})
+    seeds = [
+        int(p.up["seed"].values)
+        for round in range(4)
+        for p in plain_loop.passings(world, round)
+    ]
+    assert len(set(seeds)) == 12
+
+
+def test_without_masking_it_is_fedavg(key):
+    """Noise of one size under signed masks expresses every smaller update."""
+    params, stats = MODEL.init(key)
+    start, world = SparseModel(params, None, stats), small_world.make_world(fedavg, {})
+    data = plain_loop.inputs(world, small_world.start(world), 0, 2)[-1]
+    select = jax.tree.map(lambda m: m > 0, MODEL.macs)
+    kernels, _ = trees.split(start.params, select)
+    z = one_bit.noise(jnp.uint32(1), kernels, "bernoulli", 2.0)
+
+    def clipped(key, step, learnt, kept):
+        def show(u, z):
+            return one_bit.passed(u, z * jnp.clip(u / z, -1, 1))
+
+        return jax.tree.map(show, learnt.update, z), kept
+
+    loss_fn, tx = local.objective(MODEL), SGD(0)
+    ours = through.train(key, loss_fn, tx, start, data, select=select, seen=clipped)
+    theirs = local.train(key, loss_fn, tx, start, data)
+    change = jax.tree.map(jnp.subtract, theirs.model.params, start.params)
+    found = trees.merge(ours.update, ours.rest)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(change), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+        assert np.abs(b).max() > 1e-3
+    np.testing.assert_allclose(ours.metrics["loss"], theirs.metrics["loss"], rtol=1e-6)
+
+
+def test_the_first_of_binary_masks_is_empty():
+    """In its only step, a client's u is 0, and the network runs at the received w."""
+    for row, sign in ((ROW, 1), (-ROW, -1)):
+        (up, ours, _), (_, theirs, _) = (
+            one_client(method, steps=1, row=row)
+            for method in (vector(), fedavg(VECTOR, SGD))
+        )
+        assert float(ours["loss"]) == float(theirs["loss"]) == 0
+        z = one_bit.noise(up["seed"].values, up["mask"].values, "uniform", 0.01)["w"]
+        # u = -0.1 row is beyond the noise, so that signs alone decide.
+        want = (np.sign(z) == -np.sign(sign * ROW)).astype(int)
+        np.testing.assert_array_equal(up["mask"].values["w"], want)
+        assert float(ours["ones"]) == want.mean()
+
+
+def test_an_update_beyond_the_noise_is_clipped():
+    _, metrics, _ = one_client(vector(magnitude=1e-3, mask="signed"), steps=5)
+    assert float(metrics["clipped"]) == 0.75  # a gradient of 0 leaves u at 0
+    _, metrics, _ = one_client(vector(magnitude=1e3, mask="signed"), steps=5)
+    assert float(metrics["clipped"]) == 0
+
+
+def test_without_noise_nothing_moves():
+    for mask in LOWEST:
+        *_, move = one_client(vector(magnitude=1e-8, mask=mask))
+        assert np.abs(move["w"]).max() <= 1e-8
+
+
+def test_no_update_sends_nothing_if_binary_and_noise_if_signed():
+    still = {"prunable": ("w",), "noise": "bernoulli", "magnitude": 0.5}
+    wide = model_of(linear_loss, {"w": 1}, {"w": np.zeros(4096)})
+    for mask, sizes in (("binary", {0.0}), ("signed", {-0.5, 0.5})):
+        method = fedmrn(wide, STILL, mask=mask, **still)
+        *_, move = one_client(method, model=wide, row=np.ones(4096))
+        assert set(np.unique(move["w"])) == sizes
+        assert abs(move["w"].mean()) <= 4 * 0.5 / 64
+
+
+def test_refuses():
+    for given, said in (
+        ({"index": "bitmap"}, "index='bitmap', expected one of none, entropy"),
+        ({"noise": "normal"}, "noise='normal' .*expected one of uniform, gaussian"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            fedmrn(MODEL, SGD, **given)
+
+
+MNIST, CIFAR, SVHN = (28, 28, 1), (32, 32, 3), (32, 32, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "depth, classes, shape, dense, up, saving",
+    [
+        (1, 10, MNIST, 12_538_880, 451_392, 27.78),
+        (1, 10, SVHN, 12_803_072, 459_648, 27.85),
+        (2, 10, CIFAR, 37_932_032, 1_304_448, 29.08),
+        (2, 100, CIFAR, 40_881_152, 1_396_608, 29.27),
+    ],
+)
+def test_uplinks_of_its_networks(depth, classes, shape, dense, up, saving):
+    """One bit an entry, but normalisation and its statistics travel as floats."""
+    model = network("tests.one_bit_networks:cnn", classes, shape, depth=depth)
+    whole, ours = (
+        silent.rounds(model, method, 1, clients=1)
+        for method in (fedavg(model, STILL), fedmrn(model, STILL))
+    )
+    assert (whole.total("bits_up"), ours.total("bits_up")) == (dense, up)
+    assert dense / up == pytest.approx(saving, abs=0.005)
+    both = [run.total("bits_down", "bits_up") for run in (whole, ours)]
+    assert both[0] / both[1] == pytest.approx(1.93, abs=0.005)
