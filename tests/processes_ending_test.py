@@ -75,7 +75,8 @@ ALONE = [
 @pytest.mark.parametrize("flags, said", ALONE)
 def test_who_is_alone_says_so_in_one_line(flags, said):
     flags = [flag.format(port=free_port()) for flag in flags]
-    (code,), (error,) = ended(begin_all([["launch.py", "--list", *flags]]))
+    run = ["--config=configs/flash_mnist.py:mini", "--dry_run"]
+    (code,), (error,) = ended(begin_all([["launch.py", *run, *flags]]))
     assert code == 2 and error.startswith(f"error: {said}")
     assert len(error.splitlines()) == 1
 
