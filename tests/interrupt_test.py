@@ -31,6 +31,8 @@ def test_a_second_signal_leaves_at_once():
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert b"asked to end" in process.stderr.readline() + process.stderr.readline()
+        process.send_signal(signal.SIGTERM)  # as a group and its parent are ended
+        time.sleep(0.5)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 128 + signal.SIGINT

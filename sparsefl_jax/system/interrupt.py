@@ -1,4 +1,4 @@
-"""Handles the signals that end a run: the first saves it, the second exits at once.
+"""Handles the signals that end a run: the first saves it, a later one exits at once.
 
 Python runs its signal handlers in the main thread between two instructions, and so not
 while XLA compiles or computes. Therefore a thread listens on the pipe that the
@@ -10,10 +10,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 # SIGUSR2 is what clusters send some time before they end a job, if asked to.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+_SAME = 1.0  # seconds; ending a process group can signal a job more than once
 
 
 class StoppedError(BaseException):
@@ -49,12 +51,16 @@ def listening(message: str) -> Iterator[Callable[[], int]]:
     received = []
 
     def listen():
+        since = 0.0
         while number := os.read(reader, 1)[0]:
             if number not in handled:
                 continue
             if received:
+                if number == received[0] and time.monotonic() - since < _SAME:
+                    continue
                 os._exit(128 + number)
             received.append(number)
+            since = time.monotonic()
             print(f"\n{message}", file=sys.stderr, flush=True)
 
     reader, writer = os.pipe()
