@@ -1,4 +1,4 @@
-"""Runs a benchmark, and keeps its table.
+"""Runs a benchmark and writes its table.
 
     python -m benchmarks NAME [options]
     python -m benchmarks cohort --models mlp --cohorts 10 1000
@@ -6,7 +6,7 @@
 
 A benchmark is a function `run` in the module of its name, which yields the rows of a
 table, {column: figure}. Its arguments are the options of the command, with their
-defaults; `CHOICES` of the module has the values that an option takes.
+defaults; `CHOICES` of the module lists the values that an option accepts.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 
 def main(name: str, argv: list[str]) -> None:
-    """Runs a benchmark; prints each row when it is there, and all in the end."""
+    """Runs a benchmark; prints each row when it is ready, and the table at the end."""
     given = vars(parser(name).parse_args(argv))
     run, out = given.pop("run"), given.pop("out")
     load, rows = round(os.getloadavg()[0], 2), []

@@ -1,7 +1,7 @@
-"""Accelerators that are not there: JAX devices to compile for.
+"""JAX devices to compile for, on machines without these accelerators.
 
 A TPU is described by libtpu (extra `aot-tpu`), a GPU by its specification below and
-XLA:GPU (extra `aot-gpu`). Programs compile for these devices and cannot run.
+XLA:GPU (extra `aot-gpu`). Programs can be compiled for these devices, but not run.
 """
 
 import os
@@ -31,7 +31,7 @@ class _TPU(NamedTuple):
 
 
 class _GPU(NamedTuple):
-    """A GPU by its maker's specification."""
+    """A GPU, by the manufacturer's specification."""
 
     name: str
     memory: int  # bytes
@@ -89,9 +89,9 @@ EXPECTED = "a TPU's topology such as v5e:2x2, v4:2x2x1 or v6e:8x8, or h100:4 or 
 
 
 def make(name: str) -> Target:
-    """Returns the devices of a target, without any accelerator.
+    """Returns the devices of a target, on a machine that need not have them.
 
-    Call it before anything else of JAX: it keeps JAX on the CPU.
+    Call it before anything else that uses JAX: it keeps JAX on the CPU.
 
     Args:
       name: a generation of TPUs (v4, v5e, v5p, v6e, tpu7x) and a topology that it has,
@@ -130,7 +130,7 @@ def _unknown(name: str, reason: str = "") -> ValueError:
 
 
 def _stay_on_cpu() -> None:
-    """Keeps JAX from starting an accelerator, and libtpu from asking for one."""
+    """Keeps JAX from starting an accelerator, and libtpu from looking for one."""
     import jax
 
     if not hardware.started():

@@ -4,7 +4,7 @@
     python -m benchmarks contract --only fedavg --repeats 1
 
 Every check runs in a process of its own without a compilation cache, as the first check
-of a new method does. Its seconds leave the start of Python and imports out.
+of a new method does. The seconds leave out the start of Python and imports.
 """
 
 import time
@@ -32,7 +32,7 @@ def run(only=("fedavg", "spdst", "jmwst", "spafl"), repeats=3) -> Iterator[dict]
 
 
 def checked(name: str) -> tuple[float, float]:
-    """Checks a method in this process; returns the seconds and CPU seconds of it."""
+    """Checks a method in this process; returns the seconds and CPU seconds."""
     kwargs = arguments(name, 2)
     begin, cpu = time.perf_counter(), time.process_time()
     sfl.check_algorithm(sfl.ALGORITHMS[name], progress=False, **kwargs)

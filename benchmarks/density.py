@@ -7,7 +7,7 @@ Masks are drawn as in PDST and trained as in SPDST, by one program in which mask
 data. So bits and FLOPs at the masks fall with the density, but the time does not,
 because dense arithmetic multiplies the zeros; `compaction` removes pruned filters. Bits
 are those of all clients of a round; clients that take part for the first time receive
-positions. The first density is what "of dense" divides by.
+positions. The column "of dense" is relative to the first density.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Shared by all benchmarks: facts of the machine, timing in turns, tables and files.
 
-Importing it makes every CPU core a device, so import it before anything else of JAX.
+Importing it makes every CPU core a device, so import it before anything uses JAX.
 """
 
 import datetime
@@ -135,7 +135,7 @@ def matmul_rate(size: int = 3072, seconds: float = 1.0) -> float:
 
 
 def shown(value: Any) -> str:
-    """Formats a cell; numbers have three digits, or all of a whole one.
+    """Formats a cell; numbers have three digits, whole numbers all of theirs.
 
     Example:
       >>> [shown(value) for value in (1234567, 8204.3, 0.0997, 2.6, None, ("a", "b"))]

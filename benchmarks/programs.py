@@ -1,15 +1,15 @@
-"""Compares programs of a round on an accelerator; writes the table that chooses.
+"""Compares programs of a round on an accelerator; writes the table that `auto` reads.
 
-    python -m benchmarks programs --target v5e:1x1            # by its compiler
-    python -m benchmarks programs                             # by the clock of one here
+    python -m benchmarks programs --target v5e:1x1            # estimated by a compiler
+    python -m benchmarks programs                             # timed on a device here
     python -m benchmarks programs --only pfl resnet18_100 --write
 
-A round of FedAvg, as published set-ups have it, with every form of the convolutions
-under vmap over clients (`plain`, `canonical`, `patches`) and with one client after
-another (`in turn`, plain). By a compiler nothing runs: the milliseconds are its
-estimate, which a TPU's compiler gives and XLA:GPU does not. `--write` keeps them in
-`sparsefl_jax/models/programs.json`, from which runs choose the form and the chunk on
-this platform. What a clock has measured is not replaced by an estimate.
+The programs are rounds of FedAvg in set-ups from published work, with every form of the
+convolutions under vmap over clients (`plain`, `canonical`, `patches`), and with one
+client after another (`in turn`, plain). With `--target` nothing runs: the milliseconds
+are the compiler's estimate, which exists for TPUs and not for GPUs. `--write` stores
+them in `sparsefl_jax/models/programs.json`, from which runs choose the form and the
+chunk on this platform. An estimate does not replace a measurement.
 """
 
 import datetime
@@ -41,7 +41,7 @@ def run(only=NAMES, target="", repeats=5, write=False) -> Iterator[dict]:
 
     Args:
       only: set-ups.
-      target: an accelerator that is not there, such as v5e:1x1.
+      target: an accelerator to compile for, such as v5e:1x1.
       repeats: rounds to time.
       write: whether to keep the milliseconds.
     """
@@ -76,7 +76,7 @@ def variants(setup: workload.Workload) -> dict[str, tuple[str, int]]:
 
 
 def estimated(setup, data, model, chunk: int, target: accelerators.Target) -> dict:
-    """Returns what the compiler of a target says of one program."""
+    """Returns what the compiler of a target estimates for one program."""
     stage, begun = workload.make_stage(setup, model, 1), time.perf_counter()
     (one,) = targets.compile_for(target, [stage], model, data, chunk=chunk)
     return {
@@ -99,7 +99,7 @@ def timed(setup, data, model, chunk: int, repeats: int) -> dict:
 
 
 def compare(setup: workload.Workload, measured: Callable) -> tuple[list, dict]:
-    """Runs all programs of a set-up, and leaves out what fails.
+    """Runs all programs of a set-up, and leaves out those that fail.
 
     Returns:
       The rows of all programs, and what the table keeps of the set-up.
@@ -122,7 +122,7 @@ def compare(setup: workload.Workload, measured: Callable) -> tuple[list, dict]:
 
 
 def keep(platform: str, by: str, rounds: dict) -> None:
-    """Adds rounds to a platform's table; those of a clock take an estimate's place."""
+    """Adds rounds to a platform's table; timed ones replace estimates."""
     table = json.loads(TABLE.read_text())
     before = table.get(platform, {})
     if before.get("by") == "clock" and by == "estimate":

@@ -10,9 +10,9 @@ one after another, with that many CPU devices or on the first accelerators. A st
 one client's minibatch. Speed-up and efficiency, the rate per device, are relative to
 the first count. More CPU devices than cores share the cores, and cannot be faster.
 
-With `--target` nothing runs: the rounds compile for as many chips of a TPU (v4, v5e,
-v5p, v6e, tpu7x) or GPUs (h100, h200) that are not there. Time is the compiler's
-estimate where it has one; collectives and the peak of memory are those of one device.
+With `--target` nothing runs: the rounds are compiled for as many chips of a TPU (v4,
+v5e, v5p, v6e, tpu7x) or GPUs (h100, h200). Time is the compiler's estimate if it has
+one; collectives and the peak of memory are those of one device.
 """
 
 import math
@@ -37,7 +37,7 @@ def run(
       setup: of `SETUPS`.
       counts: of devices.
       clients: of a device and round.
-      target: accelerators that are not there.
+      target: accelerators to compile for.
       repeats: rounds to time.
     """
     for kind in ("weak", "strong"):
@@ -77,7 +77,7 @@ def timed(count: int, cohort: int, name: str, repeats: int) -> dict:
 
 
 def compiled(kind: str, count: int, cohort: int, name: str) -> dict:
-    """Returns what the compiler says of a cohort on so many chips."""
+    """Returns what the compiler estimates for a cohort on `count` chips."""
     setup = sized(name, cohort)
     target = accelerators.make(topology(kind, count))
     data = workload.make_data(setup)
@@ -99,7 +99,7 @@ def compiled(kind: str, count: int, cohort: int, name: str) -> dict:
 
 
 def topology(kind: str, count: int) -> str:
-    """Returns the target of so many chips, with sides as equal as powers of 2 allow.
+    """Returns the target of `count` chips, with sides as equal as powers of 2 allow.
 
     Example:
       >>> topology("v5e", 8), topology("v4", 4), topology("h100", 8)

@@ -7,10 +7,10 @@ Results go to `benchmarks/tables/benchmark.json`, from which the tables between
 until each of its seeds has ended or diverged, and so is one that failed otherwise;
 entries of points that the folder does not hold are kept.
 
-The accuracy within a budget is that of the round which validation chooses among those
-that have cost no more. So a run that ended before counts with what it has spent, and
-one that spent more, because its pilot measured too little, up to the budget. `UNKNOWN`
-stands where the records do not say what was reached.
+The accuracy within a budget is that of the round that validation chooses among those
+within the budget. A run that ended earlier counts with what it has spent; one that
+spent more, because its pilot measured too little, counts up to the budget. `UNKNOWN`
+marks what the records do not contain.
 
 Differences are paired by seed and have 95 % intervals of Student's t. Their p-values
 are corrected by Holm's method (Scandinavian Journal of Statistics, 1979) over all
@@ -98,7 +98,7 @@ def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> 
 
 
 def _paid(run: Run) -> Run:
-    """Returns a run up to the budget of bits."""
+    """Returns the part of a run within the budget of bits."""
     train, evals = (
         [record for record in records if record["gbit_cumulative"] <= MOST]
         for records in (run.train, run.evals)

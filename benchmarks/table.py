@@ -13,7 +13,7 @@ missing (move its folder away first). The field "counted" says which of the bits
 entry's Gbit are, if not all.
 
 A method that deploys several models has a row for each, with that model's accuracy and
-density. The paper's figure and the table's own columns stand beside the first.
+density. The paper's figure and the table's own columns are in the first of these.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
       seeds: run only seeds below this number; None for all.
 
     Raises:
-      interrupt.StoppedError: after Ctrl-C; call again to go on.
+      interrupt.StoppedError: after Ctrl-C; call again to continue.
       ValueError: a run's directory holds another configuration.
     """
     for row, seed in wanted(table, only, seeds):
@@ -154,7 +154,7 @@ def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
 
 
 def redraw(document: Path, name: str, text: str) -> None:
-    """Puts a table between its marks on a page."""
+    """Writes a table between its markers on a page."""
     before = document.read_text()
     marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
     after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)

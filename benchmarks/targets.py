@@ -1,11 +1,11 @@
-"""What a run takes on accelerators that are not there, as their compilers describe it.
+"""Estimates what a run needs on accelerators that this machine does not have.
 
     python -m benchmarks.targets v5e:2x2 --config=configs/flash_cifar10.py:mini
 
 `--config` and `--config.FIELD=VALUE` are those of `launch.py`; it prints the plan of
-the run as `--dry_run` does, and what the compiler says of each stage. The stages
-compile for a `Target`, by the code that compiles them for a run. Nothing is measured:
-seconds are an estimate of the compiler, and stand beside no measured ones.
+the run as `--dry_run` does, and then what the compiler reports of each stage. Stages
+are compiled for a `Target` by the code that compiles them for a run. Nothing is
+measured: seconds are an estimate of the compiler.
 """
 
 import importlib.metadata

@@ -91,7 +91,7 @@ class Workload(NamedTuple):
 
     @property
     def sizes(self) -> str:
-        """Returns what tables say of it: clients, cohort and batch."""
+        """Returns the columns of tables: clients, cohort and batch."""
         return f"{self.clients}, {self.drawn}, {self.batch}"
 
 

@@ -1,1 +1,1 @@
-"""Configurations: each states the row of the paper that it stands for."""
+"""Configurations: each docstring states the rows of a paper that it reproduces."""

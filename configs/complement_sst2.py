@@ -4,13 +4,13 @@ python launch.py --config=configs/complement_sst2.py[:METHOD][,mini]
 
 METHOD is cs (default), fedavg, prunefl or pqsu. It replaces the paper's tweets
 (`complement_twitter.py`) by movie reviews of two classes. These have no users, so they
-are dealt out at random; their letters are hashed to 768 features, instead of those of a
+are assigned at random; their letters are hashed to 768 features, instead of those of a
 DistilBERT. `python launch.py --prepare=hf:stanfordnlp/sst2` downloads the data.
 --config.density is 1 - p; for pqsu, --config.algorithm.density is that of the neurons.
 The validation sentences are the test set. For measured results see
 docs/reproduction/complement.md.
 
-`mini` deals the sentences of a play, of three classes, to 20 clients and runs 20
+`mini` divides sentences of a play, of three classes, among 20 clients and runs 20
 rounds. It gave 68.5 % (always the most frequent class: 55.0 %) with seed 0 in 66 s on
 two busy cores (2026-11-23).
 """

@@ -1,10 +1,10 @@
-"""FedAvg with compressed messages in FLASH's setting on CIFAR-10 (no paper's row).
+"""FedAvg with compressed messages in FLASH's setting on CIFAR-10 (not from a paper).
 
 python launch.py --config=configs/compressed_cifar10.py[:RIVAL][,mini]
 
 RIVAL is topk (default), randomk, sign, stc (both ways), qsgd (4 bits), ef21 or
-majority; or a method that trains what travels, with one bit an entry up: fedmrn,
-fedmrn_signed or fedbat.
+majority; or a method that trains what travels, with one bit per entry in the uplink:
+fedmrn, fedmrn_signed or fedbat.
 ResNet-18, 100 clients, LDA 0.1, 10 a round, 600 rounds, as in
 `flash_cifar10.py`. Not measured: a round takes about a minute on 2 CPU cores.
 Compression of the uplink alone saves less than half of the traffic:

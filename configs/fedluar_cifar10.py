@@ -1,4 +1,4 @@
-"""FedLUAR in FLASH's setting on CIFAR-10 (no paper's row).
+"""FedLUAR in FLASH's setting on CIFAR-10 (not from a paper).
 
 python launch.py --config=configs/fedluar_cifar10.py[:RIVAL][,mini]
 

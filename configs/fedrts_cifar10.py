@@ -2,13 +2,13 @@
 
 python launch.py --config=configs/fedrts_cifar10.py[:METHOD][,mini]
 
-METHOD is fedrts (default), fedtiny, feddst or fedavg. The
-paper's density 0.2 counts biases, normalisation and the dense last layer too; it is
-2220062 / 11159232 of the prunable weights, which `--config.density` is of. As printed
-for 0.2, five runs: FedAvg 77.24, FedDST 68.31, FedRTS 73.41. The paper names 11.19 M
-parameters; this network has 11.17 M. The released framework's own `resnet18`, of 175258
-parameters, is `--config.model.base=16 --config.model.stages=3 --config.density=0.1918`
-(33281 / 173488). Not measured: a round takes minutes on 2 CPU cores.
+METHOD is fedrts (default), fedtiny, feddst or fedavg. The paper's density of 0.2 also
+counts biases, normalisation and the dense last layer. `--config.density` counts only
+the prunable weights, of which it is 2220062 / 11159232. As printed for 0.2, five runs:
+FedAvg 77.24, FedDST 68.31, FedRTS 73.41. The paper names 11.19 M parameters; this
+network has 11.17 M. The released framework's own `resnet18`, of 175258 parameters, is
+`--config.model.base=16 --config.model.stages=3 --config.density=0.1918` (33281 /
+173488). Not measured: a round takes minutes on 2 CPU cores.
 
 `mini` is a small version of the same pipeline on images that ship with the package: 20
 clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper. Measured

@@ -6,7 +6,7 @@ python launch.py --config=configs/own_npz.py:data/mine.npz --config.num_rounds=4
 samples. Ten clients whose classes differ, an MLP, SPDST at density 0.1. With an array
 `users` [n], add `--config.partition.name=natural --config.num_clients=0`; without
 `x_test`, add `--config.test_split=within`. A folder of parquet, Arrow, CSV or JSON
-files (extra `hf`) needs no such arrays: columns are found by their types.
+files (extra `hf`) needs no such arrays: columns are recognised by their types.
 """
 
 from sparsefl_jax.runs.config.defaults import complete, default_config

@@ -11,8 +11,8 @@ release, the official code.
 release sets `variant="release_cifar10"`, clips gradients at 3, does not clamp, and
 reads raw pixels that were reshaped instead of transposed. In this code the gradient
 passes the step only where |importance - threshold| > 1, which never happens, so that
-only the regulariser moves thresholds. Other methods take its images alone. Eq. (13) on
-all clients, drawn or not, is not reproduced.
+only the regulariser moves thresholds. For other methods release changes the images
+alone. The official code applies eq. (13) to all clients, drawn or not; this does not.
 
 Mean over clients on their own test samples, best round, over seeds: SpaFL 69.75 +- 2.81
 (density 30.57 %), without eq. (13) 68.63 +- 1.76, FedAvg 61.33 +- 0.15, FedPM 52.05 +-

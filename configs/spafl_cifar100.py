@@ -10,8 +10,8 @@ release, the official code.
 
 release sets `variant="release_cifar100"`, clips gradients at 15, does not clamp, keeps
 the learning rate above 0.0001, and has a pre-activation network of base width 32
-instead of 64. Other methods take its network alone. Not reproduced: eq. (13) on all
-clients, drawn or not; one series of cohorts for all seeds; CIFAR-10's mean and
+instead of 64. For other methods release changes the network alone. Not reproduced: eq.
+(13) on all clients, drawn or not; the same cohorts for all seeds; CIFAR-10's mean and
 deviation of pixels. The density of a run is a mean over 21 layers, of which the last
 has no thresholds.
 

@@ -4,8 +4,8 @@ python launch.py --study=studies/benchmark.py:tune --workdir=runs/benchmark_tune
 python -m studies.benchmark runs/benchmark_tune        # writes studies/benchmark.json
 python launch.py --study=studies/benchmark.py --workdir=runs/benchmark
 
-`:tune_more` and `:more` are the same for what is not in the core, `:alone` is for
-clients that exchange nothing. docs/benchmark.md has the rules, their reasons and costs.
+`:tune_more` and `:more` tune and run what is not in the core, `:alone` runs clients
+that exchange nothing. docs/benchmark.md explains the rules and what they cost.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 python launch.py --study=studies/five_methods.py --workdir=runs/five_methods
 
-An MLP on 2,000 images that come with the package, dealt to 20 clients.
+An MLP on 2,000 images that come with the package, divided among 20 clients.
 """
 
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -14,8 +14,8 @@ METHODS = ("fedavg", "complement", "fedsparsify_global", "jmwst", "spdst")
 def get_study(arg: str = ""):
     """Returns the points: every method at every density that it can have.
 
-    All may spend 0.5 Gbit, both ways and all clients together, for which FedAvg can
-    train 13 rounds. A pilot tells how many each sparse method can.
+    Each may spend 0.5 Gbit, both ways and all clients together, in which FedAvg trains
+    13 rounds. A pilot run measures how many rounds each sparse method can train.
     Complement Sparsification runs at an aggregation ratio of 7; its paper allows up to
     1 / learning rate, which is 10. At the 1.5 of its experiments, which had 500 rounds,
     the weights that clients send do not outgrow those that the server keeps.

@@ -2,7 +2,7 @@
 
 python launch.py --study=studies/slow_phones.py --workdir=runs/slow_phones
 
-An MLP on 2,000 Fashion-MNIST images that come with the package, dealt to 20 clients.
+An MLP on 2,000 Fashion-MNIST images that come with the package, and 20 clients.
 """
 
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -14,8 +14,8 @@ METHODS = ("fedavg", "spdst", "jmwst")
 def get_study(arg: str = ""):
     """Returns the points: three methods on boards, and on phones with a deadline.
 
-    Half of the boards are on NB-IoT, and a round waits for them. Of the phones the
-    slowest half cannot train the dense network before the deadline.
+    Half of the boards are on NB-IoT, and a round waits for them. The slower half of the
+    phones cannot train the dense network before the deadline.
     """
     config = default_config()
     config.dataset = "fashion_mnist_sample"

@@ -1,4 +1,4 @@
-"""The same federated rounds here and in other simulators, in turns: ratios of speed.
+"""Compares the speed of this package and other simulators on the same rounds.
 
     python -m benchmarks peers.compare --python /tmp/peers/bin/python       # 3 minutes
     python -m benchmarks peers.compare --python /tmp/peers/bin/python --all
@@ -83,7 +83,7 @@ def run(
 
 
 def told(setup: Workload) -> dict:
-    """Returns what a peer has to know of a set-up, as `turns.setup` reads it."""
+    """Returns the set-up for a peer, as `turns.setup` reads it."""
     network, method = NETWORKS[setup.model], setup.method
     keywords = getattr(method, "keywords", {})
     return {

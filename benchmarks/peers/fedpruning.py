@@ -1,9 +1,9 @@
 """FedPruning, the other library of sparse federated learning: one MPI process a client.
 
 https://github.com/FedPruning/FedPruning has no package; its checkout has to be on
-PYTHONPATH. What runs is its server, clients, messages and pruning as they are. Left out
-is its evaluation, after which a round ends here; and processes that wait for a message
-look for one every 3 ms, as those that send do, instead of taking a core.
+PYTHONPATH. Its server, clients, messages and pruning run unchanged. Its evaluation is
+left out. Processes that wait for a message look for one every 3 ms, as those that send
+do, instead of occupying a core.
 """
 
 import importlib
@@ -45,7 +45,7 @@ class Patient:
 
 
 def arguments(at: dict) -> SimpleNamespace:
-    """Returns what its command line would: defaults, and the set-up's values."""
+    """Returns its command line's defaults with the set-up's values."""
     return SimpleNamespace(
         client_num_in_total=at["clients"],
         client_num_per_round=at["cohort"],

@@ -17,11 +17,11 @@ from benchmarks.peers.turns import Turns, cores, setup
 
 
 class DoneError(Exception):
-    """No more rounds are asked for."""
+    """No more rounds are requested."""
 
 
 class Pace(FedAvg):
-    """FedAvg that holds the rounds until the next is asked for."""
+    """FedAvg that waits before each round until it is requested."""
 
     def __init__(self, turns: Turns, **settings):
         super().__init__(**settings)
@@ -34,7 +34,7 @@ class Pace(FedAvg):
         return super().configure_train(*args, **kwargs)
 
     def aggregate_train(self, server_round, replies):
-        """Averages, then tells; a client that failed ends all."""
+        """Averages, then reports the round; a client that failed ends the run."""
         replies = list(replies)
         if failed := [reply.error for reply in replies if reply.has_error()]:
             raise RuntimeError(f"{len(failed)} clients failed: {failed[0]}")

@@ -25,7 +25,7 @@ from benchmarks.peers.turns import Turns, cores, setup
 
 
 class Network(torch.nn.Module):
-    """What pfl trains: a network that tells its loss."""
+    """What pfl trains: a network that computes its own loss."""
 
     def __init__(self, network: torch.nn.Module):
         super().__init__()
@@ -45,13 +45,13 @@ class Network(torch.nn.Module):
 
 
 class Pace(TrainingProcessCallback):
-    """Holds the rounds until the next is asked for."""
+    """Waits before each round until it is requested."""
 
     def __init__(self, turns: Turns):
         self.turns = turns
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        """Tells of the round, then waits; at the end of the input pfl stops."""
+        """Reports the round, then waits; at the end of the input pfl stops."""
         self.turns.tell()
         return not self.turns.wait(), Metrics()
 

@@ -1,4 +1,4 @@
-"""The peers' side of a comparison: a round whenever the other process asks for one.
+"""The peers' side of a comparison: runs a round when the other process requests one.
 
 A worker gets the set-up as JSON in the environment, writes a line of facts once it is
 ready, then for every line that it reads runs a round and writes a line. What libraries
@@ -16,7 +16,7 @@ def setup() -> dict:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -28,9 +28,9 @@ class Turns:
         os.dup2(2, 1)
 
     def tell(self, **facts) -> None:
-        """Says that the worker is ready, or a round is done."""
+        """Reports that the worker is ready, or that a round is done."""
         print(json.dumps(facts), file=self._out, flush=True)
 
     def wait(self) -> bool:
-        """Whether another round is asked for."""
+        """Returns whether another round is requested."""
         return bool(sys.stdin.readline())

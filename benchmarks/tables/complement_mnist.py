@@ -1,8 +1,8 @@
 """Complement Sparsification, Tables 3 and 5, Figure 5: IC, 10 users a round, T = 200.
 
-MNIST by writer in the place of FEMNIST. The pruned model on all held-out samples, best
-round. The paper's own figures are behind its accuracy: what clients left out of their
-messages, and the share of FLOPs that this saves by its count.
+MNIST by writer replaces FEMNIST. Accuracy is that of the pruned model on all held-out
+samples, best round. After its accuracy, the paper's figures are the density of what
+clients send, and the share of FLOPs that this saves by the paper's count.
 """
 
 import json
@@ -26,7 +26,7 @@ SHOWN = ("client density", "FLOPs saved")
 
 
 def emergent(path: Path) -> dict[str, float]:
-    """Client density, mean over the rounds behind the first, and what it saves."""
+    """Client density, mean over the rounds after the first, and what it saves."""
     rounds = [
         record.get("client", {})
         for record in report.read_records(path / "metrics.jsonl")

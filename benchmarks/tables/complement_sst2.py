@@ -1,7 +1,7 @@
 """Complement Sparsification, Figure 4: SA, 10 clients a round, T = 500.
 
-SST-2 with hashed letters in the place of tweets. The pruned model on the validation
-sentences, best round; beside the accuracy what the paper has for tweets.
+SST-2 with hashed letters replaces tweets. Accuracy is that of the pruned model on the
+validation sentences, best round; the paper's figures are those of tweets.
 """
 
 from benchmarks.tables import Row, Table, runs
