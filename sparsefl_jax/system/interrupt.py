@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-# SIGUSR2 is what clusters send some time before they end a job, if asked to.
+# SIGUSR2 is what clusters can be set to send some time before they end a job.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 
