@@ -19,7 +19,7 @@ ACTIVATIONS = ("gelu", "relu")
 
 
 class Sizes(NamedTuple):
-    """The sizes of an encoder, and what else tells networks of one form apart."""
+    """The sizes of an encoder, and what else differs between networks of one form."""
 
     layers: int
     width: int
