@@ -139,7 +139,7 @@ def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
     """Returns the compressor that rounds |x| / norm to s = 2^(bits - 1) - 1 levels.
 
     A value between two levels goes up with the probability that keeps its mean. Takes n
-    bits + 32 a norm, or with 'elias' as many bits as `elias` tells.
+    bits + 32 a norm, or with 'elias' as many bits as `elias` counts.
 
     Args:
       bits: of a level with its sign, 2 to 8.

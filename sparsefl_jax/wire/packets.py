@@ -272,9 +272,9 @@ def assumptions(layouts: dict[str, dict[str, Layout]]) -> dict[str, str]:
       The packets' reasons by 'direction/packet'.
 
     Example:
-      >>> packet = Packet(jnp.zeros(3), bits=0, assumed='a seed tells it')
+      >>> packet = Packet(jnp.zeros(3), bits=0, assumed='from a seed')
       >>> assumptions({'down': layout({'init': packet, 'all': Packet(jnp.zeros(3))})})
-      {'down/init': 'a seed tells it'}
+      {'down/init': 'from a seed'}
     """
     return {
         f"{direction}/{name}": packet.assumed
