@@ -113,7 +113,7 @@ def make_optimizer(
       name: an optimizer of optax (`sgd`, `adam`, ...).
       learning_rate: the constant rate, unused with a schedule.
       schedule: `(round) -> rate`, an optax schedule.
-      weight_decay: passed to the optimizer if it takes one (`adamw`), otherwise added to
+      weight_decay: passed to the optimizer if it takes one (`adamw`), or else added to
         the gradient, as in PyTorch's SGD.
       clip: the global gradient norm at which to clip, 0 for none.
       **kwargs: further arguments of the optimizer, such as `momentum`.
