@@ -91,8 +91,8 @@ def density_rows(run: Run) -> list[list[str]]:
 def changes(run: Run) -> dict[int, float] | None:
     """Returns the mismatch of every round that changed the deployed mask.
 
-    Rounds are counted over all stages. Returns None if the records hold no mismatch. For a
-    mask that hardly changes, a sentence says more than a flat plot.
+    Rounds are counted over all stages. Returns None if the records hold no mismatch. If
+    the mask hardly changes, a sentence says more than a flat plot.
 
     Example:
       >>> from pathlib import Path
