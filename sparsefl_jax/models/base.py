@@ -50,7 +50,7 @@ class Model(_Fields):
       name: of the network, such as the class of a module; one that is made by hand
         needs it for a run with files. `_replace` of `init` or `apply` makes another
         network, which has no name until it is given one.
-      settings: what else sets the network apart from others of this name.
+      settings: what else differs between networks of this name.
     """
 
     __slots__ = ()

@@ -27,7 +27,7 @@ class Sizes(NamedTuple):
     hidden: int
     vocabulary: int
     positions: int
-    texts: int = 0  # 0 if it does not tell apart the texts of a pair
+    texts: int = 0  # 0 if it does not distinguish the texts of a pair
     activation: str = "gelu"
     pooler: str = "tanh"
     epsilon: float = 1e-12
