@@ -106,7 +106,7 @@ def frames() -> list[str]:
 
 
 def main():
-    """Prints what the description says."""
+    """Prints the tables."""
     for folder in (PACKAGE, *sorted(p for p in PACKAGE.iterdir() if p.is_dir())):
         if count := total(folder):
             print(f"{count:7,}  {folder.relative_to(ROOT)}/")

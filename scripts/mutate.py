@@ -78,7 +78,7 @@ OWNERS = {
 
 
 def draw(folder: Path, mutants: int, seed: int) -> list[tuple[str, int]]:
-    """Draws (file, number of the mutant in it), each place in the code alike."""
+    """Draws (file, number of the mutant in it), uniformly over the code."""
     found = set()
     for path in folder.rglob("*.py"):
         file = str(path.relative_to(folder))

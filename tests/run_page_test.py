@@ -43,7 +43,7 @@ def test_densities_are_asked_for_and_reached_over_the_same_leaves(tmp_path):
     models = {"masked": MASKED, "aggregated": whole}
     run = reached(tmp_path, models, algorithm=algorithm | {"prunable": ["fc*/kernel"]})
     assert density_rows(run) == [
-        ["over", "entries", "asked for", "reached"],
+        ["over", "entries", "target", "reached"],
         ["conv", "100", "not pruned", "100.00 %"],
         ["fc1", "700", "", "20.00 %"],
         ["fc2", "200", "", "40.00 %"],
@@ -53,7 +53,7 @@ def test_densities_are_asked_for_and_reached_over_the_same_leaves(tmp_path):
         ["all parameters of aggregated", "1,100", "", "50.00 %"],
     ]
     notes = words_of(run.path)
-    asked = "Asked for: algorithm.density=0.25."
+    asked = "Target: algorithm.density=0.25."
     assert asked in notes and "kernels are those of masked." in notes
     assert "algorithm.prunable=fc*/kernel" in notes
     run = reached(tmp_path / "not", models, algorithm=algorithm)
@@ -77,7 +77,7 @@ def test_personal_densities_and_dense_methods_are_told_apart(tmp_path):
         ["mean over the layers of personal", "-", "70.00 %"],
     ]
     notes = words_of(run.path)
-    assert "The configuration asks for no density." in notes
+    assert "The configuration sets no density." in notes
     assert "kernels are those of the server's model" in notes
 
 

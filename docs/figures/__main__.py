@@ -34,7 +34,9 @@ def main() -> None:
     asked = parser.parse_args()
     unknown = [name for name in asked.names if name not in PICTURES]
     if unknown:
-        parser.error(f"no picture {unknown[0]!r}, expected of {', '.join(PICTURES)}")
+        parser.error(
+            f"no picture {unknown[0]!r}, expected one of {', '.join(PICTURES)}"
+        )
     # The runs are tiny, so that nearly all of the time is compilation.
     jax.config.update("jax_disable_most_optimizations", True)
     asked.out.mkdir(parents=True, exist_ok=True)

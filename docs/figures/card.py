@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 CARD, INK, QUIET, EDGE = "#fafbfc", "#1b1f23", "#57606a", "#c3cad2"
 # They differ in lightness (100, 86, 62, 30), so they survive a gray printer, and in
-# blue against brown, which colour-blind readers tell apart.
+# blue against brown, which colour-blind readers can distinguish.
 DEAD, ALIVE, SENT, NEW = "#ffffff", "#cfd8e3", "#4f9bd9", "#8a2c05"
 ZERO = "#a9d0f0"
 

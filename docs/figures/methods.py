@@ -21,7 +21,7 @@ class Case(NamedTuple):
       stages: the method of each stage, with its arguments.
       first: the first of the two rounds, from 0, in the last stage; -1: the only round
         of the stage before.
-      words: what packets are called.
+      words: names of packets.
       settings: of `sfl.run`.
     """
 

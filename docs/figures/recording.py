@@ -73,8 +73,8 @@ def record(
                 f"handed/{n}": jax.tree.map(jnp.asarray, p) for n, p in handed.items()
             }
             deployed = next(iter(algorithm.deploy(key, server).values()))
-            told = stable(first), stable(down), deployed.mask
-            jax.debug.callback(partial(hear, number, "down"), ctx, *told)
+            seen = stable(first), stable(down), deployed.mask
+            jax.debug.callback(partial(hear, number, "down"), ctx, *seen)
             return down
 
         def update(key, ctx, downlink, client, batches):

@@ -17,7 +17,7 @@ TIERS = {"high": card.NEW, "mid": card.SENT, "low": card.ALIVE}
 
 
 def draw(path: Path) -> None:
-    """Draws when each client of a round is done."""
+    """Draws when each client of a round finishes."""
     dataset = sfl.data.load("fashion_mnist_sample")
     data = sfl.federate(dataset, "dirichlet", CLIENTS, alpha=0.5, seed=0)
     model = sfl.models.build("mlp", 10, (28, 28, 1))

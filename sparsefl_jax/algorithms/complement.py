@@ -53,7 +53,7 @@ def complement(
         in every round.
       density: 1 - p, the share of each tensor that the server keeps, in (0, 1].
       aggregation_ratio: eta', the factor of the clients' mean before it is added, above
-        0; the paper's theory asks for a value between 1 and 1 / learning rate.
+        0; the paper's theory needs a value between 1 and 1 / learning rate.
       index: how positions are written, see `packets.Packet`.
 
     Raises:

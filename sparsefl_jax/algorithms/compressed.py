@@ -109,18 +109,18 @@ def compressed(
         'stochastic_sign', 'none', or a `wire.compressors.Compressor`.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
-      feedback: 'ef', 'ef21' or 'none'; None for 'ef', but for 'none' with 'qsgd',
+      feedback: 'ef', 'ef21' or 'none'; None means 'ef', but 'none' with 'qsgd',
         'majority', 'masked_noise' and 'stochastic_sign'. The residual of 'qsgd' grows
         without bound unless a norm is of fewer entries than its levels squared: 49 with
         4 bits, 16129 with 8.
       density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
-        None for 0.01.
+        None means 0.01.
       scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None
         for 'global'.
-      bits: of a level of 'qsgd', 2 to 8; None for 4.
-      bucket: number of entries that share a norm of 'qsgd'; None for those of a leaf.
+      bits: of a level of 'qsgd', 2 to 8; None means 4.
+      bucket: number of entries that share a norm of 'qsgd'; None: those of a leaf.
       index: how 'topk' and 'stc' write positions, see `packets.Packet`, and 'qsgd' its
-        levels, 'fixed' or 'elias'; None for 'packed' and 'fixed'.
+        levels, 'fixed' or 'elias'; None means 'packed' and 'fixed'.
       clients: number of all clients, which 'ef21' needs.
       start: estimates of 'ef21' start at 'zero', or at the first 'gradient': a client's
         first update, which then travels whole; at zero again if it is lost.
@@ -129,11 +129,11 @@ def compressed(
         None adds the mean. 'majority' needs one, whose rate is the size of a step.
       keep_optimizer: clients keep their optimizer's state between rounds.
       weighting: a client's weight in the mean, see `means.WEIGHTINGS`; None for
-        'examples', but for 'uniform' with 'majority', where a client has one vote, and
+        'examples', but 'uniform' with 'majority', where a client has one vote, and
         with 'ef21', which has no other.
 
     Raises:
-      ValueError: an argument is out of range, or nothing that was chosen reads it.
+      ValueError: an argument is out of range, or has no effect with the others.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -240,13 +240,13 @@ def _remembered(ctx: Context, memory: PyTree, stale: str) -> PyTree:
 
 
 def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
-    """Returns the mean of all clients' estimates; who sent nothing kept its own."""
+    """Returns the mean of all estimates; clients that sent nothing keep theirs."""
     changes = total["sum"]["delta"]
     return jax.tree.map(lambda h, q: h + q / clients, server.estimate, changes)
 
 
 def _refuse_others(clients: int, stages, num_clients: int, *_) -> dict:
-    """Refuses a run of another number of clients; guarantees nothing of its models."""
+    """Refuses a run with another number of clients; gives no guarantee."""
     if clients != num_clients:
         raise ValueError(f"clients={clients}, expected those of the run, {num_clients}")
     return {}
@@ -282,7 +282,7 @@ def _no_step(coder: Compressor, key: Array, zeros: PyTree) -> Step:
 def _compress(
     coder: Compressor, key: Array, round: Array, step: Step, move: PyTree
 ) -> tuple[Step, PyTree]:
-    """Compresses a step of the server; returns its state and what the model moves."""
+    """Compresses a step of the server; returns its state and the model's change."""
     pending = _add(step.residual, move)
     message = stable(coder.encode(key, pending))
     sent = coder.decode(message)

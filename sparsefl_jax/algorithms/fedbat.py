@@ -122,8 +122,8 @@ def fedbat(
             "rest": Packet(trained.rest),
             "stats": Packet(trained.stats),
         }
-        told = {"step_size": jnp.mean(jnp.stack(jax.tree.leaves(alpha)))}
-        return uplink, client, trained.metrics | told
+        logged = {"step_size": jnp.mean(jnp.stack(jax.tree.leaves(alpha)))}
+        return uplink, client, trained.metrics | logged
 
     def contribute(ctx, uplink):
         bits, alpha = uplink["signs"].values, uplink["alpha"].values

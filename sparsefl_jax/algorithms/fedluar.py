@@ -52,7 +52,7 @@ def fedluar(
     prunable: Sequence[str] = KERNELS,
     keep_optimizer: bool = False,
 ) -> Algorithm:
-    """FedAvg in which some layers are not collected but move as they moved last.
+    """FedAvg in which some layers are not collected but repeat their last update.
 
     Layer l moves by the mean update u_l. In round t the clients send their updates of
     all layers but those in R_t, whose u_l stays what it was. R_0 is empty, and R_{t+1}
@@ -67,7 +67,7 @@ def fedluar(
     Training is dense: what clients train of a recycled layer is thrown away.
 
     The metric `recycled` is the share of the layers' entries that was not collected,
-    and `staleness` the rounds since a layer was collected, in the mean over layers.
+    and `staleness` the rounds since a layer was collected, averaged over layers.
 
     Args:
       model: the network and its loss.
@@ -139,8 +139,8 @@ def fedluar(
         sizes = trees.layer_sizes(params, kernels)
         share = jnp.where(recycled, np.float32(sizes / sizes.sum()), np.float32(0))
         stale = jnp.mean(age, dtype=jnp.float32)
-        told = {"recycled": jnp.sum(share), "staleness": stale}
-        return Server(params, mean["stats"], opt_state, last, score, after, age), told
+        logged = {"recycled": jnp.sum(share), "staleness": stale}
+        return Server(params, mean["stats"], opt_state, last, score, after, age), logged
 
     def draw(key, round, score):
         if select == "cyclic":  # static branch

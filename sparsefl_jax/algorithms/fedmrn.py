@@ -68,8 +68,8 @@ def fedmrn(
       optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
         in every round. Weight decay acts on u.
       noise: 'uniform' in [-1, 1), 'gaussian' or 'bernoulli', times `magnitude`.
-      magnitude: of the noise, above 0. The release has 0.01 for binary masks and 0.005
-        for signed ones. It bounds what an entry can move in a round.
+      magnitude: scale of the noise, above 0. The release has 0.01 for binary masks and
+        0.005 for signed ones. It bounds the change of an entry in a round.
       mask: 'binary', 0 or 1, or 'signed', -1 or 1.
       progressive: whether training sees masks. If not, the client trains as in FedAvg
         and masks what comes out.
@@ -133,11 +133,11 @@ def fedmrn(
             "stats": Packet(trained.stats),
         }
         every, _ = ravel_pytree(q)
-        told = {
+        logged = {
             "ones": jnp.mean(ravel_pytree(bits)[0], dtype=jnp.float32),
             "clipped": jnp.mean((every < lowest) | (every > 1), dtype=jnp.float32),
         }
-        return uplink, client, trained.metrics | told
+        return uplink, client, trained.metrics | logged
 
     def contribute(ctx, uplink):
         bits = uplink["mask"].values

@@ -31,7 +31,7 @@ class Server(NamedTuple):
 
 
 WEIGHTS = ("constants", "initial")
-KEPT = "a client keeps the weights that it was handed before its first round"
+KEPT = "a client keeps the weights that it received before its first round"
 
 
 @method

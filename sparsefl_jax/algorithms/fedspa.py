@@ -81,7 +81,7 @@ def fedspa(
       mask_update: 'static' or 'dst' (dynamic sparse training).
       shared: whether all clients begin with the same mask.
       prune_rate: share of a layer's alive weights that a client exchanges in round 0;
-        only with 'dst', where None is for 0.5.
+        only with 'dst', where None means 0.5.
       adjust_until: the round in which the rate reaches 0; with 'dst', and only then.
       allocation: as in `pdst`.
       prunable: globs of the leaves that can be pruned.
@@ -213,7 +213,7 @@ def _exchange(
 
 
 def _refuse_schedule(**given: float | None) -> None:
-    """Refuses arguments that static masks do not read."""
+    """Refuses arguments that have no effect on static masks."""
     for argument, value in given.items():
         if value is not None:
             raise ValueError(

@@ -54,7 +54,7 @@ def private(
       clip: largest L2 norm of a client's difference, over all parameters together.
       noise_multiplier: deviation of the noise over 2 clip, the sensitivity of the sum;
         0 adds none.
-      delta: the delta at which epsilon is told, in (0, 1); None for N**-1.1, as
+      delta: the delta for which epsilon is given, in (0, 1); None: N**-1.1, as
         McMahan et al. have it for N clients.
       fingerprint: any text that other settings, such as a learning rate, change, and
         that a run which is resumed or extended keeps. A configuration's run passes the
@@ -146,7 +146,7 @@ def private(
     )
 
 
-@functools.cache  # plan, run and summary ask for it
+@functools.cache  # plan, run and summary call it
 def epsilon(
     num_clients: int,
     cohort_size: int,
@@ -218,7 +218,7 @@ def _difference(summand: PyTree) -> PyTree:
     if jax.tree.structure(summand["weight"]) != jax.tree.structure(0):
         raise ValueError(
             "the method sums a covered_sum, expected a weighted_sum for a private "
-            "method: the weight of an entry tells who holds it"
+            "method: the weight of an entry reveals who holds it"
         )
     sums = summand["sum"]
     if not isinstance(sums, Mapping) or "delta" not in sums:
@@ -257,7 +257,7 @@ def _refuse_weights(algorithm: Algorithm, ctx: Context, uplink: Message) -> None
 def _refuse_runs(
     stages: Sequence[Stage], budgets: Any | None, system: Any | None
 ) -> None:
-    """Refuses what the accountant does not know of."""
+    """Refuses settings that the accountant does not cover."""
     if len(stages) > 1:
         raise ValueError(
             f"{len(stages)} stages, expected one for a private method: epsilon is not "

@@ -116,8 +116,8 @@ def one_shot(
     It is meant for one round and a cohort of one. Down: the initial weights and
     statistics, float32. Up: the positions that stay, as `index` writes them; scores do
     not travel. With several clients, the server keeps the positions with most votes, as
-    many as one client names, and draws lots among equals. A mask drawn at random stands
-    until then. That of an earlier stage is not used.
+    many as one client names, and breaks ties at random. Until then the mask is random;
+    that of an earlier stage is not used.
 
     The batch is the first of the stage: `batch_size` of the client's samples drawn at
     random, or all samples of a client that has fewer. With `first_samples` it is the
@@ -146,8 +146,8 @@ def one_shot(
         return top_k.largest_overall(scores, keep(size), select)
 
     def init(key, start: SparseModel):
-        lots = masks.uniform_scores(key, start.params, select)
-        return start._replace(mask=best(lots))
+        random = masks.uniform_scores(key, start.params, select)
+        return start._replace(mask=best(random))
 
     def broadcast(key, ctx, server):
         return {"params": Packet(server.params), "stats": Packet(server.stats)}
@@ -172,8 +172,8 @@ def one_shot(
 
     def aggregate(key, round, server, total):
         _, others = trees.split(server.params, select)
-        lots = masks.uniform_scores(key, server.params, select)  # below one vote
-        votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), lots)
+        random = masks.uniform_scores(key, server.params, select)  # below one vote
+        votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), random)
         return server._replace(mask=best(votes)), {}
 
     def deploy(key, server):

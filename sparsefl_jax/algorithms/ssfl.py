@@ -34,7 +34,7 @@ def ssfl(
     It is meant for one round in which all clients take part, and for `spdst` as the
     stage after it. A client scores one random batch, as `snip` does. The server keeps
     what reaches the int(n density)-th largest mean of the n scores, ties included. A
-    mask drawn at random stands until then. The weights stay as they are.
+    random mask is used until then. The weights stay as they are.
 
     Down: the initial weights and statistics, float32, or the seed of both. Up: the
     scores of the prunable weights, float32.

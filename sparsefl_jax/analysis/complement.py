@@ -16,7 +16,7 @@ from sparsefl_jax.core.validate import above, in_range
 
 
 class Approximation(NamedTuple):
-    """The errors of one round, L2 norms, and the size of the step that they are of."""
+    """The errors of one round, L2 norms, and the size of the step itself."""
 
     kept_moved: float  # eq. 9: eta' times what training has changed of kept weights
     pruned: float  # eq. 12: what pruning has removed of the aggregate

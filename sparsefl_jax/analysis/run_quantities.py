@@ -1,4 +1,4 @@
-"""Reads from a run's folder the numbers that the theorems ask for."""
+"""Reads from a run's folder the numbers that the theorems need."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from sparsefl_jax.report.load import read_run
 class Quantities(NamedTuple):
     """Numbers of a run's last stage.
 
-    What a theorem asks for beside these, such as the Lipschitz constant of a gradient,
-    no run records: it is measured or assumed, and given by hand.
+    What a theorem needs besides these, such as the Lipschitz constant of a gradient,
+    no run records: it is measured or assumed, and passed in.
     """
 
     rounds: int  # T, rounds that were run

@@ -21,8 +21,8 @@ from sparsefl_jax.core.validate import above, in_range, whole
 class Generalization(NamedTuple):
     """What Theorem 1 says: |empirical risk - risk| < gap with this probability."""
 
-    gap: float  # 9 epsilon; above 1 it says nothing, as the loss lies in [0, 1]
-    probability: float  # at least; 0 or less says nothing
+    gap: float  # 9 epsilon; above 1 it is vacuous, as the loss lies in [0, 1]
+    probability: float  # at least; 0 or less is vacuous
     least_samples: float  # the theorem holds for at least as many samples
     epsilon: float  # of all rounds
     delta: float  # of all rounds, eq. 15
@@ -110,8 +110,8 @@ def generalization(
         epsilon of all rounds below T times that of one.
 
     Example:
-      >>> told = generalization(0.35, 0.25, 1.0, 1e-8, 64, 60_000, 500)
-      >>> round(told.gap, 2), told.least_samples < 60_000
+      >>> bound = generalization(0.35, 0.25, 1.0, 1e-8, 64, 60_000, 500)
+      >>> round(bound.gap, 2), bound.least_samples < 60_000
       (0.41, True)
     """
     arguments = density, diameter, sigma, delta, batch_size, num_samples

@@ -53,7 +53,7 @@ def make_preprocess(
     Returns:
       `preprocess(key, x, train) -> x`. It takes [B, H, W, C] or [B, D] in uint8, int32
       or float32 and returns float32 of the same shape, or int32 with `tokens`. `train`
-      is static; the key is read only in training.
+      is static; the key is used only in training.
 
     Raises:
       ValueError: an argument is unknown or out of range; or, from `preprocess`,

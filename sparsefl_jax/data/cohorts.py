@@ -22,7 +22,7 @@ from sparsefl_jax.core.types import Array, Key
 from sparsefl_jax.system import hardware
 
 SHUFFLED = 1024  # clients; shuffling them takes less time than a round
-_PASSES = 8  # of the Feistel network, twice as many as the proof asks for
+_PASSES = 8  # of the Feistel network, twice as many as the proof needs
 
 
 def permuted(key: Key, num_clients: int, count: int) -> Array:
@@ -73,7 +73,7 @@ def permuted(key: Key, num_clients: int, count: int) -> Array:
 def _draw(key: Key, num_clients: int, count: int, present: Array | None) -> Array:
     """Draws ids [count] int32 of `range(num_clients)` uniformly without replacement.
 
-    Of those present, [num_clients] bool, if there are enough; then others fill up.
+    The present ones, [num_clients] bool, come first; others only fill the rest.
     """
     if present is not None:
         lots = jax.random.uniform(key, (num_clients,)) + (~present).astype(jnp.float32)
@@ -93,8 +93,8 @@ def uniform_sampler(
     Args:
       num_clients: N.
       cohort_size: K.
-      present: `(key, round) -> [N] bool`, who can be drawn, which makes it O(N); None:
-        everyone. Where fewer than K can, others fill up, which `cohorts` removes.
+      present: `(key, round) -> [N] bool`, the available clients, at a cost of O(N);
+        None: all. Others fill a cohort of fewer than K, and `cohorts` removes them.
 
     Returns:
       `sampler(key, round) -> ids [K] int32`.
@@ -121,7 +121,7 @@ def stratified_sampler(
     Args:
       budgets: [N], the budget of each client; clients with equal budgets form a tier.
       cohort_size: K.
-      present: who can be drawn, as in `uniform_sampler`.
+      present: the available clients, as in `uniform_sampler`.
 
     Returns:
       `sampler(key, round) -> ids [K] int32`, the tiers in ascending order of budget.
@@ -174,10 +174,10 @@ def cohorts(
       stage: the stage.
       num_clients: N.
       rounds: [R] int32, rounds of the stage.
-      present: `(key, round) -> [N] bool`, who can be drawn; None: everyone.
+      present: `(key, round) -> [N] bool`, the available clients; None: all.
 
     Returns:
-      Ids [R, K] int32; N in a place whose client is not there.
+      Ids [R, K] int32; N in the place of a client that is not available.
     """
     draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size, present)
     sampling_key = keys.of_cohorts(key)

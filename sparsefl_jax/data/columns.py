@@ -1,6 +1,6 @@
 """Finds the columns of a Hugging Face data set by the types of their features.
 
-The names of columns mean nothing: what the types leave open is refused, with the
+Columns' names are ignored: what the types leave open is refused, with the
 candidates, until the user names a column.
 """
 
@@ -32,7 +32,7 @@ class Columns(NamedTuple):
     """The columns that are read.
 
     Attributes:
-      kind: 'image', 'text' or 'table', what the samples are.
+      kind: 'image', 'text' or 'table', the kind of the samples.
       samples: the columns of the samples; several only for a table.
       label: the column of the labels.
       user: the column of the users, or None.
@@ -45,7 +45,7 @@ class Columns(NamedTuple):
 
 
 def kind_of(feature: Any) -> str:
-    """Returns what a feature can serve as.
+    """Returns what a feature can be used as.
 
     Args:
       feature: of the library `datasets`, such as `Value("string")` or `Image()`.
@@ -99,8 +99,8 @@ def choose(
     Example:
       >>> from types import SimpleNamespace
       >>> Value = type("Value", (SimpleNamespace,), {})
-      >>> told = {"age": Value(dtype="float32"), "ill": Value(dtype="bool")}
-      >>> choose(told)
+      >>> features = {"age": Value(dtype="float32"), "ill": Value(dtype="bool")}
+      >>> choose(features)
       Columns(kind='table', samples=('age',), label='ill', user=None)
     """
     kinds = {name: kind_of(feature) for name, feature in features.items()}
@@ -164,7 +164,7 @@ def _of(kinds, *wanted) -> list[str]:
 
 
 def _open(what, role, candidates, free) -> ValueError:
-    """Returns the refusal of a choice that the types leave open."""
+    """Returns the error for a choice that the types leave open."""
     choices = ", ".join(f"{name} ({free[name]})" for name in candidates)
     if not candidates:
         others = ", ".join(f"{name} ({kind})" for name, kind in free.items())

@@ -49,7 +49,7 @@ def embed(
 
     Args:
       texts: n strings; the encoder cuts those that are too long for it.
-      title: what a progress bar on a terminal is called; None for no bar.
+      title: the name on a terminal's progress bar; None for no bar.
       tokenize: `(texts) -> [n, T]` int32, padded with 0.
       states: `(tokens [B, T]) -> [B, D]` float32.
 
@@ -69,7 +69,7 @@ def embed(
 def _trimmed(tokens: np.ndarray, rows: int) -> np.ndarray:
     """Cuts padding off until the length is a power of two, and adds empty rows.
 
-    So few shapes are left, for each of which the network is compiled.
+    The network is compiled once for each shape, so few shapes are better.
 
     Example:
       >>> _trimmed(np.array([[5, 6, 7, 0, 0, 0, 0]], np.int32), 2).tolist()

@@ -73,7 +73,7 @@ def federate(
       test_fraction: the share that test_split="within" holds out, (0, 1); by default
         a fifth.
       feature_shift: a name in `FEATURE_SHIFTS`, which says how the images of clients
-        differ in their looks; None for not at all. Samples of no client are left out.
+        differ in their looks; None for no shift. Samples of no client are left out.
       shift_strength: the largest strength of a client's shift, (0, 1]; by default 0.5.
       **kwargs: further arguments of the partitioner, such as `alpha`.
 
@@ -163,7 +163,7 @@ def from_arrays(
       x_test: like x. None holds out a fifth (`test_fraction`) of each client's samples;
         together they are the test set.
       y_test: like y.
-      num_classes: the number of classes; None for one more than the largest label.
+      num_classes: the number of classes; None: one more than the largest label.
       num_clients, partition, seed: as in `federate`.
       test_split: as in `federate`; None is "within" without x_test, else "partition".
       users: [n], the user of each sample, for partition="natural".

@@ -1,9 +1,9 @@
 """Reads data sets of the Hugging Face hub, or of its library's files, decoded once.
 
 A name is `ORGANISATION/NAME`, a folder or file (parquet, CSV, JSON, images), or a
-folder that `save_to_disk` wrote. The library asks the hub for a newer version, and
-reads its cache where it reaches none; with HF_HUB_OFFLINE=1 it never asks. `columns`
-says which columns are read.
+folder that `save_to_disk` wrote. The library checks the hub for a newer version, and
+reads its cache if the hub cannot be reached, or if HF_HUB_OFFLINE=1. `columns` says
+which columns are read.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def read(
       characters become tokens and the next token of each, as `leaf` has it.
 
     Raises:
-      ValueError: the data set is not to be had, its columns or splits leave a choice,
+      ValueError: the data set is not available, its columns or splits leave a choice,
         or a sample cannot be read.
     """
     for option in options:
@@ -123,7 +123,7 @@ def is_cached(name: str) -> bool:
 
 
 def _library():
-    """Imports `datasets`; its progress bars appear on a terminal alone."""
+    """Imports `datasets`; its progress bars appear only on a terminal."""
     datasets = imported("datasets", "hf", "a data set of Hugging Face")
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are raised
     if not sys.stderr.isatty():
@@ -161,7 +161,7 @@ def _local(name: str) -> tuple[Path | None, str | None]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Returns the files of a folder and its subfolders, but for hidden ones."""
+    """Returns the files of a folder and its subfolders, except hidden ones."""
     return sorted(
         file
         for file in folder.rglob("*")

@@ -32,7 +32,7 @@ def decode(
 
     Args:
       data: a `datasets.DatasetDict`, or a `datasets.Dataset`, which has no test split.
-      title: what the progress bars are called.
+      title: the name on the progress bars.
       train: the split to train on; None for `train`, or the only one.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
       hash: the number of features of a text, by default 768.

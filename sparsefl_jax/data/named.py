@@ -19,14 +19,14 @@ class Named(NamedTuple):
 
     Attributes:
       hub: its name on the Hugging Face hub.
-      told: a line about it.
+      summary: one line that describes it.
       columns: the columns that the types of features leave open, as `hub.read` takes
         them.
       tfds: its name as a TensorFlow data set, if it is one.
     """
 
     hub: str
-    told: str
+    summary: str
     columns: dict[str, str] = {}  # noqa: RUF012  never changed
     tfds: str | None = None
 
@@ -78,7 +78,7 @@ def read(
     hf: Mapping[str, Any] | None = None,
     encoding: TextEncoding | None = None,
 ) -> tuple[dict[str, np.ndarray], int | None]:
-    """Reads a named data set from TensorFlow Datasets, or else from the hub's cache.
+    """Reads a named data set from TensorFlow Datasets or from the hub's cache.
 
     Args:
       name: in `NAMED`.
@@ -91,7 +91,7 @@ def read(
       hashed features or tokens.
 
     Raises:
-      ValueError: no source is there, where the message has the commands that get one;
+      ValueError: there is no source, and the message has the commands to get one;
         or an encoding is given where there are no texts.
     """
     source, options = NAMED[name], dict(hf or {})
@@ -103,7 +103,7 @@ def read(
 
 
 def _ways(name: str) -> str:
-    """Returns what gets a data set, as the end of a message."""
+    """Returns the end of a message: how to get a data set."""
     source, way = NAMED[name], "`python launch.py --prepare="
     ways = [f"{way}hf:{source.hub}` (extra [hf])"]
     if source.tfds:

@@ -23,7 +23,7 @@ _MAX_DRAWS = 200
 
 
 def iid(labels: ArrayLike, num_clients: int, *, seed: int) -> list[np.ndarray]:
-    """Deals out shuffled samples; the sizes of clients differ by at most one.
+    """Divides shuffled samples evenly; the sizes of clients differ by at most one.
 
     Args:
       labels: [n] integers.
@@ -194,7 +194,7 @@ def lda(
 def shards(
     labels: ArrayLike, num_clients: int, *, seed: int = 0, k: int = 2
 ) -> list[np.ndarray]:
-    """Sorts by label, cuts num_clients * k chunks, and deals each client k classes.
+    """Sorts by label, cuts num_clients * k chunks, and gives each client k classes.
 
     In order, each client takes the first k remaining chunks of distinct classes. The
     rule is deterministic: the seed changes nothing.
@@ -247,7 +247,7 @@ def pathological(
     One after another, clients take the C classes that the fewest clients hold so far,
     with ties broken at random, so that all classes are held equally often, up to one.
     The shuffled samples of a class are divided equally among its clients. In contrast,
-    `shards` deals neighbouring classes to every client, whatever the seed, and a chunk
+    `shards` gives neighbouring classes to every client, whatever the seed, and a chunk
     there may hold a further class where classes differ in size.
 
     Args:
@@ -256,7 +256,7 @@ def pathological(
       seed: an integer; equal seeds give equal splits.
       classes_per_client: C, from 1 to the number of classes.
       samples_per_class: the samples that a client gets of each of its classes; the
-        other samples are left out. None deals out all samples. FedDST has 20, with 400
+        other samples are left out. None divides all samples. FedDST has 20, with 400
         clients and 2 classes each.
 
     Returns:
@@ -347,8 +347,8 @@ def natural(
             f"expected 1 to {len(parts)}"
         )
     if num_clients < len(parts):
-        told = f"num_clients={num_clients} of {len(parts)} users take part, no others"
-        warnings.warn(told, stacklevel=2)
+        text = f"num_clients={num_clients} of {len(parts)} users take part, no others"
+        warnings.warn(text, stacklevel=2)
     chosen = np.random.default_rng(seed).permutation(len(parts))[:num_clients]
     return [parts[i] for i in np.sort(chosen)]
 

@@ -24,7 +24,7 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
         default.
 
     Returns:
-      The folder of the data set, or what the splits of one of the hub hold.
+      The folder of the data set, or a line on the splits of one of the hub.
 
     Raises:
       ValueError: the name is unknown, TensorFlow is missing, or the download failed.
@@ -73,7 +73,7 @@ def _builder(name, data_dir):
 
 
 def _reason(name, error):
-    """Returns one line that says what stopped the preparation."""
+    """Returns one line on why the preparation failed."""
     if missing := re.search(r"No module named '([\w.]+)'", str(error)):
         return (
             f"preparing {name!r} needs {missing[1]} once: "

@@ -27,7 +27,7 @@ FEATURE_SHIFTS = {
 
 
 class Shift(NamedTuple):
-    """What happens to the images of each client."""
+    """How the images of each client are shifted."""
 
     name: str
     strength: float  # the largest u of a client

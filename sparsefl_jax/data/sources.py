@@ -1,7 +1,7 @@
 """Loads data sets: embedded samples, .npz files, LEAF, Hugging Face, or TFDS.
 
 Everything is NumPy on the host. Images are normalised with published channel statistics
-if they exist, and else with those of the training images.
+if they exist, otherwise with those of the training images.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ DATASETS = {
     "mnist_sample": "960 + 200 digits of MNIST, embedded; 48 writers are the users",
     "sentences_sample": "1,194 sentences of a play, embedded; labels are their marks",
     "shakespeare_sample": "the beginning of a play, embedded; its characters are users",
-    **{name: source.told for name, source in named.NAMED.items()},
+    **{name: source.summary for name, source in named.NAMED.items()},
     "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",
     "<file>.npz": "your arrays x, y (optional x_test, y_test, users, users_test)",
     "<folder>": "LEAF's JSON files, such as FEMNIST: train/ and test/, or all_data/",
@@ -177,7 +177,7 @@ def make_dataset(
         such as the next token of every token.
       x_test: like x; None, together with y_test, if there is no test set.
       y_test: like y.
-      num_classes: the number of classes; None for one more than the largest label.
+      num_classes: the number of classes; None: one more than the largest label.
       name: the name of the data set in reports.
       users: [n] integers or strings, the user of each training sample. Strings, and
         integers beyond int32, are replaced by numbers.
@@ -224,7 +224,7 @@ def make_dataset(
 def one_label(y: np.ndarray) -> np.ndarray:
     """Returns a label for each sample, [n]: the last of a sequence of targets.
 
-    Partitions by label, and statistics of labels, see these.
+    Partitions by label and statistics of labels use these.
 
     Example:
       >>> one_label(np.array([[1, 2], [3, 4]])).tolist()

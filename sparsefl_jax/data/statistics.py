@@ -7,7 +7,7 @@ from sparsefl_jax.core.formats import format_percent
 
 
 def partition_statistics(counts: ArrayLike) -> dict:
-    """Sums up how evenly samples and labels are dealt to clients.
+    """Summarises how evenly samples and labels are divided among clients.
 
     Args:
       counts: [N, classes], the training samples of each client and class, from

@@ -34,7 +34,7 @@ class TextEncoding(NamedTuple):
       field: of the configuration that chose it, for messages.
       encode: `(texts, title=None) -> [n, ...]`; `title` is what a progress bar on a
         terminal is called.
-      identity: tells apart what gives other samples.
+      identity: differs between encodings that give different samples.
     """
 
     field: str
@@ -80,7 +80,7 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
 
 
 def hashing(num_features: int = HASH) -> TextEncoding:
-    """Returns the encoding of texts where the user names no other."""
+    """Returns the default encoding of texts."""
     encode = partial(hashed, num_features=num_features)
     return TextEncoding("hash", encode, f"hash {num_features}")
 
@@ -191,7 +191,7 @@ def _hashed_words(text: str, length: int) -> list[int]:
 
 
 def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
-    """Returns a tokenizer of the library, and what it was read from."""
+    """Returns a tokenizer of the library, and its source."""
     begin = f"tokenizer={str(folder)!r}"
     names = ("tokenizer.json", "vocab.txt")
     path = next((folder / n for n in names if (folder / n).is_file()), None)

@@ -1,7 +1,7 @@
 """Removes pruned filters: a smaller dense network with the same outputs.
 
 A filter whose kernel is zero outputs the same value everywhere, c = relu(norm(bias)).
-So it can be removed together with the inputs that read it. If c = 0 for all of them,
+So it can be removed together with the weights that read it. If c = 0 for all of them,
 this is enough. Otherwise the removed channels of a layer become one channel that is 1
 everywhere; its outgoing weights are the sum over these channels of c times theirs. That
 is exact after any pooling, and also at a zero-padded border, where a bias in the next

@@ -41,7 +41,7 @@ _KEY = "sparsefl_jax"
 
 
 class Head(msgspec.Struct):
-    """What the header of a file says of it."""
+    """The header's description of a file."""
 
     format: int
     index: str

@@ -50,7 +50,7 @@ class Model(_Fields):
       name: of the network, such as the class of a module; one that is made by hand
         needs it for a run with files. `_replace` of `init` or `apply` makes another
         network, which has no name until it is given one.
-      settings: what else sets the network apart from others of this name.
+      settings: what else differs between networks of this name.
     """
 
     __slots__ = ()
@@ -103,7 +103,7 @@ class Model(_Fields):
         """Wraps an nnx module after testing it on three samples.
 
         The module's `__call__` takes a batch, and those arguments that `from_flax`
-        names, or `rngs`. Its `train()` or `eval()` is called before, which tells every
+        names, or `rngs`. Its `train()` or `eval()` is called before, which sets every
         `BatchNorm` and `Dropout` in it. `nnx.BatchNorm` leaves padded samples out.
         Random streams that the module keeps are seeded anew in every step, and always
         alike in evaluation.

@@ -1,4 +1,4 @@
-"""Where XLA:CPU stops to fuse operations.
+"""Where XLA:CPU stops fusing operations.
 
 XLA:CPU fuses an operation into every reader of its result, and a reader that reads an
 entry several times computes it as often: a pool that follows a convolution is computed

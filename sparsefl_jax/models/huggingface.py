@@ -19,7 +19,7 @@ ACTIVATIONS = ("gelu", "relu")
 
 
 class Sizes(NamedTuple):
-    """The sizes of an encoder, and what else tells networks of one form apart."""
+    """The sizes of an encoder, and what else differs between networks of one form."""
 
     layers: int
     width: int
@@ -27,7 +27,7 @@ class Sizes(NamedTuple):
     hidden: int
     vocabulary: int
     positions: int
-    texts: int = 0  # 0 if it does not tell apart the texts of a pair
+    texts: int = 0  # 0 if it does not distinguish the texts of a pair
     activation: str = "gelu"
     pooler: str = "tanh"
     epsilon: float = 1e-12

@@ -1,4 +1,4 @@
-"""What networks need beside the layers of linen: initialisers and normalisation."""
+"""What networks need besides the layers of linen: initialisers and normalisation."""
 
 import flax.linen as nn
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Tells a user's module whether it trains, and tests that padding has no effect.
+"""Sets whether a user's module trains, and tests that padding has no effect.
 
 A client's last batch is padded. Layers that mix samples, above all batch normalisation,
 must leave the padding out.
@@ -24,9 +24,9 @@ NOT_TRAINING = ("deterministic", "use_running_average")
 
 
 def flags(train: bool) -> dict[str, bool]:
-    """Returns what every argument that tells of training is."""
-    told = {name: train for name in TRAINING}
-    return told | {name: not train for name in NOT_TRAINING}
+    """Returns the value of every argument that says whether a module trains."""
+    given = {name: train for name in TRAINING}
+    return given | {name: not train for name in NOT_TRAINING}
 
 
 def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:

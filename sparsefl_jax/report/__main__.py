@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     The table goes to standard output, the number of written files to standard error.
     The comparison is a page, `report.html`, with tables and figures beside it in the
     folder `--out`, see `write_comparison`. By default that is RUN itself if it is the
-    only one and has several seeds, and else `comparison` beside the first RUN. A single
+    only one and has several seeds, or else `comparison` beside the first RUN. A single
     run is compared only with `--out`.
 
     Args:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0, or 2 if a folder could not be read or written. If a folder may
-      not be written, a line says so, and the table follows.
+      not be written, it prints a line about it and then the table.
 
     Example:
       >>> main(["no/such/run"])

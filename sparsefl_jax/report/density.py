@@ -1,7 +1,7 @@
-"""Compares the density that a configuration asks for with the one that was reached.
+"""Compares the density that a configuration sets with the one that was reached.
 
 A density is the share of alive entries: over the leaves that the method may prune, as
-configurations ask for it, over all kernels, or over all parameters of a model.
+configurations set it, over all kernels, or over all parameters of a model.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _SECTIONS = ("algorithm", "first_stage")
 
 
 def asked(run: Run) -> dict[str, float]:
-    """Returns the densities that the configuration asks for, by their fields' names.
+    """Returns the densities that the configuration sets, by their fields' names.
 
     Example:
       >>> from pathlib import Path
@@ -50,7 +50,7 @@ def density_rows(run: Run) -> list[list[str]]:
 
     Returns:
       A head, then a row for each layer of the server's model, their totals, and one for
-      each deployed model; [] if nothing is known. What was asked for is a column
+      each deployed model; [] if nothing is known. The target is a column
       if anything was.
     """
     by_layer = (run.train[-1].get("layer_density") if run.train else None) or {}
@@ -58,12 +58,12 @@ def density_rows(run: Run) -> list[list[str]]:
     sizes = dict(zip(kept.names, kept.sizes, strict=True)) if kept else {}
     (globs,) = prunable(run).values() or [[]]
     chosen = [name for name in by_layer if selected(name, globs)]
-    # Globs such as `*` prune biases too, so what they ask for is of all parameters.
+    # Globs such as `*` prune biases too, so their target is over all parameters.
     biases = [f"{name.rpartition('/')[0]}/bias" for name in by_layer]
     every = bool(by_layer) and all(selected(n, globs) for n in [*by_layer, *biases])
     wanted = asked(run)
     target = wanted.get("algorithm.density", wanted.get("first_stage.density"))
-    rows = []  # name, entries, asked for, reached
+    rows = []  # name, entries, target, reached
     for name, value in by_layer.items():
         note = "not pruned" if globs and name not in chosen else ""
         rows.append([short(name), sizes.get(name), note, value])
@@ -80,7 +80,7 @@ def density_rows(run: Run) -> list[list[str]]:
         if "layer_density" in model:
             mean = model["layer_density"]
             rows.append([f"mean over the layers of {name}", None, "", mean])
-    texts = [["over", "entries", "asked for", "reached"]] if rows else []
+    texts = [["over", "entries", "target", "reached"]] if rows else []
     for name, count, asks, value in rows:
         asks = format_percent(asks) if finite(asks) else asks or ""
         count = MISSING if count is None else f"{count:,}"
@@ -91,8 +91,8 @@ def density_rows(run: Run) -> list[list[str]]:
 def changes(run: Run) -> dict[int, float] | None:
     """Returns the mismatch of every round that changed the deployed mask.
 
-    Rounds are counted over all stages. Returns None if the records hold no mismatch. Of
-    a mask that hardly changes a sentence says more than a flat plot.
+    Rounds are counted over all stages. Returns None if the records hold no mismatch. If
+    the mask hardly changes, a sentence says more than a flat plot.
 
     Example:
       >>> from pathlib import Path

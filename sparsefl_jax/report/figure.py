@@ -68,7 +68,7 @@ def label_powers(axis: Any) -> None:
 
 
 def name_lines(ax: Any) -> None:
-    """Writes the label of every line that has one beside its end, none over another.
+    """Writes the label of every line that has one beside its end, without overlaps.
 
     Call it last, as it takes the limits of the axes as they are. A figure that is too
     low for all names grows.

@@ -90,7 +90,7 @@ class Best(Struct):
 
 
 class Guarantee(Struct):
-    """What a private run promises."""
+    """The guarantee of a private run."""
 
     statement: str
 
@@ -126,7 +126,7 @@ class Named(Struct):
 
 
 class Fit(Struct):
-    """What has set the number of rounds."""
+    """What determined the number of rounds."""
 
     by: str | None = None
 

@@ -1,4 +1,4 @@
-"""Who is left out: how often each tier of devices was drawn, late, and served."""
+"""Clients left out: how often each tier of devices was drawn, late, and served."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from sparsefl_jax.report.load import Record
 def totals(
     train: Sequence[Record], evals: Sequence[Record]
 ) -> dict[str, dict[str, Any]]:
-    """Sums up the tiers of devices of a run; {} if it had no clock.
+    """Summarises the tiers of devices of a run; {} if it had no clock.
 
     Args:
       train: its records of training.

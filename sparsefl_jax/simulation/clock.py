@@ -6,7 +6,7 @@ A client takes
 
 seconds for a round. The FLOPs are the ledger's, at the client's masks, and the bits are
 those of its messages once encoded. A round closes when its slowest client is done, or
-at a deadline. A client that is done later has trained and is charged for it, but its
+at a deadline. A client that finishes later has trained and is charged for it, but its
 term of the sum is 0; it can be drawn again in the next round. The server takes no time.
 
 `systems` has the devices.
@@ -172,7 +172,7 @@ def dense_seconds(
 
 
 def presence(system: System | None) -> Callable | None:
-    """Returns who can be drawn in a round; None if everyone always can.
+    """Returns the available clients of a round; None if all always are.
 
     Returns:
       `(key, round) -> [N] bool`.

@@ -134,7 +134,7 @@ def make_evaluation(
       metric: a name in `METRICS`. With 'clients', personal models are evaluated if the
         method deploys them, and else the server's on every client's test samples.
       devices: as in `make_evaluator`.
-      groups: ids of clients by the name of a tier, whose mean accuracy is told.
+      groups: ids of clients by the name of a tier, whose mean accuracy is reported.
 
     Returns:
       `for_stage(stage)`, which returns `evaluation(key, state, models, seen)`. `models`

@@ -1,6 +1,6 @@
 """Places a stage on devices: its mesh, its shards, and the clients of each device.
 
-A cohort is ordered by size, dealt to the devices in snake order and cut into chunks. A
+A cohort is ordered by size, given to the devices in snake order and cut into chunks. A
 device runs a chunk for as many steps as the longest client of that chunk needs.
 """
 
@@ -133,7 +133,7 @@ def shardings(plan: Plan, state: State) -> State:
 
 
 def deal(ids: Array, sizes: Array, devices: int, chunk: int) -> tuple[Array, Array]:
-    """Orders a cohort by size and deals it to devices in snake order.
+    """Orders a cohort by size and divides it among devices in snake order.
 
     Args:
       ids: [K] int32.

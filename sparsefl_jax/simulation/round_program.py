@@ -29,7 +29,7 @@ from sparsefl_jax.wire.messages import once
 class RoundLog(NamedTuple):
     """The log of a round, in the order in which the cohort was drawn.
 
-    In a place without a client the id is N, and the other entries mean nothing.
+    In a place without a client the id is N, and the other entries are undefined.
     """
 
     ids: Array  # [K] int32

@@ -58,7 +58,7 @@ def make_system(
     deadline: float | None = None,
     quantile: float | None = None,
 ) -> System:
-    """Deals devices to clients.
+    """Assigns devices to clients.
 
     The presets combine published figures; which network goes with which computer is
     this package's choice, and so are the shares of `iot`.
@@ -187,9 +187,9 @@ def _read(name: str) -> list[dict[str, Any]]:
     lengths = sorted({len(row["available"]) for row in rows})
     period = math.lcm(*lengths)
     if period > _LONGEST:
-        told = ", ".join(map(str, lengths))
+        periods = ", ".join(map(str, lengths))
         raise ValueError(
-            f"system={name!r}: available of {told} rounds repeat together after "
+            f"system={name!r}: available of {periods} rounds repeat together after "
             f"{period}, expected at most {_LONGEST}"
         )
     for row in rows:

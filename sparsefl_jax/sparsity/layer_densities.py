@@ -21,7 +21,7 @@ _SLACK = 2.0**-21
 
 
 def floor_count(x: Array) -> Array:
-    """Returns the floor of a float32 count, forgiving its rounding; int32.
+    """Returns the floor of a float32 count, tolerating its rounding; int32.
 
     Example:
       >>> int(floor_count(jnp.float32(0.7) * jnp.float32(10)))
@@ -31,7 +31,7 @@ def floor_count(x: Array) -> Array:
 
 
 def ceil_count(x: Array) -> Array:
-    """Returns the ceiling of a float32 count, forgiving its rounding; int32.
+    """Returns the ceiling of a float32 count, tolerating its rounding; int32.
 
     Example:
       >>> int(ceil_count(jnp.float32(0.1) * jnp.float32(30)))

@@ -78,7 +78,7 @@ def full(params: PyTree) -> PyTree:
 
 
 def total(params: PyTree, select: PyTree, kept: list[Array]) -> PyTree:
-    """Makes a total mask of the masks of layers.
+    """Makes a total mask from the masks of layers.
 
     Args:
       params: a tree of arrays or shapes.

@@ -41,7 +41,7 @@ def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
 def nested_ranks(
     scores: PyTree, mask: PyTree, select: PyTree, budgets: np.ndarray
 ) -> PyTree:
-    """Ranks the entries of each layer as far as clients' budgets tell them apart.
+    """Ranks the entries of each layer as far as clients' budgets distinguish them.
 
     A method with frozen sub-masks ranks once; one that goes by magnitude, every round.
     A full order would need a sort, which TPU's compiler takes seconds for.

@@ -26,13 +26,13 @@ LEAST = 1e-8  # of the size of noise, by which an update is divided
 
 
 def noise(seed: Array, tree: PyTree, kind: str, magnitude: float) -> PyTree:
-    """Draws the noise that a seed stands for, of each leaf by its place in the tree.
+    """Draws the noise that follows from a seed, by the place of a leaf in the tree.
 
     Args:
       seed: shape=(), uint32.
       tree: arrays or shapes; a None leaf has no noise.
       kind: 'uniform' in [-1, 1), 'gaussian' or 'bernoulli', which is -1 or 1.
-      magnitude: what it is multiplied by.
+      magnitude: the factor of the noise.
 
     Returns:
       A float32 tree; what is smaller than 1e-8 in size becomes 1e-8.

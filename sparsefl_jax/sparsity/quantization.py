@@ -21,7 +21,7 @@ from sparsefl_jax.core.validate import whole
 
 
 class Grid(NamedTuple):
-    """What the codes of every leaf stand for."""
+    """The scale and the zero point of every leaf's codes."""
 
     scale: PyTree  # shape=(), float32, >= 0; 0 where all values are 0
     zero: PyTree  # shape=(), int32, the code of 0
@@ -65,7 +65,7 @@ def quantize(tree: PyTree, bits: int = 8) -> tuple[PyTree, Grid]:
 
 
 def dequantize(codes: PyTree, grid: Grid) -> PyTree:
-    """Returns what codes stand for.
+    """Returns the values of codes.
 
     Args:
       codes: uint8 tree, as `quantize` returns it.

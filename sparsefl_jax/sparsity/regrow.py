@@ -16,7 +16,7 @@ from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import ceil_count
 
-# A layer less sparse than the first may keep more than the rate asks; growth fills at
+# A layer less sparse than the first may keep more than the rate has; growth fills at
 # most the second, a share, of a layer's holes.
 _LOW_SPARSITY, _FILL, _MAX_SPREADS = 0.2, 0.99, 1000
 

@@ -87,7 +87,7 @@ def along_outputs(values: Array, kernel: Array) -> Array:
 def is_dead(kernel: Array, threshold: Array) -> Array:
     """Returns whether at most 1 % of a layer's filters are alive.
 
-    It counts in integers: a mean in float32 takes 5 of 500 for more than 0.01.
+    It counts in integers: a mean in float32 puts 5 of 500 above 0.01.
 
     Args:
       kernel: float32 [..., O].

@@ -116,7 +116,7 @@ def quantile(x: Array, q: float) -> Array:
 
 
 def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
-    """Keeps all that reaches the k-th largest score of all layers, ties included.
+    """Keeps all entries that reach the k-th largest score of all layers, ties included.
 
     Args:
       scores: float tree, as in `top_k`.
@@ -145,7 +145,7 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
     Args:
       x: [B, ...], a float no wider than float32.
       share: float32 scalar in (0, 1]; may be traced. The count is a float32 product,
-        whose rounding is forgiven.
+        whose rounding is tolerated.
       weight: [B], 0 for rows that neither count nor are kept; None if all do.
 
     Returns:

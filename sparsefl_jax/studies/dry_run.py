@@ -12,7 +12,7 @@ _HEAD = ["point", "seeds", "rounds", "bits of a round", "FLOPs of a round", "mem
 
 
 def text(points: Sequence[Point], workdir: Path | None = None) -> str:
-    """Returns the points of a study, and what is known of each; runs nothing.
+    """Returns the points of a study and what is known of each, without running any.
 
     Args:
       points: all of the study.

@@ -20,7 +20,7 @@ def parse(text: str) -> dict[str, list]:
     """Parses the fields of a sweep and their values.
 
     Args:
-      text: `FIELD=VALUE,VALUE; FIELD=...`. A value is a Python literal, or else text;
+      text: `FIELD=VALUE,VALUE; FIELD=...`. A value is a Python literal or plain text;
         `0..2` stands for 0, 1, 2. Commas inside brackets do not separate values.
 
     Raises:
@@ -50,7 +50,7 @@ def split(values: str) -> list[str]:
 
 
 def literal(text: str):
-    """Returns the value of a Python literal; any other text stays a text."""
+    """Returns the value of a Python literal; any other text stays as it is."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -139,7 +139,7 @@ def _apply(config, chosen: dict) -> dict:
 
 
 def _set(config, field: str, value) -> bool:
-    """Sets a field; tells whether there is one for this point's method."""
+    """Sets a field; returns whether this point's method takes it."""
     section, _, key = field.rpartition(".")
     if key == "name" and section in defaults.TABLES:
         fields.switch(config, section, str(value))
@@ -157,6 +157,6 @@ def _set(config, field: str, value) -> bool:
 
 
 def _text(value) -> str:
-    """Writes a value so that it can stand in the name of a folder."""
+    """Writes a value so that it can be part of a folder's name."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return re.sub(r"[^\w.+-]+", "_", text).strip("_")

@@ -53,7 +53,7 @@ def _look() -> int:
 def _queued(look: int) -> frozenset[str] | None:
     """Returns the user's jobs in SLURM's queue; None if the controller is away.
 
-    submitit asks SLURM's accounting, which need not be there.
+    submitit queries SLURM's accounting, which may not be installed.
 
     Args:
       look: the number of the look, one every `_LOOK` seconds.
@@ -98,10 +98,10 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
       launcher: 'slurm', or 'local' for processes on this machine.
       workdir: the study's folder; the jobs' logs go to its `jobs`.
       options: parameters of submitit's executor, `timeout_min=60,slurm_partition=gpu`;
-        values are Python literals, or else text. SLURM needs a limit of time.
+        values are Python literals or plain text. SLURM needs a time limit.
 
     Raises:
-      ValueError: submitit is missing, SLURM is, or an option is refused.
+      ValueError: submitit or SLURM is missing, or an option is refused.
 
     Example:
       >>> submitting("slurm", Path("a"), "timeout_min=x=1")

@@ -1,4 +1,4 @@
-"""The points of a study: named configurations, and what has become of each on disk.
+"""The points of a study: named configurations, and the state of each on disk.
 
 A study's folder holds `study.json`, the points with their configurations, and for each
 point a folder of its name with a run for every seed, `seed_0`, `seed_1`, ...
@@ -96,7 +96,7 @@ def load(path: str) -> list[Point]:
 
 
 def check(points: Sequence[Point]) -> None:
-    """Refuses points that cannot be told apart, and configurations that are not valid.
+    """Refuses points that cannot be distinguished, and invalid configurations.
 
     Raises:
       ValueError: names the point.

@@ -57,7 +57,7 @@ def starting(workdir: Path, jobs: int) -> Callable:
 
 
 def shared(cores: Sequence[int], jobs: int) -> list[Sequence[int]]:
-    """Deals cores to jobs.
+    """Divides cores among jobs.
 
     Example:
       >>> shared([0, 1, 2, 5], 2), shared([3], 2)

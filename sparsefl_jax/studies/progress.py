@@ -17,11 +17,11 @@ _WAIT = 20.0  # times as long as the page takes, until it is written again
 
 
 def ending(workdir: Path, point: Point) -> str:
-    """Describes what a point came to in one line.
+    """Describes the outcome of a point in one line.
 
     Args:
       workdir: the study's folder.
-      point: one that does not run any more.
+      point: one that no longer runs.
     """
     state = on_disk.state(workdir, point)
     if state.failed:

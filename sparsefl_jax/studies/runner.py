@@ -1,7 +1,7 @@
 """Runs what is missing of a study, and keeps its page and its progress up to date.
 
 The points run one after another in this process, or side by side in processes or jobs
-of their own. What a point came to stands in its folder alone, so that a study that is
+of their own. The outcome of a point is in its folder alone, so that a study that is
 started again sees what is left, whoever ran the rest.
 """
 
@@ -180,7 +180,7 @@ def _fitted(workdir: Path, point: Point) -> Point:
 
 
 def _ended(config, folder: Path) -> bool:
-    """Returns whether a run has ended as its configuration asks, free fields apart."""
+    """Returns whether a run of its configuration, free fields apart, has ended."""
     if not (folder / "summary.json").exists():
         return False
     found = run_folder.read_config(folder)
@@ -197,7 +197,7 @@ def _complete(workdir: Path, point: Point) -> bool:
 
 def _here(workdir: Path) -> Callable:
     """Returns `(names) -> jobs`, which runs points in this process to their end."""
-    ended = SimpleNamespace(done=lambda: True, fate=lambda: "ended without a word")
+    ended = SimpleNamespace(done=lambda: True, fate=lambda: "ended without a result")
 
     def start(names: Sequence[str]) -> list[SimpleNamespace]:
         for name in names:
@@ -251,7 +251,7 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped, write) ->
 
 
 def _note_loss(workdir: Path, point: Point, job) -> None:
-    """Notes why a point has neither ended nor said why, such as a kill."""
+    """Notes why a point ended without a result or a reason, such as a kill."""
     there = on_disk.failure(workdir, point.name).exists()
     if not _complete(workdir, point) and not there:
         _note(workdir, point, f"{job.fate()}\n")

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-# SIGUSR2 is what clusters send some time before they end a job, if asked to.
+# SIGUSR2 is what clusters can be set to send some time before they end a job.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 _SAME = 1.0  # seconds; ending a process group can signal a job more than once
 

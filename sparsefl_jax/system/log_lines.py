@@ -1,4 +1,4 @@
-"""Holds the logs of a run to the length and checksum that its checkpoint knows.
+"""Checks a run's logs against the length and checksum in its checkpoint.
 
 What was written after the checkpoint is cut off. A log that was cut off or altered
 before that is not read: no altered number is ever counted.

@@ -41,7 +41,7 @@ def start(
 ) -> None:
     """Joins this process to the others of its run; call it before anything else of JAX.
 
-    Without arguments, `jax.distributed.initialize` asks the launcher: SLURM, Open MPI,
+    Without arguments, `jax.distributed.initialize` uses the launcher: SLURM, Open MPI,
     Kubernetes or a TPU pod. If the other processes do not start in time, this process
     prints an error and exits with code 2. From then on an error that nothing catches
     ends the process at once.
@@ -118,7 +118,7 @@ def _initialize(arguments: tuple, wait_minutes: float) -> None:
 
 @contextlib.contextmanager
 def _waiting(coordinator: str | None, minutes: float) -> Iterator[None]:
-    """Prints that this process waits for others, and ends it if they do not come."""
+    """Prints that this process waits for others, and ends it if they do not start."""
     place = f" at {coordinator}" if coordinator else ""
     say = functools.partial(print, file=sys.stderr, flush=True)
     notice = f"waiting for the other processes{place}, {minutes:g} minutes at most"
@@ -138,7 +138,7 @@ def _waiting(coordinator: str | None, minutes: float) -> Iterator[None]:
     for timer in timers:
         timer.daemon = True
         timer.start()
-    # Python's own handler would not run before the others have come.
+    # Python's own handler would not run before the others have started.
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield

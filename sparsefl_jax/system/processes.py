@@ -1,4 +1,4 @@
-"""Runs in several processes, each with some of the devices, that all do the same.
+"""Runs in several processes that all do the same, each with some of the devices.
 
 Every process builds the same data and programs and takes part in every computation.
 Only process 0 writes files and draws progress. Values that decide how a run continues,

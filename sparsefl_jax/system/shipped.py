@@ -38,7 +38,7 @@ def find(flag: str, kind: str, given: str) -> str:
       The path, followed by the argument as given.
 
     Raises:
-      ValueError: there is no such file; it names the nearest one that there is.
+      ValueError: there is no such file; it names the closest one.
 
     Example:
       >>> find("config", "configs", "flash_mnist:mini") == (

@@ -1,4 +1,4 @@
-"""Checks of anyone's method against the laws that every method obeys."""
+"""Checks any method against the laws that every method obeys."""
 
 from sparsefl_jax.testing.laws import ContractError, check_algorithm
 from sparsefl_jax.testing.small_world import tiny_model

@@ -1,4 +1,4 @@
-"""How the laws compare trees: a difference becomes one line that names its place."""
+"""How the laws compare trees: a difference becomes one line that names where it is."""
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ def outside(
 
 
 def recount(packet: packets.Packet) -> packets.Count:
-    """Counts what `packets.count` has to count, by NumPy."""
+    """Counts with NumPy what `packets.count` has to count."""
     tree = packet.values if packet.mask is None else packet.mask
     sizes = [v.size if packet.mask is None else v.sum() for v in jax.tree.leaves(tree)]
     fresh, sent = np.asarray(packet.fresh), np.asarray(packet.sent)
@@ -117,7 +117,7 @@ def _elias(levels: np.ndarray, packet: packets.Packet) -> int:
 
 
 def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> None:
-    """Fails unless a packet's bytes are as many as counted."""
+    """Fails unless a packet has as many bytes as were counted."""
     size, most = len(streams.encode(packet)), bits + streams.slack(packet)
     if not -(-bits // 8) <= size <= -(-most // 8):
         fail(world, "bytes", f"{what} takes {size} bytes, counted are {bits} bits")

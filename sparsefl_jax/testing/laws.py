@@ -1,12 +1,12 @@
-"""The laws that every algorithm obeys, checked on anyone's method.
+"""The laws that every algorithm obeys, checked on any method.
 
     check_algorithm(my_method, strength=0.1)
 
-Every law looks at the same method in the same `small_world`: `signature` at what the
-functions return, `message_laws` at what travels, `round_laws` at what a round computes,
-`work_law` at what it charges.
+Every law checks the same method in the same `small_world`: `signature` what the
+functions return, `message_laws` what travels, `round_laws` what a round computes,
+`work_law` what it charges.
 States are compared round by round from equal starts, so that a difference in the last
-bit has no rounds to grow in. "Equal" is 1e-6 of the largest entry, or of 1 if that is
+bit cannot grow over rounds. "Equal" is 1e-6 of the largest entry, or of 1 if that is
 more, and exact for integers and masks.
 """
 
@@ -48,12 +48,12 @@ LAWS: dict[str, Callable[[World], None]] = {
 def check_algorithm(
     factory: Callable, *, progress: bool = True, num_rounds: int = 4, **kwargs
 ) -> None:
-    """Checks a method against all laws; takes seconds, most of them compilation.
+    """Checks a method against all laws, in seconds, most of them for compilation.
 
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       progress: whether to print each law with its seconds, and at the end that all
-        hold, what they take on trust, and whether any mask changed, to standard error.
+        hold, what they assume, and whether any mask changed, to standard error.
       num_rounds: of the small world, at least 4. A mask that moves first in a later
         round is seen by the laws 'known', 'zeros' and 'fresh' if the world has it.
       **kwargs: of the factory.

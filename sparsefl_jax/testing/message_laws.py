@@ -72,8 +72,8 @@ def _same_uncharged(world: World, where: str, packet: Packet, other: Packet) -> 
     flags, others = (
         (bool(p.sent), p.mask is None or bool(p.fresh)) for p in (packet, other)
     )
-    told = packet.optional and all(flags) != all(others)
-    if flags != others and not told:
+    announced = packet.optional and all(flags) != all(others)
+    if flags != others and not announced:
         expected = f"expected {others} as in other runs, or a bit by `optional`"
         fail(world, "known", f"{where} (sent, fresh) are {flags}, {expected}")
     if packet.assumed or not (packet.sent and other.sent):
@@ -169,7 +169,7 @@ def masks_stand(world: World) -> bool:
 
 
 def trusted(world: World) -> list[str]:
-    """Returns what the laws take on trust, a line each."""
+    """Returns what the laws assume, a line each."""
     lines = [
         "both ends know how many samples a client has, and the set of its labels",
         "work of the backward passes, and on masks, is what the method states",

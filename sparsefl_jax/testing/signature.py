@@ -57,7 +57,7 @@ def _models(world: World, what: str, models) -> None:
 
 
 def _returned(function: Callable, *args):
-    """Traces a function; returns its answer, also one that JAX would not take."""
+    """Traces a function; returns its result, even one that JAX would not accept."""
     kept = []
 
     def call(*args):
@@ -100,7 +100,7 @@ def _message(world: World, what: str, message) -> dict[str, Packet]:
 
 
 def _dict_of(world: World, what: str, answer, kind: type) -> None:
-    """Fails unless an answer is a dict from names to values of a type."""
+    """Fails unless a result is a dict from names to values of a type."""
     wanted = f"expected a dict[str, {kind.__name__}]"
     if not isinstance(answer, dict):
         fail(world, "signature", f"{what} is {type(answer).__name__}, {wanted}")
@@ -111,7 +111,7 @@ def _dict_of(world: World, what: str, answer, kind: type) -> None:
 
 
 def _several(world: World, what: str, names: tuple, answer) -> tuple:
-    """Fails unless an answer has a value for each name, the last of them a dict."""
+    """Fails unless a result has a value for each name, the last of them a dict."""
     wanted = f"expected ({', '.join(names)})"
     plain = type(answer) in (tuple, list)  # a NamedTuple is one value
     if not plain or len(answer) != len(names):

@@ -1,4 +1,4 @@
-"""The small world in which the laws look at a method, run by the simulator.
+"""The small world in which the laws check a method, run by the simulator.
 
 It has five clients of uneven size, a network of two dense layers with a running
 statistic, and an initial mask as an earlier stage would hand it on. A world keeps what
@@ -95,7 +95,7 @@ def make_world(
     thorough: bool = False,
     num_rounds: int = len(COHORTS),
 ) -> World:
-    """Puts a method among five clients.
+    """Returns a world of a method and five clients.
 
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.

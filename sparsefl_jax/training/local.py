@@ -113,7 +113,7 @@ def make_optimizer(
       name: an optimizer of optax (`sgd`, `adam`, ...).
       learning_rate: the constant rate, unused with a schedule.
       schedule: `(round) -> rate`, an optax schedule.
-      weight_decay: passed to the optimizer if it takes one (`adamw`), and else added to
+      weight_decay: passed to the optimizer if it takes one (`adamw`), or else added to
         the gradient, as in PyTorch's SGD.
       clip: the global gradient norm at which to clip, 0 for none.
       **kwargs: further arguments of the optimizer, such as `momentum`.
@@ -320,7 +320,7 @@ def train(
       batches: the client's data.
       opt_state: the optimizer's state to continue from; EmptyState starts anew.
       sums: zeros for the sums of `loss_fn` beside `loss`, `correct` and `count`. One
-        named `work` is the work; without it, the mask tells it.
+        named `work` is the work; without it, it follows from the mask.
       project: a function of the parameters that replaces the mask after every step.
         Gradients are dense then.
       gradients: 'masked', or 'dense' if the optimizer sees those of all weights.

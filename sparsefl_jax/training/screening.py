@@ -1,4 +1,4 @@
-"""The gradient of one batch for pruned weights too, and what grows back by it.
+"""The gradient of one batch for pruned weights too, and regrowth by it.
 
 Evci et al., "Rigging the Lottery" (RigL), ICML 2020, https://arxiv.org/abs/1911.11134.
 """
@@ -27,8 +27,8 @@ def screen(
     Args:
       key: of dropout.
       loss_fn: as `local.objective` returns it; the gradient is that of training or of
-        an evaluation, whichever the loss is of.
-      trained: what local training left.
+        an evaluation, like the loss.
+      trained: the result of local training.
       batches: the client's data.
       select: the prunable leaves.
       step: of the batch in the last epoch; may be traced.

@@ -1,1 +1,1 @@
-"""What travels between server and clients, and what it is charged."""
+"""What travels between server and clients, and how it is charged."""

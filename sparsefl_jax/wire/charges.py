@@ -1,4 +1,4 @@
-"""How many bits a message takes: its values, and the positions at which they stand.
+"""How many bits a message takes: its values, and the positions of these.
 
 `positions` has the bits of positions; `values` has those of codes of values, with which
 no positions travel. The bit of an optional packet counts as one of positions. `streams`
@@ -122,6 +122,6 @@ def _most(layout: Layout) -> int:
     elif layout.masked and layout.index in POSITIONS:
         leaves = zip(layout.shapes, sizes.tolist(), strict=True)
         positions = sum(most_position_bits(layout.index, *leaf) for leaf in leaves)
-    # Without positions, whose bound is another than those of a whole mask.
+    # Without positions, whose bound differs from that of a whole mask.
     whole = packet_bits(layout, Count(sizes, np.False_, np.True_, measured))
     return int(whole.total) + positions

@@ -19,7 +19,7 @@ Their names and papers::
     stochastic_sign  random signs and a scale per leaf: Li et al., "FedBAT", ICML 2024,
                      https://arxiv.org/abs/2408.03215, without its training
 
-`decode` reads nothing but what travels, or what both ends draw from a key. An update of
+`decode` uses only what travels, and what both ends draw from a key. An update of
 zeros decodes to zeros, but for `majority` and signed `masked_noise`.
 """
 
@@ -139,7 +139,7 @@ def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
     """Returns the compressor that rounds |x| / norm to s = 2^(bits - 1) - 1 levels.
 
     A value between two levels goes up with the probability that keeps its mean. Takes n
-    bits + 32 a norm, or with 'elias' as many bits as `elias` tells.
+    bits + 32 a norm, or with 'elias' as many bits as `elias` counts.
 
     Args:
       bits: of a level with its sign, 2 to 8.
@@ -204,10 +204,10 @@ def sign() -> Compressor:
 
 
 def majority() -> Compressor:
-    """Returns the compressor to signs whose majority the server takes.
+    """Returns the compressor to signs, of which the server takes the majority.
 
-    Takes n. The server sees no more than the sum of the signs; where it is 0, a coin
-    that the server tosses decides, because a bit has no third value.
+    Takes n. The server sees no more than the sum of the signs; where it is 0, the
+    server decides at random, because a bit has no third value.
     """
 
     def encode(key: Key, update: PyTree) -> Message:
@@ -343,7 +343,7 @@ COMPRESSORS = {
 
 
 def build(name: str, given: dict[str, Any]) -> Compressor:
-    """Builds a compressor from those of the given arguments that it takes.
+    """Builds a compressor from the given arguments that it takes.
 
     Args:
       name: one of `COMPRESSORS`.
@@ -358,7 +358,7 @@ def build(name: str, given: dict[str, Any]) -> Compressor:
 
 
 def reads(name: str, argument: str, value: Any) -> bool:
-    """Returns whether a compressor reads an argument.
+    """Returns whether a compressor uses an argument.
 
     Args:
       name: one of `COMPRESSORS`.
@@ -379,7 +379,7 @@ def reads(name: str, argument: str, value: Any) -> bool:
 
 
 def _kept(size: int, density: float) -> int:
-    """Returns ceil(size * density), forgiving the density's rounding."""
+    """Returns ceil(size * density), tolerating the density's rounding."""
     return math.ceil(size * density * (1 - 1e-12))
 
 

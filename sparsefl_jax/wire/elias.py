@@ -9,8 +9,8 @@ to s = 2^(bits - 1) - 1 in size, are written in one of two ways:
 
 omega(m) takes 1 bit for m = 1, and for others 1 + floor(log2 m) more than that of
 floor(log2 m): 1, 3, 6, 7, 11 bits from m = 1, 2, 4, 8, 16 on (Elias, IEEE Trans. Inf.
-Theory 1975). Before sparse levels stand ceil(log2(n + 1)) bits with their number, for
-else no receiver could cut the stream. A shorter last bucket is written as if full.
+Theory 1975). Before sparse levels stand ceil(log2(n + 1)) bits with their number,
+without which no receiver could cut it. A shorter last bucket is written as if full.
 """
 
 import jax

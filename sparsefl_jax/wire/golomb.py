@@ -28,7 +28,7 @@ _GOLDEN = math.log((math.sqrt(5) - 1) / 2)  # ln(phi - 1)
 def steps(size: int) -> np.ndarray:
     """Returns, for b = 1, 2, ..., the largest k that is written with at least b bits.
 
-    So the b of k positions is the number of steps that are at least k.
+    So the b for k positions is the number of steps that are at least k.
 
     Args:
       size: n, the entries of the leaf.
@@ -48,7 +48,7 @@ def steps(size: int) -> np.ndarray:
 
 
 def gaps(mask: Array) -> Array:
-    """Returns how far entries lie behind those before them, on the device.
+    """Returns the gaps between entries and those before them, on the device.
 
     Args:
       mask: [n] bool.

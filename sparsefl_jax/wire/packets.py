@@ -43,10 +43,10 @@ class Packet:
           but values as short as they allow: `'entropy'` zeros and ones, of bits = 1, by
           their share of ones; `'elias'` signed levels of 2 to 8 bits, without a mask.
           With `'none'` and `'entropy'` the mask is free, so the receiver has to be able
-          to tell it from the round, the client's facts and keys. A packet with a mask
+          to infer it from the round, the client's facts and keys. A packet with a mask
           names its index; one without has `'none'`.
       assumed: static, why values of 0 bits or positions under index `'none'` are free
-          although the receiver cannot tell them. Law `known` passes such a packet, and
+          although the receiver cannot infer them. Law `known` passes such a packet, and
           plan, records and reports repeat the reason.
       bucket: static, how many entries of a leaf `'elias'` codes together; 0: all.
       optional: static, whether a bit says in every round if the packet is sent with a
@@ -98,7 +98,7 @@ class Packet:
             )
 
     def _check_code(self):
-        """Refuses what a code of values does not write."""
+        """Refuses packets that a code of values cannot write."""
         code, where = VALUES.get(self.index), f" with index={self.index!r}."
         if code is not None and self.bits not in code.widths:
             low, high = code.widths[0], code.widths[-1]
@@ -204,7 +204,7 @@ def _measured(packet: Packet) -> Array | None:
 
 
 def layout(message: Message) -> dict[str, Layout]:
-    """Describes a message by what its arrays, or their shapes, tell before it is sent.
+    """Describes a message by what is known of its arrays before it is sent.
 
     Args:
       message: packets of arrays or of `jax.ShapeDtypeStruct`.
@@ -272,9 +272,9 @@ def assumptions(layouts: dict[str, dict[str, Layout]]) -> dict[str, str]:
       The packets' reasons by 'direction/packet'.
 
     Example:
-      >>> packet = Packet(jnp.zeros(3), bits=0, assumed='a seed tells it')
+      >>> packet = Packet(jnp.zeros(3), bits=0, assumed='from a seed')
       >>> assumptions({'down': layout({'init': packet, 'all': Packet(jnp.zeros(3))})})
-      {'down/init': 'a seed tells it'}
+      {'down/init': 'from a seed'}
     """
     return {
         f"{direction}/{name}": packet.assumed

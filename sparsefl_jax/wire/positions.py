@@ -1,4 +1,4 @@
-"""How a packet says where its values stand: the codes, their bits and their bytes.
+"""How a packet encodes positions: the codes, their bits and their bytes.
 
 For one leaf with `size` entries of which `nnz` travel, w(n) = ceil(log2(n)) and H the
 entropy in bits, a code takes this many bits:

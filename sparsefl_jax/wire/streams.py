@@ -37,9 +37,9 @@ def encode(packet: Packet) -> bytes:
       9
     """
     layout({"packet": packet})
-    told = [bool(packet.sent) and bool(packet.fresh)] if packet.optional else []
+    first = [bool(packet.sent) and bool(packet.fresh)] if packet.optional else []
     body = _body(packet) if bool(packet.sent) else []
-    return np.packbits(np.concatenate([np.array(told, np.uint8), *body])).tobytes()
+    return np.packbits(np.concatenate([np.array(first, np.uint8), *body])).tobytes()
 
 
 def decode(data: bytes, like: Packet) -> Packet:

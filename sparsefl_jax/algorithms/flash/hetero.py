@@ -124,8 +124,8 @@ def _hetero(
     def ranked(key, whole):
         """Returns the order of alive entries: by magnitude if moving, else random."""
         if not moving:  # static branch
-            lots = masks.uniform_scores(key, whole.mask, select)
-            return nested.nested_ranks(lots, whole.mask, select, tiers)
+            random = masks.uniform_scores(key, whole.mask, select)
+            return nested.nested_ranks(random, whole.mask, select, tiers)
         size = jax.tree.map(jnp.abs, whole.model.params)
         return nested.nested_ranks(size, whole.model.mask, select, tiers)
 

@@ -62,7 +62,7 @@ def sparse_learning(
     With one epoch there is one surgery, after the step with index floor(n / 2) of the
     client's n steps; with more epochs there is one after each epoch but the last.
 
-    The optimizer sees the gradient within the mask of the moment, and its state stays:
+    The optimizer sees the gradient within the current mask, and its state stays:
     what has grown begins with the momentum that is left from before it was pruned.
 
     A surgery is charged n log2(n) FLOPs over the n prunable weights.

@@ -86,7 +86,7 @@ def axis(name: str) -> Axis:
 
 
 def progress(run: Run) -> "pd.DataFrame":
-    """Returns what a run had cost, and had reached, after each recorded round.
+    """Returns the cost and the accuracy of a run after each recorded round.
 
     Args:
       run: the records.

@@ -1,4 +1,4 @@
-"""Finds in what the configurations of runs differ, and labels runs by it.
+"""Finds where the configurations of runs differ, and labels runs by it.
 
 A run of `sfl.experiment` describes parts whose configuration it does not know, and a
 configuration does not have what only that describes. What one of the two lacks is
@@ -14,7 +14,7 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.groups import Group, made_in_python, method_of
 
-# Fields that tell runs of one configuration apart, or change no result.
+# Fields that differ between runs of one configuration, or change no result.
 _IGNORED = (
     *("seed", "seeds", "checkpoint_minutes", "chunk", "client_store", "data_dir"),
     *("fit.measured", "memory_gb", "sinks", "writers"),

@@ -48,7 +48,7 @@ def best_eval(run: Run, model: str | None = None) -> Record | None:
 def best_of(evals: Sequence[Record], model: str | None = None) -> Record | None:
     """Returns the evaluation of the best round.
 
-    The validation split chooses it where there is one, and otherwise the test set.
+    The validation split chooses it if there is one, otherwise the test set.
     """
 
     def choice(record: Record) -> tuple[bool, float]:
@@ -62,7 +62,7 @@ def best_of(evals: Sequence[Record], model: str | None = None) -> Record | None:
 
 
 def chosen_by(run: Run) -> str:
-    """Returns 'validation' if that split chooses the best round, and else 'test'."""
+    """Returns 'validation' if that split chooses the best round, else 'test'."""
     known = [finite(record.get("val_accuracy")) for record in final_evals(run)]
     return "validation" if any(known) else "test"
 

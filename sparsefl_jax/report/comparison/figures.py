@@ -1,7 +1,7 @@
 """Draws a comparison: curves over each cost, fronts, and the spread over clients.
 
 A method has a colour. Its variants, such as densities, differ in the line style. All
-lines differ in the marker, so that they can be told apart without colours.
+lines differ in the marker, so that they can be distinguished without colours.
 """
 
 from collections.abc import Callable, Sequence

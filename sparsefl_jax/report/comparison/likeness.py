@@ -22,7 +22,7 @@ _DEVICE_FIELDS = ("system", "deadline", "num_clients")
 
 
 def unlike(groups: Sequence[Group]) -> list[str]:
-    """Names in what each group is unlike the first: data, partition, devices, metric.
+    """Names where each group is unlike the first: data, partition, devices, metric.
 
     Partitions may differ from seed to seed, so runs of the same seed are compared, by
     the checksums in their summaries. Runs without a seed in common, and those that have
@@ -53,10 +53,10 @@ def refuse_unlike(groups: Sequence[Group], labels: Sequence[str]) -> None:
 
 
 def apart(group: Group) -> str:
-    """Says in what a group's seeds differ although they should share it; '' if nothing.
+    """Says where a group's seeds differ although they should not; '' if nowhere.
 
     That is the data, unless a split moves samples from seed to seed, the commit, and
-    one's own code. Runs that have not ended say nothing of it.
+    one's own code. Runs that have not ended do not count.
     """
     config, kept = group.runs[0].config, SAMPLES
     shifted = (config.get("partition") or {}).get("feature_shift")

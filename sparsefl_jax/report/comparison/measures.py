@@ -234,7 +234,7 @@ def models(entry: Entry) -> list[str]:
 
 
 def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
-    """Returns what each run had cost at its last evaluation, if anything.
+    """Returns the cost of each run at its last evaluation, if any.
 
     Runs that have not ended count only if none has.
     """

@@ -1,4 +1,4 @@
-"""Reads from a study's folder which runs it holds, and what its points are called."""
+"""Reads from a study's folder which runs it holds, and the names of its points."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ FILE = "study.json"
 
 
 def read(folder: Path) -> dict:
-    """Returns what the file of a study's folder holds.
+    """Returns the content of the file of a study's folder.
 
     Its `points` are the configurations of all studies in the folder, `labels` the names
     of those that have one, and `shown` names those of the last study, which reports
@@ -28,7 +28,7 @@ def read(folder: Path) -> dict:
 
 
 def check(name: str, seeds: int) -> None:
-    """Refuses a point that cannot have a folder of its name, or has too many seeds.
+    """Refuses a point whose name cannot be a folder's, or that has too many seeds.
 
     Example:
       >>> check("..", 1)

@@ -92,7 +92,7 @@ def comparison_csv(
     headline accuracy at that budget, empty with `*_note` if a run did not reach it, and
     `area_gbit_0.4` the mean accuracy up to it, see `costs`. Fields of the
     configuration that differ between groups have columns of their dotted names;
-    `density` is what was reached, and `config.density` what was asked for.
+    `density` is the one reached, and `config.density` the one configured.
 
     Args:
       groups: as `read_groups` returned them.
