@@ -15,7 +15,6 @@ from typing import NamedTuple
 import jax
 
 from sparsefl_jax import report
-from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.validate import whole
 from sparsefl_jax.data import federated
@@ -59,22 +58,21 @@ from sparsefl_jax.system import (
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
 
-def build(config, started: bool = False) -> Parts:
+def build(config) -> Parts:
     """Builds the parts of a run from its configuration, and checks that they can run.
 
     Args:
       config: a configuration, see `defaults.default_config`.
-      started: whether there is a checkpoint, so that `init_from` is not needed.
 
     Raises:
       ValueError: the run is not possible; raised before any compilation.
     """
     fields.check(config)
     config = values(config)
-    return _parts(config, build_data(config), started)
+    return _parts(config, build_data(config))
 
 
-def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
+def _parts(config: SimpleNamespace, data: FederatedData) -> Parts:
     model = build_model(config, data)
     system = build_system(config, len(data.train.size))
     budgets = build_budgets(config, system)
@@ -95,12 +93,6 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
     )
     parts = prepared(setup)
     check_stages(config, stages, model, parts.traced)
-    if config.init_from is not None and not started:
-        key, _ = keys.of_run(jax.random.key(config.seed))
-        initial = results.start_from(config.init_from, config.init_what, key, model)
-        if config.init_what != "weights":
-            results.check_kept(stages[0].algorithm, initial, config.init_what)
-        parts = parts._replace(setup=setup._replace(initial=initial))
     return parts
 
 
@@ -238,7 +230,7 @@ def experiment(
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check(of_files["sinks"])
 
-    def parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
+    def parts(config: SimpleNamespace, data: FederatedData) -> Parts:
         # `describe` made the configuration, and `initial` is given.
         return prepared(make(stages, model, data, **settings))
 
@@ -285,11 +277,11 @@ class Source(NamedTuple):
     """The functions that make the parts of a run."""
 
     read: Callable  # (config) -> FederatedData
-    make: Callable  # (config, data, started) -> Parts; started: there is a checkpoint
+    make: Callable  # (config, data) -> Parts
 
-    def parts(self, config: SimpleNamespace, started: bool = False) -> Parts:
+    def parts(self, config: SimpleNamespace) -> Parts:
         """Makes the parts of a run; raises a ValueError if it is not possible."""
-        return self.make(config, self.read(config), started)
+        return self.make(config, self.read(config))
 
 
 def of_one_width(read: Callable, seeds: Sequence) -> Callable:
@@ -462,7 +454,7 @@ def _claimed(
         if going.done:
             parts = None
         elif parts is None:
-            parts = source.parts(going.config, going.saved is not None)
+            parts = source.parts(going.config)
         yield going, parts
 
 
