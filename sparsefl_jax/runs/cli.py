@@ -27,7 +27,10 @@ from sparsefl_jax.system import hardware, interrupt, membership, processes, ship
 
 EVERYTHING = "all"  # the section that `--fields` lists by default
 # Removed flags and fields, with their replacements.
-MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."} | defaults.GONE
+MOVED = {
+    "target": "python -m benchmarks.targets TARGET --config=...",
+    "extend_at_final": "a run with more num_rounds goes on without it",
+} | defaults.GONE
 _PROCESSES = "distributed coordinator processes process_id wait_minutes"
 _OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike config"
 READS = {  # the flags that each command uses; the first one given decides
@@ -37,8 +40,8 @@ READS = {  # the flags that each command uses; the first one given decides
     "study": _OF_A_STUDY,
     "sweep": _OF_A_STUDY,
     "dry_run": f"config workdir {_PROCESSES}",
-    "resume": f"config workdir extend_at_final accept_lost_records {_PROCESSES}",
-    "config": f"workdir extend_at_final accept_lost_records {_PROCESSES}",
+    "resume": f"config workdir accept_lost_records {_PROCESSES}",
+    "config": f"workdir accept_lost_records {_PROCESSES}",
 }
 _HELP = """\
 Runs a method of sparse federated learning as a configuration describes it.
@@ -72,11 +75,10 @@ def check_flags(given: Collection[str]) -> None:
             )
 
 
-def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
-    """Starts or resumes a run, and prints its table.
-
-    `may` holds the arguments of `experiment.run` for resumed runs.
-    """
+def run(
+    config, workdir: str | None, resume: bool = False, accept_lost_records: bool = False
+) -> None:
+    """Starts or resumes a run as `experiment.run` does, and prints its table."""
     if resume and workdir is None:
         raise ValueError("--workdir is missing, expected the directory of a run")
     if config is None and not resume:
@@ -92,7 +94,9 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         dataset = Path(config.dataset).stem
         workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
     try:
-        summary = experiment.run(config, workdir, resume=resume, **may)
+        summary = experiment.run(
+            config, workdir, resume=resume, accept_lost_records=accept_lost_records
+        )
     except interrupt.StoppedError as error:
         if processes.leads():
             print(

@@ -102,7 +102,6 @@ def run(
     *,
     resume: bool = False,
     progress: bool = True,
-    extend_at_final: bool = False,
     accept_lost_records: bool = False,
 ) -> dict:
     """Runs a configuration and writes its files to `workdir`.
@@ -117,8 +116,6 @@ def run(
         hold a run. `config` may differ from that of the run in the fields of
         `folder.FREE` and `folder.LATER`.
       progress: whether to show the plan and the progress.
-      extend_at_final: whether a resumed run may have more rounds even after its
-        method's own schedule has ended.
       accept_lost_records: whether to continue from a checkpoint even if logs from
         before it are incomplete.
 
@@ -132,11 +129,8 @@ def run(
       OSError: a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    may = {"extend_at_final": extend_at_final}
-    may["accept_lost_records"] = accept_lost_records
-    for name, value in may.items():
-        if value and not resume:
-            raise ValueError(f"{name}=True, expected resume=True with it")
+    if accept_lost_records and not resume:
+        raise ValueError("accept_lost_records=True, expected resume=True with it")
     path, show = Path(workdir), progress and processes.leads()
     if resume:  # first report fields that cannot change, then check the rest
         config = fit_rounds.resumed(config, folder.read_config(path)) or config
@@ -148,7 +142,7 @@ def run(
             print(cost, file=sys.stderr)
     of_config, source = values(config), Source(build_data, _parts)
     each = all_seeds if of_config.seeds > 1 else one_seed
-    summary = each(of_config, path, resume, source, progress, **may)
+    summary = each(of_config, path, resume, source, progress, accept_lost_records)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
     return summary
@@ -307,7 +301,7 @@ def all_seeds(
     resume: bool,
     source: Source,
     progress: bool = True,
-    **may: bool,
+    accept: bool = False,
 ) -> dict:
     """Runs all seeds of a configuration in folders below `path`, and averages them.
 
@@ -326,16 +320,16 @@ def all_seeds(
         source.parts(configs[0])  # raises before anything is written
     if not processes.leads():
         for one, below in runs:
-            one_seed(one, below, True, source, progress, **may)
+            one_seed(one, below, True, source, progress, accept)
         return processes.lead()
     with folder.claimed(path, config, resume):
         if changed:  # all are asked before any goes on
             for one, below in runs:
                 if (below / "config.json").exists():
-                    folder.resumption(below, one, **may)
+                    folder.resumption(below, one, accept)
             folder.amend(path, config)
         summaries, diverged = [], []
-        outcomes = _in_turn(runs, source, progress, **may)
+        outcomes = _in_turn(runs, source, progress, accept)
         for seed, outcome in zip(seeds, outcomes, strict=True):
             alone = isinstance(outcome, FloatingPointError) and not processes.several()
             if alone:  # it fails after the others
@@ -353,13 +347,13 @@ def all_seeds(
 
 
 def _in_turn(
-    runs, source: Source, progress: bool | str, **may: bool
+    runs, source: Source, progress: bool | str, accept: bool = False
 ) -> Iterator[dict | Exception]:
     """Yields the summary of each seed, or its error; starts or resumes each run."""
     for config, path in runs:
         begun = (path / "config.json").exists()
         try:
-            outcome = one_seed(config, path, begun, source, progress, **may)
+            outcome = one_seed(config, path, begun, source, progress, accept)
         except Exception as error:  # whatever it is, the other seeds go on
             traceback.clear_frames(error.__traceback__)  # which hold its arrays
             outcome = error
@@ -372,7 +366,7 @@ def one_seed(
     resume: bool,
     source: Source,
     progress: bool | str = True,
-    **may: bool,
+    accept: bool = False,
 ) -> dict:
     """Runs one seed, from its start or from its last checkpoint.
 
@@ -382,7 +376,7 @@ def one_seed(
       resume: whether the folder holds this run.
       source: makes the parts of the run.
       progress: whether to show the progress; 'rounds' leaves out the plan.
-      **may: the options of `folder.resumption`.
+      accept: `accept_lost_records` of `folder.resumption`.
 
     Returns, raises: as `run` does.
     """
@@ -393,7 +387,7 @@ def one_seed(
         if leads
         else "asking all processes to end after this segment"
     )
-    with _claimed(config, path, resume, source, may) as (going, parts):
+    with _claimed(config, path, resume, source, accept) as (going, parts):
         if parts is None:
             return processes.lead(_ended(path, going, progress) if leads else None)
         setup, key = parts.setup, jax.random.key(going.config.seed)
@@ -430,7 +424,7 @@ def one_seed(
 
 @contextlib.contextmanager
 def _claimed(
-    config: SimpleNamespace, path: Path, resume: bool, source: Source, may: dict
+    config: SimpleNamespace, path: Path, resume: bool, source: Source, accept: bool
 ) -> Iterator[tuple[folder.Resumption, Parts | None]]:
     """Holds the folder of a run, in process 0.
 
@@ -442,15 +436,14 @@ def _claimed(
     with contextlib.ExitStack() as stack:
         if processes.leads():
             stack.enter_context(folder.claimed(path, config, resume))
-            going = folder.resumption(path, config, **may)
+            going = folder.resumption(path, config, accept)
             processes.lead([going.done, going.saved is not None])
         else:
             done, begun = processes.lead()
             going = folder.Resumption(config, done=done)
             if begun and not done:
                 saved = checkpoint.read(path, jax.random.key(config.seed))
-                extend = may.get("extend_at_final", False)
-                going = folder.continued(config, saved, extend)
+                going = folder.continued(config, saved)
         if going.done:
             parts = None
         elif parts is None:
