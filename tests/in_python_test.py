@@ -239,7 +239,7 @@ def test_what_only_python_holds_is_not_built_from_the_folder(ended):
 
 def test_what_is_no_setting_is_refused_with_and_without_files(ended, tmp_path):
     for workdir, unknown in ((None, "sinks"), (tmp_path / "run", "learning_rate")):
-        with pytest.raises(TypeError, match=f"no setting '{unknown}'"):
+        with pytest.raises(TypeError, match=f"argument '{unknown}'"):
             ended.run(stages(), workdir=workdir, **{unknown: ()})
     with pytest.raises(ValueError, match="sinks='tensorbord'"):
         ended.run(stages(), workdir=tmp_path / "run", sinks=("tensorbord",))

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -49,6 +48,11 @@ Runs a method of sparse federated learning as a configuration describes it.
   {program} --list
   {program} --config=configs/flash_cifar10.py:mini --workdir=runs/a
   {program} --resume --workdir=runs/a
+
+  --config=FILE[:VARIANT]        A file in configs/, or the config.json of a run.
+  --config.FIELD=VALUE           Change a field, such as num_rounds or algorithm.name.
+  --fields[=SECTION]             List all fields, or those of a section or an entry.
+  --helpfull                     Also list the flags of absl and JAX.
 """
 
 
@@ -417,36 +421,10 @@ def program() -> str:
 
 
 def help_text(values, module: str = "sparsefl_jax.launch") -> str:
-    """Returns a short help text; `--helpfull` prints absl's own.
+    """Returns the help text: how to begin, and the flags of this program.
 
     Args:
       values: absl's `FlagValues`, with the flags defined.
       module: the name of the module that defines them.
     """
-    config = defaults.default_config()
-    sections = [name for name in config if hasattr(config[name], "to_dict")]
-    of_config = {
-        "--config=FILE[:VARIANT]": values["config"].help,
-        "--config.FIELD=VALUE": "Change a field, such as num_rounds or seeds.",
-        "--config.SECTION.FIELD=VALUE": "Change a field of a section, such as "
-        f"algorithm.name. The sections are {', '.join(sections)}.",
-        "--fields[=SECTION]": values["fields"].help + " With --config, also its "
-        "values; --fields=algorithm lists the arguments of its method.",
-    }
-    others = {}
-    for flag in values.get_key_flags_for_module(module):
-        if flag.name not in ("config", "fields"):
-            value = "" if flag.boolean else f"={flag.parser.flag_type().upper()}"
-            others[f"--{flag.name}{value}"] = flag.help
-    lines = [_HELP.format(program=program())]
-    for title, rows in {"Configuration:": of_config, "Other flags:": others}.items():
-        lines.append(title)
-        for flag, meaning in rows.items():
-            head, indent = f"  {flag}".ljust(33) + " ", " " * 34
-            lines.append(
-                textwrap.fill(
-                    meaning, 88, initial_indent=head, subsequent_indent=indent
-                )
-            )
-        lines.append("")
-    return "\n".join([*lines, "--helpfull also lists the flags of absl and JAX."])
+    return _HELP.format(program=program()) + values.module_help(module)

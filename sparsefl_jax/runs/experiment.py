@@ -33,18 +33,15 @@ from sparsefl_jax.runs import (
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
-    build_budgets,
     build_data,
-    build_model,
-    build_stages,
-    build_system,
+    build_setup,
     check_stages,
     describe,
 )
 from sparsefl_jax.runs.config.defaults import plain, replaced, values
 from sparsefl_jax.runs.programs import Parts, Programs, prepared
 from sparsefl_jax.runs.progress import Progress
-from sparsefl_jax.runs.setup import Limits, Setup, make
+from sparsefl_jax.runs.setup import make
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.system import (
     files,
@@ -73,26 +70,9 @@ def build(config) -> Parts:
 
 
 def _parts(config: SimpleNamespace, data: FederatedData) -> Parts:
-    model = build_model(config, data)
-    system = build_system(config, len(data.train.size))
-    budgets = build_budgets(config, system)
-    stages = build_stages(config, model, budgets, system)
-    setup = Setup(
-        stages,
-        model,
-        data,
-        eval_every=config.eval_every,
-        chunk=config.chunk,
-        budgets=budgets,
-        metric=config.metric,
-        client_store=config.client_store,
-        memory_gb=config.memory_gb,
-        until=Limits(**config.until),
-        observe_rounds=config.observe_rounds,
-        system=system,
-    )
+    setup = build_setup(config, data)
     parts = prepared(setup)
-    check_stages(config, stages, model, parts.traced)
+    check_stages(config, setup.stages, setup.model, parts.traced)
     return parts
 
 

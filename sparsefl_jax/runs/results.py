@@ -16,6 +16,7 @@ from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.defaults import values
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.simulation import (
@@ -91,16 +92,12 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     """
     config, saved = _read(run)
     with blaming(Path(run) / "config.json"):
-        data = build.build_data(config)
-        model = build.build_model(config, data)
-        system = build.build_system(config, len(data.train.size))
-        budgets = build.build_budgets(config, system)
-        stages = build.build_stages(config, model, budgets, system)
-        algorithm = stages[saved.snapshot.stage].algorithm
+        setup = build.build_setup(values(config), build.build_data(config))
+        algorithm = setup.stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
         raise ValueError(f"run={str(run)!r} has no personal models")
-    setup = Setup(stages, model, data, budgets=budgets)
-    key, info = jax.random.key(config.seed), placement.client_info(data, budgets)
+    key = jax.random.key(config.seed)
+    info = placement.client_info(setup.data, setup.budgets)
     for index in clients:
         if not 0 <= index < len(info.index):
             raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
