@@ -386,7 +386,7 @@ def test_seeds_are_extended_together(tmp_path):
     shutil.rmtree(tmp_path / "a/seed_1")  # as if the run had stopped between two seeds
     config.num_rounds = 2
     told = experiment.run(config, tmp_path / "a", resume=True, progress=False)
-    assert told["rounds"] == 2 and told["seeds"] == [0, 1]
+    assert [(s["seed"], s["rounds"]) for s in told] == [(0, 2), (1, 2)]
     for folder in ("a", "a/seed_0", "a/seed_1"):
         found = run_folder.read_config(tmp_path / folder)
         assert (found.num_rounds, found.lr_horizon) == (2, 1)

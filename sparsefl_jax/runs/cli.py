@@ -109,7 +109,9 @@ def run(
                 file=sys.stderr,
             )
         sys.exit(error.code)
-    if processes.leads():
+    if processes.leads() and isinstance(summary, list):
+        formats.say(report.comparison_table(report.read_groups([workdir])))
+    elif processes.leads():
         formats.say(report.summary_table(summary))
 
 

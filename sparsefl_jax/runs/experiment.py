@@ -83,7 +83,7 @@ def run(
     resume: bool = False,
     progress: bool = True,
     accept_lost_records: bool = False,
-) -> dict:
+) -> dict | list[dict]:
     """Runs a configuration and writes its files to `workdir`.
 
     With several processes, all of them call this function with the same arguments, and
@@ -100,7 +100,7 @@ def run(
         before it are incomplete.
 
     Returns:
-      The summary, the content of `summary.json`.
+      The summary, the content of `summary.json`; for several seeds a list of them.
 
     Raises:
       ValueError: the run is not possible; raised before any compilation.
@@ -282,10 +282,10 @@ def all_seeds(
     source: Source,
     progress: bool = True,
     accept: bool = False,
-) -> dict:
-    """Runs all seeds of a configuration in folders below `path`, and averages them.
+) -> list[dict]:
+    """Runs all seeds of a configuration in folders below `path`, and compares them.
 
-    Args, returns, raises: as `one_seed`.
+    Args, raises: as `one_seed`. Returns the summary of each seed.
     """
     changed = {}
     if resume:
@@ -320,10 +320,8 @@ def all_seeds(
                 summaries.append(outcome)
         if diverged:
             raise diverged[0]
-        both = records.over_seeds(summaries)
-        files.write_json(path / "summary.json", both)
         report.write_comparison([path], path)
-    return processes.lead(both)
+    return processes.lead(summaries)
 
 
 def _in_turn(
