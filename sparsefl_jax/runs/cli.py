@@ -295,7 +295,7 @@ def define_config(values):
             if of_run and not any(arg.lstrip("-") == "resume" for arg in argv):
                 fit = config.fit  # a new run fits its budget anew
                 with fit.unlocked(), fit.ignore_type():
-                    fit.by = fit.measured = None
+                    fit.by = None
             fields.follow(config, _overrides(argv))
             return config
 

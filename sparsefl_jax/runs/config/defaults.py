@@ -115,7 +115,6 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "fit.pilot": (int, "rounds of the pilot that measures the cost, default 20"),
     "fit.most": (int, "largest num_rounds that fit.gbit and fit.pflop may set"),
     "fit.by": (str, "set by the run: the source of num_rounds, 'pilot'"),
-    "fit.measured": (str, "set by the run: costs that the pilot measured"),
     "system": (str, "clients' devices: mobile, iot, tifl or a .csv; None for no clock"),
     "deadline.seconds": (float, "end a round after these seconds of virtual time"),
     "deadline.quantile": (float, "end it when this share has finished a dense round"),
