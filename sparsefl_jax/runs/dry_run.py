@@ -15,7 +15,7 @@ from sparsefl_jax.core.formats import (
 )
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
-from sparsefl_jax.runs import fit_rounds, limits
+from sparsefl_jax.runs import fit_rounds, simulate
 from sparsefl_jax.runs.programs import Memory, Parts
 from sparsefl_jax.runs.setup import Setup, alive, guarantee
 from sparsefl_jax.simulation import clock, initial_state
@@ -132,7 +132,7 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
     columns, share = [], 1.0
     for index, stage in enumerate(parts.setup.stages):
         traced, held = parts.traced[index], memories[index]
-        most = limits.most(parts.setup, index, traced)
+        most = simulate.most(parts.setup, index, traced)
         share = alive(stage, share)[-1]
         under = sum(
             math.prod(shape)
