@@ -107,9 +107,7 @@ def test_rounds_to_observe_may_lie_beyond_a_pilot(monkeypatch):
     assert seen == [(20, ()), (28, ())]
 
 
-@pytest.mark.parametrize(
-    "field, value", [("pilot", 3), ("most", 3), ("by", "pilot")]
-)
+@pytest.mark.parametrize("field, value", [("pilot", 3), ("most", 3), ("by", "pilot")])
 def test_what_goes_with_a_budget_needs_one(field, value):
     """Alone it would have no effect."""
     asked = config()
