@@ -27,11 +27,6 @@ DRY_RUN = flags.DEFINE_integer(
     lower_bound=0,
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
-EXTEND = flags.DEFINE_bool(
-    "extend_at_final",
-    False,
-    "With --resume: allow more rounds even after the method's own schedule has ended.",
-)
 ACCEPT = flags.DEFINE_bool(
     "accept_lost_records",
     False,
@@ -115,5 +110,4 @@ def do(argv) -> None:
         )
     if DRY_RUN.value is not None:
         return cli.dry_run(CONFIG.value, DRY_RUN.value)
-    may = {"extend_at_final": EXTEND.value, "accept_lost_records": ACCEPT.value}
-    return cli.run(CONFIG.value, WORKDIR.value, RESUME.value, **may)
+    return cli.run(CONFIG.value, WORKDIR.value, RESUME.value, ACCEPT.value)

@@ -46,6 +46,7 @@ LINES = [
         "algorithm.rule is gone: FedTiny's is algorithm.name=fedtiny",
     ),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
+    (["--extend_at_final"], "--extend_at_final has moved: a run with more num_rounds"),
     (["--seeds_together=yes"], "--seeds_together has moved: examples/seeds.ipynb"),
     (
         [f"--config={MINI}", "--config.seeds_together=yes"],

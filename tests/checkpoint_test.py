@@ -129,7 +129,7 @@ def test_a_signal_in_the_last_segment_starts_no_other_seed(
     assert not (tmp_path / "a/seed_1").exists()
     monkeypatch.undo()
     told = experiment.run(config, tmp_path / "a", resume=True, progress=False)
-    assert told["seeds"] == [0, 1] and told["ended_by"] == "rounds"
+    assert [(s["seed"], s["ended_by"]) for s in told] == [(0, "rounds"), (1, "rounds")]
 
 
 KILLED = """

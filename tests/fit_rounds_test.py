@@ -107,9 +107,7 @@ def test_rounds_to_observe_may_lie_beyond_a_pilot(monkeypatch):
     assert seen == [(20, ()), (28, ())]
 
 
-@pytest.mark.parametrize(
-    "field, value", [("pilot", 3), ("most", 3), ("by", "pilot"), ("measured", "much")]
-)
+@pytest.mark.parametrize("field, value", [("pilot", 3), ("most", 3), ("by", "pilot")])
 def test_what_goes_with_a_budget_needs_one(field, value):
     """Alone it would have no effect."""
     asked = config()
@@ -140,10 +138,10 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     """Started again, a budget is not measured again; another budget is."""
     asked, begun = config(), config()
     asked.fit.gbit = begun.fit.gbit = 3 * ROUND
-    begun.num_rounds, begun.fit.by, begun.fit.measured = 77, "pilot", "much"
+    begun.num_rounds, begun.fit.by = 77, "pilot"
     fields.check(begun)
     kept = fit_rounds.resumed(asked, begun)
-    assert (kept.num_rounds, kept.fit.measured) == (77, "much")
+    assert (kept.num_rounds, kept.fit.by) == (77, "pilot")
     assert fit_rounds.fitted(begun, build=None) == (begun, "")
     asked.fit.gbit = 4 * ROUND
     assert fit_rounds.resumed(asked, begun) is None

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint, limits, programs
+from sparsefl_jax.runs import checkpoint, programs, simulate
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.limits import Most
 from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.runs.simulate import Most
 from sparsefl_jax.simulation import store
 from sparsefl_jax.wire.packets import Packet
 
@@ -200,7 +200,7 @@ def test_what_a_round_costs_at_most_by_hand(world):
     data, model, stage = world
     setup = Setup([stage], model, data)
     (traced,) = programs.prepared(setup).traced
-    each = limits.most(setup, 0, traced)
+    each = simulate.most(setup, 0, traced)
     assert each.bits == COHORT * (32 * (WEIGHTS + EXTRA) + 33 * WEIGHTS)
     sorts = (3 + 3 + 2) * WEIGHTS * np.log2(WEIGHTS + 1)  # one a minibatch
     assert each.flops == pytest.approx(6 * MACS * (12 + 9 + 6) + sorts)
@@ -212,9 +212,9 @@ def test_only_the_last_of_the_rounds_that_fit_can_reach_a_limit(spent):
     done = Snapshot(bits=spent * 10**5, flops=spent * 1e11)
     for limit in (0.1, 0.39, 1.0, 7.3):
         for each in (1, 9_999_999, 10**7, 10**8):
-            bits = limits.fitting(Limits(gbit=limit), done, Most(each, 1.0), 1000)
+            bits = simulate.fitting(Limits(gbit=limit), done, Most(each, 1.0), 1000)
             most = Most(1, 0.5e6 * each, 2.0)
-            flops = limits.fitting(Limits(pflop=limit), done, most, 1000)
+            flops = simulate.fitting(Limits(pflop=limit), done, most, 1000)
             before = done.bits + (bits - 1) * each
             assert 1 <= bits == flops <= 1000
             assert bits == 1 or before / 1e9 < limit
@@ -224,8 +224,8 @@ def test_only_the_last_of_the_rounds_that_fit_can_reach_a_limit(spent):
 
 def test_what_is_not_limited_or_not_known_does_not_count():
     most = Most(10**12, 1e18)
-    assert limits.fitting(Limits(), Snapshot(), most, 5) == 5
-    assert limits.fitting(Limits(accuracy=0.5), Snapshot(), most, 5) == 5
+    assert simulate.fitting(Limits(), Snapshot(), most, 5) == 5
+    assert simulate.fitting(Limits(accuracy=0.5), Snapshot(), most, 5) == 5
     rare = Limits(pflop=1e9)  # but no round has told what a method computes on its own
-    assert limits.fitting(rare, Snapshot(), most, 5) == 1
-    assert limits.fitting(rare, Snapshot(), most._replace(factor=0.0), 5) == 5
+    assert simulate.fitting(rare, Snapshot(), most, 5) == 1
+    assert simulate.fitting(rare, Snapshot(), most._replace(factor=0.0), 5) == 5

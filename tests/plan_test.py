@@ -10,7 +10,7 @@ import pytest
 import configs
 from configs import compressed_cifar10
 from sparsefl_jax.presets import complement, fedsparsify, flash, spafl
-from sparsefl_jax.runs import experiment, limits, simulate
+from sparsefl_jax.runs import experiment, simulate
 
 METHODS = {
     "flash": flash.METHODS,
@@ -87,7 +87,7 @@ def test_no_round_costs_more_than_it_can(file, method, tmp_path):
     setup = setup._replace(eval_every=ROUNDS)
     records = simulate.run_setup(jax.random.key(config.seed), setup).metrics
     for index, one in enumerate(traced):
-        most = limits.most(setup, index, one)
+        most = simulate.most(setup, index, one)
         for r in records:
             if r["phase"] == "train" and r["stage"] == index:
                 assert r["bits_down"] + r["bits_up"] <= most.bits

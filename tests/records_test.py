@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from sparsefl_jax import report
-from sparsefl_jax.runs import experiment, programs, records, simulate
+from sparsefl_jax.runs import experiment, programs, simulate
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt, log_lines
@@ -155,14 +155,3 @@ def test_a_run_that_had_ended_without_any_record(runs, tmp_path, monkeypatch, ho
     assert told["best"] == whole["best"]
     assert "spdst" in report.summary_table(told)
     assert (run / "report.html").exists()
-
-
-def test_seeds_say_whose_records_are_lost():
-    accuracy = {"global": {"final": 0.5, "best": 0.8, "density": 1.0}}
-    shared = {"seconds": 1.0, "ended_by": "rounds", "stages": []}
-    whole = shared | {"accuracy": accuracy, "client_accuracy": {"mean": 0.5}}
-    gone = shared | {"accuracy": {}, "client_accuracy": {}, "lost": ["a line"]}
-    both = records.over_seeds([whole | {"seed": 0}, gone | {"seed": 1}])
-    assert both["lost"] == ["seed 1: a line"] and both["accuracy"] == {}
-    both = records.over_seeds([whole | {"seed": 0}, whole | {"seed": 1}])
-    assert both["accuracy"]["global"]["final"] == 0.5 and "lost" not in both

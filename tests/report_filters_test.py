@@ -16,7 +16,7 @@ from sparsefl_jax.report import (
 
 NAMES = ["conv1/kernel", "conv2/kernel", "fc1/kernel", "fc2/kernel"]
 SIZES = [20, 50, 37, 10]  # 117: no multiple of 8, and no layer but the first at a byte
-PLOTS = ["filter_activity", "client_filters", "client_layer_density"]
+PLOTS = ["filter_activity", "client_filters"]
 
 
 def draw(num_clients, density, seed=0):
@@ -94,11 +94,10 @@ def test_maps_of_clients_with_models_of_their_own(tmp_path, spied):
     rounds |= {(2, 1): draw(9, 0.5)}  # ahead of the metrics
     write_filters(run, rounds)
     drawn = plot_run(run)
-    assert [path.stem for path in drawn[-3:]] == PLOTS
+    assert [path.stem for path in drawn[-2:]] == PLOTS
     assert run / "plots/thresholds_by_round.svg" in drawn
-    assert all(min(svg_size(path)) >= 180 for path in drawn[-3:])
-    *activity, density = spied["cells"]
-    activity, patterns = activity[:4], activity[4:]
+    assert all(min(svg_size(path)) >= 180 for path in drawn[-2:])
+    activity, patterns = spied["cells"][:4], spied["cells"][4:]
     # filters x rounds: the share of the clients that keep a filter
     assert [v.shape for v in activity] == [(size, 9) for size in SIZES]
     np.testing.assert_allclose(activity[1][:, 0], rounds[0, 3][0, 20:70])
@@ -107,9 +106,6 @@ def test_maps_of_clients_with_models_of_their_own(tmp_path, spied):
     assert [v.shape for v in patterns] == 3 * [(9, size) for size in SIZES]
     np.testing.assert_array_equal(patterns[0], rounds[1, 1][:, :20])
     np.testing.assert_array_equal(patterns[-1], rounds[1, 8][:, 107:])
-    # clients x layers
-    assert density.shape == (9, 4)
-    np.testing.assert_allclose(density[:, 2], rounds[1, 8][:, 70:107].mean(1))
     page = write_page(run).read_text()
     assert page.count("<figure>") == len(drawn) and "each client keeps" in page
 

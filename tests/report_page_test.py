@@ -6,7 +6,7 @@ import pytest
 from report_test import SUMMARY, records, write_run
 
 from sparsefl_jax.report import plot_run, read_run, write_page
-from sparsefl_jax.report.charge import charge_rows, packet_rows
+from sparsefl_jax.report.charge import charge_rows
 
 EVIL = "<script>alert('&')</script>"
 
@@ -101,9 +101,4 @@ def test_charges_add_up(tmp_path):
     assert [row[:3] for row in rows[-2:]] == [
         ["all stages", "up", "3.00 kbit"],
         ["all stages", "down", "6.00 kbit"],
-    ]
-    assert packet_rows(run)[1:4] == [
-        ["sensitivity", "up", "weights", "50", "25"],
-        ["sensitivity", "down", "weights", "120", "60"],
-        ["sensitivity", "down", "dense", "0", "0"],
     ]

@@ -217,7 +217,7 @@ def test_an_edited_configuration_is_refused_by_its_field(run):
 def settle(tmp_path):
     """`settle(began, now, **snapshot) -> Found`, by fields of a configuration."""
 
-    def asked(began, now, extend_at_final=False, **at):
+    def asked(began, now, **at):
         old, new = four_rounds(tmp_path), four_rounds(tmp_path)
         for config in (old, new):
             with config.ignore_type(), config.unlocked():
@@ -226,7 +226,7 @@ def settle(tmp_path):
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
         about = {"config": defaults.plain(old)}
         saved = checkpoint.Saved(Snapshot(**at), {}, about)
-        return run_folder.continued(defaults.values(new), saved, extend_at_final)
+        return run_folder.continued(defaults.values(new), saved)
 
     return asked
 
@@ -268,14 +268,14 @@ def test_rounds_do_not_become_fewer(settle):
         settle({}, {"num_rounds": 3})
 
 
-def test_a_schedule_that_has_ended_asks(settle):
+def test_a_schedule_that_has_ended_is_noted(settle):
     method = {"name": "fedsparsify_global", "density": 0.2}
     ended, going = ({"algorithm": method | {"rounds": r}} for r in (4, 6))
-    with pytest.raises(ValueError, match=r"algorithm.rounds=4, .*--extend_at_final"):
-        settle(ended, {"num_rounds": 8})
-    settle(ended, {"num_rounds": 8}, extend_at_final=True)
-    settle(ended, {})
-    settle(going, {"num_rounds": 8})
+    note = "fedsparsify_global stays at the end of its 4 rounds' schedule"
+    assert note in settle(ended, {"num_rounds": 8}).notes
+    assert note not in settle(ended, {}).notes
+    going = settle(going, {"num_rounds": 8}).notes
+    assert not any("stays at" in each for each in going)
 
 
 @pytest.mark.parametrize(
@@ -321,9 +321,9 @@ def test_without_a_checkpoint_nothing_is_extended(run):
 
 def test_permissions_are_for_a_run_that_goes_on(run):
     config = run_folder.read_config(run)
-    for name in ("extend_at_final", "accept_lost_records"):
-        with pytest.raises(ValueError, match=f"{name}=True, expected resume=True"):
-            experiment.run(config, run.parent / "new", progress=False, **{name: True})
+    new, accept = run.parent / "new", {"accept_lost_records": True}
+    with pytest.raises(ValueError, match="lost_records=True, expected resume=True"):
+        experiment.run(config, new, progress=False, **accept)
 
 
 def about_of(run):
@@ -386,7 +386,7 @@ def test_seeds_are_extended_together(tmp_path):
     shutil.rmtree(tmp_path / "a/seed_1")  # as if the run had stopped between two seeds
     config.num_rounds = 2
     told = experiment.run(config, tmp_path / "a", resume=True, progress=False)
-    assert told["rounds"] == 2 and told["seeds"] == [0, 1]
+    assert [(s["seed"], s["rounds"]) for s in told] == [(0, 2), (1, 2)]
     for folder in ("a", "a/seed_0", "a/seed_1"):
         found = run_folder.read_config(tmp_path / folder)
         assert (found.num_rounds, found.lr_horizon) == (2, 1)

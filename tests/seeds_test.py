@@ -42,7 +42,7 @@ def fate(monkeypatch):
     """Replaces the run of a seed by its fate; returns fates by seed, and who ran."""
     fates, ran = {}, []
 
-    def one_seed(config, path, resume, source, progress, **may):
+    def one_seed(config, path, resume, source, progress, accept=False):
         ran.append(config.seed)
         if error := fates.get(config.seed):
             raise error
@@ -57,7 +57,7 @@ def test_a_seed_that_diverges_fails_after_the_others(fate, tmp_path):
     fates[1] = FloatingPointError("training loss nan")
     with pytest.raises(FloatingPointError, match="^seed 1: training loss nan$"):
         run(data, tmp_path / "run")
-    assert ran == [0, 1, 2] and not (tmp_path / "run/summary.json").exists()
+    assert ran == [0, 1, 2] and not (tmp_path / "run/report.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.data import partition_statistics
-from sparsefl_jax.runs import records
 
 # Shares 1/2 1/4 1/4: 1.5 bits. One class: 0 bits. Four equal classes: 2 bits.
 COUNTS = np.array([[4, 2, 2, 0], [0, 0, 0, 3], [5, 5, 5, 5], [0, 1, 0, 0]])
@@ -24,19 +23,6 @@ def test_statistics_by_hand():
     }
     assert json.loads(json.dumps(found)) == found
     assert "-0" not in json.dumps(found)
-
-
-def test_seeds_have_the_mean_of_their_statistics():
-    one, other = partition_statistics(COUNTS), partition_statistics(COUNTS[:3])
-    told = {"seconds": 1.0, "ended_by": "rounds", "stages": [], "accuracy": {}}
-    told |= {"client_accuracy": {}}
-    both = records.over_seeds(
-        [told | {"seed": s, "clients": c} for s, c in enumerate((one, other))]
-    )
-    assert both["clients"]["largest_share"] == (20 / 32 + 20 / 31) / 2
-    assert both["clients"]["entropy"]["max"] == 2.0
-    old = records.over_seeds([told | {"seed": s} for s in (0, 1)])  # of older runs
-    assert "clients" not in old
 
 
 @pytest.mark.filterwarnings("error")

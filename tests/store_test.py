@@ -298,5 +298,4 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
     assert there.client_store == {"where": "device", "bytes": 7 * row, "working": None}
     assert there.fixed["clients"] == 2 * 7 * row  # two devices, seven rows: copies
     assert f"{7 * row} B, host" in texts["host"]
-    assert "up to 4 clients for a segment" in texts["host"]
-    assert "on the host" not in texts["device"]
+    assert f"{7 * row} B, device" in texts["device"]

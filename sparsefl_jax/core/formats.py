@@ -34,15 +34,12 @@ def format_si(value: float | None, unit: str = "") -> str:
     return f"{number} {_PREFIXES[power]}{unit}".rstrip()
 
 
-def format_percent(
-    share: float | None, decimals: int = 2, deviation: float | None = None
-) -> str:
+def format_percent(share: float | None, decimals: int = 2) -> str:
     """Formats a share in [0, 1] as a percentage.
 
     Args:
       share: the number; None, NaN and infinity become "-".
       decimals: digits after the decimal point.
-      deviation: standard deviation, printed after the share; None omits it.
 
     Returns:
       The percentage with its sign, such as "87.25 %".
@@ -50,15 +47,10 @@ def format_percent(
     Example:
       >>> format_percent(0.8725), format_percent(1.0, 0), format_percent(None)
       ('87.25 %', '100 %', '-')
-      >>> format_percent(0.9722, deviation=0.0043)
-      '97.22 ± 0.43 %'
     """
     if share is None or not math.isfinite(share):
         return MISSING
-    number = f"{100 * share:.{decimals}f}"
-    if deviation is not None:
-        number += f" ± {100 * deviation:.{decimals}f}"
-    return f"{number} %"
+    return f"{100 * share:.{decimals}f} %"
 
 
 def format_seconds(seconds: float | None) -> str:

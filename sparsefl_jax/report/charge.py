@@ -1,4 +1,4 @@
-"""The charges of a run: bits by stage and direction, values by packet."""
+"""The charges of a run: bits by stage and direction."""
 
 from sparsefl_jax.core.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.load import Record, Run, stage_name
@@ -45,29 +45,6 @@ def charge_rows(run: Run) -> list[list[str]]:
                 format_si(bits / visits, "bit") if known and visits else MISSING,
             ]
             rows.append([name, key.removeprefix("bits_"), *row])
-    return rows
-
-
-def packet_rows(run: Run) -> list[list[str]]:
-    """Returns the number of values sent in each stage, by direction and packet.
-
-    Args:
-      run: the records.
-
-    Returns:
-      A head, then a row for each stage, direction and packet with the total and the
-      mean over rounds; only the head if the records hold no packets.
-    """
-    rows = [["stage", "direction", "packet", "values sent", "a round"]]
-    for stage in range(len(run.starts)):
-        records = [r for r in run.train if r["stage"] == stage]
-        for direction in ("up", "down"):
-            sent = [r.get(f"entries_{direction}") or {} for r in records]
-            for packet in dict.fromkeys(name for entries in sent for name in entries):
-                values = sum(entries.get(packet, 0) for entries in sent)
-                mean = format_si(values / len(records))
-                head = [stage_name(run, stage), direction, packet]
-                rows.append([*head, format_si(values), mean])
     return rows
 
 

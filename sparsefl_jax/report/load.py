@@ -11,8 +11,7 @@ summary.json   the run's totals, see `table.py`; absent while it runs
 config.json    the configuration
 partition.npy  [N, classes] int, the number of samples of each class for each client
 masks/         the masks that were kept, see `masks.py`
-seed_*/        with several seeds, the folder of each run; beside them are `config.json`
-               and a `summary.json` with means
+seed_*/        with several seeds, the folder of each run; beside them is `config.json`
 """
 
 from collections.abc import Sequence

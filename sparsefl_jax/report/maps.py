@@ -109,7 +109,7 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
 
     Returns:
       The files written: `filter_activity.svg`, and with personal models also
-      `client_filters.svg` and `client_layer_density.svg`.
+      `client_filters.svg`.
 
     Raises:
       ValueError: a file of filters is damaged, see `read_masks`.
@@ -122,9 +122,8 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
     paths = [folder / "filter_activity.svg"]
     filter_activity(paths[0], kept)
     if len(kept.filters[-1].packed) > 1:
-        paths += [folder / "client_filters.svg", folder / "client_layer_density.svg"]
+        paths.append(folder / "client_filters.svg")
         client_filters(paths[1], kept)
-        client_layer_density(paths[2], kept)
     return paths
 
 
@@ -179,24 +178,6 @@ def client_filters(path: Path, kept: Kept) -> None:
         drawing.supylabel("client", fontsize=9.5)
 
 
-def client_layer_density(path: Path, kept: Kept) -> None:
-    """Draws the share of each layer's filters that each client keeps at the end.
-
-    Args:
-      path: the file to write.
-      kept: the filters; the last snapshot is drawn.
-    """
-    active, done = kept.active(kept.filters[-1]), kept.filters[-1].done
-    with figure.canvas(path, (4.9, 3.9)) as drawing:
-        ax = drawing.subplots()
-        shares = np.stack([v.mean(1) for v in active.values()], 1)
-        image = _filters(ax, shares, "viridis")
-        _name_columns(ax, [short(name) for name in active], most=24)
-        ax.tick_params(axis="x", rotation=90)
-        ax.set_ylabel("client")
-        drawing.colorbar(image, ax=ax, label=f"filters kept, round {done} [%]")
-
-
 def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:
     """Returns the mismatch in an observed round, and the ids of its clients."""
     position = (snapshot.stage, snapshot.round)
@@ -231,11 +212,11 @@ def _colorbar(drawing, image, ax, largest: float) -> None:
     drawing.colorbar(image, ax=ax, label=label, shrink=0.9)
 
 
-def _filters(ax, shares: np.ndarray, colors: str = ""):
+def _filters(ax, shares: np.ndarray):
     """Draws shares [rows, columns] as cells on a scale from 0 to 100 %."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    cmap = colors or LinearSegmentedColormap.from_list("kept", _KEPT)
+    cmap = LinearSegmentedColormap.from_list("kept", _KEPT)
     image = ax.imshow(100.0 * shares, aspect="auto", cmap=cmap, vmin=0, vmax=100)
     ax.grid(visible=False)
     ax.tick_params(labelsize=7)

@@ -65,7 +65,6 @@ def write_page(run_dir: str | Path) -> Path:
         stages=_stage_rows(run),
         assumed=charge.assumptions(run),
         charged=charge.charge_rows(run),
-        packets=charge.packet_rows(run),
         fields=flatten(run.config).items(),
         made_with=[table.made_with(run.summary)],
     )

@@ -96,7 +96,7 @@ class Guarantee(Struct):
 
 
 class Summary(Struct, kw_only=True):
-    """The totals of a run, or the means over its seeds."""
+    """The totals of a run."""
 
     method: str | None = None
     device: str | None = None
@@ -111,7 +111,6 @@ class Summary(Struct, kw_only=True):
     versions: dict[str, Any] | None = None
     data: dict[str, Count] | None = None
     guarantee: Guarantee | None = None
-    seeds: list[Count] | None = None
     seconds: Value = None
     rounds_per_second: Value = None
     hours: Value = None

@@ -27,9 +27,6 @@
     versions        {package: version}
     data            {field: checksum} of the samples and of the tables of clients' rows
 
-With several seeds it holds `seeds`, a list of int, and `accuracy` holds the means over
-them, with the sample deviations `final_std` and `best_std`.
-
 FLOPs count a multiplication and an addition as two; 1 Gbit is 1e9 bits.
 """
 
@@ -103,14 +100,13 @@ def summary_table(summary: Mapping[str, Any]) -> str:
 
 
 def heading(summary: Mapping[str, Any]) -> str:
-    """Describes a run in one line: method, model, data, rounds and seeds."""
+    """Describes a run in one line: method, model, data, rounds and seed."""
     ended_by = summary.get("ended_by", "rounds")
     parts = [
         *(summary.get(name) for name in ("method", "model", "dataset", "partition")),
         f"{summary['rounds']} rounds" if "rounds" in summary else None,
         f"ended by {ended_by}" if ended_by != "rounds" else None,
         f"seed {summary['seed']}" if "seed" in summary else None,
-        f"seeds {' '.join(map(str, summary['seeds']))}" if "seeds" in summary else None,
     ]
     return ", ".join(str(part) for part in parts if part is not None)
 
@@ -119,10 +115,7 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
     """Returns a head and a row for each deployed model."""
     rows = [["accuracy", "final", "best", "in round", "density"]]
     for name, entry in (summary.get("accuracy") or {}).items():
-        final, best = (
-            format_percent(entry.get(k), deviation=entry.get(f"{k}_std"))
-            for k in ("final", "best")
-        )
+        final, best = (format_percent(entry.get(k)) for k in ("final", "best"))
         done, best_round = rounds_before(summary, -1), entry.get("best_round")
         in_round = MISSING if best_round is None else str(done + best_round)
         rows.append([name, final, best, in_round, format_percent(entry.get("density"))])

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -27,7 +26,10 @@ from sparsefl_jax.system import hardware, interrupt, membership, processes, ship
 
 EVERYTHING = "all"  # the section that `--fields` lists by default
 # Removed flags and fields, with their replacements.
-MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."} | defaults.GONE
+MOVED = {
+    "target": "python -m benchmarks.targets TARGET --config=...",
+    "extend_at_final": "a run with more num_rounds goes on without it",
+} | defaults.GONE
 _PROCESSES = "distributed coordinator processes process_id wait_minutes"
 _OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike config"
 READS = {  # the flags that each command uses; the first one given decides
@@ -37,8 +39,8 @@ READS = {  # the flags that each command uses; the first one given decides
     "study": _OF_A_STUDY,
     "sweep": _OF_A_STUDY,
     "dry_run": f"config workdir {_PROCESSES}",
-    "resume": f"config workdir extend_at_final accept_lost_records {_PROCESSES}",
-    "config": f"workdir extend_at_final accept_lost_records {_PROCESSES}",
+    "resume": f"config workdir accept_lost_records {_PROCESSES}",
+    "config": f"workdir accept_lost_records {_PROCESSES}",
 }
 _HELP = """\
 Runs a method of sparse federated learning as a configuration describes it.
@@ -46,6 +48,11 @@ Runs a method of sparse federated learning as a configuration describes it.
   {program} --list
   {program} --config=configs/flash_cifar10.py:mini --workdir=runs/a
   {program} --resume --workdir=runs/a
+
+  --config=FILE[:VARIANT]        A file in configs/, or the config.json of a run.
+  --config.FIELD=VALUE           Change a field, such as num_rounds or algorithm.name.
+  --fields[=SECTION]             List all fields, or those of a section or an entry.
+  --helpfull                     Also list the flags of absl and JAX.
 """
 
 
@@ -72,11 +79,10 @@ def check_flags(given: Collection[str]) -> None:
             )
 
 
-def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
-    """Starts or resumes a run, and prints its table.
-
-    `may` holds the arguments of `experiment.run` for resumed runs.
-    """
+def run(
+    config, workdir: str | None, resume: bool = False, accept_lost_records: bool = False
+) -> None:
+    """Starts or resumes a run as `experiment.run` does, and prints its table."""
     if resume and workdir is None:
         raise ValueError("--workdir is missing, expected the directory of a run")
     if config is None and not resume:
@@ -92,7 +98,9 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         dataset = Path(config.dataset).stem
         workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
     try:
-        summary = experiment.run(config, workdir, resume=resume, **may)
+        summary = experiment.run(
+            config, workdir, resume=resume, accept_lost_records=accept_lost_records
+        )
     except interrupt.StoppedError as error:
         if processes.leads():
             print(
@@ -101,7 +109,9 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
                 file=sys.stderr,
             )
         sys.exit(error.code)
-    if processes.leads():
+    if processes.leads() and isinstance(summary, list):
+        formats.say(report.comparison_table(report.read_groups([workdir])))
+    elif processes.leads():
         formats.say(report.summary_table(summary))
 
 
@@ -285,7 +295,7 @@ def define_config(values):
             if of_run and not any(arg.lstrip("-") == "resume" for arg in argv):
                 fit = config.fit  # a new run fits its budget anew
                 with fit.unlocked(), fit.ignore_type():
-                    fit.by = fit.measured = None
+                    fit.by = None
             fields.follow(config, _overrides(argv))
             return config
 
@@ -413,36 +423,10 @@ def program() -> str:
 
 
 def help_text(values, module: str = "sparsefl_jax.launch") -> str:
-    """Returns a short help text; `--helpfull` prints absl's own.
+    """Returns the help text: how to begin, and the flags of this program.
 
     Args:
       values: absl's `FlagValues`, with the flags defined.
       module: the name of the module that defines them.
     """
-    config = defaults.default_config()
-    sections = [name for name in config if hasattr(config[name], "to_dict")]
-    of_config = {
-        "--config=FILE[:VARIANT]": values["config"].help,
-        "--config.FIELD=VALUE": "Change a field, such as num_rounds or seeds.",
-        "--config.SECTION.FIELD=VALUE": "Change a field of a section, such as "
-        f"algorithm.name. The sections are {', '.join(sections)}.",
-        "--fields[=SECTION]": values["fields"].help + " With --config, also its "
-        "values; --fields=algorithm lists the arguments of its method.",
-    }
-    others = {}
-    for flag in values.get_key_flags_for_module(module):
-        if flag.name not in ("config", "fields"):
-            value = "" if flag.boolean else f"={flag.parser.flag_type().upper()}"
-            others[f"--{flag.name}{value}"] = flag.help
-    lines = [_HELP.format(program=program())]
-    for title, rows in {"Configuration:": of_config, "Other flags:": others}.items():
-        lines.append(title)
-        for flag, meaning in rows.items():
-            head, indent = f"  {flag}".ljust(33) + " ", " " * 34
-            lines.append(
-                textwrap.fill(
-                    meaning, 88, initial_indent=head, subsequent_indent=indent
-                )
-            )
-        lines.append("")
-    return "\n".join([*lines, "--helpfull also lists the flags of absl and JAX."])
+    return _HELP.format(program=program()) + values.module_help(module)

@@ -14,8 +14,8 @@ from sparsefl_jax.core.formats import (
     format_si,
 )
 from sparsefl_jax.data.federated import partition_counts
-from sparsefl_jax.data.statistics import partition_statistics, statistics_rows
-from sparsefl_jax.runs import fit_rounds, limits
+from sparsefl_jax.data.statistics import partition_statistics
+from sparsefl_jax.runs import fit_rounds, simulate
 from sparsefl_jax.runs.programs import Memory, Parts
 from sparsefl_jax.runs.setup import Setup, alive, guarantee
 from sparsefl_jax.simulation import clock, initial_state
@@ -109,7 +109,7 @@ def _head(setup: Setup) -> list[str]:
     """Describes devices, network and clients."""
     devices, model = list(setup.devices or jax.devices()), setup.model
     statistics = partition_statistics(partition_counts(setup.data))
-    train, rows = statistics["train"], dict(statistics_rows(statistics))
+    train = statistics["train"]
     largest = format_percent(statistics["largest_share"], 1)
     parameters = jax.tree.leaves(initial_state.initial_shapes(model).params)
     weights = sum(leaf.size for leaf in parameters)
@@ -123,7 +123,6 @@ def _head(setup: Setup) -> list[str]:
         f"clients   {statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
         f"{len(setup.data.y_test)} test samples",
-        f"labels    entropy of a client {rows['label entropy of a client']}",
         *([f"system    {system}"] if system else []),
     ]
 
@@ -133,7 +132,7 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
     columns, share = [], 1.0
     for index, stage in enumerate(parts.setup.stages):
         traced, held = parts.traced[index], memories[index]
-        most = limits.most(parts.setup, index, traced)
+        most = simulate.most(parts.setup, index, traced)
         share = alive(stage, share)[-1]
         under = sum(
             math.prod(shape)
@@ -181,14 +180,6 @@ def _notes(parts: Parts, memories: Sequence[Memory]) -> list[str]:
         "A round at most: if all weights and positions are sent, the largest clients "
         "train the dense network, and masks cost a sort of all weights in every step."
     ]
-    stores = [m.client_store for m in memories if m.client_store["working"]]
-    if stores:
-        sizes = sorted({str(store["working"]) for store in stores})
-        places = " or ".join(sorted({store["where"] for store in stores}))
-        notes.append(
-            f"Clients' rows on the {places}: the devices hold those of up to "
-            f"{' or '.join(sizes)} clients for a segment, and as many for the next one."
-        )
     for index, one in enumerate(parts.traced):
         for packet, reason in assumptions(one.layouts).items():
             notes.append(f"Not charged: {packet} in stage {index} ({reason}).")

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import jax
 
 from sparsefl_jax import report
-from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.validate import whole
 from sparsefl_jax.data import federated
@@ -34,18 +33,15 @@ from sparsefl_jax.runs import (
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
-    build_budgets,
     build_data,
-    build_model,
-    build_stages,
-    build_system,
+    build_setup,
     check_stages,
     describe,
 )
 from sparsefl_jax.runs.config.defaults import plain, replaced, values
 from sparsefl_jax.runs.programs import Parts, Programs, prepared
 from sparsefl_jax.runs.progress import Progress
-from sparsefl_jax.runs.setup import Limits, Setup, make
+from sparsefl_jax.runs.setup import make
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.system import (
     files,
@@ -59,48 +55,24 @@ from sparsefl_jax.system import (
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
 
-def build(config, started: bool = False) -> Parts:
+def build(config) -> Parts:
     """Builds the parts of a run from its configuration, and checks that they can run.
 
     Args:
       config: a configuration, see `defaults.default_config`.
-      started: whether there is a checkpoint, so that `init_from` is not needed.
 
     Raises:
       ValueError: the run is not possible; raised before any compilation.
     """
     fields.check(config)
     config = values(config)
-    return _parts(config, build_data(config), started)
+    return _parts(config, build_data(config))
 
 
-def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
-    model = build_model(config, data)
-    system = build_system(config, len(data.train.size))
-    budgets = build_budgets(config, system)
-    stages = build_stages(config, model, budgets, system)
-    setup = Setup(
-        stages,
-        model,
-        data,
-        eval_every=config.eval_every,
-        chunk=config.chunk,
-        budgets=budgets,
-        metric=config.metric,
-        client_store=config.client_store,
-        memory_gb=config.memory_gb,
-        until=Limits(**config.until),
-        observe_rounds=config.observe_rounds,
-        system=system,
-    )
+def _parts(config: SimpleNamespace, data: FederatedData) -> Parts:
+    setup = build_setup(config, data)
     parts = prepared(setup)
-    check_stages(config, stages, model, parts.traced)
-    if config.init_from is not None and not started:
-        key, _ = keys.of_run(jax.random.key(config.seed))
-        initial = results.start_from(config.init_from, config.init_what, key, model)
-        if config.init_what != "weights":
-            results.check_kept(stages[0].algorithm, initial, config.init_what)
-        parts = parts._replace(setup=setup._replace(initial=initial))
+    check_stages(config, setup.stages, setup.model, parts.traced)
     return parts
 
 
@@ -110,9 +82,8 @@ def run(
     *,
     resume: bool = False,
     progress: bool = True,
-    extend_at_final: bool = False,
     accept_lost_records: bool = False,
-) -> dict:
+) -> dict | list[dict]:
     """Runs a configuration and writes its files to `workdir`.
 
     With several processes, all of them call this function with the same arguments, and
@@ -125,13 +96,11 @@ def run(
         hold a run. `config` may differ from that of the run in the fields of
         `folder.FREE` and `folder.LATER`.
       progress: whether to show the plan and the progress.
-      extend_at_final: whether a resumed run may have more rounds even after its
-        method's own schedule has ended.
       accept_lost_records: whether to continue from a checkpoint even if logs from
         before it are incomplete.
 
     Returns:
-      The summary, the content of `summary.json`.
+      The summary, the content of `summary.json`; for several seeds a list of them.
 
     Raises:
       ValueError: the run is not possible; raised before any compilation.
@@ -140,11 +109,8 @@ def run(
       OSError: a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    may = {"extend_at_final": extend_at_final}
-    may["accept_lost_records"] = accept_lost_records
-    for name, value in may.items():
-        if value and not resume:
-            raise ValueError(f"{name}=True, expected resume=True with it")
+    if accept_lost_records and not resume:
+        raise ValueError("accept_lost_records=True, expected resume=True with it")
     path, show = Path(workdir), progress and processes.leads()
     if resume:  # first report fields that cannot change, then check the rest
         config = fit_rounds.resumed(config, folder.read_config(path)) or config
@@ -156,7 +122,7 @@ def run(
             print(cost, file=sys.stderr)
     of_config, source = values(config), Source(build_data, _parts)
     each = all_seeds if of_config.seeds > 1 else one_seed
-    summary = each(of_config, path, resume, source, progress, **may)
+    summary = each(of_config, path, resume, source, progress, accept_lost_records)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
     return summary
@@ -238,7 +204,7 @@ def experiment(
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check(of_files["sinks"])
 
-    def parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
+    def parts(config: SimpleNamespace, data: FederatedData) -> Parts:
         # `describe` made the configuration, and `initial` is given.
         return prepared(make(stages, model, data, **settings))
 
@@ -285,11 +251,11 @@ class Source(NamedTuple):
     """The functions that make the parts of a run."""
 
     read: Callable  # (config) -> FederatedData
-    make: Callable  # (config, data, started) -> Parts; started: there is a checkpoint
+    make: Callable  # (config, data) -> Parts
 
-    def parts(self, config: SimpleNamespace, started: bool = False) -> Parts:
+    def parts(self, config: SimpleNamespace) -> Parts:
         """Makes the parts of a run; raises a ValueError if it is not possible."""
-        return self.make(config, self.read(config), started)
+        return self.make(config, self.read(config))
 
 
 def of_one_width(read: Callable, seeds: Sequence) -> Callable:
@@ -315,11 +281,11 @@ def all_seeds(
     resume: bool,
     source: Source,
     progress: bool = True,
-    **may: bool,
-) -> dict:
-    """Runs all seeds of a configuration in folders below `path`, and averages them.
+    accept: bool = False,
+) -> list[dict]:
+    """Runs all seeds of a configuration in folders below `path`, and compares them.
 
-    Args, returns, raises: as `one_seed`.
+    Args, raises: as `one_seed`. Returns the summary of each seed.
     """
     changed = {}
     if resume:
@@ -334,16 +300,16 @@ def all_seeds(
         source.parts(configs[0])  # raises before anything is written
     if not processes.leads():
         for one, below in runs:
-            one_seed(one, below, True, source, progress, **may)
+            one_seed(one, below, True, source, progress, accept)
         return processes.lead()
     with folder.claimed(path, config, resume):
         if changed:  # all are asked before any goes on
             for one, below in runs:
                 if (below / "config.json").exists():
-                    folder.resumption(below, one, **may)
+                    folder.resumption(below, one, accept)
             folder.amend(path, config)
         summaries, diverged = [], []
-        outcomes = _in_turn(runs, source, progress, **may)
+        outcomes = _in_turn(runs, source, progress, accept)
         for seed, outcome in zip(seeds, outcomes, strict=True):
             alone = isinstance(outcome, FloatingPointError) and not processes.several()
             if alone:  # it fails after the others
@@ -354,20 +320,18 @@ def all_seeds(
                 summaries.append(outcome)
         if diverged:
             raise diverged[0]
-        both = records.over_seeds(summaries)
-        files.write_json(path / "summary.json", both)
         report.write_comparison([path], path)
-    return processes.lead(both)
+    return processes.lead(summaries)
 
 
 def _in_turn(
-    runs, source: Source, progress: bool | str, **may: bool
+    runs, source: Source, progress: bool | str, accept: bool = False
 ) -> Iterator[dict | Exception]:
     """Yields the summary of each seed, or its error; starts or resumes each run."""
     for config, path in runs:
         begun = (path / "config.json").exists()
         try:
-            outcome = one_seed(config, path, begun, source, progress, **may)
+            outcome = one_seed(config, path, begun, source, progress, accept)
         except Exception as error:  # whatever it is, the other seeds go on
             traceback.clear_frames(error.__traceback__)  # which hold its arrays
             outcome = error
@@ -380,7 +344,7 @@ def one_seed(
     resume: bool,
     source: Source,
     progress: bool | str = True,
-    **may: bool,
+    accept: bool = False,
 ) -> dict:
     """Runs one seed, from its start or from its last checkpoint.
 
@@ -390,7 +354,7 @@ def one_seed(
       resume: whether the folder holds this run.
       source: makes the parts of the run.
       progress: whether to show the progress; 'rounds' leaves out the plan.
-      **may: the options of `folder.resumption`.
+      accept: `accept_lost_records` of `folder.resumption`.
 
     Returns, raises: as `run` does.
     """
@@ -401,7 +365,7 @@ def one_seed(
         if leads
         else "asking all processes to end after this segment"
     )
-    with _claimed(config, path, resume, source, may) as (going, parts):
+    with _claimed(config, path, resume, source, accept) as (going, parts):
         if parts is None:
             return processes.lead(_ended(path, going, progress) if leads else None)
         setup, key = parts.setup, jax.random.key(going.config.seed)
@@ -438,7 +402,7 @@ def one_seed(
 
 @contextlib.contextmanager
 def _claimed(
-    config: SimpleNamespace, path: Path, resume: bool, source: Source, may: dict
+    config: SimpleNamespace, path: Path, resume: bool, source: Source, accept: bool
 ) -> Iterator[tuple[folder.Resumption, Parts | None]]:
     """Holds the folder of a run, in process 0.
 
@@ -450,19 +414,18 @@ def _claimed(
     with contextlib.ExitStack() as stack:
         if processes.leads():
             stack.enter_context(folder.claimed(path, config, resume))
-            going = folder.resumption(path, config, **may)
+            going = folder.resumption(path, config, accept)
             processes.lead([going.done, going.saved is not None])
         else:
             done, begun = processes.lead()
             going = folder.Resumption(config, done=done)
             if begun and not done:
                 saved = checkpoint.read(path, jax.random.key(config.seed))
-                extend = may.get("extend_at_final", False)
-                going = folder.continued(config, saved, extend)
+                going = folder.continued(config, saved)
         if going.done:
             parts = None
         elif parts is None:
-            parts = source.parts(going.config, going.saved is not None)
+            parts = source.parts(going.config)
         yield going, parts
 
 

@@ -78,7 +78,7 @@ def followed(config) -> bool:
 
 def with_rounds_of(config, old):
     """Returns a configuration with the rounds of another one, and their source."""
-    return _of(config, old.num_rounds, old.fit.by, old.fit.get("measured"))
+    return _of(config, old.num_rounds, old.fit.by)
 
 
 def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
@@ -124,16 +124,16 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
         f"up to the first round {begin}, then {first} in a client's first exchange and "
         f"{again} in later ones"
     )
-    config = _of(config, rounds, "pilot", cost)
+    config = _of(config, rounds, "pilot")
     return config, f"{given} pays for {rounds} rounds, by {by}: {cost}"
 
 
-def _of(config, rounds: int, by: str | None = None, measured: str | None = None):
+def _of(config, rounds: int, by: str | None = None):
     """Returns the configuration with another number of rounds, and its source."""
     config = copy.deepcopy(config)
     config.num_rounds = rounds
     with config.unlocked(), config.ignore_type():
-        config.fit.by, config.fit.measured = by, measured
+        config.fit.by = by
     return config
 
 

@@ -245,7 +245,6 @@ class Resumption(NamedTuple):
 def resumption(
     workdir: Path,
     config: SimpleNamespace,
-    extend_at_final: bool = False,
     accept_lost_records: bool = False,
 ) -> Resumption:
     """Decides how the run in a folder continues, without changing the folder.
@@ -253,8 +252,6 @@ def resumption(
     Args:
       workdir: the folder, with a `config.json`.
       config: with which the run is to continue, as `defaults.values` returns it.
-      extend_at_final: whether it may have more rounds even after its method's schedule
-        has ended.
       accept_lost_records: whether it may continue even if its logs are incomplete.
 
     Raises:
@@ -269,7 +266,7 @@ def resumption(
         if ended:
             raise ValueError(f"workdir={str(workdir)!r} has no checkpoint to extend")
         return Resumption(config)
-    found = continued(config, saved, extend_at_final)
+    found = continued(config, saved)
     by = found.saved.snapshot.ended_by
     if ended and by:
         return found._replace(done=True, notes=[f"this run has ended, by {by}"])
@@ -283,9 +280,7 @@ def resumption(
     return found._replace(notes=notes, lost=lost)
 
 
-def continued(
-    config: SimpleNamespace, saved: checkpoint.Saved, extend_at_final: bool = False
-) -> Resumption:
+def continued(config: SimpleNamespace, saved: checkpoint.Saved) -> Resumption:
     """Decides how a run continues from a checkpoint.
 
     More rounds extend the last stage; the first stage and the learning rate stay as
@@ -293,12 +288,12 @@ def continued(
     removed.
 
     Args:
-      config, extend_at_final: as in `resumption`.
+      config: as in `resumption`.
       saved: the checkpoint.
 
     Raises:
-      ValueError: another field differs from the checkpoint's, there are fewer rounds,
-        or the method's own schedule has ended.
+      ValueError: another field differs from the checkpoint's, or there are fewer
+        rounds.
     """
     old, at = saved.about["config"], saved.snapshot
     if differs := difference(old, config):
@@ -311,12 +306,9 @@ def continued(
         )
     config, notes = planned(config, old)
     schedule = config.algorithm.get("rounds")
-    if schedule and schedule <= before < now and not extend_at_final:
-        raise ValueError(
-            f"num_rounds={now}: the schedule of {config.algorithm['name']} has ended, "
-            f"algorithm.rounds={schedule}, expected --extend_at_final to stay at "
-            "its end"
-        )
+    if schedule and schedule <= before < now:
+        name = config.algorithm["name"]
+        notes = [f"{name} stays at the end of its {schedule} rounds' schedule", *notes]
     changed = [
         f"{name} {was!r} -> {is_!r}"
         for name, (was, is_) in differences(old, config).items()

@@ -6,9 +6,8 @@ on the others.
 
 import contextlib
 import json
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,14 +29,6 @@ from sparsefl_jax.runs.setup import Setup, guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, hardware, provenance
-
-# Values that are averaged over seeds if all runs have them.
-_AVERAGED = ("client_accuracy", "clients", "hours", "tiers", "unheard")
-# Values that are the same for all seeds of a run.
-_SHARED = (
-    *("method", "model", "dataset", "partition"),
-    *("rounds", "metric", "versions", "device", "commit"),
-)
 
 
 class Recorder(NamedTuple):
@@ -229,70 +220,6 @@ def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
         "tiers": tiers.totals(train, evals),
         "unheard": tiers.unheard(train),
     }
-
-
-def over_seeds(summaries: list[dict]) -> dict:
-    """Returns means and standard deviations over runs that differ only in the seed.
-
-    Example:
-      >>> runs = [{'seed': s, 'seconds': 1.0, 'ended_by': 'rounds', 'stages': [],
-      ...     'client_accuracy': {}, 'accuracy': {'global': {'final': 0.5 + s / 10,
-      ...     'best': 0.8, 'density': 1.0}}} for s in (0, 1, 2)]
-      >>> both = over_seeds(runs)
-      >>> both['seeds'], round(both['accuracy']['global']['final_std'], 6)
-      ([0, 1, 2], 0.1)
-    """
-    first, accuracy = summaries[0], {}
-    for name in _common([summary["accuracy"] for summary in summaries]):
-        of_seeds = [summary["accuracy"][name] for summary in summaries]
-        accuracy[name] = {"density": statistics.fmean(a["density"] for a in of_seeds)}
-        for key in ("final", "best"):
-            values = [a[key] for a in of_seeds]
-            accuracy[name][key] = statistics.fmean(values)
-            accuracy[name][f"{key}_std"] = statistics.stdev(values)
-    same = [k for k in _common(summaries) if all(s[k] == first[k] for s in summaries)]
-    averaged = [{k: s[k] for k in _AVERAGED if k in s} for s in summaries]
-    lost = [f"seed {s['seed']}: {x}" for s in summaries for x in s.get("lost", ())]
-    return (
-        {key: first[key] for key in _SHARED if key in same}
-        | {key: summaries[-1][key] for key in ("memory",) if key in first}
-        | {
-            "seeds": [summary["seed"] for summary in summaries],
-            "accuracy": accuracy,
-            "stages": [
-                _means(of_seeds)
-                for of_seeds in zip(*(s["stages"] for s in summaries), strict=False)
-            ],
-            "ended_by": ", ".join(dict.fromkeys(s["ended_by"] for s in summaries)),
-            "seconds": sum(summary["seconds"] for summary in summaries),
-        }
-        | _means(averaged)
-        | ({"lost": lost} if lost else {})
-    )
-
-
-def _common(of_seeds: Sequence[dict]) -> list:
-    """Returns the keys that all records have."""
-    return [key for key in of_seeds[0] if all(key in each for each in of_seeds)]
-
-
-def _means(of_seeds: Sequence[dict]) -> dict:
-    """Averages every number; keeps values that are the same for all seeds.
-
-    Example:
-      >>> _means([{"a": 2, "memory": {"sum": 8}}, {"a": 2, "memory": {"sum": 9}}])
-      {'a': 2, 'memory': {'sum': 8.5}}
-    """
-    means = {}
-    for key in _common(of_seeds):
-        values = [each[key] for each in of_seeds]
-        if all(value == values[0] for value in values):
-            means[key] = values[0]
-        elif isinstance(values[0], dict):  # bytes by part: partitions differ by seed
-            means[key] = _means(values)
-        else:
-            means[key] = statistics.fmean(values)
-    return means
 
 
 def _accuracy(evals: list[dict]) -> dict:

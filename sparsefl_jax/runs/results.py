@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.core.validate import blaming
@@ -17,6 +16,7 @@ from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.defaults import values
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.simulation import (
@@ -25,7 +25,6 @@ from sparsefl_jax.simulation import (
     placement,
     store,
 )
-from sparsefl_jax.sparsity import trees
 
 
 class Result(NamedTuple):
@@ -93,16 +92,12 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     """
     config, saved = _read(run)
     with blaming(Path(run) / "config.json"):
-        data = build.build_data(config)
-        model = build.build_model(config, data)
-        system = build.build_system(config, len(data.train.size))
-        budgets = build.build_budgets(config, system)
-        stages = build.build_stages(config, model, budgets, system)
-        algorithm = stages[saved.snapshot.stage].algorithm
+        setup = build.build_setup(values(config), build.build_data(config))
+        algorithm = setup.stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
         raise ValueError(f"run={str(run)!r} has no personal models")
-    setup = Setup(stages, model, data, budgets=budgets)
-    key, info = jax.random.key(config.seed), placement.client_info(data, budgets)
+    key = jax.random.key(config.seed)
+    info = placement.client_info(setup.data, setup.budgets)
     for index in clients:
         if not 0 <= index < len(info.index):
             raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
@@ -196,51 +191,3 @@ def _array(values: list) -> np.ndarray:
     if array.dtype.kind in ("U" if texts else "biuf"):
         return array
     return np.array([*values, None], object)[:-1]
-
-
-def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
-    """Loads the model that `init_from` names.
-
-    Args:
-      run: the directory of a finished run.
-      what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
-      key: for fresh weights; the first key of `keys.of_run`.
-      model: the `Model` that is to start from it.
-
-    Raises:
-      ValueError: the run does not exist or has not ended, or its server has no trained
-        model, as with SpaFL, or one of other shapes.
-    """
-    name = f"init_from={str(run)!r}"
-    if not (Path(run) / "summary.json").exists():
-        raise ValueError(f"{name}, expected the directory of a finished run")
-    models = _read(run, state=False)[1].models
-    if "newcomer" in models and what != "mask":
-        raise ValueError(
-            f"{name} has no trained model at its server, expected init_what='mask'"
-        )
-    old = target(models)
-    fresh = initial_state.initial_model(key, model)
-    for path, there, here in trees.unlike(old, fresh):
-        raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")
-    old = jax.tree.map(jnp.asarray, old)
-    if what == "mask":
-        return fresh._replace(mask=old.mask)
-    return old if what == "model" else old._replace(mask=fresh.mask)
-
-
-def check_kept(algorithm, initial: SparseModel, what: str) -> None:
-    """Checks that the method does not replace the starting mask.
-
-    Raises:
-      ValueError: it does; the message names the alternatives.
-    """
-    key = jax.random.key(0)
-    server = algorithm.init(key, initial)
-    deployed = target(algorithm.deploy(key, server))
-    leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
-    if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
-        raise ValueError(
-            f"init_what={what!r}: the first stage draws a mask of its own, expected "
-            "init_what='weights' or a method that keeps the mask it is given"
-        )

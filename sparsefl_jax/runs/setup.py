@@ -101,12 +101,6 @@ def make(
       TypeError: there is no such setting.
       ValueError: the network cannot read the samples, see `reading`.
     """
-    unknown = sorted(set(settings) - set(Setup._fields))
-    if unknown:
-        raise TypeError(
-            f"a run has no setting {unknown[0]!r}, expected one of "
-            f"{', '.join(Setup._fields[3:])}"
-        )
     return Setup(stages, reading(data, lambda: model), data, **settings)
 
 

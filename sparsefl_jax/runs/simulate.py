@@ -1,10 +1,16 @@
-"""The loop over stages and segments: simulate, account, evaluate, stop."""
+"""The loop over stages and segments: simulate, account, evaluate, stop.
+
+The cost of a round is known only after it has run. To end a run in the very round that
+reaches a limit, a segment has only as many rounds as fit even if each one costs the
+maximum. For bits this maximum is certain. For FLOPs it is the cost of the dense network
+and of work on masks, times the largest factor by which a round exceeded that so far.
+"""
 
 import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,10 +21,9 @@ from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.checkpoint import Best, Snapshot
 from sparsefl_jax.runs.programs import Programs, explained, prepared
-from sparsefl_jax.runs.setup import Setup, guarantee, make
+from sparsefl_jax.runs.setup import Limits, Setup, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
     evaluate,
@@ -30,8 +35,9 @@ from sparsefl_jax.simulation import (
 )
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import charges, ledger
 
+_SLACK = 1e-6  # largest relative rounding error of a cost
 SNAPSHOTS = 50  # the most evaluations of a stage at which the server's mask is kept
 
 
@@ -211,7 +217,7 @@ def _rounds(
     else:
         segment = store.on_host(segment, plan.mesh, pace.working)
     draw = cohorts.drawing(key, stage, num_clients, clock.presence(setup.system))
-    most, seen, ahead = limits.most(setup, at.stage, traced), None, None
+    bound, seen, ahead = most(setup, at.stage, traced), None, None
     evaluations = stage.num_rounds / setup.eval_every
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
     programs.begin(at.stage + 1)
@@ -222,14 +228,14 @@ def _rounds(
     while at.round < stage.num_rounds:
         rounds = np.arange(at.round, at.round + pace.length, dtype=np.int32)
         left = _left(setup, at, pace.length)
-        count = np.int32(limits.fitting(setup.until, at, most, left))
+        count = np.int32(fitting(setup.until, at, bound, left))
         following = draw(rounds + count)
         state, logs, ahead = segment(
             key, population, state, rounds, ids, count, following, ahead
         )
         logs, ids = processes.fetch(logs), following
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
-        most = limits.updated(most, records)
+        bound = updated(bound, records)
         models = deployed(at.round, state.server)
         there = logs.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
@@ -333,7 +339,7 @@ def _failure(round: int, record: dict, log) -> str:
 def _due(setup: Setup, at: Snapshot) -> bool:
     """Returns whether to evaluate: at the interval, or at the end of a stage or run."""
     done = at.round == setup.stages[at.stage].num_rounds
-    over = any(limits.reached(setup.until, at).values())
+    over = any(reached(setup.until, at).values())
     return done or over or at.round % setup.eval_every == 0
 
 
@@ -341,7 +347,7 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """Applies an evaluation to the run; returns what `_account` returns."""
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
-    over = limits.reached(setup.until, at)
+    over = reached(setup.until, at)
     if setup.is_last(at.stage):
         done = at.round == setup.stages[at.stage].num_rounds
         accuracy = setup.until.accuracy or math.inf
@@ -370,3 +376,126 @@ def _heading(at: Snapshot, phase: str) -> dict:
         "pflop_cumulative": at.flops / 1e15,
     }
     return heading if at.hours is None else heading | {"hours_cumulative": at.hours}
+
+
+class Most(NamedTuple):
+    """Upper bounds on the cost of a round of a stage, all clients together."""
+
+    bits: int  # both ways, every packet whole and with its positions
+    flops: float  # of the largest clients, see `most_flops`
+    factor: float | None = None  # largest so far, of FLOPs over dense FLOPs
+    hours: float = 0.0  # of its slowest client, see `most_seconds`
+    closes: float = math.inf  # hours after which a round closes
+
+
+def reached(until: Limits, at: Snapshot) -> dict[str, bool]:
+    """Returns which cost limits are reached.
+
+    Example:
+      >>> at = Snapshot(bits=2 * 10**9, flops=1e14)
+      >>> reached(Limits(gbit=2.0, pflop=0.5), at)
+      {'gbit': True, 'pflop': False, 'hours': False}
+    """
+    return {
+        "gbit": at.bits / 1e9 >= (until.gbit or math.inf),
+        "pflop": at.flops / 1e15 >= (until.pflop or math.inf),
+        "hours": (at.hours or 0.0) >= (until.hours or math.inf),
+    }
+
+
+def most(setup: Setup, stage: int, traced) -> Most:
+    """Bounds the cost of a round of a stage before any has run.
+
+    Args:
+      setup: the run.
+      stage: which of its stages.
+      traced: one round of it by shape, as `setup.traced` returns it.
+    """
+    one, model, data = setup.stages[stage], setup.model, setup.data
+    bits = sum(map(charges.most_bits, traced.layouts.values()))
+    sizes = np.sort(np.asarray(data.train.size, np.int64))[-one.cohort_size :]
+    steps = int(np.sum(-(-sizes // one.batch_size)))
+    weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
+    flops = most_flops(model.macs, weights, int(sizes.sum()), steps)
+    each = Most(one.cohort_size * bits, one.epochs * flops)
+    if traced.clock is None:
+        return each
+    slowest = float(np.max(most_seconds(setup, one, traced, weights)))
+    closes = float(traced.clock.deadline) / 3600
+    slowest *= 1 + clock.ROUNDING
+    return each._replace(hours=slowest / 3600, closes=closes)
+
+
+def most_seconds(setup: Setup, stage: Stage, traced, weights: int) -> np.ndarray:
+    """Bounds the time of every client in a round, [N]."""
+    sizes = np.asarray(setup.data.train.size, np.int64)
+    steps = -(-sizes // stage.batch_size)
+    flops = stage.epochs * most_flops(setup.model.macs, weights, sizes, steps)
+    down, up = (float(charges.most_bits(traced.layouts[w])) for w in ("down", "up"))
+    return clock.seconds(traced.clock.device, flops, down, up)
+
+
+def most_flops(macs, weights: int, samples: Any, steps: Any) -> Any:
+    """Bounds the FLOPs of training: all dense, and one sort at every step.
+
+    Work on masks is charged like a sort, n log2(n) for n weights, at most once in every
+    step. A method may still train for more steps than its epochs have.
+
+    Args:
+      macs: as `Model.macs`.
+      weights: n, parameters of the network.
+      samples, steps: numbers of samples and of minibatches, for all clients together or
+        as arrays with one entry for each client.
+
+    Example:
+      >>> most_flops({'w': 100}, weights=7, samples=2, steps=1)
+      1221.0
+    """
+    dense = 6.0 * ledger.macs_per_sample(macs) * samples
+    return dense + steps * weights * math.log2(weights + 1)
+
+
+def updated(each: Most, records: list[dict]) -> Most:
+    """Updates a bound with the largest factor and the longest round seen so far.
+
+    Example:
+      >>> record = {'flops': 6.0, 'flops_dense': 4.0}
+      >>> updated(Most(bits=8, flops=5.0), [record]).factor
+      1.5
+    """
+    factors = [r["flops"] / r["flops_dense"] for r in records if r["flops_dense"]]
+    factors += [] if each.factor is None else [each.factor]
+    hours = max([each.hours, *(r.get("hours", 0.0) for r in records)])
+    factor = max(factors, default=0.0 if records else None)
+    return each._replace(factor=factor, hours=hours)
+
+
+def fitting(until: Limits, at: Snapshot, each: Most, wanted: int) -> int:
+    """Returns how many rounds may run so that only the last can reach a limit.
+
+    Args:
+      until: the run's limits.
+      at: the progress of the run.
+      each: bounds on the cost of each of the next rounds.
+      wanted: number of rounds, at least 1.
+
+    Returns:
+      From 1 to `wanted`.
+
+    Example:
+      >>> until, each = Limits(gbit=1.0), Most(bits=3 * 10**8, flops=0.0)
+      >>> spent = [Snapshot(bits=b * 10**8) for b in (0, 1, 4, 8)]
+      >>> [fitting(until, at, each, wanted=9) for at in spent]
+      [4, 3, 2, 1]
+    """
+    rounds = float(wanted)
+    if until.gbit:
+        rounds = min(rounds, (until.gbit * 1e9 - at.bits) / max(each.bits, 1))
+    factor = math.inf if each.factor is None else max(each.factor, 1.0)
+    if until.pflop:
+        flops = max(each.flops, 1.0) * factor
+        rounds = min(rounds, (until.pflop * 1e15 - at.flops) / flops)
+    if until.hours:
+        hours = min(each.hours * factor, each.closes)
+        rounds = min(rounds, (until.hours - (at.hours or 0.0)) / hours)
+    return max(1, math.ceil((1 - _SLACK) * rounds))

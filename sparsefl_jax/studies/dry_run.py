@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sparsefl_jax.core.formats import align, format_si
 from sparsefl_jax.report.comparison import differences
-from sparsefl_jax.runs import dry_run, experiment, fit_rounds, limits
+from sparsefl_jax.runs import dry_run, experiment, fit_rounds, simulate
 from sparsefl_jax.studies.points import Point, groups, naming, with_kept_rounds
 
 _HEAD = ["point", "seeds", "rounds", "bits of a round", "FLOPs of a round", "memory"]
@@ -26,8 +26,8 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
     rows = []
     for point in points:
         with naming(point):
-            setup, traced = experiment.build(point.config, started=True)
-        *_, most = (limits.most(setup, i, one) for i, one in enumerate(traced))
+            setup, traced = experiment.build(point.config)
+        *_, most = (simulate.most(setup, i, one) for i, one in enumerate(traced))
         rounds = sum(stage.num_rounds for stage in setup.stages)
         rows.append(
             [

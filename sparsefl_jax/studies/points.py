@@ -159,7 +159,7 @@ def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:
         kept = run_folder.read_config(folder)
         wanted = point.of_seed(kept.seed)
         wanted = fit_rounds.resumed(wanted, kept) or wanted
-        free = {*run_folder.FREE, "fit.by", "fit.measured"}
+        free = {*run_folder.FREE, "fit.by"}
         if (folder / "summary.json").exists():  # nothing reads its data again
             free.discard("dataset")
         if differs := run_folder.difference(kept, wanted, free):

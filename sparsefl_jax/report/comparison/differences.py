@@ -17,7 +17,7 @@ from sparsefl_jax.report.comparison.groups import Group, made_in_python, method_
 # Fields that differ between runs of one configuration, or change no result.
 _IGNORED = (
     *("seed", "seeds", "checkpoint_minutes", "chunk", "client_store", "data_dir"),
-    *("fit.measured", "memory_gb", "sinks", "writers"),
+    *("memory_gb", "sinks", "writers"),
 )
 _NAMES = ("algorithm.name", "first_stage.name")  # which the label begins with
 _UNKNOWN = {None, MISSING}

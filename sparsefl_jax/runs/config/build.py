@@ -38,7 +38,7 @@ from sparsefl_jax.runs.config.fields import (
     refuse_unread,
     unknown_field,
 )
-from sparsefl_jax.runs.setup import Setup, reading, reads_epochs, reads_mask
+from sparsefl_jax.runs.setup import Limits, Setup, reading, reads_epochs, reads_mask
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import masks, trees
@@ -47,6 +47,28 @@ from sparsefl_jax.training import local
 
 _PLAIN = (bool, int, float, str, type(None))
 _OF_SETUP = ("eval_every", "chunk", "metric", "client_store", "memory_gb")
+
+
+def build_setup(config, data) -> Setup:
+    """Builds the run of a configuration on its data.
+
+    Args:
+      config: as `defaults.values` returns it.
+      data: as `build_data` returns them.
+    """
+    model = build_model(config, data)
+    system = build_system(config, len(data.train.size))
+    budgets = build_budgets(config, system)
+    return Setup(
+        build_stages(config, model, budgets, system),
+        model,
+        data,
+        budgets=budgets,
+        system=system,
+        until=Limits(**config.until),
+        observe_rounds=config.observe_rounds,
+        **{field: getattr(config, field) for field in _OF_SETUP},
+    )
 
 
 def build_algorithm(

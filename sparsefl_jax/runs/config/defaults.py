@@ -106,8 +106,6 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "client_store": ("auto", "where clients' states live: auto, device, host, disk"),
     "memory_gb": (float, "memory limit of all devices together, in 1e9 bytes"),
     "seeds": (1, "number of runs, with seeds from seed on"),
-    "init_from": (str, "folder of a finished run to start from"),
-    "init_what": ("model", "what to take from it: model, weights, mask"),
     "until.gbit": (float, "end the run after this traffic, Gbit both ways"),
     "until.pflop": (float, "end the run after these training FLOPs, PFLOP"),
     "until.accuracy": (float, "end the run at this accuracy, in (0, 1]"),
@@ -117,18 +115,19 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "fit.pilot": (int, "rounds of the pilot that measures the cost, default 20"),
     "fit.most": (int, "largest num_rounds that fit.gbit and fit.pflop may set"),
     "fit.by": (str, "set by the run: the source of num_rounds, 'pilot'"),
-    "fit.measured": (str, "set by the run: costs that the pilot measured"),
     "system": (str, "clients' devices: mobile, iot, tifl or a .csv; None for no clock"),
     "deadline.seconds": (float, "end a round after these seconds of virtual time"),
     "deadline.quantile": (float, "end it when this share has finished a dense round"),
     "deadline.over": (float, "draw this many times cohort_size clients; drop the late"),
     "checkpoint_minutes": (10.0, "minutes between checkpoints"),
     "observe_rounds": (INTS, "rounds for which all clients' masks are kept"),
-    "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb', 'mlflow'"),
+    "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb'"),
 }
 # Removed fields, with their replacements.
 GONE = {
     "algorithm.rule": "FedTiny's is algorithm.name=fedtiny",
+    "init_from": "sfl.experiment(..., initial=model) starts from one of load_run(RUN)",
+    "init_what": "sfl.experiment(..., initial=model) starts from one of load_run(RUN)",
     "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
 }
 

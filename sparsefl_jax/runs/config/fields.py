@@ -21,11 +21,6 @@ from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import FIELDS, TABLES
 
-INIT_WHAT = {
-    "model": "weights and mask",
-    "weights": "the weights, with nothing pruned",
-    "mask": "the mask, on fresh weights",
-}
 _BOUNDS = {  # a check, and its bound
     (at_least, 0): (
         *("seed", "partition_seed", "num_clients", "lr_delay", "checkpoint_minutes"),
@@ -41,13 +36,11 @@ _BOUNDS = {  # a check, and its bound
 _FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")
 _GOES_WITH = {  # fields that have an effect only with one of some others
     **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
-    **dict.fromkeys(("fit.pilot", "fit.most", "fit.by", "fit.measured"), _FIT),
+    **dict.fromkeys(("fit.pilot", "fit.most", "fit.by"), _FIT),
     **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
     "deadline.over": _CLOSING,
-    "init_what": ("init_from",),
 }
 _OR = {"lr_horizon": "lr_decay", "deadline.quantile": "deadline.seconds"}
-_BY_THE_RUN = {"fit.by", "fit.measured"}  # a budget would count as spent
 NONE = "none"  # as the name of a first stage: there is none
 _DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
 
@@ -135,7 +128,6 @@ def _check_ranges(config, given: dict) -> None:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
-    one_of("init_what", config.init_what, sorted(INIT_WHAT))
     one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
     sinks.check(config.sinks)
 
@@ -352,8 +344,8 @@ def follow(config, given: dict[str, str]) -> None:
         ...
       ValueError: algorithm.name='fedavg': the first stage 'snip' is that of 'spdst'; --config.first_stage.name=snip keeps it, --config.first_stage.name=none leaves it out
     """  # noqa: E501
-    for field in _BY_THE_RUN & given.keys():
-        raise ValueError(f"{field}={given[field]} is set by the run, expected no value")
+    if "fit.by" in given:  # a budget would count as spent
+        raise ValueError(f"fit.by={given['fit.by']} is set by the run, expected none")
     if names := {f: given[f"{f}.name"] for f in TABLES if f"{f}.name" in given}:
         _rename(config, names)
     for path, value in given.items():
