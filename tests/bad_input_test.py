@@ -26,6 +26,7 @@ REFUSED = [
     ({"optimizer.name": "lbfgs"}, "optimizer.name='lbfgs'"),
     ({"dataset": "cifar1o"}, "cifar10"),
     ({"test_split": "withn"}, "test_split='withn'"),
+    ({"init_what": "masks"}, "did you mean 'mask'"),
     ({"sinks": ("tensorbord",)}, "did you mean 'tensorboard'"),
     ({"augment": ("rotate",)}, "augment='rotate'"),
     ({"algorithm.index": "csc"}, "index='csc'"),
@@ -186,7 +187,7 @@ REFUSED = [
     ({"until.accuracy": 97.0}, "until.accuracy=97.0, expected in (0, 1]"),
     ({"observe_rounds": (0,)}, "observe_rounds=(0,), expected rounds from 1"),
     ({"observe_rounds": (2, 5)}, "to num_rounds=4"),
-    ({"init_from": "no/such/run"}, "init_from is gone: sfl.experiment(..., initial="),
+    ({"init_from": "no/such/run"}, "no/such/run"),
 ]
 
 

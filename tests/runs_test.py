@@ -85,21 +85,41 @@ def test_load_gives_configuration_arrays_and_models(finished):
         sfl.load_run(finished)
 
 
-def test_a_run_starts_from_a_model_that_another_left(finished, config):
+@pytest.mark.parametrize("what", ["model", "weights", "mask"])
+def test_a_run_starts_from_what_another_left(finished, config, what):
+    config.init_from, config.init_what = str(finished / "seed_3"), what
+    config.first_stage, config.algorithm = {}, {"name": "spdst"}
+    start = experiment.build(defaults.complete(config)).setup.initial
     old = sfl.load_run(finished / "seed_3").models["global"]
-    config.first_stage, config.algorithm, config.num_rounds = {}, {"name": "fedavg"}, 1
-    config.optimizer.learning_rate, config.optimizer.weight_decay = 0.0, 0.0
-    setup = experiment.build(defaults.complete(config)).setup
-    parts = setup.stages, setup.model, setup.data
-    run = sfl.experiment(*parts, initial=old, progress=False)
-    weights = run.models["global"].params["fc1"]["kernel"]
-    np.testing.assert_allclose(weights, old.params["fc1"]["kernel"], rtol=1e-6)
+    kernel, mask = (t["fc1"]["kernel"] for t in (start.params, start.mask))
+    theirs = old.params["fc1"]["kernel"]
+    assert np.array_equal(mask, old.mask["fc1"]["kernel"]) == (what != "weights")
+    assert np.array_equal(kernel, theirs) == (what != "mask")
+    assert mask.all() == (what == "weights")
+    assert np.asarray(kernel)[~old.mask["fc1"]["kernel"]].any() == (what == "mask")
 
 
-def test_killed_in_its_first_checkpoint_a_run_starts_again(
-    config, tmp_path, monkeypatch, capsys
+def test_a_mask_that_would_be_drawn_anew_is_not_taken(finished, config):
+    config.init_from, config.init_what = str(finished / "seed_3"), "mask"
+    with pytest.raises(ValueError, match="draws a mask of its own"):
+        experiment.build(config)  # whose first stage is the sensitivity warm-up
+    config.init_what = "weights"
+    experiment.build(config)
+
+
+def test_a_start_that_does_not_fit_is_refused(finished, config, tmp_path):
+    config.init_from, config.model.widths = str(finished / "seed_3"), (8,)
+    with pytest.raises(ValueError, match=r"init_from=.*fc1/.* expected \("):
+        experiment.build(config)
+    config.init_from = str(tmp_path)
+    with pytest.raises(ValueError, match="expected the directory of a finished run"):
+        experiment.build(config)
+
+
+def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
+    finished, config, tmp_path, monkeypatch, capsys
 ):
-    config.checkpoint_minutes = 0.0
+    config.init_from, config.checkpoint_minutes = str(finished / "seed_3"), 0.0
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
     config.num_rounds = 2
     config = defaults.complete(config)

@@ -49,7 +49,7 @@ def ran(monkeypatch):
 
     monkeypatch.setattr(experiment, "one_seed", one_seed)
     setup = SimpleNamespace(metric="pooled", stages=())
-    monkeypatch.setattr(experiment, "build", lambda config: (setup, None))
+    monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(experiment, "of_one_width", lambda read, seeds: read)
     return names
 

@@ -66,6 +66,7 @@ UNREAD = [
         "data_dir='/no/such/folder' has no effect here: ",
     ),
     ({"writers": "w.npz"}, "writers='w.npz' has no effect here"),
+    ({"init_what": "mask"}, "init_what='mask' has no effect here: it goes with i"),
     *(
         (
             {"first_stage": {"name": name, "epochs": 3} | more},

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 
 from sparsefl_jax import report
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.validate import whole
 from sparsefl_jax.data import federated
@@ -55,24 +56,33 @@ from sparsefl_jax.system import (
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
 
-def build(config) -> Parts:
+def build(config, started: bool = False) -> Parts:
     """Builds the parts of a run from its configuration, and checks that they can run.
 
     Args:
       config: a configuration, see `defaults.default_config`.
+      started: whether there is a checkpoint, so that `init_from` is not needed.
 
     Raises:
       ValueError: the run is not possible; raised before any compilation.
     """
     fields.check(config)
     config = values(config)
-    return _parts(config, build_data(config))
+    return _parts(config, build_data(config), started)
 
 
-def _parts(config: SimpleNamespace, data: FederatedData) -> Parts:
+def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
     setup = build_setup(config, data)
     parts = prepared(setup)
     check_stages(config, setup.stages, setup.model, parts.traced)
+    if config.init_from is not None and not started:
+        key, _ = keys.of_run(jax.random.key(config.seed))
+        initial = results.start_from(
+            config.init_from, config.init_what, key, setup.model
+        )
+        if config.init_what != "weights":
+            results.check_kept(setup.stages[0].algorithm, initial, config.init_what)
+        parts = parts._replace(setup=setup._replace(initial=initial))
     return parts
 
 
@@ -204,7 +214,7 @@ def experiment(
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check(of_files["sinks"])
 
-    def parts(config: SimpleNamespace, data: FederatedData) -> Parts:
+    def parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
         # `describe` made the configuration, and `initial` is given.
         return prepared(make(stages, model, data, **settings))
 
@@ -251,11 +261,11 @@ class Source(NamedTuple):
     """The functions that make the parts of a run."""
 
     read: Callable  # (config) -> FederatedData
-    make: Callable  # (config, data) -> Parts
+    make: Callable  # (config, data, started) -> Parts; started: there is a checkpoint
 
-    def parts(self, config: SimpleNamespace) -> Parts:
+    def parts(self, config: SimpleNamespace, started: bool = False) -> Parts:
         """Makes the parts of a run; raises a ValueError if it is not possible."""
-        return self.make(config, self.read(config))
+        return self.make(config, self.read(config), started)
 
 
 def of_one_width(read: Callable, seeds: Sequence) -> Callable:
@@ -425,7 +435,7 @@ def _claimed(
         if going.done:
             parts = None
         elif parts is None:
-            parts = source.parts(going.config)
+            parts = source.parts(going.config, going.saved is not None)
         yield going, parts
 
 

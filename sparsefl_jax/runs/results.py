@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core import keys
+from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.core.validate import blaming
@@ -25,6 +26,7 @@ from sparsefl_jax.simulation import (
     placement,
     store,
 )
+from sparsefl_jax.sparsity import trees
 
 
 class Result(NamedTuple):
@@ -191,3 +193,51 @@ def _array(values: list) -> np.ndarray:
     if array.dtype.kind in ("U" if texts else "biuf"):
         return array
     return np.array([*values, None], object)[:-1]
+
+
+def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
+    """Loads the model that `init_from` names.
+
+    Args:
+      run: the directory of a finished run.
+      what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
+      key: for fresh weights; the first key of `keys.of_run`.
+      model: the `Model` that is to start from it.
+
+    Raises:
+      ValueError: the run does not exist or has not ended, or its server has no trained
+        model, as with SpaFL, or one of other shapes.
+    """
+    name = f"init_from={str(run)!r}"
+    if not (Path(run) / "summary.json").exists():
+        raise ValueError(f"{name}, expected the directory of a finished run")
+    models = _read(run, state=False)[1].models
+    if "newcomer" in models and what != "mask":
+        raise ValueError(
+            f"{name} has no trained model at its server, expected init_what='mask'"
+        )
+    old = target(models)
+    fresh = initial_state.initial_model(key, model)
+    for path, there, here in trees.unlike(old, fresh):
+        raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")
+    old = jax.tree.map(jnp.asarray, old)
+    if what == "mask":
+        return fresh._replace(mask=old.mask)
+    return old if what == "model" else old._replace(mask=fresh.mask)
+
+
+def check_kept(algorithm, initial: SparseModel, what: str) -> None:
+    """Checks that the method does not replace the starting mask.
+
+    Raises:
+      ValueError: it does; the message names the alternatives.
+    """
+    key = jax.random.key(0)
+    server = algorithm.init(key, initial)
+    deployed = target(algorithm.deploy(key, server))
+    leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
+    if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
+        raise ValueError(
+            f"init_what={what!r}: the first stage draws a mask of its own, expected "
+            "init_what='weights' or a method that keeps the mask it is given"
+        )

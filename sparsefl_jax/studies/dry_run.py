@@ -26,7 +26,7 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
     rows = []
     for point in points:
         with naming(point):
-            setup, traced = experiment.build(point.config)
+            setup, traced = experiment.build(point.config, started=True)
         *_, most = (simulate.most(setup, i, one) for i, one in enumerate(traced))
         rounds = sum(stage.num_rounds for stage in setup.stages)
         rows.append(

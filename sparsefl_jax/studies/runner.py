@@ -68,7 +68,7 @@ def run(
     metrics = []  # and not the setups, whose data would fill the memory
     for point in points:
         with on_disk.naming(point):
-            setup, _ = experiment.build(point.of_seed(point.seeds[0]))
+            setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
         metrics.append(evaluate.resolved(setup.metric, setup.stages))
     if not unlike:
         names = [point.label or point.name for point in points]

@@ -106,6 +106,8 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "client_store": ("auto", "where clients' states live: auto, device, host, disk"),
     "memory_gb": (float, "memory limit of all devices together, in 1e9 bytes"),
     "seeds": (1, "number of runs, with seeds from seed on"),
+    "init_from": (str, "folder of a finished run to start from"),
+    "init_what": ("model", "what to take from it: model, weights, mask"),
     "until.gbit": (float, "end the run after this traffic, Gbit both ways"),
     "until.pflop": (float, "end the run after these training FLOPs, PFLOP"),
     "until.accuracy": (float, "end the run at this accuracy, in (0, 1]"),
@@ -126,8 +128,6 @@ FIELDS: dict[str, tuple[Any, str]] = {
 # Removed fields, with their replacements.
 GONE = {
     "algorithm.rule": "FedTiny's is algorithm.name=fedtiny",
-    "init_from": "sfl.experiment(..., initial=model) starts from one of load_run(RUN)",
-    "init_what": "sfl.experiment(..., initial=model) starts from one of load_run(RUN)",
     "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
 }
 

@@ -21,6 +21,11 @@ from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import FIELDS, TABLES
 
+INIT_WHAT = {
+    "model": "weights and mask",
+    "weights": "the weights, with nothing pruned",
+    "mask": "the mask, on fresh weights",
+}
 _BOUNDS = {  # a check, and its bound
     (at_least, 0): (
         *("seed", "partition_seed", "num_clients", "lr_delay", "checkpoint_minutes"),
@@ -39,6 +44,7 @@ _GOES_WITH = {  # fields that have an effect only with one of some others
     **dict.fromkeys(("fit.pilot", "fit.most", "fit.by"), _FIT),
     **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
     "deadline.over": _CLOSING,
+    "init_what": ("init_from",),
 }
 _OR = {"lr_horizon": "lr_decay", "deadline.quantile": "deadline.seconds"}
 NONE = "none"  # as the name of a first stage: there is none
@@ -128,6 +134,7 @@ def _check_ranges(config, given: dict) -> None:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
+    one_of("init_what", config.init_what, sorted(INIT_WHAT))
     one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
     sinks.check(config.sinks)
 
