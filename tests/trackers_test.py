@@ -1,4 +1,4 @@
-"""Weights & Biases: what a run leaves there, read back."""
+"""Weights & Biases and MLflow: what a run leaves there, read back."""
 
 import json
 import struct
@@ -72,6 +72,30 @@ def wandb_rows(monkeypatch):
     return read
 
 
+@pytest.fixture
+def mlflow_run(monkeypatch, tmp_path_factory):
+    """Reads the only run of a local store by MLflow's client."""
+    pytest.importorskip("mlflow", reason="needs the extra [mlflow]")
+    from mlflow import MlflowClient, set_tracking_uri
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    set_tracking_uri(None)
+
+    def read():
+        client = MlflowClient()
+        (found,) = [e for e in client.search_experiments() if e.name == "sparsefl_jax"]
+        (run,) = client.search_runs([found.experiment_id])
+
+        def history(key):
+            values = client.get_metric_history(run.info.run_id, key)
+            return sorted((m.step, m.value) for m in values)
+
+        return run, history
+
+    return read
+
+
 def interrupted(workdir, name):
     """Writes a run that is saved after one segment and killed after two."""
     (workdir / "config.json").write_text(json.dumps(CONFIG))
@@ -112,14 +136,52 @@ def test_wandb_goes_on_in_one_run_and_has_no_round_twice(tmp_path, wandb_rows):
 
 
 @pytest.mark.slow
-def test_a_configuration_logs_to_wandb(tmp_path, wandb_rows):
+def test_mlflow_goes_on_in_one_run_and_has_no_round_twice(tmp_path, mlflow_run):
+    interrupted(tmp_path, "mlflow")
+    run, history = mlflow_run()
+    assert run.info.run_id == json.loads((tmp_path / "mlflow.json").read_text())["id"]
+    assert run.info.status == "FINISHED" and run.info.run_name == tmp_path.name
+    assert [step for step, _ in history("train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert [value for _, value in history("train/loss")] == pytest.approx(LOSSES)
+    evaluated = [(2, pytest.approx(0.1)), (4, pytest.approx(0.2))]
+    assert history("eval/accuracy") == [*evaluated, (6, pytest.approx(0.4))]
+    assert [v for _, v in history("stage")] == [0, 0, 1, 1, 1, 1]
+    assert history("train/layer_density/conv1/kernel")[0] == (1, 0.5)
+    assert run.data.params == {
+        "seed": "3",  # as it began: a parameter cannot change
+        "optimizer.name": "sgd",
+        "optimizer.learning_rate": "0.1",
+        "num_rounds": "9",
+    }
+    assert run.data.tags["resumed.seed"] == "4"
+    assert history("summary/accuracy/global/final") == [(6, 0.5)]
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_is_not_finished_in_mlflow(tmp_path, mlflow_run):
+    write(tmp_path, ["mlflow"], last=1)
+    assert mlflow_run()[0].info.status == "KILLED"
+
+
+@pytest.mark.slow
+def test_a_run_that_mlflow_does_not_know_is_one_line(tmp_path, mlflow_run):
+    (tmp_path / "mlflow.json").write_text(json.dumps({"id": "gone", "rounds": 0}))
+    with pytest.raises(OSError, match="^sinks='mlflow': Run with id=gone not found$"):
+        write(tmp_path, ["mlflow"])
+
+
+@pytest.mark.slow
+def test_a_configuration_logs_to_both(tmp_path, wandb_rows, mlflow_run):
     config = tiny_config(tmp_path)
-    config.sinks = ("wandb",)
+    config.sinks = ("wandb", "mlflow")
     summary = experiment.run(config, tmp_path / "run", progress=False)
     _, rows, logged, written, _ = wandb_rows(tmp_path / "run")
+    run, history = mlflow_run()
     rounds = summary["rounds"]
-    assert len(rows) == rounds
-    assert logged["dataset"] == config.dataset
+    assert len(rows) == rounds == len(history("train/bits_up"))
+    bits = sum(value for _, value in history("train/bits_up"))
+    assert bits == sum(stage["bits_up"] for stage in summary["stages"])
+    assert logged["dataset"] == config.dataset == run.data.params["dataset"]
     assert written["method"] == config.algorithm.name
     assert json.loads((tmp_path / "run/wandb.json").read_text())["rounds"] == rounds
 
@@ -171,5 +233,5 @@ def test_a_damaged_id_is_one_line(tmp_path, text):
 
 def test_nothing_is_imported_before_it_is_used():
     code = "import sys; from sparsefl_jax.runs import sinks; "
-    code += "sys.exit(bool({'wandb', 'tensorboardX'} & set(sys.modules)))"
+    code += "sys.exit(bool({'wandb', 'mlflow', 'tensorboardX'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

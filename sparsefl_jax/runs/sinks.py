@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.system import files, log_lines
 
@@ -299,9 +300,56 @@ def weights_and_biases(workdir: Path, step: int, id: str | None) -> Sink:
     return Sink(write, close, run.id)
 
 
+def mlflow(workdir: Path, step: int, id: str | None) -> Sink:
+    """Logs to a run of MLflow, by default in the experiment `sparsefl_jax`.
+
+    MLflow's own environment variables apply (`MLFLOW_TRACKING_URI`,
+    `MLFLOW_EXPERIMENT_NAME`); its default is `mlflow.db` in the current folder. Fields
+    of the configuration are parameters, and those that a resumed run has changed are
+    tags `resumed.FIELD`. Several seeds share the tag `group`.
+    """
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param, RunTag
+
+    client = MlflowClient()
+    if id is None:
+        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        there = client.get_experiment_by_name(project)
+        where = there.experiment_id if there else client.create_experiment(project)
+        group, name = names_of(workdir)
+        tags = {"group": group} if group else {}
+        id = client.create_run(where, run_name=name, tags=tags).info.run_id
+    client.update_run(id, status="RUNNING")
+    old = client.get_run(id).data.params
+    fields = flatten(files.read_optional(workdir / "config.json")).items()
+    now = {field: str(value) for field, value in fields}
+    new = [Param(field, value) for field, value in now.items() if field not in old]
+    changed = [(k, v) for k, v in now.items() if old.get(k, v) != v]
+    client.log_batch(id, tags=[RunTag(f"resumed.{k}", v) for k, v in changed])
+    for params in _batches(new, 100):
+        client.log_batch(id, params=params)
+
+    def write(rows: Rows) -> None:
+        now = int(1000 * time.time())
+        metrics = [
+            Metric(re.sub(r"[^\w\-. :/]", "_", key), value, now, step)
+            for step, row in rows.items()
+            for key, value in row.items()
+        ]
+        for batch in _batches(metrics, 1000):
+            client.log_batch(id, metrics=batch)
+
+    def close(summary: dict) -> None:
+        write({summary.get("rounds", 0): scalars(summary, "summary")})
+        client.set_terminated(id, "FINISHED" if summary else "KILLED")
+
+    return Sink(write, close, id)
+
+
 TOOLS: dict[str, Callable[[Path, int, Any], Sink]] = {
     "tensorboard": tensorboard,
     "wandb": weights_and_biases,
+    "mlflow": mlflow,
 }
 _MODULES = {"tensorboard": "tensorboardX"}  # others have the name of the sink
 
@@ -319,14 +367,9 @@ def check(names: Sequence[str]) -> None:
       >>> check(["tensorbord"])
       Traceback (most recent call last):
       ValueError: sinks='tensorbord' (did you mean 'tensorboard'?), expected one of
-      tensorboard, wandb
+      mlflow, tensorboard, wandb
     """
     for name in names:
-        if name == "mlflow":
-            raise ValueError(
-                "sinks='mlflow' is gone: mlflow.log_metrics takes the rows of "
-                "metrics.jsonl"
-            )
         one_of("sinks", name, sorted(TOOLS))
         module = _MODULES.get(name, name)
         spec = importlib.util.find_spec(module)
@@ -335,6 +378,11 @@ def check(names: Sequence[str]) -> None:
                 f"sinks={name!r}, expected {module} to be installed: "
                 f"pip install 'sparsefl_jax[{name}]'"
             )
+
+
+def _batches(items: list, size: int) -> list[list]:
+    """Splits a list into batches of the size that MLflow accepts."""
+    return [items[first : first + size] for first in range(0, len(items), size)]
 
 
 def names_of(workdir: Path) -> tuple[str | None, str]:

@@ -123,7 +123,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "deadline.over": (float, "draw this many times cohort_size clients; drop the late"),
     "checkpoint_minutes": (10.0, "minutes between checkpoints"),
     "observe_rounds": (INTS, "rounds for which all clients' masks are kept"),
-    "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb'"),
+    "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb', 'mlflow'"),
 }
 # Removed fields, with their replacements.
 GONE = {
