@@ -2,7 +2,7 @@
 
 python launch.py --config=configs/fedrts_cifar10.py[:METHOD][,mini]
 
-METHOD is fedrts (default), fedtiny, feddst or fedavg. The
+METHOD is fedrts (default), fedtiny, fedmef, feddst or fedavg. The
 paper's density 0.2 counts biases, normalisation and the dense last layer too; it is
 2220062 / 11159232 of the prunable weights, which `--config.density` is of. As printed
 for 0.2, five runs: FedAvg 77.24, FedDST 68.31, FedRTS 73.41. The paper names 11.19 M
@@ -18,7 +18,7 @@ with seed 0: 40.4 % (chance 10 %) in 49 s on 2 CPU cores with compilation (2026-
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
-METHODS = ("fedrts", "fedtiny", "feddst", "fedavg")
+METHODS = ("fedrts", "fedtiny", "fedmef", "feddst", "fedavg")
 
 
 def get_config(arg: str = ""):
@@ -46,6 +46,8 @@ def get_config(arg: str = ""):
     config.algorithm.density = config.get_oneway_ref("density")
     config.algorithm.prunable = prunable
     rounds = config.get_oneway_ref("num_rounds")
+    if method == "fedmef":
+        config.algorithm.keep_inputs = 0.5
     if method == "feddst":
         config.algorithm.adjust_until = rounds // 2
     else:
