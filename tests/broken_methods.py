@@ -314,14 +314,19 @@ def unsent_later(whole):
     return whole._replace(broadcast=broadcast)
 
 
-def unsent_mask(whole):
+def unsent_mask(whole, **settings):
     """Reads the mask of a packet that is not sent."""
 
     def read(delta, packet):
         return jax.tree.map(lambda v, m: v + 0.01 * m, delta, packet.mask)
 
-    unsent = {"sent": False, "index": "bitmap"}
+    unsent = {"sent": False, "index": "bitmap"} | settings
     return carrying(whole, "signs", lambda delta, *_: signs(delta, **unsent), read)
+
+
+def unsent_held_mask(whole):
+    """Claims that the mask of a packet that is not sent is held, and known anyway."""
+    return unsent_mask(whole, fresh=False, index="none")
 
 
 def unsent_pair(whole):
@@ -552,6 +557,7 @@ BROKEN = {
     late(impure_update): "chunks jit seeds",
     unsent_later: "wire",
     unsent_mask: "wire",
+    unsent_held_mask: "wire",
     unsent_pair: "wire",
     chosen_mask: "wire",
     flag_without_mask: "wire",
