@@ -441,6 +441,22 @@ def free_magnitudes(whole):
     return carrying(whole, "features", large)
 
 
+def kept_mask(whole):
+    """Sends in a free mask what the downlink of an earlier round said."""
+
+    def init_client(key, handed, info):
+        return jnp.zeros(small_world.HIDDEN, bool)
+
+    def update(key, ctx, downlink, client, batches):
+        nothing = whole.init_client(key, {}, ctx.client)
+        uplink, _, metrics = whole.update(key, ctx, downlink, nothing, batches)
+        packet = Packet(jnp.zeros(client.shape), client, bits=0, index="none")
+        heard = downlink["params"].values["fc1"]["bias"] > 0
+        return uplink | {"kept": packet}, heard, metrics
+
+    return whole._replace(init_client=init_client, update=update)
+
+
 def turned_back(whole):
     """Alternates between two masks, and charges each only once."""
 
@@ -574,6 +590,7 @@ BROKEN = {
     free_labels: "known",
     free_mask: "known",
     free_magnitudes: "known",
+    kept_mask: "known",
     charged_again: "fresh",
     charged_back: "fresh",
     turned_back: "fresh",
