@@ -134,7 +134,8 @@ def _smallest(model: SparseModel, count: Array, select: PyTree) -> PyTree:
 def _squares(params: PyTree, mask: PyTree, select: PyTree) -> Array:
     """Returns the sum of squares of the weights that a mask keeps, of all layers."""
     pairs = zip(trees.layers(params, select), trees.layers(mask, select), strict=True)
-    return sum(jnp.sum(jnp.square(w), where=m) for w, m in pairs)
+    squares = (jnp.sum(jnp.square(w), where=m) for w, m in pairs)
+    return sum(squares, start=jnp.float32(0))
 
 
 def _faster(
