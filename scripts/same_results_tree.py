@@ -76,6 +76,12 @@ RUNS = {
     ),
     "fedrts": ({"name": "fedrts", "adjust_every": 1} | HALF, {}, 2, ()),
     "fedtiny": ({"name": "fedtiny", "adjust_every": 1} | HALF, {}, 2, ()),
+    "fedmef": (
+        {"name": "fedmef", "adjust_every": 1, "keep_inputs": 0.5} | HALF,
+        {"final_learning_rate": 0.01},
+        2,
+        (),
+    ),
     "grasp": ({"name": "spdst"}, {"first_stage": SNIP | {"name": "grasp"}}, 2, ()),
     "prunefl": (
         {"name": "prunefl", "reconfigure_every": 2} | PRUNEFL,

@@ -65,6 +65,8 @@ OTHERS = {
     "hetero_jmwst": Method("algorithm.r_int", (1, 5)),
     "fedspa": Method("algorithm.allocation", ("erk", "uniform")),
     "fedrts": Method("algorithm.prune_rate", (0.4, 0.2)),
+    "fedtiny": Method("algorithm.prune_rate", (0.4, 0.2)),
+    "fedmef": Method("algorithm.penalty", (1e-4, 1e-2)),
     "fedsparsify_local": Method("algorithm.power", (3.0, 1.0)),
     "fedpm": Method(
         "algorithm.weights",
@@ -75,6 +77,8 @@ OTHERS = {
     "heterofl": Method("algorithm.scaler", (True, False), sparse=False),
     "fjord": Method("algorithm.draw", ("round", "batch"), sparse=False),
     "fedluar": Method("algorithm.layers", (1, 2), sparse=False),
+    "fedmrn": Method("algorithm.magnitude", (0.01, 0.003), sparse=False),
+    "fedbat": Method("algorithm.warmup", (0.5, 0.1), sparse=False),
     "snip": Method("first_stage.first_samples", (False, True)),
     "grasp": Method("first_stage.temperature", (200.0, 1.0)),
     "ssfl": Method("first_stage.weighting", ("examples", "uniform")),

@@ -314,14 +314,19 @@ def unsent_later(whole):
     return whole._replace(broadcast=broadcast)
 
 
-def unsent_mask(whole):
+def unsent_mask(whole, **settings):
     """Reads the mask of a packet that is not sent."""
 
     def read(delta, packet):
         return jax.tree.map(lambda v, m: v + 0.01 * m, delta, packet.mask)
 
-    unsent = {"sent": False, "index": "bitmap"}
+    unsent = {"sent": False, "index": "bitmap"} | settings
     return carrying(whole, "signs", lambda delta, *_: signs(delta, **unsent), read)
+
+
+def unsent_held_mask(whole):
+    """Claims that the mask of a packet that is not sent is held, and known anyway."""
+    return unsent_mask(whole, fresh=False, index="none")
 
 
 def unsent_pair(whole):
@@ -434,6 +439,22 @@ def free_magnitudes(whole):
         return Packet(jnp.zeros(mask.shape), mask, bits=0, index="none")
 
     return carrying(whole, "features", large)
+
+
+def kept_mask(whole):
+    """Sends in a free mask what the downlink of an earlier round said."""
+
+    def init_client(key, handed, info):
+        return jnp.zeros(small_world.HIDDEN, bool)
+
+    def update(key, ctx, downlink, client, batches):
+        nothing = whole.init_client(key, {}, ctx.client)
+        uplink, _, metrics = whole.update(key, ctx, downlink, nothing, batches)
+        packet = Packet(jnp.zeros(client.shape), client, bits=0, index="none")
+        heard = downlink["params"].values["fc1"]["bias"] > 0
+        return uplink | {"kept": packet}, heard, metrics
+
+    return whole._replace(init_client=init_client, update=update)
 
 
 def turned_back(whole):
@@ -552,6 +573,7 @@ BROKEN = {
     late(impure_update): "chunks jit seeds",
     unsent_later: "wire",
     unsent_mask: "wire",
+    unsent_held_mask: "wire",
     unsent_pair: "wire",
     chosen_mask: "wire",
     flag_without_mask: "wire",
@@ -568,6 +590,7 @@ BROKEN = {
     free_labels: "known",
     free_mask: "known",
     free_magnitudes: "known",
+    kept_mask: "known",
     charged_again: "fresh",
     charged_back: "fresh",
     turned_back: "fresh",

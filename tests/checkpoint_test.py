@@ -83,6 +83,7 @@ OTHERS = {
     "fedspa": {"density": 0.5, "mask_update": "dst", "adjust_until": 4},
     "fedrts": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
     "fedtiny": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
+    "fedmef": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
     "ssfl": {"density": 0.5},
     "snip": {"density": 0.5},
     "grasp": {"density": 0.5},

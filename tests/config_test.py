@@ -81,9 +81,8 @@ def test_every_method_of_a_later_paper_builds_at_the_density_that_is_asked_for(f
             asked = {section.get("density") for section in sections}
             assert (0.3 in asked) == (method != "fedavg")
             config.num_rounds = 50  # a schedule follows
-            until = {"feddst": 25, "fedrts": 30, "fedtiny": 30}.get(
-                config.algorithm.name
-            )
+            until = {"feddst": 25, "fedrts": 30, "fedtiny": 30, "fedmef": 30}
+            until = until.get(config.algorithm.name)
             assert config.algorithm.get("adjust_until") == until
 
 

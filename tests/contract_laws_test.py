@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from sparsefl_jax.algorithms import fedavg, heterofl, nst, spdst
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import laws, message_laws, small_world
 from sparsefl_jax.wire.packets import Packet
 from tests.broken_methods import BROKEN, carrying, no_work, remembered, signs, types
@@ -145,6 +146,24 @@ def test_an_assumption_stands_in_the_place_of_bits():
         return carrying(whole, "signs", lambda delta, *_: signs(delta, **free))
 
     laws.LAWS["known"](small_world.make_world(assuming, {}))
+
+
+@pytest.mark.slow
+def test_a_mask_that_follows_from_the_downlink_is_free():
+    """Clients send the change of those weights that came down above 0."""
+
+    def answering(model, optimizer):
+        whole = fedavg(model, optimizer)
+
+        def update(key, ctx, downlink, *args):
+            uplink, *rest = whole.update(key, ctx, downlink, *args)
+            mask = jax.tree.map(lambda w: w > 0, downlink["params"].values)
+            values = masks.apply(uplink["delta"].values, mask)
+            return uplink | {"delta": Packet(values, mask, index="none")}, *rest
+
+        return whole._replace(update=update)
+
+    laws.LAWS["known"](small_world.make_world(answering, {}))
 
 
 def test_what_is_taken_on_trust_is_named():

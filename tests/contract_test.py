@@ -14,6 +14,7 @@ from sparsefl_jax.algorithms import (
     fedbat,
     feddst,
     fedluar,
+    fedmef,
     fedmrn,
     fedpm,
     fedprox,
@@ -55,6 +56,7 @@ from tests.complement_by_hand import DENSITY as KEPT
 from tests.complement_by_hand import complements
 from tests.compressed_by_hand import compresses, top
 from tests.fedluar_by_hand import recycles
+from tests.fedmef_by_hand import MEF, extrudes
 from tests.fedpm_by_hand import trains_scores
 from tests.fedsparsify_by_hand import (
     DENSITY,
@@ -195,6 +197,8 @@ TABLE = {
     "fedspa_dst": Row(fedspa, FEDSPA, functools.partial(adds_changes, dynamic=True)),
     "fedrts": Row(fedrts, FEDRTS, draws),
     "fedtiny": Row(fedtiny, TINY, votes_by_hand),
+    "fedmef": Row(fedmef, MEF, extrudes),
+    "fedmef_aggregate": Row(fedmef, TINY | {"prune": "aggregate"}, obeys),
     "prunefl": Row(prunefl, FEDERATED, adapts),
     "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
     "spafl": Row(spafl, {"alpha": ALPHA}, trains_thresholds),

@@ -29,6 +29,7 @@ NUMBERS = {
     "frequency": ((0, 5), (1, 4)),
     "gamma": ((-0.01, 1.01), (0.0, 1.0)),
     "half_life": ((0.0,), (1e-3,)),
+    "keep_inputs": ((0.0, 1.01), (1.0, 0.01)),
     "layers": ((-1, 2, 0.5), (0, 1)),
     "layer_time": (((1.0, 0.0), (1.0, float("inf")), (1.0,)), ((1.0, 2.0),)),
     "magnitude": ((0.0, float("inf")), (1e-8,)),
@@ -37,6 +38,7 @@ NUMBERS = {
     "max_iterations": ((0,), (1,)),
     "mu": ((-1e-6,), (0.0,)),
     "num_batches": ((0,), (1,)),
+    "penalty": ((-1e-6, float("inf")), (0.0,)),
     "power": ((0.0,), (0.5,)),
     "prune_rate": ((-0.01, 1.01), (0.0, 1.0)),
     "r_int": ((0,), (1,)),
@@ -52,7 +54,17 @@ NUMBERS = {
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
     *("allocation", "criterion", "draw", "fill", "initial", "mask", "mask_update"),
-    *("merge", "mode", "noise", "quantize", "select", "start", "submask", "uplink"),
+    *(
+        "merge",
+        "mode",
+        "noise",
+        "prune",
+        "quantize",
+        "select",
+        "start",
+        "submask",
+        "uplink",
+    ),
     *("variant", "weighting", "weights"),
 )
 
@@ -135,6 +147,7 @@ PRINTED = {
     | {"variant": "paper"},
     "fedluar": FEDAVG
     | {"layers": 1, "select": "score", "fill": "recycle", "prunable": ("*kernel",)},
+    "fedmef": MASKS | ADJUSTING | {"penalty": 1e-4, "keep_inputs": 1.0, "prune": "low"},
     "fedmrn": {
         **{"noise": "uniform", "magnitude": 0.01, "mask": "binary"},
         **{"progressive": True, "prunable": ("*kernel",), "index": "none"},

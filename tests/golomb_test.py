@@ -13,6 +13,7 @@ from sparsefl_jax import algorithms
 from sparsefl_jax.testing import laws, small_world
 from sparsefl_jax.wire import arithmetic, golomb, packets, paper_counts, positions
 from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire.numbers import DEVICE, HOST
 
 PHI = (1 + math.sqrt(5)) / 2
 
@@ -55,6 +56,24 @@ def test_streams_are_those_of_the_paper_and_come_back(n, share, data):
     behind = np.concatenate([stream, np.ones(40, np.uint8)])
     back, taken = golomb.read_gaps(behind, (n,), int(flat.sum()))
     assert taken == stream.size and back.tobytes() == flat.tobytes()
+
+
+def test_four_of_a_hundred_by_hand():
+    """q = 5 / 101, .4812 / .0508 = 9.48: b = 1 + 3; five positions would take 3 bits.
+
+    Gaps of 1, 20, 20, 59: ceil(g / 16) are 1, 2, 2, 4; g - 1 = 0, 16 + 3, 3 * 16 + 10.
+    """
+    assert golomb.steps(100)[3] == 4
+    flat = np.isin(np.arange(100), (0, 20, 40, 99))
+    assert golomb.unary_bits(jnp.asarray(flat)).item() == 9
+    for numbers in (HOST, DEVICE):
+        bits = [golomb.position_bits((100,), k, 9, numbers) for k in (4, 5)]
+        assert [int(b) for b in bits] == [4 * 4 + 9, 5 * 3 + 9]
+    stream = golomb.write_gaps(flat)
+    assert "".join(map(str, stream)) == "00000" + 2 * "100011" + "11101010"
+    back, taken = golomb.read_gaps(stream, (100,), 4)
+    assert back.tolist() == flat.tolist() and taken == 25
+    assert golomb.most_unary(100, 4) == 4 + 6
 
 
 def test_zero_one_and_all_but_one():

@@ -193,7 +193,9 @@ WORK = {
     "feddst": partial(screened, due=(1, 3), last=True),
     **dict.fromkeys(("fedspa", "fedspa_own"), received),
     "fedspa_dst": partial(screened, due=range(4)),
-    **dict.fromkeys(("fedrts", "fedtiny"), partial(screened, due=(2,))),
+    **dict.fromkeys(
+        ("fedrts", "fedtiny", "fedmef", "fedmef_aggregate"), partial(screened, due=(2,))
+    ),
 }
 ELSEWHERE = {
     *("fedpm", "fedpm_initial", "prunefl_initial", "sparsyfed"),

@@ -71,6 +71,13 @@ CASES = {
     "fedrts": alone(
         sfl.fedrts, first=2, density=0.4, adjust_every=2, adjust_until=8, gamma=0.3
     ),
+    "fedmef": alone(
+        sfl.fedmef,
+        first=2,
+        density=0.4,
+        adjust_every=2,
+        adjust_until=8,
+    ),
     "prunefl": alone(
         sfl.prunefl,
         first=1,

@@ -6,6 +6,7 @@ from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.fedbat import fedbat as fedbat
 from sparsefl_jax.algorithms.feddst import feddst as feddst
 from sparsefl_jax.algorithms.fedluar import fedluar as fedluar
+from sparsefl_jax.algorithms.fedmef import fedmef as fedmef
 from sparsefl_jax.algorithms.fedmrn import fedmrn as fedmrn
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox

@@ -1,4 +1,4 @@
-"""What FedRTS and FedTiny share: clients name the entries that a mask could grow by.
+"""What FedRTS, FedTiny and FedMef share: clients name entries that a mask can grow by.
 
 A layer always has K_l alive entries. In round t the k_l = int(r_t K_l) weakest are in
 doubt, at most as many as are pruned; r_t falls from `prune_rate` to 0 in round
@@ -38,13 +38,16 @@ def adjusting(
     index: str,
     *,
     gradients: bool,
+    adapt: Callable = lambda loss_fn, tx, received, doubt, batches: (loss_fn, tx),
 ) -> tuple[Algorithm, PyTree, Callable, Callable, Callable]:
-    """Returns what `fedrts` and `fedtiny` share, by their arguments.
+    """Returns what these methods share, by their arguments.
 
     Args:
       schedule: `adjust_every`, `adjust_until` and `prune_rate` of `fedrts`.
       model, optimizer, density, start, allocation, prunable, index: as in `fedrts`.
       gradients: whether the gradients of the entries named travel with their positions.
+      adapt: `(loss_fn, tx, received, doubt, batches) -> (loss_fn, tx)`, with what a
+        client trains in a round; `doubt` is [L], k_l in rounds that adjust, else 0.
 
     Returns:
       frozen: a method whose mask stays: its broadcast, update and contribute name
@@ -85,13 +88,13 @@ def adjusting(
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)
         train_key, screen_key = jax.random.split(key)
-        tx = optimizer(ctx.round)
-        trained = local.train(train_key, loss_fn, tx, received, batches)
+        doubt = jnp.where(adjust, budget(received.params, ctx.round)[1], 0)
+        fit = adapt(loss_fn, optimizer(ctx.round), received, doubt, batches)
+        trained = local.train(train_key, *fit, received, batches)
         zeros = jax.tree.map(jnp.zeros_like, received)
 
         def name():
             grads, work = screen(screen_key, loss_fn, trained, batches, select=select)
-            doubt = budget(received.params, ctx.round)[1]
             return *_steepest(grads, trained.model.mask, doubt, select), work
 
         blank = zeros.params, zeros.mask, trained.metrics["work"]
@@ -135,6 +138,18 @@ def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndar
     """
     wanted = layer_densities.whole(rates[:, None], alive)
     return np.minimum(wanted, sizes - alive).astype(np.int32)
+
+
+def steepness(total: dict[str, PyTree], params: PyTree, select: PyTree) -> PyTree:
+    """Returns the size of the cohort's mean gradient at the entries that it names.
+
+    Args:
+      total: the sum of what clients contribute, gradients included.
+      params: a tree like the parameters, whose leaves stand where none is selected.
+      select: the prunable leaves.
+    """
+    steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
+    return trees.merge(steep, trees.split(params, select)[1])
 
 
 def _steepest(

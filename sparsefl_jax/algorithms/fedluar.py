@@ -24,8 +24,6 @@ from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.packets import Packet
 
-NAMED = "the downlink of the same round names the layers that do not travel"
-
 
 class Server(NamedTuple):
     """The global model, the last update of each layer, and which layers it recycles."""
@@ -116,7 +114,7 @@ def fedluar(
         pairs = zip(trees.layers(delta, kernels), recycled, strict=True)
         sent = masks.total(delta, kernels, [jnp.full(x.shape, ~r) for x, r in pairs])
         values = masks.apply(delta, sent)
-        delta = Packet(values, sent, index="none", assumed=NAMED)
+        delta = Packet(values, sent, index="none")
         return uplink | {"delta": delta}, client, metrics
 
     def aggregate(key, round, server, total):

@@ -7,17 +7,15 @@ first mask among candidates is not here.
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.adjusting import adjusting
+from sparsefl_jax.algorithms.adjusting import adjusting, steepness
 from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import regrow, trees
-from sparsefl_jax.training import means
+from sparsefl_jax.sparsity import regrow
 
 
 @method
@@ -69,9 +67,7 @@ def fedtiny(
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
-        _, others = trees.split(mean.params, select)
-        steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
-        scores = trees.merge(steep, others)
+        scores = steepness(total, mean.params, select)
         alive, doubt = budget(scores, round)
         pair = mean.params, mean.mask
 

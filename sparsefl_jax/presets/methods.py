@@ -83,6 +83,7 @@ BROUGHT = {
     ),
     "fedrts": _ADJUSTED,
     "fedtiny": _ADJUSTED,
+    "fedmef": _ADJUSTED,
     "fedsparsify_global": _PROGRESSIVE,
     "fedsparsify_local": _PROGRESSIVE,
     "prunefl": Brought(

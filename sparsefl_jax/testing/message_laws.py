@@ -49,21 +49,24 @@ def law_known(world: World) -> None:
     """Checks that what is not charged follows from facts and keys, or is assumed.
 
     The world runs again from the same keys with the other samples of `population_of`,
-    and from another model of `start`, as an earlier stage may hand it on. In all runs
-    `sent` and `fresh` have to agree, as far as no optional bit says them, and masks
-    whose positions are free and values of 0 bits, bit for bit, except in a packet that
-    says by `assumed` why they need not. Where the packet's mask or its being sent may
-    follow from data, values of 0 bits are one constant.
+    and from another model of `start`, as an earlier stage may hand it on. Uplinks may
+    also follow from what the server has just sent: they are compared where the clients
+    of all runs answer the same downlink. `sent` and `fresh` have to agree, as far as no
+    optional bit says them, and masks whose positions are free and values of 0 bits, bit
+    for bit, except in a packet that says by `assumed` why they need not. Where the
+    packet's mask or its being sent may follow from data, values of 0 bits are one
+    constant.
     """
     for round in range(len(world.cohorts)):
-        runs = [plain_loop.passings(world, round, s) for s in small_world.SAMPLES]
         ids = world.cohorts[round].tolist()
-        for index, *passings in zip(ids, *runs, strict=True):
-            for pair in itertools.combinations(passings, 2):
-                packets, others = (passing.packets() for passing in pair)
-                for (way, name), packet in packets.items():
-                    where = f"{way}[{name!r}] of client {index} in round {round}"
-                    _same_uncharged(world, where, packet, others[way, name])
+        for way, run in (("down", plain_loop.passings), ("up", plain_loop.answers)):
+            runs = [run(world, round, samples) for samples in small_world.SAMPLES]
+            for index, *passings in zip(ids, *runs, strict=True):
+                messages = (getattr(passing, way) for passing in passings)
+                for message, other in itertools.combinations(messages, 2):
+                    for name, packet in message.items():
+                        where = f"{way}[{name!r}] of client {index} in round {round}"
+                        _same_uncharged(world, where, packet, other[name])
 
 
 def _same_uncharged(world: World, where: str, packet: Packet, other: Packet) -> None:

@@ -189,6 +189,16 @@ def passings(world: World, round: int, samples: str = "own") -> list[Passing]:
     ]
 
 
+@once
+def answers(world: World, round: int, samples: str) -> list[Passing]:
+    """Returns what clients with other samples make of the downlinks of a round."""
+    own, other = (path(world, s)[0][round] for s in ("own", samples))
+    state, run_client = other._replace(server=own.server), client_by_wire(world)
+    ids = world.cohorts[round].tolist()
+    calls = [inputs(world, state, round, i, samples) for i in ids]
+    return [jax.device_get(run_client(*call, decoded=False)) for call in calls]
+
+
 def total(passings: list[Passing]) -> PyTree:
     """Returns the sum that the server sees."""
     return jax.tree.map(lambda *v: sum(v), *(p.summand for p in passings))

@@ -54,12 +54,7 @@ def objective(
       >>> loss_fn = objective(model, lambda params: params, select)
     """
     if inputs is not None:  # static branch
-
-        def save(x, kernel, weight):
-            kept = top_k.largest_share(x, inputs(kernel), weight)
-            return jnp.where(kept, x, jnp.zeros_like(x))
-
-        model = model.saving(save, trees.layer_paths(select))
+        model = saving(model, select, inputs)
     loss_fn = local.objective(model)
 
     def sparse_loss(key, params, stats, x, y, weight):
@@ -69,6 +64,23 @@ def objective(
         return loss, (stats, sums | {"work": done})
 
     return sparse_loss
+
+
+def saving(model: Model, select: PyTree, inputs: Callable) -> Model:
+    """Returns a model whose layers save their largest inputs; arguments as above.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model = sfl.testing.tiny_model()
+      >>> select = sfl.masks.prunable(model.macs, ("*kernel",))
+      >>> model = saving(model, select, lambda kernel: 0.5)
+    """
+
+    def save(x, kernel, weight):
+        kept = top_k.largest_share(x, inputs(kernel), weight)
+        return jnp.where(kept, x, jnp.zeros_like(x))
+
+    return model.saving(save, trees.layer_paths(select))
 
 
 def train(

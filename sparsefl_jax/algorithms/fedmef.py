@@ -1,0 +1,170 @@
+"""FedMef: clients squeeze the weights that the server is about to prune.
+
+Huang, Zhuang, Chen and Lyu, "FedMef: Towards Memory-efficient Federated Dynamic
+Pruning", CVPR 2024, https://arxiv.org/abs/2403.14737: its budget-aware extrusion and
+its activation pruning. Its normalised convolutions are not here.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from sparsefl_jax.algorithms.adjusting import adjusting, steepness
+from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, moved
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.training import local, sparse_passes
+from sparsefl_jax.training.through import num_steps
+
+
+@method
+def fedmef(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    adjust_every: int = 10,
+    adjust_until: int = 300,
+    prune_rate: float = 0.4,
+    penalty: float = 1e-4,
+    keep_inputs: float = 1.0,
+    prune: str = "low",
+    start: str = "random",
+    allocation: str = "erk",
+    prunable: Sequence[str] = KERNELS,
+    index: str = "packed",
+) -> Algorithm:
+    """FedTiny whose clients know beforehand which weights will be pruned.
+
+    These are the k_l alive weights of each layer that are smallest in the model that
+    was broadcast. In rounds that adjust, see `adjusting`, the local loss has the term
+    `penalty` times their sum of squares, so that the others take over while they
+    shrink. In step s of a client's B, the learning rate is the larger one of the
+    round's and of `(2 B - 2 s) / (2 B - s) (2 sigmoid(|w|) - 1)` times that of round 0,
+    where |w| is the norm of these weights before the step. Under a constant rate that
+    is always the round's. The server prunes them, and grows the k_l largest mean
+    gradients among the entries that were pruned before, from 0.
+
+    In all rounds, and for the gradient that names entries, the layers of prunable
+    kernels save only the largest `keep_inputs` of their inputs for the gradient of the
+    kernel. That saves memory, which nothing here counts, and no FLOPs; the search for
+    the largest inputs is not counted. The paper centres inputs by a convolution
+    without batch normalisation; here the network stays as it is.
+
+    Packets and FLOPs are those of `fedtiny`.
+
+    Args:
+      model, density, adjust_every, adjust_until, prune_rate: as in `fedrts`.
+      optimizer: the clients', as `local.make_optimizer` returns it. Its steps have to
+        be proportional to its rate, as those of SGD with momentum and of Adam are.
+      penalty: lambda, finite and at least 0.
+      keep_inputs: the share of its inputs that a layer saves, in (0, 1].
+      prune: 'low' as above, or 'aggregate' if the server prunes the k_l smallest
+        weights of the aggregate, as FedTiny does.
+      start, allocation, prunable, index: as in `fedrts`.
+
+    Raises:
+      ValueError: an argument is out of range, or a name is unknown.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = fedmef(model, optimizer, density=0.2, keep_inputs=0.5)
+    """
+    in_range("penalty", penalty, "[0, inf)")
+    in_range("keep_inputs", keep_inputs, "(0, 1]")
+    one_of("prune", prune, ("low", "aggregate"))
+    local.objective(model)  # refuses an argument that is no model
+    select = masks.prunable(model.macs, prunable)
+    if keep_inputs < 1:  # static branch
+        share = jnp.float32(keep_inputs)
+        model = sparse_passes.saving(model, select, lambda kernel: share)
+
+    def squeezing(loss_fn, tx, received, doubt, batches):
+        low = _smallest(received, doubt, select)
+
+        def penalised(key, params, *rest):
+            loss, others = loss_fn(key, params, *rest)
+            return loss + penalty * _squares(params, low, select), others
+
+        steps = num_steps(batches).astype(jnp.float32)
+        return penalised, _faster(tx, optimizer(0), low, steps, select)
+
+    schedule = adjust_every, adjust_until, prune_rate
+    options = density, schedule, start, allocation, prunable, index
+    frozen, _, first, due, budget = adjusting(
+        model, optimizer, *options, gradients=True, adapt=squeezing
+    )
+
+    def init(key, start):
+        return Server(first(key, start), jnp.int32(0))
+
+    def aggregate(key, round, server, total):
+        mean = averaged(server.model, total["mean"])
+        scores = steepness(total, mean.params, select)
+
+        def exchange():
+            doubt = budget(scores, round)[1]
+            pruned = server.model if prune == "low" else mean
+            low = _smallest(pruned, doubt, select)
+            holes = jax.tree.map(jnp.logical_not, mean.mask)
+            grown = top_k.largest(scores, doubt, select, within=holes)
+            # Both are True on leaves that are not selected, which stay dense.
+            moves = mean.mask, low, grown
+            return jax.tree.map(lambda m, gone, new: m & ~gone | new, *moves)
+
+        mask = lax.cond(due(round), exchange, lambda: mean.mask)
+        return moved(round, server, masks.pruned(mean, mask)), {}
+
+    return frozen._replace(init=init, aggregate=aggregate)
+
+
+def _smallest(model: SparseModel, count: Array, select: PyTree) -> PyTree:
+    """Returns the mask of the `count` smallest alive weights of each layer."""
+    scores = jax.tree.map(lambda w: -jnp.abs(w), model.params)
+    return top_k.largest(scores, count, select, within=model.mask)
+
+
+def _squares(params: PyTree, mask: PyTree, select: PyTree) -> Array:
+    """Returns the sum of squares of the weights that a mask keeps, of all layers."""
+    pairs = zip(trees.layers(params, select), trees.layers(mask, select), strict=True)
+    squares = (jnp.sum(jnp.square(w), where=m) for w, m in pairs)
+    return sum(squares, start=jnp.float32(0))
+
+
+def _faster(
+    tx: optax.GradientTransformation,
+    first: optax.GradientTransformation,
+    low: PyTree,
+    steps: Array,
+    select: PyTree,
+) -> optax.GradientTransformation:
+    """Returns `tx` at the larger one of two rates: its own, or a share of `first`'s.
+
+    As steps are proportional to the rate, that is the longer one of two steps.
+    """
+
+    def init(params):
+        return tx.init(params), jnp.float32(0)
+
+    def update(grads, state, params):
+        state, step = state
+        own, after = tx.update(grads, state, params)
+        share = (2 * steps - 2 * step) / (2 * steps - step)
+        share = share * jnp.tanh(jnp.sqrt(_squares(params, low, select)) / 2)
+        raised = jax.tree.map(
+            lambda u: share * u, first.update(grads, state, params)[0]
+        )
+
+        def longer(own, raised):
+            return jnp.where(jnp.abs(raised) > jnp.abs(own), raised, own)
+
+        return jax.tree.map(longer, own, raised), (after, step + 1)
+
+    return optax.GradientTransformation(init, update)

@@ -1,0 +1,165 @@
+"""FedMef beyond the contract: squeezing and pruning by hand, identities, and bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import fedmef, fedtiny, pdst
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import charges, packets
+from sparsefl_jax.wire.messages import unpack_model
+from tests import silent
+from tests.by_hand import batches, context, linear_loss, model_of
+from tests.printed_spafl import CIFAR, CONVOLUTIONS
+from tests.silent import STILL, network
+
+FIRST, LATER, MOMENTUM = 0.5, 0.05, 0.9  # rates of round 0 and of those that follow
+OPTIMIZER = local.make_optimizer(
+    "sgd",
+    momentum=MOMENTUM,
+    schedule=lambda round: jnp.where(round > 0, LATER, FIRST),
+)
+CONSTANT = local.make_optimizer("sgd", learning_rate=0.05, momentum=MOMENTUM)
+WEIGHTS = np.arange(16, 0, -1) / 40
+ALIVE, LOW = np.arange(16) < 8, np.isin(np.arange(16), (5, 6, 7))
+# Round 10: int(0.3989 * 8) = 3 of the 8 alive weights are in doubt.
+ROW = np.random.default_rng(0).normal(size=16).astype(np.float32)
+STEPS, OWN, EPOCHS = 4, 3, 2
+DATA = batches(STEPS, ROW, epochs=EPOCHS, own=OWN)
+
+
+def made(factory=fedmef, optimizer=OPTIMIZER, **kwargs):
+    """Returns a method on 16 weights, of which the first 8 are alive, and a server."""
+    model = model_of(linear_loss, {"w": 1}, {"w": jnp.zeros(16)})
+    shared = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)}
+    method = factory(model, optimizer, **shared, **{"start": "magnitude"} | kwargs)
+    ones, weights = {"w": jnp.ones(16, bool)}, {"w": jnp.float32(WEIGHTS)}
+    return method, method.init(jax.random.key(0), SparseModel(weights, ones, {}))
+
+
+def uplink(method, server, round):
+    key, ctx = jax.random.key(0), context(round)
+    down = method.broadcast(key, ctx, server)
+    client = method.first_state(key, server, ctx.client)
+    return jax.jit(method.update)(key, ctx, down, client, DATA)[0]
+
+
+def squeezed(penalty, low, rate):
+    """Returns the weights after a client's steps, and the rates of the steps."""
+    w, v, total, rates = np.where(ALIVE, WEIGHTS, 0.0), 0.0, EPOCHS * OWN, []
+    for s in range(total):
+        norm = np.sqrt(np.sum(w[low] ** 2))
+        left = (2 * total - 2 * s) / (2 * total - s)
+        beta = left * (2 / (1 + np.exp(-norm)) - 1) * FIRST
+        grad = np.float64(ROW) + 2 * penalty * np.where(low, w, 0)
+        v = MOMENTUM * v + np.where(ALIVE, grad, 0)
+        rates.append(max(rate, beta))
+        w = w - rates[-1] * v
+    return w, rates
+
+
+def test_clients_squeeze_what_is_in_doubt():
+    method, server = made(penalty=0.7)
+    want, rates = squeezed(0.7, LOW, LATER)
+    assert max(rates) > 2 * LATER and min(rates) == LATER
+    sent = uplink(method, server, 10)
+    got = unpack_model(sent)
+    np.testing.assert_allclose(got.params["w"], want, atol=2e-6)
+    np.testing.assert_array_equal(got.mask["w"], ALIVE)
+    steep = np.argsort(np.where(ALIVE, 0, -np.abs(ROW)))[:3]
+    assert np.flatnonzero(sent["grown"].mask["w"]).tolist() == sorted(steep)
+    np.testing.assert_allclose(sent["grown"].values["w"][steep], ROW[steep], 1e-6)
+
+
+@pytest.mark.parametrize("round", [0, 9, 300])
+def test_in_other_rounds_they_train_as_ever(round):
+    method, server = made(penalty=0.7)
+    want, _ = squeezed(0.0, np.zeros(16, bool), FIRST if round == 0 else LATER)
+    got = unpack_model(uplink(method, server, round)).params["w"]
+    np.testing.assert_allclose(got, want, atol=2e-6)
+
+
+def test_a_penalty_of_half_a_step_leaves_the_gradient_alone():
+    """2 lambda eta = 1: one step takes a weight w away, and goes -eta g from there."""
+    optimizer = local.make_optimizer("sgd", learning_rate=0.05)
+    method, server = made(optimizer=optimizer, penalty=10.0)
+    key, ctx = jax.random.key(0), context(10)
+    down = method.broadcast(key, ctx, server)
+    client = method.first_state(key, server, ctx.client)
+    sent = method.update(key, ctx, down, client, batches(1, ROW))[0]
+    got = unpack_model(sent).params["w"][LOW]
+    np.testing.assert_allclose(got, -0.05 * ROW[LOW], atol=1e-7)
+
+
+MEAN = np.where(np.arange(16) == 1, 1e-3, WEIGHTS) * ALIVE  # weight 1 has shrunk
+SLOPE = np.float32([*[0] * 8, 0.1, -3, 0, 0.2, 2, 0, 0, -1])
+TIES = np.where(np.abs(SLOPE) > 1, SLOPE, 0)  # among holes of 0 the first grows
+
+
+def total(slope):
+    """Returns the sum over two clients that sent the same, of one sample each."""
+    whole = {"sum": ({"w": jnp.float32(2 * MEAN)}, {}), "weight": jnp.float32(2)}
+    return {
+        "mean": whole,
+        "grown": {"sum": {"w": jnp.float32(2 * slope)}, "weight": jnp.float32(2)},
+    }
+
+
+@pytest.mark.parametrize("prune, gone", [("low", [5, 6, 7]), ("aggregate", [1, 6, 7])])
+def test_the_server_prunes_them_and_grows_by_the_mean_gradient(prune, gone):
+    method, server = made(prune=prune)
+    aggregate = jax.jit(method.aggregate)
+    key = jax.random.key(0)
+    for round, due in ((9, False), (10, True), (290, False)):  # int(0.0011 * 8) = 0
+        new, _ = aggregate(key, jnp.int32(round), server, total(TIES))
+        stay = ALIVE & ~np.isin(np.arange(16), gone) if due else ALIVE
+        want = stay | (np.isin(np.arange(16), [8, 9, 12]) & due)
+        np.testing.assert_array_equal(new.model.mask["w"], want)
+        np.testing.assert_allclose(new.model.params["w"], MEAN * stay, rtol=1e-6)
+        assert new.since == (11 if due else 0)
+
+
+def same(tree, other):
+    jax.tree.map(np.testing.assert_array_equal, tree, other)
+
+
+def test_without_penalty_at_a_constant_rate_it_is_fedtiny():
+    kwargs = {"penalty": 0.0, "prune": "aggregate"}
+    ours, server = made(optimizer=CONSTANT, **kwargs)
+    theirs, _ = made(fedtiny, CONSTANT)
+    for round in (3, 10):
+        sent, other = (uplink(m, server, round) for m in (ours, theirs))
+        same(jax.tree.leaves(sent), jax.tree.leaves(other))
+        args = jax.random.key(0), jnp.int32(round), server, total(SLOPE)
+        same(jax.jit(ours.aggregate)(*args), jax.jit(theirs.aggregate)(*args))
+
+
+def test_before_the_first_adjustment_it_is_training_within_a_mask():
+    method, server = made(adjust_every=11)
+    frozen, _ = made(lambda *a, start, **k: pdst(*a, **k))
+    sent, other = (uplink(m, server, 10) for m in (method, frozen))
+    same(unpack_model(sent), unpack_model(other))
+
+
+def test_bits_by_hand():
+    """The count of 3 among 16 takes 5 bits; 16 H(3 / 16) = 11.14."""
+    method, server = made()
+    for round, due in ((9, 0), (10, 1)):
+        message = uplink(method, server, round)
+        charged = charges.message_bits(packets.layout(message), packets.count(message))
+        assert int(charged.total) == 32 * 8 + due * (32 * 3 + 5 + 12)
+
+
+@pytest.mark.slow
+def test_bits_of_resnet18():
+    """Round 10 at the paper's density of 0.2 of all parameters, in Mbit up and down."""
+    model = network("resnet18", 10, CIFAR)
+    density = 2220062 / 11159232
+    method = fedmef(model, STILL, density=density, prunable=CONVOLUTIONS)
+    records = silent.rounds(model, method, 11, clients=1).records
+    up = [record["bits_up"] / 1e6 for record in records]
+    assert up[:10] == pytest.approx([71.82] * 10, abs=0.005)
+    assert up[10] == pytest.approx(99.75, abs=0.01)
+    assert records[0]["bits_down"] / 1e6 == pytest.approx(71.82 + 6.80, abs=0.01)
