@@ -55,9 +55,9 @@ def magnitude(
     """
     in_range("density", density, "(0, 1]")
     one_of("scope", scope, ("global", "layer"))
-    select = masks.prunable(model.macs, prunable)
     shared = {"index": index, "keep_optimizer": keep_optimizer}
     frozen = spdst(model, optimizer, prunable=prunable, **shared)
+    select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
         mask = largest_weights(start.params, density, select, scope)
