@@ -5,8 +5,9 @@
 
 Rounds of a method and of FedAvg are timed in turns; a ratio is the median of the turns.
 FedAvg is compiled once, before all others; its own row, compiled a second time, shows
-the noise of the machine. All methods train by SGD with momentum. Methods of the first
-stage are timed as rounds, too; PruneFL's first client makes one pass over its samples.
+the noise of the machine. All methods but `PLAIN` train by SGD with momentum. Methods of
+the first stage are timed as rounds, too; PruneFL's first client makes one pass over its
+samples.
 """
 
 import inspect
@@ -20,7 +21,8 @@ from benchmarks import measure, workload
 from benchmarks.workload import Workload
 
 # Arguments without a default in some factories.
-NEEDED = {"density": 0.5, "rounds": 100, "adjust_until": 50}
+NEEDED = {"clients": 40, "density": 0.5, "rounds": 100, "adjust_until": 50}
+PLAIN = ("scaffold",)  # train by SGD without momentum
 TIERS = (0.1, 0.15, 0.2)
 SLICES = (0.2, 0.4, 0.6, 0.8, 1.0)
 BUDGETS = {
@@ -46,6 +48,8 @@ def run(
     for name in only:
         method = partial(sfl.ALGORITHMS[name], **arguments(name, setup.steps // cohort))
         of_method = setup._replace(method=method, budgets=BUDGETS.get(name, (1.0,)))
+        if name in PLAIN:
+            of_method = of_method._replace(momentum=None)
         one = workload.prepare(of_method, chunk)
         calls = {"fedavg": workload.going(fedavg), "method": workload.going(one)}
         seconds = measure.in_turns(calls, repeats)

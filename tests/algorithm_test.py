@@ -12,7 +12,8 @@ from sparsefl_jax.core import algorithm
 
 PACKAGE = Path(sfl.__file__).parent
 FILES = sorted(p for f in ("algorithms", "core") for p in (PACKAGE / f).rglob("*.py"))
-NEEDED = {"density": 0.5, "rounds": 3, "adjust_until": 3}  # arguments without a default
+# Arguments without a default.
+NEEDED = {"clients": 5, "density": 0.5, "rounds": 3, "adjust_until": 3}
 # What the functions of `Algorithm` are called with.
 ARGUMENTS = {
     "init": "key start",

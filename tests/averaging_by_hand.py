@@ -14,11 +14,13 @@ RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
 MU = 0.5  # of FedProx
 
 
-def local_sgd(model, data, rate, velocity=None, pull=0.0):
+def local_sgd(model, data, rate, velocity=None, pull=0.0, anchor=None):
     """Trains by masked SGD with momentum over the valid samples of one epoch.
 
-    `pull` is FedProx's mu: it pulls the weights back to where they start.
+    `pull` is FedProx's mu: it pulls the weights back to where they start, or to
+    an anchor.
     """
+    anchor = model.params if anchor is None else anchor
     params = masks.apply(model.params, model.mask)
     velocity = velocity or jax.tree.map(jnp.zeros_like, params)
     stats = model.stats
@@ -28,7 +30,7 @@ def local_sgd(model, data, rate, velocity=None, pull=0.0):
             break
         grads, stats = cross_entropy_gradient(params, stats, data.x[rows], data.y[rows])
         grads = jax.tree.map(
-            lambda g, p, p0: g + pull * (p - p0), grads, params, model.params
+            lambda g, p, p0: g + pull * (p - p0), grads, params, anchor
         )
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)

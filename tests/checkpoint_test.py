@@ -62,6 +62,7 @@ def stop_after(monkeypatch, rounds):
 OTHERS = {
     "complement": {"density": 0.5},
     "compressed": {"up": "stc", "down": "stc", "density": 0.5},
+    "ditto": {},
     "fedavg": {"keep_optimizer": True},
     "fedluar": {"keep_optimizer": True},
     "fedbat": {},
@@ -76,6 +77,7 @@ OTHERS = {
     "hetero_spdst": {"densities": (0.25, 0.5)},
     "hetero_jmwst": {"densities": (0.25, 0.5)},
     "heterofl": {},
+    "finetune": {},
     "fjord": {"widths": (0.25, 0.5, 1.0)},
     "prunefl": {"reconfigure_every": 2, "max_density": 0.4},
     "prunefl_initial": {"max_iterations": 4, "reconfigure_every": 2},
@@ -85,10 +87,12 @@ OTHERS = {
     "fedtiny": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
     "fedmef": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
     "ssfl": {"density": 0.5},
+    "scaffold": {},
     "snip": {"density": 0.5},
     "grasp": {"density": 0.5},
     "spafl": {"keep_optimizer": True},
     "local_only": {},
+    "magnitude": {"density": 0.5},
     "pqsu": {"density": 0.5},
     "sparsyfed": {"density": 0.3},
     "zerofl": {"density": 0.3},
@@ -101,7 +105,10 @@ OTHERS = {
 def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, monkeypatch, method):
     if method in OTHERS:
         config.algorithm = {"name": method} | OTHERS[method]
-        config.optimizer.momentum = 0.9
+        if method == "scaffold":  # it takes plain SGD alone
+            config.algorithm.clients = config.get_oneway_ref("num_clients")
+        else:
+            config.optimizer.momentum = 0.9
     if method.startswith("hetero"):
         config.budgets, config.cohort_size = ((0.25, 0.5), (0.5, 0.5)), 4
     defaults.complete(config)

@@ -10,6 +10,7 @@ import pytest
 from sparsefl_jax.algorithms import (
     complement,
     compressed,
+    ditto,
     fedavg,
     fedbat,
     feddst,
@@ -23,6 +24,7 @@ from sparsefl_jax.algorithms import (
     fedsparsify_global,
     fedsparsify_local,
     fedtiny,
+    finetune,
     fjord,
     grasp,
     hetero_jmwst,
@@ -30,11 +32,13 @@ from sparsefl_jax.algorithms import (
     heterofl,
     jmwst,
     local_only,
+    magnitude,
     nst,
     pdst,
     pqsu,
     prunefl,
     prunefl_initial,
+    scaffold,
     sensitivity,
     snip,
     spafl,
@@ -55,6 +59,7 @@ from tests.averaging_by_hand import (
 from tests.complement_by_hand import DENSITY as KEPT
 from tests.complement_by_hand import complements
 from tests.compressed_by_hand import compresses, top
+from tests.ditto_by_hand import LAM, personalizes
 from tests.fedluar_by_hand import recycles
 from tests.fedmef_by_hand import MEF, extrudes
 from tests.fedpm_by_hand import trains_scores
@@ -64,6 +69,7 @@ from tests.fedsparsify_by_hand import (
     purges_on_clients,
     purges_on_server,
 )
+from tests.finetune_by_hand import SCALE, tunes
 from tests.flash_by_hand import (
     TIERS,
     frozen,
@@ -73,6 +79,8 @@ from tests.flash_by_hand import (
     unites,
     votes,
 )
+from tests.magnitude_by_hand import DENSITY as LARGEST_W
+from tests.magnitude_by_hand import cuts
 from tests.one_bit_by_hand import BAT, MRN, learns_masks, learns_signs
 from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
@@ -86,6 +94,7 @@ from tests.regrowth_by_hand import (
     scores_of_all,
     votes_by_hand,
 )
+from tests.scaffold_by_hand import CLIENTS, PLAIN, corrects
 from tests.snip_by_hand import flows, sensitive, votes_for
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 from tests.sparsyfed_by_hand import DENSITY as LARGEST
@@ -101,6 +110,7 @@ class Row(NamedTuple):
     factory: Callable
     kwargs: dict
     check: Callable
+    optimizer: Callable | None = None  # None: that of the small world
 
 
 def adapts(world):
@@ -149,6 +159,7 @@ TABLE = {
     "fedbat": Row(fedbat, BAT, learns_signs),
     "fedpm": Row(fedpm, {}, trains_scores),
     "fedpm_initial": Row(fedpm, {"weights": "initial"}, obeys),
+    "ditto": Row(ditto, {"lam": LAM}, personalizes),
     "fedprox": Row(fedprox, {"mu": MU}, is_pulled),
     "complement": Row(complement, {"density": KEPT}, complements),
     "compressed": Row(
@@ -189,6 +200,11 @@ TABLE = {
     ),
     "ssfl": Row(ssfl, HALF, scores_of_all),
     "ssfl_seed": Row(ssfl, HALF | {"initial": "seed"}, obeys),
+    "magnitude": Row(magnitude, {"density": LARGEST_W}, cuts),
+    "magnitude_layer": Row(
+        magnitude, HALF | {"scope": "layer", "keep_optimizer": True}, obeys
+    ),
+    "finetune": Row(finetune, {"scale": SCALE}, tunes),
     "feddst": Row(feddst, FEDDST, adjusts),
     "fedspa": Row(fedspa, HALF, adds_changes),
     "fedspa_own": Row(
@@ -201,6 +217,7 @@ TABLE = {
     "fedmef_aggregate": Row(fedmef, TINY | {"prune": "aggregate"}, obeys),
     "prunefl": Row(prunefl, FEDERATED, adapts),
     "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
+    "scaffold": Row(scaffold, {"clients": CLIENTS}, corrects, PLAIN),
     "spafl": Row(spafl, {"alpha": ALPHA}, trains_thresholds),
     "spafl_seed": Row(spafl, {"initial": "seed"}, obeys),
     "local_only": Row(local_only, {"alpha": ALPHA}, trains_thresholds),
@@ -245,7 +262,7 @@ def broken_laws(world) -> list[str]:
 )
 def test_method(name):
     row = TABLE[name]
-    world = small_world.make_world(row.factory, row.kwargs)
+    world = small_world.make_world(row.factory, row.kwargs, optimizer=row.optimizer)
     assert not broken_laws(world)
     row.check(world)
     if name not in ELSEWHERE:
@@ -256,6 +273,5 @@ def test_method(name):
 @pytest.mark.parametrize("name", TABLE)
 def test_method_thoroughly(name):
     row = TABLE[name]
-    assert not broken_laws(
-        small_world.make_world(row.factory, row.kwargs, thorough=True)
-    )
+    thorough = {"optimizer": row.optimizer, "thorough": True}
+    assert not broken_laws(small_world.make_world(row.factory, row.kwargs, **thorough))

@@ -9,6 +9,7 @@ from tests.refusals import refused
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
 NEEDED = {
+    "clients": 5,
     "density": 0.5,
     "rounds": 4,
     "adjust_until": 4,
@@ -30,6 +31,7 @@ NUMBERS = {
     "gamma": ((-0.01, 1.01), (0.0, 1.0)),
     "half_life": ((0.0,), (1e-3,)),
     "keep_inputs": ((0.0, 1.01), (1.0, 0.01)),
+    "lam": ((-1e-6, float("inf")), (0.0,)),
     "layers": ((-1, 2, 0.5), (0, 1)),
     "layer_time": (((1.0, 0.0), (1.0, float("inf")), (1.0,)), ((1.0, 2.0),)),
     "magnitude": ((0.0, float("inf")), (1e-8,)),
@@ -39,12 +41,15 @@ NUMBERS = {
     "mu": ((-1e-6,), (0.0,)),
     "num_batches": ((0,), (1,)),
     "penalty": ((-1e-6, float("inf")), (0.0,)),
+    "personal_epochs": ((0, 1.5), (1, 7)),
     "power": ((0.0,), (0.5,)),
+    "prune": ((0.0, 1.01), (0.01, 1.0)),
     "prune_rate": ((-0.01, 1.01), (0.0, 1.0)),
     "r_int": ((0,), (1,)),
     "reconfigure_every": ((0,), (1,)),
     "rho": ((-1e-6,), (0.0,)),
     "rounds": ((1,), (2,)),
+    "scale": ((-1e-6, float("inf")), (0.0,)),
     "start_accuracy": ((-0.01, 1.01), (0.0, 1.0)),
     "temperature": ((0.0,), (1e-3,)),
     "vote_weight": ((0.0,), (1e-3,)),
@@ -137,7 +142,11 @@ PRINTED = {
         **{"clients": None, "start": "zero", "stale": "keep"},
         **{"server_optimizer": None, "keep_optimizer": False, "weighting": None},
     },
-    "fedavg": FEDAVG,
+    "ditto": {
+        **{"lam": 1.0, "personal_epochs": None},
+        **{"server_optimizer": None, "weighting": "examples"},
+    },
+    "fedavg": FEDAVG | {"prune": None},
     "fedbat": {
         **{"rho": 6.0, "warmup": 0.5, "alpha_range": (5e-4, 5e-2)},
         **{"prunable": ("*kernel",), "weighting": "examples"},
@@ -162,6 +171,7 @@ PRINTED = {
     "fedtiny": MASKS | ADJUSTING,
     "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
+    "finetune": MASKS | {"scale": 1.0},
     "fjord": {
         **{"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
         **{"all_widths": False, "weighting": "examples"},
@@ -175,6 +185,7 @@ PRINTED = {
     "heterofl": {"scaler": True, "mask_classes": True},
     "jmwst": MASK | FLASH | {"r_int": 1},
     "local_only": SPAFL | {"prunable": ("*kernel",), "initial": "seed"},
+    "magnitude": MASK | {"scope": "global", "keep_optimizer": False},
     "nst": MASK | FLASH,
     "pdst": MASK | {"allocation": "uniform"},
     "pqsu": {
@@ -186,6 +197,7 @@ PRINTED = {
     | PRUNEFL
     | TIMES
     | {"num_batches": 10, "max_iterations": 1000, "start_accuracy": 0.15},
+    "scaffold": {"server_optimizer": None},
     "sensitivity": MASK | FLASH | {"group": 0},
     "snip": MASK | {"first_samples": False, "mode": "train"},
     "spafl": SPAFL
@@ -215,8 +227,8 @@ def test_the_defaults_are_those_of_the_paper(name):
 
 
 SENDS_NO_POSITIONS = {
-    *("fedavg", "fedluar", "fedpm", "fedprox", "fjord", "heterofl"),
-    *("local_only", "spafl"),
+    *("ditto", "fedavg", "fedluar", "fedpm", "fedprox", "fjord", "heterofl"),
+    *("local_only", "scaffold", "spafl"),
     "fedbat",  # signs of all kernels
     "ssfl",  # scores of all weights
 }

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.algorithms import fedpm, fedspa, local_only, nst, spafl
+from sparsefl_jax.algorithms import (
+    fedpm,
+    fedspa,
+    finetune,
+    local_only,
+    magnitude,
+    nst,
+    spafl,
+)
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.setup import make
@@ -51,6 +59,9 @@ HANDED = {  # method, arguments, bits of every round and of a client's first bes
     "fedpm": (fedpm, {}, SCORES, 0),
     "fedpm_sent": (fedpm, {"weights": "initial"}, SCORES, DENSE),
     "fedpm_seed": (fedpm, {"weights": "initial", "initial": "seed"}, SCORES, 32),
+    # Nine of 36 weights and all seven biases; a bitmap of the weights.
+    "magnitude": (magnitude, {"density": 0.25}, 32 * (9 + 7), 36),
+    "finetune": (finetune, {}, 0, DENSE + 5 + 4),  # how many of 24 and of 12 travel
     "fedspa": (fedspa, {"density": 0.5, "mask_update": "dst", "adjust_until": 2},
                32 * WEIGHTS, 32),
 }  # fmt: skip

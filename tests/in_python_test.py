@@ -381,7 +381,7 @@ print(run.metrics[-1]["accuracy"])
 
 @pytest.mark.parametrize("name", sfl.ALGORITHMS)
 def test_every_method_is_described_by_its_name(name, ended):
-    needed = dict(density=0.5, rounds=5, adjust_until=5)
+    needed = dict(clients=5, density=0.5, rounds=5, adjust_until=5)
     factory = sfl.ALGORITHMS[name]
     given = inspect.signature(factory).parameters
     bare = {name for name, p in given.items() if p.default is p.empty}

@@ -63,6 +63,17 @@ def dense(world, round, index, passing):
     return thrice(times(small_world.SIZES[index], layers(1.0, 1.0)))
 
 
+def twice(world, round, index, passing):
+    """Ditto's: the client's own model too."""
+    return thrice(times(2 * small_world.SIZES[index], layers(1.0, 1.0)))
+
+
+def tuned(world, round, index, passing):
+    """Within the mask of the model that was handed over."""
+    mask = small_world.path(world)[0][round].server.mask
+    return thrice(times(small_world.SIZES[index], densities(mask)))
+
+
 def received(world, round, index, passing):
     """Frozen within the mask that came down."""
     return thrice(times(small_world.SIZES[index], densities(_mask(passing.down))))
@@ -180,6 +191,8 @@ WORK = {
     **dict.fromkeys(("spafl", "local_only", "spafl_seed", "local_sent"), thresholds),
     "jmwst_2": partial(operated, every=2),
     **{f"compressed{variant}": dense for variant in COMPRESSED},
+    **{"scaffold": dense, "ditto": twice, "finetune": tuned},
+    **dict.fromkeys(("magnitude", "magnitude_layer"), received),
     **dict.fromkeys(("fedmrn", "fedmrn_signed", "fedbat"), dense),
     "complement": dense,  # its weights are so after one step
     "prunefl": dense_gradients,

@@ -66,6 +66,9 @@ CASES = {
     "complement": alone(sfl.complement, density=0.4),
     "fedsparsify": alone(sfl.fedsparsify_local, first=1, density=0.2, rounds=6),
     "snip": Case(((sfl.snip, {"density": 0.3}), (sfl.spdst, {})), first=-1),
+    "scaffold": alone(sfl.scaffold, clients=3, words={"control": "variate"}),
+    "finetune": Case(((sfl.fedavg, {}), (sfl.finetune, {}))),
+    "magnitude": Case(((sfl.fedavg, {}), (sfl.magnitude, {"density": 0.3}))),
     "feddst": alone(sfl.feddst, first=1, density=0.4, adjust_until=8, adjust_every=2),
     "fedspa": alone(sfl.fedspa, density=0.4, mask_update="dst", adjust_until=8),
     "fedrts": alone(

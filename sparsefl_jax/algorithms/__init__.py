@@ -2,6 +2,7 @@
 
 from sparsefl_jax.algorithms.complement import complement as complement
 from sparsefl_jax.algorithms.compressed import compressed as compressed
+from sparsefl_jax.algorithms.ditto import ditto as ditto
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.fedbat import fedbat as fedbat
 from sparsefl_jax.algorithms.feddst import feddst as feddst
@@ -15,6 +16,7 @@ from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
 from sparsefl_jax.algorithms.fedtiny import fedtiny as fedtiny
+from sparsefl_jax.algorithms.finetune import finetune as finetune
 from sparsefl_jax.algorithms.fjord import fjord as fjord
 from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.flash import hetero_spdst as hetero_spdst
@@ -23,11 +25,13 @@ from sparsefl_jax.algorithms.flash import nst as nst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.grasp import grasp as grasp
 from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
+from sparsefl_jax.algorithms.magnitude import magnitude as magnitude
 from sparsefl_jax.algorithms.masked import pdst as pdst
 from sparsefl_jax.algorithms.masked import spdst as spdst
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
+from sparsefl_jax.algorithms.scaffold import scaffold as scaffold
 from sparsefl_jax.algorithms.snip import snip as snip
 from sparsefl_jax.algorithms.spafl import local_only as local_only
 from sparsefl_jax.algorithms.spafl import spafl as spafl

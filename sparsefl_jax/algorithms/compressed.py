@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.fedavg import deploy, fit, server_step
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, of_all_clients
 from sparsefl_jax.core.types import Array, Context, EmptyState, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of, whole
 from sparsefl_jax.models.base import Model
@@ -245,13 +245,6 @@ def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
     return jax.tree.map(lambda h, q: h + q / clients, server.estimate, changes)
 
 
-def _refuse_others(clients: int, stages, num_clients: int, *_) -> dict:
-    """Refuses a run with another number of clients; gives no guarantee."""
-    if clients != num_clients:
-        raise ValueError(f"clients={clients}, expected those of the run, {num_clients}")
-    return {}
-
-
 def _catch_up(ctx: Context, server: Server) -> Message:
     """Returns the packets from which a client makes the present model.
 
@@ -342,7 +335,7 @@ def _checked_ef21(feedback, clients, start, weighting) -> Callable | None:
             raise ValueError("clients=None, expected their number with feedback='ef21'")
         whole("clients", clients, 1)
         one_of("weighting", weighting, (None, "uniform"))
-        return partial(_refuse_others, clients)
+        return of_all_clients(clients)
     for name, value, default in (("clients", clients, None), ("start", start, "zero")):
         if value != default:
             raise ValueError(

@@ -12,8 +12,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from sparsefl_jax.algorithms.magnitude import largest_weights
+from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import Batches, Key, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
@@ -36,6 +39,7 @@ def fedavg(
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = False,
     weighting: str = "examples",
+    prune: float | None = None,
 ) -> Algorithm:
     """FedAvg: clients train the whole model, the server averages what they send.
 
@@ -49,9 +53,12 @@ def fedavg(
         adds the mean update.
       keep_optimizer: clients keep their optimizer's state between rounds.
       weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
+      prune: deploys a second model, 'pruned', for evaluations: the common one without
+        all but this share, in (0, 1], of the weights of its kernels, the largest by
+        magnitude, see `magnitude`. None deploys no other model.
 
     Raises:
-      ValueError: `model` is no `Model`, or the weighting is unknown.
+      ValueError: `model` is no `Model`, or an argument is out of range.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -60,6 +67,9 @@ def fedavg(
     """
     weight, loss_fn = means.weigh(weighting), local.objective(model)
     server_tx = server_optimizer or optax.sgd(1.0)
+    if prune is not None:
+        in_range("prune", prune, "(0, 1]")
+        select = masks.prunable(model.macs, KERNELS)
 
     def init(key, start: SparseModel):
         return Server(start.params, start.stats, server_tx.init(start.params))
@@ -83,8 +93,14 @@ def fedavg(
         params = optax.apply_updates(server.params, step)
         return Server(params, mean["stats"], opt_state), {}
 
+    def deploy_both(key, server):
+        models = deploy(key, server)
+        mask = largest_weights(server.params, prune, select)
+        return models | {"pruned": masks.pruned(models["global"], mask)}
+
+    chosen = deploy if prune is None else deploy_both
     return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client
+        init, broadcast, update, contribute, aggregate, chosen, init_client
     )
 
 

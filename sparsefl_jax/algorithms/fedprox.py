@@ -4,12 +4,15 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
 https://arxiv.org/abs/1812.06127.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, fit
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.training import local
@@ -50,13 +53,18 @@ def fedprox(
     averaging = fedavg(model, optimizer, server_optimizer=server_optimizer, **shared)
 
     def update(key, ctx, downlink, client, batches):
-        anchor = downlink["params"].values
-
-        def proximal(key, params, *rest):
-            loss, others = loss_fn(key, params, *rest)
-            gaps = jax.tree.map(lambda p, a: jnp.sum((p - a) ** 2), params, anchor)
-            return loss + mu / 2 * sum(jax.tree.leaves(gaps)), others
-
-        return fit(key, proximal, optimizer(ctx.round), downlink, client, batches)
+        pulled = proximal(loss_fn, mu, downlink["params"].values)
+        return fit(key, pulled, optimizer(ctx.round), downlink, client, batches)
 
     return averaging._replace(update=update)
+
+
+def proximal(loss_fn: Callable, mu: float, anchor: PyTree) -> Callable:
+    """Returns a loss as `local.objective` has it, plus mu / 2 |w - anchor|^2."""
+
+    def pulled(key, params, *rest):
+        loss, others = loss_fn(key, params, *rest)
+        gaps = jax.tree.map(lambda p, a: jnp.sum((p - a) ** 2), params, anchor)
+        return loss + mu / 2 * sum(jax.tree.leaves(gaps)), others
+
+    return pulled

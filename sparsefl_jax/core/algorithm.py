@@ -72,6 +72,22 @@ def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
     return after
 
 
+def of_all_clients(clients: int) -> Callable[..., dict[str, Any]]:
+    """Returns a `guarantee` of nothing, which refuses another number of clients.
+
+    A method that divides by the number of all clients takes it as an argument.
+    """
+
+    def guarantee(stages, num_clients, rounds, budgets, system):
+        if clients != num_clients:
+            raise ValueError(
+                f"clients={clients}, expected those of the run, {num_clients}"
+            )
+        return {}
+
+    return guarantee
+
+
 class _Fields(NamedTuple):
     init: Callable[[Key, SparseModel], PyTree]
     broadcast: Callable[[Key, Context, PyTree], Message]

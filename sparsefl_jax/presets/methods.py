@@ -4,6 +4,7 @@ A study that names methods wants each of them as its paper runs it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from sparsefl_jax.runs.config import defaults
@@ -42,9 +43,9 @@ def _until(config, share: tuple[int, int], least: int):
     return config.get_oneway_ref("num_rounds") * times // parts
 
 
-def _dense_fifth(config) -> dict:
-    """Spends a fifth of the rounds on a dense model, and the others on PQSU."""
-    dense = max(1, config.num_rounds // 5)
+def _dense(config, share: int) -> dict:
+    """Spends one of `share` parts of the rounds on a dense model before the method."""
+    dense = max(1, config.num_rounds // share)
     config.num_rounds = max(1, config.num_rounds - dense)
     return {"name": "fedavg", "num_rounds": dense}
 
@@ -90,7 +91,11 @@ BROUGHT = {
         first_stage=_ONE_CLIENT | _BY_DENSITY | {"name": "prunefl_initial"},
         arguments=_BY_DENSITY,
     ),
-    "pqsu": Brought(first_stage=_dense_fifth),
+    "magnitude": Brought(first_stage=partial(_dense, share=2)),
+    "pqsu": Brought(first_stage=partial(_dense, share=5)),
+    "scaffold": Brought(
+        arguments=lambda config: {"clients": config.get_oneway_ref("num_clients")}
+    ),
     "heterofl": Brought(budgets=lambda config: ((0.5, 1.0),)),
     "fjord": Brought(
         arguments={"widths": (0.4, 0.45, 0.5, 0.55, 0.6), "draw": "round"}

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import jax
 
+from sparsefl_jax.core.algorithm import Optimizer
 from sparsefl_jax.core.formats import format_seconds
 from sparsefl_jax.testing import message_laws, round_laws, signature, work_law
 from sparsefl_jax.testing.compare import ContractError
@@ -46,7 +47,12 @@ LAWS: dict[str, Callable[[World], None]] = {
 
 
 def check_algorithm(
-    factory: Callable, *, progress: bool = True, num_rounds: int = 4, **kwargs
+    factory: Callable,
+    *,
+    progress: bool = True,
+    num_rounds: int = 4,
+    optimizer: Optimizer | None = None,
+    **kwargs,
 ) -> None:
     """Checks a method against all laws, in seconds, most of them for compilation.
 
@@ -56,6 +62,8 @@ def check_algorithm(
         hold, what they assume, and whether any mask changed, to standard error.
       num_rounds: of the small world, at least 4. A mask that moves first in a later
         round is seen by the laws 'known', 'zeros' and 'fresh' if the world has it.
+      optimizer: the clients', as `local.make_optimizer` returns it, for a method that
+        does not take all; None for SGD with momentum and a rate that decays.
       **kwargs: of the factory.
 
     Raises:
@@ -73,7 +81,7 @@ def check_algorithm(
       `update` lack loss, correct, count, work
     """
     begin = time.perf_counter()
-    world = make_world(factory, kwargs, num_rounds=num_rounds)
+    world = make_world(factory, kwargs, optimizer=optimizer, num_rounds=num_rounds)
     shown = sys.stderr if progress else io.StringIO()
     say = functools.partial(print, file=shown, flush=True)
     for name, law in LAWS.items():

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.algorithm import Algorithm, Stage
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, Stage
 from sparsefl_jax.core.types import ClientInfo, PyTree, SparseModel
 from sparsefl_jax.core.validate import at_least
 from sparsefl_jax.models import Model, saved_inputs
@@ -92,6 +92,7 @@ def make_world(
     factory: Callable,
     kwargs: dict,
     *,
+    optimizer: Optimizer | None = None,
     thorough: bool = False,
     num_rounds: int = len(COHORTS),
 ) -> World:
@@ -100,6 +101,7 @@ def make_world(
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       kwargs: of the factory.
+      optimizer: the clients'; None for SGD with momentum and a rate that decays.
       thorough: whether a cohort has all clients and two local epochs, instead of three
         clients and one epoch; the laws then also try more chunks and cuts.
       num_rounds: of the world, at least 4; the cohorts come again after four.
@@ -109,7 +111,7 @@ def make_world(
     """
     at_least("num_rounds", num_rounds, len(COHORTS))
     model = tiny_model()
-    optimizer = local.make_optimizer(
+    optimizer = optimizer or local.make_optimizer(
         "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
     )
     algorithm = factory(model, optimizer, **kwargs)

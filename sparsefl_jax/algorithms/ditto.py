@@ -1,0 +1,110 @@
+"""Ditto: FedAvg, and beside it each client's own model, pulled towards the global one.
+
+Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML
+2021, https://arxiv.org/abs/2012.04221, Algorithm 1.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from sparsefl_jax.algorithms.fedavg import fedavg
+from sparsefl_jax.algorithms.fedprox import proximal
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range, whole
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local
+
+
+class Client(NamedTuple):
+    """A client's own model; zeros until the client is first drawn."""
+
+    params: PyTree  # float32
+    stats: PyTree  # float32
+    drawn: Array  # shape=(), bool
+
+
+@method
+def ditto(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    lam: float = 1.0,
+    personal_epochs: int | None = None,
+    server_optimizer: optax.GradientTransformation | None = None,
+    weighting: str = "examples",
+) -> Algorithm:
+    """FedAvg, beside which a client trains v_i on its loss plus lam / 2 |v_i - w|^2.
+
+    w is the model that the client received in this round, and v_i begins as the first
+    one that it received. The server's model is that of `fedavg` with the same
+    arguments, bit for bit, and so are the packets: v_i does not travel. A client trains
+    v_i on the same batches in the same order as w, dropout included, with an optimizer
+    that starts anew; the work counts both. A client that was never drawn has no v_i,
+    and is evaluated with the server's model, which it would have to receive first.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', for both models, as `local.make_optimizer` returns it.
+      lam: strength of the pull, finite and at least 0; the paper tries 0.05 to 2. With
+        0 the client trains v_i by itself.
+      personal_epochs: local epochs for v_i, which pass through those of the stage in
+        turn; None for as many as the stage has.
+      server_optimizer, weighting: as in `fedavg`.
+
+    Returns:
+      The method. A client keeps v_i and its normalisation statistics.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = ditto(model, optimizer, lam=0.1)
+    """
+    in_range("lam", lam, "[0, inf)")
+    if personal_epochs is not None:
+        whole("personal_epochs", personal_epochs, 1)
+    loss_fn = local.objective(model)
+    shared = {"server_optimizer": server_optimizer, "weighting": weighting}
+    averaging = fedavg(model, optimizer, **shared)
+
+    def init_client(key, handed, info):
+        return Client(*optax.tree.zeros_like(model.shapes()), jnp.zeros((), bool))
+
+    def update(key, ctx, downlink, client, batches):
+        uplink, _, metrics = averaging.update(key, ctx, downlink, local.ANEW, batches)
+        received = downlink["params"].values, downlink["stats"].values
+        params, stats = _own(client, received)
+        pulled = proximal(loss_fn, lam, received[0])
+        count = batches.order.shape[0]
+        epochs = np.arange(personal_epochs or count) % count
+        again = batches._replace(
+            order=batches.order[epochs], weight=batches.weight[epochs]
+        )
+        start = SparseModel(params, None, stats)
+        # The same key as above: dropout of the same units, as well as the same batches.
+        own = local.train(key, pulled, optimizer(ctx.round), start, again)
+        work = jax.tree.map(jnp.add, metrics["work"], own.metrics["work"])
+        client = Client(own.model.params, own.model.stats, jnp.ones((), bool))
+        return uplink, client, metrics | {"work": work}
+
+    def personalize(key, server, client, info):
+        params, stats = _own(client, (server.params, server.stats))
+        return {"personal": SparseModel(params, masks.full(params), stats)}
+
+    changed = {"init_client": init_client, "update": update}
+    return averaging._replace(**changed, personalize=personalize)
+
+
+def _own(client: Client, other: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+    """Returns a client's own parameters and statistics, or others before its first."""
+    choose = partial(jnp.where, client.drawn)
+    return jax.tree.map(choose, (client.params, client.stats), other)

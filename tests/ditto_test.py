@@ -1,0 +1,121 @@
+"""Ditto: personal models by hand on a quadratic loss, and whose model is whose."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import ditto, fedavg
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.training import local
+from tests.by_hand import batches, context
+from tests.scaffold_test import COHORTS, ENTRIES, MODEL, PLAIN, RATE, TARGETS, play
+
+STEPS = (1, 3, 2)
+
+
+def by_hand(lam):
+    """Returns x and all v_i, None before a client was drawn, after each round."""
+    x, own = np.arange(ENTRIES) * 1.0, [None] * 3
+    for ids in COHORTS:
+        moved = []
+        for i in ids:
+            y, v = x, x if own[i] is None else own[i]
+            for _ in range(STEPS[i]):
+                y = y - RATE * (y - TARGETS[i])
+                v = v - RATE * ((v - TARGETS[i]) + lam * (v - x))
+            moved.append(y)
+            own[i] = v
+        x = np.mean(moved, 0)
+        yield x, [*own]
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5])
+def test_rounds_by_hand(lam):
+    method = ditto(MODEL, PLAIN, lam=lam)
+    for (server, clients, _), (x, own) in zip(play(method), by_hand(lam), strict=True):
+        np.testing.assert_allclose(server.params["w"], x, atol=1e-5)
+        for client, v in zip(clients, own, strict=True):
+            assert bool(client.drawn) == (v is not None)
+            if v is not None:
+                np.testing.assert_allclose(client.params["w"], v, atol=1e-5)
+            used = method.personalize(None, server, client, None)["personal"]
+            np.testing.assert_allclose(
+                used.params["w"], x if v is None else v, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("lam", [0.0, 2.0])
+def test_servers_and_packets_are_those_of_fedavg_bit_for_bit(lam):
+    pairs = zip(
+        play(ditto(MODEL, PLAIN, lam=lam)), play(fedavg(MODEL, PLAIN)), strict=True
+    )
+    for (server, _, ups), (want, _, others) in pairs:
+        np.testing.assert_array_equal(server.params["w"], want.params["w"])
+        for up, other in zip(ups, others, strict=True):
+            assert up.keys() == other.keys()
+            pair = up["delta"].values["w"], other["delta"].values["w"]
+            np.testing.assert_array_equal(*pair)
+
+
+def test_without_a_pull_a_client_first_trains_what_it_sends():
+    _, clients, ups = next(play(ditto(MODEL, PLAIN, lam=0.0)))
+    for i, up in zip(COHORTS[0], ups, strict=True):
+        sent = np.arange(ENTRIES) + np.asarray(up["delta"].values["w"])
+        np.testing.assert_allclose(clients[i].params["w"], sent, rtol=1e-6)
+
+
+def test_a_strong_pull_keeps_near_the_common_model():
+    """At most by 8 / 31, as v ends where v - target + 30 (v - x) is 0."""
+    slow = local.make_optimizer("sgd", learning_rate=0.05)
+    gaps = []
+    for lam in (30.0, 0.0):
+        x, own = np.arange(ENTRIES) * 1.0, []
+        cohorts = [(0, 1, 2)] * 15
+        for server, clients, _ in play(ditto(MODEL, slow, lam=lam), cohorts):
+            before, x = x, np.asarray(server.params["w"])
+            own = [client.params["w"] for client in clients]
+        gaps.append(np.abs(np.array(own) - before).max())
+    assert gaps[0] < 0.4 < 1 < gaps[1]
+
+
+@pytest.mark.parametrize(("epochs", "own"), [(None, 2), (1, 1), (5, 5)])
+def test_personal_epochs(epochs, own):
+    """Two epochs of three steps in the stage; v takes its own number of them."""
+    method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=epochs)
+    start = {"w": jnp.ones(ENTRIES)}
+    server, ctx = method.init(None, SparseModel(start, None, {})), context()
+    data = batches(3, np.zeros(ENTRIES), epochs=2)
+    down, client = (
+        method.broadcast(None, ctx, server),
+        method.first_state(None, server, None),
+    )
+    up, client, metrics = method.update(jax.random.key(0), ctx, down, client, data)
+    np.testing.assert_allclose(up["delta"].values["w"], (1 - RATE) ** 6 - 1)
+    np.testing.assert_allclose(client.params["w"], (1 - RATE) ** (3 * own))
+    assert metrics["count"] == 2 * 6
+    assert metrics["work"].forward["w"] == 6 * (2 + own)
+
+
+def test_the_epochs_pass_in_turn():
+    """The first epoch has samples of 0, the second of 8: v ends where they put it."""
+    method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=3)
+    x = jnp.concatenate([jnp.zeros((2, ENTRIES)), jnp.full((2, ENTRIES), 8.0)])
+    data = batches(2, np.zeros(ENTRIES), epochs=2)._replace(x=x)
+    order = jnp.int32([[[0, 1]], [[2, 3]]])
+    data = data._replace(
+        order=order, weight=jnp.ones((2, 1, 2)), num_steps=jnp.int32(1)
+    )
+    server, ctx = (
+        method.init(None, SparseModel({"w": jnp.ones(ENTRIES)}, None, {})),
+        context(),
+    )
+    down, client = (
+        method.broadcast(None, ctx, server),
+        method.first_state(None, server, None),
+    )
+    _, client, _ = method.update(jax.random.key(0), ctx, down, client, data)
+    v = 1.0
+    for target in (0, 8, 0):
+        v -= RATE * (v - target)
+    np.testing.assert_allclose(client.params["w"], v)
