@@ -214,7 +214,7 @@ TABLE = {
     "fedrts": Row(fedrts, FEDRTS, draws),
     "fedtiny": Row(fedtiny, TINY, votes_by_hand),
     "fedmef": Row(fedmef, MEF, extrudes),
-    "fedmef_aggregate": Row(fedmef, TINY | {"prune": "aggregate"}, obeys),
+    "fedmef_aggregate": Row(fedmef, TINY | {"prune_by": "aggregate"}, obeys),
     "prunefl": Row(prunefl, FEDERATED, adapts),
     "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
     "scaffold": Row(scaffold, {"clients": CLIENTS}, corrects, PLAIN),

@@ -59,18 +59,8 @@ NUMBERS = {
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
     *("allocation", "criterion", "draw", "fill", "initial", "mask", "mask_update"),
-    *(
-        "merge",
-        "mode",
-        "noise",
-        "prune",
-        "quantize",
-        "select",
-        "start",
-        "submask",
-        "uplink",
-    ),
-    *("variant", "weighting", "weights"),
+    *("merge", "mode", "noise", "prune_by", "quantize", "select", "start", "submask"),
+    *("uplink", "variant", "weighting", "weights"),
 )
 
 
@@ -156,7 +146,9 @@ PRINTED = {
     | {"variant": "paper"},
     "fedluar": FEDAVG
     | {"layers": 1, "select": "score", "fill": "recycle", "prunable": ("*kernel",)},
-    "fedmef": MASKS | ADJUSTING | {"penalty": 1e-4, "keep_inputs": 1.0, "prune": "low"},
+    "fedmef": MASKS
+    | ADJUSTING
+    | {"penalty": 1e-4, "keep_inputs": 1.0, "prune_by": "received"},
     "fedmrn": {
         **{"noise": "uniform", "magnitude": 0.01, "mask": "binary"},
         **{"progressive": True, "prunable": ("*kernel",), "index": "none"},

@@ -107,9 +107,11 @@ def total(slope):
     }
 
 
-@pytest.mark.parametrize("prune, gone", [("low", [5, 6, 7]), ("aggregate", [1, 6, 7])])
-def test_the_server_prunes_them_and_grows_by_the_mean_gradient(prune, gone):
-    method, server = made(prune=prune)
+@pytest.mark.parametrize(
+    "prune_by, gone", [("received", [5, 6, 7]), ("aggregate", [1, 6, 7])]
+)
+def test_the_server_prunes_them_and_grows_by_the_mean_gradient(prune_by, gone):
+    method, server = made(prune_by=prune_by)
     aggregate = jax.jit(method.aggregate)
     key = jax.random.key(0)
     for round, due in ((9, False), (10, True), (290, False)):  # int(0.0011 * 8) = 0
@@ -126,7 +128,7 @@ def same(tree, other):
 
 
 def test_without_penalty_at_a_constant_rate_it_is_fedtiny():
-    kwargs = {"penalty": 0.0, "prune": "aggregate"}
+    kwargs = {"penalty": 0.0, "prune_by": "aggregate"}
     ours, server = made(optimizer=CONSTANT, **kwargs)
     theirs, _ = made(fedtiny, CONSTANT)
     for round in (3, 10):

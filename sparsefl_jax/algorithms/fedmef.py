@@ -34,7 +34,7 @@ def fedmef(
     prune_rate: float = 0.4,
     penalty: float = 1e-4,
     keep_inputs: float = 1.0,
-    prune: str = "low",
+    prune_by: str = "received",
     start: str = "random",
     allocation: str = "erk",
     prunable: Sequence[str] = KERNELS,
@@ -65,8 +65,8 @@ def fedmef(
         be proportional to its rate, as those of SGD with momentum and of Adam are.
       penalty: lambda, finite and at least 0.
       keep_inputs: the share of its inputs that a layer saves, in (0, 1].
-      prune: 'low' as above, or 'aggregate' if the server prunes the k_l smallest
-        weights of the aggregate, as FedTiny does.
+      prune_by: 'received' as above, or 'aggregate': the server prunes the k_l
+        smallest weights of the aggregate, as FedTiny does.
       start, allocation, prunable, index: as in `fedrts`.
 
     Raises:
@@ -79,7 +79,7 @@ def fedmef(
     """
     in_range("penalty", penalty, "[0, inf)")
     in_range("keep_inputs", keep_inputs, "(0, 1]")
-    one_of("prune", prune, ("low", "aggregate"))
+    one_of("prune_by", prune_by, ("received", "aggregate"))
     local.objective(model)  # refuses an argument that is no model
     select = masks.prunable(model.macs, prunable)
     if keep_inputs < 1:  # static branch
@@ -111,7 +111,7 @@ def fedmef(
 
         def exchange():
             doubt = budget(scores, round)[1]
-            pruned = server.model if prune == "low" else mean
+            pruned = server.model if prune_by == "received" else mean
             low = _smallest(pruned, doubt, select)
             holes = jax.tree.map(jnp.logical_not, mean.mask)
             grown = top_k.largest(scores, doubt, select, within=holes)
