@@ -9,6 +9,7 @@ from sparsefl_jax.algorithms.fedluar import fedluar as fedluar
 from sparsefl_jax.algorithms.fedmrn import fedmrn as fedmrn
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
+from sparsefl_jax.algorithms.fedrolex import fedrolex as fedrolex
 from sparsefl_jax.algorithms.fedrts import fedrts as fedrts
 from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
