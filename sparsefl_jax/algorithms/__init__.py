@@ -15,6 +15,7 @@ from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
 from sparsefl_jax.algorithms.fedtiny import fedtiny as fedtiny
+from sparsefl_jax.algorithms.fiarse import fiarse as fiarse
 from sparsefl_jax.algorithms.fjord import fjord as fjord
 from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.flash import hetero_spdst as hetero_spdst
