@@ -142,6 +142,7 @@ PRINTED = {
     },
     "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
+    "fedrolex": {"scaler": True, "mask_classes": True},
     "fedrts": MASKS | ADJUSTING | {"gamma": 0.5, "vote_weight": 10.0},
     "fedspa": MASKS
     | {"mask_update": "static", "shared": True, "prune_rate": None}
@@ -149,6 +150,7 @@ PRINTED = {
     "fedtiny": MASKS | ADJUSTING,
     "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
+    "fiarse": MASKS | {"gradient": "biased", "sizes": (), "server_rate": 1.0},
     "fjord": {
         **{"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
         **{"all_widths": False, "weighting": "examples"},
@@ -203,7 +205,7 @@ def test_the_defaults_are_those_of_the_paper(name):
 
 SENDS_NO_POSITIONS = {
     *("fedavg", "fedluar", "fedpm", "fedprox", "fjord", "heterofl"),
-    *("local_only", "spafl"),
+    *("fedrolex", "local_only", "spafl"),
     "fedbat",  # signs of all kernels
     "ssfl",  # scores of all weights
 }
