@@ -40,7 +40,7 @@ def start(params, stats=None):
 def received(budget, params=PARAMS, **arguments):
     method = fiarse(bare(params), OPTIMIZER, **arguments)
     server = method.init(KEY, start(params))
-    return method.broadcast(KEY, context(3, budget=budget), server)
+    return method.broadcast(KEY, context(3, last=2, budget=budget), server)
 
 
 def largest(number, params=PARAMS):
@@ -61,20 +61,19 @@ def test_a_client_holds_the_largest_of_all_layers_together(budget, number):
 
 
 def test_so_many_are_held_as_a_decimal_says():
-    """float32(0.7) is below 0.7; of 10 weights, 7 are held."""
-    params = {"a": {"kernel": np.arange(1, 11, dtype=np.float32).reshape(2, 5)}}
-    for budget, number in ((0.7, 7), (0.3, 3), (0.1, 1), (0.99, 9), (0.05, 0)):
-        mask = unpack_model(received(budget, params)).mask["a"]["kernel"]
-        assert int(mask.sum()) == number
+    """The product of float32(0.21) and 300 is below 63, which int(0.21 * 300) is not."""
+    weights = np.arange(1, 301, dtype=np.float32).reshape(15, 20)
+    assert np.float32(0.21) * np.float32(300) < 63
+    for budget, number in ((0.21, 63), (0.999, 299), (0.003, 0)):
+        got = unpack_model(received(budget, {"a": {"kernel": weights}}))
+        assert int(got.mask["a"]["kernel"].sum()) == number
 
 
 def test_bits_by_hand():
-    """392 places of 1564, of which 391 is a count of 11 bits, by two layers."""
+    """A client that was drawn before gets the positions again, a bit for each weight."""
     down = received(1 / 4, index="bitmap")
     charged = charges.message_bits(packets.layout(down), packets.count(down))
     assert int(charged.total) == 32 * (391 + 40 + 26) + 1200 + 364
-    again = received(1 / 4, index="bitmap")["weights"]
-    assert bool(again.fresh)
 
 
 # --- The gradient
