@@ -61,7 +61,7 @@ def test_a_client_holds_the_largest_of_all_layers_together(budget, number):
 
 
 def test_so_many_are_held_as_a_decimal_says():
-    """The product of float32(0.21) and 300 is below 63, which int(0.21 * 300) is not."""
+    """float32(0.21) times 300 is below 63."""
     weights = np.arange(1, 301, dtype=np.float32).reshape(15, 20)
     assert np.float32(0.21) * np.float32(300) < 63
     for budget, number in ((0.21, 63), (0.999, 299), (0.003, 0)):
@@ -70,7 +70,7 @@ def test_so_many_are_held_as_a_decimal_says():
 
 
 def test_bits_by_hand():
-    """A client that was drawn before gets the positions again, a bit for each weight."""
+    """A client that was drawn before gets the positions again, a bit a weight."""
     down = received(1 / 4, index="bitmap")
     charged = charges.message_bits(packets.layout(down), packets.count(down))
     assert int(charged.total) == 32 * (391 + 40 + 26) + 1200 + 364
