@@ -149,9 +149,9 @@ def tuning(entries: Sequence[dict]) -> str:
     for name in study.METHODS:
         tried = [scores.get(f"{name}-rate={rate:g}") for rate in study.RATES]
         cells = ["diverged" if s is None else f"{100 * s:.1f}" for s in tried]
-        rows.append([f"`{name}`", *cells, f"{study.CHOSEN[name]:g}"])
+        rows.append([f"`{name}`", *cells])
     rates = [f"rate {rate:g}" for rate in study.RATES]
-    return markdown(["method", *rates, "chosen"], rows)
+    return markdown(["method", *rates], rows)
 
 
 def collect(workdir: Path) -> list[dict]:
