@@ -13,7 +13,8 @@ code also cuts the rate to a quarter in rounds 800 and 1200, and draws every cli
 width anew in each round.
 
 `mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds, of which
-each draws 5. It gave 00.0 % (chance 10 %).
+each draws 5. It gave 29.8 % (chance 10 %) with seed 0, with 231 Mbit each way, in 89 s
+of processor time on a busy machine (2026-11-25). heterofl was not run.
 """
 
 from sparsefl_jax.presets import flash, mini

@@ -15,7 +15,9 @@ the mean over sizes: FIARSE 77.04 and 73.75, HeteroFL 68.88 and 66.05, FedRolex 
 and 65.98. Not measured: it needs a GPU.
 
 `mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds, of which
-each draws 8. It gave 00.0 % (mean over clients, chance 10 %).
+each draws 8. It gave 35.7 % (mean over clients, chance 10 %) with seed 0, with 460 Mbit
+up and 471 Mbit down, in 134 s of processor time on a busy machine (2026-11-25). The
+other methods were not run.
 """
 
 from sparsefl_jax.presets import flash, mini

@@ -175,7 +175,7 @@ def test_parameters_of_the_papers_slices(classes, expected):
 
     @jax.jit
     def entries(budget):
-        params, stats = model.init(KEY)
+        params, stats = jax.tree.map(jnp.zeros_like, model.shapes())
         server = method.init(KEY, SparseModel(params, masks.full(params), stats))
         down = method.broadcast(KEY, context(500, budget=budget), server)
         return packets.count(down)["params"].entries
