@@ -165,6 +165,8 @@ RUNS = {
         (),
     ),
     "heterofl": ({"name": "heterofl"}, {"budgets": BUDGETS, "cohort_size": 4}, 2, ()),
+    "fedrolex": ({"name": "fedrolex"}, {"budgets": BUDGETS, "cohort_size": 4}, 2, ()),
+    "fiarse": ({"name": "fiarse"}, {"budgets": BUDGETS, "cohort_size": 4}, 2, ()),
     "fjord": ({"name": "fjord", "widths": (0.5, 1.0)}, {}, 2, ()),
     "fjord_distilled": (
         {"name": "fjord", "widths": (0.5, 1.0), "distill": True},

@@ -78,6 +78,8 @@ OTHERS = {
     "hetero_jmwst": {"densities": (0.25, 0.5)},
     "heterofl": {},
     "finetune": {},
+    "fedrolex": {},
+    "fiarse": {},
     "fjord": {"widths": (0.25, 0.5, 1.0)},
     "prunefl": {"reconfigure_every": 2, "max_density": 0.4},
     "prunefl_initial": {"max_iterations": 4, "reconfigure_every": 2},

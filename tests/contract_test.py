@@ -19,11 +19,13 @@ from sparsefl_jax.algorithms import (
     fedmrn,
     fedpm,
     fedprox,
+    fedrolex,
     fedrts,
     fedspa,
     fedsparsify_global,
     fedsparsify_local,
     fedtiny,
+    fiarse,
     finetune,
     fjord,
     grasp,
@@ -69,6 +71,7 @@ from tests.fedsparsify_by_hand import (
     purges_on_clients,
     purges_on_server,
 )
+from tests.fiarse_by_hand import holds_the_largest
 from tests.finetune_by_hand import SCALE, tunes
 from tests.flash_by_hand import (
     TIERS,
@@ -99,7 +102,7 @@ from tests.snip_by_hand import flows, sensitive, votes_for
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 from tests.sparsyfed_by_hand import DENSITY as LARGEST
 from tests.sparsyfed_by_hand import trains_powers
-from tests.width_by_hand import GRID, drops_widths, slices
+from tests.width_by_hand import GRID, UNSCALED, drops_widths, rolls, slices
 from tests.work_by_hand import ELSEWHERE, WORK, multiplies
 from tests.zerofl_by_hand import SPARSE, computes_sparsely
 
@@ -223,6 +226,14 @@ TABLE = {
     "local_only": Row(local_only, {"alpha": ALPHA}, trains_thresholds),
     "local_sent": Row(local_only, {"initial": "sent"}, obeys),
     "heterofl": Row(heterofl, {}, slices),
+    "fedrolex": Row(fedrolex, UNSCALED, rolls),
+    "fedrolex_masked": Row(fedrolex, {}, obeys),
+    "fiarse": Row(fiarse, {}, holds_the_largest),
+    "fiarse_masked": Row(
+        fiarse,
+        {"gradient": "masked"},
+        functools.partial(holds_the_largest, biased=False),
+    ),
     "fjord": Row(fjord, GRID, drops_widths),
     "fjord_round": Row(fjord, GRID | {"draw": "round"}, drops_widths),
     "fjord_distill": Row(fjord, GRID | {"distill": True}, drops_widths),

@@ -156,6 +156,7 @@ PRINTED = {
     },
     "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
+    "fedrolex": {"scaler": True, "mask_classes": True},
     "fedrts": MASKS | ADJUSTING | {"gamma": 0.5, "vote_weight": 10.0},
     "fedspa": MASKS
     | {"mask_update": "static", "shared": True, "prune_rate": None}
@@ -164,6 +165,7 @@ PRINTED = {
     "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
     "finetune": MASKS | {"scale": 1.0},
+    "fiarse": MASKS | {"gradient": "biased", "sizes": (), "server_rate": 1.0},
     "fjord": {
         **{"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
         **{"all_widths": False, "weighting": "examples"},
@@ -219,8 +221,8 @@ def test_the_defaults_are_those_of_the_paper(name):
 
 
 SENDS_NO_POSITIONS = {
-    *("ditto", "fedavg", "fedluar", "fedpm", "fedprox", "fjord", "heterofl"),
-    *("local_only", "scaffold", "spafl"),
+    *("ditto", "fedavg", "fedluar", "fedpm", "fedprox", "fedrolex", "fjord"),
+    *("heterofl", "local_only", "scaffold", "spafl"),
     "fedbat",  # signs of all kernels
     "ssfl",  # scores of all weights
 }

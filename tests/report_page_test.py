@@ -67,7 +67,6 @@ def test_the_page_stands_alone_and_holds_everything(tmp_path):
     assert f"total 60 {both}" in flat
     head = "sensitivity up 2 kbit 22.2 % 1.80 kbit 200 bit"
     assert head.replace("2 kbit", "2.00 kbit") + " 500 bit" in flat
-    assert "train down dense 3 3" in flat
     rules = "Every value of every packet is charged at its width"
     for words in ("a_run", rules, "algorithm.name", "flash", "commit 0123abc"):
         assert words in page.text

@@ -197,6 +197,8 @@ WORK = {
     "complement": dense,  # its weights are so after one step
     "prunefl": dense_gradients,
     "heterofl": sliced,
+    **dict.fromkeys(("fedrolex", "fedrolex_masked"), sliced),
+    **dict.fromkeys(("fiarse", "fiarse_masked"), received),
     "fjord": drawn,
     "fjord_round": partial(drawn, draw="round"),
     "fjord_distill": partial(drawn, distill=True),

@@ -41,6 +41,7 @@ def after_sensitivity(factory: Callable, **kwargs) -> Case:
     return Case(((sfl.sensitivity, {"density": 0.3}), (factory, kwargs)))
 
 
+UNEQUAL = {"budgets": np.array([0.5, 1.0, 0.3], np.float32)}
 STC = {"full": "whole model", "scale": "magnitudes", "delta": "signs"}
 CASES = {
     "fedavg": alone(sfl.fedavg),
@@ -58,11 +59,11 @@ CASES = {
     "fedpm": alone(sfl.fedpm),
     "fedmrn": alone(sfl.fedmrn, words={"rest": "biases"}),
     "fedbat": alone(sfl.fedbat, words={"alpha": "step sizes", "rest": "biases"}),
-    "heterofl": alone(
-        sfl.heterofl,
-        words={"params": "slice"},
-        settings={"budgets": np.array([0.5, 1.0, 0.3], np.float32)},
+    "heterofl": alone(sfl.heterofl, words={"params": "slice"}, settings=UNEQUAL),
+    "fedrolex": alone(
+        sfl.fedrolex, first=1, words={"params": "slice"}, settings=UNEQUAL
     ),
+    "fiarse": alone(sfl.fiarse, words={"weights": "largest"}, settings=UNEQUAL),
     "complement": alone(sfl.complement, density=0.4),
     "fedsparsify": alone(sfl.fedsparsify_local, first=1, density=0.2, rounds=6),
     "snip": Case(((sfl.snip, {"density": 0.3}), (sfl.spdst, {})), first=-1),

@@ -11,11 +11,13 @@ from sparsefl_jax.algorithms.fedmef import fedmef as fedmef
 from sparsefl_jax.algorithms.fedmrn import fedmrn as fedmrn
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
+from sparsefl_jax.algorithms.fedrolex import fedrolex as fedrolex
 from sparsefl_jax.algorithms.fedrts import fedrts as fedrts
 from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
 from sparsefl_jax.algorithms.fedtiny import fedtiny as fedtiny
+from sparsefl_jax.algorithms.fiarse import fiarse as fiarse
 from sparsefl_jax.algorithms.finetune import finetune as finetune
 from sparsefl_jax.algorithms.fjord import fjord as fjord
 from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
@@ -70,15 +70,7 @@ def heterofl(
         return Server(start.params, running, static)
 
     def broadcast(key, ctx, server):
-        rate = ctx.client.budget
-        mask = width.prefix(server.params, rate)
-        of_stats = width.prefix_of_stats(server.stats, rate)
-        return {
-            "params": pack_slice(server.params, mask),
-            "stats": pack_slice(server.stats, of_stats),
-            # Every batch computes its own, so a client needs only their shapes.
-            "static": Packet(server.static, bits=0),
-        }
+        return pack_slices(server, ctx.client.budget)
 
     def update(key, ctx, downlink, client, batches):
         params, mask = downlink["params"].values, downlink["params"].mask
@@ -117,12 +109,29 @@ def heterofl(
         return {"global": SparseModel(server.params, mask, stats)}
 
     def personalize(key, server, client, info):
-        stats = trees.merge(server.stats, server.static)
-        mask = width.prefix(server.params, info.budget)
-        return {"personal": SparseModel(masks.apply(server.params, mask), mask, stats)}
+        return {"personal": model_slice(server, info.budget)}
 
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
+
+
+def pack_slices(server: Server, rate: Array, start: Array | int = 0) -> Message:
+    """Packs the slice of a width, from channel `start` of every layer on."""
+    mask = width.window(server.params, rate, start)
+    of_stats = width.window_of_stats(server.stats, rate, start)
+    return {
+        "params": pack_slice(server.params, mask),
+        "stats": pack_slice(server.stats, of_stats),
+        # Every batch computes its own, so a client needs only their shapes.
+        "static": Packet(server.static, bits=0),
+    }
+
+
+def model_slice(server: Server, rate: Array, start: Array | int = 0) -> SparseModel:
+    """Returns the model of a slice, from channel `start` of every layer on."""
+    stats = trees.merge(server.stats, server.static)
+    mask = width.window(server.params, rate, start)
+    return SparseModel(masks.apply(server.params, mask), mask, stats)
 
 
 def _sliced(

@@ -62,6 +62,7 @@ _HETERO = Brought(
 _ADJUSTED = Brought(  # as long as in FedRTS's paper, until round 300 of 500
     arguments=lambda config: {"adjust_until": _until(config, (3, 5), 1)}
 )
+_HALF_WIDTH = Brought(budgets=lambda config: ((0.5, 1.0),))
 BROUGHT = {
     "compressed": Brought(arguments=_density),
     "spdst": Brought(first_stage=_SENSITIVITY),
@@ -96,7 +97,9 @@ BROUGHT = {
     "scaffold": Brought(
         arguments=lambda config: {"clients": config.get_oneway_ref("num_clients")}
     ),
-    "heterofl": Brought(budgets=lambda config: ((0.5, 1.0),)),
+    "heterofl": _HALF_WIDTH,
+    "fedrolex": _HALF_WIDTH,
+    "fiarse": Brought(budgets=lambda config: ((0.25, 1.0),)),
     "fjord": Brought(
         arguments={"widths": (0.4, 0.45, 0.5, 0.55, 0.6), "draw": "round"}
     ),

@@ -311,7 +311,7 @@ def traced(setup: Setup) -> list[Traced]:
     if setup.budgets is not None and not any(one.reads_budget for one in found):
         raise ValueError(
             "budgets have no effect here, expected none, or a method that reads "
-            "ctx.client.budget (fjord, heterofl, hetero_jmwst, hetero_spdst)"
+            "ctx.client.budget, see docs/which_method.md"
         )
     return found
 

@@ -1,16 +1,19 @@
-"""Width slicing: every hidden layer keeps the first ceil(p C) of its C channels.
+"""Width slicing: every hidden layer keeps ceil(p C) of its C channels.
 
 A slice at rate p is a mask, so p may be traced and one program serves all widths. The
 masked network computes what a network of that width computes: a channel that is cut is
-exactly 0 behind its layer, and no layer reads it. Slices nest.
+exactly 0 behind its layer, and no layer reads it. The channels that stay follow each
+other: a prefix, or a window that begins elsewhere and wraps around. Slices that begin
+at the same channel nest.
 
 `models.wiring` reads off the leaves how a network is wired: a layer has `kernel` and
 `bias`, a normalisation `scale` and `bias` [C]. Where a residual sum adds channels, both
-sides have the same prefix. The first layer reads the whole input, and the last, dense,
+sides have the same window. The first layer reads the whole input, and the last, dense,
 writes all classes.
 
 Sources: Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264; Horvath et
-al., FjORD, NeurIPS 2021, https://arxiv.org/abs/2102.13451.
+al., FjORD, NeurIPS 2021, https://arxiv.org/abs/2102.13451; Alam et al., FedRolex,
+NeurIPS 2022, https://arxiv.org/abs/2212.01548.
 """
 
 from collections.abc import Callable
@@ -51,11 +54,35 @@ def num_kept(rate: Array | float, channels: int) -> Array:
 
 
 def prefix(params: PyTree, rate: Array | float) -> PyTree:
-    """Returns the mask of a slice.
+    """Returns the mask of a slice of the first channels: a `window` that starts at 0.
+
+    Example:
+      >>> layers = {'fc1': (3, 4), 'fc2': (4, 2)}
+      >>> params = {k: {'kernel': jnp.zeros(s)} for k, s in layers.items()}
+      >>> prefix(params, 0.5)['fc2']['kernel'].sum(1).tolist()
+      [2, 2, 0, 0]
+    """
+    return window(params, rate, 0)
+
+
+def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
+    """Returns the mask of the first channels' normalisation statistics.
+
+    Example:
+      >>> prefix_of_stats({'mean': jnp.zeros(4)}, 0.5)['mean'].tolist()
+      [True, True, False, False]
+    """
+    return window_of_stats(stats, rate, 0)
+
+
+def window(params: PyTree, rate: Array | float, start: Array | int) -> PyTree:
+    """Returns the mask of a slice that keeps the channels from one on.
 
     Args:
       params: arrays or shapes of a chain or a residual network.
       rate: share of the width, scalar in (0, 1]; may be traced.
+      start: int32 scalar, of any size and sign; may be traced. A layer of C channels
+        keeps the channels start, start + 1, ..., all modulo C.
 
     Returns:
       A bool tree.
@@ -66,18 +93,18 @@ def prefix(params: PyTree, rate: Array | float) -> PyTree:
     Example:
       >>> layers = {'fc1': (3, 4), 'fc2': (4, 2)}
       >>> params = {k: {'kernel': jnp.zeros(s)} for k, s in layers.items()}
-      >>> prefix(params, 0.5)['fc2']['kernel'].sum(1).tolist()
-      [2, 2, 0, 0]
+      >>> window(params, 0.5, 3)['fc2']['kernel'].sum(1).tolist()
+      [2, 0, 0, 2]
     """
-    return _map(lambda leaf, known: _cut(leaf.shape, known.axes, rate), params)
+    return _map(lambda leaf, known: _cut(leaf.shape, known.axes, rate, start), params)
 
 
-def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
+def window_of_stats(stats: PyTree, rate: Array | float, start: Array | int) -> PyTree:
     """Returns the mask of a slice's normalisation statistics.
 
     Args:
       stats: arrays or shapes [C].
-      rate: share of the width, scalar in (0, 1]; may be traced.
+      rate, start: as in `window`.
 
     Returns:
       A bool tree.
@@ -86,8 +113,8 @@ def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
       ValueError: a statistic has other axes.
 
     Example:
-      >>> prefix_of_stats({'mean': jnp.zeros(4)}, 0.5)['mean'].tolist()
-      [True, True, False, False]
+      >>> window_of_stats({'mean': jnp.zeros(4)}, 0.5, 3)['mean'].tolist()
+      [True, False, False, True]
     """
     for path, leaf in trees.by_path(stats).items():
         if len(leaf.shape) != 1:
@@ -95,16 +122,22 @@ def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
                 f"statistic {path!r} has shape {tuple(leaf.shape)}, expected one axis, "
                 "the channels, to slice the width"
             )
-    return jax.tree.map(lambda leaf: _cut(leaf.shape, leaf.shape, rate), stats)
+    return jax.tree.map(lambda leaf: _cut(leaf.shape, leaf.shape, rate, start), stats)
 
 
-def _cut(shape: tuple[int, ...], axes: tuple[int, ...], rate: Array | float) -> Array:
+def _cut(
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    rate: Array | float,
+    start: Array | int,
+) -> Array:
     """Returns the mask of one leaf."""
     mask = jnp.ones(shape, jnp.bool_)
     for axis, channels in enumerate(axes):
         if channels:
             channel = jnp.arange(shape[axis], dtype=jnp.int32) % channels
-            kept = channel.astype(jnp.float32) < num_kept(rate, channels)
+            place = (channel - start) % channels
+            kept = place.astype(jnp.float32) < num_kept(rate, channels)
             others = [a for a in range(len(shape)) if a != axis]
             mask = mask & jnp.expand_dims(kept, others)
     return mask
