@@ -14,6 +14,9 @@ class Row(NamedTuple):
     config: str  # file in configs/ with its argument, as for `--config`
     paper: str = ""  # %, mean and deviation as printed
     overrides: dict = {}  # noqa: RUF012  {dotted field: value}
+    needs: str = (
+        ""  # what two cores lack for it: data, or a GPU with its estimated cost
+    )
 
 
 class Table(NamedTuple):
