@@ -11,7 +11,7 @@ CIFAR-10 holds images that are not exact, `--approximate` names a JSON file whos
 With `--writers`, the source is TFDS `mnist` 3.0.1, and the file holds the writer of
 each of its images as QMNIST has them, `writer_train` and `writer_test`. It draws 48
 writers of the training images and 20 images of each, and 20 test images of every class,
-and writes all writers in the order that `writers.of_mnist` reads.
+and writes all writers in the order that `data.users.of_mnist` reads.
 
 Images are stored as differences from the row above, modulo 256, which compress better.
 """

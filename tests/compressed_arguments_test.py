@@ -18,7 +18,7 @@ REFUSED = [
     ({"down": "randomk"}, "down='randomk', expected one of topk, stc, sign"),
     ({"feedback": "EF"}, "feedback='EF', expected one of ef, ef21, none"),
     ({"density": 0.0}, "density=0.0, expected in (0, 1]"),
-    ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None reads it"),
+    ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None uses it"),
     ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
     ({"up": "randomk", "index": "coo"}, "index='coo', expected None: neither"),
     ({"index": "elias"}, "index='elias', expected None: neither up='topk' nor"),
@@ -35,7 +35,7 @@ REFUSED = [
     ({"up": "majority"}, "server_optimizer=None, expected one"),
     ({"feedback": "ef21"}, "clients=None, expected their number"),
     ({"feedback": "ef21", "clients": 0}, "clients=0, expected an integer from 1"),
-    ({"clients": 5}, "clients=5, expected None: feedback='ef21' reads it"),
+    ({"clients": 5}, "clients=5, expected None: only feedback='ef21' uses it"),
     ({"start": "gradient"}, "start='gradient', expected 'zero': feedback='ef21' reads"),
     ({"start": "zeros"}, "start='zeros' (did you mean 'zero'?), expected one of zero,"),
     (

@@ -99,9 +99,9 @@ SWEPT = [
     ("seed=0..1e12", "expected whole numbers"),
     ("algorithm.name=3", "algorithm.name='3'"),
     ("model.name=None", "model.name='None'"),
-    ("algorithm.nam=fedavg", "algorithm.nam is read by none"),
+    ("algorithm.nam=fedavg", "algorithm.nam is an argument of none"),
     ("cohort_sise=3", "did you mean 'cohort_size'"),
-    ("density=0.1", "density is read by none"),
+    ("density=0.1", "density is an argument of none"),
     ("algorithm.name=fedag", "fedavg"),
     ("optimizer.learning_rate=.10000001,.10000002", "both called 'learning_rate=0.1'"),
 ]

@@ -305,7 +305,7 @@ def _refuse_unread(up, down, given: dict) -> None:
         if value is not None and not read:
             raise ValueError(
                 f"{argument}={value!r}, expected None: neither up={up!r} nor "
-                f"down={down!r} reads it"
+                f"down={down!r} uses it"
             )
 
 
@@ -339,5 +339,5 @@ def _checked_ef21(feedback, clients, start, weighting) -> Callable | None:
     for name, value, default in (("clients", clients, None), ("start", start, "zero")):
         if value != default:
             raise ValueError(
-                f"{name}={value!r}, expected {default!r}: feedback='ef21' reads it"
+                f"{name}={value!r}, expected {default!r}: only feedback='ef21' uses it"
             )

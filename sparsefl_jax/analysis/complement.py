@@ -27,7 +27,7 @@ def check_ratio(aggregation_ratio: float, learning_rate: float) -> float:
     """Returns the server's rate eta' eta of eq. 12; refuses a ratio that breaks it.
 
     Args:
-      aggregation_ratio: eta', in (1, 1 / eta) by section 3.5: below, pruned weights do
+      aggregation_ratio: eta', in [1, 1 / eta] by section 3.5: below, pruned weights do
         not outgrow the others; above, the model explodes.
       learning_rate: eta, of the clients' SGD.
 

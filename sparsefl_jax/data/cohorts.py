@@ -76,8 +76,8 @@ def _draw(key: Key, num_clients: int, count: int, present: Array | None) -> Arra
     The present ones, [num_clients] bool, come first; others only fill the rest.
     """
     if present is not None:
-        lots = jax.random.uniform(key, (num_clients,)) + (~present).astype(jnp.float32)
-        return lax.top_k(-lots, count)[1].astype(jnp.int32)
+        draws = jax.random.uniform(key, (num_clients,)) + (~present).astype(jnp.float32)
+        return lax.top_k(-draws, count)[1].astype(jnp.int32)
     if num_clients > SHUFFLED:
         return permuted(key, num_clients, count)
     ids = jax.random.choice(key, num_clients, (count,), replace=False)

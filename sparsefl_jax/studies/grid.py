@@ -105,7 +105,7 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
         if run_folder.differences(same, point):
             raise ValueError(f"--sweep: two points are both called {name!r}")
     if unread := [name for name in axes if name not in used]:
-        raise ValueError(f"--sweep: {unread[0]} is read by none of the methods")
+        raise ValueError(f"--sweep: {unread[0]} is an argument of none of the methods")
     return [Point(*pair) for pair in points.items()]
 
 
