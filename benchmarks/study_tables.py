@@ -258,7 +258,8 @@ def differences(
     texts = {}
     for (pair, interval), p in zip(found.items(), holm(p_values), strict=True):
         mean, low, high = (100 * value for value in interval)
-        texts[pair] = f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}], p = {p:.2f}"
+        shown = "p < 0.01" if p < 0.01 else f"p = {p:.2f}"
+        texts[pair] = f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}], {shown}"
     return texts
 
 

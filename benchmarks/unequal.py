@@ -1,0 +1,187 @@
+"""Writes the tables of docs/unequal_clients.md from the folders of its two studies.
+
+    python -m benchmarks.unequal runs/unequal_tune runs/unequal
+
+What each run ended with goes to `benchmarks/tables/unequal.json`, from which the tables
+between `<!-- table NAME -->` and `<!-- end -->` are drawn; commit both. The last model
+of a run is cut to each tier's size as the method does it for a client of that budget,
+and tested on all test samples, and on all validation samples for the tuning.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+
+from benchmarks.measure import markdown
+from benchmarks.study_tables import differences
+from benchmarks.table import redraw
+from sparsefl_jax.report import read_run
+from sparsefl_jax.runs import results
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.simulation.evaluate import make_evaluator, used_rows
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.system import files
+from studies import unequal_clients as study
+
+ROOT = Path(__file__).parent.parent
+RESULTS, PAGE = "benchmarks/tables/unequal.json", "docs/unequal_clients.md"
+TIERS = ("1", "1/4", "1/16", "1/64")
+BASELINE, DENSE = "heterofl", "fedavg"
+
+
+def entry(point: str, folder: Path) -> dict:
+    """Returns what a run ended with: accuracies by tier, largest first, and costs."""
+    result, summary = results.load_run(folder), read_run(folder).summary
+    data = build.build_data(result.config)
+    model, rows = build.build_model(result.config, data), used_rows(data.val)
+    test = make_evaluator(model, data.x_test, data.y_test)
+    val = make_evaluator(model, data.x[rows], data.y[rows])
+    models, stage = tiers(folder, result), summary["stages"][-1]
+    traffic = stage["bits_up"] + stage["bits_down"]
+    return {
+        "point": point,
+        "seed": result.config.seed,
+        "accuracy": [float(np.mean(test(each)[0])) for each in models],
+        "validation": [float(np.mean(val(each)[0])) for each in models],
+        "weights": [int(sum(map(np.sum, kernels(each)))) for each in models],
+        "gbit": traffic / 1e9,
+        "positions": stage["bits_positions"] / traffic,
+        "gflop": stage["flops"] / 1e9,
+        **{name: summary[name] for name in ("seconds", "commit", "versions")},
+    }
+
+
+def tiers(folder: Path, result: results.Result) -> list:
+    """Returns the model of each tier, largest first; of FedAvg the only one."""
+    config = result.config
+    if not config.budgets:
+        return [next(iter(result.models.values()))]
+    budgets = sorted((budget for budget, _ in config.budgets), reverse=True)
+    if "densities" in config.algorithm:
+        return [result.models[f"d{budget}"] for budget in budgets]
+    owners = build.build_budgets(config)
+    ids = [int(np.argmax(owners == np.float32(budget))) for budget in budgets]
+    return [personal["personal"] for personal in results.load_clients(folder, ids)]
+
+
+def kernels(sparse) -> list:
+    """Returns the masks of the kernels."""
+    return [leaf for leaf in jax.tree.leaves(sparse.mask) if leaf.ndim > 1]
+
+
+def tables(found: dict) -> dict[str, str]:
+    """Returns the tables of the page by name.
+
+    Args:
+      found: entries of runs by 'tuning' and 'study'.
+    """
+    accuracies = reached(found["study"])
+    return {
+        "unequal": by_tier(found["study"], accuracies),
+        "unequal_differences": compared(accuracies),
+        "unequal_gradient": gradient(accuracies),
+        "unequal_tuning": tuning(found["tuning"]),
+    }
+
+
+def reached(entries: Sequence[dict]) -> dict[str, pd.DataFrame]:
+    """Returns accuracies of each point, a row a seed and a column a tier; and means."""
+    found = {}
+    for name in dict.fromkeys(each["point"] for each in entries):
+        rows = {e["seed"]: e["accuracy"] for e in entries if e["point"] == name}
+        table = pd.DataFrame.from_dict(rows, orient="index")
+        table.columns = TIERS[: table.shape[1]]
+        if table.shape[1] == len(TIERS):
+            table["mean"] = table.mean(axis=1)
+        found[name] = table
+    return found
+
+
+def by_tier(entries: Sequence[dict], accuracies: dict) -> str:
+    """Formats the accuracy in each tier, and what a run costs."""
+    rows = []
+    for name, table in accuracies.items():
+        cells = [
+            f"{100 * table[c].mean():.1f} ± {100 * table[c].std():.1f}"
+            if c in table
+            else "-"
+            for c in (*TIERS, "mean")
+        ]
+        runs = pd.DataFrame([e for e in entries if e["point"] == name])
+        mean = runs[["gbit", "positions", "gflop"]].mean()
+        cells += [f"{mean['gbit']:.2f}", f"{100 * mean['positions']:.1f} %"]
+        rows.append([f"`{name}`", *cells, f"{mean['gflop']:.0f}"])
+    head = ["method", *TIERS, "mean", "Gbit", "positions", "GFLOP"]
+    return markdown(head, rows)
+
+
+def compared(accuracies: dict) -> str:
+    """Formats paired differences from the baseline, by tier."""
+    names = [name for name in accuracies if name not in (BASELINE, DENSE)]
+    rows = {name: [f"`{name}`"] for name in names}
+    for column in (*TIERS, "mean"):
+        values = {name: accuracies[name][column] for name in (BASELINE, *names)}
+        told = differences(values, [(name, BASELINE) for name in names])
+        for name in names:
+            rows[name].append(told[name, BASELINE])
+    return markdown(["method", *TIERS, "mean"], list(rows.values()))
+
+
+def gradient(accuracies: dict) -> str:
+    """Formats what FIARSE's gradient adds to that of the weights alone, by tier."""
+    pair, cells = ("fiarse", "fiarse-masked"), []
+    for column in (*TIERS, "mean"):
+        values = {name: accuracies[name][column] for name in pair}
+        text = differences(values, [pair])[pair]
+        cells.append(text.partition(", p")[0])
+    return markdown([*TIERS, "mean"], [cells])
+
+
+def tuning(entries: Sequence[dict]) -> str:
+    """Formats the mean accuracy over tiers on validation samples, by rate."""
+    scores = {e["point"]: np.mean(e["validation"]) for e in entries}
+    rows = []
+    for name in study.METHODS:
+        tried = [scores.get(f"{name}-rate={rate:g}") for rate in study.RATES]
+        cells = ["diverged" if s is None else f"{100 * s:.1f}" for s in tried]
+        rows.append([f"`{name}`", *cells])
+    rates = [f"rate {rate:g}" for rate in study.RATES]
+    return markdown(["method", *rates], rows)
+
+
+def collect(workdir: Path) -> list[dict]:
+    """Returns the entries of a study's runs that have ended, in the points' order."""
+    return [
+        entry(point.name, folder)
+        for point in on_disk.read(workdir)
+        for _, folder in on_disk.folders(workdir, point)
+        if (folder / "summary.json").exists()
+    ]
+
+
+def published() -> dict:
+    """Returns the entries of the results, by part."""
+    return json.loads((ROOT / RESULTS).read_text())
+
+
+def main(tune: str, workdir: str) -> None:
+    """Writes results and page."""
+    found = {"tuning": collect(Path(tune)), "study": collect(Path(workdir))}
+    parts = (
+        f'"{part}": [\n' + ",\n".join(map(json.dumps, entries)) + "\n]"
+        for part, entries in found.items()
+    )
+    files.write_text(ROOT / RESULTS, "{\n" + ",\n".join(parts) + "\n}\n")
+    for name, text in tables(found).items():
+        redraw(ROOT / PAGE, name, text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("expected the folders of the tuning study and of the study")
+    main(*sys.argv[1:])
