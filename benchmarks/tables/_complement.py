@@ -89,13 +89,15 @@ def emergent(network: str, classes: int, shape: tuple[int, ...]) -> Callable:
         def mean(key):
             return float(np.mean([record[key] for record in rounds]))
 
-        told, saved, flops = {}, [], []
+        told: dict[str, float] = {}
+        saved, flops = [], []
         for name, layer in params.items():
             told[name] = mean(f"client_density/{name}/kernel")
             macs = model.macs[name]["kernel"], layer["kernel"].shape[-1]
             flops.append(paper_counts.complement_flops(*macs))
             saved.append(paper_counts.complement_saving(*macs, density, told[name]))
         shown = mean("client_density"), float(np.average(saved, weights=flops))
-        return told | dict(zip(SHOWN, shown, strict=True))
+        told.update(zip(SHOWN, shown, strict=True))
+        return told
 
     return read
