@@ -17,7 +17,7 @@ alone. The official code applies eq. (13) to all clients, drawn or not; this doe
 Mean over clients on their own test samples, best round, over seeds: SpaFL 69.75 +- 2.81
 (density 30.57 %), without eq. (13) 68.63 +- 1.76, FedAvg 61.33 +- 0.15, FedPM 52.05 +-
 0.06, HeteroFL 66.83 +- 1.15, FjORD 66.38 +- 2.01, Local 57.06 +- 1.30; thresholds only
-60.94 +- 3.4. Not measured: it needs a GPU.
+60.94 +- 3.4. Not measured: it takes hours on two cores.
 
 `mini` has 2,000 training and 500 test images, 20 clients, 10 rounds of two epochs and a
 quarter of the channels. It gave 69.6 % (mean over clients) with seed 0 in about a

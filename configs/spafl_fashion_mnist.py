@@ -45,7 +45,7 @@ def get_config(arg: str = ""):
     config.partition = {"name": "dirichlet", "alpha": 0.2}
     config.model.name = "lenet5_caffe"
     config.input_scale, config.normalize = 1.0, False
-    if config.algorithm.name == "fedpm":  # on raw pixels it reaches 51 %
+    if config.algorithm.name == "fedpm":  # as in its own code
         config.input_scale = 255.0
     config.num_rounds, config.epochs, config.batch_size = 500, 5, 64
     if "mini" in options:

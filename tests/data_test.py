@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -183,8 +184,29 @@ def test_absent_data_sets_say_what_to_do(name, message, tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def test_a_text_beside_an_image_is_not_a_sample(tmp_path, monkeypatch):
+    """CIFAR's images have names; those of CIFAR-100 also a second label."""
+    kinds = pytest.importorskip("tensorflow_datasets").features
+    features = {
+        "id": kinds.Text(),
+        "image": kinds.Image(shape=(4, 4, 3)),
+        "label": kinds.ClassLabel(num_classes=100),
+        "coarse_label": kinds.ClassLabel(num_classes=20),
+    }
+    info = {"full_name": "cifar100/3.0.2", "features": features}
+    info |= {"file_format": SimpleNamespace(value="array_record")}
+    builder = SimpleNamespace(
+        is_prepared=lambda: True, data_path=tmp_path, info=SimpleNamespace(**info)
+    )
+    monkeypatch.setattr(prepared_tfds, "find_builder", lambda *args: builder)
+    monkeypatch.setattr(decoded, "through", lambda *args: args[-1].args)
+    (*_, sample, label, encoding), classes = prepared_tfds.read("cifar100")
+    assert (sample, label, encoding, classes) == ("image", "label", None, 100)
+
+
 SCRIPT = """
 import sys
+from types import SimpleNamespace
 from sparsefl_jax.data import sources
 data = sources.load("mnist", data_dir=sys.argv[1])
 assert "tensorflow" not in sys.modules

@@ -107,9 +107,13 @@ def _check_prepared(name, builder, data_dir):
 
 
 def _features(name, features):
-    """Returns the type and name of the only image or text, and the label's name."""
+    """Returns the type and name of the only image or text, and the label's name.
+
+    Texts beside an image are not samples, such as the names of CIFAR's images.
+    """
     kinds = {key: type(feature).__name__ for key, feature in features.items()}
-    inputs = [key for key, kind in kinds.items() if kind in ("Image", "Text")]
+    wanted = "Image" if "Image" in kinds.values() else "Text"
+    inputs = [key for key, kind in kinds.items() if kind == wanted]
     labels = [key for key, kind in kinds.items() if kind == "ClassLabel"]
     label = "label" if "label" in labels else labels[0] if len(labels) == 1 else None
     if len(inputs) != 1 or label is None:
@@ -123,7 +127,7 @@ def _features(name, features):
             f"data set {name!r} has images of shape {shape}; "
             "resize them into an .npz file"
         )
-    return kinds[inputs[0]], inputs[0], label
+    return wanted, inputs[0], label
 
 
 def _files(builder) -> tuple[Path, list[Path]]:

@@ -1,0 +1,21 @@
+"""Complement Sparsification, Figures 2, 3, 6, 8, Tables 2, 4: tweets, SA, T = 500.
+
+10 of 436 users a round, or all. The letters of a tweet are hashed; the paper has the
+features of a DistilBERT (`text_encoder`). Accuracy is that of the pruned model on all
+held-out tweets, best round.
+"""
+
+from benchmarks.tables import Table, _complement
+
+_CONFIG, _NEEDS = "configs/complement_twitter.py", "Sentiment140"
+_ALL = _complement.rows(_CONFIG, _complement.SA_ALL, "all", needs=_NEEDS)
+_ROWS = _complement.rows(_CONFIG, _complement.SA, "users10", needs=_NEEDS)
+_ROWS |= {f"all_{name}": row for name, row in _ALL.items()}
+
+TABLE = Table(
+    rows=_ROWS,
+    seeds=1,
+    best=True,
+    columns=_complement.SHOWN,
+    extra=_complement.emergent("sa", 3, (768,)),
+)
