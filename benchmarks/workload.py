@@ -73,6 +73,8 @@ class Workload(NamedTuple):
     batch_size: int = 0  # 0 for the network's default
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
     written: str = "ours"  # one of `FORMS`: the package's network, or one's own
+    rounds: int = 1  # of a call
+    seeds: int = 0  # in one program, as in `examples/seeds.ipynb`; 0: one, not mapped
 
     @property
     def batch(self) -> int:
@@ -86,8 +88,9 @@ class Workload(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Returns the minibatches of a round, of all its clients."""
-        return self.drawn * -(-self.samples // self.batch)
+        """Returns the minibatches of a call, of all its clients."""
+        rounds = self.rounds * max(self.seeds, 1)
+        return rounds * self.drawn * -(-self.samples // self.batch)
 
     @property
     def sizes(self) -> str:
@@ -127,11 +130,11 @@ OWN = {  # networks of `own/`
 
 
 class Round(NamedTuple):
-    """A compiled round."""
+    """A compiled round, or a segment of several."""
 
     start: Callable  # (SparseModel | None) -> state
     step: Callable  # (state, t) -> (state, log)
-    steps: int  # minibatches of the cohort
+    steps: int  # minibatches of a call
     model: Any
     stage: sfl.Stage
     data: Any
@@ -191,14 +194,14 @@ def make_stage(setup: Workload, model, rounds: int) -> sfl.Stage:
 def prepare(
     setup: Workload, chunk="auto", model=None, data=None, devices=None
 ) -> Round:
-    """Compiles a round of one epoch; the same cohort takes part in every round."""
+    """Compiles rounds of one epoch; the same cohorts take part in every call."""
     data = make_data(setup) if data is None else data
     model = make_model(setup, data) if model is None else model
-    stage = make_stage(setup, model, 1)
+    stage = make_stage(setup, model, setup.rounds)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     if chunk == "auto":
         chunk = 1 if _in_turn(model, stage, devices) else stage.cohort_size
-    plan = placement.make_plan(stage, layers, devices, chunk)
+    plan = placement.make_plan(stage, layers, devices, int(chunk))
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
     population = placement.make_population(plan, data, budgets)
     key = jax.random.key(0)
@@ -206,17 +209,25 @@ def prepare(
     def start(sparse=None):
         sparse = initial_state.initial_model(key, model) if sparse is None else sparse
         sparse = jax.tree.map(jax.numpy.asarray, sparse)
-        return initial_state.start(key, plan, sparse, population.info)
+        state = initial_state.start(key, plan, sparse, population.info)
+        if not setup.seeds:
+            return state
+        return jax.tree.map(lambda v: jax.numpy.stack([v] * setup.seeds), state)
 
-    ids = cohorts.cohorts(key, stage, setup.clients, np.zeros(1, np.int32))
-    arguments = key, population, start(), np.zeros(1, np.int32), ids
+    first = np.arange(setup.rounds, dtype=np.int32)
+    draw = lambda key: cohorts.cohorts(key, stage, setup.clients, first)  # noqa: E731
+    segment, root, ids = round_program.make_segment(plan), key, draw(key)
+    if setup.seeds:
+        segment = jax.vmap(segment, in_axes=(0, None, 0, None, 0))
+        root = jax.random.split(key, setup.seeds)
+        ids = jax.numpy.stack([draw(key) for key in root])
     begun = time.perf_counter()
-    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
-    compiled = segment.lower(*arguments).compile()
+    segment = jax.jit(segment, donate_argnums=2)
+    compiled = segment.lower(root, population, start(), first, ids).compile()
     compile_seconds = time.perf_counter() - begun
 
     def step(state, t):
-        return compiled(key, population, state, np.int32([t]), ids)
+        return compiled(root, population, state, first + np.int32(t), ids)
 
     planned = compiled.memory_analysis()
     sizes = {
@@ -256,7 +267,7 @@ def going(one: Round, sparse=None) -> Callable:
     def call():
         nonlocal state, t
         state, log = one.step(state, t)
-        t += 1
+        t += one.stage.num_rounds
         jax.block_until_ready((state, log))
         return log
 

@@ -1,5 +1,6 @@
 """Every benchmark at tiny settings: its counts and its files."""
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from benchmarks import (
     population,
     profile,
     scaling,
+    segments,
     throughput,
     workload,
 )
@@ -107,6 +109,43 @@ def test_a_round_goes_on_where_the_one_before_ended():
     assert [int(log.executed_steps[0]) for log in logs] == [8, 8]
     np.testing.assert_array_equal(logs[0].ids, logs[1].ids)
     assert logs[1].clients["loss"].sum() < logs[0].clients["loss"].sum()
+
+
+def test_a_segment_has_rounds_and_seeds_of_their_own():
+    one = workload.prepare(TINY._replace(rounds=3, seeds=2), "1")
+    call = workload.going(one)
+    first, second = (jax.device_get(call()) for _ in range(2))
+    assert one.steps == 2 * 3 * 4 * 2  # seeds, rounds, clients, minibatches
+    assert first.ids.shape == (2, 3, 4)
+    assert first.executed_steps.tolist() == [[8, 8, 8], [8, 8, 8]]
+    assert len({tuple(ids) for ids in first.ids.reshape(-1, 4)}) > 4  # drawn apart
+    assert second.clients["loss"].mean() < first.clients["loss"].mean()
+
+
+def test_segments_and_seeds(tmp_path, monkeypatch):
+    """On a fake clock, which advances by a second between two readings."""
+    clock, calls, prepare = itertools.count(), [], workload.prepare
+
+    def counted(*args, **kwargs):
+        one = prepare(*args, **kwargs)
+        step = lambda *state: calls.append(one.stage.num_rounds) or one.step(*state)  # noqa: E731
+        return one._replace(step=step)
+
+    monkeypatch.setattr(workload, "prepare", counted)
+    monkeypatch.setattr(segments.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setitem(workload.SETUPS, "mlp", TINY)
+    options = ["--setup", "mlp", "--lengths", "1", "4", "--rounds", "5"]
+    __main__.main("segments", [*options, "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "segments.json").read_text())["results"]
+    assert calls == 6 * [1] + 2 * 3 * [4]  # five and two, and one that is not timed
+    columns = "rounds a segment", "seeds together", "rounds of each", "steps/s"
+    assert [[row[column] for column in columns] for row in rows] == [
+        [1, 1, 5, 5 * 8],
+        [4, 1, 8, 8 * 8],
+        [4, 3, 8, 3 * 8 * 8],
+    ]
+    each = [row["ms a round and seed"] for row in rows]
+    assert each == pytest.approx([1e3 / 5, 1e3 / 8, 1e3 / 24])
 
 
 def test_throughput(tmp_path, monkeypatch):

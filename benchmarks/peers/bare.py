@@ -1,9 +1,10 @@
 """FedAvg as a plain PyTorch loop: one process, all cores on one client's minibatch.
 
-Channels-last, nothing allocated in a round but by autograd; weights are loaded and
-summed tensor list by tensor list, the optimizer is PyTorch's fused SGD. Samples are
-float32 already, where the package reads bytes. With a density, FLASH's rounds: a random
-mask that stays, applied after every step.
+It runs on a GPU if there is one, with the samples there from the start. Channels-last,
+nothing allocated in a round but by autograd; weights are loaded and summed tensor list
+by tensor list, the optimizer is PyTorch's fused SGD. Samples are float32 already, where
+the package reads bytes. With a density, FLASH's rounds: a random mask that stays,
+applied after every step.
 """
 
 import numpy as np
@@ -17,8 +18,8 @@ from benchmarks.peers.turns import Turns, cores, setup
 def data(at: dict) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns float32 images [n, H, W, C], labels [n], and rows [clients, samples]."""
     x, y, rows = samples.draw(at["clients"], at["samples"], at["shape"], at["classes"])
-    x = torch.from_numpy(x).float().div_(255).sub_(0.5)
-    return x, torch.from_numpy(y), torch.from_numpy(rows)
+    x, y, rows = (torch.from_numpy(v).to(networks.DEVICE) for v in (x, y, rows))
+    return x.float().div_(255).sub_(0.5), y, rows
 
 
 def draw_masks(at: dict, model: torch.nn.Module) -> tuple[list, list]:
@@ -41,7 +42,7 @@ def make_round(at: dict, model: torch.nn.Module):
     rng = np.random.default_rng(1)
 
     def train(client: int) -> None:
-        own = rows[client][torch.randperm(rows.shape[1])]
+        own = rows[client][torch.randperm(rows.shape[1], device=rows.device)]
         for batch in own.split(at["batch"]):
             optimizer.zero_grad()
             logits = model(x[batch].permute(0, 3, 1, 2))  # channels-last, no copy
@@ -71,12 +72,12 @@ def serve(make_round) -> None:
     turns, at = Turns(), setup()
     torch.manual_seed(0)
     torch.set_num_threads(cores())
-    model = networks.build(at["model"], at["shape"], at["classes"])
-    model = model.to(memory_format=torch.channels_last).train()
+    model = networks.place(networks.build(at["model"], at["shape"], at["classes"]))
     one_round = make_round(at, model)
     turns.tell(version=f"torch {torch.__version__}", parameters=networks.count(model))
     while turns.wait():
         one_round()
+        networks.wait()
         turns.tell()
 
 

@@ -69,16 +69,26 @@ def run(
     all=False,
     own=False,
     peers=tuple(PEERS),
+    samples=0,
     repeats=5,
 ) -> Iterator[dict]:
-    """Yields a row for each set-up and peer; `own` are the networks of `own/` only."""
+    """Yields a row for each set-up and peer.
+
+    Args:
+      python: the peers' interpreter.
+      only, all, own: set-ups by name, every one, or those of the networks of `own/`.
+      peers: which of them.
+      samples: of a client; 0 for the set-up's.
+      repeats: rounds of each to time.
+    """
     ours = [sys.executable, "-m", "benchmarks.peers.ours"]
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with LOG.open("w") as log:
         for name in SETUPS if all else OWN if own else only:
+            setup = SETUPS[name]._replace(samples=samples or SETUPS[name].samples)
             for peer in (peer for peer in OF[name] if peer in peers):
                 command = [python, "-m", PEERS[peer]]
-                found = pair(ours, command, SETUPS[name], repeats, log)
+                found = pair(ours, command, setup, repeats, log)
                 yield {"set-up": name, "peer": peer} | found
 
 

@@ -9,6 +9,8 @@ gelu = partial(nn.functional.gelu, approximate="tanh")  # as Flax's
 relu, inplace, pool = nn.ReLU(), nn.ReLU(inplace=True), nn.MaxPool2d(2)
 flatten, conv, fc = nn.Flatten(), nn.LazyConv2d, nn.LazyLinear
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
 # The kernels that FLASH prunes, by a network's parameter names.
 PRUNABLE = {"mnistnet": ("3.weight", "7.weight")}
 
@@ -177,6 +179,19 @@ def build(name: str, shape, classes: int) -> nn.Module:
     with torch.no_grad():  # the layers see how many inputs they have
         model(torch.zeros(2, *shape).permute(0, 3, 1, 2))
     return model.train()
+
+
+def place(model: nn.Module) -> nn.Module:
+    """Puts a network on `DEVICE`, channels-last, with what is fast on a GPU."""
+    torch.backends.cuda.matmul.allow_tf32 = True  # as by JAX's default
+    torch.backends.cudnn.benchmark = True
+    return model.to(DEVICE, memory_format=torch.channels_last).train()
+
+
+def wait() -> None:
+    """Waits for the GPU, if there is one."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def count(model: nn.Module) -> int:

@@ -1,7 +1,7 @@
 """FedAvg in pfl-research's simulation, set up as its CIFAR-10 benchmark is.
 
-One process, PyTorch's threads on all cores, each user one weight, no evaluation.
-Samples are float32 tensors from the start, and are not shuffled.
+One process, on the GPU or else PyTorch's threads on all cores, each user one weight, no
+evaluation. Samples are float32 tensors from the start, and are not shuffled.
 """
 
 from importlib import metadata
@@ -52,6 +52,7 @@ class Pace(TrainingProcessCallback):
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         """Reports the round, then waits; at the end of the input pfl stops."""
+        networks.wait()
         self.turns.tell()
         return not self.turns.wait(), Metrics()
 
@@ -59,8 +60,8 @@ class Pace(TrainingProcessCallback):
 def users(at: dict) -> FederatedDataset:
     """The clients, sampled without replacement within a round as far as it goes."""
     x, y, rows = samples.draw(at["clients"], at["samples"], at["shape"], at["classes"])
-    x = torch.from_numpy(x).float().div_(255).sub_(0.5)
-    x, y = x.permute(0, 3, 1, 2), torch.from_numpy(y)
+    x, y = (torch.from_numpy(v).to(networks.DEVICE) for v in (x, y))
+    x = x.float().div_(255).sub_(0.5).permute(0, 3, 1, 2)
     drawn, rng = [], np.random.default_rng(1)
 
     def sampler():
@@ -79,8 +80,8 @@ def main():
     turns, at = Turns(), setup()
     torch.manual_seed(0)
     torch.set_num_threads(cores())
-    network = Network(networks.build(at["model"], at["shape"], at["classes"]))
-    network = network.to(memory_format=torch.channels_last)
+    network = networks.build(at["model"], at["shape"], at["classes"])
+    network = Network(networks.place(network))
     server = torch.optim.SGD(network.parameters(), 1.0)
     model = PyTorchModel(network, torch.optim.SGD, server)
     data = users(at)

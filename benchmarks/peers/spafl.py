@@ -88,8 +88,8 @@ def make_round(at: dict, model: torch.nn.Module):
     (x, y, rows), loss = bare.data(at), make_loss(model)
     weights = list(model.parameters())
     first = [w.detach().clone() for w in weights]
-    thresholds = [torch.zeros(len(w), requires_grad=True) for w in weights]
-    server, delta, total = ([torch.zeros(len(w)) for w in weights] for _ in range(3))
+    thresholds = [w.new_zeros(len(w), requires_grad=True) for w in weights]
+    server, delta, total = ([w.new_zeros(len(w)) for w in weights] for _ in range(3))
     kept = {}  # the weights of the clients that took part
     rng = np.random.default_rng(1)
 
@@ -100,7 +100,7 @@ def make_round(at: dict, model: torch.nn.Module):
         extract(held, delta)
         rest = {"lr": at["rate"], "momentum": at["momentum"], "fused": True}
         optimizer = torch.optim.SGD(weights + thresholds, **rest)
-        own = rows[client][torch.randperm(rows.shape[1])]
+        own = rows[client][torch.randperm(rows.shape[1], device=rows.device)]
         for batch in own.split(at["batch"]):
             optimizer.zero_grad()
             revive(weights, thresholds)

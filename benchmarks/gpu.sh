@@ -1,0 +1,71 @@
+#!/bin/sh
+# Measures what one GPU does, part by part; about eight minutes, by estimate.
+#
+#   benchmarks/gpu.sh          # tables in build/gpu, or in the folder OUT
+#   benchmarks/gpu.sh --dry    # the same parts at toy sizes on a CPU; no figure counts
+#
+# A part is one benchmark with a time limit. What has finished is a folder of its name,
+# which the next call skips; what failed is NAME.part with its log. PYTHON (python) has
+# this package and JAX for the GPU, PEERS (as PYTHON) has pfl-research and PyTorch, see
+# peers/README.md; without these one part is left out. The programs of the first networks
+# are timed before all else, as the table that this writes decides how the rest runs.
+set -u
+
+python=${PYTHON:-python} peers=${PEERS:-${PYTHON:-python}} failed=
+root=$(cd "$(dirname "$0")/.." && pwd)
+out=${OUT:-$root/build/gpu}
+case "$#$*" in
+0) dry='' write=--write first="pfl resnet18_100" rest="lenet5_caffe femnist conv4 mlp" ;;
+1--dry) dry=yes write='' first=mlp rest='' out=$out/dry ;;
+*) echo "gpu.sh: expected --dry or nothing" >&2 && exit 2 ;;
+esac
+mkdir -p "$out" && out=$(cd "$out" && pwd) && cd "$root" || exit 2
+export XLA_PYTHON_CLIENT_PREALLOCATE=false # the peers share the card
+
+if [ "$dry" ]; then
+    export JAX_PLATFORMS=cpu
+    echo "A dry run at toy sizes on the CPU: its figures mean nothing."
+elif ! "$python" -c "import jax; jax.devices('gpu')" 2>/dev/null; then
+    echo "gpu.sh: JAX finds no GPU with $python; --dry needs none" >&2
+    exit 2
+fi
+
+part() { # NAME SECONDS BENCHMARK [OPTION ...]; of an option given twice, the last counts
+    name=$1 limit=$2 && shift 2
+    [ -z "$dry" ] || limit=600
+    [ ! -e "$out/$name" ] || return 0
+    echo "== $name, at most $limit s: python -m benchmarks $*"
+    rm -rf "$out/$name.part" && mkdir "$out/$name.part"
+    timeout "$limit" "$python" -m benchmarks "$@" --out "$out/$name.part" \
+        >"$out/$name.part/log" 2>&1 &
+    trap 'kill $!; exit 130' INT TERM
+    if wait $!; then
+        mv "$out/$name.part" "$out/$name" && cat "$out/$name"/*.md
+    else
+        tail -n 3 "$out/$name.part/log"
+        failed="$failed $name"
+    fi
+}
+
+programs() { # of a network
+    part "programs_$1" 100 programs --only "$1" $write ${dry:+--repeats 1}
+}
+
+for network in $first; do programs $network; done
+part pfl_1500 60 segments --lengths 50 --seeds 1 --rounds 1500 \
+    ${dry:+--setup mlp --lengths 2 --rounds 2}
+if "$peers" -c "from importlib import metadata; metadata.version('pfl')" 2>/dev/null; then
+    part peers 120 peers.compare --python "$peers" --only pfl --repeats 20 \
+        --peers "PyTorch loop" pfl-research ${dry:+--samples 1 --repeats 1}
+else
+    echo "peers: left out, as $peers has no pfl-research"
+fi
+part segments 100 segments ${dry:+--setup mlp --lengths 1 --seeds 2 --rounds 1}
+part throughput 100 throughput --only lenet5_spafl lenet5_fedavg resnet18_100 \
+    --samples 500 ${dry:+--only mlp_fedsparsify --samples 32 --repeats 1}
+part cohort 120 cohort --models mlp --chunk 1000 \
+    ${dry:+--models tiny --cohorts 1 10 --repeats 1}
+for network in $rest; do programs $network; done
+
+echo "The tables are in $out."
+[ -z "$failed" ] || { echo "gpu.sh: failed:$failed" >&2 && exit 1; }

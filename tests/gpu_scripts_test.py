@@ -1,0 +1,100 @@
+"""The scripts for a GPU: all parts at toy sizes, and the tables' commands."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as benchmarks
+from benchmarks import table as tables
+
+FOLDER = Path(benchmarks.__file__).parent
+# The rows of each part's table; an MLP has two programs, as it has no convolution.
+PARTS = {"programs_mlp": 2, "pfl_1500": 1, "segments": 2, "throughput": 1, "cohort": 2}
+
+
+def call(script, *arguments, **environment):
+    """Runs a script without PyTorch beside it."""
+    environment = os.environ | {"PYTHON": sys.executable} | environment
+    command = ["sh", str(FOLDER / script), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_a_dry_run_has_all_parts_and_a_second_one_runs_nothing(tmp_path):
+    peers = str(tmp_path / "none")
+    done = call("gpu.sh", "--dry", OUT=str(tmp_path), PEERS=peers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "figures mean nothing" in done.stdout
+    folders = {path.name: path for path in (tmp_path / "dry").iterdir()}
+    assert folders.keys() == PARTS.keys()
+    for name, folder in folders.items():
+        (file,) = folder.glob("*.json")
+        told = json.loads(file.read_text())
+        assert {"devices", "date", "commit", "jax", "jaxlib"} <= told["machine"].keys()
+        assert len(told["results"]) == PARTS[name]
+        assert f"== {name}," in done.stdout
+    again = call("gpu.sh", "--dry", OUT=str(tmp_path), PEERS=peers)
+    assert again.returncode == 0 and "==" not in again.stdout
+
+
+FAKE = """#!/bin/sh
+# In the place of Python: notes a benchmark and its options; `cohort` fails at first.
+[ "$1 $2" = "-m benchmarks" ] || exit 0
+shift 2
+printf '%s\\t' "$@" >> {ran}
+echo >> {ran}
+for out; do :; done
+[ "$1" != cohort ] || [ -e {mended} ] || exit 1
+echo "a table of $1" > "$out/$1.md"
+"""
+
+
+def test_a_part_that_fails_stops_nothing_and_is_run_again(tmp_path):
+    ran, mended, fake = (tmp_path / name for name in ("ran", "mended", "python"))
+    fake.write_text(FAKE.format(ran=ran, mended=mended))
+    fake.chmod(0o755)
+    given = {"OUT": str(tmp_path / "out"), "PYTHON": str(fake)}
+    first = call("gpu.sh", **given)
+    assert (first.returncode, first.stderr) == (1, "gpu.sh: failed: cohort\n")
+    assert "a table of segments" in first.stdout
+    commands = [line.split("\t")[:-1] for line in ran.read_text().splitlines()]
+    for name, *options in commands:
+        benchmarks.parser(name).parse_args(options)  # ends where one is not known
+    parts = ["programs", "programs", "segments", "peers.compare", "segments"]
+    parts += ["throughput", "cohort", *["programs"] * 4]
+    assert [name for name, *_ in commands] == parts
+
+    mended.touch()
+    assert call("gpu.sh", **given).returncode == 0
+    added = ran.read_text().splitlines()[len(parts) :]
+    assert [line.split("\t")[0] for line in added] == ["cohort"]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert len(names) == len(parts) and {"cohort", "peers", "programs_pfl"} <= names
+
+
+def test_a_full_run_needs_a_gpu(tmp_path):
+    done = call("gpu.sh", OUT=str(tmp_path), JAX_PLATFORMS="cpu")
+    assert done.returncode == 2 and "JAX finds no GPU" in done.stderr
+    assert call("gpu.sh", "--dri", OUT=str(tmp_path)).returncode == 2
+
+
+def test_the_tables_begin_with_the_headline_and_have_its_rows():
+    done = call("gpu_tables.sh", "--list", PYTHON="echo")
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    command = "-m benchmarks.table"
+    assert first == f"{command} flash_cifar10 --only spdst --seeds 3 --list"
+    headline = importlib.import_module("benchmarks.tables.flash_cifar10").TABLE
+    wanted = [("spdst", seed) for seed in range(3)]
+    assert tables.wanted(headline, "spdst", 3) == wanted
+    names = [line.split()[2] for line in rest[: len(rest) // 2]]
+    assert {"flash_cifar10", "spafl_cifar10"} <= set(names)
+    lines = [f"{command} {name} --seeds 1 --list" for name in names]
+    assert rest == lines + [f"{command} {name} --list" for name in names]
+    for name in names:
+        assert (tables.ROOT / f"benchmarks/tables/{name}.py").exists()
