@@ -172,22 +172,31 @@ def _position(table: Table):
 
 
 def markdown(table: Table, entries: list[dict]) -> str:
-    """Formats the table as Markdown, with mean and sample deviation over seeds."""
+    """Formats the table as Markdown, with mean and sample deviation over seeds.
+
+    Rows that have not been run are counted below the table.
+    """
     head = [*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:]]
     rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2]
-    for name, row in table.rows.items():
-        of_row = [e for e in entries if e["row"] == name]
+    run = {e["row"] for e in entries} & set(table.rows)
+    for name in (name for name in table.rows if name in run):
+        row, of_row = table.rows[name], [e for e in entries if e["row"] == name]
         of_row = [e for e in of_row if "stale" not in e] or of_row
         settings = [f"`{row.config.removeprefix('configs/')}`"]
         settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
-        own = [c for c in table.columns if of_row and c in of_row[0]]
+        own = [c for c in table.columns if c in of_row[0]]
         first = {"paper, %": row.paper or "-"} | {c: _mean(of_row, c, 3) for c in own}
-        for model in of_row[0]["accuracy"] if of_row else ("-",):
+        for model in of_row[0]["accuracy"]:
             cells = {"configuration": " ".join(settings), "model": model} | first
-            cells |= _measured(of_row, model, table.best) if of_row else {}
+            cells |= _measured(of_row, model, table.best)
             rows.append([cells.get(column, "-") for column in head])
             first = {}
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = [f"| {' | '.join(row)} |" for row in rows if run]
+    declared = len(table.rows)
+    if len(run) < declared:
+        left = f"{declared - len(run)} of {declared}"
+        lines += ["", f"Rows not run: {left}; `--list` names them."]
+    return "\n".join(lines)
 
 
 def _measured(entries: list[dict], model: str, best: bool) -> dict[str, str]:

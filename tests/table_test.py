@@ -282,3 +282,20 @@ def test_what_the_code_left_behind_says_so_and_runs_again(root, monkeypatch):
     tables.fill(TABLE, "tiny", root=root, only="dense")
     assert begun == ["dense_seed0"]
     assert "stale" not in tables.results("tiny", root)["dense", 0]
+
+
+def test_rows_that_have_not_run_are_a_line_and_not_dashes():
+    numbers = dict.fromkeys(("gbit", "flops_share", "minutes"), 0.25)
+    entry = {"row": "thin", "seed": 0, "date": "2026-11-21", "commit": "abc"} | numbers
+    entry |= {"accuracy": {"global": {"final": 0.75, "density": 0.25}}}
+    line = "Rows not run: {} of 2; `--list` names them."
+    drawn = tables.markdown(TABLE, [entry]).splitlines()
+    assert [part.split(":")[0] for part in drawn[2:]] == [
+        "| `tiny_config.py",
+        "",
+        "Rows not run",
+    ]
+    assert "75.00" in drawn[2] and drawn[4] == line.format(1)
+    assert tables.markdown(TABLE, []).strip() == line.format(2)
+    whole = tables.markdown(TABLE, [entry, entry | {"row": "dense"}])
+    assert "Rows not run" not in whole and len(whole.splitlines()) == 4
