@@ -70,15 +70,15 @@ _ABLATIONS = {  # row: option, overrides but for an alpha in its name
     # Table 12: N:M masks; the paper does not state M.
     "spdst_n_of_m": ("spdst", {"first_stage.group": 10, "density": 0.2}),
     "spdst_n_of_m_a1": ("spdst", {"first_stage.group": 10, "density": 0.2}),
-    # Figure 7: clients and epochs of stage 1; 10 and 10 are in Table 3.
-    "spdst_20_clients": ("spdst", {"first_stage.cohort_size": 20}),
-    "spdst_20_epochs": ("spdst", {"first_stage.epochs": 20}),
-    "spdst_40_epochs": ("spdst", {"first_stage.epochs": 40}),
-    "spdst_20_clients_20_epochs": (
+    # Figure 7: c_d clients and E_d epochs of stage 1; 10 and 10 are in Table 3.
+    "spdst_c20": ("spdst", {"first_stage.cohort_size": 20}),
+    "spdst_e20": ("spdst", {"first_stage.epochs": 20}),
+    "spdst_e40": ("spdst", {"first_stage.epochs": 40}),
+    "spdst_c20_e20": (
         "spdst",
         {"first_stage.cohort_size": 20, "first_stage.epochs": 20},
     ),
-    "spdst_20_clients_40_epochs": (
+    "spdst_c20_e40": (
         "spdst",
         {"first_stage.cohort_size": 20, "first_stage.epochs": 40},
     ),
