@@ -28,7 +28,7 @@ import pandas as pd
 from scipy.stats import ttest_1samp
 
 from benchmarks.measure import markdown
-from benchmarks.table import redraw
+from benchmarks.pages import redraw
 from sparsefl_jax.report import figure, load
 from sparsefl_jax.report.comparison import costs, evaluations
 from sparsefl_jax.report.load import Run, read_run

@@ -3,42 +3,44 @@
     python -m benchmarks.table flash_mnist --list        # what there is, what is next
     python -m benchmarks.table flash_mnist               # everything missing, in order
     python -m benchmarks.table flash_mnist --only spdst --seeds 1
+    python -m benchmarks.table flash_mnist --minutes     # what its rows cost, roughly
 
-Each row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped run is resumed, a
-finished one is read. Results go to `benchmarks/tables/NAME.json`, and between
-`<!-- table NAME -->` and `<!-- end -->` on the page of the paper in
-`docs/reproduction`; commit both. The field "stale" marks an entry that the code no
-longer reproduces: the table shows its text after the accuracy, and the run counts as
-missing (move its folder away first). The field "counted" says which of the bits an
-entry's Gbit are, if not all.
+Each row and seed is a run in `runs/tables/NAME/ROW_seedS`: one seed of each row, then a
+second of each. A stopped run is resumed, a finished one is read. A row that needs what
+two cores lack runs only with `--only`, or on a GPU if this is all it needs. Results go
+to `benchmarks/tables/NAME.json` and to the pages, see `benchmarks/pages.py`; commit
+both. The field "counted" says which of the bits an entry's Gbit are, if not all.
 
-A method that deploys several models has a row for each, with that model's accuracy and
-density. The paper's figure and the table's own columns are in the first of these.
+`--minutes` trains five rounds of each stage of a row, with one evaluation, or one round
+if five would take over two minutes. Of rows with the same method, network, data and
+sizes it measures the first: a density does not change the time of dense arithmetic.
+Results go to `benchmarks/tables/minutes.json` one by one; measured rows are left out.
 """
 
 import argparse
 import datetime
 import importlib
 import json
-import re
-import statistics
 import sys
 from pathlib import Path
+
+import jax
+import numpy as np
 
 from sparsefl_jax.system import hardware
 
 hardware.use_cpu_cores()  # before JAX starts
 
+from benchmarks import pages  # noqa: E402
+from benchmarks.pages import ROOT, page, results  # noqa: E402
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
-from sparsefl_jax.runs import experiment  # noqa: E402
-from sparsefl_jax.system import files, interrupt  # noqa: E402
+from sparsefl_jax.runs import experiment, fit_rounds  # noqa: E402
+from sparsefl_jax.system import files, interrupt, provenance  # noqa: E402
 
-ROOT = Path(__file__).parent.parent
-_HEAD = ("configuration", "model", "paper, %", "here, %", "seeds", "density", "Gbit")
-_BEHIND = len(_HEAD) - 1  # the density, which a table's own columns follow
-_HEAD += ("FLOPs / dense", "minutes", "date", "commit")
+_ROUNDS, _MOST = 5, 120.0  # seconds
+_SIZES = ("num_clients", "cohort_size", "epochs", "batch_size", "num_rounds")
 
 
 def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
@@ -56,7 +58,7 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
       ValueError: a run's directory holds another configuration.
     """
     for row, seed in wanted(table, only, seeds):
-        if (row, seed) in measured(name, root):
+        if (row, seed) in results(name, root):
             continue
         path = root / "runs/tables" / name / f"{row}_seed{seed}"
         print(f"{name}: {row}, seed {seed}", file=sys.stderr, flush=True)
@@ -67,15 +69,22 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
         publish(table, name, found | extra, root)
 
 
-def wanted(table: Table, only=None, seeds=None) -> list[tuple[str, int]]:
-    """Returns the runs of a table in order, restricted to a row and to seeds."""
+def wanted(table: Table, only=None, seeds=None, every=False) -> list[tuple[str, int]]:
+    """Returns the runs of a table in order, restricted to a row and to seeds.
+
+    Rows that need what this machine lacks are left out, if not `only` or `every`.
+    """
     if only is not None and only not in table.rows:
         raise ValueError(f"only={only!r}, expected one of {', '.join(table.rows)}")
-    return [
-        (row, seed)
-        for row, seed in table.order
-        if only in (None, row) and (seeds is None or seed < seeds)
-    ]
+    some = [row for row in table.rows if every or not _lacking(table.rows[row].needs)]
+    rows = [only] if only else some
+    return [(row, seed) for seed in range(seeds or table.seeds) for row in rows]
+
+
+def _lacking(needs: str) -> bool:
+    """Returns whether this machine lacks what a row needs, as far as is known."""
+    gpu = needs.startswith("a GPU") and jax.default_backend() == "gpu"
+    return bool(needs) and not gpu
 
 
 def row_config(table: Table, row: str, seed: int):
@@ -105,7 +114,7 @@ def entry(path: Path, best: bool = False) -> dict:
     models = {name: dict(model) for name, model in summary["accuracy"].items()}
     for name, model in models.items() if best else ():
         evaluated = _evaluated_models(path, model["best_round"])[name]
-        model["best_density"] = _density(evaluated)
+        model["best_density"] = pages.density(evaluated)
     return {
         "accuracy": models,
         "gbit": bits / 1e9,
@@ -116,28 +125,11 @@ def entry(path: Path, best: bool = False) -> dict:
     }
 
 
-def _density(model: dict) -> float:
-    """Returns a model's density; of personal ones the mean over layers and clients."""
-    return model.get("layer_density", model["density"])
-
-
 def _evaluated_models(path: Path, round: int) -> dict:
     """Returns the models of an evaluation in a run's last stage."""
     records = report.read_records(path / "metrics.jsonl")
     of_round = (r for r in records if r["phase"] == "eval" and r["round"] == round)
     return max(of_round, key=lambda record: record["stage"])["models"]
-
-
-def results(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
-    """Returns all entries of a table by row and seed."""
-    path = root / "benchmarks" / "tables" / f"{name}.json"
-    entries = json.loads(path.read_text()) if path.exists() else []
-    return {(e["row"], e["seed"]): e for e in entries}
-
-
-def measured(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
-    """Returns the entries that are not stale."""
-    return {run: e for run, e in results(name, root).items() if "stale" not in e}
 
 
 def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
@@ -147,23 +139,11 @@ def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
     path = root / "benchmarks" / "tables" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, json.dumps(ordered, indent=1) + "\n")
-    text = markdown(table, ordered)
+    text = pages.markdown(table, ordered)
     if (document := page(name, root)).exists():
-        redraw(document, name, text)
+        pages.redraw(document, name, text)
+    pages.draw_overview(root)
     print(text, flush=True)
-
-
-def redraw(document: Path, name: str, text: str) -> None:
-    """Writes a table between its markers on a page."""
-    before = document.read_text()
-    marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
-    after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)
-    files.write_text(document, after)
-
-
-def page(name: str, root=ROOT) -> Path:
-    """Returns the page of the paper with which a table's name begins."""
-    return root / "docs" / "reproduction" / f"{name.partition('_')[0]}.md"
 
 
 def _position(table: Table):
@@ -171,95 +151,63 @@ def _position(table: Table):
     return lambda run: (rows.index(run[0]) if run[0] in rows else len(rows), run[1])
 
 
-def markdown(table: Table, entries: list[dict]) -> str:
-    """Formats the table as Markdown, with mean and sample deviation over seeds.
+def measure(table: Table, name: str, *, root=ROOT, only=None) -> None:
+    """Measures the minutes of rows that have none, or again of `only` one.
 
-    Rows that have not been run are counted below the table.
+    Args:
+      table, name, root, only: as in `fill`.
     """
-    head = [*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:]]
-    rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2]
-    run = {e["row"] for e in entries} & set(table.rows)
-    for name in (name for name in table.rows if name in run):
-        row, of_row = table.rows[name], [e for e in entries if e["row"] == name]
-        of_row = [e for e in of_row if "stale" not in e] or of_row
-        settings = [f"`{row.config.removeprefix('configs/')}`"]
-        settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
-        own = [c for c in table.columns if c in of_row[0]]
-        first = {"paper, %": row.paper or "-"} | {c: _mean(of_row, c, 3) for c in own}
-        for model in of_row[0]["accuracy"]:
-            cells = {"configuration": " ".join(settings), "model": model} | first
-            cells |= _measured(of_row, model, table.best)
-            rows.append([cells.get(column, "-") for column in head])
-            first = {}
-    lines = [f"| {' | '.join(row)} |" for row in rows if run]
-    declared = len(table.rows)
-    if len(run) < declared:
-        left = f"{declared - len(run)} of {declared}"
-        lines += ["", f"Rows not run: {left}; `--list` names them."]
-    return "\n".join(lines)
+    path = root / "benchmarks" / "tables" / "minutes.json"
+    seen = {e["row"] for e in pages.minutes(root) if e["table"] == name}
+    kinds = {_kind(row_config(table, row, 0)) for row in seen}
+    for row, _ in wanted(table, only, 1):
+        config = row_config(table, row, 0)
+        if _kind(config) in kinds and not only:
+            continue
+        print(f"{name}: {row}", file=sys.stderr, flush=True)
+        kinds.add(_kind(config))
+        facts = {"date": datetime.date.today().isoformat()}
+        facts |= {"commit": provenance.commit(), "versions": provenance.versions()}
+        facts |= {"device": f"{jax.device_count()} x {jax.devices()[0].device_kind}"}
+        about = {"table": name, "row": row}
+        others = [e for e in pages.minutes(root) if not about.items() <= e.items()]
+        found = about | minutes(config) | facts
+        files.write_json(path, [*others, found])
+        print(f"{name}: {row}: {found['minutes']:.0f} minutes", flush=True)
+    pages.draw_overview(root)
 
 
-def _measured(entries: list[dict], model: str, best: bool) -> dict[str, str]:
-    """Returns the measured cells of one model of a row."""
-    dates = sorted({e["date"] for e in entries})
-    counted = dict.fromkeys(e["counted"] for e in entries if "counted" in e)
-    return {
-        "here, %": _accuracy(entries, model, best),
-        "seeds": ", ".join(str(e["seed"]) for e in entries),
-        "density": _densities([e["accuracy"][model] for e in entries], best),
-        "Gbit": _noted(_mean(entries, "gbit", 2), counted),
-        "FLOPs / dense": _mean(entries, "flops_share", 3),
-        "minutes": _mean(entries, "minutes", 0),
-        "date": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
-        "commit": ", ".join(dict.fromkeys(e["commit"] or "-" for e in entries)),
-    }
+def minutes(config) -> dict:
+    """Returns the minutes of a run, from a few `rounds` of each of its stages."""
+    stages = (setup := experiment.build(config).setup).stages
+    for rounds in (1, _ROUNDS):
+        found = fit_rounds.pilot(setup, [rounds] * len(stages), config.seed)
+        if _ROUNDS * sum(found.seconds) > _MOST:
+            break
+    longer = [s.num_rounds / len(r) for s, r in zip(stages, found.rounds, strict=True)]
+    bits = [sum(r["bits_down"] + r["bits_up"] for r in stage) for stage in found.rounds]
+    part = min(1.0, (setup.until.gbit or np.inf) / (np.dot(longer, bits) / 1e9))
+    seconds = part * float(np.dot(longer, found.seconds))
+    return {"minutes": seconds / 60, "rounds": rounds}
 
 
-def _mean(entries: list[dict], key: str, digits: int) -> str:
-    return f"{statistics.fmean(e[key] for e in entries):.{digits}f}"
-
-
-def _accuracy(entries: list[dict], model: str, best: bool) -> str:
-    """Formats the final accuracy of a model, or its best one followed by the final."""
-    notes = [f"final {_spread(entries, model, 'final')}"] if best else []
-    notes += dict.fromkeys(e["stale"] for e in entries if "stale" in e)
-    return _noted(_spread(entries, model, "best" if best else "final"), notes)
-
-
-def _densities(models: list[dict], best: bool) -> str:
-    """Formats the density beside the accuracy: of the same model, in the same round.
-
-    An entry may lack the density in the best round; then only the last one's is shown.
-    """
-    final = f"{statistics.fmean(map(_density, models)):.3f}"
-    if not best:
-        return final
-    if any("best_density" not in model for model in models):
-        return f"(final {final})"
-    shown = f"{statistics.fmean(model['best_density'] for model in models):.3f}"
-    return shown if shown == final else f"{shown} (final {final})"
-
-
-def _noted(shown: str, notes) -> str:
-    return shown + (f" ({', '.join(notes)})" if notes else "")
-
-
-def _spread(entries: list[dict], name: str, which: str) -> str:
-    """Formats the mean and sample deviation over seeds of a model's accuracy in %."""
-    values = [100 * e["accuracy"][name][which] for e in entries]
-    text = f"{statistics.fmean(values):.2f}"
-    return text + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+def _kind(config) -> str:
+    """Returns what decides the time of a run, as far as it is known before."""
+    first = config.get("first_stage", {}).get("name")
+    kind = [config.dataset, config.model.to_dict(), config.algorithm.name, first]
+    return str(kind + [config[name] for name in _SIZES])
 
 
 def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
-    """Returns a line for each run in order: done, begun or missing."""
-    done, lines = measured(name, root), []
-    for row, seed in wanted(table, only, seeds):
+    """Returns a line for each run in order: done, begun, missing, or what it needs."""
+    done, lines = results(name, root), []
+    for row, seed in wanted(table, only, seeds, every=True):
         begun = root / "runs/tables" / name / f"{row}_seed{seed}" / "config.json"
-        state = "begun" if begun.exists() else "-"
+        needs = table.rows[row].needs
+        state = "begun" if begun.exists() else f"needs {needs}" if needs else "-"
         if found := done.get((row, seed)):
-            accuracy = _accuracy([found], next(iter(found["accuracy"])), table.best)
-            state = f"done   {accuracy}"
+            first = next(iter(found["accuracy"]))
+            state = f"done   {pages.accuracy([found], first, table.best)}"
         lines.append(f"{row:16} seed {seed}  {state}")
     return "\n".join(lines)
 
@@ -267,19 +215,20 @@ def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
 def main() -> None:
     """Parses the command line; a signal has its own code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    folder = ROOT / "benchmarks" / "tables"
-    names = sorted(p.stem for p in folder.glob("[!_]*.py"))
-    parser.add_argument("name", choices=names)
+    parser.add_argument("name", choices=pages.TABLES)
     parser.add_argument("--list", action="store_true", help="show, run nothing")
+    parser.add_argument("--minutes", action="store_true", help="estimate, run nothing")
     parser.add_argument("--only", help="one row")
     parser.add_argument("--seeds", type=int, help="seeds below this number")
     args = parser.parse_args()
-    table = importlib.import_module(f"benchmarks.tables.{args.name}").TABLE
+    table = pages.declared(args.name)
     chosen = {"only": args.only, "seeds": args.seeds}
     try:
         if args.list:
             return print(listing(table, args.name, **chosen))
         hardware.keep_compilations()
+        if args.minutes:
+            return measure(table, args.name, only=args.only)
         fill(table, args.name, **chosen)
     except (interrupt.StoppedError, KeyboardInterrupt) as error:
         command = "python -m benchmarks.table " + " ".join(sys.argv[1:])

@@ -1,6 +1,5 @@
 """The site builds without warnings, and the code of its pages and the README runs."""
 
-import importlib
 import re
 import shlex
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 from absl import flags
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import table as tables
+from benchmarks import pages as tables
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
@@ -84,8 +83,8 @@ MEASURED = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("*_*.json"))
 
 @pytest.mark.parametrize("table", MEASURED)
 def test_the_page_of_a_paper_shows_what_was_measured(table):
-    declared = importlib.import_module(f"benchmarks.tables.{table}").TABLE
-    drawn = tables.markdown(declared, list(tables.results(table).values()))
+    entries = list(tables.results(table).values())
+    drawn = tables.markdown(tables.declared(table), entries)
     marked = f"<!-- table {table} -->\n{drawn}\n<!-- end -->"
     assert marked in tables.page(table).read_text()
 
@@ -93,9 +92,13 @@ def test_the_page_of_a_paper_shows_what_was_measured(table):
 @pytest.mark.parametrize("table", MEASURED)
 def test_what_was_measured_is_from_the_record_of_a_run(table):
     """A summary names the versions that ran, and the density of each model."""
-    for found in tables.results(table).values():
-        assert found["commit"] and {"jax", "jaxlib", "numpy"} <= set(found["versions"])
-        assert all("density" in model for model in found["accuracy"].values())
+    assert all(map(tables.valid, tables.results(table).values()))
+
+
+def test_the_index_shows_what_each_table_has_and_lacks():
+    """`python -m benchmarks.pages` draws it."""
+    marked = f"<!-- table overview -->\n{tables.overview()}\n<!-- end -->"
+    assert marked in (ROOT / "docs/reproduction/index.md").read_text()
 
 
 def test_the_page_of_spafl_compares_the_seed_that_its_rows_share():

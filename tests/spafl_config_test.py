@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import table
+from benchmarks import pages
 from benchmarks.tables import Row, Table
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.presets import spafl
@@ -82,7 +82,7 @@ def test_a_table_of_best_rounds_prints_the_final_one_behind():
     told = {"row": "a", "seed": 0, "density": 0.3, "gbit": 1.0, "flops_share": 0.2}
     told |= {"minutes": 5.0, "date": "2026-01-01", "commit": "abc"}
     told["accuracy"] = {"personal": {"final": 0.84, "best": 0.91, "density": 0.3}}
-    line = table.markdown(Table(rows, (), best=True), [told]).splitlines()[-1]
+    line = pages.markdown(Table(rows, best=True), [told]).splitlines()[-1]
     assert "| 91.00 (final 84.00) |" in line
-    line = table.markdown(Table(rows, ()), [told]).splitlines()[-1]
+    line = pages.markdown(Table(rows), [told]).splitlines()[-1]
     assert "| 84.00 |" in line

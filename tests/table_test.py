@@ -1,15 +1,16 @@
 """A table's rows run one by one, are resumed, reused and written."""
 
-import importlib
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks import pages
 from benchmarks import table as tables
-from benchmarks.tables import Row, Table, runs
+from benchmarks.tables import Row, Table
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.runs import experiment, fit_rounds, simulate
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, network, write_images
@@ -35,7 +36,7 @@ TABLE = Table(
         "dense": Row("tiny_config.py:fedavg", "98.0 ± 0.1"),
         "thin": Row("tiny_config.py:pdst", "90.0", {"density": 0.25}),
     },
-    (*runs("dense thin", 0), *runs("thin dense", 1)),
+    seeds=2,
 )
 
 
@@ -45,7 +46,7 @@ def root(tmp_path, monkeypatch):
     write_images(dataset, 120)
     (tmp_path / "tiny_config.py").write_text(CONFIG.format(dataset=str(dataset)))
     marks = "# Title\n<!-- table tiny -->\nold\n<!-- end -->\nrest\n<!-- end -->\n"
-    document = tables.page("tiny", tmp_path)
+    document = pages.page("tiny", tmp_path)
     document.parent.mkdir(parents=True)
     document.write_text(marks)
     monkeypatch.syspath_prepend(tmp_path)
@@ -93,26 +94,26 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
         stop_the_third(patch)
         with pytest.raises(interrupt.StoppedError):
             tables.fill(table, "tiny", root=root)
-    first = ["dense_seed0", "thin_seed0", "thin_seed1"]
+    first = ["dense_seed0", "thin_seed0", "dense_seed1"]
     assert calls == first
-    assert list(tables.results("tiny", root)) == [("dense", 0), ("thin", 0)]
+    assert list(pages.results("tiny", root)) == [("dense", 0), ("thin", 0)]
     listed = tables.listing(table, "tiny", root).splitlines()
     assert [line.split()[3] for line in listed] == ["done", "done", "begun", "-"]
 
     tables.fill(table, "tiny", root=root)
-    assert calls == [*first, "thin_seed1", "dense_seed1"]
-    records = read_records(root / "runs/tables/tiny/thin_seed1/metrics.jsonl")
+    assert calls == [*first, "dense_seed1", "thin_seed1"]
+    records = read_records(root / "runs/tables/tiny/dense_seed1/metrics.jsonl")
     rounds = [r["round"] for r in records]
     assert sorted(rounds) == [1, 2, 2, 3, 4, 4]  # two of them evaluations
 
-    found = tables.results("tiny", root)
+    found = pages.results("tiny", root)
     assert list(found) == [("dense", 0), ("dense", 1), ("thin", 0), ("thin", 1)]
     thin = found["thin", 1]
     assert set(thin) >= {"accuracy", "gbit", "minutes", "date", "commit", "device"}
     dense, sparse = (found[row, 0]["accuracy"]["global"] for row in ("dense", "thin"))
     assert sparse["density"] < 0.5 < dense["density"] == 1
     assert thin["gbit"] < found["dense", 1]["gbit"] and thin["flops_share"] < 0.5
-    lines = tables.page("tiny", root).read_text().splitlines()
+    lines = pages.page("tiny", root).read_text().splitlines()
     assert lines[:2] == ["# Title", "<!-- table tiny -->"] and "old" not in lines
     assert lines[-3:] == ["<!-- end -->", "rest", "<!-- end -->"]
     mean = np.mean([found["thin", s]["accuracy"]["global"]["final"] for s in (0, 1)])
@@ -151,6 +152,7 @@ def rows_of(text):
     head, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
+        if line.startswith("|")
     )
     return [dict(zip(head, row, strict=True)) for row in rows]
 
@@ -167,9 +169,9 @@ def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
     finished(tmp_path, {"personal": told}, models)
 
     def shown(best, kept):
-        table = Table({"dense": Row("tiny.py:spafl")}, (), best)
+        table = Table({"dense": Row("tiny.py:spafl")}, best=best)
         entry = {"row": "dense", "seed": 0} | tables.entry(tmp_path, kept)
-        [row] = rows_of(tables.markdown(table, [entry]))
+        [row] = rows_of(pages.markdown(table, [entry]))
         return row["here, %"], row["density"]
 
     best = "75.00 (final 50.00)"
@@ -193,8 +195,8 @@ def test_every_model_has_a_row_with_its_own_accuracy_and_density(tmp_path, best)
     }
     finished(tmp_path, accuracy, models)
     found = {"row": "nst", "seed": 0, "own": 0.5} | tables.entry(tmp_path, best)
-    table = Table({"nst": Row("tiny.py:nst", "96.2")}, (), best, ("own",))
-    rows = rows_of(tables.markdown(table, [found]))
+    table = Table({"nst": Row("tiny.py:nst", "96.2")}, 1, best, ("own",))
+    rows = rows_of(pages.markdown(table, [found]))
     shown = [[r[h] for h in ("model", "paper, %", "own", "density")] for r in rows]
     if best:
         first, second = "0.875 (final 0.375)", "0.188 (final 0.125)"
@@ -209,7 +211,7 @@ def test_every_model_has_a_row_with_its_own_accuracy_and_density(tmp_path, best)
 
 
 def test_spafls_gbit_are_those_of_its_thresholds(tmp_path):
-    declared = importlib.import_module("benchmarks.tables.spafl_fashion_mnist").TABLE
+    declared = pages.declared("spafl_fashion_mnist")
     down = {"thresholds": 5800, "delta": 5800, "initial": 4_305_000}
     traffic = [
         {"entries_down": down, "entries_up": {"thresholds": 5800}},
@@ -221,7 +223,7 @@ def test_spafls_gbit_are_those_of_its_thresholds(tmp_path):
     told = {"personal": judged(0.5, 0.5, 1, density=0.5)}
     numbers = dict.fromkeys(("flops_share", "minutes"), 0.25) | {"date": "2026-11-22"}
     entry = {"row": "spafl", "seed": 0, "accuracy": told, "commit": "abc"} | numbers
-    row, *_ = rows_of(tables.markdown(declared, [entry | found]))
+    row, *_ = rows_of(pages.markdown(declared, [entry | found]))
     assert row["Gbit"] == "0.00 (thresholds alone)"
     finished(
         tmp_path, {}, {}, [dict.fromkeys(("entries_down", "entries_up"), {"w": 9})]
@@ -229,26 +231,21 @@ def test_spafls_gbit_are_those_of_its_thresholds(tmp_path):
     assert declared.extra(tmp_path) == {}
 
 
-NAMES = sorted(p.stem for p in (tables.ROOT / "benchmarks/tables").glob("[!_]*.py"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", pages.TABLES)
 def test_every_table_declares_what_can_be_configured(name):
-    table = importlib.import_module(f"benchmarks.tables.{name}").TABLE
-    assert {row for row, _ in table.order} == set(table.rows)
-    assert len(set(table.order)) == len(table.order)
+    table = pages.declared(name)
     for row in table.rows:
         config = tables.row_config(table, row, 2)
         assert config.seed == 2
         fields.check(config)
         assert build.build_stages(config, network(config.model.name))
-    assert set(tables.results(name, tables.ROOT)) <= set(table.order)
+    assert {row for row, _ in pages.results(name)} <= set(table.rows)
 
 
 @pytest.mark.slow
 def test_a_row_can_change_what_two_stages_refer_to():
-    table = importlib.import_module("benchmarks.tables.flash_mnist").TABLE
+    table = pages.declared("flash_mnist")
     config = tables.row_config(table, "spdst_d05", 0)
     assert config.first_stage.density == 0.05  # follows `density`
 
@@ -259,43 +256,111 @@ def test_unknown_rows_are_refused():
     assert tables.wanted(TABLE, "thin", 1) == [("thin", 0)]
 
 
-def test_what_the_code_left_behind_says_so_and_runs_again(root, monkeypatch):
-    """The text follows the accuracy until the row has a new entry."""
-
-    def entry(seed, accuracy, **more):
-        told = {"global": {"final": accuracy, "density": 0.25}}
-        numbers = dict.fromkeys(("gbit", "flops_share", "minutes"), 0.25)
-        told = {"row": "dense", "seed": seed, "accuracy": told, "commit": "abc"}
-        return told | numbers | {"date": "2026-11-21"} | more
-
-    old, new = entry(0, 0.75, stale="before the repair"), entry(1, 0.875)
-    lines = tables.markdown(TABLE, [old]).splitlines()
-    assert "| 75.00 (before the repair) | 0 |" in lines[2]
-    lines = tables.markdown(TABLE, [old, new]).splitlines()
-    assert "| 87.50 | 1 |" in lines[2] and "75.00" not in lines[2]
-
-    (root / "benchmarks/tables").mkdir(parents=True)
-    (root / "benchmarks/tables/tiny.json").write_text(json.dumps([old, new]))
-    begun = []
-    monkeypatch.setattr(experiment, "run", lambda c, path, **k: begun.append(path.name))
-    monkeypatch.setattr(tables, "entry", lambda path, best: entry(0, 0.625))
-    tables.fill(TABLE, "tiny", root=root, only="dense")
-    assert begun == ["dense_seed0"]
-    assert "stale" not in tables.results("tiny", root)["dense", 0]
+def entry(row, seed=0, final=0.75, **more):
+    """Returns the result of a run."""
+    found = {"row": row, "seed": seed, "date": "2026-11-21", "commit": "abc"}
+    found |= dict.fromkeys(("gbit", "flops_share", "minutes"), 0.25)
+    found["versions"] = dict.fromkeys(("jax", "jaxlib", "numpy"), "1.0")
+    return found | {"accuracy": {"global": {"final": final, "density": 0.25}}} | more
 
 
 def test_rows_that_have_not_run_are_a_line_and_not_dashes():
-    numbers = dict.fromkeys(("gbit", "flops_share", "minutes"), 0.25)
-    entry = {"row": "thin", "seed": 0, "date": "2026-11-21", "commit": "abc"} | numbers
-    entry |= {"accuracy": {"global": {"final": 0.75, "density": 0.25}}}
     line = "Rows not run: {} of 2; `--list` names them."
-    drawn = tables.markdown(TABLE, [entry]).splitlines()
-    assert [part.split(":")[0] for part in drawn[2:]] == [
-        "| `tiny_config.py",
-        "",
-        "Rows not run",
-    ]
-    assert "75.00" in drawn[2] and drawn[4] == line.format(1)
-    assert tables.markdown(TABLE, []).strip() == line.format(2)
-    whole = tables.markdown(TABLE, [entry, entry | {"row": "dense"}])
+    row, blank, left = pages.markdown(TABLE, [entry("thin")]).splitlines()[2:]
+    assert "density=0.25" in row and "| 75.00 |" in row and not blank
+    assert left == line.format(1)
+    assert pages.markdown(TABLE, []).strip() == line.format(2)
+    whole = pages.markdown(TABLE, [entry("thin"), entry("dense")])
     assert "Rows not run" not in whole and len(whole.splitlines()) == 4
+
+
+NEEDING = Table(
+    {
+        "dense": Row("tiny_config.py:fedavg"),
+        "large": Row("tiny_config.py:fedavg", needs="a GPU (12 PFLOP)"),
+        "thin": Row("tiny_config.py:pdst"),
+        "other": Row("tiny_config.py:pdst", overrides={"density": 0.25}),
+        "far": Row("tiny_config.py:pdst", needs="FEMNIST"),
+    },
+    seeds=2,
+)
+
+
+def test_what_a_row_needs_decides_whether_it_runs(root, monkeypatch):
+    two_cores = [(row, seed) for seed in (0, 1) for row in ("dense", "thin", "other")]
+    assert tables.wanted(NEEDING) == two_cores
+    assert tables.wanted(NEEDING, "large", 1) == [("large", 0)]
+    monkeypatch.setattr(tables.jax, "default_backend", lambda: "gpu")
+    assert [row for row, _ in tables.wanted(NEEDING, seeds=1)] == list(NEEDING.rows)[:4]
+    lines = tables.listing(NEEDING, "tiny", root, seeds=1).splitlines()
+    assert [line.split("seed 0")[1].strip() for line in lines] == [
+        *("-", "needs a GPU (12 PFLOP)", "-", "-", "needs FEMNIST")
+    ]
+
+
+def test_minutes_are_written_one_by_one_for_each_method(root, monkeypatch):
+    (root / "benchmarks/tables").mkdir(parents=True)
+    costs = {"fedavg": 3.0}
+
+    def measured(config):
+        return {"minutes": costs[config.algorithm.name], "rounds": 5}
+
+    def known():
+        return [(e["row"], e["minutes"]) for e in pages.minutes(root)]
+
+    monkeypatch.setattr(tables, "minutes", measured)
+    with pytest.raises(KeyError):  # as if it was interrupted in the second one
+        tables.measure(NEEDING, "tiny", root=root)
+    assert known() == [("dense", 3.0)]
+    costs |= {"fedavg": 7.0, "pdst": 4.0}
+    tables.measure(NEEDING, "tiny", root=root)
+    assert known() == [("dense", 3.0), ("thin", 4.0)]  # `other` has another density
+    tables.measure(NEEDING, "tiny", root=root, only="dense")
+    assert known() == [("thin", 4.0), ("dense", 7.0)]
+    facts = {"table", "row", "minutes", "rounds", "date", "commit", "device"}
+    assert set(pages.minutes(root)[0]) == facts | {"versions"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "gbit", "rounds", "minutes"),
+    [
+        (2.0, None, 5, (3 + 400 * 2) / 60),
+        (30.0, None, 1, (3 + 400 * 30) / 60),  # five take over two minutes
+        (2.0, 200.5, 5, (3 + 400 * 2) / 60 / 2),  # of 401 Gbit
+        (2.0, 500.0, 5, (3 + 400 * 2) / 60),
+    ],
+)
+def test_the_minutes_of_a_row_by_hand(monkeypatch, seconds, gbit, rounds, minutes):
+    """A first stage of one round in 3 s, then 400 rounds; each has 1 Gbit."""
+    stages = SimpleNamespace(num_rounds=1), SimpleNamespace(num_rounds=400)
+    setup = SimpleNamespace(stages=stages, until=SimpleNamespace(gbit=gbit))
+    each = {"bits_down": 4 * 10**8, "bits_up": 6 * 10**8}
+
+    def pilot(setup, count, seed):
+        return fit_rounds.Pilot([[each], [each] * count[1]], [3.0, count[1] * seconds])
+
+    parts = SimpleNamespace(setup=setup)
+    monkeypatch.setattr(tables.experiment, "build", lambda config: parts)
+    monkeypatch.setattr(tables.fit_rounds, "pilot", pilot)
+    found = tables.minutes(SimpleNamespace(seed=0))
+    assert found == {"minutes": pytest.approx(minutes), "rounds": rounds}
+
+
+def test_the_overview_says_what_each_table_has_and_lacks(root, monkeypatch):
+    found = [entry("dense"), entry("dense", 1), entry("thin", commit=None)]
+    costs = [("tiny", 3.4), ("tiny", 12.0), ("another", 99.0)]
+    costs = [{"table": table, "minutes": minutes} for table, minutes in costs]
+    (root / "benchmarks/tables").mkdir(parents=True)
+    for name, content in (("tiny", found), ("minutes", costs)):
+        (root / f"benchmarks/tables/{name}.json").write_text(json.dumps(content))
+    monkeypatch.setattr(pages, "TABLES", ["tiny"])
+    monkeypatch.setattr(pages, "declared", lambda name: NEEDING)
+    lacking = "a GPU (12 PFLOP): 1; time: 1"
+    line = f"| [tiny](tiny.md#title) | 5 | 2 | 1 | 1 to 2 | 3 to 12 | {lacking}"
+    index = root / "docs/reproduction/index.md"
+    index.write_text("# Index\n<!-- table overview -->\n<!-- end -->\n")
+    pages.draw_overview(root)
+    assert index.read_text().splitlines()[4] == f"{line}; FEMNIST: 1 |"
+    tables.publish(NEEDING, "tiny", entry("far"), root)  # redraws it
+    line = line.replace("| 5 | 2 | 1 |", "| 5 | 3 | 2 |")
+    assert index.read_text().splitlines()[4] == f"{line} |"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tables import Row, Table, runs
+from benchmarks.tables import Row, Table
 from sparsefl_jax import models, report
 from sparsefl_jax.wire import paper_counts
 
@@ -62,7 +62,7 @@ TABLE = Table(
         "prunefl": Row(f"{_CONFIG}:prunefl", "55.5"),
         "pqsu": Row(f"{_CONFIG}:pqsu", "57.9"),
     },
-    order=runs("fedavg cs0.5 cs0.6 cs0.7 cs0.8 prunefl pqsu", 0),
+    seeds=1,
     best=True,
     columns=SHOWN,
     extra=emergent,

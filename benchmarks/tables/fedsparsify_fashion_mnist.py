@@ -4,7 +4,7 @@ The test accuracy of round 200. The paper prints one seed and no deviation; it h
 baselines in figures only.
 """
 
-from benchmarks.tables import Row, Table, runs
+from benchmarks.tables import Row, Table
 
 _CONFIG = "configs/fedsparsify_fashion_mnist.py"
 _PRINTED = {".2": "74.0", ".15": "73.5", ".1": "74.9", ".05": "73.5", ".01": "68.7"}
@@ -15,16 +15,10 @@ def _row(method: str, density: str, printed: str = "") -> Row:
     return Row(f"{_CONFIG}:{method}", printed, {"density": float(density)})
 
 
-_GLOBAL = "fedavg global.1 global.01 global.05 global.2 global.15"
 TABLE = Table(
     rows={
         "fedavg": Row(f"{_CONFIG}:fedavg", "74.89"),
         **{f"global{d}": _row("global", d, printed) for d, printed in _PRINTED.items()},
         **{m + d: _row(m, d) for m in _OTHERS for d in (".1", ".01")},
     },
-    order=(
-        *runs(_GLOBAL, 0),
-        *runs(" ".join(m + d for m in _OTHERS for d in (".1", ".01")), 0),
-        *runs(_GLOBAL, 1, 2),
-    ),
 )

@@ -6,7 +6,7 @@ own. The paper has one row for FLASH, the better of SPDST and JMWST.
 
 from pathlib import Path
 
-from benchmarks.tables import Row, Table, runs
+from benchmarks.tables import Row, Table
 from sparsefl_jax import report
 
 _CONFIG = "configs/feddst_mnist.py"
@@ -37,7 +37,6 @@ TABLE = Table(
         method: Row(f"{_CONFIG}:{method}", printed, _WITHIN)
         for method, printed in _PRINTED.items()
     },
-    order=runs(" ".join(_PRINTED), 0, 1, 2),
     best=True,
     columns=(SHOWN,),
     extra=within_one_gib,

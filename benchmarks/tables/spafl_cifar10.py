@@ -5,7 +5,7 @@ the paper's identity estimator, `spafl_release` the one of the official CIFAR-10
 The Gbit of SpaFL's rows are those of the thresholds.
 """
 
-from benchmarks.tables import Row, Table, runs
+from benchmarks.tables import Row, Table
 from benchmarks.tables.spafl_fashion_mnist import thresholds_alone
 
 _CONFIG = "configs/spafl_cifar10.py"
@@ -21,11 +21,6 @@ TABLE = Table(
         "fjord": Row(f"{_CONFIG}:fjord", "66.38 ± 2.01"),
         "fedpm": Row(f"{_CONFIG}:fedpm", "52.05 ± 0.06"),
     },
-    order=(
-        *runs("spafl spafl_release fedavg local without13 heterofl fjord fedpm", 0),
-        *runs("spafl spafl_release fedavg local without13 heterofl fjord fedpm", 1),
-        *runs("spafl spafl_release fedavg local without13 heterofl fjord fedpm", 2),
-    ),
     best=True,
     extra=thresholds_alone,
 )

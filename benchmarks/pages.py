@@ -1,0 +1,201 @@
+"""Draws the tables of papers, and what is known of each, in the documentation.
+
+    python -m benchmarks.pages    # all of them, from the committed files
+
+A table of results stands between `<!-- table NAME -->` and `<!-- end -->` on the page
+of its paper in `docs/reproduction`, and the overview of all tables on `index.md`.
+
+A method that deploys several models has a row for each, with that model's accuracy and
+density. The paper's figure and the table's own columns are in the first of these.
+"""
+
+import importlib
+import json
+import re
+import statistics
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.tables import Table
+from sparsefl_jax.system import files
+
+ROOT = Path(__file__).parent.parent
+TABLES = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("[!_]*.py"))
+_HEAD = ("configuration", "model", "paper, %", "here, %", "seeds", "density", "Gbit")
+_BEHIND = len(_HEAD) - 1  # the density, which a table's own columns follow
+_HEAD += ("FLOPs / dense", "minutes", "date", "commit")
+_OVERVIEW = ("table", "rows", "run", "valid", "seeds", "minutes a row", "missing")
+
+
+def declared(name: str) -> Table:
+    """Returns the declaration of a table."""
+    return importlib.import_module(f"benchmarks.tables.{name}").TABLE
+
+
+def results(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
+    """Returns all entries of a table by row and seed."""
+    path = root / "benchmarks" / "tables" / f"{name}.json"
+    entries = json.loads(path.read_text()) if path.exists() else []
+    return {(e["row"], e["seed"]): e for e in entries}
+
+
+def redraw(document: Path, name: str, text: str) -> None:
+    """Writes a table between its markers on a page, if it has them."""
+    before = document.read_text()
+    marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
+    after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)
+    files.write_text(document, after)
+
+
+def page(name: str, root=ROOT) -> Path:
+    """Returns the page of the paper with which a table's name begins."""
+    return root / "docs" / "reproduction" / f"{name.partition('_')[0]}.md"
+
+
+def markdown(table: Table, entries: list[dict]) -> str:
+    """Formats the table as Markdown, with mean and sample deviation over seeds.
+
+    Rows that have not been run are counted below the table.
+    """
+    head = [*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:]]
+    rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2]
+    run = {e["row"] for e in entries} & set(table.rows)
+    for name in (name for name in table.rows if name in run):
+        row, of_row = table.rows[name], [e for e in entries if e["row"] == name]
+        settings = [f"`{row.config.removeprefix('configs/')}`"]
+        settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
+        own = [c for c in table.columns if c in of_row[0]]
+        first = {"paper, %": row.paper or "-"} | {c: _mean(of_row, c, 3) for c in own}
+        for model in of_row[0]["accuracy"]:
+            cells = {"configuration": " ".join(settings), "model": model} | first
+            cells |= _measured(of_row, model, table.best)
+            rows.append([cells.get(column, "-") for column in head])
+            first = {}
+    lines = [f"| {' | '.join(row)} |" for row in rows if run]
+    declared = len(table.rows)
+    if len(run) < declared:
+        left = f"{declared - len(run)} of {declared}"
+        lines += ["", f"Rows not run: {left}; `--list` names them."]
+    return "\n".join(lines)
+
+
+def _measured(entries: list[dict], model: str, best: bool) -> dict[str, str]:
+    """Returns the measured cells of one model of a row."""
+    dates = sorted({e["date"] for e in entries})
+    counted = dict.fromkeys(e["counted"] for e in entries if "counted" in e)
+    return {
+        "here, %": accuracy(entries, model, best),
+        "seeds": ", ".join(str(e["seed"]) for e in entries),
+        "density": _densities([e["accuracy"][model] for e in entries], best),
+        "Gbit": _noted(_mean(entries, "gbit", 2), counted),
+        "FLOPs / dense": _mean(entries, "flops_share", 3),
+        "minutes": _mean(entries, "minutes", 0),
+        "date": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
+        "commit": ", ".join(dict.fromkeys(e["commit"] or "-" for e in entries)),
+    }
+
+
+def _mean(entries: list[dict], key: str, digits: int) -> str:
+    return f"{statistics.fmean(e[key] for e in entries):.{digits}f}"
+
+
+def accuracy(entries: list[dict], model: str, best: bool) -> str:
+    """Formats the final accuracy of a model, or its best one followed by the final."""
+    notes = [f"final {_spread(entries, model, 'final')}"] if best else []
+    return _noted(_spread(entries, model, "best" if best else "final"), notes)
+
+
+def _densities(models: list[dict], best: bool) -> str:
+    """Formats the density beside the accuracy: of the same model, in the same round.
+
+    An entry may lack the density in the best round; then only the last one's is shown.
+    """
+    final = f"{statistics.fmean(map(density, models)):.3f}"
+    if not best:
+        return final
+    if any("best_density" not in model for model in models):
+        return f"(final {final})"
+    shown = f"{statistics.fmean(model['best_density'] for model in models):.3f}"
+    return shown if shown == final else f"{shown} (final {final})"
+
+
+def _noted(shown: str, notes) -> str:
+    return shown + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _spread(entries: list[dict], name: str, which: str) -> str:
+    """Formats the mean and sample deviation over seeds of a model's accuracy in %."""
+    values = [100 * e["accuracy"][name][which] for e in entries]
+    text = f"{statistics.fmean(values):.2f}"
+    return text + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def density(model: dict) -> float:
+    """Returns a model's density; of personal ones the mean over layers and clients."""
+    return model.get("layer_density", model["density"])
+
+
+def draw_overview(root=ROOT) -> None:
+    """Redraws the overview of all tables on the index page."""
+    index = root / "docs" / "reproduction" / "index.md"
+    if index.exists():
+        redraw(index, "overview", overview(root))
+
+
+def overview(root=ROOT) -> str:
+    """Formats what each table has and what it lacks as Markdown."""
+    lines = [_OVERVIEW, ("---", *["--:"] * (len(_OVERVIEW) - 2), "---")]
+    for name in TABLES:
+        rows, found = declared(name).rows, results(name, root)
+        run = Counter(row for row, _ in found)  # with the number of seeds
+        took = [e["minutes"] for e in minutes(root) if e["table"] == name]
+        missing = Counter(rows[row].needs or "time" for row in rows if row not in run)
+        cells = (
+            f"[{name}]({_section(name, root)})",
+            len(rows),
+            len(run),
+            len({row for (row, _), entry in found.items() if valid(entry)}),
+            _range(run.values()),
+            _range(map(round, took)),
+            "; ".join(f"{needs}: {n}" for needs, n in missing.items()) or "-",
+        )
+        lines.append(map(str, cells))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def valid(entry: dict) -> bool:
+    """Returns whether a result has the facts of a run's record."""
+    named = entry["commit"] and {"jax", "jaxlib", "numpy"} <= set(entry["versions"])
+    return bool(named) and all("density" in m for m in entry["accuracy"].values())
+
+
+def minutes(root=ROOT) -> list[dict]:
+    """Returns what rows cost on two cores, as `table.measure` has estimated."""
+    path = root / "benchmarks" / "tables" / "minutes.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def _section(name: str, root: Path) -> str:
+    """Returns the link to the heading above a table."""
+    document = page(name, root)
+    above, found, _ = document.read_text().partition(f"<!-- table {name} -->\n")
+    heading = re.findall(r"^#+ (.*)", above, re.M)[-1 if found else 0]
+    anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+    return f"{document.name}#{anchor}"
+
+
+def _range(values) -> str:
+    ends = sorted(values)
+    return " to ".join(dict.fromkeys(map(str, (ends[0], ends[-1])))) if ends else "-"
+
+
+def main() -> None:
+    """Redraws every table and the overview."""
+    for name in TABLES:
+        text = markdown(declared(name), list(results(name).values()))
+        redraw(page(name), name, text)
+    draw_overview()
+
+
+if __name__ == "__main__":
+    main()
