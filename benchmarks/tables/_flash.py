@@ -2,7 +2,7 @@
 
 import re
 
-from benchmarks.tables import Row, Table, runs
+from benchmarks.tables import Row, Table
 
 _FIVE = {"algorithm.r_int": 5}
 _COLUMNS = {  # what a line prints, by the number of its figures: row, option, overrides
@@ -23,7 +23,7 @@ _COLUMNS = {  # what a line prints, by the number of its figures: row, option, o
 
 
 def printed(config: str, lines: str, needs: str = "", **overrides) -> Table:
-    """Returns a table of three seeds, with a row for each printed accuracy.
+    """Returns a table with a row for each printed accuracy.
 
     Args:
       config: a file in configs/.
@@ -53,7 +53,7 @@ def printed(config: str, lines: str, needs: str = "", **overrides) -> Table:
                 changed = changed | {"density": float(density)}
             paper = paper.strip("-")
             rows[name] = Row(f"{config}:{method},release", paper, changed, needs)
-    return Table(rows, runs(" ".join(rows), 0, 1, 2))
+    return Table(rows)
 
 
 _ABLATIONS = {  # row: option, overrides but for an alpha in its name
@@ -97,7 +97,7 @@ _ABLATIONS = {  # row: option, overrides but for an alpha in its name
 def ablations(
     config: str, papers: dict[str, str], needs: str = "", more: dict | None = None
 ) -> Table:
-    """Returns a table of three seeds of Tables 6, 11 and 12 and Figures 7, 9 and 10.
+    """Returns a table of Tables 6, 11 and 12 and Figures 7, 9 and 10.
 
     Args:
       config: a file in configs/.
@@ -112,4 +112,4 @@ def ablations(
         paper = papers.get(name, "")
         rows[name] = Row(f"{config}:{option},release", paper, overrides, needs)
     rows |= more or {}
-    return Table(rows, runs(" ".join(rows), 0, 1, 2))
+    return Table(rows)

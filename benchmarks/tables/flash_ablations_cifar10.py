@@ -18,7 +18,7 @@ _PRINTED = {
     "spdst_n_of_m": "77.64",
     "spdst_n_of_m_a1": "86.96",
 }
-_GPU = "a GPU"
+_GPU = "a GPU, or 10 hours"
 _CONFIG, _ZEROFL = "configs/flash_cifar10.py", "configs/zerofl_cifar10.py"
 _D05, _IID = {"density": 0.05}, {"partition.alpha": 1000.0}
 _STATIC = {"model.norm": "static"}

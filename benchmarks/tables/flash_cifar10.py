@@ -23,4 +23,4 @@ PRINTED = """
 1000 0.2   87.19 ± 0.26  86.37 ± 0.20  87.39 ± 0.15
 """
 
-TABLE = _flash.printed("configs/flash_cifar10.py", PRINTED, "a GPU")
+TABLE = _flash.printed("configs/flash_cifar10.py", PRINTED, "a GPU, or 10 hours")

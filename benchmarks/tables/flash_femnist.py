@@ -13,4 +13,4 @@ PRINTED = """
 -    0.2   82.58 ± 0.24  82.20 ± 0.42  82.50 ± 0.55
 """
 
-TABLE = _flash.printed("configs/flash_femnist.py", PRINTED, "FEMNIST, a GPU")
+TABLE = _flash.printed("configs/flash_femnist.py", PRINTED, "FEMNIST")

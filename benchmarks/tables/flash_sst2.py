@@ -1,6 +1,6 @@
 """FLASH, Table 10: BERT-base on SST-2, alpha = 1, d = 0.2, T = 50."""
 
-from benchmarks.tables import Row, Table, runs
+from benchmarks.tables import Row, Table
 
 _CONFIG, _NEEDS = "configs/flash_sst2.py", "BERT-base's weights, a GPU"
 
@@ -13,5 +13,4 @@ TABLE = Table(
         "jmwst": Row(f"{_CONFIG}:jmwst", "80.5", {}, _NEEDS),
         "jmwst5": Row(f"{_CONFIG}:jmwst", "81.78", {"algorithm.r_int": 5}, _NEEDS),
     },
-    order=runs("fedavg nst pdst spdst jmwst jmwst5", 0, 1, 2),
 )
