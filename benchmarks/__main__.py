@@ -21,7 +21,7 @@ from benchmarks import measure
 NAMES = (
     *("throughput", "cohort", "scaling", "population", "density"),
     *("positions", "profile", "methods", "contract", "compaction"),
-    *("peers.compare", "programs", "lowering", "segments"),
+    *("peers.compare", "programs", "lowering", "mismatch", "segments"),
 )
 
 

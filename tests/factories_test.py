@@ -174,10 +174,12 @@ PRINTED = {
     | {"temperature": 200.0, "halves": True, "first_samples": False, "mode": "train"},
     "hetero_jmwst": MASK
     | FLASH
-    | {"densities": (0.1, 0.15, 0.2), "r_int": 1, "submask": "magnitude"},
-    "hetero_spdst": MASK | {"densities": (0.1, 0.15, 0.2), "submask": "frozen"},
+    | {"densities": (0.1, 0.15, 0.2), "r_int": 1, "submask": "magnitude"}
+    | {"average": "wfa"},
+    "hetero_spdst": MASK
+    | {"densities": (0.1, 0.15, 0.2), "submask": "frozen", "average": "wfa"},
     "heterofl": {"scaler": True, "mask_classes": True},
-    "jmwst": MASK | FLASH | {"r_int": 1},
+    "jmwst": MASK | FLASH | {"r_int": 1, "average": "fedavg"},
     "local_only": SPAFL | {"prunable": ("*kernel",), "initial": "seed"},
     "magnitude": MASK | {"scope": "global", "keep_optimizer": False},
     "nst": MASK | FLASH,

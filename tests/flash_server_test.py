@@ -9,6 +9,8 @@ from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sens
 from sparsefl_jax.algorithms.flash.common import target_mask
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import bare, context
@@ -208,3 +210,34 @@ def test_a_budget_receives_its_part_of_the_aggregate(factory):
         for round, budget in ((0, 0.15), (1, 0.2))
     )
     jax.tree.map(np.testing.assert_array_equal, first, later)  # round 0: the largest
+
+
+@pytest.mark.parametrize("average", ["fedavg", "wfa"])
+@pytest.mark.parametrize("factory", [hetero_jmwst, hetero_spdst, jmwst])
+def test_an_entry_that_a_client_lacks_is_a_zero_or_left_out(factory, average):
+    """Figure 9 compares both; b is held by one client alone, 300 or 100 samples."""
+    given = {"density": 0.2} if factory is jmwst else {"densities": (0.15, 0.2)}
+    method = factory(bare(SELECT), None, prunable=LAYERS, average=average, **given)
+    model = method.deploy(None, sent(method, ONE, TWO))["aggregated"]
+    for name in LAYERS:
+        zeros = (300 * ONE.params[name] + 100 * TWO.params[name]) / 400
+        mean = zeros if average == "fedavg" else covered_mean(name)
+        np.testing.assert_allclose(model.params[name], mean, rtol=1e-6)
+        np.testing.assert_array_equal(model.mask[name], ONE.mask[name] | TWO.mask[name])
+    np.testing.assert_allclose(model.params["bias"], 1.25)
+
+
+def test_a_first_stage_without_surgery_measures_the_random_mask():
+    """As `no_stage1` has it: clients answer the densities that they received."""
+    moved = {}
+    for rate in (0.0, 0.25):
+        settings = {"density": 0.5, "prune_rate": rate}
+        world = small_world.make_world(sensitivity, settings)
+        passings = plain_loop.passings(world, 0)
+        held = [unpack_model(p.down).mask for p in passings]
+        told = [p.up["density"].values for p in passings]
+        moved[rate] = any(
+            not np.allclose(masks.layer_densities(mask, world.layers), answer)
+            for mask, answer in zip(held, told, strict=True)
+        )
+    assert moved == {0.0: False, 0.25: True}

@@ -216,6 +216,18 @@ def test_every_preset_builds(name, arg):
     assert (horizon == 1000) == ("release" in arg)
 
 
+@pytest.mark.parametrize("method", ["spdst", "jmwst", "hetero_jmwst"])
+def test_no_stage1_leaves_a_random_mask(method):
+    """No mask is moved, by a client that need not train for long."""
+    module = importlib.import_module("configs.flash_mnist")
+    given = module.get_config(f"{method},no_stage1").first_stage
+    usual = module.get_config(method).first_stage
+    cut = {"prune_rate": 0.0, "cohort_size": 1, "epochs": 1}
+    assert given.to_dict() == usual.to_dict() | cut
+    with pytest.raises(ValueError, match="no_stage1"):
+        module.get_config("nst,no_stage1")
+
+
 def test_density_reaches_both_stages():
     config = importlib.import_module("configs.flash_mnist").get_config("jmwst")
     config.density = 0.05

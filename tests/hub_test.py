@@ -63,6 +63,23 @@ def test_a_name_reads_the_cache_of_the_library(name, place):
         np.testing.assert_array_equal(data.x[1].squeeze(), drawn)
 
 
+def test_a_grey_image_among_colours_has_three_equal_channels(place):
+    """TinyImageNet has some, and a split `valid` instead of a test set."""
+    features = {"image": datasets.Image(), "label": classes(200)}
+    pictures = [picture(0, 8, 8, 3), picture(1, 8, 8)]
+    with pytest.raises(ValueError, match=r"shape \(8, 8, 3\)"):  # the first is grey
+        rows = {"train": (pictures[::-1], [0, 1])}
+        sources.load(write(place / "grey", (features, rows)))
+    tests = [picture(2, 8, 8, 3), *pictures[1:]]
+    rows = {"train": (pictures, [199, 3]), "valid": (tests, [0, 1])}
+    data = sources.load(write(place / "tiny", (features, rows)), hf={"test": "valid"})
+    assert data.x.shape == data.x_test.shape == (2, 8, 8, 3)
+    assert data.num_classes == 200
+    grey = np.asarray(pictures[1])[..., None]
+    for read in (data.x[1], data.x_test[1]):
+        np.testing.assert_array_equal(read, np.broadcast_to(grey, (8, 8, 3)))
+
+
 def test_users_come_with_the_samples(place):
     into_cache(place, "femnist")
     assert sources.load("femnist").users.tolist() == [1, 0, 1, 1]

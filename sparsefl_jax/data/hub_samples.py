@@ -158,7 +158,7 @@ def _samples(split, name, columns, title):
 
 
 def _images(split, name, column, bar) -> np.ndarray:
-    """Returns images [n, H, W, C] uint8."""
+    """Returns images [n, H, W, C] uint8; if the first has colours, all have."""
     from datasets import Image
 
     stored = split.select_columns([column]).cast_column(column, Image(decode=False))
@@ -168,6 +168,8 @@ def _images(split, name, column, bar) -> np.ndarray:
         pixels = _pixels(value, Image(), row, name, column)
         if not row:
             images = np.empty((len(split), *pixels.shape), np.uint8)
+        if (images.shape[-1], pixels.shape[-1]) == (3, 1):
+            pixels = np.repeat(pixels, 3, axis=-1)
         if pixels.shape != images.shape[1:]:
             raise _refusal(
                 row,

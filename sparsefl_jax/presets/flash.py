@@ -12,18 +12,28 @@ TWO_STAGES = ("spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
 
 def parse(arg: str, extra=()) -> set[str]:
     """Returns the options of a configuration's argument."""
-    return parse_options(arg, METHODS, ("paper", "release"), extra)
+    options = parse_options(arg, METHODS, ("paper", "release"), ("no_stage1",), extra)
+    if "no_stage1" in options and options & set(METHODS) - set(TWO_STAGES):
+        raise ValueError(
+            f"option 'no_stage1' in {arg!r}, expected a method with a first stage: "
+            + ", ".join(TWO_STAGES)
+        )
+    return options
 
 
-def base(options: set[str]):
-    """Returns a configuration with 100 clients, LDA 0.1, 10 a round, one epoch.
+def base(options: set[str], cohort_size: int = 10):
+    """Returns a configuration with 100 clients, LDA 0.1, one epoch a round.
 
-    SGD's rate decays from 0.1 to 0.001.
+    As many clients take part in stage 1, of ten epochs, as in a round.
+
+    SGD's rate decays from 0.1 to 0.001. With `no_stage1` one client spends an epoch on
+    a first stage that learns nothing (Table 6): the mask that it leaves is random, and
+    equally dense in every layer.
     """
     config = default_config()
     method = next((name for name in METHODS if name in options), "spdst")
     release = "release" in options
-    config.num_clients = 100
+    config.num_clients, config.cohort_size = 100, cohort_size
     config.partition = {"name": "lda", "alpha": 0.1}
     config.final_learning_rate = 0.001
     if release:  # its exponent is round / 1000, set after the round
@@ -49,9 +59,11 @@ def base(options: set[str]):
             "name": "sensitivity",
             "density": config.get_oneway_ref("density"),
             "num_rounds": 1,
-            "cohort_size": 10,
+            "cohort_size": cohort_size,
             "epochs": 10,
         }
+        if "no_stage1" in options:
+            config.first_stage.update(cohort_size=1, epochs=1, prune_rate=0.0)
     return config
 
 

@@ -1,14 +1,21 @@
 """Sums and masks of the servers of FLASH methods whose clients change their masks."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.algorithms.masked import summand_with_mask
+from sparsefl_jax.algorithms.masked import (
+    covered_average,
+    covered_summand,
+    mean_on_union,
+    summand_with_mask,
+)
 from sparsefl_jax.core.algorithm import Message
 from sparsefl_jax.core.types import Array, Context, Key, PyTree, SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import unpack_model
@@ -23,11 +30,32 @@ class Changing(NamedTuple):
     seed: Array | tuple = ()  # uint32, of the first mask that clients keep, if they do
 
 
-def summand(ctx: Context, uplink: Message, select: PyTree) -> dict[str, PyTree]:
+AVERAGES = {  # Algorithm 3: what a client adds, and what follows from the sum
+    "fedavg": (summand_with_mask, mean_on_union),
+    "wfa": (covered_summand, covered_average),
+}
+
+
+def averaging(average: str) -> tuple[Callable, Callable]:
+    """Returns the summand of a client and the mean of the sum, by a name in `AVERAGES`.
+
+    Raises:
+      ValueError: there is no such average.
+    """
+    one_of("average", average, AVERAGES)
+    return AVERAGES[average]
+
+
+def summand(
+    ctx: Context,
+    uplink: Message,
+    select: PyTree,
+    weights: Callable = summand_with_mask,
+) -> dict[str, PyTree]:
     """Returns a client's weights, mask and layer densities, to be summed."""
     layers = masks.layer_densities(unpack_model(uplink).mask, select)
     density = means.weighted_sum(layers, jnp.float32(1))
-    return summand_with_mask(ctx, uplink) | {"density": density}
+    return weights(ctx, uplink) | {"density": density}
 
 
 def voted_mask(

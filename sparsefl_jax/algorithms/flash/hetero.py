@@ -8,14 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import Changing, target_mask
+from sparsefl_jax.algorithms.flash.common import Changing, averaging, target_mask
 from sparsefl_jax.algorithms.flash.surgery import learner
-from sparsefl_jax.algorithms.masked import (
-    KERNELS,
-    covered_average,
-    covered_summand,
-    within,
-)
+from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range, one_of, whole
@@ -39,18 +34,21 @@ def hetero_spdst(
     *,
     densities: Sequence[float] = (0.1, 0.15, 0.2),
     submask: str = "frozen",
+    average: str = "wfa",
     prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
     """hetero-SPDST: clients train nested masks of several densities.
 
-    The mean of an entry is taken over the clients whose mask holds it (WFA). Down and
-    up: alive weights, dense leaves and statistics, float32; positions if they changed.
+    Down and up: alive weights, dense leaves and statistics, float32; positions if they
+    changed.
 
     Args:
       densities: the clients' budgets, in (0, 1]; the largest is the density of stage 1.
       submask: 'frozen' draws the nested masks once (paper); 'magnitude' chooses the
         largest weights of the aggregate in every round, as the released code does.
+      average: 'wfa' takes the mean of an entry over the clients whose mask holds it;
+        'fedavg' over all clients of the round, of which the others count as 0.
       model, optimizer, prunable, index: as in `spdst`.
 
     Raises:
@@ -62,8 +60,8 @@ def hetero_spdst(
       >>> method = hetero_spdst(model, optimizer, densities=(0.1, 0.2))
     """
     return _hetero(
-        model, optimizer, densities=densities, submask=submask, prunable=prunable,
-        index=index, r_int=0, rate=0.0, decay=False,
+        model, optimizer, densities=densities, submask=submask, average=average,
+        prunable=prunable, index=index, r_int=0, rate=0.0, decay=False,
     )  # fmt: skip
 
 
@@ -75,6 +73,7 @@ def hetero_jmwst(
     densities: Sequence[float] = (0.1, 0.15, 0.2),
     r_int: int = 1,
     submask: str = "magnitude",
+    average: str = "wfa",
     prunable: Sequence[str] = KERNELS,
     prune_rate: float = 0.25,
     prune_rate_decay: bool = True,
@@ -90,6 +89,7 @@ def hetero_jmwst(
       r_int: rounds between changes of the largest mask, at least 1.
       submask: as in `hetero_spdst`, but 'frozen' draws the nested masks again whenever
         the largest mask changes.
+      average: as in `hetero_spdst`.
       prune_rate, prune_rate_decay: as in `jmwst`.
       model, optimizer, prunable, index: as in `spdst`.
 
@@ -103,13 +103,14 @@ def hetero_jmwst(
     """
     whole("r_int", r_int, 1)
     return _hetero(
-        model, optimizer, densities=densities, submask=submask, prunable=prunable,
-        index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
+        model, optimizer, densities=densities, submask=submask, average=average,
+        prunable=prunable, index=index, r_int=r_int, rate=prune_rate,
+        decay=prune_rate_decay,
     )  # fmt: skip
 
 
 def _hetero(
-    model, optimizer, *, densities, submask, prunable, index, r_int, rate, decay
+    model, optimizer, densities, submask, average, prunable, index, r_int, rate, decay
 ) -> Algorithm:
     """Builds both methods; `r_int` 0 freezes the largest mask."""
     one_of("submask", submask, ("frozen", "magnitude"))
@@ -117,6 +118,7 @@ def _hetero(
         raise ValueError("densities=(), expected at least one")
     for density in densities:
         in_range("densities", density, "(0, 1]")
+    summand, merged = averaging(average)
     loss_fn = local.objective(model)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
     learn, select = learner(model, prunable, max(densities), rate, decay)
@@ -162,7 +164,7 @@ def _hetero(
 
     def aggregate(key, round, server, total):
         old = server.whole
-        mean, mask, adjust = covered_average(total), old.mask, moving
+        mean, mask, adjust = merged(total), old.mask, moving
         if r_int:  # static branch
             vote, layers = round % r_int == 0, masks.layer_densities(mean.mask, select)
             mask = lax.cond(
@@ -191,7 +193,7 @@ def _hetero(
         init,
         broadcast,
         update,
-        covered_summand,
+        summand,
         aggregate,
         deploy,
         alive=lambda round, start: max(start, float(tiers[-1])),

@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import Changing, both, summand, voted_mask
+from sparsefl_jax.algorithms.flash.common import (
+    Changing,
+    averaging,
+    both,
+    summand,
+    voted_mask,
+)
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
@@ -26,6 +32,7 @@ def jmwst(
     *,
     density: float,
     r_int: int = 1,
+    average: str = "fedavg",
     prunable: Sequence[str] = KERNELS,
     prune_rate: float = 0.25,
     prune_rate_decay: bool = True,
@@ -40,6 +47,8 @@ def jmwst(
     Args:
       density: target share of alive prunable weights, in (0, 1].
       r_int: rounds between changes of the mask, at least 1.
+      average: 'fedavg' counts an entry that a client lacks as its 0; 'wfa' takes the
+        mean over the clients that hold it.
       prune_rate: share of a layer's alive weights that one surgery exchanges, [0, 1].
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
       model, optimizer, prunable, index: as in `spdst`.
@@ -53,6 +62,7 @@ def jmwst(
       >>> method = jmwst(model, optimizer, density=0.1, r_int=5)
     """
     whole("r_int", r_int, 1)
+    weights, merged = averaging(average)
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
@@ -69,7 +79,7 @@ def jmwst(
         return uplink, client, found.metrics
 
     def aggregate(key, round, server, total):
-        mean = mean_on_union(total)
+        mean = merged(total)
         mask = lax.cond(
             round % r_int == 0,
             lambda: voted_mask(mean, total, density, select),
@@ -78,7 +88,7 @@ def jmwst(
         since = renewed(round, server.mask, mask, server.since)
         return Changing(mean, mask, since), {}
 
-    contribute = partial(summand, select=select)
+    contribute = partial(summand, select=select, weights=weights)
     return Algorithm(
         init,
         broadcast,

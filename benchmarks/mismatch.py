@@ -1,0 +1,109 @@
+"""Measures how far successive masks disagree, in FLASH's Figures 2 to 4.
+
+    python -m benchmarks mismatch                      # 60 rounds, 8 CPU minutes
+    python -m benchmarks mismatch --density 0.05
+
+Rows are sparse learning by one client that has all images, and by NST and JMWST, on the
+data and network of `flash_cifar10.py:mini`. The one client's mask moves once an epoch.
+Its prune rate falls linearly from 0.25 to 0 over the run, in the spirit of Dettmers and
+Zettlemoyer (2019), or stays at 0.125, the rate of the others, whose rounds have two
+epochs and one surgery. The mismatch is 1 - |a & b| / |a | b|
+of the masks of a round and the one before (Definition 1), at the target density. The
+columns named after layers are of the last tenth of the rounds.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import sparsefl_jax as sfl
+from configs import flash_cifar10
+from sparsefl_jax.algorithms import masked
+from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.sparsity import masks, regrow
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import pack_up, unpack_model
+
+ROWS = {
+    "one client": "pdst",
+    "one client, constant rate": "pdst",
+    "NST": "nst",
+    "JMWST": "jmwst",
+}
+
+
+def run(density=0.1, rounds=60, seed=0) -> Iterator[dict]:
+    """Yields a row for each way to learn a mask."""
+    for name, option in ROWS.items():
+        config = flash_cifar10.get_config(f"{option},mini")
+        config.density, config.num_rounds, config.seed = density, rounds, seed
+        if option == "pdst":
+            config.num_clients, config.cohort_size, config.epochs = 1, 1, 1
+            own = {"name": "benchmarks.mismatch:alone"}
+            own["until"] = 0 if "constant" in name else rounds
+            prunable = config.algorithm.prunable
+            config.algorithm = own | {"density": density, "prunable": prunable}
+        setup, _ = experiment.build(config)
+        records = simulate.run_setup(jax.random.key(seed), setup).metrics
+        records = [r for r in records if r["stage"] == len(setup.stages) - 1]
+        trained = [r for r in records if r["phase"] == "train"]
+        few = max(1, rounds // 10)
+        row = {
+            "masks by": name,
+            "first tenth": mean(r["mismatch"] for r in trained[:few]),
+            "last tenth": mean(r["mismatch"] for r in trained[-few:]),
+        }
+        for layer in ("conv2", "conv3", "fc1"):  # those that are pruned
+            each = (r["layer_mismatch"][f"{layer}/kernel"] for r in trained[-few:])
+            row[layer] = mean(each)
+        yield row | {"accuracy, %": 100 * records[-1]["accuracy"]}
+
+
+def mean(values: Iterable[float]) -> float:
+    return float(np.mean([*values]))
+
+
+@sfl.method
+def alone(
+    model, optimizer, *, density: float, until: int, prunable: Sequence[str]
+) -> sfl.Algorithm:
+    """Sparse learning by one client: an epoch within the mask, then a surgery.
+
+    Args:
+      model, optimizer, density, prunable: as in `nst`.
+      until: the round in which the prune rate has fallen from 0.25 to 0; 0 for a
+        constant rate of 0.125.
+    """
+    start = sfl.pdst(model, optimizer, density=density, prunable=prunable)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+
+    def update(key, ctx, downlink, client, batches):
+        train_key, surgery_key = jax.random.split(key)
+        received, tx = unpack_model(downlink), optimizer(ctx.round)
+        trained = local.train(train_key, loss_fn, tx, received, batches)
+        carry = regrow.start_carry(received.params, select, density)
+        alive = masks.counts(received.mask, select).sum()
+        falling = regrow.prune_rate(0.25, ctx.round + 1, until)
+        params, mask, _ = regrow.prune_regrow(
+            surgery_key,
+            trained.model.params,
+            received.mask,
+            falling if until else jnp.float32(0.125),
+            select=select,
+            carry=carry._replace(growth=carry.target - alive),
+        )
+        new = sfl.SparseModel(params, mask, trained.model.stats)
+        uplink = pack_up(new, received.mask, select, index="bitmap")
+        return uplink, client, trained.metrics
+
+    def aggregate(key, round, server, total):
+        return masked.moved(round, server, masked.mean_on_union(total)), {}
+
+    return start._replace(
+        update=update,
+        contribute=masked.summand_with_mask,
+        aggregate=aggregate,
+        alive=None,
+    )

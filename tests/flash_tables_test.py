@@ -1,0 +1,115 @@
+"""Each row of FLASH's tables is the method, density and partition that it names."""
+
+import importlib
+import re
+
+import pytest
+
+from benchmarks import table as tables
+from sparsefl_jax.runs.config import build, fields
+from tests.tiny import network
+
+FILES = sorted(
+    path.stem for path in (tables.ROOT / "benchmarks/tables").glob("flash_*.py")
+)
+FILES.remove("flash_pathological")  # Table 9, of FedDST's settings
+TABLES = {f: importlib.import_module(f"benchmarks.tables.{f}").TABLE for f in FILES}
+# Tables 3 and 5: of each alpha dense, 5 methods at 2 or 3 densities, 3 of hetero-FLASH.
+COUNTS = {
+    "flash_mnist": 3 * (1 + 5 * 2 + 3),
+    "flash_cifar10": 3 * (1 + 5 * 3 + 3),
+    "flash_cifar100": 3 * (1 + 5 * 3 + 3),
+    "flash_tinyimagenet": 3 * (1 + 5 * 3 + 3),
+    "flash_femnist": 1 + 5 * 2 + 3,
+}
+DATA = {  # data set, rounds, clients, cohort
+    "flash_mnist": ("mnist", 400, 100, 10),
+    "flash_cifar10": ("cifar10", 600, 100, 10),
+    "flash_cifar100": ("cifar100", 800, 100, 10),
+    "flash_tinyimagenet": ("hf:zh-plus/tiny-imagenet", 600, 100, 10),
+    "flash_femnist": ("femnist", 1000, 3400, 34),
+    "flash_ablations_mnist": ("mnist", 400, 100, 10),
+    "flash_ablations_cifar10": ("cifar10", 600, 100, 10),
+    "flash_sst2": ("sst2", 50, 100, 10),
+}
+METHOD = re.compile(r"(hetero_spdst|hetero_jmwst|fedavg|fedspa|nst|pdst|spdst|jmwst)")
+
+
+@pytest.mark.parametrize("file", COUNTS)
+def test_tables_3_and_5_are_whole(file):
+    assert len(TABLES[file].rows) == COUNTS[file]
+    assert TABLES[file].seeds == 3
+
+
+@pytest.mark.parametrize("file", DATA)
+def test_a_row_runs_what_it_names(file):
+    assert set(DATA) == set(TABLES)
+    for name, row in TABLES[file].rows.items():
+        if name.startswith("zerofl"):
+            continue
+        config = tables.row_config(TABLES[file], name, 0)
+        method = METHOD.match(name)[1]
+        assert config.algorithm.name == method
+        told = (config.num_rounds, config.num_clients, config.cohort_size)
+        assert (config.dataset, *told) == DATA[file]
+        assert bool(row.needs) == (not file.endswith("mnist") or "femnist" in file)
+        assert bool(config.first_stage) == method.endswith(("spdst", "jmwst"))
+
+        alpha = re.search(r"_a(\d+)", name)
+        usual = {"flash_femnist": None, "flash_sst2": 1.0}.get(file, 0.1)
+        alpha = float(alpha[1]) if alpha else usual
+        assert config.partition.get("alpha") == alpha
+        if r_int := re.match(r"(?:hetero_)?jmwst(\d*)", name):
+            assert config.algorithm.r_int == int(r_int[1] or 1)
+        if method == "fedavg":
+            continue
+        density = 0.1
+        if "hetero" in name or "n_of_m" in name or file == "flash_sst2":
+            density = 0.2
+        elif name.endswith("_d05") or "no_stage1" in name or method == "fedspa":
+            density = 0.05
+        elif name.endswith("_d01"):
+            density = 0.01
+        stages = [s for s in (config.first_stage, config.algorithm) if "density" in s]
+        assert config.density == density
+        assert stages and {stage.density for stage in stages} == {density}
+
+
+@pytest.mark.parametrize("file", sorted(set(DATA) - {"flash_sst2"}))
+@pytest.mark.slow
+def test_every_row_builds_with_its_budgets(file):
+    """And cohorts split into whole shares of the clients of each density."""
+    for name in TABLES[file].rows:
+        config = tables.row_config(TABLES[file], name, 1)
+        fields.check(config)
+        budgets = build.build_budgets(config)
+        stages = build.build_stages(config, network(config.model.name), budgets)
+        assert len(stages) == (2 if config.first_stage else 1)
+
+
+PRINTED = {  # read by eye from the paper's text
+    ("flash_mnist", "jmwst5_d05"): "95.91 ± 0.64",  # the last of Table 3's MNIST
+    ("flash_mnist", "spdst_a1000"): "98.21 ± 0.06",
+    ("flash_mnist", "hetero_jmwst"): "96.11 ± 0.75",  # Table 5
+    ("flash_cifar10", "spdst"): "76.74 ± 1.46",
+    ("flash_cifar10", "spdst_a1000"): "88.00 ± 0.28",  # 88 +- 0.28
+    ("flash_cifar10", "nst_a1_d01"): "50.71 ± 0.99",
+    ("flash_cifar10", "hetero_jmwst5_a1000"): "87.39 ± 0.15",
+    ("flash_cifar100", "fedavg_a1"): "65.17 ± 0.27",
+    ("flash_cifar100", "jmwst_d01"): "45.31 ± 0.57",
+    ("flash_tinyimagenet", "pdst_d05"): "40.69 ± 0.43",
+    ("flash_tinyimagenet", "hetero_spdst"): "44.48 ± 0.40",
+    ("flash_femnist", "jmwst5"): "83.40 ± 0.26",
+    ("flash_femnist", "spdst_d05"): "81.18 ± 0.36",  # Table 4
+    ("flash_femnist", "nst_d05"): "",
+    ("flash_ablations_cifar10", "jmwst5_no_stage1"): "74.70 ± 1.70",  # Table 6
+    ("flash_ablations_cifar10", "jmwst10"): "77.14 ± 0.22",  # Table 11
+    ("flash_ablations_cifar10", "spdst_n_of_m_a1"): "86.96",  # Table 12
+    ("flash_ablations_mnist", "spdst_n_of_m_a1"): "",
+    ("flash_sst2", "jmwst5"): "81.78",  # Table 10
+}
+
+
+@pytest.mark.parametrize(("file", "row"), PRINTED)
+def test_the_paper_prints_this(file, row):
+    assert TABLES[file].rows[row].paper == PRINTED[file, row]
