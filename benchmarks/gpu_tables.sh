@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the CIFAR rows of FLASH's and SpaFL's tables, which need a GPU, the headline first:
+# Runs the CIFAR rows of the papers' tables, which need a GPU, the headline first:
 #
 #   benchmarks/gpu_tables.sh           # or goes on where it stopped
 #   benchmarks/gpu_tables.sh --list    # what is done and what is next
@@ -20,8 +20,10 @@ table() { # as `python -m benchmarks.table`; a signal ends everything
 
 table flash_cifar10 --only spdst --seeds 3 "$@"
 for seeds in "--seeds 1" ""; do
-    for file in benchmarks/tables/flash*_cifar*.py benchmarks/tables/spafl*_cifar*.py; do
-        table "$(basename "$file" .py)" $seeds "$@"
+    for paper in flash spafl fedsparsify; do
+        for file in benchmarks/tables/${paper}_*cifar*.py; do
+            table "$(basename "$file" .py)" $seeds "$@"
+        done
     done
 done
 [ -z "$failed" ] || { echo "gpu_tables.sh: failed:$failed" >&2 && exit 1; }

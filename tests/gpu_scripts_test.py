@@ -93,7 +93,7 @@ def test_the_tables_begin_with_the_headline_and_have_its_rows():
     wanted = [("spdst", seed) for seed in range(3)]
     assert tables.wanted(headline, "spdst", 3) == wanted
     names = [line.split()[2] for line in rest[: len(rest) // 2]]
-    assert {"flash_cifar10", "spafl_cifar10"} <= set(names)
+    assert {"flash_cifar10", "spafl_cifar10", "fedsparsify_cifar10"} <= set(names)
     lines = [f"{command} {name} --seeds 1 --list" for name in names]
     assert rest == lines + [f"{command} {name} --list" for name in names]
     for name in names:
