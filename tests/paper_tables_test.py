@@ -36,6 +36,7 @@ PRINTED = {
     "complement_femnist": {  # Complement Sparsification: text, Tables 3 and 5
         "fedavg": "76.3",
         "cs0.7": "-, .172, .396",
+        "prunefl_adam": "55.5",
         "pqsu": "57.9",
     },
     "complement_twitter": {  # text, Tables 2 and 4
@@ -81,6 +82,22 @@ def test_rows_have_the_figures_that_the_paper_prints(name):
         ("complement_sst2", "all_cs0.5", {"cohort_size": 400, "num_clients": 400}),
         ("complement_twitter", "cs0.9", {"cohort_size": 10, "algorithm.density": 0.1}),
         ("complement_twitter", "all_fedavg", {"cohort_size": 436}),
+        (
+            "complement_twitter",
+            "prunefl_adam",
+            {
+                "algorithm.name": "prunefl",
+                "optimizer.name": "adam",
+                "optimizer.learning_rate": 0.01,
+                "epochs": 5,
+                "batch_size": 64,
+            },
+        ),
+        ("flash_pathological", "spdst,release", {"model.softmax_output": True}),
+        *(
+            (f"spafl_{data}", "local", {"algorithm.initial": "sent"})
+            for data in ("fashion_mnist", "cifar10", "cifar100")
+        ),
     ],
 )
 def test_rows_have_the_settings_that_the_paper_states(name, row, fields):

@@ -1,19 +1,13 @@
 """Complement Sparsification, Figures 4, 5, 7, 9, Tables 3, 5: IC, 10 users, T = 200.
 
 MNIST by writer replaces FEMNIST, whose figures are printed. Accuracy is that of the
-pruned model on all held-out samples, best round. `prunefl_adam` has the optimizer,
-epochs and batches of the other methods; `cs0.5_random` deals the images to 200 clients.
+pruned model on all held-out samples, best round. `cs0.5_random` deals the images to 200
+clients.
 """
 
 from benchmarks.tables import Row, Table, _complement
 
 _CONFIG = "configs/complement_mnist.py"
-_ADAM = {
-    "optimizer.name": "adam",
-    "optimizer.learning_rate": 0.01,
-    "epochs": 5,
-    "batch_size": 64,
-}
 _RANDOM = {
     "writers": None,
     "num_clients": 200,
@@ -21,7 +15,6 @@ _RANDOM = {
     "partition.alpha": 1e6,  # equal sizes
 }
 _ROWS = _complement.rows(_CONFIG, _complement.IC) | {
-    "prunefl_adam": Row(f"{_CONFIG}:prunefl", "55.5", _ADAM),
     "cs0.5_random": Row(f"{_CONFIG}:cs", "", {"density": 0.5} | _RANDOM),
 }
 
