@@ -5,7 +5,8 @@ python launch.py --config=configs/fedsparsify_cifar10.py[:METHOD][,...][,mini]
 METHOD is global (default), local, fedavg, fedprox, random, snip, grasp or prunefl. With
 clients100, 10 of 100 clients take part. With iid the split is random; otherwise each
 client has five classes, and half of the clients hold the first five. Each client keeps
-its momentum of 0.75. --config.density is 1 - S. As printed, round 200, one seed: FedAvg
+its momentum of 0.75, but for fedprox and prunefl, where it starts anew in every round.
+--config.density is 1 - S. As printed, round 200, one seed: FedAvg
 .75, FedSparsify-Global .752 / .755 / .749 / .751 / .70 at S = .8 / .85 / .9 / .95 /
 .99. The paper normalises test images with their own statistics; this configuration uses
 those of the training images. Not measured, because it needs a GPU.

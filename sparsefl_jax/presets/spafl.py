@@ -77,8 +77,7 @@ def _heterofl(config) -> None:
 def _fjord(config) -> None:
     """Sets a width from U(0.4, 0.6) per client and round; HeteroFL's mean, optimizer.
 
-    With FjORD's (by samples; no momentum, no clipping) it ends 1.5 points below the
-    paper on Fashion-MNIST; with momentum but no clipping it diverges there.
+    The reproduction has a row for FjORD's own: by samples, no momentum, no clipping.
     """
     _sliced(config)
     widths = (0.4, 0.45, 0.5, 0.55, 0.6)
