@@ -1,14 +1,16 @@
 #!/bin/sh
-# Measures what one GPU does, part by part; about eight minutes, by estimate.
+# Runs the benchmarks to measure on a GPU, part by part; about eight minutes (estimate).
 #
 #   benchmarks/gpu.sh          # tables in build/gpu, or in the folder OUT
-#   benchmarks/gpu.sh --dry    # the same parts at toy sizes on a CPU; no figure counts
+#   benchmarks/gpu.sh --dry    # the same parts at toy sizes on a CPU, as a test
 #
-# A part is one benchmark with a time limit. What has finished is a folder of its name,
-# which the next call skips; what failed is NAME.part with its log. PYTHON (python) has
-# this package and JAX for the GPU, PEERS (as PYTHON) has pfl-research and PyTorch, see
-# peers/README.md; without these one part is left out. The programs of the first networks
-# are timed before all else, as the table that this writes decides how the rest runs.
+# A part is one benchmark with a time limit. The results of a finished part are in a
+# folder of its name, and the next call skips it; a part that failed leaves NAME.part
+# with its log. PYTHON (default: python) is an interpreter that has this package and JAX
+# for the GPU; PEERS (default: PYTHON) is one that has pfl-research and PyTorch, see
+# peers/README.md, and without these the part `peers` is left out. The programs of the
+# first networks are timed first, because the table that this writes decides how the
+# other parts run.
 set -u
 
 python=${PYTHON:-python} peers=${PEERS:-${PYTHON:-python}} failed=

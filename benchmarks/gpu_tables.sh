@@ -1,18 +1,19 @@
 #!/bin/sh
-# Runs the CIFAR rows of the papers' tables, which need a GPU, the headline first:
+# Runs the CIFAR rows of the papers' tables, which need a GPU.
 #
-#   benchmarks/gpu_tables.sh           # or goes on where it stopped
+#   benchmarks/gpu_tables.sh           # continues where it stopped
 #   benchmarks/gpu_tables.sh --list    # what is done and what is next
 #
-# SPDST on CIFAR-10 with ResNet-18 runs 600 rounds with three seeds; then one seed of every
-# row, then the others. TFDS_DATA_DIR has CIFAR-10 and CIFAR-100, PYTHON (python) this
-# package and JAX for the GPU. Results go to benchmarks/tables and docs/reproduction.
+# The first is the main result: SPDST on CIFAR-10 with ResNet-18, 600 rounds, three seeds.
+# One seed of every row follows, then the other seeds. TFDS_DATA_DIR is the folder with
+# CIFAR-10 and CIFAR-100; PYTHON (default: python) is an interpreter that has this package
+# and JAX for the GPU. Results go to benchmarks/tables and docs/reproduction.
 set -u
 
 cd "$(dirname "$0")/.." || exit 2
 failed=
 
-table() { # as `python -m benchmarks.table`; a signal ends everything
+table() { # `python -m benchmarks.table`; a signal ends the script
     "${PYTHON:-python}" -m benchmarks.table "$@" && return
     [ $? -lt 128 ] || exit 130
     failed="$failed $1"

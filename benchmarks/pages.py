@@ -6,7 +6,7 @@ A table of results stands between `<!-- table NAME -->` and `<!-- end -->` on th
 of its paper in `docs/reproduction`, and the overview of all tables on `index.md`.
 
 A method that deploys several models has a row for each, with that model's accuracy and
-density. The paper's figure and the table's own columns are in the first of these.
+density. Only the first of these rows has the paper's figure and the table's columns.
 """
 
 import importlib
@@ -21,9 +21,8 @@ from sparsefl_jax.system import files
 
 ROOT = Path(__file__).parent.parent
 TABLES = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("[!_]*.py"))
-_HEAD = ("configuration", "model", "paper, %", "here, %", "seeds", "density", "Gbit")
-_BEHIND = len(_HEAD) - 1  # the density, which a table's own columns follow
-_HEAD += ("FLOPs / dense", "minutes", "date", "commit")
+_FIRST = ("configuration", "model", "paper, %", "here, %", "seeds", "density")
+_LAST = ("Gbit", "FLOPs / dense", "minutes", "date", "commit")
 _OVERVIEW = ("table", "rows", "run", "valid", "seeds", "minutes a row", "missing")
 
 
@@ -40,7 +39,7 @@ def results(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
 
 
 def redraw(document: Path, name: str, text: str) -> None:
-    """Writes a table between its markers on a page, if it has them."""
+    """Writes a table between its markers on a page, if the page has them."""
     before = document.read_text()
     marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
     after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)
@@ -57,7 +56,7 @@ def markdown(table: Table, entries: list[dict]) -> str:
 
     Rows that have not been run are counted below the table.
     """
-    head = [*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:]]
+    head = [*_FIRST, *table.columns, *_LAST]
     rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2]
     run = {e["row"] for e in entries} & set(table.rows)
     for name in (name for name in table.rows if name in run):
@@ -72,9 +71,8 @@ def markdown(table: Table, entries: list[dict]) -> str:
             rows.append([cells.get(column, "-") for column in head])
             first = {}
     lines = [f"| {' | '.join(row)} |" for row in rows if run]
-    declared = len(table.rows)
-    if len(run) < declared:
-        left = f"{declared - len(run)} of {declared}"
+    if missing := len(table.rows) - len(run):
+        left = f"{missing} of {len(table.rows)}"
         lines += ["", f"Rows not run: {left}; `--list` names them."]
     return "\n".join(lines)
 
@@ -164,13 +162,13 @@ def overview(root=ROOT) -> str:
 
 
 def valid(entry: dict) -> bool:
-    """Returns whether a result has the facts of a run's record."""
+    """Returns whether an entry names commit and versions, and each model's density."""
     named = entry["commit"] and {"jax", "jaxlib", "numpy"} <= set(entry["versions"])
     return bool(named) and all("density" in m for m in entry["accuracy"].values())
 
 
 def minutes(root=ROOT) -> list[dict]:
-    """Returns what rows cost on two cores, as `table.measure` has estimated."""
+    """Returns the minutes of rows on two cores, as estimated by `table.measure`."""
     path = root / "benchmarks" / "tables" / "minutes.json"
     return json.loads(path.read_text()) if path.exists() else []
 
@@ -185,6 +183,7 @@ def _section(name: str, root: Path) -> str:
 
 
 def _range(values) -> str:
+    """Formats the smallest and the largest value."""
     ends = sorted(values)
     return " to ".join(dict.fromkeys(map(str, (ends[0], ends[-1])))) if ends else "-"
 

@@ -9,7 +9,7 @@ Each row and seed is a run in `runs/tables/NAME/ROW_seedS`: one seed of each row
 second of each. A stopped run is resumed, a finished one is read. A row that needs what
 two cores lack runs only with `--only`, or on a GPU if this is all it needs. Results go
 to `benchmarks/tables/NAME.json` and to the pages, see `benchmarks/pages.py`; commit
-both. The field "counted" says which of the bits an entry's Gbit are, if not all.
+both. The field "counted" names the bits that an entry's Gbit include, if not all.
 
 `--minutes` trains five rounds of each stage of a row, with one evaluation, or one round
 if five would take over two minutes. Of rows with the same method, network, data and
@@ -102,7 +102,11 @@ def entry(path: Path, best: bool = False) -> dict:
 
     Args:
       path: the directory of the run.
-      best: whether the best round counts, of which each model then has the density too.
+      best: whether the best round counts; each model then has its density there too.
+
+    Returns:
+      The accuracies of each model; Gbit of both directions, the FLOPs' share of dense
+      ones, and minutes, of all stages together; date, commit, device and versions.
     """
     file = path / "summary.json"
     summary = json.loads(file.read_text())
@@ -112,9 +116,10 @@ def entry(path: Path, best: bool = False) -> dict:
     )
     date = datetime.date.fromtimestamp(file.stat().st_mtime)
     models = {name: dict(model) for name, model in summary["accuracy"].items()}
-    for name, model in models.items() if best else ():
-        evaluated = _evaluated_models(path, model["best_round"])[name]
-        model["best_density"] = pages.density(evaluated)
+    if best:
+        for name, model in models.items():
+            evaluated = _evaluated_models(path, model["best_round"])[name]
+            model["best_density"] = pages.density(evaluated)
     return {
         "accuracy": models,
         "gbit": bits / 1e9,
@@ -152,10 +157,11 @@ def _position(table: Table):
 
 
 def measure(table: Table, name: str, *, root=ROOT, only=None) -> None:
-    """Measures the minutes of rows that have none, or again of `only` one.
+    """Estimates the minutes of rows that have no estimate.
 
     Args:
-      table, name, root, only: as in `fill`.
+      table, name, root: as in `fill`.
+      only: the row to measure, even if it has an estimate; None for all without one.
     """
     path = root / "benchmarks" / "tables" / "minutes.json"
     seen = {e["row"] for e in pages.minutes(root) if e["table"] == name}
@@ -178,7 +184,7 @@ def measure(table: Table, name: str, *, root=ROOT, only=None) -> None:
 
 
 def minutes(config) -> dict:
-    """Returns the minutes of a run, from a few `rounds` of each of its stages."""
+    """Estimates the `minutes` of a run from a few `rounds` of each of its stages."""
     stages = (setup := experiment.build(config).setup).stages
     for rounds in (1, _ROUNDS):
         found = fit_rounds.pilot(setup, [rounds] * len(stages), config.seed)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.unequal runs/unequal_tune runs/unequal
 
-What each run ended with goes to `benchmarks/tables/unequal.json`, from which the tables
+The results of each run go to `benchmarks/tables/unequal.json`, from which the tables
 between `<!-- table NAME -->` and `<!-- end -->` are drawn; commit both. The last model
-of a run is cut to each tier's size as the method does it for a client of that budget,
-and tested on all test samples, and on all validation samples for the tuning.
+of a run is cut to the size of each tier, as the method cuts it for a client, and tested
+on all test samples and on all validation samples.
 """
 
 import json
@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measure import markdown
+from benchmarks.pages import ROOT, redraw
 from benchmarks.study_tables import differences
-from benchmarks.table import redraw
 from sparsefl_jax.report import read_run
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
@@ -28,14 +28,23 @@ from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
 from studies import unequal_clients as study
 
-ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = "benchmarks/tables/unequal.json", "docs/unequal_clients.md"
 TIERS = ("1", "1/4", "1/16", "1/64")
 BASELINE, DENSE = "heterofl", "fedavg"
 
 
 def entry(point: str, folder: Path) -> dict:
-    """Returns what a run ended with: accuracies by tier, largest first, and costs."""
+    """Returns the results of a finished run.
+
+    Args:
+      point: the name of its point in the study.
+      folder: the directory of the run.
+
+    Returns:
+      Lists with one figure a tier, largest first: `accuracy` and `validation`, shares
+      of 1, and the `weights` held. Totals of the run: `gbit` both ways, `positions` as
+      a share of these bits, `gflop` and `seconds`. Seed, commit and versions.
+    """
     result, summary = results.load_run(folder), read_run(folder).summary
     data = build.build_data(result.config)
     model, rows = build.build_model(result.config, data), used_rows(data.val)
@@ -57,7 +66,7 @@ def entry(point: str, folder: Path) -> dict:
 
 
 def tiers(folder: Path, result: results.Result) -> list:
-    """Returns the model of each tier, largest first; of FedAvg the only one."""
+    """Returns the model of each tier, largest first, or FedAvg's only model."""
     config = result.config
     if not config.budgets:
         return [next(iter(result.models.values()))]
@@ -75,10 +84,10 @@ def kernels(sparse) -> list:
 
 
 def tables(found: dict) -> dict[str, str]:
-    """Returns the tables of the page by name.
+    """Returns the tables of the page, Markdown by name.
 
     Args:
-      found: entries of runs by 'tuning' and 'study'.
+      found: the entries of runs; 'tuning' and 'study'.
     """
     accuracies = reached(found["study"])
     return {
@@ -90,7 +99,7 @@ def tables(found: dict) -> dict[str, str]:
 
 
 def reached(entries: Sequence[dict]) -> dict[str, pd.DataFrame]:
-    """Returns accuracies of each point, a row a seed and a column a tier; and means."""
+    """Returns the accuracies of each point: rows are seeds, columns tiers and mean."""
     found = {}
     for name in dict.fromkeys(each["point"] for each in entries):
         rows = {e["seed"]: e["accuracy"] for e in entries if e["point"] == name}
@@ -103,7 +112,7 @@ def reached(entries: Sequence[dict]) -> dict[str, pd.DataFrame]:
 
 
 def by_tier(entries: Sequence[dict], accuracies: dict) -> str:
-    """Formats the accuracy in each tier, and what a run costs."""
+    """Formats the accuracy in each tier, and the costs of a run."""
     rows = []
     for name, table in accuracies.items():
         cells = [
@@ -126,14 +135,14 @@ def compared(accuracies: dict) -> str:
     rows = {name: [f"`{name}`"] for name in names}
     for column in (*TIERS, "mean"):
         values = {name: accuracies[name][column] for name in (BASELINE, *names)}
-        told = differences(values, [(name, BASELINE) for name in names])
+        texts = differences(values, [(name, BASELINE) for name in names])
         for name in names:
-            rows[name].append(told[name, BASELINE])
+            rows[name].append(texts[name, BASELINE])
     return markdown(["method", *TIERS, "mean"], list(rows.values()))
 
 
 def gradient(accuracies: dict) -> str:
-    """Formats what FIARSE's gradient adds to that of the weights alone, by tier."""
+    """Formats the gain of FIARSE's gradient over that of the weights alone, by tier."""
     pair, cells = ("fiarse", "fiarse-masked"), []
     for column in (*TIERS, "mean"):
         values = {name: accuracies[name][column] for name in pair}
@@ -155,7 +164,7 @@ def tuning(entries: Sequence[dict]) -> str:
 
 
 def collect(workdir: Path) -> list[dict]:
-    """Returns the entries of a study's runs that have ended, in the points' order."""
+    """Returns the entries of a study's finished runs, in the order of its points."""
     return [
         entry(point.name, folder)
         for point in on_disk.read(workdir)
@@ -165,12 +174,12 @@ def collect(workdir: Path) -> list[dict]:
 
 
 def published() -> dict:
-    """Returns the entries of the results, by part."""
+    """Returns the committed entries; 'tuning' and 'study'."""
     return json.loads((ROOT / RESULTS).read_text())
 
 
 def main(tune: str, workdir: str) -> None:
-    """Writes results and page."""
+    """Writes the results and the page from the folders of both studies."""
     found = {"tuning": collect(Path(tune)), "study": collect(Path(workdir))}
     parts = (
         f'"{part}": [\n' + ",\n".join(map(json.dumps, entries)) + "\n]"

@@ -1,4 +1,4 @@
-"""Baselines in FLASH's setting on CIFAR-10 (no paper's row).
+"""Baselines in FLASH's setting on CIFAR-10; they are not rows of a paper.
 
 python launch.py --config=configs/baselines_cifar10.py[:METHOD][,mini]
 
@@ -10,11 +10,12 @@ own models; finetune reports that of the common model before. ResNet-18, 100 cli
 LDA 0.1, 10 a round, 600 rounds, as in `flash_cifar10.py`. Not measured: a round takes
 about a minute on 2 CPU cores.
 
-`mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds. scaffold
-gave 52.2 % (chance 10 %) with seed 0 in 119 s of processor time, with 3.45 Gbit up and
-down. magnitude gave 43.0 % at density 0.1 in 135 s, with 0.95 Gbit up and down;
-finetune 61.95 % as a mean over clients in 144 s, from 51.2 % before its round (all on
-cores that other work shared, 2026-11-25). ditto and fedavg were not run to their end.
+`mini` has the data, network, clients and 60 rounds of `flash_cifar10.py:mini`. With
+seed 0, scaffold gave 52.2 % (chance 10 %) in 119 s of processor time, with 3.45 Gbit in
+each direction; magnitude gave 43.0 % at density 0.1 in 135 s, with 0.95 Gbit in each
+direction; finetune gave 61.95 % as a mean over clients in 144 s, from 51.2 % before its
+round (2 cores that others used too, 2026-11-25). ditto and fedavg have not been run
+to the end.
 """
 
 from sparsefl_jax.presets import flash, mini

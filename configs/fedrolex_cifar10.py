@@ -7,14 +7,15 @@ with `low`; 10 a round, two of each width 1, 1/2, 1/4, 1/8 and 1/16; batch 10, S
 2e-4 with momentum 0.9, weight decay 1e-3 and gradients clipped at 1. The accuracy is
 that of the server's whole model on all test images.
 
-As printed, of two classes and of five: FedRolex 69.44 +- 1.50 and 84.45 +- 0.36,
+As printed, for two classes and for five: FedRolex 69.44 +- 1.50 and 84.45 +- 0.36,
 HeteroFL 63.90 +- 2.74 and 73.19 +- 1.71. Not measured: it needs a GPU. The released
 code also cuts the rate to a quarter in rounds 800 and 1200, and draws every client's
 width anew in each round.
 
-`mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds, of which
-each draws 5. It gave 29.8 % (chance 10 %) with seed 0, with 231 Mbit each way, in 89 s
-of processor time on a busy machine (2026-11-25). heterofl was not run.
+`mini` has the data, network, clients and 60 rounds of `flash_cifar10.py:mini`, with 5
+clients a round. It gave 29.8 % (chance 10 %) with seed 0, with 231 Mbit each way, in
+89 s of processor time (2 cores that others used too, 2026-11-25). heterofl has not been
+run.
 """
 
 from sparsefl_jax.presets import flash, mini
@@ -43,8 +44,6 @@ def get_config(arg: str = ""):
     if "mini" in options:
         config.partition = {"name": "lda", "alpha": 1.0}
         mini.cifar10(config)
-        config.cohort_size, config.algorithm.scaler = (
-            5,
-            False,
-        )  # it has no normalisation
+        config.cohort_size = 5
+        config.algorithm.scaler = False  # the network has no normalisation
     return complete(config)

@@ -14,7 +14,8 @@ is `--config.model.base=16 --config.model.stages=3 --config.density=0.1918` (332
 clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper. Measured
 with seed 0: 40.4 % (chance 10 %) in 49 s on 2 CPU cores with compilation (2026-11-23).
 fedmef, whose layers save half of their inputs, gave 42.2 % in 154 s of processor time,
-and fedtiny 41.8 % in 120 s (2 cores that others used too, commit cb258cc, 2026-11-25).
+and fedtiny 41.8 % in 120 s (also with seed 0, on 2 cores that others used too, commit
+cb258cc, 2026-11-25).
 """
 
 from sparsefl_jax.presets.options import parse_options

@@ -5,19 +5,19 @@ python launch.py --config=configs/fiarse_cifar10.py[:METHOD][,mini]
 METHOD is fiarse (default), masked, which is FIARSE with the gradient of the released
 code, heterofl, or fedrolex. ResNet-18, 100 clients of Dirichlet 0.3, 800 rounds of four
 local epochs, about 100 steps of batch 20, SGD at 0.1. A quarter of the clients each can
-hold all weights, 1/4, 1/16 and 1/64; for the other two methods that are the widths 1,
-1/2, 1/4 and 1/8. A round draws 12 clients, three of each size; the paper draws 10 of
-all. `--config.metric=pooled` tests the server's models, of FIARSE also those of the
-four sizes, on all test images.
+hold all weights, 1/4, 1/16 and 1/64 of them; for heterofl and fedrolex these are the
+widths 1, 1/2, 1/4 and 1/8. A round draws 12 clients, three of each size; the paper
+draws 10 of all clients. `--config.metric=pooled` tests the server's models on all test
+images, for FIARSE those of the four sizes too.
 
-As printed, accuracy on the clients' own data, then of all sizes on all test images, in
-the mean over sizes: FIARSE 77.04 and 73.75, HeteroFL 68.88 and 66.05, FedRolex 67.18
+As printed, accuracy on the clients' own data, and on all test images, both as means
+over the sizes: FIARSE 77.04 and 73.75, HeteroFL 68.88 and 66.05, FedRolex 67.18
 and 65.98. Not measured: it needs a GPU.
 
-`mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds, of which
-each draws 8. It gave 35.7 % (mean over clients, chance 10 %) with seed 0, with 460 Mbit
-up and 471 Mbit down, in 134 s of processor time on a busy machine (2026-11-25). The
-other methods were not run.
+`mini` has the data, network, clients and 60 rounds of `flash_cifar10.py:mini`, with 8
+clients a round. It gave 35.7 % (mean over clients, chance 10 %) with seed 0, with 460
+Mbit up and 471 Mbit down, in 134 s of processor time (2 cores that others used too,
+2026-11-25). The other methods have not been run.
 """
 
 from sparsefl_jax.presets import flash, mini
@@ -50,6 +50,6 @@ def get_config(arg: str = ""):
     sliced = method in ("heterofl", "fedrolex")
     held = (size**0.5 if sliced else size for size in SIZES)
     config.budgets = tuple((budget, 1 / 4) for budget in held)
-    if sliced and "mini" in options:  # whose network has no normalisation
-        config.algorithm.scaler = False
+    if sliced and "mini" in options:
+        config.algorithm.scaler = False  # the network has no normalisation
     return complete(config)

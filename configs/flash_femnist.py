@@ -6,9 +6,9 @@ METHOD and PRESET are those of `flash_mnist.py`. `python launch.py --prepare=fem
 downloads the data; --config.dataset=FOLDER names a folder of LEAF's JSON files instead.
 3400 users are drawn from all, a tenth of the characters of each is for testing, and
 accuracy is that of all test characters together. The paper does not name the layers
-that are pruned; `conv2` and `fc1` give its savings, 14.6. As printed at d = 0.1: dense
-84.68 +- 0.20, NST 76.92 +- 0.42, PDST 76.01 +- 1.26, SPDST 82.70 +- 0.26, JMWST (r_int
-= 1) 83.02 +- 0.21. Not measured, because the data set was not available.
+that are pruned; pruning `conv2` and `fc1` gives its saving of 14.6. As printed at d =
+0.1: dense 84.68 +- 0.20, NST 76.92 +- 0.42, PDST 76.01 +- 1.26, SPDST 82.70 +- 0.26,
+JMWST (r_int = 1) 83.02 +- 0.21. Not measured, because the data set was not available.
 
 `mini` has 960 digits of 48 writers, 12 a round, and a narrower network, and runs 40
 rounds of five epochs. It gave 85.4 % (chance 10 %) with seed 0 in 67 s of processor
@@ -33,7 +33,7 @@ def get_config(arg: str = ""):
         config.partition.test_fraction = 0.2
         config.model.widths = (8, 16, 64)
         config.num_rounds, config.epochs, config.batch_size = 40, 5, 4
-    if config.budgets:  # nearest to 30, 30 and 40 % that is whole in every round
+    if config.budgets:  # about 30, 30 and 40 %, as whole numbers of a round's clients
         shares = (0.25, 0.25, 0.5) if mini else (10 / 34, 10 / 34, 14 / 34)
         config.budgets = tuple(zip((0.1, 0.15, 0.2), shares, strict=True))
     return flash.finish(config, ("conv2/kernel", "fc1/kernel"))

@@ -4,8 +4,8 @@ python launch.py --study=studies/unequal_clients.py:tune --workdir=runs/unequal_
 python launch.py --study=studies/unequal_clients.py --workdir=runs/unequal
 python -m benchmarks.unequal runs/unequal_tune runs/unequal   # docs/unequal_clients.md
 
-A quarter of the clients each can hold all weights of an MLP on Fashion-MNIST, 1/4, 1/16
-and 1/64 of them. docs/unequal_clients.md has the rules and the results.
+A quarter of the clients each can hold all weights of an MLP for Fashion-MNIST, 1/4,
+1/16 and 1/64 of them. docs/unequal_clients.md has the setting and the results.
 """
 
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -13,7 +13,7 @@ from sparsefl_jax.studies.points import Point
 
 SIZES = (1.0, 1 / 4, 1 / 16, 1 / 64)  # shares of the weights
 HIDDEN = 256
-UNITS = (256, 77, 20, 5)  # the most hidden units whose weights are within these shares
+UNITS = (256, 77, 20, 5)  # the most units of a layer whose weights fit these shares
 WIDTHS = tuple(units / HIDDEN for units in UNITS)
 RATES = (0.1, 0.3)
 RATE = 0.1  # at 0.3 FedAvg diverges on the tuning seed, and HeteroFL on seed 2
@@ -36,13 +36,13 @@ METHODS = {  # the method's arguments, and the clients' budgets
 
 
 def get_study(arg: str = "") -> list[Point]:
-    """Returns the points: every method at one rate, or at all that were tried.
+    """Returns the points: every method at one learning rate, or at all that are tried.
 
     Args:
       arg: '' for the study, 'tune' for all rates on another seed.
 
     Raises:
-      ValueError: there is no such part.
+      ValueError: `arg` names no part of the study.
     """
     if arg not in ("", "tune"):
         raise ValueError(f"studies/unequal_clients.py:{arg}, expected nothing or tune")

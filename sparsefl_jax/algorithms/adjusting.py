@@ -1,11 +1,11 @@
-"""What FedRTS, FedTiny and FedMef share: clients name entries that a mask can grow by.
+"""What FedRTS, FedTiny and FedMef share: clients name pruned entries that could grow.
 
-A layer always has K_l alive entries. In round t the k_l = int(r_t K_l) weakest are in
-doubt, at most as many as are pruned; r_t falls from `prune_rate` to 0 in round
-`adjust_until` by half a cosine. In the rounds t > 0 below `adjust_until` that are
-multiples of `adjust_every`, the server adjusts the mask. Clients then also name the k_l
-pruned entries of each layer with the largest gradient, on the first batch of their last
-epoch, at the trained weights.
+Layer l always has K_l alive entries. In round t the k_l = int(r_t K_l) weakest of them,
+but no more than the layer has pruned entries, are in doubt; r_t falls from `prune_rate`
+to 0 in round `adjust_until` by half a cosine. In the rounds t > 0 below `adjust_until`
+that are multiples of `adjust_every`, the server adjusts the mask. Clients then also
+name the k_l pruned entries of each layer with the largest gradient, on the first batch
+of their last epoch, at the trained weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,22 +40,24 @@ def adjusting(
     gradients: bool,
     adapt: Callable = lambda loss_fn, tx, received, doubt, batches: (loss_fn, tx),
 ) -> tuple[Algorithm, PyTree, Callable, Callable, Callable]:
-    """Returns what these methods share, by their arguments.
+    """Returns the parts of a method that adjusts its mask.
 
     Args:
       schedule: `adjust_every`, `adjust_until` and `prune_rate` of `fedrts`.
       model, optimizer, density, start, allocation, prunable, index: as in `fedrts`.
-      gradients: whether the gradients of the entries named travel with their positions.
-      adapt: `(loss_fn, tx, received, doubt, batches) -> (loss_fn, tx)`, with what a
-        client trains in a round; `doubt` is [L], k_l in rounds that adjust, else 0.
+      gradients: whether the gradients of the named entries, float32, travel with their
+        positions.
+      adapt: `(loss_fn, tx, received, doubt, batches) -> (loss_fn, tx)`, the loss and
+        the optimizer of a client in a round; `doubt` is [L] int32, k_l in rounds that
+        adjust, otherwise 0.
 
     Returns:
-      frozen: a method whose mask stays: its broadcast, update and contribute name
-        entries, its deploy also serves a mask that changes.
+      frozen: the method without adjustments; its `update` and `contribute` handle the
+        named entries. Each method replaces at least its `init` and `aggregate`.
       select: tree of Python bools, the prunable leaves.
       first: `(key, initial) -> model`, within the first mask.
       due: `(round) -> bool`, whether a round adjusts the mask.
-      budget: `(params, round) -> (alive [L], doubt [L])`, K_l and k_l.
+      budget: `(params, round) -> (alive [L] int32, doubt [L] int32)`, K_l and k_l.
 
     Raises:
       ValueError: an argument is out of range, or a name is unknown.
@@ -141,12 +143,15 @@ def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndar
 
 
 def steepness(total: dict[str, PyTree], params: PyTree, select: PyTree) -> PyTree:
-    """Returns the size of the cohort's mean gradient at the entries that it names.
+    """Returns the magnitude of the cohort's mean gradient at the entries that it names.
 
     Args:
-      total: the sum of what clients contribute, gradients included.
-      params: a tree like the parameters, whose leaves stand where none is selected.
-      select: the prunable leaves.
+      total: the sum over clients of what `contribute` returns, with gradients.
+      params: a tree like the parameters; its leaves fill those that are not selected.
+      select: tree of Python bools, the prunable leaves.
+
+    Returns:
+      A float32 tree like `params`; 0 at entries that no client has named.
     """
     steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
     return trees.merge(steep, trees.split(params, select)[1])
@@ -155,7 +160,7 @@ def steepness(total: dict[str, PyTree], params: PyTree, select: PyTree) -> PyTre
 def _steepest(
     grads: PyTree, mask: PyTree, count: Array, select: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """Returns the steepest pruned entries' gradients, and their mask."""
+    """Returns the `count` [L] largest gradients of pruned entries, and their mask."""
     steep, pruned = jax.tree.map(jnp.abs, grads), jax.tree.map(jnp.logical_not, mask)
     named = top_k.largest(steep, count, select, within=pruned)
     return masks.apply(grads, named), named

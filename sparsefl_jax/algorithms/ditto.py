@@ -42,20 +42,21 @@ def ditto(
 ) -> Algorithm:
     """FedAvg, beside which a client trains v_i on its loss plus lam / 2 |v_i - w|^2.
 
-    w is the model that the client received in this round, and v_i begins as the first
+    w is the model that the client received in this round, and v_i starts from the first
     one that it received. The server's model is that of `fedavg` with the same
-    arguments, bit for bit, and so are the packets: v_i does not travel. A client trains
-    v_i on the same batches in the same order as w, dropout included, with an optimizer
-    that starts anew; the work counts both. A client that was never drawn has no v_i,
-    and is evaluated with the server's model, which it would have to receive first.
+    arguments, bit for bit, and so are the packets, float32: v_i does not travel. A
+    client trains v_i on the same batches in the same order as w, with the same dropout,
+    and with an optimizer that starts anew in every round; the work counts both. A
+    client that was never drawn has no v_i. It is evaluated with the server's model,
+    which it would have to receive first.
 
     Args:
       model: the network and its loss.
       optimizer: the clients', for both models, as `local.make_optimizer` returns it.
       lam: strength of the pull, finite and at least 0; the paper tries 0.05 to 2. With
-        0 the client trains v_i by itself.
-      personal_epochs: local epochs for v_i, which pass through those of the stage in
-        turn; None for as many as the stage has.
+        0 v_i is trained independently of w.
+      personal_epochs: local epochs for v_i, at least 1; they repeat the batches of the
+        stage's epochs in turn. None for as many as the stage has.
       server_optimizer, weighting: as in `fedavg`.
 
     Returns:

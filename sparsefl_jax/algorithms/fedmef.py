@@ -2,7 +2,7 @@
 
 Huang, Zhuang, Chen and Lyu, "FedMef: Towards Memory-efficient Federated Dynamic
 Pruning", CVPR 2024, https://arxiv.org/abs/2403.14737: its budget-aware extrusion and
-its activation pruning. Its normalised convolutions are not here.
+its activation pruning, without its normalised convolutions.
 """
 
 from collections.abc import Sequence
@@ -45,17 +45,17 @@ def fedmef(
     These are the k_l alive weights of each layer that are smallest in the model that
     was broadcast. In rounds that adjust, see `adjusting`, the local loss has the term
     `penalty` times their sum of squares, so that the others take over while they
-    shrink. In step s of a client's B, the learning rate is the larger one of the
-    round's and of `(2 B - 2 s) / (2 B - s) (2 sigmoid(|w|) - 1)` times that of round 0,
+    shrink. In step s of a client's B, the learning rate is the larger of the round's
+    and of `(2 B - 2 s) / (2 B - s) (2 sigmoid(|w|) - 1)` times that of round 0,
     where |w| is the norm of these weights before the step. Under a constant rate that
     is always the round's. The server prunes them, and grows the k_l largest mean
     gradients among the entries that were pruned before, from 0.
 
     In all rounds, and for the gradient that names entries, the layers of prunable
     kernels save only the largest `keep_inputs` of their inputs for the gradient of the
-    kernel. That saves memory, which nothing here counts, and no FLOPs; the search for
-    the largest inputs is not counted. The paper centres inputs by a convolution
-    without batch normalisation; here the network stays as it is.
+    kernel. This saves memory, which is not recorded, and no FLOPs; the search for the
+    largest inputs is not counted. The paper centres inputs by normalised convolutions
+    in place of batch normalisation; here the network stays as it is.
 
     Packets and FLOPs are those of `fedtiny`.
 
@@ -94,7 +94,7 @@ def fedmef(
             return loss + penalty * _squares(params, low, select), others
 
         steps = num_steps(batches).astype(jnp.float32)
-        return penalised, _faster(tx, optimizer(0), low, steps, select)
+        return penalised, _at_larger_rate(tx, optimizer(0), low, steps, select)
 
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
@@ -138,16 +138,23 @@ def _squares(params: PyTree, mask: PyTree, select: PyTree) -> Array:
     return sum(squares, start=jnp.float32(0))
 
 
-def _faster(
+def _at_larger_rate(
     tx: optax.GradientTransformation,
     first: optax.GradientTransformation,
     low: PyTree,
     steps: Array,
     select: PyTree,
 ) -> optax.GradientTransformation:
-    """Returns `tx` at the larger one of two rates: its own, or a share of `first`'s.
+    """Returns `tx` at the larger of two rates: its own, or a share of `first`'s.
 
-    As steps are proportional to the rate, that is the longer one of two steps.
+    As steps are proportional to the rate, this is the longer of two steps.
+
+    Args:
+      tx: the optimizer of this round.
+      first: that of round 0; its state is like that of `tx`.
+      low: bool, treedef of the parameters: the weights whose norm decides the share.
+      steps: scalar float32, how many steps the client takes in this round.
+      select: tree of Python bools, the prunable leaves.
     """
 
     def init(params):

@@ -35,21 +35,22 @@ def fedrolex(
 ) -> Algorithm:
     """FedRolex: in round t a client of budget p holds the channels from t on.
 
-    These are the channels t, t + 1, ... modulo C, ceil(p C) of the C channels of each
-    hidden layer. All else is as in `heterofl`: what travels, without positions, as a
-    slice follows from budget and round; the clients' training; and the mean over the
-    clients that sent an entry. Personal models are the slices of the last round.
+    These are the ceil(p C) channels t, t + 1, ... modulo C of the C channels of each
+    hidden layer. All else is as in `heterofl`: what travels, without positions, because
+    a slice follows from the budget and the round; the clients' training; and the mean
+    over the clients that sent an entry. Personal models are the slices of the last
+    round.
 
     All channels of a layer are trained equally often, but not all weights. Layers of
-    equal width roll together, so a client of budget p <= 1/2 ever holds a share of
-    2 p - 1 / C of a kernel between two layers of C channels. Without a client of budget
-    1 some weights therefore stay as they were initialised. The metric `untouched` is
-    the share of all entries that no client has sent so far.
+    equal width roll together, so over all rounds a client of budget p <= 1/2 holds only
+    a share of 2 p - 1 / C of a kernel between two layers of C channels. Without a
+    client of budget 1 some weights may therefore stay as they were initialised. The
+    metric `untouched` is the share of all entries that no client has sent so far.
 
     The released code rolls backwards, which is the same by the symmetry of channels.
     It draws the clients' budgets anew in every round, and weights normalisation and
-    classifier by the order of the clients; here budgets stay and means are plain, as in
-    the paper.
+    classifier depending on the order of the clients. Here budgets do not change and
+    means are plain, as in the paper.
 
     Args:
       model, optimizer, scaler, mask_classes: as in `heterofl`.

@@ -21,8 +21,6 @@ from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
-GRADIENTS = ("biased", "masked")
-
 
 @method
 def fiarse(
@@ -39,9 +37,9 @@ def fiarse(
 
     They are the largest of all layers together in the server's dense model x, and the
     smallest of them is the client's threshold, 0 at p = 1. The client computes with the
-    weights that reach it, see `above`; the others stay on the client as they are. An
-    entry moves by the mean change of the clients that held it, all with the same
-    weight, and stays as it is if none did.
+    weights that reach the threshold, see `above`; the others do not change during its
+    training. An entry moves by the mean change of the clients that held it, all with
+    the same weight, and stays as it is if none did.
 
     Down: the weights that the client holds, with their positions in every round. Up:
     the same weights, without positions. Both: the other leaves and running statistics,
@@ -49,16 +47,16 @@ def fiarse(
     the client holds, an upper bound, because weights that fall below the threshold have
     no gradient. Personal models are the server's model cut to the client's size.
 
-    The method is defined for plain SGD: momentum or weight decay also move the weights
-    below the threshold. p n is a float32 product, so the number of weights may differ
-    by one in networks of more than some million.
+    The method is defined for plain SGD: momentum or weight decay would also move the
+    weights below the threshold. p n is a float32 product, so the number of weights may
+    be off by one in networks of more than a few million.
 
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      gradient: 'biased' for the paper's gradient, which passes the threshold, 'masked'
-        for that of the weights alone. The released code computes the latter, because
-        its mask has no gradient.
+      gradient: 'biased' for the paper's gradient, which passes through the mask too;
+        'masked' for that of the weights alone, as in the released code, whose mask has
+        no gradient.
       sizes: shares in (0, 1]; the model is deployed at these sizes too.
       prunable: globs of the leaves of which clients hold parts; the released code adds
         the classifier's bias.
@@ -73,7 +71,7 @@ def fiarse(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fiarse(model, optimizer, sizes=(0.25, 0.5))
     """
-    one_of("gradient", gradient, GRADIENTS)
+    one_of("gradient", gradient, ("biased", "masked"))
     in_range("server_rate", server_rate, "(0, inf)")
     for size in sizes:
         in_range("sizes", size, "(0, 1]")
@@ -128,8 +126,11 @@ def fiarse(
     def aggregate(key, round, server, total):
         params = means.covered_mean(total["params"], server.params)
         if server_rate != 1:  # static branch
-            step = lambda old, mean: old + server_rate * (mean - old)  # noqa: E731
-            params = jax.tree.map(step, server.params, params)
+            params = jax.tree.map(
+                lambda old, mean: old + server_rate * (mean - old),
+                server.params,
+                params,
+            )
         static, running = trees.split(server.stats, is_static(server.stats))
         running = means.weighted_mean(total["stats"], running)
         return SparseModel(params, server.mask, trees.merge(running, static)), {}
@@ -147,7 +148,7 @@ def fiarse(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def above(w: Array, threshold: Array, gradient: str = "biased") -> Array:
-    """Returns the weights whose size reaches a threshold, and 0 for the others.
+    """Returns the weights whose magnitude reaches a threshold, and 0 for the others.
 
     The biased gradient takes 2 t / (|w| + t)^2 for the slope of the step at t, which is
     that of (|w| - t) / (|w| + t). With g the gradient of the result, that of w is
@@ -156,7 +157,7 @@ def above(w: Array, threshold: Array, gradient: str = "biased") -> Array:
 
     Args:
       w: float32, any shape.
-      threshold: t >= 0, scalar.
+      threshold: t >= 0, scalar float32.
       gradient: 'biased', or 'masked' for g where |w| >= t.
 
     Returns:

@@ -1,7 +1,7 @@
 """Fine-tuning: each client trains the common model further on its own data.
 
 Wang et al., "Federated Evaluation of On-device Personalization", 2019,
-https://arxiv.org/abs/1910.10252. The baseline of every personal model.
+https://arxiv.org/abs/1910.10252. A baseline for every method with personal models.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ def finetune(
     """Trains a model for each client, from the one that the stage before deploys.
 
     It is meant for the last stage of a run: one round in which all clients take part.
-    The server's model does not change. In further rounds a client goes on with its own
-    model. A client that was never drawn uses the common model.
+    The server's model does not change. In further rounds a client continues with its
+    own model. A client that was never drawn uses the common model.
 
     Down: before a client's first round the alive weights with their positions, dense
-    leaves and statistics, float32; a leaf of which nothing is pruned costs a few bits
-    of positions, if `index` is 'packed'. Up: nothing.
+    leaves and statistics, float32. With `index='packed'` the positions of a leaf of
+    which nothing is pruned take a few bits. Up: nothing.
 
     Args:
       model: the network and its loss.

@@ -31,8 +31,8 @@ def magnitude(
 ) -> Algorithm:
     """Prunes the model of the stage before by magnitude, then trains as `spdst`.
 
-    It is meant for a stage after `fedavg`, whose rounds fine-tune the weights that
-    stay. The mask of the stage before is not used.
+    It is meant for a stage after `fedavg`; its rounds fine-tune the weights that stay.
+    The mask of the stage before is not used.
 
     Down and up: alive weights, dense leaves and statistics, float32; the positions only
     when a client first takes part.

@@ -46,20 +46,22 @@ def scaffold(
     changes divided by the number of all clients: it stays the mean of all c_i.
 
     Down: the model and c. Up: the changes of the model and of c_i. Both: normalisation
-    statistics. All are float32, so that messages are twice as long as FedAvg's. A
-    client keeps c_i; if its uplink was lost, the old one, as c lacks the change.
+    statistics. All are float32, so the parameters take twice as many bits as in FedAvg.
+    A client keeps c_i. If its uplink was lost, it keeps the old one, because c lacks
+    the change.
 
     Args:
       model: the network and its loss.
       optimizer: the clients', `local.make_optimizer` of plain SGD, with any schedule
-        and weight decay. Of other optimizers (x - y) / (tau_i eta) is no gradient.
-      clients: number of all clients.
+        and weight decay. With other optimizers (x - y) / (tau_i eta) is not a mean of
+        gradients.
+      clients: number of all clients, at least 1.
       server_optimizer: an optax optimizer that takes the negated mean update for a
         gradient: `optax.sgd(0.5)` has the paper's eta_g of 0.5. None adds the update.
 
     Raises:
-      ValueError: the optimizer is not plain SGD, or the run has another number of
-        clients.
+      ValueError: the optimizer is not plain SGD, `clients` is out of range, or the run
+        has another number of clients.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -99,10 +101,10 @@ def scaffold(
         return uplink | change, new, metrics
 
     def aggregate(key, round, server, total):
-        averaged, told = averaging.aggregate(key, round, server, total)
+        averaged, metrics = averaging.aggregate(key, round, server, total)
         moves = server.control, total["sum"]["control"]
         control = jax.tree.map(lambda c, change: c + change / clients, *moves)
-        return Server(*averaged, control), told
+        return Server(*averaged, control), metrics
 
     return averaging._replace(
         init=init,
