@@ -36,7 +36,7 @@ REFUSED = [
     ({"feedback": "ef21"}, "clients=None, expected their number"),
     ({"feedback": "ef21", "clients": 0}, "clients=0, expected an integer from 1"),
     ({"clients": 5}, "clients=5, expected None: only feedback='ef21' uses it"),
-    ({"start": "gradient"}, "start='gradient', expected 'zero': feedback='ef21' reads"),
+    ({"start": "gradient"}, "start='gradient', expected 'zero': only feedback='ef21'"),
     ({"start": "zeros"}, "start='zeros' (did you mean 'zero'?), expected one of zero,"),
     (
         {"feedback": "ef21", "clients": 5, "weighting": "examples"},
