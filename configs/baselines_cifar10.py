@@ -11,11 +11,11 @@ LDA 0.1, 10 a round, 600 rounds, as in `flash_cifar10.py`. Not measured: a round
 about a minute on 2 CPU cores.
 
 `mini` has the data, network, clients and 60 rounds of `flash_cifar10.py:mini`. With
-seed 0, scaffold gave 52.2 % (chance 10 %) in 119 s of processor time, with 3.45 Gbit in
-each direction; magnitude gave 43.0 % at density 0.1 in 135 s, with 0.95 Gbit in each
-direction; finetune gave 61.95 % as a mean over clients in 144 s, from 51.2 % before its
-round (2 cores that others used too, 2026-11-25). ditto and fedavg have not been run
-to the end.
+seed 0, scaffold gave 52.2 % (chance 10 %) in 43 s, with 3.45 Gbit in each direction;
+magnitude 43.0 % at density 0.1 in 48 s, with 0.95 Gbit in each direction; fedavg 51.2 %
+and 30.8 % when pruned, in 46 s. As means over clients, ditto gave 62.2 % in 80 s, and
+finetune 62.0 % in 55 s, from 51.2 % before its round (2 CPU cores, with compilation,
+commit bb93a0f, 2026-11-25).
 """
 
 from sparsefl_jax.presets import flash, mini

@@ -13,8 +13,8 @@ code also cuts the rate to a quarter in rounds 800 and 1200, and draws every cli
 width anew in each round.
 
 `mini` has the data, network, clients and 60 rounds of `flash_cifar10.py:mini`, with 5
-clients a round. It gave 29.8 % (chance 10 %) with seed 0, with 231 Mbit each way, in
-89 s of processor time (2 cores that others used too, 2026-11-25). heterofl has not been
+clients a round. It gave 30.4 % (chance 10 %) with seed 0, with 231 Mbit each way, in
+46 s on 2 CPU cores with compilation (commit bb93a0f, 2026-11-25). heterofl has not been
 run.
 """
 

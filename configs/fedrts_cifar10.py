@@ -13,8 +13,8 @@ is `--config.model.base=16 --config.model.stages=3 --config.density=0.1918` (332
 `mini` is a small version of the same pipeline on images that ship with the package: 20
 clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper. Measured
 with seed 0: 40.4 % (chance 10 %) in 49 s on 2 CPU cores with compilation (2026-11-23).
-fedmef, whose layers save half of their inputs, gave 42.2 % in 154 s of processor time,
-and fedtiny 41.8 % in 120 s (also with seed 0, on 2 cores that others used too, commit
+fedmef, whose layers save half of their inputs, gave 42.2 % in 62 s (also with seed 0,
+commit bb93a0f, 2026-11-25), and fedtiny 41.8 % in 120 s of processor time (commit
 cb258cc, 2026-11-25).
 """
 

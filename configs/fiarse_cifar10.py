@@ -15,8 +15,8 @@ over the sizes: FIARSE 77.04 and 73.75, HeteroFL 68.88 and 66.05, FedRolex 67.18
 and 65.98. Not measured: it needs a GPU.
 
 `mini` has the data, network, clients and 60 rounds of `flash_cifar10.py:mini`, with 8
-clients a round. It gave 35.7 % (mean over clients, chance 10 %) with seed 0, with 460
-Mbit up and 471 Mbit down, in 134 s of processor time (2 cores that others used too,
+clients a round. It gave 35.9 % (mean over clients, chance 10 %) with seed 0, with 460
+Mbit up and 471 Mbit down, in 68 s on 2 CPU cores with compilation (commit bb93a0f,
 2026-11-25). The other methods have not been run.
 """
 

@@ -137,6 +137,7 @@ def test_the_latex_table_is_whole_and_escaped(made, tmp_path):
     assert r"my\_method\%" in (tmp_path / "out" / "comparison.tex").read_text()
 
 
+@pytest.mark.slow
 def test_equal_comparisons_give_equal_files(made, tmp_path):
     folder = made.parent
     runs = [folder / name for name in ("dense", "s10", "s05", "own")]
@@ -246,6 +247,7 @@ def test_names_are_escaped(tmp_path):
         assert "<script>" in drawn and "<script" not in path.read_text()
 
 
+@pytest.mark.slow
 def test_main_takes_budgets(tmp_path, capsys, undrawn):
     runs = [str(path) for path in study(tmp_path, seeds=1)]
     out = tmp_path / "x"

@@ -41,6 +41,7 @@ def run(code, **environment):
     )
 
 
+@pytest.mark.slow
 def test_use_cpu_cores_counts_devices_and_keeps_what_is_set(monkeypatch):
     code = (
         "import sparsefl_jax, os; sparsefl_jax.use_cpu_cores(3); import jax;"
@@ -58,6 +59,7 @@ def test_use_cpu_cores_counts_devices_and_keeps_what_is_set(monkeypatch):
     assert any("collective_call_terminate_timeout_seconds" in flag for flag in flags)
 
 
+@pytest.mark.slow
 def test_use_cpu_cores_too_late_or_too_few():
     code = "import jax, sparsefl_jax; jax.devices(); sparsefl_jax.use_cpu_cores()"
     done = run(code, XLA_FLAGS="")

@@ -227,6 +227,7 @@ def test_an_entry_that_a_client_lacks_is_a_zero_or_left_out(factory, average):
     np.testing.assert_allclose(model.params["bias"], 1.25)
 
 
+@pytest.mark.slow
 def test_a_first_stage_without_surgery_measures_the_random_mask():
     """As `no_stage1` has it: clients answer the densities that they received."""
     moved = {}

@@ -125,6 +125,7 @@ def test_the_noise_keeps_to_what_a_resumed_run_may_not_change():
     np.testing.assert_array_equal(configured_noise(fixed), noise)
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_under_noise_names_the_noise():
     data, model = data_and_model()
     method = sfl.private(averaging(model), clip=1e30, noise_multiplier=1)

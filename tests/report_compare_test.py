@@ -191,6 +191,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     assert "front_density" in figures.draw(found, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     paths = [write_seed(tmp_path / f"s{i}", i, 0.05 * i) for i in range(2)]

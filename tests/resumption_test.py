@@ -72,6 +72,7 @@ def resume(run, **how):
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
 
+@pytest.mark.slow
 def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
     config = run_folder.read_config(run)
     config.num_rounds = 8
@@ -183,6 +184,7 @@ def test_another_version_of_the_package_is_no_bit_for_bit(finished, monkeypatch)
 METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"
 
 
+@pytest.mark.slow
 def test_an_edited_method_of_ones_own_is_no_bit_for_bit(tmp_path, monkeypatch, capsys):
     file = tmp_path / "single_method.py"
     file.write_text(METHOD)

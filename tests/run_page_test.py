@@ -92,6 +92,7 @@ def still(stages=(2, 3), change=None):
         yield record
 
 
+@pytest.mark.slow
 def test_flat_plots_are_sentences(tmp_path):
     run = write_run(tmp_path, still())
     one = np.arange(59) % 2 == 0

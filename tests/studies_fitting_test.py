@@ -48,6 +48,7 @@ def study(tmp_path, monkeypatch):
     return study, measured
 
 
+@pytest.mark.slow
 def test_a_point_measures_once_and_all_its_seeds_have_these_rounds(
     study, tmp_path, capsys
 ):

@@ -64,6 +64,7 @@ def expected(target, method="fedavg", **settings):
     return one
 
 
+@pytest.mark.slow
 def test_what_a_compiler_says_by_hand():
     """The CPU's compiler, two devices: one sum of the model over them in a round."""
     one = expected(Target("two", jax.devices()[:2], 10**9, None), chunk=4)
@@ -183,6 +184,7 @@ def test_gpus_do_not_copy_the_rows_of_all_clients(compiled):
     assert compiled("h100:4", "spafl").largest_copy < rows / 4
 
 
+@pytest.mark.slow
 def test_a_configuration_is_planned_for_a_target(tmp_path, monkeypatch):
     """On the CPU's devices in its place: all of the plan but the time."""
     two = Target("two", jax.devices()[:2], 10**9, None)

@@ -4,8 +4,8 @@ A multiply-add is two FLOPs. The ledger counts the three passes of every layer t
 multiplies (forward, input gradient, weight gradient) and what an algorithm adds for its
 masks. It does not count activations, pooling, normalisation and the optimizer. `flops`
 skips what the masks remove; `flops_dense` sends the same samples through the dense
-network; `flops_executed` is what the hardware computes, padding included, because masks
-save no time in dense arithmetic.
+network; `flops_executed` is what the hardware computes in one training of each client,
+padding included, because masks save no time in dense arithmetic.
 
 Every record holds the ledger's own totals. `paper_counts` counts as papers do.
 """
