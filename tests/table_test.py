@@ -325,7 +325,7 @@ def test_minutes_are_written_one_by_one_for_each_method(root, monkeypatch):
     ("seconds", "gbit", "rounds", "minutes"),
     [
         (2.0, None, 5, (3 + 400 * 2) / 60),
-        (30.0, None, 1, (3 + 400 * 30) / 60),  # five take over two minutes
+        (30.0, None, 1, (3 + 400 * 30) / 60),  # five take over a minute
         (2.0, 200.5, 5, (3 + 400 * 2) / 60 / 2),  # of 401 Gbit
         (2.0, 500.0, 5, (3 + 400 * 2) / 60),
     ],
