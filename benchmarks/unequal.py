@@ -74,7 +74,7 @@ def tiers(folder: Path, result: results.Result) -> list:
     if "densities" in config.algorithm:
         return [result.models[f"d{budget}"] for budget in budgets]
     owners = build.build_budgets(config)
-    ids = [int(np.argmax(owners == np.float32(budget))) for budget in budgets]
+    ids = [int(np.flatnonzero(owners == np.float32(each))[0]) for each in budgets]
     return [personal["personal"] for personal in results.load_clients(folder, ids)]
 
 
@@ -153,24 +153,37 @@ def gradient(accuracies: dict) -> str:
 
 def tuning(entries: Sequence[dict]) -> str:
     """Formats the mean accuracy over tiers on validation samples, by rate."""
-    scores = {e["point"]: np.mean(e["validation"]) for e in entries}
-    rows = []
-    for name in study.METHODS:
-        tried = [scores.get(f"{name}-rate={rate:g}") for rate in study.RATES]
-        cells = ["diverged" if s is None else f"{100 * s:.1f}" for s in tried]
-        rows.append([f"`{name}`", *cells])
+    means = {e["point"]: np.mean(e.get("validation", np.nan)) for e in entries}
+    cells = {
+        point: "diverged" if np.isnan(mean) else f"{100 * mean:.1f}"
+        for point, mean in means.items()
+    }
+    rows = [
+        [f"`{name}`", *(cells[f"{name}-rate={rate:g}"] for rate in study.RATES)]
+        for name in study.METHODS
+    ]
     rates = [f"rate {rate:g}" for rate in study.RATES]
     return markdown(["method", *rates], rows)
 
 
 def collect(workdir: Path) -> list[dict]:
-    """Returns the entries of a study's finished runs, in the order of its points."""
-    return [
-        entry(point.name, folder)
-        for point in on_disk.read(workdir)
-        for _, folder in on_disk.folders(workdir, point)
-        if (folder / "summary.json").exists()
-    ]
+    """Returns the entries of a study's runs, in the order of its points.
+
+    A point of which a run diverged has its error alone.
+
+    Raises:
+      FileNotFoundError: a run has not ended.
+    """
+    entries = []
+    for point in on_disk.read(workdir):
+        failed = workdir / "failed" / f"{point.name}.txt"
+        error = failed.read_text().splitlines()[-1] if failed.exists() else ""
+        if error.startswith("FloatingPointError"):
+            entries.append({"point": point.name, "error": error})
+        else:
+            folders = on_disk.folders(workdir, point)
+            entries += [entry(point.name, folder) for _, folder in folders]
+    return entries
 
 
 def published() -> dict:

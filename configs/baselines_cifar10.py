@@ -3,12 +3,12 @@
 python launch.py --config=configs/baselines_cifar10.py[:METHOD][,mini]
 
 METHOD is scaffold (default), ditto, magnitude (half of the rounds dense, then the
-largest weights at --config.density, 0.1), finetune (FedAvg, then five epochs of every
-client at a tenth of the rate), or fedavg, whose model is also evaluated at density 0.1
-without further training. ditto and finetune report the mean accuracy of the clients'
-own models; finetune reports that of the common model before. ResNet-18, 100 clients,
-LDA 0.1, 10 a round, 600 rounds, as in `flash_cifar10.py`. Not measured: a round takes
-about a minute on 2 CPU cores.
+largest weights at --config.density, 0.1; the rate starts anew), finetune (FedAvg, then
+five epochs of every client at a tenth of the rate), or fedavg, whose model is also
+evaluated at density 0.1 without further training. ditto and finetune report the mean
+accuracy of the clients' own models; finetune reports that of the common model before.
+ResNet-18, 100 clients, LDA 0.1, 10 a round, 600 rounds, as in `flash_cifar10.py`. Not
+measured: a round takes about a minute on 2 CPU cores.
 
 `mini` has the data, network, clients and 60 rounds of `flash_cifar10.py:mini`. With
 seed 0, scaffold gave 52.2 % (chance 10 %) in 43 s, with 3.45 Gbit in each direction;

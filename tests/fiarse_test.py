@@ -175,12 +175,12 @@ def test_only_what_is_held_moves_by_the_mean_change(rate):
 def test_deployed_at_every_size_and_cut_for_each_client():
     method, server, down, _, _ = trained(0.25, sizes=(0.25, 1.0))
     models = method.deploy(KEY, server)
-    assert list(models) == ["global", "d0.25", "d1"]
+    assert list(models) == ["global", "d0.25", "d1.0"]
     info = context(budget=0.25).client
     mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
     for part in (models["d0.25"], mine):
         jax.tree.map(np.testing.assert_array_equal, part[:2], unpack_model(down)[:2])
-    assert int(models["d1"].mask["fc1"]["kernel"].sum()) == 128
+    assert int(models["d1.0"].mask["fc1"]["kernel"].sum()) == 128
 
 
 def test_the_work_is_that_of_what_a_client_holds():

@@ -175,6 +175,15 @@ def test_a_new_run_of_a_kept_configuration_fits_its_budget(
     assert (found.value.fit.gbit, found.value.fit.by) == (2.0, by)
 
 
+def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
+    """Only the first round sends something, as with fine-tuning."""
+    pretend(monkeypatch, alive=lambda round, rounds: float(round == 0))
+    asked = config()
+    asked.fit.gbit = 5 * ROUND
+    with pytest.raises(ValueError, match=r"fit.gbit=.*later rounds"):
+        fit_rounds.fitted(asked, experiment.build)
+
+
 def test_fit_most_limits_the_rounds(monkeypatch):
     pretend(monkeypatch)
     asked = config()

@@ -192,6 +192,12 @@ def test_an_optimizer_that_does_not_say_what_it_is_is_refused():
     refused(lambda: scaffold(MODEL, lambda round: optax.sgd(0.1), clients=3), said)
 
 
+def test_a_rate_that_is_a_function_is_refused_by_name():
+    optimizer = local.make_optimizer("sgd", learning_rate=lambda step: 0.1)
+    said = "optimizer.learning_rate is a function, expected a number"
+    refused(lambda: scaffold(MODEL, optimizer, clients=3), said)
+
+
 def test_weight_decay_and_a_schedule_are_plain():
     """The decay is a part of the gradient: with one client all is SGD with decay."""
     settings = {"schedule": lambda round: 0.5 * 0.5**round, "weight_decay": 0.1}

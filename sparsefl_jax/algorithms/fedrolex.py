@@ -41,11 +41,12 @@ def fedrolex(
     over the clients that sent an entry. Personal models are the slices of the last
     round.
 
-    All channels of a layer are trained equally often, but not all weights. Layers of
-    equal width roll together, so over all rounds a client of budget p <= 1/2 holds only
-    a share of 2 p - 1 / C of a kernel between two layers of C channels. Without a
-    client of budget 1 some weights may therefore stay as they were initialised. The
-    metric `untouched` is the share of all entries that no client has sent so far.
+    In any C successive rounds all channels of a layer are trained equally often, but
+    not all weights. Layers of equal width roll together, so over all rounds a client of
+    budget p <= 1/2 holds only a share of 2 p - 1 / C of a kernel between two layers of
+    C channels. Without a client of budget 1 some weights may therefore stay as they
+    were initialised. The metric `untouched` is the share of all entries that no client
+    has sent so far.
 
     The released code rolls backwards, which is the same by the symmetry of channels.
     It draws the clients' budgets anew in every round, and weights normalisation and

@@ -60,7 +60,8 @@ def fiarse(
       sizes: shares in (0, 1]; the model is deployed at these sizes too.
       prunable: globs of the leaves of which clients hold parts; the released code adds
         the classifier's bias.
-      index: how positions are written, see `packets.Packet`.
+      index: how positions are written, see `packets.Packet`; 'bitmap' costs a bit per
+        weight for a client of budget 1 too, 'packed' a few bits.
       server_rate: the server's learning rate, above 0.
 
     Raises:
@@ -136,7 +137,7 @@ def fiarse(
         return SparseModel(params, server.mask, trees.merge(running, static)), {}
 
     def deploy(key, server):
-        smaller = {f"d{size:g}": cut(server, jnp.float32(size)) for size in sizes}
+        smaller = {f"d{size}": cut(server, jnp.float32(size)) for size in sizes}
         return {"global": server} | smaller
 
     def personalize(key, server, client, info):

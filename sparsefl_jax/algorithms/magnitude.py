@@ -40,9 +40,9 @@ def magnitude(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of the prunable weights that stay, in (0, 1]; 1 is FedAvg.
+      density: share of the prunable weights that stay, in (0, 1]; 1 trains as FedAvg.
       scope: weights among which the largest are sought: 'global' for all prunable ones
-        together, which can empty a layer, or those of each 'layer'.
+        together, or those of each 'layer'. Either can empty a layer.
       prunable, index, keep_optimizer: as in `spdst`.
 
     Raises:

@@ -42,8 +42,9 @@ def scaffold(
     c_i estimates the gradient of client i and c that of all clients. After tau_i steps
     at rate eta from x to y, c_i' = c_i - c + (x - y) / (tau_i eta); a client without a
     step, or with a rate of 0, keeps c_i. All variates start at 0, so the first round is
-    FedAvg's. The clients of a round have equal weights, and c moves by the sum of their
-    changes divided by the number of all clients: it stays the mean of all c_i.
+    FedAvg's with equal weights. The clients of a round have equal weights, and c moves
+    by the sum of their changes divided by the number of all clients: it stays the mean
+    of all c_i.
 
     Down: the model and c. Up: the changes of the model and of c_i. Both: normalisation
     statistics. All are float32, so the parameters take twice as many bits as in FedAvg.
@@ -129,4 +130,9 @@ def _rate(optimizer: Optimizer) -> Callable:
                 f"optimizer.{argument}={value!r}, expected none with scaffold, whose "
                 "control variates are gradients only in plain SGD"
             )
-    return settings["schedule"] or (lambda round: settings["learning_rate"])
+    if callable(constant := settings["learning_rate"]):
+        raise ValueError(
+            "optimizer.learning_rate is a function, expected a number with scaffold; "
+            "`schedule` gives a rate for each round"
+        )
+    return settings["schedule"] or (lambda round: constant)

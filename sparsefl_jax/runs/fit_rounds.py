@@ -93,7 +93,8 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
       The configuration, and a line on the measured costs, or ''.
 
     Raises:
-      ValueError: the budget does not pay for one round.
+      ValueError: the budget does not pay for one round, or rounds after the first of
+        the last stage cost nothing of it.
     """
     budgets = wanted(config)
     if not budgets:
@@ -111,6 +112,8 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     rounds = length
     for _ in range(_TRIES):
         each = mean_cost(measured, setup, seed)
+        if not any(each[name] for name in budgets):  # such as bits of fine-tuning
+            raise ValueError(f"{given}, expected what later rounds of the run cost too")
         pays = min(left[name] / max(each[name], 1e-30) for name in budgets)
         before, rounds = rounds, int(min(1 + pays, most))
         if rounds == before:
