@@ -30,6 +30,8 @@ BUDGETS = {
     "hetero_jmwst": TIERS,
     "heterofl": SLICES,
     "fjord": SLICES,
+    "fedrolex": SLICES,
+    "fiarse": SLICES,
 }
 CHOICES = {"model": workload.NETWORKS, "only": sfl.ALGORITHMS}
 
