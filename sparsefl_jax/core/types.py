@@ -35,7 +35,7 @@ class ClientInfo(NamedTuple):
 
     index: Array  # shape=(), int32
     num_examples: Array  # shape=(), int32: training samples
-    budget: Array  # shape=(), float32: the share of the model it can hold, (0, 1]
+    budget: Array  # shape=(), float32: what it can hold, a share in (0, 1]
 
 
 class Context(NamedTuple):
