@@ -14,13 +14,11 @@ RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
 MU = 0.5  # of FedProx
 
 
-def local_sgd(model, data, rate, velocity=None, pull=0.0, anchor=None):
+def local_sgd(model, data, rate, velocity=None, pull=0.0):
     """Trains by masked SGD with momentum over the valid samples of one epoch.
 
-    `pull` is FedProx's mu: it pulls the weights back to where they start, or to
-    an anchor.
+    `pull` is FedProx's mu: it pulls the weights back to where they start.
     """
-    anchor = model.params if anchor is None else anchor
     params = masks.apply(model.params, model.mask)
     velocity = velocity or jax.tree.map(jnp.zeros_like, params)
     stats = model.stats
@@ -30,7 +28,7 @@ def local_sgd(model, data, rate, velocity=None, pull=0.0, anchor=None):
             break
         grads, stats = cross_entropy_gradient(params, stats, data.x[rows], data.y[rows])
         grads = jax.tree.map(
-            lambda g, p, p0: g + pull * (p - p0), grads, params, anchor
+            lambda g, p, p0: g + pull * (p - p0), grads, params, model.params
         )
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)

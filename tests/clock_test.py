@@ -26,7 +26,6 @@ from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import charges, numbers, packets
 from tests.algorithm_test import NEEDED
-from tests.scaffold_by_hand import PLAIN
 from tests.simulate_test import PARTS, X, Y, linear, step
 
 FAST, SLOW = (1e3, 1e2, 50.0, 0.5), (10.0, 40.0, 10.0, 1.0)  # FLOP/s, bit/s, bit/s, s
@@ -307,7 +306,7 @@ def test_no_method_needs_an_uplink(name):
     taken = inspect.signature(factory).parameters
     bare = {key for key, p in taken.items() if p.default is p.empty}
     arguments = {key: value for key, value in NEEDED.items() if key in bare}
-    plain = {"optimizer": PLAIN} if name == "scaffold" else {}
+    plain = {"optimizer": local.make_optimizer()} if name == "scaffold" else {}
     world = small_world.make_world(factory, arguments, **plain)
     count = len(small_world.SIZES)
     plan = small_world.plan(world)._replace(macs=sfl.testing.tiny_model().macs)

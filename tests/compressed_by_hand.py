@@ -1,13 +1,10 @@
-"""Compressed FedAvg by NumPy: compressors of vectors, and the contract test's rounds.
+"""Compressors of vectors in NumPy.
 
 A tree is the vector of all its entries, float64, and `sizes` are those of its leaves.
 """
 
 import jax
 import numpy as np
-
-from sparsefl_jax.testing import plain_loop, small_world
-from tests.averaging_by_hand import RATE, headline, local_sgd
 
 
 def vector(tree):
@@ -51,31 +48,6 @@ def _largest(x, density):
 
 def _leaves(x, sizes):
     return np.split(x, np.cumsum(sizes)[:-1])
-
-
-def compresses(world, code):
-    """Checks all rounds: what clients keep, and the model, from what was there before.
-
-    Args:
-      world: of `compressed`.
-      code: the uplink's compressor, `(vector, sizes) -> vector`.
-    """
-    states, memory = small_world.path(world)[0], {}
-    sizes = [leaf.size for leaf in jax.tree.leaves(states[0].server.params)]
-    for round, ids in enumerate(world.cohorts.tolist()):
-        state, new = states[round], states[round + 1]
-        start, passings = vector(state.server.params), plain_loop.passings(world, round)
-        model, sent = headline(world, state.server), []
-        for index, passing in zip(ids, passings, strict=True):
-            data = plain_loop.inputs(world, state, round, index)[-1]
-            trained, *_ = local_sgd(model, data, RATE * 0.9**round)
-            pending = vector(trained) - start + memory.get(index, 0.0)
-            sent.append(code(pending, sizes))
-            memory[index] = pending - sent[-1]
-            close(passing.client.memory, memory[index])
-        examples = [small_world.SIZES[index] for index in ids]
-        move = np.average(sent, axis=0, weights=examples)
-        close(new.server.params, start + move)
 
 
 def close(tree, want, atol=2e-6):

@@ -51,6 +51,7 @@ from sparsefl_jax.algorithms import (
 )
 from sparsefl_jax.algorithms.zerofl import UPLINKS
 from sparsefl_jax.testing import laws, small_world
+from sparsefl_jax.training import local
 from tests.averaging_by_hand import (
     MU,
     adam_by_hand,
@@ -60,9 +61,6 @@ from tests.averaging_by_hand import (
 )
 from tests.complement_by_hand import DENSITY as KEPT
 from tests.complement_by_hand import complements
-from tests.compressed_by_hand import compresses, top
-from tests.ditto_by_hand import LAM, personalizes
-from tests.fedluar_by_hand import recycles
 from tests.fedmef_by_hand import MEF, extrudes
 from tests.fedpm_by_hand import trains_scores
 from tests.fedsparsify_by_hand import (
@@ -72,7 +70,6 @@ from tests.fedsparsify_by_hand import (
     purges_on_server,
 )
 from tests.fiarse_by_hand import holds_the_largest
-from tests.finetune_by_hand import SCALE, tunes
 from tests.flash_by_hand import (
     TIERS,
     frozen,
@@ -82,8 +79,6 @@ from tests.flash_by_hand import (
     unites,
     votes,
 )
-from tests.magnitude_by_hand import DENSITY as LARGEST_W
-from tests.magnitude_by_hand import cuts
 from tests.one_bit_by_hand import BAT, MRN, learns_masks, learns_signs
 from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
@@ -97,12 +92,10 @@ from tests.regrowth_by_hand import (
     scores_of_all,
     votes_by_hand,
 )
-from tests.scaffold_by_hand import CLIENTS, PLAIN, corrects
 from tests.snip_by_hand import flows, sensitive, votes_for
-from tests.spafl_by_hand import ALPHA, trains_thresholds
 from tests.sparsyfed_by_hand import DENSITY as LARGEST
 from tests.sparsyfed_by_hand import trains_powers
-from tests.width_by_hand import GRID, UNSCALED, drops_widths, rolls, slices
+from tests.width_by_hand import GRID, UNSCALED, drops_widths, rolls
 from tests.work_by_hand import ELSEWHERE, WORK, multiplies
 from tests.zerofl_by_hand import SPARSE, computes_sparsely
 
@@ -151,7 +144,7 @@ TABLE = {
     "fedavg": Row(fedavg, {}, fedavg_by_hand),
     "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
-    "fedluar": Row(fedluar, {}, recycles),
+    "fedluar": Row(fedluar, {}, obeys),
     "fedluar_freeze": Row(fedluar, FROZEN, obeys),
     "fedmrn": Row(fedmrn, MRN, learns_masks),
     "fedmrn_signed": Row(
@@ -162,14 +155,10 @@ TABLE = {
     "fedbat": Row(fedbat, BAT, learns_signs),
     "fedpm": Row(fedpm, {}, trains_scores),
     "fedpm_initial": Row(fedpm, {"weights": "initial"}, obeys),
-    "ditto": Row(ditto, {"lam": LAM}, personalizes),
+    "ditto": Row(ditto, {"lam": 0.5}, fedavg_by_hand),
     "fedprox": Row(fedprox, {"mu": MU}, is_pulled),
     "complement": Row(complement, {"density": KEPT}, complements),
-    "compressed": Row(
-        compressed,
-        TENTH | {"index": "golomb"},
-        functools.partial(compresses, code=top(0.1)),
-    ),
+    "compressed": Row(compressed, TENTH | {"index": "golomb"}, obeys),
     "compressed_stc": Row(compressed, BOTH, obeys),
     "compressed_sign": Row(compressed, {"up": "sign", "down": "sign"}, obeys),
     "compressed_ef21": Row(compressed, EF21, obeys),
@@ -203,11 +192,11 @@ TABLE = {
     ),
     "ssfl": Row(ssfl, HALF, scores_of_all),
     "ssfl_seed": Row(ssfl, HALF | {"initial": "seed"}, obeys),
-    "magnitude": Row(magnitude, {"density": LARGEST_W}, cuts),
+    "magnitude": Row(magnitude, {"density": 0.3}, frozen),
     "magnitude_layer": Row(
         magnitude, HALF | {"scope": "layer", "keep_optimizer": True}, obeys
     ),
-    "finetune": Row(finetune, {"scale": SCALE}, tunes),
+    "finetune": Row(finetune, {"scale": 0.5}, obeys),
     "feddst": Row(feddst, FEDDST, adjusts),
     "fedspa": Row(fedspa, HALF, adds_changes),
     "fedspa_own": Row(
@@ -220,12 +209,12 @@ TABLE = {
     "fedmef_aggregate": Row(fedmef, TINY | {"prune_by": "aggregate"}, obeys),
     "prunefl": Row(prunefl, FEDERATED, adapts),
     "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
-    "scaffold": Row(scaffold, {"clients": CLIENTS}, corrects, PLAIN),
-    "spafl": Row(spafl, {"alpha": ALPHA}, trains_thresholds),
+    "scaffold": Row(scaffold, {"clients": 5}, obeys, local.make_optimizer()),
+    "spafl": Row(spafl, {"alpha": 0.05}, obeys),
     "spafl_seed": Row(spafl, {"initial": "seed"}, obeys),
-    "local_only": Row(local_only, {"alpha": ALPHA}, trains_thresholds),
+    "local_only": Row(local_only, {"alpha": 0.05}, obeys),
     "local_sent": Row(local_only, {"initial": "sent"}, obeys),
-    "heterofl": Row(heterofl, {}, slices),
+    "heterofl": Row(heterofl, {}, obeys),
     "fedrolex": Row(fedrolex, UNSCALED, rolls),
     "fedrolex_masked": Row(fedrolex, {}, obeys),
     "fiarse": Row(fiarse, {}, holds_the_largest),
