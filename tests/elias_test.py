@@ -87,7 +87,7 @@ def test_by_hand():
 level_bits = jax.jit(elias.level_bits, static_argnums=(1, 2))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.sampled_from([0, 1, 9, 60, 300]), max_size=3),
     st.sampled_from([2, 4, 8]),

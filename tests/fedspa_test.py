@@ -1,5 +1,6 @@
 """FedSpa beyond the contract: its arguments, and that it is FedAvg at density 1."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sparsefl_jax.core.types import (
     SparseModel,
 )
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.by_hand import batches, context, model_of
 from tests.refusals import refused
@@ -29,17 +30,22 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"mask_update": "dst", "adjust_until": 2},
-        pytest.param({"shared": False}, marks=pytest.mark.slow),
-    ],
+    "given", [{"mask_update": "dst", "adjust_until": 2}, {"shared": False}]
 )
-def test_clients_tell_the_density_that_they_trained(given):
+def test_clients_tell_the_density_that_they_trained(given, key):
     """Kernels of 8x16 and 16x4 with 38 and 19 alive, and 20 biases, of 212."""
-    world = small_world.make_world(fedspa, {"density": 0.3} | given)
-    for passing in plain_loop.passings(world, 0):
-        assert passing.metrics["density"] == pytest.approx((38 + 19 + 20) / 212)
+    method = fedspa(MODEL, OPTIMIZER, density=0.3, **given)
+    params, stats = MODEL.init(key)
+    ctx, data = context(), batches(2, np.ones(small_world.FEATURES))
+
+    @jax.jit
+    def told(key):
+        server = method.init(key, SparseModel(params, masks.full(params), stats))
+        client = method.first_state(key, server, ctx.client)
+        down = method.broadcast(key, ctx, server)
+        return method.update(key, ctx, down, client, data)[2]["density"]
+
+    assert float(told(key)) == pytest.approx((38 + 19 + 20) / 212)
 
 
 def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):

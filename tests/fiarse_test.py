@@ -146,9 +146,10 @@ def test_a_full_client_has_no_threshold():
     assert np.abs(one - other).max() > 1e-4
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.5, 2.0])
+@pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_only_what_is_held_moves_by_the_mean_change(rate):
-    method, server, _, _, _ = trained(1.0, server_rate=rate)
+    method = fiarse(TINY, OPTIMIZER, server_rate=rate)
+    server = method.init(KEY, start(*TINY.init(KEY)))
     total, moves, counts = 0, 0, 0
     smaller = np.zeros((8, 16), bool)
     old = server.params["fc1"]["kernel"]

@@ -52,7 +52,6 @@ def down(setup):
 EACH = 2 * 32 * FILTERS  # thresholds and how they moved
 SCORES = 32 * WEIGHTS
 HANDED = {  # method, arguments, bits of every round and of a client's first beside it
-    "spafl": (spafl, {}, EACH, DENSE),
     "spafl_seed": (spafl, {"initial": "seed"}, EACH, 32),
     "local": (local_only, {}, 0, 0),
     "local_sent": (local_only, {"initial": "sent"}, 0, DENSE),
@@ -67,10 +66,8 @@ HANDED = {  # method, arguments, bits of every round and of a client's first bes
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n == "local" else pytest.mark.slow) for n in HANDED],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HANDED)
 def test_it_is_charged_in_a_clients_first_round_alone(name):
     method, settings, each, handed = HANDED[name]
     one = setup(method, **settings)

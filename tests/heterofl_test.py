@@ -1,5 +1,7 @@
 """HeteroFL beyond the contract: its loss, its statistics, its bits, one program."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,7 @@ WIDTHS, CLASSES = (8, 6), 4
 HALF = {"fc1": (4, 4), "fc2": (4, 3), "fc3": (3, CLASSES)}
 
 
+@functools.cache
 def network(**kwargs):
     model = build("mlp", CLASSES, (2, 2, 1), **{"widths": WIDTHS} | kwargs)
     params, stats = model.init(KEY)

@@ -29,14 +29,10 @@ def start():
     ("kwargs", "a", "b"),
     [
         # Of ten weights 4 and 3, and then the first of three 2s.
-        ({"density": 0.3}, "110 010", "0000"),
         ({"density": 0.39}, "110 010", "0000"),
         ({"density": 0.4}, "110 011", "0000"),
-        ({"density": 0.5}, "110 011", "1000"),
-        ({"density": 1.0}, "111 111", "1111"),
         # Three of six and two of four.
         ({"density": 0.5, "scope": "layer"}, "110 010", "1010"),
-        ({"density": 0.3, "scope": "layer"}, "010 000", "1000"),
         ({"density": 0.5, "prunable": ("b/kernel",)}, "111 111", "1010"),
     ],
 )

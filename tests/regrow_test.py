@@ -1,5 +1,7 @@
 """FLASH's prune and regrow: counts by hand, invariants, and carried state."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -202,14 +204,14 @@ def test_what_was_just_pruned_competes_for_growth_and_starts_at_zero():
     mask = {"a": jnp.arange(5) < 3, "bias": jnp.ones(2, bool)}
     scores = {"a": jnp.array([9.0, 3.0, 8.0, 2.0, 1.0]), "bias": jnp.ones(2)}
     select = {"a": True, "bias": False}
-    counts = jnp.array([2]), jnp.array([3])
-    new, grown = regrow.exchange(params, mask, scores, *counts, select=select)
+    given = params, mask, scores, jnp.array([2]), jnp.array([3])
+    exchange = functools.partial(regrow.exchange, select=select)
+    new, grown = jax.jit(exchange)(*given)
     assert grown["a"].tolist() == [True, True, True, False, False]
     assert new["a"].tolist() == [4.0, 0.0, 2.0, 0.0, 0.0]
     assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
-    new, grown = regrow.exchange(  # the largest of all scores is a survivor's
-        params, mask, scores, *counts, select=select, anywhere=True
-    )
+    # The largest of all scores is a survivor's.
+    new, grown = jax.jit(functools.partial(exchange, anywhere=True))(*given)
     assert grown["a"].tolist() == [True, False, True, False, False]
     assert new["a"].tolist() == [0.0, 0.0, 2.0, 0.0, 0.0]
     assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()

@@ -47,7 +47,7 @@ def test_the_beginning_does_not_depend_on_how_much_is_asked_for(key):
 
 @pytest.mark.parametrize("num_clients, count", [(11, 3), (MANY, 40)])
 def test_everyone_is_drawn_alike_at_every_place(key, num_clients, count):
-    ids = drawn(key, num_clients, count, 20_000)
+    ids = drawn(key, num_clients, count, 4000)
     assert_alike(np.bincount(ids.ravel(), minlength=num_clients))
     for place in (0, count - 1):
         assert_alike(np.bincount(ids[:, place], minlength=num_clients))
