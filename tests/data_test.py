@@ -125,8 +125,6 @@ def test_no_two_users_become_one(users, users_test, numbers, numbers_test):
         ({"y": LABELS + 2, "num_classes": 3}, "from 2 to 3, expected 0 to 2"),
         ({"y_test": None}, "y_test=None; give both"),
         ({"y": LABELS.astype(float)}, "expected integers"),
-        ({"y": LABELS[:, None]}, "expected integers"),
-        ({"y": list("abab")}, "expected integers"),
         ({"x": np.full((4, 2, 2, 1), 256)}, "pixels outside 0 to 255"),
         ({"x": np.array([None] * 4)}, "x has dtype object"),
         ({"x": np.zeros(4)}, r"x has shape \(4,\)"),
@@ -136,15 +134,12 @@ def test_no_two_users_become_one(users, users_test, numbers, numbers_test):
             {"users": np.array([0, 1, 2, None])},
             r"users\[3\]=None is a NoneType, expected",
         ),
-        ({"users": [0, 1, 2, 3.5]}, r"users\[0\]=0.0 is a float, expected only int"),
         (
             {"users": np.array([0, 1, 2, "3"], object)},
             r"users\[3\]='3' is a str, expect",
         ),
-        ({"users": [True] * 4}, r"users\[0\]=True is a bool"),
         ({"y": LABELS + 2**32}, "labels from 4294967296"),
         ({"y": LABELS * 10**6}, "labels up to 1000000"),
-        ({"x": IMAGES + np.float32(np.nan)}, "x has values that are not finite"),
         ({"x_test": IMAGES - np.inf}, "x_test has values that are not finite"),
         ({"x": IMAGES.astype(float) + 1e39}, "x has values that are not finite"),
         ({"x": IMAGES[:0], "y": LABELS[:0]}, r"x has shape \(0, 2, 2, 1\)"),
@@ -164,17 +159,14 @@ def test_bad_arrays_are_named(change, message):
     "name, message",
     [
         ("cifar1", "unknown; did you mean cifar10"),
-        ("cifar10_sampel", "did you mean cifar10_sample"),
         ("qqqqqq", "see launch.py --list"),
         ("emnist/nope", "cannot be used"),
         (
             "cifar10",
             "--prepare=hf:uoft-cs/cifar10.*--prepare=cifar10.*TFDS_DATA_DIR.*:mini",
         ),
-        ("sst2", "--prepare=hf:stanfordnlp/sst2.*--prepare=glue/sst2"),
         ("femnist", "--prepare=hf:flwrlabs/femnist.*folder of LEAF"),
         ("twitter", "--prepare=hf:stanfordnlp/sentiment140.*:mini needs none"),
-        ("emnist/byclass", "--prepare=emnist/byclass"),
     ],
 )
 def test_absent_data_sets_say_what_to_do(name, message, tmp_path, monkeypatch):

@@ -86,12 +86,6 @@ KINDS = {
     "float32 [9]": (np.zeros((12, 9), np.float32), LABELS),
     "int32 [9]": (np.zeros((12, 9), np.int32), LABELS[:, None] + np.zeros(9, int)),
 }
-READS = {  # the only one of these that a network reads
-    "small_cnn": "uint8 [16, 16, 3]",
-    "lenet5_caffe": "uint8 [16, 16, 3]",
-    "char_gru": "int32 [9]",
-    "tests.own_networks_test:wide": "float32 [9]",
-}
 
 
 def wide(num_classes, input_shape):
@@ -100,9 +94,17 @@ def wide(num_classes, input_shape):
     return models.build("mlp", num_classes, (9,), widths=(2,))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", READS)
-def test_a_network_on_data_of_another_kind_is_refused(tmp_path, name, kind):
+@pytest.mark.parametrize(
+    "name, kind, fits",
+    [
+        ("small_cnn", "uint8 [16, 16, 3]", True),
+        ("small_cnn", "float32 [9]", False),
+        ("char_gru", "int32 [9]", True),
+        ("char_gru", "float32 [9]", False),
+        ("tests.own_networks_test:wide", "uint8 [16, 16, 3]", False),
+    ],
+)
+def test_a_network_on_data_of_another_kind_is_refused(tmp_path, name, kind, fits):
     """In one line that names both, by shape."""
     x, y = KINDS[kind]
     np.savez(tmp_path / "kind.npz", x=x, y=y, x_test=x, y_test=y)
@@ -110,7 +112,7 @@ def test_a_network_on_data_of_another_kind_is_refused(tmp_path, name, kind):
     config.dataset, config.num_clients = str(tmp_path / "kind.npz"), 2
     config.model, config.normalize = {"name": name}, True
     data = build.build_data(config)
-    if READS[name] == kind:
+    if fits:
         build.build_model(config, data)
     else:
         said = f"model.name={name!r} on samples of {kind}: "

@@ -252,18 +252,15 @@ def test_natural_is_one_client_per_user():
     assert [len(p) for p in partition.natural(y, users=users, min_samples=2)] == [2, 3]
 
 
-SMALL_ALPHA, LARGE = {"alpha": 0.0}, {"alpha": 1e308}
+SMALL_ALPHA = {"alpha": 0.0}
 Y = np.repeat(np.arange(4), 10)
 REFUSED = [
-    ("iid", 0, {}, "num_clients=0"),
     ("iid", 41, {}, "num_clients=41 .* there are 40"),
     ("dirichlet", 4, SMALL_ALPHA, "alpha=0.0"),
-    ("dirichlet", 4, LARGE, "alpha=1e.308"),
+    ("dirichlet", 4, {"alpha": 1e308}, "alpha=1e.308"),
     ("dirichlet", 4, {"min_samples": 0}, "min_samples=0"),
     ("dirichlet", 5, {}, "at least 10 samples each"),
-    ("lda", 4, {"alpha": -1}, "alpha=-1"),
     ("lda", 4, {"alpha": np.nan}, "alpha=nan"),
-    ("lda", 4, LARGE, "alpha=1e.308, expected"),
     ("shards", 4, {"k": 5}, "k=5 .* 1 to 4"),
     ("shards", 30, {"k": 2}, "need 60 samples"),
     ("quantity", 4, SMALL_ALPHA, "alpha=0.0, expected"),
@@ -271,12 +268,6 @@ REFUSED = [
     ("pathological", 4, {"classes_per_client": 5}, "=5, expected .* from 1 to 4"),
     ("pathological", 3, {"classes_per_client": 1}, "=1, expected at least 2 so that"),
     ("pathological", 4, {"samples_per_class": 0}, "=0, expected an integer from 1"),
-    (
-        "pathological",
-        4,
-        {"samples_per_class": 6},
-        "need 12 .* of class 0; there are",
-    ),
     ("pathological", 24, {}, "need 12 samples of class 0; there are 10"),
     ("natural", None, {"users": None}, "needs a data set with users"),
     ("natural", 3, {"users": Y % 2}, "num_clients=3 users"),

@@ -104,10 +104,7 @@ def configured_noise(change=()):
 @pytest.mark.parametrize(
     "field, value",
     [
-        ("privacy.clip", 0.25),
-        ("privacy.noise_multiplier", 3.0),
         ("optimizer.learning_rate", 0.05),
-        ("cohort_size", 5),
         ("algorithm.name", "fedprox"),
     ],
 )
@@ -188,10 +185,8 @@ def traced(method, model, data):
     "name, kwargs, told",
     [
         ("fedavg", {}, "weighting='examples', expected 'uniform'"),
-        ("compressed", {}, "weighting='examples', expected 'uniform'"),
         ("spdst", {}, "sums models, expected .'delta'"),
         ("jmwst", {"density": 0.5}, "no votes"),
-        ("fedpm", {}, "sums models, expected"),
         ("fjord", {}, "covered_sum|personalize is set"),
         ("pqsu", {"density": 0.5}, "flag sent, expected sent=True"),
     ],
