@@ -35,7 +35,7 @@ DEVICES = Device(*np.array([FAST, SLOW], np.float32).T)
 @pytest.mark.parametrize("index", packets.INDEXES)
 def test_the_device_counts_the_bits_of_the_host(index):
     rng = np.random.default_rng(0)
-    for share in (0.0, 0.01, 0.5, 1.0):
+    for share in (0.0, 0.3):
         mask = {"a": rng.random((3, 3, 8, 16)) < share, "b": rng.random(7) < share}
         ones = jax.tree.map(lambda m: m.astype(np.uint8), mask)
         bits = 1 if index == "entropy" else 8

@@ -283,10 +283,10 @@ def test_entropy_is_charged_per_packet_and_by_client():
     assert bits.positions.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int8])
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
-@pytest.mark.parametrize("shapes", [[], [()], [(3, 0), (2, 3)], [(9, 40), (5,)]])
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("shapes", [[], [(3, 0), (2, 3)], [(9, 40), ()]])
 def test_entropy_coded_packets_come_back(dtype, masked, share, shapes):
     rng = np.random.default_rng(0)
     values = {f"l{i}": rng.random(s) < share for i, s in enumerate(shapes)}

@@ -74,14 +74,11 @@ from tests.flash_by_hand import (
     TIERS,
     frozen,
     frozen_and_dense,
-    hands_on,
-    nests,
-    unites,
     votes,
 )
 from tests.one_bit_by_hand import BAT, MRN, learns_masks, learns_signs
 from tests.pqsu_by_hand import uploads_what_helps
-from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
+from tests.prunefl_by_hand import FEDERATED, SEARCH, searches
 from tests.regrowth_by_hand import (
     FEDDST,
     FEDRTS,
@@ -95,7 +92,7 @@ from tests.regrowth_by_hand import (
 from tests.snip_by_hand import flows, sensitive, votes_for
 from tests.sparsyfed_by_hand import DENSITY as LARGEST
 from tests.sparsyfed_by_hand import trains_powers
-from tests.width_by_hand import GRID, UNSCALED, drops_widths, rolls
+from tests.width_by_hand import GRID, drops_widths
 from tests.work_by_hand import ELSEWHERE, WORK, multiplies
 from tests.zerofl_by_hand import SPARSE, computes_sparsely
 
@@ -107,12 +104,6 @@ class Row(NamedTuple):
     kwargs: dict
     check: Callable
     optimizer: Callable | None = None  # None: that of the small world
-
-
-def adapts(world):
-    """Checks round 0 against FedAvg within the mask, later rounds against the rule."""
-    fedavg_by_hand(world)
-    accumulates(world)
 
 
 def obeys(world):
@@ -180,16 +171,12 @@ TABLE = {
     "spdst_keep": Row(spdst, {"keep_optimizer": True}, keeps_velocity),
     "jmwst": Row(jmwst, HALF, functools.partial(votes, every=1)),
     "jmwst_2": Row(jmwst, HALF | {"r_int": 2}, functools.partial(votes, every=2)),
-    "nst": Row(nst, HALF, unites),
-    "sensitivity": Row(sensitivity, HALF, hands_on),
+    "nst": Row(nst, HALF, obeys),
+    "sensitivity": Row(sensitivity, HALF, obeys),
     "snip": Row(snip, HALF, functools.partial(votes_for, scores=sensitive)),
     "grasp": Row(grasp, HALF, functools.partial(votes_for, scores=flows)),
-    "hetero_spdst": Row(
-        hetero_spdst, TIERS, functools.partial(nests, factory=hetero_spdst)
-    ),
-    "hetero_jmwst": Row(
-        hetero_jmwst, TIERS, functools.partial(nests, factory=hetero_jmwst)
-    ),
+    "hetero_spdst": Row(hetero_spdst, TIERS, obeys),
+    "hetero_jmwst": Row(hetero_jmwst, TIERS, obeys),
     "ssfl": Row(ssfl, HALF, scores_of_all),
     "ssfl_seed": Row(ssfl, HALF | {"initial": "seed"}, obeys),
     "magnitude": Row(magnitude, {"density": 0.3}, frozen),
@@ -207,7 +194,7 @@ TABLE = {
     "fedtiny": Row(fedtiny, TINY, votes_by_hand),
     "fedmef": Row(fedmef, MEF, extrudes),
     "fedmef_aggregate": Row(fedmef, TINY | {"prune_by": "aggregate"}, obeys),
-    "prunefl": Row(prunefl, FEDERATED, adapts),
+    "prunefl": Row(prunefl, FEDERATED, fedavg_by_hand),
     "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
     "scaffold": Row(scaffold, {"clients": 5}, obeys, local.make_optimizer()),
     "spafl": Row(spafl, {"alpha": 0.05}, obeys),
@@ -215,7 +202,7 @@ TABLE = {
     "local_only": Row(local_only, {"alpha": 0.05}, obeys),
     "local_sent": Row(local_only, {"initial": "sent"}, obeys),
     "heterofl": Row(heterofl, {}, obeys),
-    "fedrolex": Row(fedrolex, UNSCALED, rolls),
+    "fedrolex": Row(fedrolex, {"scaler": False, "mask_classes": False}, obeys),
     "fedrolex_masked": Row(fedrolex, {}, obeys),
     "fiarse": Row(fiarse, {}, holds_the_largest),
     "fiarse_masked": Row(

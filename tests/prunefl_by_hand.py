@@ -103,55 +103,7 @@ def _zeros(model):
     return jax.tree.map(jnp.zeros_like, model.params)
 
 
-def _squares(world, round, index):
-    """Returns a client's trained model in a round, and its squared summed gradient."""
-    state = small_world.path(world)[0][round]
-    data, model = plain_loop.inputs(world, state, round, index)[-1], state.server.model
-    every, rate = range(len(data.order[0])), RATE * 0.9**round
-    trained, grads, _ = steps(model, data, rate, every, _zeros(model))
-    return trained, jax.tree.map(lambda *g: sum(g) ** 2, *grads)
-
-
 FEDERATED = {"reconfigure_every": 1, "half_life": float(HALF_LIFE)} | RULE
-
-
-def accumulates(world):
-    """Reconfigures in rounds 1, 2, 3 by all that its clients saw since the last one.
-
-    Client 2 took part in rounds 0 and 1, which count together; client 1 in 1 and 2,
-    which do not.
-    """
-    states, logs = small_world.path(world)
-    for round in range(3):
-        sent = plain_loop.passings(world, round)[0].up["squared_gradients"].sent
-        assert sent == (round > 0)
-        np.testing.assert_array_equal(logs[round].up["squared_gradients"].sent, sent)
-    same(states[1].server.model.mask, states[0].server.model.mask)
-    for round in (1, 2):
-        total, mean, weight = 0.0, 0.0, 0
-        cohort = world.cohorts[round].tolist()
-        for passing, index in zip(
-            plain_loop.passings(world, round), cohort, strict=True
-        ):
-            trained, squared = _squares(world, round, index)
-            if (round, index) == (1, 2):
-                before = _squares(world, 0, index)[1]
-                squared = jax.tree.map(jnp.add, squared, before)
-            same(passing.up["squared_gradients"].values, squared, 1e-5)
-            n, weight = small_world.SIZES[index], weight + small_world.SIZES[index]
-            total = jax.tree.map(lambda t, z, n=n: t + n * z, total or _zeros(trained),
-                                 squared)  # fmt: skip
-            mean = jax.tree.map(lambda t, p, n=n: t + n * p, mean or _zeros(trained),
-                                trained.params)  # fmt: skip
-        old = states[round].server.model.mask
-        mean = jax.tree.map(lambda p, weight=weight: p / weight, mean)
-        rate = PRUNE * 0.5 ** (round / HALF_LIFE)
-        mask, params = reconfigured(world, mean, old, total, rate)
-        new = states[round + 1].server
-        same(new.model.mask, mask, 0)
-        same(new.model.params, params)
-        assert new.since == round + 1
-        _moves(old, mask)
 
 
 def _moves(old, new):

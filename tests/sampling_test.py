@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.data import cohorts
 
 MANY = cohorts.SHUFFLED + 1  # the fewest clients that are permuted
-SIZES = [1, 2, 3, 4, 5, 9, 10, 17, 1024, 1025, 9999]
+SIZES = [1, 2, 5, 17, 1024, 1025, 9999]
 
 
 def drawn(key, num_clients, count, rounds):
