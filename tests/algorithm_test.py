@@ -1,4 +1,4 @@
-"""How methods are written: by the arguments of `Algorithm`, annotated, and short."""
+"""How methods are written: by the arguments of `Algorithm`, and short."""
 
 import ast
 import inspect
@@ -58,18 +58,6 @@ def test_a_method_has_the_arguments_that_its_functions_are_called_with(name):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_public_functions_are_annotated_and_begin_with_a_verb(path):
-    for function in public(path):
-        arguments = function.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        bare = [a.arg for a in every if a.annotation is None and a.arg != "self"]
-        assert not bare and function.returns is not None, function.name
-        if function.name not in sfl.ALGORITHMS and function.name != "__call__":
-            first = ast.get_docstring(function).split()[0]
-            assert first.endswith("s"), f"{function.name}: {first}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_factory_has_at_most_90_lines_and_a_file_350(path):
     text = path.read_text()
     assert text.count("\n") <= 350
@@ -80,16 +68,3 @@ def test_a_factory_has_at_most_90_lines_and_a_file_350(path):
             if ast.get_docstring(function) is not None:
                 lines -= first.end_lineno - first.lineno + 1
             assert lines <= 90, function.name
-
-
-def public(path: Path) -> list[ast.FunctionDef]:
-    """The public functions of a module, those of its classes included."""
-    tree = ast.parse(path.read_text())
-    classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
-    nodes = [node for body in (tree.body, *classes) for node in body]
-    return [
-        node
-        for node in nodes
-        if isinstance(node, ast.FunctionDef)
-        and (not node.name.startswith("_") or node.name == "__call__")
-    ]

@@ -9,7 +9,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.simulation import evaluate
 
 
-@pytest.mark.parametrize("count", [1, 7, 20])
+@pytest.mark.parametrize("count", [1, 7])
 def test_masked_entries_count_as_zero(count):
     model = models.build("mlp", 3, (2, 2, 1), widths=(5,))
     params, stats = model.init(jax.random.key(0))

@@ -30,16 +30,10 @@ IMAGES = (datasets.Image(), grey(2))
 RED = (datasets.Image(), [*grey(1), *colour(1)])
 REFUSED = [
     (
-        LAYOUTS["cifar100"],
-        {},
-        "fine_label (classes), coarse_label (classes): name",
-    ),
-    (
         LAYOUTS["sentiment140"],
         {},
         "text (text), date (text), user (text), query (te",
     ),
-    (LAYOUTS["shakespeare"], {}, "the label may be character_id (text), x (text), y"),
     (table(a=IMAGES, b=IMAGES, y=LABEL), {}, "the samples may be a (image), b (image)"),
     (
         table(a=IMAGES, y=(FLOAT, [0, 1])),

@@ -70,20 +70,17 @@ def test_a_trace_has_a_row_for_each_client(tmp_path):
         ([HEAD, "a,1,0,1,1"], "line 2: gflops=0.0, expected in [1e-6"),
         ([HEAD, "a,1,1,x,1"], "line 2: mbit_down='x', expected a number"),
         ([HEAD, "a,1,1,inf,1"], "line 2: mbit_down=inf, expected in [1e-6"),
-        ([HEAD, "a,1,1,1,1e-300"], "line 2: mbit_up=1e-300, expected in [1e-6, 1e12]"),
         ([HEAD, "", "a,1,x,1,1"], "line 3: gflops='x', expected a number"),
         (
             [HEAD + ",available", *(f"a,.5,1,1,1,{'1 ' * n}" for n in (997, 991))],
             "available of 991, 997 rounds repeat together after 988027, expected",
         ),
-        ([HEAD, "a,1,1,1"], "line 2: mbit_up='', expected a number"),
         ([HEAD, "a,1,1,1,1,1"], "line 2: expected 5 fields"),
         ([HEAD + ",speed", "a,1,1,1,1,1"], "column='speed', expected one of tier"),
         ([HEAD + ",share", "a,1,1,1,1,1"], "has two columns 'share'"),
         (["share,gflops,mbit_up", "1,1,1"], "expected the column mbit_down"),
         (["gflops,mbit_down,mbit_up", "1,1,1"], "share or client, and not both"),
         ([HEAD], "expected rows"),
-        ([""], "expected the column gflops"),
         ([HEAD + ",available", "a,1,1,1,1,2"], "line 2: available=2.0, expected in"),
         (
             ["client,gflops,mbit_down,mbit_up", "0,1,1,1"],
@@ -118,11 +115,6 @@ CHANGES = [
         "deadline.over=1.5 has no effect here: it goes with deadline.seconds or",
     ),
     ({"system": "iot", "deadline.quantile": 1.5}, "deadline.quantile=1.5, expected in"),
-    ({"system": "iot", "deadline.over": 0.5}, "deadline.over=0.5, expected at least 1"),
-    (
-        {"system": "iot", "deadline.seconds": 0.0},
-        "deadline.seconds=0.0, expected above",
-    ),
     ({"system": 3}, "system=3, expected a string"),
 ]
 

@@ -151,8 +151,8 @@ def test_the_largest_among_some_entries_are_no_others():
     assert dense["b"].tolist() == [True, True]
 
 
-@pytest.mark.parametrize("q", [0.0, 0.3, 0.5, 0.97, 1.0])
-@pytest.mark.parametrize("size", [1, 2, 7, 100])
+@pytest.mark.parametrize("q", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("size", [1, 7, 100])
 def test_a_quantile_is_that_of_numpy(size, q):
     """With ties, zeros of both signs and negative entries; NaN spreads."""
     x = np.random.default_rng(size).normal(size=size).astype(np.float32).round(1)
