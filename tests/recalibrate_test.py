@@ -38,7 +38,7 @@ def case():
     model = make("static")
     params, stats = model.init(KEY)
     x = 2 + np.random.default_rng(0).normal(size=(11, 5)).astype(np.float32)
-    return model, SparseModel(params, width.prefix(params, 0.5), stats), x
+    return model, SparseModel(params, width.window(params, 0.5), stats), x
 
 
 def test_only_static_models_say_so(case):

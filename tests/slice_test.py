@@ -16,7 +16,7 @@ def network():
 
 
 def test_a_slice_keeps_the_first_channels_and_every_input_and_class():
-    mask = width.prefix(network(), 0.5)
+    mask = width.window(network(), 0.5)
     half = [True, True, False, False]
     assert mask["fc1"]["kernel"].tolist() == [half, half]
     assert mask["fc2"]["kernel"].tolist() == [[kept] * 3 for kept in half]
@@ -24,7 +24,7 @@ def test_a_slice_keeps_the_first_channels_and_every_input_and_class():
         assert mask[module][leaf].tolist() == half
     assert mask["fc2"]["bias"].all()
     stats = {"mean": jnp.zeros(4), "var": jnp.zeros(4)}
-    found = width.prefix_of_stats(stats, 0.5)
+    found = width.window_of_stats(stats, 0.5)
     assert found["mean"].tolist() == found["var"].tolist() == half
 
 
@@ -43,8 +43,8 @@ def test_the_scaler_divides_hidden_layers_alone():
 def test_what_cannot_be_sliced_is_named():
     strange = network() | {"bn1": {"scale": jnp.ones(5)}}
     with pytest.raises(ValueError, match=r"leaf 'bn1/scale' of shape \(5,\), expected"):
-        width.prefix(strange, 0.5)
+        width.window(strange, 0.5)
     with pytest.raises(ValueError, match="there is no dense layer"):
-        width.prefix({"bn1": {"scale": jnp.ones(4)}}, 0.5)
+        width.window({"bn1": {"scale": jnp.ones(4)}}, 0.5)
     with pytest.raises(ValueError, match=r"statistic 'mean' has shape \(2, 2\)"):
-        width.prefix_of_stats({"mean": jnp.zeros((2, 2))}, 0.5)
+        width.window_of_stats({"mean": jnp.zeros((2, 2))}, 0.5)

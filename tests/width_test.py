@@ -84,7 +84,7 @@ def test_a_mask_computes_what_a_narrow_network_does(network):
         lambda p: p + 0.1 * normal(p.size, *p.shape) * (p.ndim == 1), params
     )
     stats = jax.tree.map(lambda s: s + 0.5 * abs(normal(s.size, *s.shape)), stats)
-    mask, of_stats = width.prefix(params, rate), width.prefix_of_stats(stats, rate)
+    mask, of_stats = width.window(params, rate), width.window_of_stats(stats, rate)
     x, y = normal(1, 6, *shape), jnp.array([0, 1, 4, 3, 2, 1], jnp.int32)
 
     def run(net, params, stats):

@@ -98,9 +98,9 @@ def fjord(
             number = place.astype(jnp.uint32)
             message["width"] = Packet(number, bits=(len(rates) - 1).bit_length())
         rows = rows == place if draw == "round" else rows <= place
-        each = jax.vmap(width.prefix_of_stats)(server.stats, _array(rates))
+        each = jax.vmap(width.window_of_stats)(server.stats, _array(rates))
         of_stats = jax.tree.map(lambda m: m & rows[:, None], each)
-        mask = width.prefix(server.params, _array(rates)[place])
+        mask = width.window(server.params, _array(rates)[place])
         message["params"] = pack_slice(server.params, mask)
         message["stats"] = pack_slice(server.stats, of_stats)
         return message
@@ -149,7 +149,7 @@ def _array(rates: list[float]) -> Array:
 
 def _cut(server: Server, rates: list[float], place: int | Array) -> SparseModel:
     """Returns the slice at a width, with the statistics of that width."""
-    mask = width.prefix(server.params, _array(rates)[place])
+    mask = width.window(server.params, _array(rates)[place])
     stats = jax.tree.map(lambda s: s[place], server.stats)
     return SparseModel(masks.apply(server.params, mask), mask, stats)
 
@@ -178,7 +178,7 @@ def _ordered_dropout(
         if draw == "batch":  # static branch
             draw_key, key = jax.random.split(key)
             at = jax.random.randint(draw_key, (), 0, place + 1, jnp.int32)
-            part = masks.apply(params, width.prefix(params, _array(rates)[at]))
+            part = masks.apply(params, width.window(params, _array(rates)[at]))
         if not distill:  # static branch
             loss, _, stats, sums = at_width(key, part, stats, at, x, y, weight)
             return loss, (stats, sums)
@@ -194,7 +194,7 @@ def _ordered_dropout(
 def _work(seen: Array, params: PyTree, rates: list[float]) -> Work:
     """Returns the work of `seen` [W] samples, each at its width."""
     each = [
-        local.work(number, width.prefix(params, rate))
+        local.work(number, width.window(params, rate))
         for number, rate in zip(seen, rates, strict=True)
     ]
     return jax.tree.map(lambda *v: sum(v), *each)

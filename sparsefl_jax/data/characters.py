@@ -93,16 +93,15 @@ def speeches(play: str) -> dict[str, str]:
     return lines
 
 
-def by_character(play: str, samples: Callable, test_share: float = 0.2) -> dict:
+def by_character(play: str, samples: Callable) -> dict:
     r"""Returns a play as a data set whose users are its characters.
 
-    The last samples of what a character says are for testing. Characters with less than
-    two samples are left out.
+    The last fifth of a character's samples, at least one, is for testing. Characters
+    with less than two are left out.
 
     Args:
       play: as `speeches` takes it.
       samples: `(words) -> (x [n, ...], y [n, ...])`, of all that a character says.
-      test_share: the share of a character's samples for testing, at least one.
 
     Returns:
       The arrays that `sources.make_dataset` takes.
@@ -116,7 +115,7 @@ def by_character(play: str, samples: Callable, test_share: float = 0.2) -> dict:
     parts = {"": [], "_test": []}
     for name, words in speeches(play).items():
         x, y = samples(words)
-        end = len(x) - max(1, round(test_share * len(x)))
+        end = len(x) - max(1, round(len(x) / 5))
         if end > 0:
             arrays = x, y, np.full(len(x), name)
             parts[""].append([v[:end] for v in arrays])
@@ -130,7 +129,7 @@ def by_character(play: str, samples: Callable, test_share: float = 0.2) -> dict:
     }
 
 
-def by_speaker(play: str, encode: Callable, test_share: float = 0.2) -> dict:
+def by_speaker(play: str, encode: Callable) -> dict:
     r"""Returns the sentences of a play as a data set whose users are its roles.
 
     A sentence has at least two words, and loses the mark that ends it. The last
@@ -139,7 +138,6 @@ def by_speaker(play: str, encode: Callable, test_share: float = 0.2) -> dict:
     Args:
       play: as `speeches` takes it.
       encode: `(texts) -> [n, ...]`, the samples.
-      test_share: the share of a role's sentences for testing, at least one.
 
     Returns:
       The arrays that `sources.make_dataset` takes: `x` [n, ...], `y` [n] int32, the
@@ -150,7 +148,7 @@ def by_speaker(play: str, encode: Callable, test_share: float = 0.2) -> dict:
       >>> arrays["y"].tolist(), arrays["y_test"].tolist(), arrays["users"].tolist()
       ([2, 1], [0], ['A', 'A'])
     """
-    arrays = by_character(play, _sentences, test_share)
+    arrays = by_character(play, _sentences)
     return arrays | {x: encode(arrays[x].tolist()) for x in ("x", "x_test")}
 
 

@@ -53,29 +53,7 @@ def num_kept(rate: Array | float, channels: int) -> Array:
     return jnp.ceil(jnp.asarray(rate, jnp.float32) * channels)
 
 
-def prefix(params: PyTree, rate: Array | float) -> PyTree:
-    """Returns the mask of a slice of the first channels: a `window` that starts at 0.
-
-    Example:
-      >>> layers = {'fc1': (3, 4), 'fc2': (4, 2)}
-      >>> params = {k: {'kernel': jnp.zeros(s)} for k, s in layers.items()}
-      >>> prefix(params, 0.5)['fc2']['kernel'].sum(1).tolist()
-      [2, 2, 0, 0]
-    """
-    return window(params, rate, 0)
-
-
-def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
-    """Returns the mask of the first channels' normalisation statistics.
-
-    Example:
-      >>> prefix_of_stats({'mean': jnp.zeros(4)}, 0.5)['mean'].tolist()
-      [True, True, False, False]
-    """
-    return window_of_stats(stats, rate, 0)
-
-
-def window(params: PyTree, rate: Array | float, start: Array | int) -> PyTree:
+def window(params: PyTree, rate: Array | float, start: Array | int = 0) -> PyTree:
     """Returns the mask of a slice that keeps the channels from one on.
 
     Args:
@@ -99,7 +77,9 @@ def window(params: PyTree, rate: Array | float, start: Array | int) -> PyTree:
     return _map(lambda leaf, known: _cut(leaf.shape, known.axes, rate, start), params)
 
 
-def window_of_stats(stats: PyTree, rate: Array | float, start: Array | int) -> PyTree:
+def window_of_stats(
+    stats: PyTree, rate: Array | float, start: Array | int = 0
+) -> PyTree:
     """Returns the mask of a slice's normalisation statistics.
 
     Args:
@@ -150,7 +130,7 @@ def scale(params: PyTree, rate: Array | float) -> PyTree:
     normalised. Normalisation and the classifier stay.
 
     Args:
-      params: as in `prefix`.
+      params: as in `window`.
       rate: scalar in (0, 1]; may be traced.
 
     Returns:
@@ -173,7 +153,7 @@ def num_classes(params: PyTree) -> int:
     """Returns the number of outputs of the classifier.
 
     Args:
-      params: as in `prefix`.
+      params: as in `window`.
 
     Example:
       >>> num_classes({'fc': {'kernel': jnp.zeros((3, 4))}})
@@ -187,7 +167,7 @@ def columns(params: PyTree, classes: Array) -> PyTree:
     """Returns the mask that keeps only the classifier's outputs of some classes.
 
     Args:
-      params: as in `prefix`.
+      params: as in `window`.
       classes: bool, one entry for each class; may be traced.
 
     Returns:
@@ -224,7 +204,7 @@ def check(model: SparseModel) -> None:
         ...
       ValueError: width slicing: the last layer, 'conv', is not a dense layer
     """
-    prefix_of_stats(model.stats, 1.0)
+    window_of_stats(model.stats, 1.0)
     counted = {_module(path) for path in trees.leaf_paths(model.stats)}
     leaves = zip(trees.leaf_paths(model.params), _read(model.params), strict=True)
     for path, known in leaves:
