@@ -4,9 +4,12 @@ Parameter counts in the docstrings hold for the data set of that work and the de
 `widths`, the outputs of every layer but the last.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
+from flax.linen.initializers import he_normal, he_uniform, normal
 
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.core.validate import in_range, one_of
@@ -20,17 +23,15 @@ from sparsefl_jax.models.layers import (
 )
 
 
-def _torch_conv(x: Array, width: int, name: str, size: int, pad: int = 0) -> Array:
-    """Convolves with weights drawn as PyTorch does by default."""
-    bias_init = partial(torch_bias, fan_in=size**2 * x.shape[-1])
-    options = {"kernel_init": torch_uniform, "bias_init": bias_init, "name": name}
-    return nn.Conv(width, (size, size), padding=pad, **options)(x)
+def _torch(fan_in: int) -> dict:
+    """Returns the options of a layer whose weights are drawn as PyTorch does."""
+    bias_init = partial(torch_bias, fan_in=fan_in)
+    return {"kernel_init": torch_uniform, "bias_init": bias_init}
 
 
-def _torch_dense(x: Array, width: int, name: str) -> Array:
-    bias_init = partial(torch_bias, fan_in=x.shape[-1])
-    options = {"kernel_init": torch_uniform, "bias_init": bias_init, "name": name}
-    return nn.Dense(width, **options)(x)
+def _drawn(init: Callable, **options: Any) -> Callable:
+    """Returns the options of layers whose kernels are drawn otherwise."""
+    return lambda fan_in: {"kernel_init": init} | options
 
 
 def _pool(x: Array) -> Array:
@@ -41,6 +42,32 @@ def _flat(x: Array) -> Array:
     return not_empty(x).reshape(len(x), -1)
 
 
+class _CNN(nn.Module):
+    """Convolutions with ReLU, some of them pooled, and two dense layers."""
+
+    num_classes: int
+    widths: tuple[int, ...]
+    size: int
+    pad: int
+    pooled: tuple[int, ...]
+    options: Callable = _torch
+    head_init: Callable | None = None
+
+    @nn.compact
+    def __call__(self, x):
+        *widths, dense = self.widths
+        for i, width in enumerate(widths, 1):
+            options = self.options(self.size**2 * x.shape[-1])
+            options |= {"padding": self.pad, "name": f"conv{i}"}
+            x = nn.relu(nn.Conv(width, (self.size, self.size), **options)(x))
+            x = _pool(x) if i in self.pooled else x
+        x = _flat(x)
+        x = nn.relu(nn.Dense(dense, name="fc1", **self.options(x.shape[-1]))(x))
+        head = self.options(dense)
+        head |= {"kernel_init": self.head_init or head["kernel_init"]}
+        return nn.Dense(self.num_classes, name="fc2", **head)(x)
+
+
 class _MNISTNet(nn.Module):
     num_classes: int
     widths: tuple[int, ...]
@@ -49,25 +76,13 @@ class _MNISTNet(nn.Module):
     @nn.compact
     def __call__(self, x):
         for i, width in enumerate(self.widths[:2], 1):
-            x = _torch_conv(x, width, f"conv{i}", 5)
+            options = {"padding": 0, "name": f"conv{i}"} | _torch(25 * x.shape[-1])
+            x = nn.Conv(width, (5, 5), **options)(x)
             x = nn.relu(nn.max_pool(x, (3, 3)))
-        x = nn.relu(_torch_dense(_flat(x), self.widths[2], "fc1"))
-        x = _torch_dense(x, self.num_classes, "fc2")
+        x = _flat(x)
+        x = nn.relu(nn.Dense(self.widths[2], name="fc1", **_torch(x.shape[-1]))(x))
+        x = nn.Dense(self.num_classes, name="fc2", **_torch(x.shape[-1]))(x)
         return nn.softmax(x) if self.softmax_output else x
-
-
-class _LeNet5Caffe(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-
-    @nn.compact
-    def __call__(self, x):
-        options = {"use_bias": False, "kernel_init": torch_uniform}
-        for i, width in enumerate(self.widths[:2], 1):
-            conv = nn.Conv(width, (5, 5), padding=0, name=f"conv{i}", **options)
-            x = _pool(nn.relu(conv(x)))
-        x = nn.relu(nn.Dense(self.widths[2], name="fc1", **options)(_flat(x)))
-        return nn.Dense(self.num_classes, name="fc2", **options)(x)
 
 
 class _Conv4(nn.Module):
@@ -93,21 +108,6 @@ class _Conv4(nn.Module):
         return nn.Dense(self.num_classes, name="fc3", **options)(x)
 
 
-class _IC(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-
-    @nn.compact
-    def __call__(self, x):
-        options = {"kernel_init": nn.initializers.he_uniform()}
-        for i, width in enumerate(self.widths[:3], 1):
-            conv = nn.Conv(width, (3, 3), padding=0, name=f"conv{i}", **options)
-            x = nn.relu(conv(x))
-            x = _pool(x) if i in (1, 3) else x
-        x = nn.relu(nn.Dense(self.widths[3], name="fc1", **options)(_flat(x)))
-        return nn.Dense(self.num_classes, name="fc2", **options)(x)
-
-
 class _FedSparsifyCNN(nn.Module):
     num_classes: int
     widths: tuple[int, ...]
@@ -126,46 +126,6 @@ class _FedSparsifyCNN(nn.Module):
         x = nn.relu(nn.Dense(self.widths[6], name="fc1", **options)(_flat(x)))
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
         return nn.Dense(self.num_classes, name="fc2", **options)(x)
-
-
-class _FEMNISTCNN(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-
-    @nn.compact
-    def __call__(self, x):
-        for i, width in enumerate(self.widths[:2], 1):
-            x = _pool(nn.relu(_torch_conv(x, width, f"conv{i}", 5, pad=2)))
-        x = nn.relu(_torch_dense(_flat(x), self.widths[2], "fc1"))
-        return _torch_dense(x, self.num_classes, "fc2")
-
-
-class _SimpleCNN(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-
-    @nn.compact
-    def __call__(self, x):
-        x = nn.relu(_torch_conv(x, self.widths[0], "conv1", 3))
-        x = _pool(nn.relu(_torch_conv(x, self.widths[1], "conv2", 3)))
-        x = nn.relu(_torch_dense(_flat(x), self.widths[2], "fc1"))
-        return _torch_dense(x, self.num_classes, "fc2")
-
-
-class _SmallCNN(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-
-    @nn.compact
-    def __call__(self, x):
-        options = {"kernel_init": nn.initializers.he_normal()}
-        for i, width in enumerate(self.widths[:3], 1):
-            conv = nn.Conv(width, (3, 3), padding=1, name=f"conv{i}", **options)
-            x = _pool(nn.relu(conv(x)))
-        x = nn.relu(nn.Dense(self.widths[3], name="fc1", **options)(_flat(x)))
-        # A small head keeps large learning rates from diverging at the start.
-        head_init = nn.initializers.normal(0.01)
-        return nn.Dense(self.num_classes, kernel_init=head_init, name="fc2")(x)
 
 
 def mnistnet(
@@ -191,7 +151,8 @@ def lenet5_caffe(
     widths: tuple[int, ...] = (20, 50, 500),
 ) -> Model:
     """LeNet-5-Caffe of SpaFL (Kim et al. 2024), without biases, 430,500 parameters."""
-    module = _LeNet5Caffe(num_classes, check_widths(widths, 3))
+    widths, options = check_widths(widths, 3), _drawn(torch_uniform, use_bias=False)
+    module = _CNN(num_classes, widths, 5, 0, (1, 2), options)
     return image_model(module, input_shape)
 
 
@@ -221,7 +182,8 @@ def ic(
     widths: tuple[int, ...] = (32, 64, 64, 100),
 ) -> Model:
     """Image classifier of Complement Sparsification (AAAI 2023), 164,506 parameters."""
-    module = _IC(num_classes, check_widths(widths, 4))
+    widths, options = check_widths(widths, 4), _drawn(he_uniform())
+    module = _CNN(num_classes, widths, 3, 0, (1, 3), options)
     return image_model(module, input_shape)
 
 
@@ -245,7 +207,7 @@ def femnist_cnn(
     widths: tuple[int, ...] = (32, 64, 2048),
 ) -> Model:
     """CNN of LEAF (Caldas et al. 2018) for FEMNIST, 6,603,710 parameters."""
-    module = _FEMNISTCNN(num_classes, check_widths(widths, 3))
+    module = _CNN(num_classes, check_widths(widths, 3), 5, 2, (1, 2))
     return image_model(module, input_shape)
 
 
@@ -256,7 +218,7 @@ def simple_cnn(
     widths: tuple[int, ...] = (32, 64, 128),
 ) -> Model:
     """CNN of pfl-research's CIFAR-10 benchmark (2024), 1,626,442 parameters."""
-    module = _SimpleCNN(num_classes, check_widths(widths, 3))
+    module = _CNN(num_classes, check_widths(widths, 3), 3, 0, (2,))
     return image_model(module, input_shape)
 
 
@@ -267,5 +229,7 @@ def small_cnn(
     widths: tuple[int, ...] = (16, 32, 64, 64),
 ) -> Model:
     """Small CNN for experiments that take seconds, 89,834 parameters."""
-    module = _SmallCNN(num_classes, check_widths(widths, 4))
+    widths, options = check_widths(widths, 4), _drawn(he_normal())
+    # A small head keeps large learning rates from diverging at the start.
+    module = _CNN(num_classes, widths, 3, 1, (1, 2, 3), options, normal(0.01))
     return image_model(module, input_shape)
