@@ -2,10 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsefl_jax.core.types import Batches, ClientInfo, Context
 from sparsefl_jax.models import Model
 from sparsefl_jax.testing import small_world
+from sparsefl_jax.wire import charges, packets
 
 
 @jax.jit
@@ -70,6 +72,16 @@ def context(round=0, last=-1, *, index=0, size=1, budget=1.0) -> Context:
     """Returns what a client of so many samples knows of a round."""
     info = ClientInfo(jnp.int32(index), jnp.int32(size), jnp.float32(budget))
     return Context(jnp.int32(round), jnp.int32(last), info)
+
+
+def bits(message) -> int:
+    """Returns the bits that are charged for a message."""
+    charged = charges.message_bits(packets.layout(message), packets.count(message))
+    return int(charged.total)
+
+
+def same(tree, want):
+    jax.tree.map(np.testing.assert_array_equal, tree, want)
 
 
 def _arrays(tree):

@@ -11,6 +11,7 @@ from jax import lax
 from sparsefl_jax.models import convolution, lowerings
 from sparsefl_jax.models.convolution import Layer, Lowering, choose
 from sparsefl_jax.models.forms import fast
+from tests.models_test import quick_jit
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +28,6 @@ TRIED = {
 }
 PARTED = Lowering("patches", "patches", "patches", 1)
 TILED = Lowering("winograd2", "patches", "winograd2", 1)
-# Every form is compiled and run once, so compilation takes nearly all the time.
-quick_jit = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
-)
 
 
 def reference(x, kernel, stride, pad):

@@ -10,10 +10,8 @@ from sparsefl_jax.algorithms.fedbat import _cut
 from sparsefl_jax.sparsity import one_bit
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import packets
-from sparsefl_jax.wire.charges import message_bits
 from tests import silent
-from tests.by_hand import linear_loss, model_of
+from tests.by_hand import bits, linear_loss, model_of
 from tests.fedmrn_test import CIFAR, MNIST, ROW, SGD, VECTOR, one_client
 from tests.silent import STILL, network
 
@@ -98,11 +96,9 @@ def test_no_update_sends_noise_of_the_least_size():
 def test_bits_are_those_of_signs():
     whole = fedbat(small_world.tiny_model(), SGD)
     up, *_ = one_client(whole, model=small_world.tiny_model(), row=np.ones(8))
-    bits = message_bits(packets.layout(up), packets.count(up))
-    assert int(bits.total) == 192 + 2 * 32 + 32 * (20 + 16)
+    assert bits(up) == 192 + 2 * 32 + 32 * (20 + 16)
     sent = [one_client(m)[0] for m in (vector(), compressed(VECTOR, SGD, up="sign"))]
-    found = [int(message_bits(packets.layout(m), packets.count(m)).total) for m in sent]
-    assert found == [4 + 32] * 2
+    assert [*map(bits, sent)] == [4 + 32] * 2
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ from sparsefl_jax.algorithms import fedavg, fedluar
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import charges, packets
+from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.packets import Packet
 from tests import silent
-from tests.by_hand import bare, context
+from tests.by_hand import bare, bits, context, same
 from tests.printed_spafl import MNIST
 from tests.refusals import refused
 from tests.silent import STILL, network
@@ -166,11 +166,6 @@ def test_bits_by_hand():
         assert bits(down) == 32 * (sum(ENTRIES) + 4 + STATS) + len(KERNELS)
 
 
-def bits(message):
-    charged = charges.message_bits(packets.layout(message), packets.count(message))
-    return int(charged.total)
-
-
 @given
 @pytest.mark.parametrize("arguments", [{}, {"select": "uniform"}])
 def test_exactly_so_many_kernels_of_a_glob_are_drawn(arguments):
@@ -193,10 +188,6 @@ def test_without_recycling_it_is_fedavg(server_optimizer):
     ours, theirs = make(layers=0, **step), fedavg(bare(START), OPTIMIZER, **step)
     for one, other in zip(play(ours, **ALONE), play(theirs, **ALONE), strict=True):
         same((one[3].params, one[3].stats), (other[3].params, other[3].stats))
-
-
-def same(tree, want):
-    jax.tree.map(np.testing.assert_array_equal, tree, want)
 
 
 @given

@@ -8,10 +8,9 @@ import pytest
 from sparsefl_jax.algorithms import fedmef, fedtiny, pdst
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import charges, packets
 from sparsefl_jax.wire.messages import unpack_model
 from tests import silent
-from tests.by_hand import batches, context, linear_loss, model_of
+from tests.by_hand import batches, bits, context, linear_loss, model_of, same
 from tests.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.silent import STILL, network
 
@@ -123,10 +122,6 @@ def test_the_server_prunes_them_and_grows_by_the_mean_gradient(prune_by, gone):
         assert new.since == (11 if due else 0)
 
 
-def same(tree, other):
-    jax.tree.map(np.testing.assert_array_equal, tree, other)
-
-
 def test_without_penalty_at_a_constant_rate_it_is_fedtiny():
     kwargs = {"penalty": 0.0, "prune_by": "aggregate"}
     ours, server = made(optimizer=CONSTANT, **kwargs)
@@ -149,9 +144,8 @@ def test_bits_by_hand():
     """The count of 3 among 16 takes 5 bits; 16 H(3 / 16) = 11.14."""
     method, server = made()
     for round, due in ((9, 0), (10, 1)):
-        message = uplink(method, server, round)
-        charged = charges.message_bits(packets.layout(message), packets.count(message))
-        assert int(charged.total) == 32 * 8 + due * (32 * 3 + 5 + 12)
+        sent = bits(uplink(method, server, round))
+        assert sent == 32 * 8 + due * (32 * 3 + 5 + 12)
 
 
 @pytest.mark.slow

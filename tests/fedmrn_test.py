@@ -10,10 +10,9 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import one_bit, trees
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local, through
-from sparsefl_jax.wire import compressors, packets
-from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire import compressors
 from tests import silent
-from tests.by_hand import batches, context, linear_loss, model_of
+from tests.by_hand import batches, bits, context, linear_loss, model_of
 from tests.silent import STILL, network
 
 LOWEST = {"binary": 0, "signed": -1}
@@ -98,9 +97,8 @@ def test_the_gradient_passes_masks_and_clipping():
 
 def test_bits_by_hand():
     up, *_ = one_client(fedmrn(MODEL, SGD), model=MODEL, row=np.ones(8))
-    bits = message_bits(packets.layout(up), packets.count(up))
     # 8 * 16 + 16 * 4 entries of kernels, 20 biases, 16 statistics
-    assert int(bits.total) == 192 + 32 + 32 * (20 + 16)
+    assert bits(up) == 192 + 32 + 32 * (20 + 16)
 
 
 def test_the_server_adds_what_the_client_has_masked():

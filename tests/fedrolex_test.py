@@ -12,7 +12,7 @@ from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.wire import packets
-from tests.by_hand import context
+from tests.by_hand import context, same
 from tests.heterofl_test import KEY, OPTIMIZER, data, network
 
 BUDGETS = (0.5, 0.3)
@@ -62,10 +62,6 @@ def one_round(method, server, round):
         total = jax.tree.map(jnp.add, total, one) if index else one
         ups.append(up)
     return *method.aggregate(KEY, jnp.int32(round), server, total), ups
-
-
-def same(tree, other):
-    jax.tree.map(np.testing.assert_array_equal, tree, other)
 
 
 def test_round_0_is_heterofls_bit_for_bit():

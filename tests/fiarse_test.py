@@ -11,10 +11,9 @@ from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import charges, packets
 from sparsefl_jax.wire.messages import unpack_model
 from tests import silent
-from tests.by_hand import bare, context
+from tests.by_hand import bare, bits, context
 from tests.fjord_test import data
 from tests.refusals import refused
 
@@ -72,8 +71,7 @@ def test_so_many_are_held_as_a_decimal_says():
 def test_bits_by_hand():
     """A client that was drawn before gets the positions again, a bit a weight."""
     down = received(1 / 4, index="bitmap")
-    charged = charges.message_bits(packets.layout(down), packets.count(down))
-    assert int(charged.total) == 32 * (391 + 40 + 26) + 1200 + 364
+    assert bits(down) == 32 * (391 + 40 + 26) + 1200 + 364
 
 
 # --- The gradient

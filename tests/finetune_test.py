@@ -10,8 +10,7 @@ from sparsefl_jax.algorithms import fedavg, finetune
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import charges, packets
-from tests.by_hand import bare, batches, context
+from tests.by_hand import bare, batches, bits, context
 from tests.scaffold_test import ENTRIES, MODEL, PLAIN, RATE
 
 COMMON = np.arange(1, ENTRIES + 1) * 1.0
@@ -73,8 +72,7 @@ def test_the_model_goes_down_once_with_its_mask(kept, index, positions):
     stats = {"mean": jnp.zeros(3)}
     start = SparseModel(jax.tree.map(jnp.float32, params), mask, stats)
     down = method.handed(method.init(None, start))
-    charged = charges.message_bits(packets.layout(down), packets.count(down))
-    assert int(charged.total) == 32 * (kept + 2 + 3) + positions
+    assert bits(down) == 32 * (kept + 2 + 3) + positions
 
 
 @pytest.mark.slow

@@ -16,8 +16,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from sparsefl_jax.wire.charges import message_bits
-from tests.by_hand import context
+from tests.by_hand import bits, context
 
 KEY, RATE, STEPS = jax.random.key(0), 0.1, 40
 GRID = (0.4, 0.6, 0.5, 1.0)  # in any order
@@ -102,10 +101,9 @@ def test_a_width_for_a_client_and_round():
         rows = np.asarray(down["stats"].mask["mean"].sum(1))
         np.testing.assert_array_equal(rows, seen[0] * (np.arange(4) == place))
     assert set(drawn) == {0, 1, 2}
-    told = message_bits(packets.layout(down), packets.count(down))
     weights = 8 * seen[0] + seen[0] + seen[0] * 4 + 4
     assert down["width"].bits == 2
-    assert int(told.total) == 32 * (weights + seen[0]) + 2
+    assert bits(down) == 32 * (weights + seen[0]) + 2
 
 
 def test_each_width_has_its_own_statistics():

@@ -14,6 +14,7 @@ from flax import nnx
 from sparsefl_jax.core.types import Batches, SparseModel
 from sparsefl_jax.models import Model
 from sparsefl_jax.training import local
+from tests.models_test import normal
 
 SHAPE = (4, 4, 3)
 EXAMPLE = jax.ShapeDtypeStruct((1, *SHAPE), jnp.float32)
@@ -29,10 +30,6 @@ class Net(nn.Module):
         x = nn.Conv(4, (3, 3), strides=2)(x)
         x = nn.relu(self.norm(use_running_average=not training, momentum=0.5)(x))
         return nn.Dense(3)(x.reshape(x.shape[0], -1))
-
-
-def normal(seed, *shape):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def by_flax(module, params, stats, batches, rate):

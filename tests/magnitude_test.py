@@ -8,8 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import fedavg, magnitude
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import charges, packets
-from tests.by_hand import bare, context
+from tests.by_hand import bare, bits, context
 from tests.refusals import refused
 
 PARAMS = {
@@ -53,8 +52,7 @@ def test_positions_travel_once():
     server = method.init(None, start())
     for last, positions in ((-1, 10), (0, 0)):
         down = method.broadcast(None, context(1, last), server)
-        charged = charges.message_bits(packets.layout(down), packets.count(down))
-        assert int(charged.total) == 32 * (4 + 3) + positions
+        assert bits(down) == 32 * (4 + 3) + positions
     assert method.alive(3, 1.0) == 0.4
 
 

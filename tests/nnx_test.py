@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from sparsefl_jax.models import Model, multiply_adds, nnx_modules
+from tests.models_test import normal
 
 SHAPE = (4, 4, 3)
 EXAMPLE = jax.ShapeDtypeStruct((1, *SHAPE), jnp.float32)
@@ -34,10 +35,6 @@ class Net(nnx.Module):
 def net():
     model = Model.from_nnx(Net, EXAMPLE)
     return model, *model.init(KEY)
-
-
-def normal(seed, *shape):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def test_leaves_have_the_names_of_attributes_and_hand_counted_multiply_adds():

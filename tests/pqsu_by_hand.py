@@ -5,6 +5,7 @@ import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
 from tests.by_hand import gradient as cross_entropy_gradient
+from tests.by_hand import same
 
 RATE, MOMENTUM, DENSITY = 0.1, 0.9, 0.5
 
@@ -110,7 +111,3 @@ def within_a_step(got, want, scale):
 
 def close(got, want, atol=1e-6):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 0, atol), got, want)
-
-
-def same(got, want):
-    jax.tree.map(np.testing.assert_array_equal, got, want)

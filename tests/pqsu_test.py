@@ -19,9 +19,8 @@ from sparsefl_jax.sparsity import filters, masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
-from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import bare, context, model_of
+from tests.by_hand import bare, bits, context, model_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -216,8 +215,7 @@ def test_bits_of_a_broadcast(world):
         model = small_world.tiny_model()
         method = pqsu(model, None, density=0.5, quantize=quantize)
         message = method.broadcast(None, context(0, 0), server)
-        bits = message_bits(packets.layout(message), packets.count(message))
-        assert int(bits.total) == down + statistics
+        assert bits(message) == down + statistics
 
 
 @pytest.mark.slow

@@ -12,8 +12,7 @@ from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from sparsefl_jax.wire.charges import message_bits
-from tests.by_hand import batches, context, linear_loss, model_of
+from tests.by_hand import batches, bits, context, linear_loss, model_of
 from tests.prunefl_by_hand import greedy
 from tests.tiny import tiny_config
 
@@ -152,8 +151,7 @@ def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
         total = method.contribute(ctx, up)
         server, _ = method.aggregate(key, jnp.int32(round), server, total)
         sent = up["squared_gradients"]
-        size = message_bits(packets.layout(up), packets.count(up))
-        seen.append((bool(down["weights"].fresh), bool(sent.sent), int(size.total)))
+        seen.append((bool(down["weights"].fresh), bool(sent.sent), bits(up)))
         if round in (1, 2):  # three steps a round
             squares = (round + 1) * (3 * row) ** 2
             np.testing.assert_allclose(sent.values["w"], squares, rtol=1e-6)

@@ -11,8 +11,7 @@ import pytest
 from sparsefl_jax.algorithms import fedavg, scaffold
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import charges, packets
-from tests.by_hand import batches, context, model_of
+from tests.by_hand import batches, bits, context, model_of
 from tests.refusals import refused
 
 ENTRIES, RATE = 3, 0.5
@@ -169,9 +168,7 @@ def test_messages_are_twice_those_of_fedavg():
     server, _, (up, _) = next(play(method))
     down = method.broadcast(None, context(), server)
     for message in (down, up):
-        counts = packets.count(message)
-        charged = charges.message_bits(packets.layout(message), counts)
-        assert int(charged.total) == 2 * 32 * ENTRIES
+        assert bits(message) == 2 * 32 * ENTRIES
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ import pytest
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, build
 from sparsefl_jax.sparsity import masks, width
+from tests.models_test import normal, quick_jit
 
 pytestmark = pytest.mark.slow
-
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 RELEASE = {"base": 5, "variant": "preactivation", "init": "torch"}
 CONV4 = {"widths": (8, 8, 12, 12, 10, 10)}
@@ -40,10 +39,6 @@ NETWORKS = {
     "resnet18 release": ((8, 8, 3), RELEASE, 0.4, {"base": 2}),
 }
 SLOW = "conv4", "resnet18 release"  # beside their like
-
-
-def normal(seed, *shape):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def shapes_of(name, shape=(32, 32, 3), **kwargs):
