@@ -65,15 +65,3 @@ def test_what_lies_outside_a_mask_does_not_count():
     summand = means.covered_sum(tree, mask, jnp.float32(2))
     assert summand["sum"]["w"].tolist() == [0.0, 4.0]
     assert means.covered_mean(summand)["w"].tolist() == [0.0, 2.0]
-
-
-def test_full_masks_give_the_weighted_mean():
-    trees = {"w": jnp.arange(6, dtype=jnp.float32).reshape(3, 2)}
-    weight = jnp.array([1.0, 2.0, 4.0])
-    masks = {"w": jnp.ones((3, 2), bool)}
-    covered = add_up(jax.vmap(means.covered_sum)(trees, masks, weight))
-    plain = add_up(jax.vmap(means.weighted_sum)(trees, weight))
-    np.testing.assert_array_equal(
-        means.covered_mean(covered)["w"],
-        means.weighted_mean(plain, {"w": jnp.zeros(2)})["w"],
-    )

@@ -90,10 +90,10 @@ def test_recalibration_raises_no_density_where_it_must_not():
 
 
 def test_counts_forgive_the_last_place_only():
-    for n in range(1, 400):
-        share = jnp.float32(n) / jnp.float32(400)
-        assert int(layer_densities.floor_count(share * jnp.float32(400))) == n
-        assert int(layer_densities.ceil_count(share * jnp.float32(400))) == n
+    whole = np.arange(1, 400)
+    counts = jnp.float32(whole) / jnp.float32(400) * jnp.float32(400)
+    for count in (layer_densities.floor_count, layer_densities.ceil_count):
+        np.testing.assert_array_equal(count(counts), whole)
     assert int(layer_densities.floor_count(jnp.float32(2.999))) == 2
     assert int(layer_densities.ceil_count(jnp.float32(2.001))) == 3
     assert layer_densities.floor_count(jnp.array([2.5])).dtype == jnp.int32

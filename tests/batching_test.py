@@ -6,13 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from sparsefl_jax.data.augment import make_preprocess
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.data.flat import Flat, flat
-
-FAST = settings(deadline=None, max_examples=15)
 
 # --- batching
 

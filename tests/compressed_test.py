@@ -131,20 +131,6 @@ def test_random_k_by_hand():
     close(server.params, START + 11 / 4 * mean(kept), atol=1e-5)
 
 
-def test_qsgd_by_hand():
-    method = make(up="qsgd", bits=3, feedback="none")
-    *_, ups, server = next(play(method))
-    sent = []
-    for i, up in ups.items():
-        norms = [np.linalg.norm(leaf) for leaf in jax.tree.leaves(DELTAS[0][i])]
-        step = np.repeat(norms, LEAVES) / 3
-        sent.append(vector(up["delta"].values) * step)
-        # To one of both neighbours.
-        assert (np.abs(sent[-1] - vector(DELTAS[0][i])) < step + 1e-6).all()
-        np.testing.assert_allclose(vector(up["scale"].values), norms, rtol=1e-6)
-    close(server.params, START + mean(sent))
-
-
 def test_an_index_is_read_by_the_way_that_knows_it():
     for index, ways in (("elias", ("elias", "packed")), ("coo", ("none", "coo"))):
         method = make(up="qsgd", down="stc", index=index)

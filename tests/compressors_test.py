@@ -141,8 +141,8 @@ def test_qsgd_by_hand():
     assert message["scale"].values["w"].shape == (3,)
 
 
-@pytest.mark.parametrize("bucket", [0, 10, 7])  # of 35 and 11 entries
-@pytest.mark.parametrize("bits", [3, 4])  # 9 or 49 entries of a norm are dense
+# Buckets of 35 and 11 entries; 9 or 49 entries of a norm are dense.
+@pytest.mark.parametrize("bits, bucket", [(3, 0), (4, 7)])
 def test_levels_of_qsgd_in_elias_codes(bits, bucket):
     fixed, want = sent("qsgd", bits=bits, bucket=bucket)
     message, back = sent("qsgd", bits=bits, bucket=bucket, index="elias")

@@ -22,15 +22,6 @@ def vector(**kwargs):
     return fedbat(VECTOR, SGD, **{"prunable": ("w",), "alpha_range": WIDE} | kwargs)
 
 
-def test_the_mean_over_keys_is_the_clipped_update(key):
-    u = jnp.array([-0.9, -0.5, -0.2, 0.0, 0.3, 0.5, 2.0])
-    drawn = jax.random.uniform(key, (4096, 7))
-    found = np.asarray(jax.vmap(one_bit.signed, (None, None, 0))(u, 0.5, drawn))
-    assert set(np.unique(found)) == {-0.5, 0.5}
-    error = np.abs(found.mean(0) - np.clip(u, -0.5, 0.5))
-    assert (error <= 4 * found.std(0) / 64).all()
-
-
 def test_gradients_by_hand():
     alpha, u = 0.5, np.array([-0.5, 0.5, -0.25, 0.25, 0.75, -1.0], np.float32)
     drawn = np.array([0.5, 0.5, 0.8, 0.1, 0.9, 0.9], np.float32)

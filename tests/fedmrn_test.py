@@ -15,7 +15,6 @@ from tests import silent
 from tests.by_hand import batches, bits, context, linear_loss, model_of
 from tests.silent import STILL, network
 
-LOWEST = {"binary": 0, "signed": -1}
 MODEL, SGD = small_world.tiny_model(), local.make_optimizer(learning_rate=0.1)
 ROW = np.array([1.0, -2.0, 0.5, 0.0], np.float32)
 VECTOR = model_of(linear_loss, {"w": 1}, {"w": np.zeros(4)})  # its gradient is ROW
@@ -52,21 +51,6 @@ def test_masks_by_hand():
     bits = jnp.array([0, 1], jnp.uint8)
     assert one_bit.levels(bits, 0.0).tolist() == [0, 1]
     assert one_bit.levels(bits, -1.0).tolist() == [-1, 1]
-
-
-@pytest.mark.parametrize("mask", LOWEST)
-def test_the_mean_over_keys_is_the_clipped_update(key, mask):
-    z = np.array([0.5, -0.5, 0.5, -0.5, 0.5, 0.5], np.float32)
-    u = np.array([0.1, 0.1, 0.4, -0.3, 0.7, -0.9], np.float32)
-    lowest = LOWEST[mask]
-    drawn = jax.random.uniform(key, (4096, 6))
-    bits = one_bit.bits(drawn, (u / z)[None], lowest)
-    found = z * np.asarray(one_bit.levels(bits, lowest))
-    want = z * np.clip(u / z, lowest, 1)
-    assert (np.abs(found.mean(0) - want) <= 4 * found.std(0) / 64 + 1e-7).all()
-    assert set(np.unique(found)) == set(
-        np.unique(np.concatenate([z, lowest * z])) + 0.0
-    )
 
 
 def test_noise():

@@ -25,7 +25,6 @@ COUNTS = (
     ("simple_cnn", CIFAR, {}, 1_626_442, 0, None),
     ("small_cnn", CIFAR, {}, 89_834, 0, None),
     ("resnet18", CIFAR, {}, 11_173_962, 9_600, 555_417_600 + 5_120),
-    ("resnet18", CIFAR, {"norm": "group"}, 11_173_962, 0, 555_417_600 + 5_120),
     ("resnet18", CIFAR, {"base": 16, "stages": 3}, 175_258, 1_120, None),
     ("vgg16", CIFAR, {}, 14_724_042, 8_448, None),
     # Embedding, three gates of 16 and 96 inputs with four biases, and the last layer.

@@ -5,7 +5,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.algorithms import fedavg
-from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, SparseModel
 from sparsefl_jax.data import cohorts, federate, make_dataset
@@ -30,15 +29,6 @@ def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
     assert order.shape == (groups, devices, chunk) and order.dtype == jnp.int32
     assert sorted(order.reshape(-1).tolist()) == list(range(7)) + [7] * (order.size - 7)
     assert order.reshape(-1)[place].tolist() == list(range(7))
-
-
-def test_uniform_sampler_draws_all_clients_alike_without_replacement(key):
-    draw = jax.jit(jax.vmap(cohorts.uniform_sampler(8, 3), (None, 0)))
-    ids = np.asarray(draw(key, jnp.arange(800)))
-    assert ids.dtype == np.int32
-    assert all(len(set(row)) == 3 for row in ids.tolist())
-    counts = np.bincount(ids.reshape(-1), minlength=8)
-    assert np.all(np.abs(counts - 300) < 5 * np.sqrt(300))
 
 
 def test_stratified_sampler_takes_the_same_share_of_each_tier(key):
@@ -100,11 +90,6 @@ def test_store_packs_booleans_to_bits_and_nothing_else(key):
     for name, value in row.items():
         assert restored[name].dtype == value.dtype
         np.testing.assert_array_equal(restored[name], value)
-
-
-def test_stage_keys_differ(key):
-    drawn = [keys.of_stage(key, i) for i in range(3)]
-    assert len({tuple(jax.random.key_data(k).tolist()) for k in drawn}) == 3
 
 
 @pytest.mark.parametrize(

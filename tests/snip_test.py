@@ -20,7 +20,7 @@ from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from tests.by_hand import bare, context
 
-EVERY, SLOW = ("*",), pytest.mark.slow
+EVERY = ("*",)
 TINY = small_world.tiny_model()
 LOSS = local.objective(TINY)
 sensitivity_of = jax.jit(partial(saliency, LOSS))

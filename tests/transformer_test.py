@@ -239,7 +239,7 @@ def test_a_damaged_file_is_one_line(folder, tmp_path):
         transformer.read_states(tmp_path / "none")
 
 
-@pytest.mark.parametrize("method", flash_sst2.METHODS)
+@pytest.mark.parametrize("method", ("fedavg", "jmwst"))
 def test_the_configuration_prunes_the_layers_alone(method):
     config = flash_sst2.get_config(f"{method},mini")
     fields.check(config)
