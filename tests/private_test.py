@@ -222,7 +222,7 @@ def test_methods_with_differences_and_equal_weights_are_taken():
 @pytest.mark.parametrize(
     "change, told",
     [
-        ({"budgets": np.ones(4)}, "budgets are set, expected none"),
+        ({"budgets": np.ones(4)}, "budgets is set, expected None"),
         ({"system": True}, "system is set, expected None"),
         (
             {"sampler": lambda key, round: jnp.arange(2)},

@@ -314,15 +314,9 @@ def _refuse_combinations(up, feedback, stale, server_optimizer) -> None:
     one_of("feedback", feedback, FEEDBACK)
     one_of("stale", stale, ("keep", "reset"))
     if up == "majority" and feedback != "none":
-        raise ValueError(
-            f"feedback={feedback!r}, expected 'none' with up='majority', whose signs "
-            "have no size to take a residual of"
-        )
+        raise ValueError(f"feedback={feedback!r}, expected 'none' with up='majority'")
     if up == "majority" and server_optimizer is None:
-        raise ValueError(
-            "server_optimizer=None, expected one with up='majority', such as sgd: its "
-            "learning rate is the size of a step"
-        )
+        raise ValueError("server_optimizer=None, expected one with up='majority'")
     if stale == "reset" and feedback != "ef":
         raise ValueError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")
 

@@ -79,10 +79,7 @@ def private(
     if noise_multiplier and math.isinf(clip):
         raise ValueError(f"clip={clip}, expected a finite number where there is noise")
     if algorithm.personalize is not None:
-        raise ValueError(
-            "personalize is set, expected None: a private method releases no personal "
-            "models, to which no noise is added"
-        )
+        raise ValueError("personalize is set, expected None for a private method")
     settings = repr((float(clip), float(noise_multiplier), fingerprint))
     digest = zlib.crc32(settings.encode())
 
@@ -259,22 +256,11 @@ def _refuse_runs(
 ) -> None:
     """Refuses settings that the accountant does not cover."""
     if len(stages) > 1:
-        raise ValueError(
-            f"{len(stages)} stages, expected one for a private method: epsilon is not "
-            "of a first_stage"
-        )
-    if system is not None:
-        raise ValueError(
-            "system is set, expected None for a private method: who answers is not "
-            "drawn uniformly, nor is the weight K"
-        )
-    if budgets is not None:
-        raise ValueError(
-            "budgets are set, expected none for a private method: they draw clients by "
-            "tier"
-        )
-    if stages[0].sampler is not None:
-        raise ValueError(
-            "sampler is set, expected None for a private method: the accountant knows "
-            "uniform draws without replacement"
-        )
+        raise ValueError(f"{len(stages)} stages, expected one for a private method")
+    given = {"system": system, "budgets": budgets, "sampler": stages[0].sampler}
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} is set, expected None for a private method: the accountant "
+                "knows uniform draws without replacement alone"
+            )

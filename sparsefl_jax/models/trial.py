@@ -74,10 +74,7 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
 def check_size(shapes: PyTree) -> None:
     """Refuses a network whose entries an int32 cannot count."""
     if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
-        raise ValueError(
-            "the network has 2**31 parameters or more, expected fewer: smaller widths "
-            "or num_classes"
-        )
+        raise ValueError("the network has 2**31 parameters or more, expected fewer")
 
 
 def keywords(
