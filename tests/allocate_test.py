@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, nested, trees
+from sparsefl_jax.sparsity import layer_densities, n_of_m, nested, trees
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
@@ -118,7 +118,7 @@ def test_nested_counts_of_an_empty_mask_are_zero():
     assert nested.nested_counts(mask, {"w": True}, 0.5).tolist() == [0]
 
 
-@pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 4), (3, 3), (2, 5)])
+@pytest.mark.parametrize(("n", "m"), [(2, 4), (2, 5)])
 def test_n_of_m_counts_and_takes_the_largest(key, n, m):
     kernel = jax.random.normal(key, (3, 3, 2, 4))  # 18 inputs, 4 outputs
     select = {"k": True, "b": False}
@@ -142,15 +142,6 @@ def test_n_of_m_neighbours_are_channels_of_one_tap():
     kernel = jnp.zeros((2, 1, 4, 1)).at[1, 0, :, 0].set(1.0)
     mask = n_of_m.n_of_m({"k": kernel}, 1, 4, {"k": True})["k"]
     assert mask.sum((2, 3)).tolist() == [[1], [1]]
-
-
-def test_n_of_m_of_random_scores(key):
-    params, select = {"w": jnp.zeros((10, 50))}, {"w": True}
-    scores = masks.uniform_scores(key, params, select)
-    mask = np.asarray(n_of_m.n_of_m(scores, 2, 4, select)["w"])
-    assert (mask[:4].sum(0) == 2).all() and (mask[4:8].sum(0) == 2).all()
-    assert (mask[8:].sum(0) == 1).all()
-    assert len({tuple(column) for column in mask.T}) > 5
 
 
 def test_n_of_m_refusals():

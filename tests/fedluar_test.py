@@ -178,23 +178,20 @@ def test_exactly_so_many_kernels_of_a_glob_are_drawn(arguments):
 
 # Bit for bit operation by operation; a compiled round may fuse a product and a sum.
 ALONE = {"jit": lambda function: function}
-STEPS = [None, optax.adam(0.1)]
+STEP = {"server_optimizer": optax.adam(0.1)}
 
 
 @given
-@pytest.mark.parametrize("server_optimizer", STEPS)
-def test_without_recycling_it_is_fedavg(server_optimizer):
-    step = {"server_optimizer": server_optimizer}
-    ours, theirs = make(layers=0, **step), fedavg(bare(START), OPTIMIZER, **step)
+def test_without_recycling_it_is_fedavg():
+    ours, theirs = make(layers=0, **STEP), fedavg(bare(START), OPTIMIZER, **STEP)
     for one, other in zip(play(ours, **ALONE), play(theirs, **ALONE), strict=True):
         same((one[3].params, one[3].stats), (other[3].params, other[3].stats))
 
 
 @given
-@pytest.mark.parametrize("server_optimizer", STEPS)
-def test_where_updates_repeat_it_is_fedavg(server_optimizer):
-    step, again = {"server_optimizer": server_optimizer}, [UPDATES[0]] * ROUNDS
-    ours, theirs = make(layers=2, **step), fedavg(bare(START), OPTIMIZER, **step)
+def test_where_updates_repeat_it_is_fedavg():
+    again = [UPDATES[0]] * ROUNDS
+    ours, theirs = make(layers=2, **STEP), fedavg(bare(START), OPTIMIZER, **STEP)
     pairs = zip(play(ours, again, **ALONE), play(theirs, again, **ALONE), strict=True)
     for one, other in pairs:
         same(one[3].params, other[3].params)

@@ -76,13 +76,3 @@ def test_a_client_does_not_keep_what_it_received_as_pruned():
     for passing in plain_loop.passings(world._replace(model=sparse), 0):
         received, kept = (flat(m["weights"].mask) for m in (passing.down, passing.up))
         assert 0.1 < received.mean() < 0.3 and not (kept & ~received).any()
-
-
-@pytest.mark.slow
-def test_masked_entries_do_not_come_back_by_momentum():
-    world = small_world.make_world(fedsparsify_global, SCHEDULE)
-    for round in range(1, 4):
-        for passing in plain_loop.passings(world, round):
-            alive = flat(passing.down["weights"].mask)
-            assert not flat(passing.up["weights"].values)[~alive].any()
-            assert not alive.all()

@@ -79,26 +79,6 @@ def test_the_rule_is_the_greedy_loop(times, constant, max_density):
     assert len(sizes) > 1
 
 
-@pytest.mark.parametrize(
-    ("max_density", "alive"),
-    [(1.0, 40), (0.71, 28), (0.5, 28)],  # 28 of 40 may not go
-)
-def test_where_time_is_free_the_cap_alone_decides(max_density, alive):
-    rule = jax.jit(
-        make_rule(
-            select={"w": True},
-            prune_rate=0.3,
-            layer_time=None,
-            constant_time=1e9,
-            max_density=max_density,
-        )
-    )
-    w = {"w": 1 + jnp.arange(40, dtype=jnp.float32)}
-    new = rule(SparseModel(w, {"w": jnp.ones(40, bool)}, {}), w, jnp.float32(0))
-    assert int(new.mask["w"].sum()) == alive
-    assert new.mask["w"][-28:].all()
-
-
 @pytest.mark.parametrize("unit", [1.0, 0.1, 1e-3])
 def test_the_unit_of_time_decides_nothing(unit):
     """Weight 0 stays: 4 / 2. Then 1 joins, as 3 > 2: 7 / 3. The others gain 1 each."""

@@ -27,16 +27,11 @@ DEFAULTS = dict(
     decay=0.0,
 )
 IN_VARIANT = ("divisor", "ste", "reset", "warmup")
-OPTIONS = [
+OPTIONS = [  # each once, in as few programs
     {},
-    {"extract": False},
-    {"divisor": "kernel"},
-    {"ste": "window"},
-    {"reset": "previous"},
-    {"warmup": True},
-    {"clamp": True},
-    {"thresholds_only": True},
-    {"keep_optimizer": True},
+    {"extract": False, "clamp": True},
+    {"divisor": "kernel", "reset": "previous"},
+    {"ste": "window", "warmup": True, "keep_optimizer": True},
     {"thresholds_only": True, "decay": 0.1},
 ]
 

@@ -93,7 +93,7 @@ def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes():
     assert count(jnp.ones(200).at[:5].set(0.5)) == 5
 
 
-@pytest.mark.parametrize("filters", [100, 500, 1000, 1200, 2048])
+@pytest.mark.parametrize("filters", [100, 500])
 def test_one_percent_of_the_filters_is_dead_and_one_filter_more_is_not(filters):
     """A mean in float32 took 5 of 500 for more than 0.01, which PyTorch does not."""
     kernel, most = jnp.ones((2, filters)), filters // 100

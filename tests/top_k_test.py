@@ -50,18 +50,6 @@ def test_top_k_takes_nan_last_and_handles_scalars_and_empties():
     assert first(jnp.zeros((0, 3)), 1).shape == (0, 3)
 
 
-@pytest.mark.slow
-def test_top_k_under_vmap_over_scores_and_counts(key):
-    scores = jnp.round(jax.random.normal(key, (4, 7, 9)), 1)
-    k = jnp.array([0, 1, 40, 63], jnp.int32)
-    found = jax.jit(jax.vmap(top_k.top_k))(scores, k)
-    for i in range(4):
-        np.testing.assert_array_equal(
-            np.asarray(found[i]).reshape(-1),
-            reference_top_k(np.asarray(scores[i]), int(k[i])),
-        )
-
-
 def test_top_k_of_half_precision():
     scores = jnp.array([1, 3, 2], jnp.bfloat16)
     assert top_k.top_k(scores, 1).tolist() == [False, True, False]
