@@ -57,18 +57,21 @@ def test_servers_and_packets_are_those_of_fedavg_bit_for_bit(lam):
             np.testing.assert_array_equal(*pair)
 
 
+def trained(method, data):
+    """Returns what a client sends, keeps and tells of its first round, from ones."""
+    ctx, start = context(), SparseModel({"w": jnp.ones(ENTRIES)}, None, {})
+    server = method.init(None, start)
+    down = method.broadcast(None, ctx, server)
+    client = method.first_state(None, server, None)
+    return method.update(jax.random.key(0), ctx, down, client, data)
+
+
 @pytest.mark.parametrize(("epochs", "own"), [(None, 2), (1, 1), (5, 5)])
 def test_personal_epochs(epochs, own):
     """Two epochs of three steps in the stage; v takes its own number of them."""
     method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=epochs)
-    start = {"w": jnp.ones(ENTRIES)}
-    server, ctx = method.init(None, SparseModel(start, None, {})), context()
     data = batches(3, np.zeros(ENTRIES), epochs=2)
-    down, client = (
-        method.broadcast(None, ctx, server),
-        method.first_state(None, server, None),
-    )
-    up, client, metrics = method.update(jax.random.key(0), ctx, down, client, data)
+    up, client, metrics = trained(method, data)
     np.testing.assert_allclose(up["delta"].values["w"], (1 - RATE) ** 6 - 1)
     np.testing.assert_allclose(client.params["w"], (1 - RATE) ** (3 * own))
     assert metrics["count"] == 2 * 6
@@ -84,15 +87,7 @@ def test_the_epochs_pass_in_turn():
     data = data._replace(
         order=order, weight=jnp.ones((2, 1, 2)), num_steps=jnp.int32(1)
     )
-    server, ctx = (
-        method.init(None, SparseModel({"w": jnp.ones(ENTRIES)}, None, {})),
-        context(),
-    )
-    down, client = (
-        method.broadcast(None, ctx, server),
-        method.first_state(None, server, None),
-    )
-    _, client, _ = method.update(jax.random.key(0), ctx, down, client, data)
+    _, client, _ = trained(method, data)
     v = 1.0
     for target in (0, 8, 0):
         v -= RATE * (v - target)

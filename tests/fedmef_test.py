@@ -38,11 +38,11 @@ def made(factory=fedmef, optimizer=OPTIMIZER, **kwargs):
     return method, method.init(jax.random.key(0), SparseModel(weights, ones, {}))
 
 
-def uplink(method, server, round):
+def uplink(method, server, round, data=DATA):
     key, ctx = jax.random.key(0), context(round)
     down = method.broadcast(key, ctx, server)
     client = method.first_state(key, server, ctx.client)
-    return jax.jit(method.update)(key, ctx, down, client, DATA)[0]
+    return jax.jit(method.update)(key, ctx, down, client, data)[0]
 
 
 def squeezed(penalty, low, rate):
@@ -84,10 +84,7 @@ def test_a_penalty_of_half_a_step_leaves_the_gradient_alone():
     """2 lambda eta = 1: one step takes a weight w away, and goes -eta g from there."""
     optimizer = local.make_optimizer("sgd", learning_rate=0.05)
     method, server = made(optimizer=optimizer, penalty=10.0)
-    key, ctx = jax.random.key(0), context(10)
-    down = method.broadcast(key, ctx, server)
-    client = method.first_state(key, server, ctx.client)
-    sent = method.update(key, ctx, down, client, batches(1, ROW))[0]
+    sent = uplink(method, server, 10, batches(1, ROW))
     got = unpack_model(sent).params["w"][LOW]
     np.testing.assert_allclose(got, -0.05 * ROW[LOW], atol=1e-7)
 

@@ -54,7 +54,7 @@ def test_everyone_is_drawn_alike_at_every_place(key, num_clients, count):
 
 
 def test_every_pair_is_drawn_alike(key, num_clients=37):
-    first, second = drawn(key, num_clients, 2, 40_000).T
+    first, second = drawn(key, num_clients, 2, 10_000).T
     counts = np.zeros((num_clients, num_clients))
     np.add.at(counts, (first, second), 1)
     assert not np.any(np.diag(counts))
@@ -63,13 +63,13 @@ def test_every_pair_is_drawn_alike(key, num_clients=37):
 
 def test_neighbours_of_a_cohort_are_no_neighbours_of_each_other(key):
     # Pairs of a large population by how far they are apart, modulo N.
-    first, second = drawn(key, MANY, 2, 40_000).T.astype(np.int64)
+    first, second = drawn(key, MANY, 2, 10_000).T.astype(np.int64)
     assert_alike(np.bincount((second - first) % MANY, minlength=MANY)[1:])
 
 
 def test_cohorts_of_two_rounds_share_clients_by_chance_only(key):
     draw = jax.jit(jax.vmap(cohorts.uniform_sampler(2000, 200), (None, 0)))
-    ids = np.asarray(draw(key, jnp.arange(300)))
+    ids = np.asarray(draw(key, jnp.arange(100)))
     shared = [len(np.intersect1d(a, b)) for a, b in zip(ids, ids[1:], strict=False)]
     # Hypergeometric: 20 on average, with variance 20 * 0.9 * 1800 / 1999.
     deviation = np.sqrt(20 * 0.9 * 1800 / 1999 / len(shared))
