@@ -19,6 +19,7 @@ from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import context
+from tests.recalibrate_test import make
 
 KEY, RATE, MOMENTUM, DECAY, CLIP = jax.random.key(0), 0.1, 0.9, 5e-4, 1.0
 OPTIMIZER = local.make_optimizer(
@@ -144,9 +145,8 @@ def test_one_program_for_all_widths():
     assert traces == [1]
 
 
-def traced(name, shape, num_classes=10, **kwargs):
+def traced(model, *shape):
     """Traces a round of a client of budget 0.5, with real counts of the downlink."""
-    model = build(name, num_classes, shape, **kwargs)
     method = heterofl(model, OPTIMIZER)
     params, stats = jax.eval_shape(model.init, KEY)
     sparse = SparseModel(params, None, stats)
@@ -175,7 +175,7 @@ def traced(name, shape, num_classes=10, **kwargs):
 
 
 def test_the_ledger_charges_a_quarter_not_half():
-    down, _, count = traced("lenet5_caffe", (28, 28, 1))
+    down, _, count = traced(build("lenet5_caffe", 10, (28, 28, 1)), 28, 28, 1)
     bits = message_bits(down, jax.device_get(count()))
     assert int(bits.total) == 32 * (250 + 6_250 + 100_000 + 2_500)
     one = packets.Count(None, None, np.True_)
@@ -184,11 +184,11 @@ def test_the_ledger_charges_a_quarter_not_half():
 
 
 def test_static_statistics_do_not_travel():
-    down, up, _ = traced("conv4", (28, 28, 3), norm="static")
-    assert down["static"].bits == 0 and len(down["static"].paths) == 12
+    down, up, _ = traced(make("static"), 5)
+    assert down["static"].bits == 0 and len(down["static"].paths) == 4
     assert down["stats"].paths == up["stats"].paths == () and "static" not in up
-    down, up, _ = traced("conv4", (28, 28, 3))
-    assert len(down["stats"].paths) == len(up["stats"].paths) == 12
+    down, up, _ = traced(make("batch"), 5)
+    assert len(down["stats"].paths) == len(up["stats"].paths) == 4
     assert down["static"].paths == ()
 
 

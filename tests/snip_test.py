@@ -126,10 +126,13 @@ def test_first_samples_of_a_client_with_fewer(model):
     """Only the client's own samples count, whatever the padding holds."""
     stage = snip(TINY, None, density=0.5, first_samples=True)
     data = client_batches(6, 8)
-    x = jnp.concatenate([data.x, jnp.full((4, small_world.FEATURES), jnp.nan)])
-    y = jnp.concatenate([data.y, jnp.full(4, 3, jnp.int32)])
-    want, _ = told_by(stage, model, data, 6)
-    sent, metrics = told_by(stage, model, data._replace(x=x, y=y), 6)
+
+    def told(value, label):
+        x = jnp.concatenate([data.x, jnp.full((4, small_world.FEATURES), value)])
+        y = jnp.concatenate([data.y, jnp.full(4, label, jnp.int32)])
+        return told_by(stage, model, data._replace(x=x, y=y), 6)
+
+    (want, _), (sent, metrics) = told(0.0, 0), told(jnp.nan, 3)
     jax.tree.map(np.testing.assert_array_equal, sent.mask, want.mask)
     assert metrics["count"] == 6
 
