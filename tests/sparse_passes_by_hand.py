@@ -68,6 +68,14 @@ def trained(model, data, rate, weights, chain, shares):
     return params, stats
 
 
+def kernels(function, *trees):
+    """Maps over the kernels of trees; biases stay as in the first."""
+    return {
+        name: layer | {"kernel": function(*(tree[name]["kernel"] for tree in trees))}
+        for name, layer in trees[0].items()
+    }
+
+
 def double(tree):
     return jax.tree.map(lambda v: np.asarray(v, np.float64), jax.device_get(tree))
 

@@ -8,6 +8,7 @@ import numpy as np
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests import sparse_passes_by_hand as passes
+from tests.sparse_passes_by_hand import kernels
 from tests.work_by_hand import KERNELS, SORTING, densities, multiplies, times
 
 DENSITY, EXPONENT = 0.3, 1.25
@@ -16,14 +17,6 @@ COUNT = KERNELS - 134  # round(0.7 * 192) are left out
 
 def power(w, exponent):
     return np.sign(w) * np.abs(w) ** exponent
-
-
-def kernels(function, *trees):
-    """Maps over the kernels of trees; biases stay as in the first."""
-    return {
-        name: layer | {"kernel": function(*(tree[name]["kernel"] for tree in trees))}
-        for name, layer in trees[0].items()
-    }
 
 
 def support(tree):

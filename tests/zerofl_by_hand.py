@@ -8,19 +8,12 @@ import numpy as np
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests import sparse_passes_by_hand as passes
+from tests.sparse_passes_by_hand import kernels
 from tests.work_by_hand import BATCH, layers, multiplies, times
 
 DENSITY, RATIO = Fraction(3, 10), Fraction(1, 5)
 SENT = DENSITY + RATIO
 SPARSE = {"density": 0.3, "mask_ratio": 0.2}
-
-
-def kernels(function, *trees):
-    """Maps over the kernels of trees; biases stay as in the first."""
-    return {
-        name: layer | {"kernel": function(*(tree[name]["kernel"] for tree in trees))}
-        for name, layer in trees[0].items()
-    }
 
 
 def top(w, share=DENSITY):
