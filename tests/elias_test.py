@@ -108,8 +108,8 @@ def test_streams_are_as_long_as_counted_and_come_back(sizes, bits, bucket, share
         np.testing.assert_array_equal(codes.from_codes(found, np.int8, bits), levels)
 
 
-@pytest.mark.parametrize("shape", [(), (3, 0), (7, 8), (3, 3, 2, 40)])
-@pytest.mark.parametrize("bits, bucket", [(2, 0), (4, 20), (8, 0)])
+@pytest.mark.parametrize("shape", [(), (3, 0), (3, 3, 2, 40)])
+@pytest.mark.parametrize("bits, bucket", [(2, 0), (4, 20)])
 def test_packets_come_back_and_are_charged_by_the_formula(shape, bucket, bits):
     for share in (0.0, 0.1, 1.0):
         size = int(np.prod(shape))
