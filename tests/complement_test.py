@@ -4,11 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 from sparsefl_jax.algorithms import complement
 from sparsefl_jax.algorithms.complement import _densities, _kept
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.core.types import EmptyState, SparseModel
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local, means
+from tests.by_hand import batches, context
 from tests.complement_by_hand import DENSITY
 
 
@@ -29,24 +32,35 @@ def test_zeros_are_not_kept_where_they_reach_the_quantile():
     assert np.flatnonzero(_kept(w, 0.5)).tolist() == [1, 4]
 
 
-def test_weights_that_training_leaves_at_zero_are_not_sent():
+def test_weights_that_training_leaves_at_zero_are_not_sent(key):
     """Nobody trains: clients send what their mask keeps in round 0, nothing later."""
 
-    def frozen(model, optimizer):
-        return complement(model, lambda round: optax.set_to_zero(), density=DENSITY)
+    model = small_world.tiny_model()
+    method = complement(model, lambda round: optax.set_to_zero(), density=DENSITY)
+    params, stats = model.init(key)
+    mask = masks.bernoulli(key, params, 0.5, masks.prunable(params))
+    server = method.init(key, SparseModel(params, mask, stats))
+    data = batches(2, np.ones(small_world.FEATURES))
 
-    world = small_world.make_world(frozen, {})
-    first, later = (plain_loop.passings(world, round)[0] for round in (0, 1))
-    starts = [leaf for leaf in jax.tree.leaves(world.model.mask) if leaf.ndim == 2]
-    kept, size = sum(m.sum() for m in starts), sum(m.size for m in starts)
-    assert first.metrics["client_density"] == pytest.approx(kept / size)
-    assert later.metrics["client_density"] == 0
+    @jax.jit
+    def sent(round):
+        ctx = context()._replace(round=round)
+        down = method.broadcast(key, ctx, server)
+        return method.update(key, ctx, down, EmptyState(), data)[2]["client_density"]
+
+    kept = masks.density(mask, masks.prunable(params))
+    found = [sent(jnp.int32(round)) for round in (0, 1)]
+    np.testing.assert_allclose(found, [kept, 0], rtol=1e-6)
 
 
-def test_both_models_are_deployed_the_pruned_one_first():
-    world = small_world.make_world(complement, {"density": DENSITY})
-    server = small_world.path(world)[0][-1].server
-    deployed = world.algorithm.deploy(world.key, server)
+def test_both_models_are_deployed_the_pruned_one_first(key):
+    model = small_world.tiny_model()
+    method = complement(model, local.make_optimizer(), density=DENSITY)
+    params, stats = model.init(key)
+    server = method.init(key, SparseModel(params, masks.full(params), stats))
+    total = means.weighted_sum((params, stats), jnp.float32(1))
+    server, _ = jax.jit(method.aggregate)(key, jnp.int32(0), server, total)
+    deployed = method.deploy(key, server)
     assert list(deployed) == ["global", "unpruned"]
     pruned, whole = (m.params["fc1"]["kernel"] for m in deployed.values())
     assert np.mean(pruned != 0) < DENSITY + 0.05 < np.mean(whole != 0)

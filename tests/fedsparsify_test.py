@@ -1,12 +1,16 @@
 """FedSparsify: the schedule, the options of both methods."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import schedules
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from tests.by_hand import batches, context
 from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
@@ -64,15 +68,21 @@ def test_majority_keeps_the_sparsity_that_averaging_loses():
     assert vote < union and union > DENSITY
 
 
-def test_a_client_does_not_keep_what_it_received_as_pruned():
+def test_a_client_does_not_keep_what_it_received_as_pruned(key):
     """A fifth arrives where the schedule would keep more: zeros are no candidates."""
-    world = small_world.make_world(fedsparsify_local, SCHEDULE)
+    model, ctx = small_world.tiny_model(), context()
+    method = fedsparsify_local(model, local.make_optimizer(), **SCHEDULE)
+    params, stats = model.init(key)
 
-    def fifth(mask):
-        alive = np.arange(mask.size).reshape(mask.shape) % 5 == 0
-        return mask & (alive | (mask.ndim == 1))
+    def fifth(leaf):
+        alive = jnp.arange(leaf.size).reshape(leaf.shape) % 5 == 0
+        return alive | (leaf.ndim == 1)
 
-    sparse = world.model._replace(mask=jax.tree.map(fifth, world.model.mask))
-    for passing in plain_loop.passings(world._replace(model=sparse), 0):
-        received, kept = (flat(m["weights"].mask) for m in (passing.down, passing.up))
-        assert 0.1 < received.mean() < 0.3 and not (kept & ~received).any()
+    start = SparseModel(params, jax.tree.map(fifth, params), stats)
+    server = method.init(key, start)
+    down = method.broadcast(key, ctx, server)
+    client = method.first_state(key, server, None)
+    data = batches(2, np.ones(small_world.FEATURES))
+    up, *_ = jax.jit(method.update)(key, ctx, down, client, data)
+    received, kept = (flat(m["weights"].mask) for m in (down, up))
+    assert 0.1 < received.mean() < 0.3 and not (kept & ~received).any()
