@@ -9,11 +9,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core import algorithm
+from tests.by_hand import needed
 
 PACKAGE = Path(sfl.__file__).parent
 FILES = sorted(p for f in ("algorithms", "core") for p in (PACKAGE / f).rglob("*.py"))
-# Arguments without a default.
-NEEDED = {"clients": 5, "density": 0.5, "rounds": 3, "adjust_until": 3}
 # What the functions of `Algorithm` are called with.
 ARGUMENTS = {
     "init": "key start",
@@ -48,10 +47,8 @@ def test_the_docstring_says_what_every_function_is_called_with():
 @pytest.mark.parametrize("name", sfl.ALGORITHMS)
 def test_a_method_has_the_arguments_that_its_functions_are_called_with(name):
     factory = sfl.ALGORITHMS[name]
-    taken = inspect.signature(factory).parameters
-    bare = {key for key, p in taken.items() if p.default is p.empty}
-    needed = {key: value for key, value in NEEDED.items() if key in bare}
-    method = factory(sfl.testing.tiny_model(), sfl.training.make_optimizer(), **needed)
+    parts = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+    method = factory(*parts, **needed(factory))
     for field, arguments in ARGUMENTS.items():
         if (function := getattr(method, field)) is not None:
             assert names(function) == arguments, field

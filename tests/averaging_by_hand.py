@@ -8,6 +8,7 @@ from sparsefl_jax.algorithms import fedprox
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
@@ -69,15 +70,10 @@ def first_round(world):
     return passings, server
 
 
-def assert_close(got, want, **tolerance):
-    tolerance = {"rtol": 0, "atol": 1e-6} | tolerance
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), got, want)
-
-
 def is_fedavg(world, server=None, pull=0.0):
     """Checks that a model is the mean of what clients train within their mask."""
     model = headline(world, first_round(world)[1] if server is None else server)
-    assert_close((model.params, model.stats), averaged(world, pull))
+    close((model.params, model.stats), averaged(world, pull))
 
 
 def fedavg_by_hand(world):
@@ -89,7 +85,7 @@ def adam_by_hand(world):
     old, new = (small_world.path(world)[0][i].server.params for i in (0, 1))
     delta = jax.tree.map(jnp.subtract, averaged(world)[0], old)
     step = jax.tree.map(lambda d: 0.01 * d / (jnp.abs(d) + 1e-8), delta)
-    assert_close(new, jax.tree.map(jnp.add, old, step), atol=1e-5)
+    close(new, jax.tree.map(jnp.add, old, step), atol=1e-5)
 
 
 def is_pulled(world):
@@ -110,4 +106,4 @@ def keeps_velocity(world):
         if "delta" in up:
             params = jax.tree.map(jnp.subtract, params, model.params)
         sent = up["delta"].values if "delta" in up else unpack_model(up).params
-        assert_close(sent, params)
+        close(sent, params)

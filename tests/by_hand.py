@@ -1,5 +1,7 @@
 """References and clients of methods without the package's training loop."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,17 @@ from sparsefl_jax.core.types import Batches, ClientInfo, Context
 from sparsefl_jax.models import Model
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire import charges, packets
+
+
+def needed(factory) -> dict:
+    """Returns values of a factory's arguments that have no default."""
+    values = {"clients": 5, "density": 0.5, "rounds": 4, "adjust_until": 4}
+    taken = inspect.signature(factory).parameters
+    return {
+        k: v
+        for k, v in values.items()
+        if k in taken and taken[k].default is taken[k].empty
+    }
 
 
 @jax.jit
@@ -82,6 +95,10 @@ def bits(message) -> int:
 
 def same(tree, want):
     jax.tree.map(np.testing.assert_array_equal, tree, want)
+
+
+def close(tree, want, atol=1e-6):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 0, atol), tree, want)
 
 
 def _arrays(tree):

@@ -1,7 +1,5 @@
 """The virtual clock: seconds by hand, late and absent clients, whatever the chunk."""
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +23,7 @@ from sparsefl_jax.simulation.clock import Clock, Device, System
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import charges, numbers, packets
-from tests.algorithm_test import NEEDED
+from tests.by_hand import needed
 from tests.simulate_test import PARTS, X, Y, linear, step
 
 FAST, SLOW = (1e3, 1e2, 50.0, 0.5), (10.0, 40.0, 10.0, 1.0)  # FLOP/s, bit/s, bit/s, s
@@ -303,11 +301,8 @@ def test_hours_end_a_run_in_the_round_that_reaches_them(whole):
 def test_no_method_needs_an_uplink(name):
     """A round of which nothing arrives, and one of which everything does."""
     factory = sfl.ALGORITHMS[name]
-    taken = inspect.signature(factory).parameters
-    bare = {key for key, p in taken.items() if p.default is p.empty}
-    arguments = {key: value for key, value in NEEDED.items() if key in bare}
     plain = {"optimizer": local.make_optimizer()} if name == "scaffold" else {}
-    world = small_world.make_world(factory, arguments, **plain)
+    world = small_world.make_world(factory, needed(factory), **plain)
     count = len(small_world.SIZES)
     plan = small_world.plan(world)._replace(macs=sfl.testing.tiny_model().macs)
     segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)

@@ -5,15 +5,10 @@ import inspect
 import pytest
 
 import sparsefl_jax as sfl
+from tests.by_hand import needed
 from tests.refusals import refused
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
-NEEDED = {
-    "clients": 5,
-    "density": 0.5,
-    "rounds": 4,
-    "adjust_until": 4,
-}  # arguments that have no default
 
 # argument -> values that no method takes, and values at the ends of what it takes.
 NUMBERS = {
@@ -68,11 +63,10 @@ def make(name, model=MODEL, **changed):
     """Builds a method with the arguments that have no default, and with `changed`."""
     factory = getattr(sfl, name)
     takes = inspect.signature(factory).parameters
-    bare = {k for k, p in takes.items() if p.default is p.empty}
-    needed = {k: v for k, v in NEEDED.items() if k in bare}
+    given = needed(factory)
     if "mask_update" in takes and {"adjust_until", "prune_rate"} & set(changed):
-        needed |= {"mask_update": "dst", "adjust_until": 4}
-    return factory(model, OPTIMIZER, **needed | changed)
+        given |= {"mask_update": "dst", "adjust_until": 4}
+    return factory(model, OPTIMIZER, **given | changed)
 
 
 def arguments(among):

@@ -18,7 +18,7 @@ from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.packets import Packet
 from tests import silent
-from tests.by_hand import bare, bits, context, same
+from tests.by_hand import bare, bits, close, context, same
 from tests.printed_spafl import MNIST
 from tests.refusals import refused
 from tests.silent import STILL, network
@@ -98,12 +98,6 @@ def play(method, updates=UPDATES, start=START, jit=jax.jit):
 
 def make(**arguments):
     return fedluar(bare(START), OPTIMIZER, **arguments)
-
-
-def close(tree, want, atol=1e-6):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), tree, want
-    )
 
 
 def mean(trees, weights):

@@ -8,7 +8,8 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests import sparse_passes_by_hand as passes
-from tests.averaging_by_hand import MOMENTUM, RATE, assert_close, fedavg_by_hand
+from tests.averaging_by_hand import MOMENTUM, RATE, fedavg_by_hand
+from tests.by_hand import close
 from tests.regrowth_by_hand import DOUBT, ERK, LAYERS, best, counts, first_batch
 
 PENALTY, KEPT = 0.5, 0.5
@@ -74,7 +75,7 @@ def squeezes(world, times):
             params, stats, more = squeezed(old.model, data, rate, low)
             got, grown = unpack_model(passing.up), passing.up["grown"]
             want = mask, params, stats
-            assert_close((got.mask, got.params, got.stats), want, atol=2e-6)
+            close((got.mask, got.params, got.stats), want, atol=2e-6)
             assert grown.sent == due and grown.bits == 32
             grads, _ = gradient(params, stats, *first_batch(data))
             named = {}
@@ -84,7 +85,7 @@ def squeezes(world, times):
                 named[n] = np.where(told, grads[n]["kernel"], 0)
                 if due:
                     np.testing.assert_array_equal(grown.mask[n]["kernel"], told)
-                    assert_close(grown.values[n]["kernel"], named[n])
+                    close(grown.values[n]["kernel"], named[n])
             sent.append((params, named, small_world.SIZES[index]))
             raised += more
         weights = [size for *_, size in sent]
@@ -98,8 +99,8 @@ def squeezes(world, times):
             want[n]["kernel"] = mask[n]["kernel"] & ~low[n] | grown
             assert not np.any(low[n] & np.asarray(new.model.mask[n]["kernel"]))
         assert counts(want) == ERK and new.since == (3 if round >= 2 else 0)
-        assert_close(new.model.mask, want)
-        assert_close(new.model.params, masks.apply(mean, want), atol=2e-6)
+        close(new.model.mask, want)
+        close(new.model.params, masks.apply(mean, want), atol=2e-6)
     return raised
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
+from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.work_by_hand import same as same_work
 
@@ -39,13 +40,6 @@ def trains_scores(world):
         close(jax.tree.leaves(passing.client), jax.tree.leaves(velocity))
         dense = jax.tree.map(lambda _: float(small_world.SIZES[2]), seen)
         same_work(passing.metrics["work"], (seen, seen, dense, 0.0))
-
-
-def close(got, want, atol=1e-6):
-    def same(a, b):
-        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
-
-    jax.tree.map(same, got, want)
 
 
 def draw(key, scores):

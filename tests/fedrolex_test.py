@@ -12,7 +12,7 @@ from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.wire import packets
-from tests.by_hand import context, same
+from tests.by_hand import close, context, same
 from tests.heterofl_test import KEY, OPTIMIZER, data, network
 
 BUDGETS = (0.5, 0.3)
@@ -90,11 +90,7 @@ def test_a_round_is_heterofls_on_rolled_channels():
     new, _, _ = one_round(ours, ours.init(KEY, sparse), round)
     turned = sparse._replace(params=rolled(sparse.params, -round))
     want, _, _ = one_round(theirs, theirs.init(KEY, turned), round)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6),
-        new.model.params,
-        rolled(want.params, round),
-    )
+    close(new.model.params, rolled(want.params, round))
 
 
 def test_what_no_client_has_sent_stays_and_is_told():

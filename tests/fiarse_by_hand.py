@@ -6,8 +6,8 @@ import numpy as np
 from sparsefl_jax.algorithms import fedavg, fiarse
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.averaging_by_hand import MOMENTUM, RATE, assert_close
-from tests.by_hand import gradient
+from tests.averaging_by_hand import MOMENTUM, RATE
+from tests.by_hand import close, gradient
 from tests.width_by_hand import with_budgets
 
 LAYERS = ("fc1", "fc2")
@@ -39,7 +39,7 @@ def holds_the_largest(world, biased=True):
             data = plain_loop.inputs(world, states[round], round, index)[-1]
             rate = RATE * 0.9**round
             params, stats = train(old, held, threshold, data, rate, biased)
-            assert_close((sent.params, sent.stats), (params, stats))
+            close((sent.params, sent.stats), (params, stats))
             for name in LAYERS:
                 sums[name] += params[name]["kernel"] * held[name]
                 counts[name] += held[name]
@@ -49,17 +49,17 @@ def holds_the_largest(world, biased=True):
             before = np.asarray(old.params[name]["kernel"])
             count = counts[name]
             mean = np.where(count > 0, sums[name] / np.maximum(count, 1), before)
-            assert_close(new.params[name]["kernel"], mean)
+            close(new.params[name]["kernel"], mean)
             still = np.asarray(new.params[name]["kernel"])[count == 0]
             np.testing.assert_array_equal(still, before[count == 0])
-            assert_close(new.params[name]["bias"], biases[name])
-        assert_close(new.stats, stats)
+            close(new.params[name]["bias"], biases[name])
+        close(new.stats, stats)
     whole = with_budgets(small_world.make_world(fiarse, {}), 1.0)
     mean = small_world.make_world(fedavg, {"weighting": "uniform"})
     got, want = (
         small_world.run(w, small_world.start(w), 0)[0].server for w in (whole, mean)
     )
-    assert_close((got.params, got.stats), (want.params, want.stats))
+    close((got.params, got.stats), (want.params, want.stats))
 
 
 def largest(params, budget):

@@ -16,7 +16,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from tests.by_hand import bits, context
+from tests.by_hand import bits, close, context
 
 KEY, RATE, STEPS = jax.random.key(0), 0.1, 40
 GRID = (0.4, 0.6, 0.5, 1.0)  # in any order
@@ -193,11 +193,7 @@ def test_the_teacher_is_the_largest_width():
 
     grads = jax.grad(loss)(sparse.params)
     want = jax.tree.map(lambda p, g: p - RATE * g, sparse.params, grads)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
-        up["params"].values,
-        want,
-    )
+    close(up["params"].values, want)
     # Two passes of two samples, one of them through half the units.
     assert float(metrics["work"].forward["fc1"]["kernel"]) == 2 + 1
     assert float(metrics["count"]) == 2

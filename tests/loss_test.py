@@ -9,9 +9,9 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.training import local
+from tests.by_hand import needed
 
 CLASSES, CLIENTS, LABELS = 4, 3, ([0, 1], [1, 2], [0, 3])
-NEEDED = {"density": 0.5, "rounds": 3, "adjust_until": 3}  # arguments without a default
 
 
 def squared(logits, targets, weight):
@@ -137,12 +137,6 @@ def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
         model.fitting(0.5)
 
 
-def arguments(factory):
-    taken = inspect.signature(factory).parameters
-    bare = {name for name, p in taken.items() if p.default is p.empty}
-    return {k: v for k, v in NEEDED.items() if k in bare}
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -155,4 +149,4 @@ def test_a_glob_that_matches_nothing_is_refused_when_the_method_is_made(name):
     factory = sfl.ALGORITHMS[name]
     parts = sfl.testing.tiny_model(), sfl.training.make_optimizer()
     with pytest.raises(ValueError, match="'conv9/kernel' matches no leaf"):
-        factory(*parts, prunable=("conv9/kernel",), **arguments(factory))
+        factory(*parts, prunable=("conv9/kernel",), **needed(factory))

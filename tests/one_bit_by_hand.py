@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
 from tests.averaging_by_hand import MOMENTUM, RATE
+from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 
 MRN = {"magnitude": 0.05}  # of the size of an update here
@@ -73,11 +74,7 @@ def compare(up, sent, *exact):
         assert up["rest"].values[layer]["kernel"] is None
         bias = up["rest"].values[layer]["bias"]
         np.testing.assert_allclose(bias, sent["rest"][layer], rtol=0, atol=2e-6)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6),
-        up["stats"].values,
-        sent["stats"],
-    )
+    close(up["stats"].values, sent["stats"], 2e-6)
 
 
 def merges(old, new, moves, passings):

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
+from tests.by_hand import close, same
 from tests.by_hand import gradient as cross_entropy_gradient
-from tests.by_hand import same
 
 RATE, MOMENTUM, DENSITY = 0.1, 0.9, 0.5
 
@@ -107,7 +107,3 @@ def loss(params, x, y):
 def within_a_step(got, want, scale):
     assert np.abs(got - want).max() <= scale * 1.001
     assert np.mean(np.abs(got - want) > scale * 0.501) < 0.1
-
-
-def close(got, want, atol=1e-6):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 0, atol), got, want)

@@ -20,7 +20,7 @@ from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import bare, bits, context, model_of
+from tests.by_hand import bare, bits, close, context, model_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -226,5 +226,4 @@ def test_without_its_three_parts_it_is_fedavg():
     got, want = (
         small_world.run(w, small_world.start(w), 0)[0].server for w in (mine, plain)
     )
-    for a, b in ((got.params, want.params), (got.stats, want.stats)):
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 0, 1e-6), a, b)
+    close((got.params, got.stats), (want.params, want.stats))

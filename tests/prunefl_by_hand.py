@@ -10,6 +10,7 @@ import numpy as np
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.work_by_hand import BATCH, SORTING, densities, layers, plus, times
 from tests.work_by_hand import same as same_work
@@ -95,10 +96,6 @@ def steps(model, data, rate, batches, velocity):
     return model._replace(params=params, stats=stats), grads, velocity
 
 
-def same(got, want, atol=1e-6):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 0, atol), got, want)
-
-
 def _zeros(model):
     return jax.tree.map(jnp.zeros_like, model.params)
 
@@ -147,16 +144,16 @@ def searches(world):
                 mask, params = reconfigured(world, model.params, model.mask, total)
                 model, total = model._replace(params=params, mask=mask), _zeros(model)
         sent = unpack_model(passing.up)
-        same(sent.mask, model.mask, 0)
-        same((sent.params, sent.stats), (model.params, model.stats), 1e-5)
+        close(sent.mask, model.mask, 0)
+        close((sent.params, sent.stats), (model.params, model.stats), 1e-5)
         assert passing.metrics["iterations"] == 3
         gradients = times(3 * number, layers(1.0, 1.0))
         same_work(passing.metrics["work"], (work, work, gradients, 2 * SORTING))
         _moves(states[1].server.model.mask, model.mask)
         found.append(model)
     new, weights = states[2].server.model, [small_world.SIZES[i] for i in cohort]
-    same(new.mask, jax.tree.map(lambda *m: np.any(m, 0), *(f.mask for f in found)))
+    close(new.mask, jax.tree.map(lambda *m: np.any(m, 0), *(f.mask for f in found)))
     mean = jax.tree.map(
         lambda *p: np.average(p, 0, weights), *(f.params for f in found)
     )
-    same(new.params, mean, 1e-5)
+    close(new.params, mean, 1e-5)

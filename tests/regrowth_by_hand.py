@@ -9,8 +9,8 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.averaging_by_hand import RATE, assert_close, local_sgd
-from tests.by_hand import gradient
+from tests.averaging_by_hand import RATE, local_sgd
+from tests.by_hand import close, gradient
 
 LAYERS = ("fc1", "fc2")
 
@@ -97,8 +97,8 @@ def readjusts(world):
                 scores = steepness(params, stats, data, -1)
                 params, mask = swapped(params, mask, scores, CUT[round], HALF)
             got = unpack_model(passing.up)
-            assert_close(got.mask, mask)
-            assert_close((got.params, got.stats), (params, stats))
+            close(got.mask, mask)
+            close((got.params, got.stats), (params, stats))
             assert passing.up["weights"].fresh == (round in CUT)
             assert counts(mask) == HALF
             sent.append((params, mask))
@@ -115,9 +115,9 @@ def readjusts(world):
             mask = best(np.abs(mean), HALF[name], union)
             assert (round in CUT) == (union.sum() > HALF[name])
             np.testing.assert_array_equal(new.mask[name]["kernel"], mask)
-            assert_close(new.params[name]["kernel"], np.where(mask, mean, 0))
+            close(new.params[name]["kernel"], np.where(mask, mean, 0))
             bias = np.average([p[name]["bias"] for p, _ in sent], 0, weights)
-            assert_close(new.params[name]["bias"], bias)
+            close(new.params[name]["bias"], bias)
     assert logs[1].mismatch > 0
 
 
@@ -168,13 +168,13 @@ def adds_changes(world, dynamic=False, shared=True):
                 mask = unpack_model(passing.down).mask
                 assert passing.down["weights"].index == "none"
                 seen.setdefault(index, mask)
-                assert_close(mask, seen[index])
+                close(mask, seen[index])
             assert counts(mask) == ERK
             model = SparseModel(masks.apply(dense.params, mask), mask, dense.stats)
             params, stats, data = trained(world, round, index, model)
             change = jax.tree.map(np.subtract, params, model.params)
             got = unpack_model(passing.up)
-            assert_close((got.mask, got.params, got.stats), (mask, change, stats))
+            close((got.mask, got.params, got.stats), (mask, change, stats))
             assert passing.up["weights"].fresh == dynamic
             changes.append((change, stats))
             if dynamic:
@@ -182,15 +182,15 @@ def adds_changes(world, dynamic=False, shared=True):
                     np.abs, evaluated(params, stats, *first_batch(data))
                 )
                 kept = {n: ERK[n] - EXCHANGED[round][n] for n in LAYERS}
-                assert_close(passing.client, swapped(params, mask, steep, kept, ERK)[1])
+                close(passing.client, swapped(params, mask, steep, kept, ERK)[1])
                 models = world.algorithm.personalize(
                     world.key, state.server, mask, None
                 )
-                assert_close(models["personal"], model)
+                close(models["personal"], model)
         mean = jax.tree.map(lambda *v: np.mean(v, 0), *changes)
         new = states[round + 1].server.model
-        assert_close(new.params, jax.tree.map(np.add, dense.params, mean[0]))
-        assert_close(new.stats, mean[1])
+        close(new.params, jax.tree.map(np.add, dense.params, mean[0]))
+        close(new.stats, mean[1])
     same = all(
         (m["fc1"]["kernel"] == seen[3]["fc1"]["kernel"]).all() for m in seen.values()
     )
@@ -229,9 +229,7 @@ def votes_by_hand(world, gamma=0.3, scale=10.0):
         ):
             params, stats, data = trained(world, round, index, old.model)
             got, grown = unpack_model(passing.up), passing.up["grown"]
-            assert_close(
-                (got.mask, got.params, got.stats), (old.model.mask, params, stats)
-            )
+            close((got.mask, got.params, got.stats), (old.model.mask, params, stats))
             assert grown.sent == (round == 2) and not passing.up["weights"].fresh
             assert grown.bits == (0 if thompson else 32)
             grads, steep = _first_gradient(params, stats, data)
@@ -243,7 +241,7 @@ def votes_by_hand(world, gamma=0.3, scale=10.0):
                     np.testing.assert_array_equal(grown.mask[n]["kernel"], named[n])
                     if not thompson:
                         value = np.where(named[n], grads[n]["kernel"], 0)
-                        assert_close(grown.values[n]["kernel"], value)
+                        close(grown.values[n]["kernel"], value)
             sent.append((params, grads, named))
         mean = jax.tree.map(
             lambda *v, p=share: np.tensordot(p, np.stack(v), 1), *[m[0] for m in sent]
@@ -262,22 +260,22 @@ def votes_by_hand(world, gamma=0.3, scale=10.0):
             b[n] = b[n] + np.where(heard, scale * (1 - x), 0)
             rounds[n] = rounds[n] + heard
             if thompson:
-                assert_close(new.a[n]["kernel"], a[n], atol=1e-4)
-                assert_close(new.b[n]["kernel"], b[n], atol=1e-4)
+                close(new.a[n]["kernel"], a[n], atol=1e-4)
+                close(new.b[n]["kernel"], b[n], atol=1e-4)
                 total = new.a[n]["kernel"] + new.b[n]["kernel"]
-                assert_close(total - 2, scale * rounds[n], atol=1e-4)
+                close(total - 2, scale * rounds[n], atol=1e-4)
         if not thompson and round == 2:
             slope = {}
             for n in LAYERS:
                 told = [np.where(m[n], g[n]["kernel"], 0) for _, g, m in sent]
                 slope[n] = {"kernel": np.abs(np.tensordot(share, np.stack(told), 1))}
             _, mask = swapped(mean, old.model.mask, slope, kept, ERK)
-            assert_close(new.model.mask, mask)
+            close(new.model.mask, mask)
         moved = any((old.model.mask[n]["kernel"] != new.model.mask[n]["kernel"]).any()
                     for n in LAYERS)  # fmt: skip
         assert moved == (round == 2) == (logs[round].mismatch > 0)
         assert new.since == (3 if round >= 2 else 0)
-        assert_close(new.model.params, masks.apply(mean, new.model.mask))
+        close(new.model.params, masks.apply(mean, new.model.mask))
 
 
 def _first_gradient(params, stats, data):
@@ -300,11 +298,11 @@ def scores_of_all(world):
             scores = [np.abs(start.params[n]["kernel"] * grads[n]["kernel"])
                       for n in LAYERS]  # fmt: skip
             sent = passing.up["scores"].values
-            assert_close([sent[n]["kernel"] for n in LAYERS], scores)
+            close([sent[n]["kernel"] for n in LAYERS], scores)
             flat = np.concatenate([s.ravel() for s in scores])
             total += small_world.SIZES[index] * flat
             weight += small_world.SIZES[index]
         mask = states[round + 1].server.mask
         kept = np.concatenate([np.asarray(mask[n]["kernel"]).ravel() for n in LAYERS])
         np.testing.assert_array_equal(kept, total >= np.sort(total)[-96])
-        assert_close(states[round + 1].server.params, world.model.params, atol=0)
+        close(states[round + 1].server.params, world.model.params, atol=0)

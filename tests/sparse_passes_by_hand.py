@@ -1,5 +1,6 @@
 """The tiny network's passes in NumPy, with sparse weights and sparse saved inputs."""
 
+import functools
 import math
 from fractions import Fraction
 
@@ -7,6 +8,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
+from tests import by_hand
 from tests.averaging_by_hand import MOMENTUM, RATE
 
 LAYERS = ("fc1", "fc2")
@@ -80,12 +82,7 @@ def double(tree):
     return jax.tree.map(lambda v: np.asarray(v, np.float64), jax.device_get(tree))
 
 
-def close(got, want, what=""):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6, err_msg=what),
-        got,
-        want,
-    )
+close = functools.partial(by_hand.close, atol=2e-6)
 
 
 def rounds(world):
