@@ -1,15 +1,18 @@
 """References and clients of methods without the package's training loop."""
 
+import functools
 import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.types import Batches, ClientInfo, Context
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, EmptyState
 from sparsefl_jax.models import Model
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire import charges, packets
+
+KEY = jax.random.key(0)
 
 
 def needed(factory) -> dict:
@@ -91,6 +94,20 @@ def bits(message) -> int:
     """Returns the bits that are charged for a message."""
     charged = charges.message_bits(packets.layout(message), packets.count(message))
     return int(charged.total)
+
+
+def one_client(method, server, ctx, data, key=KEY):
+    """Returns the downlink, the uplink and the metrics of a client without a state."""
+    down = method.broadcast(key, ctx, server)
+    up, _, metrics = method.update(key, ctx, down, EmptyState(), data)
+    return down, up, metrics
+
+
+def merged(method, server, *sent, round=0, key=KEY):
+    """Returns the server and its metrics after pairs of a context and an uplink."""
+    summands = [method.contribute(*one) for one in sent]
+    total = jax.tree.map(lambda *v: functools.reduce(jnp.add, v), *summands)
+    return method.aggregate(key, jnp.int32(round), server, total)
 
 
 def same(tree, want):

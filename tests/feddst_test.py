@@ -10,7 +10,7 @@ from sparsefl_jax.algorithms.masked import Server
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from tests.by_hand import batches, context, linear_loss, model_of
+from tests.by_hand import batches, context, linear_loss, merged, model_of
 
 
 def linear(**kwargs):
@@ -92,15 +92,12 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
     """Entry i is held by one of two clients, of 1 and 3 samples, or by both."""
     method, server = linear(adjust_until=2, variant=variant)
     values = jnp.arange(16, dtype=jnp.float32) + 1
-    key = jax.random.key(0)
-    total = None
+    key, sent = jax.random.key(0), []
     for number, part in ((1, jnp.arange(16) < held), (3, jnp.arange(16) < held // 2)):
         one = Server(SparseModel({"w": number * values}, {"w": part}, {}), jnp.int32(0))
         ctx = context(size=number)
-        up = packets.stable(method.broadcast(key, ctx, one))
-        summand = method.contribute(ctx, up)
-        total = summand if total is None else jax.tree.map(jnp.add, total, summand)
-    new, _ = method.aggregate(key, jnp.int32(4), server, total)
+        sent.append((ctx, packets.stable(method.broadcast(key, ctx, one))))
+    new, _ = merged(method, server, *sent, round=4)
     # Both: (1 + 3 * 3) / 4 = 2.5 times the value; one of them: once.
     mean = np.where(np.arange(16) < held // 2, 2.5, 1.0) * np.asarray(values)
     mean[held:] = 0

@@ -17,7 +17,7 @@ from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
-from tests.by_hand import bare
+from tests.by_hand import bare, merged
 
 
 def test_estimator_by_hand():
@@ -110,16 +110,15 @@ def test_merge_by_hand():
     old = {"fc": {"kernel": jnp.array([[5.0], [6.0], [7.0]])}}
     method = fedpm(bare(old), None, epsilon=0.1)
     server = Server(old, old, {"mean": jnp.float32(3.0)})
-    total = None
+    sent = []
     for mask, mean in (([1, 1, 0], 1.0), ([1, 0, 0], 2.0), ([1, 0, 0], 6.0)):
         mask = {"fc": {"kernel": jnp.array(mask, bool)[:, None]}}
         uplink = {
             "mask": packets.Packet(mask, bits=1, index="entropy"),
             "stats": packets.Packet({"mean": jnp.float32(mean)}),
         }
-        summand = method.contribute(None, uplink)
-        total = summand if total is None else jax.tree.map(jnp.add, total, summand)
-    new, told = method.aggregate(None, jnp.int32(4), server, total)
+        sent.append((None, uplink))
+    new, told = merged(method, server, *sent, round=4)
     # Votes of 0.1 and 0.9: means of 0.9, 1.1 / 3 and 0.1.
     want = np.log([9.0, 1.1 / 1.9, 1 / 9])
     np.testing.assert_allclose(new.scores["fc"]["kernel"][:, 0], want, rtol=1e-5)

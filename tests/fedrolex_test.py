@@ -12,7 +12,7 @@ from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.wire import packets
-from tests.by_hand import close, context, same
+from tests.by_hand import close, context, merged, one_client, same
 from tests.heterofl_test import KEY, OPTIMIZER, data, network
 
 BUDGETS = (0.5, 0.3)
@@ -52,16 +52,12 @@ def test_a_kernel_holds_the_product_of_both_windows():
 
 def one_round(method, server, round):
     """Runs a round of two clients; returns the new server, metrics and uplinks."""
-    total, ups = 0, []
+    sent = []
     for index, budget in enumerate(BUDGETS):
         ctx = context(round, index=index, size=12, budget=budget)
         batches = data((0, 2) if index else (2, 1))
-        down = method.broadcast(KEY, ctx, server)
-        up, _, _ = method.update(KEY, ctx, down, EmptyState(), batches)
-        one = method.contribute(ctx, up)
-        total = jax.tree.map(jnp.add, total, one) if index else one
-        ups.append(up)
-    return *method.aggregate(KEY, jnp.int32(round), server, total), ups
+        sent.append((ctx, one_client(method, server, ctx, batches)[1]))
+    return *merged(method, server, *sent, round=round), [up for _, up in sent]
 
 
 def test_round_0_is_heterofls_bit_for_bit():

@@ -13,7 +13,7 @@ from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
 from tests import silent
-from tests.by_hand import bare, bits, context
+from tests.by_hand import bare, bits, context, merged, one_client
 from tests.fjord_test import data
 from tests.refusals import refused
 
@@ -103,12 +103,10 @@ def trained(budget, steps=4, **arguments):
     method = fiarse(TINY, OPTIMIZER, **arguments)
     params, stats = TINY.init(KEY)
     server, ctx = method.init(KEY, start(params, stats)), context(budget=budget)
-    down = method.broadcast(KEY, ctx, server)
     every = data(40)
     some = {n: getattr(every, n)[:, :steps] for n in ("order", "weight")}
     batches = every._replace(**some, num_steps=jnp.int32(steps))
-    up, _, metrics = method.update(KEY, ctx, down, EmptyState(), batches)
-    return method, server, down, up, metrics
+    return method, server, *one_client(method, server, ctx, batches)
 
 
 def test_a_weight_that_falls_below_the_threshold_stays_there():
@@ -145,22 +143,19 @@ def test_a_full_client_has_no_threshold():
 def test_only_what_is_held_moves_by_the_mean_change(rate):
     method = fiarse(TINY, OPTIMIZER, server_rate=rate)
     server = method.init(KEY, start(*TINY.init(KEY)))
-    total, moves, counts = 0, 0, 0
+    sent, moves, counts = [], 0, 0
     smaller = np.zeros((8, 16), bool)
     old = server.params["fc1"]["kernel"]
     for index, budget in enumerate((0.25, 0.5)):
         ctx = context(index=index, budget=budget)
-        down = method.broadcast(KEY, ctx, server)
-        up, _, _ = method.update(KEY, ctx, down, EmptyState(), data(4))
-        one = method.contribute(ctx, up)
-        total = jax.tree.map(jnp.add, total, one) if index else one
-        sent = unpack_model(up)
-        held = np.asarray(sent.mask["fc1"]["kernel"])
-        moves += (sent.params["fc1"]["kernel"] - old) * held
+        sent.append((ctx, one_client(method, server, ctx, data(4))[1]))
+        got = unpack_model(sent[-1][1])
+        held = np.asarray(got.mask["fc1"]["kernel"])
+        moves += (got.params["fc1"]["kernel"] - old) * held
         counts += held.astype(int)
         assert held[smaller].all()  # masks nest
         smaller = held
-    new, _ = method.aggregate(KEY, jnp.int32(0), server, total)
+    new, _ = merged(method, server, *sent)
     want = old + rate * moves / np.maximum(counts, 1)
     got = new.params["fc1"]["kernel"]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)

@@ -16,7 +16,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from tests.by_hand import bits, close, context
+from tests.by_hand import bits, close, context, merged, one_client
 
 KEY, RATE, STEPS = jax.random.key(0), 0.1, 40
 GRID = (0.4, 0.6, 0.5, 1.0)  # in any order
@@ -40,12 +40,6 @@ def data(steps=STEPS):
         jnp.ones(order.shape, jnp.float32),
         jnp.int32(steps),
     )
-
-
-def one_client(method, server, ctx, batches, key=KEY):
-    down = method.broadcast(key, ctx, server)
-    up, _, metrics = method.update(key, ctx, down, EmptyState(), batches)
-    return down, up, metrics
 
 
 def recording(seen, model=TINY):
@@ -140,16 +134,15 @@ def test_a_step_moves_the_statistics_of_its_width_alone():
 @pytest.mark.parametrize("weighting, part", [("examples", 3), ("uniform", 1)])
 def test_the_mean_is_over_those_who_sent_an_entry(weighting, part):
     method = fjord(TINY, OPTIMIZER, widths=GRID, weighting=weighting)
-    server, total, sent = method.init(KEY, start()), None, []
+    server, sent = method.init(KEY, start()), []
     one = jax.jit(lambda ctx, key: one_client(method, server, ctx, data(3), key)[1])
     for budget, size in ((1.0, 6), (0.5, 2)):
         ctx = context(size=size, budget=budget)
-        up = one(ctx, jax.random.key(size))
-        summand = method.contribute(ctx, up)
-        total = summand if total is None else jax.tree.map(jnp.add, total, summand)
-        sent.append([up[name].values for name in ("params", "stats")])
-    new, _ = method.aggregate(KEY, context(), server, total)
-    (first, rows_one), (second, rows_two) = sent
+        sent.append((ctx, one(ctx, jax.random.key(size))))
+    new, _ = merged(method, server, *sent)
+    (first, rows_one), (second, rows_two) = (
+        (up["params"].values, up["stats"].values) for _, up in sent
+    )
     got, one, two = (p["fc1"]["kernel"] for p in (new.params, first, second))
     assert not np.allclose(one[:, :8], two[:, :8], atol=1e-4)
     mean = (part * one + two) / (part + 1)

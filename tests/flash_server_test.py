@@ -13,11 +13,11 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import bare, context
+from tests.by_hand import bare, context, merged
 
 SELECT = {"a": True, "b": True, "bias": False}
 LAYERS = ("a", "b")
-EXAMPLES = (300, 100)
+CONTEXTS = context(size=300), context(size=100)
 
 
 def client_model(seed, alive):
@@ -32,17 +32,13 @@ def client_model(seed, alive):
 
 def sent(method, *models):
     """Returns the server after these uploads, by `contribute` and `aggregate`."""
-    summands = [
-        method.contribute(
-            context(size=EXAMPLES[i]),
-            pack_up(jax.tree.map(jnp.asarray, model), model.mask, SELECT, index="csr"),
-        )
-        for i, model in enumerate(models)
-    ]
+    uplinks = (
+        pack_up(jax.tree.map(jnp.asarray, model), model.mask, SELECT, index="csr")
+        for model in models
+    )
     start = jax.tree.map(jnp.ones_like, models[0])
     old = method.init(jax.random.key(0), start)
-    total = jax.tree.map(jnp.add, *summands)
-    return method.aggregate(jax.random.key(1), jnp.int32(0), old, total)[0]
+    return merged(method, old, *zip(CONTEXTS, uplinks, strict=True))[0]
 
 
 def test_the_target_mask_takes_the_largest_of_what_is_alive():
@@ -73,14 +69,9 @@ def stage_1(shapes, **kwargs):
     model = SparseModel(params, jax.tree.map(lambda p: p > 0, params), {})
     method = sensitivity(bare(params), None, prunable=tuple(shapes), **kwargs)
     server = method.init(jax.random.key(0), model)
-    summands = [
-        method.contribute(
-            context(size=EXAMPLES[i]), {"density": Packet(jnp.array(told))}
-        )
-        for i, told in enumerate(([0.5, 0.02, 0.1], [0.1, 0.08, 0.1]))
-    ]
-    total = jax.tree.map(jnp.add, *summands)
-    server, _ = method.aggregate(jax.random.key(1), jnp.int32(0), server, total)
+    told = [0.5, 0.02, 0.1], [0.1, 0.08, 0.1]
+    uplinks = ({"density": Packet(jnp.array(one))} for one in told)
+    server, _ = merged(method, server, *zip(CONTEXTS, uplinks, strict=True))
     assert (server.model.params["a"] == 1).all()  # untouched, not masked
     return server.model.mask
 

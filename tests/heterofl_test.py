@@ -18,7 +18,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
-from tests.by_hand import context
+from tests.by_hand import context, merged, one_client
 from tests.recalibrate_test import make
 
 KEY, RATE, MOMENTUM, DECAY, CLIP = jax.random.key(0), 0.1, 0.9, 5e-4, 1.0
@@ -47,11 +47,9 @@ def data(labels=(0, 2)):
     )
 
 
-def one_client(method, model, budget, batches):
-    ctx, server = context(size=12, budget=budget), method.init(KEY, model)
-    down = method.broadcast(KEY, ctx, server)
-    up, _, metrics = method.update(KEY, ctx, down, EmptyState(), batches)
-    return down, up, metrics
+def first_round(method, model, budget, batches):
+    ctx = context(size=12, budget=budget)
+    return one_client(method, method.init(KEY, model), ctx, batches)
 
 
 def by_hand(params, batches, held, rate):
@@ -83,7 +81,7 @@ def test_training_is_that_of_a_narrow_network(option):
     model, sparse = network()
     batches = data()
     method = heterofl(model, OPTIMIZER, **option)
-    _, up, metrics = one_client(method, sparse, 0.5, batches)
+    _, up, metrics = first_round(method, sparse, 0.5, batches)
     small = {
         name: {
             "kernel": sparse.params[name]["kernel"][:inputs, :outputs],
@@ -108,15 +106,13 @@ def test_training_is_that_of_a_narrow_network(option):
 def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
     model, sparse = network()
     method = heterofl(model, OPTIMIZER)
-    server, summands, sent = method.init(KEY, sparse), [], []
+    server, sent = method.init(KEY, sparse), []
     for budget, labels in ((1.0, (0, 2)), (0.5, (2, 1))):
-        _, up, _ = one_client(method, sparse, budget, data(labels))
-        summands.append(method.contribute(context(size=12, budget=budget), up))
-        sent.append(up["params"].values)
-    total = jax.tree.map(jnp.add, *summands)
-    new, _ = method.aggregate(KEY, context(), server, total)
+        _, up, _ = first_round(method, sparse, budget, data(labels))
+        sent.append((context(size=12, budget=budget), up))
+    new, _ = merged(method, server, *sent)
     old, head = sparse.params["fc3"]["kernel"], new.params["fc3"]["kernel"]
-    one, two = (values["fc3"]["kernel"] for values in sent)
+    one, two = (up["params"].values["fc3"]["kernel"] for _, up in sent)
     np.testing.assert_array_equal(head[:, 3], old[:, 3])
     np.testing.assert_allclose(head[:, 0], one[:, 0], atol=1e-6)
     np.testing.assert_allclose(head[:3, 1], two[:3, 1], atol=1e-6)
@@ -131,7 +127,7 @@ def test_one_program_for_all_widths():
 
     @jax.jit
     def entries(budget):
-        _, up, _ = one_client(method, sparse, budget, data())
+        _, up, _ = first_round(method, sparse, budget, data())
         traces.append(up["classes"].bits)  # a bit says whether it has a class
         return packets.count(up)["params"].entries
 
@@ -161,7 +157,7 @@ def traced(model, *shape):
     )
 
     def one_round(sparse, batches):
-        return one_client(method, sparse, 0.5, batches)[:2]
+        return first_round(method, sparse, 0.5, batches)[:2]
 
     down, up = jax.eval_shape(one_round, sparse, batches)
 

@@ -10,7 +10,7 @@ from sparsefl_jax.algorithms import ssfl
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import bare, context
+from tests.by_hand import bare, context, merged
 from tests.printed_spafl import CIFAR
 from tests.silent import STILL, network, rounds
 
@@ -24,12 +24,11 @@ START = SparseModel(
 def chosen(scores, sizes, **kwargs):
     """Returns the mask and the server after clients of some sizes sent some scores."""
     method = ssfl(bare(START.params), STILL, prunable=("w",), **kwargs)
-    server, total = method.init(jax.random.key(0), START), None
+    server, sent = method.init(jax.random.key(0), START), []
     for values, size in zip(scores, sizes, strict=True):
         uplink = {"scores": Packet({"b": None, "w": jnp.array(values, jnp.float32)})}
-        one = method.contribute(context(size=size), uplink)
-        total = one if total is None else jax.tree.map(jnp.add, total, one)
-    new, _ = method.aggregate(jax.random.key(0), jnp.int32(0), server, total)
+        sent.append((context(size=size), uplink))
+    new, _ = merged(method, server, *sent)
     assert new.mask["b"].all()
     jax.tree.map(np.testing.assert_array_equal, new.params, START.params)
     return new.mask["w"].tolist()
