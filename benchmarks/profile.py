@@ -1,7 +1,7 @@
-"""Profiles a client's step by layer and pass, and by operation.
+"""Profiles a client's step by layer and pass.
 
     python -m benchmarks profile                       # pfl's set-up, half a minute
-    python -m benchmarks profile --setup resnet18 --operations 20
+    python -m benchmarks profile --setup resnet18
 
 Rounds (`--repeats`) run under JAX's profiler. An operation lasts until the next one of
 the same device begins, which includes its work in other threads. Its layer comes from
@@ -25,22 +25,16 @@ CHOICES = {"setup": workload.SETUPS}
 NESTED = ("while", "call", "conditional")
 
 
-def run(setup="pfl", operations=0, repeats=1) -> Iterator[dict]:
-    """Yields a row for each layer and pass, then for the longest operations."""
-    layers, by_operation = seconds(workload.SETUPS[setup], repeats)
-    total = sum(layers.values())
-
-    def figures(seconds):
-        return {"ms a step": 1e3 * seconds, "share, %": 100 * seconds / total}
-
+def run(setup="pfl", repeats=1) -> Iterator[dict]:
+    """Yields a row for each layer and pass."""
+    layers = seconds(workload.SETUPS[setup], repeats)
     for (layer, way), each in layers.most_common():
-        yield {"layer": layer, "pass": way} | figures(each)
-    for name, each in by_operation.most_common(operations):
-        yield {"layer": name, "pass": "operation"} | figures(each)
+        share = {"share, %": 100 * each / layers.total()}
+        yield {"layer": layer, "pass": way, "ms a step": 1e3 * each} | share
 
 
-def seconds(setup: workload.Workload, repeats: int) -> tuple:
-    """Returns seconds per step on one device, by layer and pass, and by operation."""
+def seconds(setup: workload.Workload, repeats: int) -> collections.Counter:
+    """Returns seconds per step on one device, by layer and pass."""
     one = workload.prepare(setup)
     call = workload.going(one)
     call()
@@ -48,11 +42,10 @@ def seconds(setup: workload.Workload, repeats: int) -> tuple:
     with tempfile.TemporaryDirectory() as folder:
         operations = traced(lambda: [call() for _ in range(repeats)], folder, where)
     steps = repeats * one.steps / min(jax.device_count(), setup.drawn)
-    layers, by_operation = collections.Counter(), collections.Counter()
+    layers = collections.Counter()
     for name, each in operations:
         layers[where.get(name, ("rest", "-"))] += each / steps
-        by_operation[name] += each / steps
-    return layers, by_operation
+    return layers
 
 
 def scopes(program: str) -> dict[str, tuple[str, str]]:

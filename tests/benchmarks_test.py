@@ -66,31 +66,6 @@ def written(name, folder, *arguments) -> list[dict]:
     return told["results"]
 
 
-@pytest.mark.parametrize("name", __main__.NAMES)
-def test_the_options_are_the_arguments(name):
-    arguments = vars(__main__.parser(name).parse_args([]))
-    assert {"run", "out"} <= arguments.keys()
-    if "repeats" in arguments:
-        with pytest.raises(SystemExit):
-            __main__.parser(name).parse_args(["--repeats", "many"])
-
-
-def test_an_option_takes_what_the_benchmark_knows(capsys):
-    read = __main__.parser("cohort").parse_args
-    assert read(["--models", "mlp", "--cohorts", "3", "5"]).cohorts == [3, 5]
-    with pytest.raises(SystemExit):
-        read(["--models", "other"])
-    assert "argument --models: invalid choice: 'other'" in capsys.readouterr().err
-
-
-def test_calls_take_turns_and_the_first_of_each_is_not_timed():
-    seen = []
-    calls = {name: lambda name=name: seen.append(name) for name in "ab"}
-    seconds = measure.in_turns(calls, 3)
-    assert "".join(seen) == "ab" + "ba" + "ab" + "ba"
-    assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
-
-
 def test_a_table_has_the_columns_of_all_rows(tmp_path, capsys):
     rows = [{"a": 0.12345, "b": 1234567}, {"a": "x", "c": None}]
     measure.publish("one", tmp_path, {"repeats": 3}, rows)
@@ -229,8 +204,7 @@ def test_a_profile_finds_the_layers(tmp_path, monkeypatch):
 
     monkeypatch.setattr(profile, "traced", timed)
     monkeypatch.setitem(workload.SETUPS, "mlp", TINY)
-    told = written("profile", tmp_path, "--setup", "mlp", "--operations", "1")
-    assert told.pop()["pass"] == "operation"
+    told = written("profile", tmp_path, "--setup", "mlp")
     seconds = {(r["layer"], r["pass"]): r["ms a step"] / 1e3 for r in told}
     layers = {(name, way) for name in ("fc1", "fc2") for way in ("forward", "backward")}
     assert layers | {("rest", "-")} <= seconds.keys()
