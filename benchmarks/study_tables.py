@@ -76,6 +76,7 @@ def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> 
       model, one triple a seed; the last accuracies; totals; seeds, commits, seconds.
     """
     runs = list(map(_paid, runs))
+    spent = [costs.progress(run) for run in runs]
     return {
         "point": name,
         "method": name.partition("-")[0],
@@ -83,7 +84,10 @@ def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> 
         "diverged": diverged,
         "seeds": [evaluations.seed_of(run) for run in runs],
         "within": {
-            f"{axis} {budget:g}": [_within(run, axis, budget) for run in runs]
+            f"{axis} {budget:g}": [
+                _within(run, load.column(table, axis), budget)
+                for run, table in zip(runs, spent, strict=True)
+            ]
             for axis, budgets in BUDGETS.items()
             for budget in budgets
         },
@@ -106,9 +110,8 @@ def _paid(run: Run) -> Run:
     return run._replace(train=train, evals=evals)
 
 
-def _within(run: Run, axis: str, budget: float) -> tuple | None:
+def _within(run: Run, spent: pd.Series, budget: float) -> tuple | None:
     """Returns accuracy, score and density of what validation chooses in a budget."""
-    spent = load.column(costs.progress(run), axis)
     paid = [
         record
         for record in evaluations.final_evals(run)
