@@ -6,8 +6,6 @@ import re
 import pytest
 
 from benchmarks import table as tables
-from sparsefl_jax.runs.config import build, fields
-from tests.tiny import network
 
 FILES = sorted(
     path.stem for path in (tables.ROOT / "benchmarks/tables").glob("flash_*.py")
@@ -75,37 +73,17 @@ def test_a_row_runs_what_it_names(file):
         assert stages and {stage.density for stage in stages} == {density}
 
 
-@pytest.mark.parametrize("file", sorted(set(DATA) - {"flash_sst2"}))
-@pytest.mark.slow
-def test_every_row_builds_with_its_budgets(file):
-    """And cohorts split into whole shares of the clients of each density."""
-    for name in TABLES[file].rows:
-        config = tables.row_config(TABLES[file], name, 1)
-        fields.check(config)
-        budgets = build.build_budgets(config)
-        stages = build.build_stages(config, network(config.model.name), budgets)
-        assert len(stages) == (2 if config.first_stage else 1)
-
-
 PRINTED = {  # read by eye from the paper's text
     ("flash_mnist", "jmwst5_d05"): "95.91 ± 0.64",  # the last of Table 3's MNIST
-    ("flash_mnist", "spdst_a1000"): "98.21 ± 0.06",
     ("flash_mnist", "hetero_jmwst"): "96.11 ± 0.75",  # Table 5
     ("flash_cifar10", "spdst"): "76.74 ± 1.46",
     ("flash_cifar10", "spdst_a1000"): "88.00 ± 0.28",  # 88 +- 0.28
-    ("flash_cifar10", "nst_a1_d01"): "50.71 ± 0.99",
-    ("flash_cifar10", "hetero_jmwst5_a1000"): "87.39 ± 0.15",
     ("flash_cifar100", "fedavg_a1"): "65.17 ± 0.27",
-    ("flash_cifar100", "jmwst_d01"): "45.31 ± 0.57",
-    ("flash_tinyimagenet", "pdst_d05"): "40.69 ± 0.43",
-    ("flash_tinyimagenet", "hetero_spdst"): "44.48 ± 0.40",
-    ("flash_femnist", "jmwst5"): "83.40 ± 0.26",
     ("flash_femnist", "spdst_d05"): "81.18 ± 0.36",  # Table 4
     ("flash_femnist", "nst_d05"): "",
     ("flash_ablations_cifar10", "jmwst5_no_stage1"): "74.70 ± 1.70",  # Table 6
     ("flash_ablations_cifar10", "jmwst10"): "77.14 ± 0.22",  # Table 11
     ("flash_ablations_cifar10", "spdst_n_of_m_a1"): "86.96",  # Table 12
-    ("flash_ablations_mnist", "spdst_n_of_m_a1"): "",
     ("flash_sst2", "jmwst5"): "81.78",  # Table 10
 }
 

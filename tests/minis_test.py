@@ -15,7 +15,7 @@ CONFIGS = sorted(path.stem for path in shipped.folder("configs").glob("[!_]*.py"
 CONFIGS.remove("own_npz")  # the data of the user
 PAPERS = ("complement_sst2", "fedsparsify_fashion_mnist", "flash_mnist")
 PAPERS += ("spafl_fashion_mnist",)
-LONG = ("flash_mnist", "spafl_fashion_mnist")
+LONG = ("complement_sst2", "flash_mnist", "spafl_fashion_mnist")
 SIZE = 600_000  # bytes of the samples that only `mini` reads
 
 

@@ -1,13 +1,12 @@
 """The comparison with other simulators: rounds in turns, and what peers are told."""
 
-import io
 import sys
 
 import numpy as np
 import pytest
 
 from benchmarks import measure, workload
-from benchmarks.peers import compare, ours, turns
+from benchmarks.peers import compare, ours
 
 pytestmark = pytest.mark.slow
 
@@ -70,9 +69,3 @@ def test_peers_are_told_the_method_of_a_paper():
     assert set(given.values()) == {("fedavg", None, None)}
     assert {v["method"] for v in told.values()} == ours.METHODS.keys()
     assert compare.OF.keys() == compare.SETUPS.keys()
-
-
-def test_a_worker_stops_at_the_end_of_its_input(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-    monkeypatch.setattr(turns.Turns, "__init__", lambda self: None)
-    assert [turns.Turns().wait() for _ in range(2)] == [True, False]

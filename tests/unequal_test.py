@@ -26,13 +26,6 @@ def test_a_width_keeps_the_most_weights_that_a_tier_allows():
     assert held["fiarse"] == held["hetero_spdst"] == shares
 
 
-def test_every_point_has_its_seeds():
-    seeds = {name: set() for name in study.METHODS}
-    for each in unequal.published()["study"]:
-        seeds[each["point"]].add(each["seed"])
-    assert set(map(frozenset, seeds.values())) == {frozenset(range(study.SEEDS))}
-
-
 def entry(point, seed, accuracy):
     return {"point": point, "seed": seed, "accuracy": accuracy, "positions": 0.25} | {
         "gbit": 2.0,
