@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from equal_cost_test import lines
 
 from sparsefl_jax import analysis
 from sparsefl_jax.analysis import spafl
@@ -151,8 +152,7 @@ def test_the_errors_of_complement_sparsification_bound_its_gap_to_fedavg():
 
 
 def test_a_runs_own_numbers_are_read_from_its_folder(tmp_path):
-    line = {"phase": "train", "loss": 1.0, "gbit_cumulative": 0.0}
-    line |= {"pflop_cumulative": 0.0, "flops": 1.0, "flops_dense": 1.0, "density": 1.0}
+    line = next(lines([(0.0, None)], extra={"density": 1.0}))
     rounds = [
         line | {"stage": 0, "round": 1},
         line | {"stage": 1, "round": 1, "client": {"density": 0.5}},

@@ -81,6 +81,7 @@ def in_a_browser(page, folder, width, script=""):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("width", [360, 1200])
 def test_in_a_browser(tmp_path, width):
     report.write_comparison(study(tmp_path), tmp_path / "out")

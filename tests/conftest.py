@@ -63,6 +63,32 @@ def strict_dtypes():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def savefig():
+    """Writes figures as the names of their lines, as drawing takes seconds a run."""
+    from matplotlib.figure import Figure
+
+    def write(self, path, **_):
+        texts = [text.get_text() for ax in self.axes for text in ax.texts]
+        Path(path).write_text("\n".join(texts))
+
+    drawing, Figure.savefig = Figure.savefig, write
+    yield drawing
+    Figure.savefig = drawing
+
+
+@pytest.fixture
+def drawn(monkeypatch, savefig):
+    """Draws figures."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
+
+
+@pytest.fixture
+def unplotted(monkeypatch):
+    """Leaves out the plots of single runs."""
+    monkeypatch.setattr("sparsefl_jax.report.plot_run", lambda path: [])
+
+
 @pytest.fixture
 def quick_compilation(pytestconfig):
     """Compiles quickly in every run, as a default run does."""

@@ -175,13 +175,6 @@ def test_another_table_of_devices_under_the_same_name_is_unlike(tmp_path):
         check(*runs, expected)
 
 
-def test_runs_of_another_metric_are_unlike(tmp_path):
-    one, other = two(tmp_path)
-    check(one, other, "")
-    records = list(lines(POINTS, more={"metric": "clients"}))
-    check(one, write(other, records, method="spdst"), "metric")
-
-
 SUMS = dict(x=1, y=2, x_test=3, y_test=4, num_classes=10, train=5, val=6, test=7)
 
 
@@ -190,7 +183,6 @@ SUMS = dict(x=1, y=2, x_test=3, y_test=4, num_classes=10, train=5, val=6, test=7
     [
         ({}, ""),
         ({"x": 9}, "data"),
-        ({"y_test": 9}, "data"),
         ({"test": 9}, "partition"),
         ({"x": 9, "train": 9}, "data, partition"),
     ],

@@ -19,17 +19,26 @@ def test_every_line_is_named_beside_its_end():
     ax = Figure(figsize=(4.9, 3.3)).subplots()
     ax.plot([0, 1], [0.0, 1.0], label="up", color="#0072b2")
     ax.plot([0, 1, 2], [1.0, 0.5, 0.0], label="down, a very long name of a method")
-    ax.plot([0, 1], [0.5, 0.5], label="_mine")  # which legends would leave out
+    ax.plot([0, 1], [0.5, 0.5], label="_$x$")  # which legends would leave out
     ax.plot([0], [0.5])
     ax.plot([0], [0.5], label="")
     figure.name_lines(ax)
     named = {text.get_text().replace("\n", " "): text.xy for text in ax.texts}
     down = "down, a very long name of a method"
-    assert named == {"up": (1, 1), "_mine": (1, 0.5), down: (2, 0)}
+    assert named == {"up": (1, 1), r"_\$x\$": (1, 0.5), down: (2, 0)}
     high, _, low = (
         text.xyann[1] for text in sorted(ax.texts, key=lambda t: -t.xyann[1])
     )
     assert high - low > 0.5
+
+
+@pytest.mark.usefixtures("drawn")
+def test_equal_figures_are_equal_files(tmp_path):
+    paths = [tmp_path / name for name in ("a.svg", "b.svg")]
+    for path in paths:
+        with figure.axes(path, "round", "accuracy [%]") as ax:
+            ax.plot([0, 1], [0.0, 1.0])
+    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_a_figure_grows_with_its_names():

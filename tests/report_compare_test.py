@@ -39,10 +39,12 @@ def write_seed(folder, seed, gain=0.0, name="flash", seeds=1, rounds=6, **change
     return folder
 
 
-def append(path, records):
-    """Writes records again; the later one of a round counts."""
-    with (path / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
+def edit(path, changed):
+    """Writes the records of a run again, after `changed(evals)` in place."""
+    run = read_run(path)
+    changed(run.evals)
+    lines = [json.dumps(line) for line in ({"schema": 1}, *run.train, *run.evals)]
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def rows_of(table):
@@ -51,19 +53,6 @@ def rows_of(table):
     assert max(map(len, lines)) <= 100
     head, *rows = [re.split(r" {2,}", line.strip()) for line in lines]
     return [dict(zip(head, row, strict=True)) for row in rows]
-
-
-def test_runs_of_several_metrics_are_told_apart(tmp_path):
-    metrics = {"a": "pooled", "b": "clients", "c": "pooled"}
-    paths = [
-        write_seed(tmp_path / name, 0, name=name, metric=metric)
-        for name, metric in metrics.items()
-    ]
-    alike = rows_of(comparison_table(read_groups([paths[0], paths[2]])))
-    assert [row["run"] for row in alike] == ["a", "masked", "c", "masked"]
-    rows = rows_of(comparison_table(read_groups(paths)))
-    found = [row["run"] for row in rows if "masked" not in row["run"]]
-    assert found == ["a (pooled)", "b † (clients)", "c (pooled)"]
 
 
 def test_equal_configurations_form_groups_and_seeds_are_not_counted_twice(tmp_path):
@@ -82,7 +71,7 @@ def test_equal_configurations_form_groups_and_seeds_are_not_counted_twice(tmp_pa
         "a_11": ["a_11"],
     }
     (group,) = read_groups([a0, a1])
-    assert group.name == "a" and len(group.runs) == 2
+    assert group.name == "a_10" and len(group.runs) == 2
 
 
 def test_groups_with_the_same_name_are_told_apart_by_their_paths(tmp_path):
@@ -139,7 +128,7 @@ def test_the_csv_holds_the_same_in_plain_units(tmp_path):
     for column, values in {
         "accuracy": [r.evals[-1]["accuracy"] for r in runs],
         "gbit": [r.evals[-1]["gbit_cumulative"] for r in runs],
-        "pflop": [sum(t["flops"] for t in r.train) / 1e15 for r in runs],
+        "pflop": [r.evals[-1]["pflop_cumulative"] for r in runs],
         "client_median": [r.evals[-1]["client_accuracy"]["median"] for r in runs],
     }.items():
         assert float(first[column]) == pytest.approx(statistics.mean(values))
@@ -153,9 +142,12 @@ def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
     evals = read_run(path).evals
     (row, _) = rows_of(comparison_table(read_groups([path])))
     assert row["best %"] == f"{100 * max(e['accuracy'] for e in evals):.1f}"
-    for record, score in zip(evals, (0.95, 0.5, 0.9, 0.5), strict=True):
-        record["val_accuracy"] = score  # the first is of stage 0, which does not count
-    append(path, evals)
+
+    def scored(evals):
+        for record, score in zip(evals, (0.95, 0.5, 0.9, 0.5), strict=True):
+            record["val_accuracy"] = score  # the first is of stage 0: it does not count
+
+    edit(path, scored)
     (row, masked) = rows_of(comparison_table(read_groups([path])))
     assert row["best %"] == f"{100 * evals[2]['accuracy']:.1f}"
     assert masked["best %"] == f"{100 * evals[2]['models']['masked']['accuracy']:.1f}"
@@ -172,10 +164,12 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     folders = []
     for name, density, gain in (("a", 0.2, 0.0), ("b", 0.1, -0.1), ("c", 1.0, 0.1)):
         path = write_seed(tmp_path / name, 0, gain, name="fedavg" if gain > 0 else "m")
-        evals = read_run(path).evals
-        for record in evals:
-            record["models"]["aggregated"]["density"] = density
-        append(path, evals)
+
+        def reached(evals, density=density):
+            for record in evals:
+                record["models"]["aggregated"]["density"] = density
+
+        edit(path, reached)
         folders.append(path)
     found = compare(read_groups(folders))
     final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
@@ -193,6 +187,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("drawn")
 def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     paths = [write_seed(tmp_path / f"s{i}", i, 0.05 * i) for i in range(2)]
     assert main([str(p) for p in paths]) == 0
@@ -207,17 +202,17 @@ def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     assert err.startswith(f"wrote {len(made)} files: {paths[0]}, {paths[1]}, {folder}")
 
 
-def test_a_single_run_is_compared_where_a_folder_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "plot_run", lambda path: [])
+@pytest.mark.usefixtures("unplotted")
+def test_a_single_run_is_compared_where_a_folder_is_named(tmp_path):
     alone = write_seed(tmp_path / "alone", 0)
     assert main([str(alone)]) == 0 and list(tmp_path.iterdir()) == [alone]
     assert main([str(alone), "--out", str(tmp_path / "x" / "y")]) == 0
     assert (tmp_path / "x" / "y" / "comparison.csv").is_file()
 
 
+@pytest.mark.usefixtures("unplotted")
 @pytest.mark.parametrize("fault", ["absent", "no metrics", "configuration", "out"])
-def test_main_fails_in_one_line(tmp_path, capsys, monkeypatch, fault):
-    monkeypatch.setattr(report, "plot_run", lambda path: [])
+def test_main_fails_in_one_line(tmp_path, capsys, fault):
     path, extra = write_seed(tmp_path / "a", 0), []
     if fault == "absent":
         path = tmp_path / "no"
@@ -235,9 +230,11 @@ def test_main_fails_in_one_line(tmp_path, capsys, monkeypatch, fault):
 
 def test_values_that_are_not_finite_are_left_out(tmp_path):
     paths = [write_seed(tmp_path / "s0", 0), write_seed(tmp_path / "s1", 1)]
-    last = read_run(paths[1]).evals[-1]
-    last["accuracy"] = last["models"]["aggregated"]["accuracy"] = None
-    append(paths[1], [last])
+
+    def lost(evals):
+        evals[-1]["accuracy"] = evals[-1]["models"]["aggregated"]["accuracy"] = None
+
+    edit(paths[1], lost)
     (row, _) = rows_of(comparison_table(read_groups(paths)))
     assert "±" not in row["last %"] and row["n"] == "2"
     group = read_groups(paths)[0]

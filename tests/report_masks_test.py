@@ -1,18 +1,28 @@
+import itertools
 import json
-import math
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from report_test import records, svg_size, write_run
 
-from sparsefl_jax.report import maps, masks, plot_run, read_run
+from sparsefl_jax.report import (
+    lines,
+    maps,
+    masks,
+    plot_run,
+    plots,
+    read_run,
+    write_page,
+)
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
 
 NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
 SIZES = [5, 11, 40, 3]  # no layer but the first begins at a byte, some end within one
-WIDTH = math.ceil(sum(SIZES) / 8)
+EDGES = np.cumsum([0, *SIZES])
+WIDTH = 8  # bytes
+FILTERS = ["filter_activity", "client_filters"]
 
 
 def draw(count, density, seed=0):
@@ -20,35 +30,37 @@ def draw(count, density, seed=0):
     return np.random.default_rng(seed).random((count, sum(SIZES))) < density
 
 
-def write_masks(folder, server=None, clients=None):
-    folder = folder / "masks"
+def write_masks(
+    run, server=None, clients=None, filters=None, *, names=NAMES, sizes=SIZES
+):
+    """Writes the masks of a run, by stage and round; returns their folder."""
+    folder = run / "masks"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "layers.json").write_text(json.dumps({"names": NAMES, "sizes": SIZES}))
-    for (stage, done), mask in (server or {}).items():
-        np.save(folder / f"server_{stage}_{done:06d}.npy", np.packbits(mask))
-    for (stage, done), rows in (clients or {}).items():
-        packed = np.packbits(rows, axis=1)
-        np.save(folder / f"clients_{stage}_{done:06d}.npy", packed)
+    for name in ("layers", "filters"):
+        text = json.dumps({"names": names, "sizes": sizes})
+        (folder / f"{name}.json").write_text(text)
+    kinds = {"server": server, "clients": clients, "filters": filters}
+    for kind, kept in kinds.items():
+        for (stage, done), rows in (kept or {}).items():
+            path = folder / f"{kind}_{stage}_{done:06d}.npy"
+            np.save(path, np.packbits(rows, axis=-1))
     return folder
 
 
-@pytest.mark.parametrize("piece", [1 << 20, 8, 3])
-@pytest.mark.parametrize("density", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize(("piece", "density"), [(1 << 20, 0.5), (8, 0.05), (3, 0.5)])
 def test_packed_mismatch_is_that_of_the_bool_masks(monkeypatch, piece, density):
     monkeypatch.setattr(masks, "_PIECE", piece)
-    drawn = draw(5, density)
+    drawn = draw(3, density)
     whole, by_layer = masks.pairwise_mismatch(np.packbits(drawn, axis=1), SIZES)
-    edges = np.cumsum([0, *SIZES])
     trees = [
-        {n: jnp.array(m[a:b]) for n, a, b in zip(NAMES, edges, edges[1:], strict=False)}
+        dict(zip(NAMES, map(jnp.array, np.split(m, EDGES[1:-1])), strict=True))
         for m in drawn
     ]
     select = dict.fromkeys(NAMES, True)
-    for i in range(5):
-        for j in range(5):
-            expected, layers = jaccard_mismatch(trees[i], trees[j], select)
-            np.testing.assert_allclose(whole[i, j], expected, atol=1e-6)
-            np.testing.assert_allclose(by_layer[:, i, j], layers, atol=1e-6)
+    for i, j in itertools.product(range(3), repeat=2):
+        expected, layers = jaccard_mismatch(trees[i], trees[j], select)
+        np.testing.assert_allclose(whole[i, j], expected, atol=1e-6)
+        np.testing.assert_allclose(by_layer[:, i, j], layers, atol=1e-6)
 
 
 def test_an_empty_union_is_no_mismatch_and_a_disjoint_one_is_whole():
@@ -64,15 +76,18 @@ def test_an_empty_union_is_no_mismatch_and_a_disjoint_one_is_whole():
 def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     run = Run(tmp_path, [], [], [0, 1], {}, {}, None)
     assert masks.read_masks(run) is None
-    one = draw(1, 0.5)[0]
+    one, several = draw(1, 0.5)[0], draw(4, 0.5)
     at = [(1, 200), (0, 1), (1, 1_000_000), (1, 3)]
-    folder = write_masks(tmp_path, dict.fromkeys(at, one), {(1, 7): draw(4, 0.5)})
+    folder = write_masks(tmp_path, dict.fromkeys(at, one), {(1, 7): several})
+    write_masks(tmp_path, filters={(1, 4): several, (0, 12): several[:1]})
     kept = masks.read_masks(run)
     assert [s[:2] for s in kept.server] == sorted(at)
     assert [s.packed.shape for s in kept.clients] == [(4, WIDTH)]
+    filters = masks.read_masks(run, "filters")
+    assert [s[:2] for s in filters.filters] == [(0, 12), (1, 4)]
     whole, rows = kept.active(kept.server[0]), kept.active(kept.clients[0])
     np.testing.assert_array_equal(whole["b/kernel"], one[5:16])
-    np.testing.assert_array_equal(rows["d/kernel"], draw(4, 0.5)[:, 56:])
+    np.testing.assert_array_equal(rows["d/kernel"], several[:, 56:])
     path = folder / "server_1_000003.npy"
     for damaged in (path.read_bytes()[:-1], b""):
         path.write_bytes(damaged)
@@ -104,7 +119,6 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     drawn = plot_run(run)[-3:]
     names = ["mask_mismatch", "client_mismatch", "client_mismatch_by_layer"]
     assert [path.stem for path in drawn] == names
-    assert all(min(svg_size(path)) >= 180 for path in drawn)
     _, rounds, whole = seen["mismatch_between_rounds"]
     assert rounds == list(range(2, 11)) and whole.shape == (9, 9)
     assert whole[0, 1] > 0.5
@@ -123,10 +137,100 @@ def test_masks_that_can_not_be_compared_are_not_drawn(tmp_path):
     assert maps.plot_masks(read_run(run), tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("drawn")
 def test_of_many_observed_rounds_the_first_and_the_last_are_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(20,)))
     write_masks(run, {}, {(0, r): draw(3, 0.3, seed=r) for r in range(1, 21)})
     assert len(maps.plot_masks(read_run(run), tmp_path)) == 2
     width, height = svg_size(tmp_path / "client_mismatch.svg")
     assert 0.7 < width / height < 1.5  # three rows of three
+
+
+def with_thresholds(lines, names=NAMES):
+    for line in lines:
+        if line["phase"] == "train":
+            for i, name in enumerate(names):
+                told = line.setdefault("server", {})
+                told[f"threshold_mean/{name}"] = 0.001 * line["round"] * (i + 1)
+                told[f"threshold_max/{name}"] = 0.004 * line["round"] * (i + 1)
+        yield line
+
+
+@pytest.fixture
+def spied(monkeypatch):
+    """Records the arrays that are drawn as cells and lines."""
+    seen = {"cells": [], "lines": []}
+    cells, line = maps._filters, lines.draw_line
+
+    def on_cells(ax, shares, *colors):
+        seen["cells"].append(np.array(shares, float))
+        return cells(ax, shares, *colors)
+
+    def on_line(ax, values, *rest):
+        seen["lines"].append((values.index.tolist(), values.tolist(), rest[0]))
+        line(ax, values, *rest)
+
+    monkeypatch.setattr(maps, "_filters", on_cells)
+    monkeypatch.setattr(lines, "draw_line", on_line)
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("drawn")
+def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, spied):
+    run = write_run(tmp_path, with_thresholds(records(stages=(3, 8))))
+    rounds = {(0, 3): draw(1, 0.9)}
+    rounds |= {(1, r): draw(9, 0.8 - 0.08 * r, seed=r) for r in range(1, 9)}
+    rounds |= {(2, 1): draw(9, 0.5)}  # ahead of the metrics
+    write_masks(run, filters=rounds)
+    drawn = plot_run(run)
+    assert [path.stem for path in drawn[-2:]] == FILTERS
+    assert run / "plots/thresholds_by_round.svg" in drawn
+    assert all(min(svg_size(path)) >= 180 for path in drawn[-2:])
+    activity, patterns = spied["cells"][:4], spied["cells"][4:]
+    # filters x rounds: the share of the clients that keep a filter
+    assert [v.shape for v in activity] == [(size, 9) for size in SIZES]
+    np.testing.assert_allclose(activity[1][:, 0], rounds[0, 3][0, 5:16])
+    np.testing.assert_allclose(activity[1][:, 5], rounds[1, 5][:, 5:16].mean(0))
+    # clients x filters at three rounds of the last stage, first and last among them
+    assert [v.shape for v in patterns] == 3 * [(9, size) for size in SIZES]
+    np.testing.assert_array_equal(patterns[0], rounds[1, 1][:, :5])
+    np.testing.assert_array_equal(patterns[-1], rounds[1, 8][:, 56:])
+    page = write_page(run).read_text()
+    assert page.count("<figure>") == len(drawn) and "each client keeps" in page
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("drawn")
+def test_filters_of_the_server_alone_and_of_many_layers(tmp_path, spied):
+    run = write_run(tmp_path, with_thresholds(records(stages=(4,)), range(21)))
+    names, sizes = [f"layer{i}/kernel" for i in range(21)], [64, 7] * 10 + [5]
+    rng = np.random.default_rng(0)
+    rounds = {(0, r): rng.random((1, sum(sizes))) < 0.5 for r in (2, 4)}
+    write_masks(run, filters=rounds, names=names, sizes=sizes)
+    drawn = maps.plot_filters(read_run(run), tmp_path)
+    assert [p.stem for p in drawn] == FILTERS[:1]
+    assert [v.shape for v in spied["cells"]] == [(size, 2) for size in sizes]
+    plots.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
+    assert len(spied["lines"]) == 2 * 21
+
+
+def test_thresholds_over_the_rounds(tmp_path, spied):
+    run = write_run(tmp_path, with_thresholds(records(stages=(2, 3))))
+    plots.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
+    assert len(spied["lines"]) == 8
+    x, y, name = spied["lines"][1]
+    assert name == "b" and x == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(y, [0.002, 0.004, 0.002, 0.004, 0.006])
+    np.testing.assert_allclose(spied["lines"][5][1], 4 * np.array(y))
+
+
+def test_filters_are_not_drawn_where_none_was_pruned_or_kept(tmp_path):
+    run = write_run(tmp_path, records(stages=(4,)))
+    assert maps.plot_filters(read_run(run), tmp_path) == []
+    write_masks(run, filters={(0, 4): np.ones((5, sum(SIZES)), bool)})
+    assert maps.plot_filters(read_run(run), tmp_path) == []

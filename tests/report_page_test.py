@@ -5,8 +5,7 @@ from html.parser import HTMLParser
 import pytest
 from report_test import SUMMARY, records, write_run
 
-from sparsefl_jax.report import plot_run, read_run, write_page
-from sparsefl_jax.report.charge import charge_rows
+from sparsefl_jax.report import plot_run, write_page
 
 EVIL = "<script>alert('&')</script>"
 
@@ -40,19 +39,8 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def charged():
-    """Yields records with charges: two rounds of stage 0 and one of stage 1."""
-    for record in records(stages=(2, 1)):
-        if record["phase"] == "train":
-            record |= dict(bits_up_values=900, bits_up_positions=100)
-            record |= dict(bits_down_values=2000, bits_down_positions=0)
-            record |= dict(entries_up={"weights": 25}, entries_down={"weights": 60})
-            record["entries_down"]["dense"] = 3 if record["stage"] else 0
-        yield record
-
-
 def test_the_page_stands_alone_and_holds_everything(tmp_path):
-    run = write_run(tmp_path / "a_run", charged())
+    run = write_run(tmp_path / "a_run", records(stages=(2, 1)))
     drawn = plot_run(run)
     path = write_page(run)
     page = Page(path.read_text())
@@ -67,18 +55,18 @@ def test_the_page_stands_alone_and_holds_everything(tmp_path):
     assert f"total 60 {both}" in flat
     head = "sensitivity up 2 kbit 22.2 % 1.80 kbit 200 bit"
     assert head.replace("2 kbit", "2.00 kbit") + " 500 bit" in flat
+    assert "all stages up 3.00 kbit 33.3 % 2.70 kbit 300 bit 500 bit" in flat
+    assert "all stages down 6.00 kbit 66.7 % 6.00 kbit 0 bit 1.00 kbit" in flat
     rules = "Every value of every packet is charged at its width"
     for words in ("a_run", rules, "algorithm.name", "flash", "commit 0123abc"):
         assert words in page.text
 
 
 def test_text_is_escaped(tmp_path):
-    lines = list(charged())
-    lines[0]["entries_up"] = {EVIL: 1}
     summary = SUMMARY | {"method": EVIL, "commit": EVIL}
     summary["accuracy"] = {EVIL: SUMMARY["accuracy"]["masked"]}
     summary["stages"] = [s | {"name": EVIL} for s in SUMMARY["stages"]]
-    run = write_run(tmp_path / "a & <b>", lines, summary=summary)
+    run = write_run(tmp_path / "a & <b>", records(stages=(2, 1)), summary=summary)
     config = {EVIL: {EVIL: EVIL}, "list": [EVIL]}
     (run / "config.json").write_text(json.dumps(config))
     page = Page(write_page(run).read_text())
@@ -92,12 +80,3 @@ def test_a_run_that_has_not_ended_has_a_page(tmp_path, lines):
     page = Page(write_page(run).read_text())
     assert "This run has not ended" in page.text and "None" not in page.text
     assert ("stage 0" in page.text) == bool(lines)
-
-
-def test_charges_add_up(tmp_path):
-    run = read_run(write_run(tmp_path, charged()))
-    rows = charge_rows(run)[1:]
-    assert [row[:3] for row in rows[-2:]] == [
-        ["all stages", "up", "3.00 kbit"],
-        ["all stages", "down", "6.00 kbit"],
-    ]

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import equal_cost_test
 import numpy as np
 import pytest
 
@@ -132,13 +133,11 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
 
 def finished(folder, accuracy, evaluated, traffic=()):
     """Writes a run of which `evaluated` has the models' densities by round."""
+    begun = next(equal_cost_test.lines([(0.0, None)]))
     lines = [
-        {"phase": "eval", "stage": 0, "round": round, "gbit_cumulative": 0.0}
-        | {"models": models}
+        begun | {"phase": "eval", "round": round, "models": models}
         for round, models in evaluated.items()
     ]
-    begun = {"phase": "train", "stage": 0, "round": 1, "gbit_cumulative": 0.0}
-    begun |= {"flops": 1.0, "flops_dense": 2.0}
     lines = [{"schema": 1}, *lines, *(begun | entries for entries in traffic)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     told = {"accuracy": accuracy, "density": 0.1, "seconds": 60.0}
@@ -239,7 +238,8 @@ def test_every_table_declares_what_can_be_configured(name):
         config = tables.row_config(table, row, 2)
         assert config.seed == 2
         fields.check(config)
-        assert build.build_stages(config, network(config.model.name))
+        budgets = build.build_budgets(config)
+        assert build.build_stages(config, network(config.model.name), budgets)
     assert {row for row, _ in pages.results(name)} <= set(table.rows)
 
 

@@ -55,8 +55,7 @@ class Run(NamedTuple):
 def read_run(run_dir: str | Path) -> Run:
     """Reads a run's folder, also of a run that has not ended or was stopped.
 
-    A truncated last line is dropped. If a resumed run logged a round twice, the later
-    record counts.
+    A truncated last line is dropped.
 
     Args:
       run_dir: the folder that holds `metrics.jsonl`.
@@ -78,18 +77,16 @@ def read_run(run_dir: str | Path) -> Run:
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
     records = read_records(path / "metrics.jsonl")
-    latest = {(r["phase"], r["stage"], r["round"]): r for r in records}
-    ordered = [latest[k] for k in sorted(latest)]
-    stages = range(max((r["stage"] for r in ordered), default=0) + 1)
+    stages = range(max((r["stage"] for r in records), default=0) + 1)
     lengths = [
-        max((r["round"] for r in ordered if r["stage"] == stage), default=0)
+        max((r["round"] for r in records if r["stage"] == stage), default=0)
         for stage in stages
     ]
     partition = path / "partition.npy"
     return Run(
         path=path,
-        train=[r for r in ordered if r["phase"] == "train"],
-        evals=[r for r in ordered if r["phase"] == "eval"],
+        train=[r for r in records if r["phase"] == "train"],
+        evals=[r for r in records if r["phase"] == "eval"],
         starts=[sum(lengths[:stage]) for stage in stages],
         summary={k: v for k, v in read_summary(path).items() if v is not None},
         config=files.read_optional(path / "config.json", Config),

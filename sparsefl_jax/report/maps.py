@@ -141,7 +141,9 @@ def filter_activity(path: Path, kept: Kept) -> None:
         for place, name in enumerate(names, start=1):
             ax = drawing.add_subplot(rows, columns, place)
             image = _filters(ax, np.stack([found[name].mean(0) for found in active], 1))
-            _name_columns(ax, [s.done for s in kept.filters], most=5)
+            rounds = [str(snapshot.done) for snapshot in kept.filters]
+            ticks = spread(len(rounds), 5)
+            ax.set_xticks(ticks, [rounds[i] for i in ticks])
             ax.set_title(lines.shortened(short(name), 42 // columns))
         drawing.supxlabel("round", fontsize=9.5)
         drawing.supylabel("filter", fontsize=9.5)
@@ -222,8 +224,3 @@ def _filters(ax, shares: np.ndarray):
     ax.tick_params(labelsize=7)
     figure.whole_numbers(ax.yaxis)
     return image
-
-
-def _name_columns(ax, names: Sequence, most: int) -> None:
-    ticks = spread(len(names), most)
-    ax.set_xticks(ticks, [str(names[i]) for i in ticks])

@@ -35,6 +35,8 @@ def write_page(run_dir: str | Path) -> Path:
     run = read_run(run_dir)
     name, head = run.path.resolve().name, table.heading(run.summary)
     split, best = run.partition, evaluations.best_eval(run)
+    stages = run.summary.get("stages", [])
+    flops = {f"FLOPs, {kind}": column for kind, column in table.FLOPS.items()}
     page = render(
         "run.html",
         run=run,
@@ -62,7 +64,7 @@ def write_page(run_dir: str | Path) -> Path:
         unheard=tiers.unheard(run.train),
         tiers=tiers.tier_rows(tiers.totals(run.train, evaluations.final_evals(run))),
         partition=[] if split is None else statistics_rows(partition_statistics(split)),
-        stages=_stage_rows(run),
+        stages=table.stage_rows(stages, "stage", table.BITS | flops),
         assumed=charge.assumptions(run),
         charged=charge.charge_rows(run),
         fields=flatten(run.config).items(),
@@ -94,14 +96,3 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
         "time": table.duration({"seconds": run.summary.get("seconds")}),
     }
     return [(name, value) for name, value in found.items() if value != MISSING]
-
-
-def _stage_rows(run: Run) -> list[list[str]]:
-    """Returns the traffic and training FLOPs of the stages, by their rounds."""
-    stages = run.summary.get("stages", [])
-    flops = {f"FLOPs, {kind}": column for kind, column in table.FLOPS.items()}
-    rows, done = table.stage_rows(stages, "stage", table.BITS | flops), 0
-    for stage, row in zip(stages, rows[1:], strict=False):
-        first, done = done + 1, done + stage["rounds"]
-        row[1] = f"{first} to {done}" if done > first else str(done)
-    return rows

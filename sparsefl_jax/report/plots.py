@@ -6,7 +6,6 @@ not finite are left out. Matplotlib is imported only when drawing.
 """
 
 import itertools
-import re
 from pathlib import Path
 
 from sparsefl_jax.report import density, lines, maps
@@ -37,11 +36,10 @@ def plot_run(run_dir: str | Path) -> list[Path]:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     run = read_run(run_dir)
-    logged = [*by_round(run, run.train), *by_round(run, run.evals)]
-    has_loss = any(re.fullmatch(r"loss|models\..*\.loss", name) for name in logged)
+    logged = by_round(run, run.train)
     plots = {
         accuracy_by_round: bool(run.evals),
-        loss_by_round: has_loss,
+        loss_by_round: bool(run.train),
         accuracy_by_gbit: bool(run.evals),
         size_by_round: _headline(run, "parameters").nunique() > 1,
         density_by_round: density.constant(run) is False,

@@ -1,6 +1,8 @@
 """Renders pages by the templates of this package; a page needs no network."""
 
 import base64
+import functools
+from typing import Any
 
 from sparsefl_jax.core.formats import format_percent
 
@@ -12,6 +14,11 @@ def render(template: str, **content) -> str:
       template: the name of a file in `templates`.
       content: what the template shows; texts are escaped.
     """
+    return _templates().get_template(template).render(content)
+
+
+@functools.cache
+def _templates() -> Any:
     from jinja2 import Environment, PackageLoader
 
     pages = Environment(
@@ -21,7 +28,7 @@ def render(template: str, **content) -> str:
         lstrip_blocks=True,
     )
     pages.filters["percent"] = format_percent
-    return pages.get_template(template).render(content)
+    return pages
 
 
 def data_uri(kind: str, content: bytes) -> str:

@@ -16,7 +16,7 @@ class _Record(Struct, kw_only=True, tag_field="phase"):
     stage: Count
     round: Count
     gbit_cumulative: Number
-    pflop_cumulative: Value = None
+    pflop_cumulative: Number
     hours_cumulative: Value = None
 
 
@@ -31,15 +31,15 @@ class Drawn(Struct):
 class Train(_Record, kw_only=True, tag="train"):
     """A round."""
 
-    clients: list[Count] | None = None
+    clients: list[Count]
     flops: Number
     flops_dense: Number
-    bits_up: Value = None
-    bits_up_values: Value = None
-    bits_up_positions: Value = None
-    bits_down: Value = None
-    bits_down_values: Value = None
-    bits_down_positions: Value = None
+    bits_up: Number
+    bits_up_values: Number
+    bits_up_positions: Number
+    bits_down: Number
+    bits_down_values: Number
+    bits_down_positions: Number
     entries_up: dict[str, Number] = {}
     entries_down: dict[str, Number] = {}
     density: Value = None
@@ -61,7 +61,7 @@ class Eval(_Record, kw_only=True, tag="eval"):
     client_accuracy: dict[str, Value] = {}
     tier_accuracy: dict[str, Value] = {}
     accuracy: Value = None
-    val_accuracy: Value = None
+    val_accuracy: Number = 0.0
     metric: str | None = None
 
 

@@ -13,7 +13,6 @@ _FILE = Path(__file__).with_name("methods.bib")
 class Paper(NamedTuple):
     """An entry of `methods.bib`."""
 
-    key: str
     entry: str  # BibTeX
     methods: list[str]  # its keywords
     author: str  # "McMahan et al."
@@ -28,18 +27,16 @@ def papers(groups: Sequence[Group]) -> list[Paper]:
       groups: as `read_groups` returned them.
 
     Returns:
-      Each paper once, in the order of the methods. Methods of one's own have none.
+      Each paper once, in the order of the file. Methods of one's own have none.
     """
-    names = {}
+    names = set()
     for group in groups:
         config = group.runs[0].config
         sections = [config.get(s) or {} for s in ("first_stage", "algorithm")]
-        names |= dict.fromkeys(section.get("name") for section in sections)
+        names.update(section.get("name") for section in sections)
         if (config.get("server_optimizer") or {}).get("name"):
-            names["server_optimizer"] = None
-    known = entries()
-    cited = {p.key: p for name in names for p in known if name in p.methods}
-    return list(cited.values())
+            names.add("server_optimizer")
+    return [paper for paper in entries() if names.intersection(paper.methods)]
 
 
 def entries() -> list[Paper]:
@@ -50,16 +47,15 @@ def entries() -> list[Paper]:
       ['Lee et al.']
     """
     text = _FILE.read_text(encoding="utf-8")
-    found = re.finditer(r"^@\w+\{(\w+),\n.*?^\}", text, re.S | re.M)
-    return [_paper(match[1], match[0]) for match in found]
+    return list(map(_paper, re.findall(r"^@\w+\{.*?^\}", text, re.S | re.M)))
 
 
-def _paper(key: str, entry: str) -> Paper:
+def _paper(entry: str) -> Paper:
     found = dict(re.findall(r"^ *(\w+) *= \{(.*)\},$", entry, re.M))
     authors = [_plain(name.split(",")[0]) for name in found["author"].split(" and ")]
     author = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
     methods, title = found["keywords"].split(", "), _plain(found["title"])
-    return Paper(key, entry, methods, author, title, found["year"])
+    return Paper(entry, methods, author, title, found["year"])
 
 
 def _plain(text: str) -> str:

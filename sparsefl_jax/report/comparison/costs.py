@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SUFFIX, _POSITIONS = "_cumulative", "gbit_positions"
-# Costs that older records lack, or that no column holds, are sums of other columns.
-_SUMS = {
-    "gbit_up": (("bits_up",), 1e9),
-    "gbit_down": (("bits_down",), 1e9),
-    "gbit_values": (("bits_up_values", "bits_down_values"), 1e9),
-    _POSITIONS: (("bits_up_positions", "bits_down_positions"), 1e9),
-    "pflop": (("flops",), 1e15),
+_SUMS = {  # costs that no column holds, in bits
+    "gbit_up": ["bits_up"],
+    "gbit_down": ["bits_down"],
+    "gbit_values": ["bits_up_values", "bits_down_values"],
+    _POSITIONS: ["bits_up_positions", "bits_down_positions"],
 }
 # Words for the axes that need them: title, unit, and units in one of the column's.
 _WORDS = {
@@ -106,14 +104,10 @@ def progress(run: Run) -> "pd.DataFrame":
     import pandas as pd
 
     train, evals = (by_round(run, records) for records in (run.train, run.evals))
+    for name, keys in _SUMS.items():
+        train[name + _SUFFIX] = train.reindex(columns=keys).sum(axis=1).cumsum() / 1e9
     both = pd.concat([train, evals]).groupby(level=0).last()
     found = both.filter(like=_SUFFIX).rename(columns=lambda n: n.removesuffix(_SUFFIX))
-    for name, (keys, scale) in _SUMS.items():
-        if set(keys) <= set(train):
-            spent = train[list(keys)].sum(axis=1, skipna=False).cumsum(skipna=False)
-            carried = (spent / scale).fillna(np.inf).reindex(found.index).ffill()
-            spent = carried.replace(np.inf, np.nan)  # an unknown round stays unknown
-            found[name] = found[name].fillna(spent) if name in found else spent
     found["rounds"] = found.index
     final = final_evals(run)
     clients = [record.get("client_accuracy") or {} for record in final]

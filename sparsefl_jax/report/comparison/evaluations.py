@@ -33,11 +33,8 @@ def accuracy(record: Record | None, model: str | None = None) -> float | None:
     """Returns the accuracy of a deployed model, or the headline; None if unknown."""
     if record is None:
         return None
-    if model is not None:
-        value = record["models"].get(model, {}).get("accuracy")
-    elif (value := record.get("accuracy")) is None:
-        value = next(iter(record["models"].values()), {}).get("accuracy")
-    return value if finite(value) else None
+    found = record if model is None else record["models"].get(model, {})
+    return found["accuracy"] if finite(found.get("accuracy")) else None
 
 
 def best_eval(run: Run, model: str | None = None) -> Record | None:
@@ -50,21 +47,18 @@ def best_of(evals: Sequence[Record], model: str | None = None) -> Record | None:
 
     The validation split chooses it if there is one, otherwise the test set.
     """
-
-    def choice(record: Record) -> tuple[bool, float]:
-        known = finite(record.get("val_accuracy"))
-        return known, record["val_accuracy"] if known else accuracy(
-            record, model
-        ) or 0.0
-
-    valid = [record for record in evals if accuracy(record, model) is not None]
-    return max(valid, key=choice, default=None)
+    scores = [
+        (record.get("val_accuracy", reached), record)
+        for record in evals
+        if (reached := accuracy(record, model)) is not None
+    ]
+    return max(scores, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def chosen_by(run: Run) -> str:
     """Returns 'validation' if that split chooses the best round, else 'test'."""
-    known = [finite(record.get("val_accuracy")) for record in final_evals(run)]
-    return "validation" if any(known) else "test"
+    chosen = any("val_accuracy" in record for record in final_evals(run))
+    return "validation" if chosen else "test"
 
 
 def seed_of(run: Run) -> int | str:

@@ -40,7 +40,8 @@ def looks(groups: Sequence[Group]) -> list[Look]:
     Example:
       >>> from pathlib import Path
       >>> from sparsefl_jax.report.load import Run
-      >>> runs = [Run(Path("a"), [], [], [0], {"method": m}, {}, None) for m in "aba"]
+      >>> configs = [{"algorithm": {"name": name}} for name in "aba"]
+      >>> runs = [Run(Path("a"), [], [], [0], {}, config, None) for config in configs]
       >>> a, b, c = looks([Group("", [run]) for run in runs])
       >>> a.color == c.color != b.color, a.linestyle == b.linestyle != c.linestyle
       (True, True)
@@ -70,8 +71,6 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
       The SVG files by name.
     """
     drawn, paths = {}, {}
-    if not any(run.evals for entry in comparison.entries for run in entry.group.runs):
-        return paths
     for axis in comparison.axes:
         drawn[f"accuracy_by_{axis.name}"] = _curves(comparison, axis, "accuracy")
         drawn[f"front_{axis.name}"] = _front(comparison, axis)

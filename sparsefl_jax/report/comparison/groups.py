@@ -3,7 +3,6 @@
 import collections
 import itertools
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ def read_groups(
 
     Returns:
       The groups, in the order of their first runs. The name of a group is that of its
-      folder, or the common beginning of the names of its folders.
+      first folder.
 
     Raises:
       ValueError: a folder cannot be read, see `run_folders` and `read_run`, or there
@@ -77,8 +76,7 @@ def method_of(run: Run) -> str:
 
     The module of a method of one's own is left out, as a run made in Python lacks it.
     """
-    configured = (run.config.get("algorithm") or {}).get("name") or MISSING
-    method = run.summary.get("method") or configured
+    method = (run.config.get("algorithm") or {}).get("name") or MISSING
     first = (run.config.get("first_stage") or {}).get("name")
     names = [str(name).rpartition(":")[2] for name in (first, method) if name]
     return " + ".join(names)
@@ -102,23 +100,14 @@ def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
 
 
 def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Names groups by their folders, or by the whole path if the name is not unique.
+    """Names groups by their first folders, by the whole path where names are the same.
 
-    The name of several folders is what their names have in common. `seed_0` and the
-    like have the name of the folder that they are in.
+    `seed_0` and the like have the name of the folder that they are in.
     """
-    found = [[run.path.resolve() for run in runs] for runs in groups]
-    folders = [
-        [p.parent if re.fullmatch(r"seed_\d+", p.name) else p for p in paths]
-        for paths in found
-    ]
-    names = []
-    for paths in folders:
-        # Whole words and numbers: a_10 and a_11 have `a` in common, not `a_1`.
-        parts = [re.findall(r"\d+|[^\W\d_]+|[\W_]", path.name) for path in paths]
-        common = "".join(os.path.commonprefix(parts)).rstrip("_-. ")
-        names.append(common or paths[0].name)
+    paths = [runs[0].path.resolve() for runs in groups]
+    paths = [p.parent if re.fullmatch(r"seed_\d+", p.name) else p for p in paths]
+    names = [path.name for path in paths]
     return [
-        name if names.count(name) == 1 else str(paths[0])
-        for name, paths in zip(names, folders, strict=True)
+        name if names.count(name) == 1 else str(path)
+        for name, path in zip(names, paths, strict=True)
     ]

@@ -1,7 +1,6 @@
 """Checks that runs can be compared: the same data, partition, devices and metric."""
 
 import json
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from sparsefl_jax.report.comparison.evaluations import seed_of
 from sparsefl_jax.report.comparison.groups import Group, made_in_python
 from sparsefl_jax.report.load import Run
 
-SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
-ROWS, _DEVICES = ("train", "val", "test"), ("system",)
+_SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
+_ROWS, _DEVICES = ("train", "val", "test"), ("system",)
 # Fields that decide for runs without checksums or without a seed in common.
 _DATA_FIELDS = ("dataset", "num_classes", "scramble")
 _PARTITION_FIELDS = (
@@ -58,7 +57,7 @@ def apart(group: Group) -> str:
     That is the data, unless a split moves samples from seed to seed, the commit, and
     one's own code. Runs that have not ended do not count.
     """
-    config, kept = group.runs[0].config, SAMPLES
+    config, kept = group.runs[0].config, _SAMPLES
     shifted = (config.get("partition") or {}).get("feature_shift")
     if made_in_python(group.runs[0]) or shifted or config.get("test_split") == "within":
         kept = ()
@@ -77,24 +76,13 @@ def metric(group: Group) -> str:
     return ", ".join(sorted({metric or MISSING for metric in last})) or MISSING
 
 
-def fingerprint(run: Run, names: Sequence[str]) -> str:
-    """Returns eight hexadecimal digits of a run's data; "-" if not recorded.
-
-    Args:
-      run: the records.
-      names: of the checksums in its summary, `SAMPLES` or `ROWS`.
-    """
-    sums = [s for n in names if (s := run.summary.get("data", {}).get(n)) is not None]
-    return f"{zlib.crc32(json.dumps(sums).encode()):08x}" if sums else MISSING
-
-
 def _differences(one: Group, other: Group) -> list[str]:
     ones = {seed_of(run): run for run in one.runs}
     same_seed = [(ones[s], run) for run in other.runs if (s := seed_of(run)) in ones]
     pairs = same_seed or [(one.runs[0], other.runs[0])]
     alike = {
-        "data": all(_same(*pair, SAMPLES, _DATA_FIELDS) for pair in pairs),
-        "partition": all(_same(*pair, ROWS, _PARTITION_FIELDS) for pair in pairs),
+        "data": all(_same(*pair, _SAMPLES, _DATA_FIELDS) for pair in pairs),
+        "partition": all(_same(*pair, _ROWS, _PARTITION_FIELDS) for pair in pairs),
         # A study may compare devices, so those of another name are no reason.
         "table of devices": all(
             not _same_fields(*pair, _DEVICE_FIELDS) or _same(*pair, _DEVICES, ())

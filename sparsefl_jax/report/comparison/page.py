@@ -11,7 +11,7 @@ from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.charge import charge_rows
 from sparsefl_jax.report.comparison import citations, figures, likeness, table
 from sparsefl_jax.report.comparison.differences import differing, settings, shared
-from sparsefl_jax.report.comparison.evaluations import chosen_by, seed_of
+from sparsefl_jax.report.comparison.evaluations import chosen_by
 from sparsefl_jax.report.comparison.groups import read_groups
 from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
 from sparsefl_jax.report.load import finite
@@ -197,17 +197,10 @@ def _results(comparison: Comparison) -> list[Column]:
 
 def _differences(comparison: Comparison) -> list[Column]:
     """Returns the columns of differences from the first line, paired by seed."""
-    found, axis = comparison.gaps.iloc[1:], comparison.axes[0]
-    # The budget at which most lines have an accuracy, the first among them.
-    lacking = {
-        name: sum((line, name) in comparison.notes for line in found.index)
-        for name in comparison.at(axis).values()
-        if (0, name) not in comparison.notes
-    }
-    shown = {comparison.area(axis), min(lacking, key=lambda n: lacking[n], default="")}
-    titles = {n: v for n, v in comparison.titles(axis).items() if n in shown}
+    found = comparison.gaps.iloc[1:]
     pairs = [Cell(f"{n:g}", value=float(n)) for n in found["accuracy", "count"]]
-    titles = {"accuracy": "last", "best": "best"} | titles
+    at = comparison.titles(comparison.axes[0])
+    titles = {"accuracy": "last", "best": "best"} | at
     return [Column("pairs", "", pairs), *_percents(comparison, titles, found)]
 
 
@@ -265,9 +258,6 @@ def _overview(comparison: Comparison) -> dict[str, str]:
     """Returns what the runs share, by name; what differs is left out."""
     groups = [entry.group for entry in comparison.entries]
     same, differ = shared(groups), differing(groups)
-    runs = groups[0].runs
-    data = dict.fromkeys(likeness.fingerprint(run, likeness.SAMPLES) for run in runs)
-    splits = [(likeness.fingerprint(run, likeness.ROWS), seed_of(run)) for run in runs]
     pairs = {title: same.get(field, MISSING) for title, field in _SHARED.items()}
     for title, section in _SECTIONS.items():
         head = f"{section}."
@@ -277,16 +267,10 @@ def _overview(comparison: Comparison) -> dict[str, str]:
                 for name, value in same.items()
                 if name.startswith(head) and value not in (MISSING, "0", "False")
             )
-    pairs |= {
-        "data fingerprint": ", ".join(data),
-        "partition fingerprint": ", ".join(
-            f"{digits} (seed {seed})" for digits, seed in splits if digits != MISSING
-        ),
-        "metric": likeness.metric(groups[0]),
-    }
     unlike = {word for entry in comparison.entries for word in entry.unlike.split(", ")}
+    pairs["metric"] = likeness.metric(groups[0])
     return {
         title: value
         for title, value in pairs.items()
-        if value not in ("", MISSING) and title.partition(" fing")[0] not in unlike
+        if value not in ("", MISSING) and title not in unlike
     }
