@@ -5,12 +5,10 @@ import math
 import struct
 import sys
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import traverse_util
 from safetensors import numpy as safetensors
 
 import sparsefl_jax as sfl
@@ -134,39 +132,6 @@ def test_the_network_comes_back_and_takes_raw_samples(sparse, tmp_path):
     other = NETWORK | {"name": "of_a_later_version"}
     sfl.save_sparse(path, sparse, network=other)
     assert sfl.load_sparse(path).model is None
-
-
-class Net(nn.Module):
-    """A network of a user, which no registry knows."""
-
-    @nn.compact
-    def __call__(self, x, train: bool):
-        x = nn.BatchNorm(use_running_average=not train, epsilon=0.0)(nn.Dense(3)(x))
-        return nn.Dense(2)(nn.relu(x))
-
-
-def test_a_dense_file_feeds_a_flax_module_without_this_package(tmp_path):
-    rng = np.random.default_rng(0)
-    model = sfl.Model.from_flax(Net(), jax.ShapeDtypeStruct((1, 4), np.float32))
-    params, stats = jax.tree.map(
-        lambda v: rng.uniform(0.5, 1, v.shape).astype(np.float32), model.shapes()
-    )
-    mask = jax.tree.map(lambda v: rng.random(v.shape) < 0.5, params)
-    path = tmp_path / "model"
-    sfl.save_sparse(path, sfl.SparseModel(params, mask, stats), index="none")
-    tree = traverse_util.unflatten_dict(safetensors.load_file(path), sep="/")
-    x = rng.normal(size=(6, 4)).astype(np.float32)
-    variables = {"params": tree["params"], "batch_stats": tree["stats"]}
-    got = Net().apply(variables, x, train=False)
-    w = jax.tree.map(np.multiply, params, mask)
-    hidden = x @ w["Dense_0"]["kernel"] + w["Dense_0"]["bias"]
-    mean, var = (stats["BatchNorm_0"][name] for name in ("mean", "var"))
-    norm = w["BatchNorm_0"]
-    hidden = (hidden - mean) / np.sqrt(var) * norm["scale"] + norm["bias"]
-    want = np.maximum(hidden, 0) @ w["Dense_1"]["kernel"] + w["Dense_1"]["bias"]
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    back = sfl.load_sparse(path).sparse
-    assert same(back.params, tree["params"]) and same(back.stats, tree["stats"])
 
 
 def change_last_byte(content):
