@@ -21,17 +21,6 @@ from sparsefl_jax.report.comparison.measures import compare
 FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
 
 
-class Sorted(Page):
-    """A page's tags and tables; inputs and lines of SVG have no end tag."""
-
-    VOID = (*Page.VOID, "input", "link")
-
-    def handle_data(self, data):
-        self.text += data
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += data
-
-
 def study(folder, seeds=2):
     """Writes four lines of two seeds: two densities of SPDST, FedAvg, SpaFL."""
     first = {"first_stage": {"name": "sensitivity", "density": 0.1}}
@@ -66,7 +55,7 @@ def made(tmp_path_factory):
 
 def test_the_page_stands_alone(made):
     text = (made / "report.html").read_text()
-    page = Sorted(text)
+    page = Page(text)
     assert page.open == []
     assert all(link.startswith(("data:", "#")) for link in page.links)
     assert not re.search(r"https?://|@import|<link(?! rel=\"icon\")", text)
@@ -78,7 +67,7 @@ def test_the_page_stands_alone(made):
 
 
 def test_the_page_shows_results_costs_and_differences(made):
-    page = Sorted((made / "report.html").read_text())
+    page = Page((made / "report.html").read_text())
     rows = [[cell.strip() for cell in row] for row in page.rows]
     (dense, s10, *_) = [r for r in rows if r[0] in ("fedavg", "spdst, density 0.1")]
     # 0.84 and 0.85: mean 84.5 %, half 12.706 * 0.5.
@@ -109,7 +98,7 @@ def test_the_page_shows_results_costs_and_differences(made):
 
 
 def test_the_files_are_in_the_page_too(made):
-    page = Sorted((made / "report.html").read_text())
+    page = Page((made / "report.html").read_text())
     held = [
         base64.b64decode(link.split("base64,")[1]).decode()
         for link in page.links
@@ -143,7 +132,7 @@ def test_figures_have_named_lines(made):
     assert names == expected | {"clients_median.svg", "clients_p10.svg"}  # one density
     text = (made / "figures" / "front_gbit.svg").read_text()
     assert "spdst, density 0.05" in text
-    page = Sorted((made / "report.html").read_text()).text
+    page = Page((made / "report.html").read_text()).text
     assert page.count("so there is no front") == 4
 
 
@@ -165,18 +154,18 @@ def test_runs_that_go_on_or_have_no_evaluation_are_marked(tmp_path):
     begun = write(tmp_path / "b", [(1, None)], method="spdst", ended=False)
     ended = write(tmp_path / "c", [(1, 0.5), (4, 0.6)], method="fedpm")
     report.write_comparison([running, begun, ended], tmp_path / "out")
-    page = Sorted((tmp_path / "out" / "report.html").read_text())
+    page = Page((tmp_path / "out" / "report.html").read_text())
     names = {row[0].strip() for row in page.rows}
     assert {"fedavgso far", "spdstso far", "fedpm"} <= names
     report.write_comparison([begun], tmp_path / "none")
-    page = Sorted((tmp_path / "none" / "report.html").read_text())
+    page = Page((tmp_path / "none" / "report.html").read_text())
     assert "No run has been evaluated yet." in page.text
     assert list((tmp_path / "none" / "figures").iterdir()) == []
 
 
 def test_a_page_of_a_study_that_has_no_run_yet(tmp_path):
     written = report.write_comparison([], tmp_path, status=[("a", "missing")])
-    page = Sorted((tmp_path / "report.html").read_text())
+    page = Page((tmp_path / "report.html").read_text())
     assert "1 points: 1 missing" in page.text and len(written) == 4
 
 
@@ -245,7 +234,7 @@ def test_a_study_folder_stands_for_its_runs_and_names_them(tmp_path, capsys):
         ["Ours at 10 %", "2"],
     ]
     text = (tmp_path / "report.html").read_text()
-    assert "Ours at 10 %" in text and "spafl" not in Sorted(text).text
+    assert "Ours at 10 %" in text and "spafl" not in Page(text).text
     alone = read_groups([tmp_path / "s10" / "seed_0", tmp_path / "own"])
     assert [group.label for group in alone] == ["Ours at 10 %", ""]
     (tmp_path / "study.json").write_text('{"points": {"not_begun": {"seed": 0')

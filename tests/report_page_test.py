@@ -13,7 +13,7 @@ EVIL = "<script>alert('&')</script>"
 class Page(HTMLParser):
     """Collects tags, attributes and the rows of tables."""
 
-    VOID = ("meta", "img", "br", "link")
+    VOID = ("meta", "img", "br", "link", "input")
 
     def __init__(self, text):
         super().__init__()
@@ -35,7 +35,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
-        if self.open and self.open[-1] in ("td", "th"):
+        if {"td", "th"} & set(self.open):
             self.rows[-1][-1] += data
 
 

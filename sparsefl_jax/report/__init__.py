@@ -1,6 +1,5 @@
 """Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
-from sparsefl_jax.report.comparison.groups import Group as Group
 from sparsefl_jax.report.comparison.groups import read_groups as read_groups
 from sparsefl_jax.report.comparison.page import write_comparison as write_comparison
 from sparsefl_jax.report.comparison.page import (
@@ -8,7 +7,6 @@ from sparsefl_jax.report.comparison.page import (
 )
 from sparsefl_jax.report.comparison.table import comparison_csv as comparison_csv
 from sparsefl_jax.report.comparison.table import comparison_table as comparison_table
-from sparsefl_jax.report.load import Run as Run
 from sparsefl_jax.report.load import read_lines as read_lines
 from sparsefl_jax.report.load import read_records as read_records
 from sparsefl_jax.report.load import read_run as read_run
