@@ -275,3 +275,14 @@ def test_every_method_has_its_paper():
         assert re.search(r"journal|booktitle", paper.entry)
     authors = {p.author for p in entries}
     assert {"Jiang and Borcea", "Horváth et al.", "Lee et al."} <= authors
+
+
+def test_a_pilot_is_named_beside_its_line(tmp_path):
+    fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": "pilot"}
+    write(tmp_path / "a", [(1, 0.2), (2, 0.4)], 0, "jmwst", fit=fit, num_rounds=2)
+    write(tmp_path / "b", [(1, 0.3), (2, 0.5)], 0, "spdst", num_rounds=2)
+    report.write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    text = Page((tmp_path / "out" / "report.html").read_text()).text
+    text = "\n".join(" ".join(line.split()) for line in text.split("\n\n"))
+    told = "A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 2 rounds."
+    assert text.count(told) == 1 and re.search(rf"jmwst[^\n]*: {told}", text)
