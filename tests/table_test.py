@@ -42,7 +42,7 @@ TABLE = Table(
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(tmp_path, monkeypatch, unplotted):
     dataset = tmp_path / "tiny.npz"
     write_images(dataset, 120)
     (tmp_path / "tiny_config.py").write_text(CONFIG.format(dataset=str(dataset)))
@@ -53,8 +53,6 @@ def root(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "tiny_config", raising=False)
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("plot_run", "write_page"):  # which take most of the time
-        monkeypatch.setattr(experiment.report, name, lambda path: None)
     return tmp_path
 
 
