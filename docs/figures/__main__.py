@@ -30,7 +30,6 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=", ".join(PICTURES))
     static = Path(__file__).parents[1] / "_static"
     parser.add_argument("--out", type=Path, default=static)
-    parser.add_argument("--format", default="svg", choices=("svg", "png"))
     asked = parser.parse_args()
     unknown = [name for name in asked.names if name not in PICTURES]
     if unknown:
@@ -42,7 +41,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     for name in asked.names or PICTURES:
         since = time.perf_counter()
-        path = asked.out / f"{name}.{asked.format}"
+        path = asked.out / f"{name}.svg"
         PICTURES[name](path)
         print(f"{path} {time.perf_counter() - since:.1f} s", flush=True)
 

@@ -25,7 +25,7 @@ def figure(path: Path, width: float, height: float, **options) -> Iterator[tuple
     with plt.style.context("sparsefl_jax.report.style"):
         fig, axes = plt.subplots(figsize=(width, height), **options)
         yield fig, axes
-        anonymous = {"Date": None, "Creator": None} if path.suffix == ".svg" else {}
+        anonymous = {"Date": None, "Creator": None}
         fig.savefig(path, facecolor=CARD, metadata=anonymous)
         plt.close(fig)
 
