@@ -24,7 +24,7 @@ def finished(tmp_path_factory):
     config = tiny_config(folder)
     config.first_stage = {}
     config.algorithm = {"name": "spafl", "alpha": 1.0}
-    config.normalize, config.seed, config.num_rounds = True, 5, 2
+    config.normalize, config.seed = True, 5
     config = defaults.complete(config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "draw", lambda path: None)  # plots take seconds
@@ -128,7 +128,7 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     blank = sfl.SparseModel(params, masks.full(params), stats)
     result = results.load_run(run)._replace(models={"global": blank})
     monkeypatch.setattr(results, "load_run", lambda run: result)
-    monkeypatch.setattr(export.runs.folder, "read_config", lambda run: config)
+    monkeypatch.setattr(export.runs.run_folder, "read_config", lambda run: config)
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse
     x = data.x[evaluate.used_rows(data.train)]
