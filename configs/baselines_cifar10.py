@@ -18,7 +18,7 @@ finetune 62.0 % in 55 s, from 51.2 % before its round (2 CPU cores, with compila
 commit bb93a0f, 2026-11-25).
 """
 
-from sparsefl_jax.presets import flash, mini
+from sparsefl_jax.presets import flash
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete
 
@@ -30,10 +30,7 @@ def get_config(arg: str = ""):
     options = parse_options(arg, METHODS, ("mini",))
     method = next((name for name in METHODS if name in options), "scaffold")
     config = flash.base({"fedavg"})
-    config.dataset, config.augment = "cifar10", ("crop", "flip")
-    config.model.name, config.num_rounds = "resnet18", 600
-    if "mini" in options:
-        mini.cifar10(config)
+    flash.cifar10(config, options)
     config.algorithm = {"name": method}
     if method == "scaffold":
         config.algorithm.clients = config.get_oneway_ref("num_clients")

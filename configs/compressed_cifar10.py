@@ -18,7 +18,7 @@ fedmrn_signed 46.2 % and fedbat 47.6 %, in 81, 91 and 74 s of processor time
 (2026-11-25, commit f87bfac). The others were not run.
 """
 
-from sparsefl_jax.presets import flash, mini
+from sparsefl_jax.presets import flash
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete
 
@@ -41,10 +41,7 @@ def get_config(arg: str = ""):
     options = parse_options(arg, tuple(RIVALS), ("mini",))
     rival = next((name for name in RIVALS if name in options), "topk")
     config = flash.base({"fedavg"})
-    config.dataset, config.augment = "cifar10", ("crop", "flip")
-    config.model.name, config.num_rounds = "resnet18", 600
-    if "mini" in options:
-        mini.cifar10(config)
+    flash.cifar10(config, options)
     config.algorithm = {"name": "compressed"} | RIVALS[rival]
     if rival == "ef21":
         config.algorithm.clients = config.get_oneway_ref("num_clients")

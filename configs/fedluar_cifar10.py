@@ -15,7 +15,7 @@ with 953 Mbit up and 1.72 Gbit down; uniform gave 49.6 % with 977 Mbit up, fedav
 with 1.72 Gbit up (commit 57562b9, 2026-11-25).
 """
 
-from sparsefl_jax.presets import flash, mini
+from sparsefl_jax.presets import flash
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete
 
@@ -31,12 +31,9 @@ def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
     options = parse_options(arg, (*RIVALS, "fedavg"), ("mini",))
     config = flash.base({"fedavg"})
-    config.dataset, config.augment = "cifar10", ("crop", "flip")
-    config.model.name, config.num_rounds, layers = "resnet18", 600, 11
-    if "mini" in options:
-        mini.cifar10(config)
-        layers = 2
+    flash.cifar10(config, options)
     if "fedavg" not in options:
+        layers = 2 if "mini" in options else 11
         rival = next((name for name in RIVALS if name in options), "fedluar")
         config.algorithm = {"name": "fedluar", "layers": layers} | RIVALS[rival]
     return complete(config)

@@ -21,18 +21,14 @@ Measured with seed 0 on 2 CPU cores: 40.6 % (chance 10 %) in 46 s with compilati
 (commit dd87cb1, 2026-11-23).
 """
 
-from sparsefl_jax.presets import flash, mini
+from sparsefl_jax.presets import flash
 
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
     options = flash.parse(arg, extra=("mini",))
     config = flash.base(options)
-    config.dataset = "cifar10"
-    config.augment = ("crop", "flip")
-    config.model.name = "resnet18"
-    config.num_rounds = 600
+    flash.cifar10(config, options)
     if "mini" not in options:
         return flash.finish(config, ("*conv*/kernel", "*shortcut/kernel"))
-    mini.cifar10(config)
     return flash.finish(config, ("conv[23]/kernel", "fc1/kernel"))

@@ -1,5 +1,6 @@
 """Shared by the experiments of FLASH (TMLR 2023, Table 1)."""
 
+from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
@@ -65,6 +66,14 @@ def base(options: set[str], cohort_size: int = 10):
         if "no_stage1" in options:
             config.first_stage.update(cohort_size=1, epochs=1, prune_rate=0.0)
     return config
+
+
+def cifar10(config, options: set[str]) -> None:
+    """Sets CIFAR-10, ResNet-18 and 600 rounds, or what `mini` has instead."""
+    config.dataset, config.augment = "cifar10", ("crop", "flip")
+    config.model.name, config.num_rounds = "resnet18", 600
+    if "mini" in options:
+        mini.cifar10(config)
 
 
 def finish(config, patterns):
