@@ -1,4 +1,4 @@
-"""Changes a configuration and checks refusals, for the tests of bad input."""
+"""Changes a configuration, reads command lines and checks refusals."""
 
 import sys
 from pathlib import Path
@@ -27,6 +27,15 @@ def refused(call, said: str) -> None:
     with pytest.raises(ValueError) as caught:
         call()
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def given(monkeypatch, *arguments: str):
+    """Returns the configuration of a command line."""
+    values = flags.FlagValues()
+    config = cli.define_config(values)
+    monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
+    cli.parsed(sys.argv, values)
+    return config.value
 
 
 def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:

@@ -31,16 +31,16 @@ MOVED = {
     "extend_at_final": "a run with more num_rounds goes on without it",
 } | defaults.GONE
 _PROCESSES = "distributed coordinator processes process_id wait_minutes"
-_OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike config"
+_OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike"
 READS = {  # the flags that each command uses; the first one given decides
     "list": "",
     "fields": "config",
     "prepare": "",
     "study": _OF_A_STUDY,
-    "sweep": _OF_A_STUDY,
+    "sweep": f"config {_OF_A_STUDY}",
     "dry_run": f"config workdir {_PROCESSES}",
     "resume": f"config workdir accept_lost_records {_PROCESSES}",
-    "config": f"workdir accept_lost_records {_PROCESSES}",
+    "config": f"workdir {_PROCESSES}",
 }
 _HELP = """\
 Runs a method of sparse federated learning as a configuration describes it.
@@ -256,15 +256,6 @@ def catalogue() -> str:
     return "\n".join(lines)
 
 
-def _unknown_field(error: Exception) -> str:
-    """Rephrases ml_collections' error about an unknown field that a file sets."""
-    text = one_line(error).replace(r"\n", " ")  # sometimes a repr of a repr
-    found = re.match(r"\W*(\w+)\W*(?:Did you mean|$)", text)
-    if not found:
-        return text
-    return fields.unknown_field(found[1], defaults.default_config())
-
-
 def define_config(values):
     """Defines the flag `--config`: a file, changed by the other flags.
 
@@ -374,8 +365,6 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
         sys.exit()
     try:
         rest = values(completed(argv))
-    except (KeyError, AttributeError) as error:  # a field that is not there
-        raise ValueError(_unknown_field(error)) from error
     except absl_flags.UnrecognizedFlagError as error:
         name = error.flagname
         if moved := MOVED.get(name):
@@ -384,7 +373,8 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
         hint = f"; did you mean --config.{field}?" if field else ""
         raise ValueError(f"{error}{hint}") from error
     except Exception as error:  # absl and ml_collections raise many kinds here
-        raise ValueError(one_line(error)) from error
+        text = one_line(error).replace(r"\n", " ")  # sometimes a repr of a repr
+        raise ValueError(text) from error
     fields.settle(values["config"].value)
     return rest
 

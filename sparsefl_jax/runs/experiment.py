@@ -106,8 +106,8 @@ def run(
         hold a run. `config` may differ from that of the run in the fields of
         `folder.FREE` and `folder.LATER`.
       progress: whether to show the plan and the progress.
-      accept_lost_records: whether to continue from a checkpoint even if logs from
-        before it are incomplete.
+      accept_lost_records: whether to resume from a checkpoint even if logs from before
+        it are incomplete.
 
     Returns:
       The summary, the content of `summary.json`; for several seeds a list of them.
@@ -119,8 +119,6 @@ def run(
       OSError: a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    if accept_lost_records and not resume:
-        raise ValueError("accept_lost_records=True, expected resume=True with it")
     path, show = Path(workdir), progress and processes.leads()
     if resume:  # first report fields that cannot change, then check the rest
         config = fit_rounds.resumed(config, folder.read_config(path)) or config

@@ -40,8 +40,6 @@ def run(
     Raises:
       ValueError: in one line, on what cannot run, and at the end if a point failed.
     """
-    if file and (swept or config is not None):
-        raise ValueError("--study names all its runs, expected no --sweep or --config")
     if not file and config is None:
         raise ValueError("--sweep varies a configuration, expected --config with it")
     if dry_run:

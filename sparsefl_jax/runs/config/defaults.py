@@ -127,7 +127,6 @@ FIELDS: dict[str, tuple[Any, str]] = {
 }
 # Removed fields, with their replacements.
 GONE = {
-    "algorithm.rule": "FedTiny's is algorithm.name=fedtiny",
     "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
 }
 
@@ -277,17 +276,6 @@ def _kind(parameter) -> Any:
     if isinstance(default, tuple) and default:
         return tuple[type(default[0]), ...]
     return type(default) if isinstance(default, int | float | str | tuple) else object
-
-
-def readers(field: str, *keys: str) -> list[str]:
-    """Returns the entries of a table that take at least one of these arguments.
-
-    Example:
-      >>> readers("partition", "alpha")
-      ['dirichlet', 'lda', 'quantity']
-    """
-    taken = {name: signature(entry) for name, entry in TABLES[field].items()}
-    return sorted(name for name in taken if taken[name].keys() & set(keys))
 
 
 def plain(config: Any) -> dict:

@@ -21,11 +21,7 @@ from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import FIELDS, TABLES
 
-INIT_WHAT = {
-    "model": "weights and mask",
-    "weights": "the weights, with nothing pruned",
-    "mask": "the mask, on fresh weights",
-}
+INIT_WHAT = ("mask", "model", "weights")
 _BOUNDS = {  # a check, and its bound
     (at_least, 0): (
         *("seed", "partition_seed", "num_clients", "lr_delay", "checkpoint_minutes"),
@@ -104,7 +100,6 @@ def _check_known(section: str, names, allowed) -> None:
     """Checks that a name is allowed; the error suggests the nearest one."""
     for name in names:
         if name not in allowed:
-            check_entry(section[:-1], names, name)
             raise ValueError(unknown_field(section + name, allowed))
 
 
@@ -128,13 +123,11 @@ def _check_ranges(config, given: dict) -> None:
         for field in names:
             if given.get(field) is not None:
                 refuse(field, given[field], bound)
-    if given.get("fit.by") is not None:
-        one_of("fit.by", given["fit.by"], ("pilot",))
     if config.seed + config.seeds > 2**31:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
-    one_of("init_what", config.init_what, sorted(INIT_WHAT))
+    one_of("init_what", config.init_what, INIT_WHAT)
     one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
     sinks.check(config.sinks)
 
@@ -154,8 +147,7 @@ def _check_companions(config, given: dict, usual: dict) -> None:
     held = densities(config)
     if config.density is not None and config.density not in held.values():
         others = [f"{field} is {value}" for field, value in held.items()]
-        names = ", ".join(defaults.readers("algorithm", "density", "max_density"))
-        none = f"{config.algorithm.get('name')!r} takes none; {names} do"
+        none = f"{config.algorithm.get('name')!r} takes none"
         refuse_unread("density", config.density, f": {', '.join(others) or none}")
 
 
@@ -186,26 +178,6 @@ def check_unset(config, *fields: str) -> None:
     for field in fields:
         if given.get(field) != usual.get(field):
             refuse_unread(field, given[field])
-
-
-def check_entry(field: str, section: dict, key: str) -> None:
-    """Checks that no argument is set that only other entries of a section take.
-
-    Raises:
-      ValueError: one is; the message names the entries that take it.
-
-    Example:
-      >>> check_entry("partition", {"name": "iid", "k": 2}, "k")
-      Traceback (most recent call last):
-        ...
-      ValueError: partition.k=2 is not read by 'iid' but by shards
-    """
-    names = defaults.readers(field, key) if field in TABLES else []
-    if names and section["name"] not in names:
-        raise ValueError(
-            f"{field}.{key}={section[key]!r} is not read by {section['name']!r} but by "
-            f"{', '.join(names)}"
-        )
 
 
 @contextlib.contextmanager
@@ -242,7 +214,7 @@ def unknown_field(name: str, allowed: Iterable[str]) -> str:
         return f"{name} is gone: {defaults.GONE[name]}"
     section, _, _ = name.rpartition(".")
     meant = nearest(name, allowed)
-    hint = f"did you mean {meant!r}? " if meant else ""
+    hint = f"did you mean {meant!r}? " if meant not in (None, name) else ""
     there = f"{section or 'it'} has {', '.join(sorted(allowed))}"
     return f"the configuration has no field {name!r}; {hint}{there}"
 
@@ -339,9 +311,8 @@ def follow(config, given: dict[str, str]) -> None:
       given: the flags' values by field.
 
     Raises:
-      ValueError: there is no such entry or field, a flag sets an argument that only
-        another entry takes, or the method changes and no flag decides about the first
-        stage.
+      ValueError: there is no such entry or field, or the method changes and no flag
+        decides about the first stage.
 
     Example:
       >>> config = defaults.default_config()
@@ -356,7 +327,7 @@ def follow(config, given: dict[str, str]) -> None:
         raise ValueError(f"fit.by={given['fit.by']} is set by the run, expected none")
     if names := {f: given[f"{f}.name"] for f in TABLES if f"{f}.name" in given}:
         _rename(config, names)
-    for path, value in given.items():
+    for path in given:
         field, _, key = path.rpartition(".")
         section = config.get(field) if field else config
         if not hasattr(section, "to_dict"):
@@ -369,7 +340,6 @@ def follow(config, given: dict[str, str]) -> None:
                 with config.unlocked(), config.ignore_type():
                     section[key] = config_dict.placeholder(object)
         elif key not in section:
-            check_entry(field, {"name": name, key: value}, key)
             raise ValueError(unknown_field(path, section))
 
 
