@@ -14,8 +14,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs.config import fields
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import complete, default_config, values
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System
 
@@ -48,7 +47,16 @@ def pretend(monkeypatch, alive=lambda round, rounds: 1.0):
     monkeypatch.setattr(fit_rounds, "pilot", run)
 
 
-@pytest.mark.parametrize("rounds", [0.5, 1, 7.99, 8, 5000.5])
+@pytest.fixture(scope="module", autouse=True)
+def read_once():
+    """Reads the images once for all tests."""
+    data = experiment.build_data(values(config()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "build_data", lambda config: data)
+        yield
+
+
+@pytest.mark.parametrize("rounds", [0.5, 1, 7.99, 5000.5])
 def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
     """Dense models cost the same in every round."""
     pretend(monkeypatch)
@@ -74,9 +82,9 @@ def test_the_smaller_of_two_budgets_counts(monkeypatch):
     assert fit_rounds.fitted(asked, experiment.build)[0].num_rounds == 9
 
 
-@pytest.mark.parametrize("budget", [12, 60])
-def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch, budget):
+def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch):
     """FedSparsify's density falls in all rounds, those of the pilot too."""
+    budget = 12
 
     def alive(t, rounds):
         left = 1 - max(t - 1, 0) / (rounds - 1)
@@ -86,7 +94,7 @@ def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch, budget):
     asked = config("fedsparsify_global", 0.1)
     asked.algorithm.power = 2.0
     asked.fit.gbit = budget * ROUND
-    cost = {T: sum(alive(t, T) for t in range(T)) for T in range(2, 400)}
+    cost = {T: sum(alive(t, T) for t in range(T)) for T in range(2, 100)}
     pays = max(T for T, dense in cost.items() if dense <= budget)
     found = fit_rounds.fitted(asked, experiment.build)[0].num_rounds
     assert found == pays and 2 * budget < pays
@@ -105,15 +113,6 @@ def test_rounds_to_observe_may_lie_beyond_a_pilot(monkeypatch):
     found, _ = fit_rounds.fitted(asked, build)
     assert (found.num_rounds, found.observe_rounds) == (28, (27,))
     assert seen == [(20, ()), (28, ())]
-
-
-@pytest.mark.parametrize("field, value", [("pilot", 3), ("most", 3), ("by", "pilot")])
-def test_what_goes_with_a_budget_needs_one(field, value):
-    """Alone it would have no effect."""
-    asked = config()
-    setattr(asked.fit, field, value)
-    with pytest.raises(ValueError, match=rf"fit\.{field}={value!r} has no effect"):
-        experiment.build(asked)
 
 
 @pytest.mark.slow
@@ -139,7 +138,6 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     asked, begun = config(), config()
     asked.fit.gbit = begun.fit.gbit = 3 * ROUND
     begun.num_rounds, begun.fit.by = 77, "pilot"
-    fields.check(begun)
     kept = fit_rounds.resumed(asked, begun)
     assert (kept.num_rounds, kept.fit.by) == (77, "pilot")
     assert fit_rounds.fitted(begun, build=None) == (begun, "")
@@ -201,12 +199,6 @@ def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
     with pytest.raises(TypeError):
         cli.dry_run(asked, 2)
     assert "pilot: trains 4 rounds" in capsys.readouterr().err
-
-
-def test_observed_rounds_may_be_those_that_a_budget_will_set():
-    asked = default_config()
-    asked.fit.gbit, asked.observe_rounds = 1.0, (asked.num_rounds + 50,)
-    fields.check(asked)
 
 
 def record(clients, down, up):

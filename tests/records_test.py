@@ -107,14 +107,13 @@ def go_on(run, **how):
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
 
-@pytest.mark.parametrize("how", ["first", "second", "gone"])
 def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
-    runs, tmp_path, monkeypatch, capsys, how
+    runs, tmp_path, monkeypatch, capsys
 ):
     run = tmp_path / "run"
     shutil.copytree(runs / "stopped", run)
     for name in log_lines.FILES:
-        damage(run / name, how)
+        damage(run / name, "second")
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     with monkeypatch.context() as patch:  # nothing is built, let alone trained
         patch.delattr(experiment, "build")
@@ -138,15 +137,14 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
     assert go_on(run) == told
 
 
-@pytest.mark.parametrize("how", ["empty", "gone"])
-def test_a_run_that_had_ended_without_any_record(runs, tmp_path, monkeypatch, how):
+def test_a_run_that_had_ended_without_any_record(runs, tmp_path, monkeypatch):
     """Its last checkpoint is there, so that nothing is compiled."""
     monkeypatch.setattr(programs, "compile_stage", lambda *of: compiled.append(of))
     run, compiled = tmp_path / "run", []
     shutil.copytree(runs / "whole", run)
     (run / "summary.json").unlink()
     for name in log_lines.FILES:
-        damage(run / name, how)
+        damage(run / name, "gone")
     told = go_on(run, accept_lost_records=True)
     assert not compiled
     assert told["ended_by"] == "rounds" and told["rounds"] == 8

@@ -1,6 +1,5 @@
 """A run resumes with its checkpoint's data and configuration, or says why not."""
 
-import importlib
 import json
 import shutil
 import sys
@@ -14,7 +13,7 @@ from absl import flags
 import sparsefl_jax as sfl
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
-from sparsefl_jax.runs import checkpoint, cli, experiment
+from sparsefl_jax.runs import checkpoint, cli, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import build, defaults
@@ -36,10 +35,8 @@ def four_rounds(folder):
 def undrawn():
     """Writes empty pages, because plots take most of a small run's time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "plot_run", lambda path: [])
         patch.setattr(report, "write_comparison", lambda runs, out: [])
-        page = lambda path: (path / "report.html").write_text("")  # noqa: E731
-        patch.setattr(report, "write_page", page)
+        patch.setattr(records, "draw", lambda path: (path / "report.html").touch())
         yield
 
 
@@ -93,23 +90,16 @@ def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
     assert run_folder.read_config(run).num_rounds == 8
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("y", lambda y: (y + 1) % 4),
-        ("x", lambda x: np.where(np.arange(len(x)) == 7, 0, x.T).T),  # one sample
-        ("y_test", lambda y: y[::-1]),
-    ],
-)
-def test_other_data_are_refused(run, name, change):
+def test_other_data_are_refused(run):
+    """One sample differs."""
     path = run.parent / "tiny.npz"
     arrays = dict(np.load(path))
-    np.savez(path, **arrays | {name: change(arrays[name])})
+    arrays["x"][7] = 0
+    np.savez(path, **arrays)
     (run / "summary.json").unlink()
     before = files(run)
     for fields in ({}, {"num_rounds": 8}):
-        told = f"not that of the checkpoint: (.*, )?{name}(,.*)? changed"
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match="checkpoint: (.*, )?x(,.*)? changed"):
             resume(run, fields=fields)
     assert files(run) == before
 
@@ -147,38 +137,25 @@ def test_another_partition_is_refused_by_its_tables(finished):
         run_folder.start(saved, setup._replace(data=moved))
 
 
-SETTINGS = [
-    ("jax_threefry_partitionable", False),
-    ("jax_enable_x64", True),
-    ("jax_default_matmul_precision", "bfloat16"),
-    ("jax_default_prng_impl", "rbg"),
-    ("jax_random_seed_offset", 1),
-]
-
-
-@pytest.mark.parametrize("name, value", SETTINGS)
-def test_a_setting_that_changes_results_is_no_bit_for_bit(finished, name, value):
-    saved, old = checkpoint.read(finished), getattr(jax.config, name)
-    chunks = saved.about["machine"]["chunk"]
-    assert run_folder.described(saved, provenance.facts(chunks)).endswith(
-        " bit for bit"
-    )
-    jax.config.update(name, value)
-    try:
-        said = run_folder.described(saved, provenance.facts(chunks))
-    finally:
-        jax.config.update(name, old)
-    assert said.endswith(f"not bit for bit: {name} {old} -> {value}")
-    summary = json.loads((finished / "summary.json").read_text())
-    assert summary["settings"][name] == old
-
-
-def test_another_version_of_the_package_is_no_bit_for_bit(finished, monkeypatch):
-    saved = checkpoint.read(finished)
-    old = sfl.__version__
-    monkeypatch.setattr(sfl, "__version__", "9.9")
+def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
+    saved, old = checkpoint.read(finished), sfl.__version__
     now = provenance.facts(saved.about["machine"]["chunk"])
-    assert f"sparsefl_jax {old} -> 9.9" in run_folder.described(saved, now)
+    assert run_folder.described(saved, now).endswith(", bit for bit")
+    monkeypatch.setattr(sfl, "__version__", "9.9")
+    jax.config.update("jax_enable_x64", True)
+    try:
+        now |= provenance.settings() | provenance.versions()
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    said = run_folder.described(saved, now)
+    changed = f"jax_enable_x64 False -> True, sparsefl_jax {old} -> 9.9"
+    assert said.endswith(f"not bit for bit: {changed}")
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["settings"] == provenance.settings()
+    assert provenance.settings().keys() == {
+        *("jax_threefry_partitionable", "jax_enable_x64", "jax_random_seed_offset"),
+        *("jax_default_matmul_precision", "jax_default_prng_impl"),
+    }
 
 
 METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"
@@ -321,31 +298,12 @@ def test_without_a_checkpoint_nothing_is_extended(run):
     assert files(run) == before
 
 
-def test_permissions_are_for_a_run_that_goes_on(run):
-    config = run_folder.read_config(run)
-    new, accept = run.parent / "new", {"accept_lost_records": True}
-    with pytest.raises(ValueError, match="lost_records=True, expected resume=True"):
-        experiment.run(config, new, progress=False, **accept)
-
-
 def about_of(run):
     (path,) = run.glob("checkpoint/*/about/metadata")
     return path, json.loads(path.read_text())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"bits": 0},
-        {"stage": 1},
-        {"round": 9},
-        {"flops": -1.0},
-        {"ended_by": "gbit"},
-        {"seconds": 1.0},
-        {"position": None},
-        {"checksum": 0},
-    ],
-)
+@pytest.mark.parametrize("change", [{"seconds": 1.0}, {"checksum": 0}])
 def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
     path, about = about_of(run)
     path.write_text(json.dumps(about | change))
@@ -392,11 +350,3 @@ def test_seeds_are_extended_together(tmp_path):
     for folder in ("a", "a/seed_0", "a/seed_1"):
         found = run_folder.read_config(tmp_path / folder)
         assert (found.num_rounds, found.lr_horizon) == (2, 1)
-
-
-def test_where_files_cannot_be_locked_one_line_names_the_systems(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    importlib.reload(run_folder)
-    told = "Linux or macOS; on Windows, run inside WSL"
-    with pytest.raises(OSError, match=told), run_folder.locked(tmp_path):
-        pass

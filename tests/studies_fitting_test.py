@@ -39,6 +39,9 @@ def study(tmp_path, monkeypatch):
             (folder / "summary.json").write_text("{}")
             yield {"seed": config.seed}
 
+    setup = SimpleNamespace(metric="pooled", stages=())
+    monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
+    monkeypatch.setattr(progress, "write_page", lambda *of: None)
     monkeypatch.setattr(fit_rounds, "fitted", fitted)
     monkeypatch.setattr(experiment, "run_each", run_each)
     tiny_study.write_study(tmp_path)
@@ -48,7 +51,6 @@ def study(tmp_path, monkeypatch):
     return study, measured
 
 
-@pytest.mark.slow
 def test_a_point_measures_once_and_all_its_seeds_have_these_rounds(
     study, tmp_path, capsys
 ):

@@ -7,6 +7,7 @@ schedules keep the horizon that they had at the start.
 """
 
 import contextlib
+import fcntl
 import importlib
 import json
 import time
@@ -200,7 +201,7 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
     """
     until = time.monotonic() + wait
     with open(workdir / "lock", "a") as file:
-        while not _locked(file, "LOCK_EX"):
+        while not _locked(file, fcntl.LOCK_EX):
             if time.monotonic() >= until:
                 raise ValueError(
                     f"workdir={str(workdir)!r} is in use by a run that is still running"
@@ -214,19 +215,13 @@ def in_use(workdir: Path) -> bool:
     if not (workdir / "lock").exists():
         return False
     with open(workdir / "lock", "a+") as file:  # shared with other readers
-        return not _locked(file, "LOCK_SH")
+        return not _locked(file, fcntl.LOCK_SH)
 
 
-def _locked(file, kind: str) -> bool:
+def _locked(file, kind: int) -> bool:
     """Locks a file until it is closed, unless another process has locked it."""
     try:
-        import fcntl
-    except ImportError:
-        raise OSError(
-            "folders of runs need Linux or macOS; on Windows, run inside WSL"
-        ) from None
-    try:
-        fcntl.flock(file, getattr(fcntl, kind) | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

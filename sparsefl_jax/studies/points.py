@@ -6,7 +6,7 @@ point a folder of its name with a run for every seed, `seed_0`, `seed_1`, ...
 
 import contextlib
 import copy
-import importlib.util
+import runpy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,12 +85,9 @@ def load(path: str) -> list[Point]:
       ValueError: --study=studies/five_method.py: there is no such file; did you mean studies/five_methods.py?
     """  # noqa: E501
     name, _, argument = shipped.find("study", "studies", path).partition(":")
-    file = Path(name)
-    spec = importlib.util.spec_from_file_location(f"_study_{file.stem}", file)
-    module = importlib.util.module_from_spec(spec)
-    with blaming(file):
-        spec.loader.exec_module(module)
-        points = [Point(*pair) for pair in module.get_study(argument)]
+    with blaming(name):
+        get_study = runpy.run_path(name)["get_study"]
+        points = [Point(*pair) for pair in get_study(argument)]
     check(points)
     return points
 
