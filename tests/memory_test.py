@@ -99,17 +99,14 @@ def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
 
 def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatch):
     monkeypatch.setattr(programs, "compile_stage", None)
-    with pytest.raises(ValueError, match="memory_gb=1e-05, .* population, .*: try few"):
+    with pytest.raises(ValueError, match="memory_gb=1e-05, .* population, .*B$"):
         prepared(setup_of(world, memory_gb=1e-5))
     setup = setup_of(world, method=sfl.spafl, client_store="device")
     (rows,) = prepared(setup).traced
     parts = rows.memory.fixed | {"clients": 10**9}
     rows = rows.memory._replace(fixed=parts, chunk=1, working_set=0)
-    with pytest.raises(ValueError, match=r"try --config\.client_store=host"):
+    with pytest.raises(ValueError, match=r"largest part is clients, 1\.00 GB$"):
         programs.smaller(rows, 10**8, setup)
-    there = rows._replace(client_store={"where": "host", "working": 4})
-    with pytest.raises(ValueError, match="clients.*try a smaller cohort_size or model"):
-        programs.smaller(there, 10**8, setup)
     config = defaults.default_config()
     config.memory_gb = -1.0
     with pytest.raises(ValueError, match="memory_gb=-1.0, expected above 0"):
@@ -119,7 +116,7 @@ def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatc
 def test_a_working_set_that_does_not_fit_is_refused(world):
     one = memory_of(world, "1")
     gb = (one.total() - 10) / 1e9
-    with pytest.raises(ValueError, match=r"memory_gb=.* largest part is \w+.*: try"):
+    with pytest.raises(ValueError, match=r"memory_gb=.* largest part is \w+"):
         memory_of(world, memory_gb=gb)
     with pytest.raises(ValueError, match="chunk=4, expected at most [123] to fit"):
         memory_of(world, 4, memory_gb=gb + 0.3 * one.working_set / 1e9)
@@ -208,7 +205,7 @@ def test_other_errors_of_the_runtime_stay_what_they_are(world):
 
 def test_a_real_failure_to_allocate(world):
     alone = memory_of(world)
-    said = r"stage 1 with chunk=1.*largest part is \w.*, .*B: try"
+    said = r"stage 1 with chunk=1.*largest part is \w.*, .*B$"
     with (
         pytest.raises(MemoryError, match=said),
         programs.explained(alone, 1),
@@ -227,7 +224,8 @@ def test_the_command_tells_it_in_one_line(capsys):
 def test_summary_tells_memory_and_compilation(tmp_path):
     summary = experiment.run(tiny_config(tmp_path), tmp_path / "a", progress=False)
     for stage in summary["stages"]:
-        assert set(stage["memory"]) == {*programs.REMEDIES}
+        parts = {"population", "test set", "clients", "server", "working set"}
+        assert set(stage["memory"]) == parts
         assert stage["chunk"] == 1 and stage["compile_seconds"] > 0
     told = summary["memory"]
     totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
@@ -254,12 +252,12 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
             segment.snapshot.round
             for segment in simulate.segments(key, [stage], model, data, **settings)
         ]
-        return told.memory.client_store, ends
+        return told.memory.client_store, told.pace.working, ends
 
-    store, ends = cut(1.0)
+    store, _, ends = cut(1.0)
     assert store["where"] == "device" and ends == [12]
-    store, ends = cut(50 * store["bytes"] / 60 / 1e9)
-    assert store["where"] == "host" and store["working"] == 6 and ends == [6, 12]
+    store, working, ends = cut(50 * store["bytes"] / 60 / 1e9)
+    assert store["where"] == "host" and working == 6 and ends == [6, 12]
 
 
 def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
@@ -281,16 +279,12 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
     large = data._replace(x=x)
     host(2 * 10**10)
     stage = sfl.Stage(sfl.fedavg(*parts), 2, 8, 1, 8)
-    with pytest.raises(
-        ValueError, match="has 20.0 GB .* is population, .* try fewer tr"
-    ):
+    with pytest.raises(ValueError, match="has 20.0 GB .* is population, "):
         prepared(Setup([stage], model, large))
     # Batches of 2**20 samples, of which 24 are there: the network runs on all.
     host(10**9)
     setup = Setup([stage._replace(batch_size=2**20)], model, data)
-    with pytest.raises(
-        ValueError, match="part is working set, .* try a smaller chunk, b"
-    ):
+    with pytest.raises(ValueError, match="part is working set, "):
         programs.compile_stage(setup, 0, *prepared(setup).traced)
 
 
@@ -298,14 +292,12 @@ def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypat
     class Accelerator:
         platform = "gpu"
 
-    store = {"where": "host", "bytes": 900, "working": 2}
+    store = {"where": "host", "bytes": 900}
     rows = programs.Memory({"server": 10**6}, store, 1, 1)
     monkeypatch.setattr(hardware, "host_memory", lambda: 900)
     programs.check_host(rows, [Accelerator()])
     monkeypatch.setattr(hardware, "host_memory", lambda: 899)
-    with pytest.raises(
-        ValueError, match="is clients, 900 B: try --config.client_store"
-    ):
+    with pytest.raises(ValueError, match="is clients, 900 B$"):
         programs.check_host(rows, [Accelerator()])
     there = rows._replace(client_store=store | {"where": "disk"})
     programs.check_host(there, [Accelerator()])

@@ -287,15 +287,17 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
         where: Setup(stages, model, data, client_store=where)
         for where in ("host", "device")
     }
-    memories, texts = {}, {}
+    traced, texts = {}, {}
     for where, setup in setups.items():
         parts = prepared(setup)
-        memories[where] = parts.traced[0].memory
+        (traced[where],) = parts.traced
         texts[where] = dry_run.text(parts)
-    here, there = memories["host"], memories["device"]
-    assert here.client_store == {"where": "host", "bytes": 7 * row, "working": 4}
-    assert here.fixed["clients"] == 2 * 4 * row
-    assert there.client_store == {"where": "device", "bytes": 7 * row, "working": None}
-    assert there.fixed["clients"] == 2 * 7 * row  # two devices, seven rows: copies
+        memory = traced[where].memory
+        assert memory.client_store == {"where": where, "bytes": 7 * row}
+    here, there = traced["host"], traced["device"]
+    assert (here.pace.working, there.pace.working) == (4, None)
+    assert here.memory.fixed["clients"] == 2 * 4 * row
+    # Two devices, seven rows: copies.
+    assert there.memory.fixed["clients"] == 2 * 7 * row
     assert f"{7 * row} B, host" in texts["host"]
     assert f"{7 * row} B, device" in texts["device"]

@@ -28,24 +28,13 @@ from sparsefl_jax.system import hardware, interrupt, processes
 from sparsefl_jax.wire import ledger
 
 FILL = 0.9  # of an accelerator's memory; the rest is a reserve
-REMEDIES = {  # ways to make a part smaller
-    "population": "fewer training samples",
-    "test set": "fewer test samples",
-    "clients": "--config.client_store=host or fewer clients",
-    "server": "a smaller model",
-    "working set": "a smaller batch_size or model",
-}
-HOST_REMEDIES = REMEDIES | {
-    "clients": "--config.client_store=disk or fewer clients",
-    "working set": "a smaller chunk, batch_size or model",
-}
 
 
 class Memory(NamedTuple):
     """The memory of a stage."""
 
     fixed: dict[str, int]  # bytes by part, known by shape
-    client_store: dict  # 'where', 'bytes' and 'working': the clients' rows
+    client_store: dict  # 'where' and 'bytes': the clients' rows
     chunk: int  # clients that a device runs at the same time
     working_set: int | None = None  # bytes; None before compilation
 
@@ -64,16 +53,11 @@ class Memory(NamedTuple):
         return sum(self.fixed.values()) + int(share * (self.working_set or 0))
 
     def largest(self) -> str:
-        """Describes the largest part with a chunk of 1, and how to make it smaller."""
+        """Describes the largest part with a chunk of 1."""
         parts = self.parts()
         if self.working_set is not None:
             parts["working set"] //= self.chunk
-        part = max(parts, key=parts.get)
-        remedy = REMEDIES[part]
-        if part == "clients" and self.client_store.get("working"):
-            remedy = "a smaller cohort_size or model"
-        size = format_si(parts[part], "B")
-        return f"the largest part is {part}, {size}: try {remedy}"
+        return _largest(parts)
 
 
 class Parts(NamedTuple):
@@ -123,7 +107,7 @@ def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
             "clients": clients,
             "server": len(devices) * store.num_bytes(state.server),
         },
-        client_store={"where": pace.where, "bytes": rows, "working": pace.working},
+        client_store={"where": pace.where, "bytes": rows},
         chunk=first_chunk(setup, index, traced),
     )
     limit = budget(setup.memory_gb, devices)
@@ -210,11 +194,9 @@ def check_host(memory: Memory, devices: Sequence) -> None:
         parts["clients"] = parts.get("clients", 0) + memory.client_store["bytes"]
     needed, available = sum(parts.values()), hardware.host_memory()
     if needed > available:
-        part = max(parts, key=parts.get)
         raise ValueError(
             f"the host has {format_si(available, 'B')} of memory available, expected "
-            f"at least {format_si(needed, 'B')}; the largest part is {part}, "
-            f"{format_si(parts[part], 'B')}: try {HOST_REMEDIES[part]}"
+            f"at least {format_si(needed, 'B')}; {_largest(parts)}"
         )
 
 
@@ -238,6 +220,11 @@ def explained(memory: Memory, stage: int) -> Iterator[None]:
             f"out of memory in stage {stage} with chunk={memory.chunk}, which takes "
             f"{format_si(memory.total(), 'B')}; {remedy}"
         ) from error
+
+
+def _largest(parts: dict[str, int]) -> str:
+    part = max(parts, key=parts.get)
+    return f"the largest part is {part}, {format_si(parts[part], 'B')}"
 
 
 def _too_large(memory: Memory, limit: float) -> str:
