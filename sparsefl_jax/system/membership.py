@@ -59,29 +59,18 @@ def start(
 
     Example:
       >>> start("10.0.0.1:4321", 2, 0)  # doctest: +SKIP
-      >>> start("10.0.0.1:4321", 2, 2)
+      >>> start("10.0.0.1", 2, 0)
       Traceback (most recent call last):
         ...
-      ValueError: coordinator='10.0.0.1:4321', processes=2, process_id=2, expected all
-      three: host:port, P, and an integer from 0 to P - 1
+      ValueError: coordinator='10.0.0.1', expected host:port
     """
-    given = coordinator, count, index
-    if given != (None, None, None) and (
-        coordinator is None
-        or count is None
-        or index is None
-        or not re.fullmatch(r".+:\d+", coordinator)
-        or not 0 <= index < count
-    ):
-        raise ValueError(
-            f"coordinator={coordinator!r}, processes={count}, process_id={index}, "
-            "expected all three: host:port, P, and an integer from 0 to P - 1"
-        )
+    if coordinator is not None and not re.fullmatch(r".+:\d+", coordinator):
+        raise ValueError(f"coordinator={coordinator!r}, expected host:port")
     in_range("wait_minutes", wait_minutes, "(0, inf)")
     # `interrupt` handles the signals.
     jax.config.update("jax_enable_preemption_service", False)
     with _waiting(coordinator, wait_minutes):
-        _initialize(given, wait_minutes)
+        _initialize((coordinator, count, index), wait_minutes)
     if processes.several():
         _meet()
     old_hook = sys.excepthook
