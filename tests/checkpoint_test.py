@@ -101,9 +101,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "method", ["nst", *(pytest.param(m, marks=pytest.mark.slow) for m in OTHERS)]
-)
+@pytest.mark.parametrize("method", ["nst", *OTHERS])
 def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, monkeypatch, method):
     if method in OTHERS:
         config.algorithm = {"name": method} | OTHERS[method]
@@ -151,7 +149,7 @@ experiment.run(run_folder.read_config(sys.argv[1]), sys.argv[2], resume=True)
 """
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, 20])
 def test_killed_at_random_moments(config, tmp_path, kills):
     config.num_rounds = 8 if kills < 10 else 40  # at least a segment between two kills
     experiment.run(config, tmp_path / "whole", progress=False)

@@ -6,8 +6,6 @@ import functools
 import inspect
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +21,7 @@ from sparsefl_jax import report
 from sparsefl_jax.runs import experiment, records, simulate
 from sparsefl_jax.runs.config.build import describe, plain_value
 from sparsefl_jax.runs.folder import differences, read_config
-from sparsefl_jax.runs.setup import make
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config, write_images
 
@@ -148,12 +146,7 @@ OTHER = sfl.Model.from_flax(Wider(), jax.ShapeDtypeStruct((1, 2, 3, 1), np.float
     ("change", "told"),
     [
         (dict(parts=stages(0.25)), "first_stage.density is 0.5 there and 0.25 here"),
-        (
-            dict(parts=stages(optimizer=rate(0.2))),
-            "optimizer.learning_rate is 0.1 there and 0.2 here",
-        ),
         (dict(seed=1), "seed is 0 there and 1 here"),
-        (dict(metric="pooled"), "metric is 'auto' there and 'pooled' here"),
         (dict(model=OTHER), "model."),
         (
             dict(model=MODEL.fitting(doubled)),
@@ -262,7 +255,7 @@ top_share = sfl.method(unnamed)
 
 
 def told(method, ended, model=MODEL):
-    return describe(make([sfl.Stage(method, 1, 2)], model, ended.data))
+    return describe(Setup([sfl.Stage(method, 1, 2)], model, ended.data))
 
 
 def test_a_derived_method_is_told_by_its_own_name_and_arguments(ended):
@@ -359,24 +352,6 @@ def test_values_that_a_setting_can_have():
     assert plain_value("x", given) == {"a": (1, 0.5), "by": by}
     one, other = (plain_value("x", {"w": jnp.arange(3) * k}) for k in (1, 2))
     assert one != other
-
-
-@pytest.mark.slow
-def test_another_process_goes_on_with_the_same_run(ended):
-    code = f"""
-import sparsefl_jax as sfl
-from tests.in_python_test import MODEL, stages
-data = sfl.federate(sfl.data.load({str(ended.path.parent / "tiny.npz")!r}), "iid", 8)
-run = sfl.experiment(
-    stages(), MODEL, data, workdir={str(ended.path)!r}, eval_every=2, progress=False
-)
-print(run.metrics[-1]["accuracy"])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == ended.found.metrics[-1]["accuracy"]
 
 
 @pytest.mark.parametrize("name", sfl.ALGORITHMS)

@@ -7,15 +7,12 @@ import re
 import pytest
 
 from sparsefl_jax.data import samples
-from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import shipped
 
 CONFIGS = sorted(path.stem for path in shipped.folder("configs").glob("[!_]*.py"))
 CONFIGS.remove("own_npz")  # the data of the user
-PAPERS = ("complement_sst2", "fedsparsify_fashion_mnist", "flash_mnist")
-PAPERS += ("spafl_fashion_mnist",)
-LONG = ("complement_sst2", "flash_mnist", "spafl_fashion_mnist")
 SIZE = 600_000  # bytes of the samples that only `mini` reads
 
 
@@ -44,23 +41,6 @@ def test_what_mini_needs_is_small_and_has_a_licence():
     told = (samples.FOLDER / "README.md").read_text()
     for file in samples.FOLDER.iterdir():
         assert f"`{file.name}`" in told or file.name == "README.md"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in LONG else []) for n in PAPERS],
-)
-def test_the_mini_of_a_paper_runs_two_rounds(name, key):
-    config, _ = mini(name)
-    config.num_rounds, config.epochs = 2, 1
-    if config.first_stage:
-        config.first_stage.epochs = 1
-    data = build.build_data(config)
-    model = build.build_model(config, data)
-    stages = build.build_stages(config, model)
-    result = simulate.run(key, stages, model, data, eval_every=2)
-    assert result.metrics[-1]["round"] == 2
-    assert 0 < result.metrics[-1]["accuracy"] <= 1
 
 
 @pytest.mark.slow

@@ -24,15 +24,9 @@ from tests.launches import (
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    "name, stores",
-    [
-        ("spafl", ("device", "disk")),
-        pytest.param("spafl", ("host",), marks=pytest.mark.slow),
-        pytest.param("nst", ("device", "host", "disk"), marks=pytest.mark.slow),
-    ],
-)
-def test_two_processes_give_what_one_gives(name, stores, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["spafl", "nst"])
+def test_two_processes_give_what_one_gives(name, tmp_path, monkeypatch):
+    stores = "device", "host", "disk"
     config = configurations(tmp_path)[name]
     # The second round of three that would be one segment reaches what it may cost. Of
     # SpaFL, three clients take 60 x 32 bits a round, and 180 x 32 when first drawn: the

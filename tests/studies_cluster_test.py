@@ -5,15 +5,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 
 import pytest
 
 from sparsefl_jax.studies import launchers
-from tests.launches import ROOT, close
-from tests.launches import records as records_of
+from tests.launches import ROOT
 from tests.refusals import refused
-from tests.tiny import tiny_config
 from tests.tiny_study import (
     ended,
     lines,
@@ -116,30 +113,17 @@ def test_local_jobs_that_are_preempted(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_array_of_slurm(whole, slurm, tmp_path):
-    study, whole = whole
-    flags = "--launcher=slurm", f"{LIMIT},cpus_per_task=2"
-    begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
-    until(begun, lambda: lines(tmp_path) > 5)
-    first, second = _queue(slurm)
-    assert first.removesuffix("_0") == second.removesuffix("_1")
-    code, output = ended(begun)
-    assert code == 0 and "2 of 2 points done" in output, output
-    assert (tmp_path / f"jobs/{first}_0_log.err").exists()
-    assert records(tmp_path) == whole
-
-
-@pytest.mark.slow
 def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
     study, whole = whole
     flags = "--launcher=slurm", LIMIT
     begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
     until(begun, lambda: lines(tmp_path) > 5)
     first, second = _queue(slurm)
+    assert first.removesuffix("_0") == second.removesuffix("_1")  # an array
     _slurm(slurm, "scancel", "--signal=USR2", first)  # as before the limit of time
     _slurm(slurm, "scontrol", "requeue", second)
     code, output = ended(begun)
-    assert code == 0 and "failed" not in output, output
+    assert code == 0 and "2 of 2 points done" in output, output
     log = (tmp_path / f"jobs/{first}_0_log.err").read_text()
     assert "ending after this segment" in log and "Requeued job" in log
     assert records(tmp_path) == whole
@@ -166,37 +150,3 @@ def test_jobs_that_are_cancelled(whole, slurm, tmp_path):
     code, output = ended(started(study, tmp_path, *flags, rounds=ROUNDS, **slurm))
     assert code == 0, output
     assert records(tmp_path) == whole
-
-
-CONFIG = """
-from pathlib import Path
-from ml_collections import config_dict
-
-def get_config(arg=""):
-    text = Path(__file__).with_name("config.json").read_text()
-    return config_dict.ConfigDict(__import__("json").loads(text))
-"""
-
-
-@pytest.mark.slow
-def test_srun_starts_the_processes_of_a_run(slurm, tmp_path):
-    config = tiny_config(tmp_path)
-    (tmp_path / "config.json").write_text(config.to_json_best_effort())
-    (tmp_path / "config.py").write_text(CONFIG)
-    command = [sys.executable, "launch.py", f"--config={tmp_path}/config.py"]
-    outputs = []
-    for name, before, after in [
-        ("one", [], []),
-        ("two", ["srun", "-n", "2"], ["--distributed"]),
-    ]:
-        done = subprocess.run(
-            [*before, *command, f"--workdir={tmp_path}/{name}", *after],
-            cwd=ROOT,
-            env={**os.environ, **slurm},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout)
-    assert "with  2 x cpu" in outputs[0] and "with  4 x cpu" in outputs[1]
-    assert close(records_of(tmp_path / "one"), records_of(tmp_path / "two"))
