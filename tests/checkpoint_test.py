@@ -59,45 +59,27 @@ def stop_after(monkeypatch, rounds):
     monkeypatch.setattr(simulate, "simulate", segments)
 
 
+UNTIL = {"density": 0.5, "adjust_until": 4}
+BARE = "ditto fedbat fedpm heterofl finetune fedrolex fiarse scaffold local_only"
+DENSITY = "complement pdst ssfl snip grasp magnitude pqsu sparsyfed zerofl"
+OPTIMIZER, READJUSTED = "fedavg fedluar spdst spafl", "feddst fedrts fedtiny fedmef"
 OTHERS = {
-    "complement": {"density": 0.5},
+    **{name: {} for name in BARE.split()},
+    **{name: {"density": 0.5} for name in DENSITY.split()},
+    **{name: {"keep_optimizer": True} for name in OPTIMIZER.split()},
     "compressed": {"up": "stc", "down": "stc", "density": 0.5},
-    "ditto": {},
-    "fedavg": {"keep_optimizer": True},
-    "fedluar": {"keep_optimizer": True},
-    "fedbat": {},
     "fedmrn": {"magnitude": 0.1},
-    "fedpm": {},
     "fedprox": {"mu": 0.01},
     "fedsparsify_global": {"density": 0.2, "rounds": 4, "criterion": "random"},
     "fedsparsify_local": {"density": 0.2, "rounds": 4},
-    "pdst": {"density": 0.5},
-    "spdst": {"keep_optimizer": True},
     "jmwst": {"density": 0.5, "r_int": 2},
     "hetero_spdst": {"densities": (0.25, 0.5)},
     "hetero_jmwst": {"densities": (0.25, 0.5)},
-    "heterofl": {},
-    "finetune": {},
-    "fedrolex": {},
-    "fiarse": {},
     "fjord": {"widths": (0.25, 0.5, 1.0)},
     "prunefl": {"reconfigure_every": 2, "max_density": 0.4},
     "prunefl_initial": {"max_iterations": 4, "reconfigure_every": 2},
-    "feddst": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
-    "fedspa": {"density": 0.5, "mask_update": "dst", "adjust_until": 4},
-    "fedrts": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
-    "fedtiny": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
-    "fedmef": {"density": 0.5, "adjust_until": 4, "adjust_every": 2},
-    "ssfl": {"density": 0.5},
-    "scaffold": {},
-    "snip": {"density": 0.5},
-    "grasp": {"density": 0.5},
-    "spafl": {"keep_optimizer": True},
-    "local_only": {},
-    "magnitude": {"density": 0.5},
-    "pqsu": {"density": 0.5},
-    "sparsyfed": {"density": 0.3},
-    "zerofl": {"density": 0.3},
+    "fedspa": UNTIL | {"mask_update": "dst"},
+    **{name: UNTIL | {"adjust_every": 2} for name in READJUSTED.split()},
 }
 
 

@@ -65,28 +65,10 @@ def test_lines_of_records_and_of_segments(tmp_path):
     lines = [json.loads(line) for line in metrics.splitlines()]
     told = [record for records in segments() for record in records]
     assert lines == [{"schema": 1}, *told]
+    both = {"rounds_per_second": 4.0, "compile_seconds": 0.0}
     assert [json.loads(line) for line in timing.splitlines()] == [
-        {
-            "stage": 0,
-            "round": 2,
-            "seconds": 0.5,
-            "rounds_per_second": 4.0,
-            "compile_seconds": 0.0,
-        },
-        {
-            "stage": 1,
-            "round": 2,
-            "seconds": 1.0,
-            "rounds_per_second": 4.0,
-            "compile_seconds": 0.0,
-        },
-        {
-            "stage": 1,
-            "round": 4,
-            "seconds": 1.5,
-            "rounds_per_second": 4.0,
-            "compile_seconds": 0.0,
-        },
+        {"stage": stage, "round": round, "seconds": seconds} | both
+        for stage, round, seconds in ((0, 2, 0.5), (1, 2, 1.0), (1, 4, 1.5))
     ]
     assert (position["rounds"], position["seconds"]) == (6, 1.5)
     for name, text in (("metrics.jsonl", metrics), ("timing.jsonl", timing)):
