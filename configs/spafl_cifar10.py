@@ -32,14 +32,8 @@ def get_config(arg: str = ""):
     options = spafl.parse(arg)
     config = spafl.base(
         options,
-        rates={
-            "spafl": 0.01,
-            "local": 0.01,
-            "fedavg": 0.01,
-            "fedpm": 0.1,
-            "heterofl": 0.005,
-            "fjord": 0.01,
-        },
+        rate=0.01,
+        rates={"fedpm": 0.1, "heterofl": 0.005},
         release={"variant": "release_cifar10"},
         alpha=0.00015,
         prunable=("*kernel",),

@@ -35,14 +35,8 @@ def get_config(arg: str = ""):
     options = spafl.parse(arg)
     config = spafl.base(
         options,
-        rates={
-            "spafl": 0.01,
-            "local": 0.01,
-            "fedavg": 0.1,
-            "fedpm": 0.1,
-            "heterofl": 0.01,
-            "fjord": 0.01,
-        },
+        rate=0.01,
+        rates={"fedavg": 0.1, "fedpm": 0.1},
         release={"variant": "release_cifar100"},
         alpha=0.0007,
         prunable=("*conv*/kernel", "*shortcut/kernel"),

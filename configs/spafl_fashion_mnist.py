@@ -29,14 +29,8 @@ def get_config(arg: str = ""):
     options = spafl.parse(arg)
     config = spafl.base(
         options,
-        rates={
-            "spafl": 0.001,
-            "local": 0.001,
-            "fedavg": 0.001,
-            "fedpm": 0.15,
-            "heterofl": 0.001,
-            "fjord": 0.01,
-        },
+        rate=0.001,
+        rates={"fedpm": 0.15, "fjord": 0.01},
         release={"variant": "release_fashion_mnist", "keep_optimizer": True},
         alpha=0.002,
         prunable=("*kernel",),

@@ -22,12 +22,21 @@ def _method(options: set[str]) -> str:
     return next((name for name in METHODS if name in options), "spafl")
 
 
-def base(options: set[str], *, rates: dict, release: dict, alpha: float, prunable):
+def base(
+    options: set[str],
+    *,
+    rate: float,
+    rates: dict,
+    release: dict,
+    alpha: float,
+    prunable,
+):
     """Returns the shared part: 100 clients, 10 a round, each evaluated every round.
 
     Args:
       options: as `parse` gives them.
-      rates: the learning rate of every method, Table 5.
+      rate: the learning rate, Table 5.
+      rates: those of methods with another one.
       release: the arguments of `spafl` that give the official code.
       alpha: weight of the regulariser.
       prunable: globs of the kernels that have thresholds.
@@ -36,7 +45,7 @@ def base(options: set[str], *, rates: dict, release: dict, alpha: float, prunabl
     config.num_clients, config.cohort_size = 100, 10
     config.eval_every, config.metric = 1, "clients"
     method = _method(options)
-    config.optimizer.learning_rate = rates[method]
+    config.optimizer.learning_rate = rates.get(method, rate)
     if method in ("spafl", "local"):
         config.optimizer.momentum = 0.9
         config.algorithm = _thresholds(options, method, release, alpha, prunable)
