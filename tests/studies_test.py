@@ -51,6 +51,7 @@ def ran(monkeypatch):
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(experiment, "of_one_width", lambda read, seeds: read)
     monkeypatch.setattr(progress, "write_page", lambda *of: None)
+    monkeypatch.setattr(runner, "_POLL", 0.01)
     return names
 
 
