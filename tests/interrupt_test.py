@@ -144,3 +144,22 @@ def test_a_process_does_not_wait_for_a_compilation(tmp_path):
     assert process.returncode == 128 + signal.SIGINT
     assert "ended while compiling" in said and "launch.py --resume" in said
     assert "Traceback" not in said
+
+
+WITHOUT = """
+import signal, sys
+sys.modules["fcntl"] = None
+del signal.SIGHUP, signal.SIGUSR2
+import sparsefl_jax
+from sparsefl_jax.runs import cli
+from sparsefl_jax.system import interrupt
+print(len(interrupt.SIGNALS))
+"""
+
+
+@pytest.mark.slow
+def test_it_imports_where_windows_lacks_a_module_and_signals():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True
+    )
+    assert done.stdout == "2\n", done.stderr

@@ -7,7 +7,6 @@ schedules keep the horizon that they had at the start.
 """
 
 import contextlib
-import fcntl
 import importlib
 import json
 import time
@@ -201,7 +200,7 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
     """
     until = time.monotonic() + wait
     with open(workdir / "lock", "a") as file:
-        while not _locked(file, fcntl.LOCK_EX):
+        while not _locked(file, "LOCK_EX"):
             if time.monotonic() >= until:
                 raise ValueError(
                     f"workdir={str(workdir)!r} is in use by a run that is still running"
@@ -215,13 +214,15 @@ def in_use(workdir: Path) -> bool:
     if not (workdir / "lock").exists():
         return False
     with open(workdir / "lock", "a+") as file:  # shared with other readers
-        return not _locked(file, fcntl.LOCK_SH)
+        return not _locked(file, "LOCK_SH")
 
 
-def _locked(file, kind: int) -> bool:
+def _locked(file, kind: str) -> bool:
     """Locks a file until it is closed, unless another process has locked it."""
+    import fcntl  # absent on Windows, where only the folders of runs need it
+
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        fcntl.flock(file, getattr(fcntl, kind) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

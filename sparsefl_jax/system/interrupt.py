@@ -13,8 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-# SIGUSR2 is what clusters can be set to send some time before they end a job.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+# SIGUSR2 is what clusters can be set to send some time before they end a job. Windows
+# has neither of the last two.
+_NAMES = "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2"
+SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 _SAME = 1.0  # seconds; ending a process group can signal a job more than once
 
 
