@@ -137,6 +137,13 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
     assert go_on(run) == told
 
 
+def test_a_new_run_has_no_records_that_could_be_lost(tmp_path):
+    with pytest.raises(ValueError, match="accept_lost_records=True, expected resume"):
+        experiment.run(
+            tiny_config(tmp_path), tmp_path / "new", accept_lost_records=True
+        )
+
+
 def test_a_run_that_had_ended_without_any_record(runs, tmp_path, monkeypatch):
     """Its last checkpoint is there, so that nothing is compiled."""
     monkeypatch.setattr(programs, "compile_stage", lambda *of: compiled.append(of))

@@ -228,6 +228,11 @@ def test_labels_of_points_are_kept_and_unique(tmp_path):
         refused(lambda both=both: on_disk.check(both), "label=")
 
 
+def test_a_file_without_a_study_is_refused(tmp_path):
+    (tmp_path / "other.py").write_text("x = 1\n")
+    refused(lambda: on_disk.load(str(tmp_path / "other.py")), "there is no get_study")
+
+
 @pytest.mark.slow
 def test_what_is_known_of_a_study_runs_nothing(tmp_path, monkeypatch):
     """Two points, of which one has a budget that a pilot would have to measure."""

@@ -129,6 +129,8 @@ def test_a_tier_without_a_client_is_refused(tmp_path):
     config = tiny_config(tmp_path)
     config.budgets = ((0.5, 0.01), (1.0, 0.99))
     refused(lambda: build.build_budgets(config), "but none has 0.5")
+    config.num_clients = 0  # as with natural users
+    refused(lambda: build.build_budgets(config), "num_clients=0, expected their number")
 
 
 def built(monkeypatch, line: str):

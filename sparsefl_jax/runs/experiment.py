@@ -119,6 +119,8 @@ def run(
       OSError: a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
+    if accept_lost_records and not resume:
+        raise ValueError("accept_lost_records=True, expected resume=True with it")
     path, show = Path(workdir), progress and processes.leads()
     if resume:  # first report fields that cannot change, then check the rest
         config = fit_rounds.resumed(config, folder.read_config(path)) or config

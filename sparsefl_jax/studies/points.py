@@ -86,7 +86,9 @@ def load(path: str) -> list[Point]:
     """  # noqa: E501
     name, _, argument = shipped.find("study", "studies", path).partition(":")
     with blaming(name):
-        get_study = runpy.run_path(name)["get_study"]
+        get_study = runpy.run_path(name).get("get_study")
+        if get_study is None:
+            raise ValueError("there is no get_study, expected it to return the points")
         points = [Point(*pair) for pair in get_study(argument)]
     check(points)
     return points

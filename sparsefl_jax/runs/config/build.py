@@ -230,6 +230,8 @@ def build_budgets(config, system: System | None = None):
     """
     if not config.budgets:
         return None
+    if not config.num_clients:
+        raise ValueError("num_clients=0, expected their number where there are budgets")
     pairs = all(len(pair) == 2 for pair in config.budgets)
     budgets, shares = np.array(config.budgets, float).T if pairs else np.zeros((2, 1))
     good = (budgets > 0) & (budgets <= 1) & (shares > 0)

@@ -123,6 +123,8 @@ def _check_ranges(config, given: dict) -> None:
         for field in names:
             if given.get(field) is not None:
                 refuse(field, given[field], bound)
+    if given.get("fit.by") is not None:
+        one_of("fit.by", given["fit.by"], ("pilot",))
     if config.seed + config.seeds > 2**31:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
