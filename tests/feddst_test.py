@@ -10,7 +10,7 @@ from sparsefl_jax.algorithms.masked import Server
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from tests.by_hand import batches, context, linear_loss, merged, model_of
+from tests.by_hand import bare, batches, context, linear_loss, merged, model_of
 
 
 def linear(**kwargs):
@@ -105,3 +105,25 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
     assert np.flatnonzero(new.model.mask["w"]).tolist() == best.tolist()
     np.testing.assert_allclose(new.model.params["w"][best], mean[best])
     assert new.since == 5
+
+
+@pytest.mark.parametrize(("variant", "first"), [("paper", 4), ("release", 6)])
+def test_the_released_server_counts_all_layers_together(variant, first):
+    """7 of 16 entries are alive, 6 of 8 in the first layer: too many by the paper."""
+    method = feddst(
+        bare({"a": jnp.zeros(8), "b": jnp.zeros(8)}),
+        None,
+        density=0.5,
+        adjust_until=2,
+        allocation="uniform",
+        variant=variant,
+        prunable=("a", "b"),
+    )
+    values = {name: jnp.arange(8, 0, -1, dtype=jnp.float32) for name in "ab"}
+    held = {"a": jnp.arange(8) < 6, "b": jnp.arange(8) < 1}
+    server = Server(SparseModel(values, held, {}), jnp.int32(0))
+    ctx = context()
+    up = packets.stable(method.broadcast(jax.random.key(0), ctx, server))
+    new, _ = merged(method, server, (ctx, up), round=4)
+    alive = {name: np.flatnonzero(m).tolist() for name, m in new.model.mask.items()}
+    assert alive == {"a": [*range(first)], "b": [0]}
