@@ -1,8 +1,8 @@
 """Runs a benchmark and writes its table.
 
     python -m benchmarks NAME [options]
-    python -m benchmarks cohort --models mlp --cohorts 10 1000
-    python -m benchmarks cohort --help
+    python -m benchmarks throughput --only mlp-10 mlp-1000
+    python -m benchmarks throughput --help
 
 A benchmark is a function `run` in the module of its name, which yields the rows of a
 table, {column: figure}. Its arguments are the options of the command, with their
@@ -19,9 +19,8 @@ from pathlib import Path
 from benchmarks import measure
 
 NAMES = (
-    *("throughput", "cohort", "scaling", "population", "density"),
-    *("positions", "profile", "methods", "contract", "compaction"),
-    *("peers.compare", "programs", "lowering", "mismatch", "segments"),
+    *("throughput", "population", "peers.compare", "programs", "lowering"),
+    "mismatch",
 )
 
 
@@ -42,7 +41,8 @@ def parser(name: str) -> argparse.ArgumentParser:
             many = isinstance(default, tuple)
             kind = type((*default, "")[0] if many else default)
             how = {"type": kind, "choices": allowed, "nargs": "+" if many else None}
-            made.add_argument(f"--{option}", default=default, **how)
+            metavar = "NAME" if allowed else option.upper()
+            made.add_argument(f"--{option}", default=default, metavar=metavar, **how)
     made.set_defaults(run=module.run)
     made.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     return made

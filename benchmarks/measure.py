@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from sparsefl_jax.runs.progress import compiling as compiling
 from sparsefl_jax.system import hardware, provenance
 
 hardware.use_cpu_cores()
@@ -63,6 +62,13 @@ def apart(function: Callable, *arguments, **environment) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def flags(count: int) -> str:
+    """Returns the XLA_FLAGS of a process with `count` CPU devices."""
+    given = os.environ.get("XLA_FLAGS", "").split()
+    given = [flag for flag in given if "host_platform_device_count" not in flag]
+    return " ".join([*given, f"--xla_force_host_platform_device_count={count}"])
+
+
 def in_turns(calls: dict[str, Callable], repeats: int) -> dict[str, np.ndarray]:
     """Returns seconds [repeats] of each call, alternating the order of the calls.
 
@@ -101,10 +107,11 @@ def times(what: str, scale: float, seconds: np.ndarray) -> dict[str, float]:
     return {f"{what}: best": float(best), f"{what}: median": float(median)}
 
 
-def matmul_rate(size: int = 3072, seconds: float = 1.0) -> float:
-    """Measures the FLOP/s of square matmuls that run on every device at once.
+def matmul_rate(devices=None, size: int = 3072, seconds: float = 1.0) -> float:
+    """Measures the FLOP/s of square matmuls that run on several devices at once.
 
     Args:
+      devices: by default all.
       size: rows of the matrices.
       seconds: how long to measure, beside the compilation.
 
@@ -112,10 +119,10 @@ def matmul_rate(size: int = 3072, seconds: float = 1.0) -> float:
       The rate of all devices together, of the best repetition.
 
     Example:
-      >>> matmul_rate(64, 0.01) > 0
+      >>> matmul_rate(size=64, seconds=0.01) > 0
       True
     """
-    devices = np.array(jax.devices())
+    devices = np.array(devices or jax.devices())
     mesh, spec = jax.sharding.Mesh(devices, ("clients",)), jax.P("clients")
 
     @jax.jit

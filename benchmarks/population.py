@@ -9,93 +9,76 @@ records. Clients keep nothing, or their momentum, which is as large as the netwo
 the host, or on disk, which holds only the clients that took part. All clients' images
 are rows of one small array. Every case runs in a process of its own. The table has its
 peak of resident memory. With rows on disk, it counts mapped pages, which the system
-reclaims on demand. The first segment has
-start and compilation.
+reclaims on demand. The first segment has start and compilation.
 """
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import partial
 
 import jax
 import numpy as np
 
 import sparsefl_jax as sfl
-from benchmarks import measure
+from benchmarks import measure, workload
 from sparsefl_jax.data import federated
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.system import hardware
 
-COHORT, ROUNDS, BATCH = 20, 20, 16
-SHAPE, IMAGES = (28, 28, 1), 4096
+ROUNDS, IMAGES, KEEPING = 20, 4096, partial(sfl.fedavg, keep_optimizer=True)
+SETUP = workload.Workload("mlp", 100, 16, 20, KEEPING, 0.9, (20,), 16)
+CASES = {  # numbers of clients; the hidden layer decides how much a client keeps
+    "stateless": (SETUP._replace(method=sfl.fedavg), [10**n for n in range(2, 7)]),
+    "host": (SETUP, [10**n for n in range(2, 6)]),
+    "disk": (SETUP, [10**n for n in range(4, 7)]),
+    "disk-large": (SETUP._replace(widths=(320,)), [10**n for n in range(5, 7)]),
+}
+CHOICES = {"only": CASES}
 
 
-class Case(NamedTuple):
-    """A population; the hidden layer's `width` decides how much a client keeps."""
-
-    kind: str
-    clients: int
-    width: int = 20
-    where: str = "device"
-
-
-CASES = [
-    *(Case("stateless", 10**n) for n in range(2, 7)),
-    *(Case("host", 10**n, where="host") for n in (2, 3, 4, 5)),
-    *(Case("disk", 10**n, where="disk") for n in (4, 5, 6)),
-    *(Case("disk", 10**n, 320, "disk") for n in (5, 6)),
-]
-KINDS = ("stateless", "host", "disk")
-CHOICES = {"only": KINDS}
-
-
-def run(only=KINDS, most=10**6, repeats=7) -> Iterator[dict]:
+def run(only=tuple(CASES), most=10**6, repeats=7) -> Iterator[dict]:
     """Yields a row for each case with at most `most` clients."""
-    for case in CASES:
-        if case.kind in only and case.clients <= most:
-            yield measure.apart(one, case, ROUNDS, repeats)
+    for case in only:
+        for clients in CASES[case][1]:
+            if clients <= most:
+                yield measure.apart(one, case, clients, repeats)
 
 
-def one(case: tuple, rounds: int, repeats: int) -> dict:
+def one(case: str, clients: int, repeats: int) -> dict:
     """Times segments of a run in this process, and measures its memory."""
-    kind, num_clients, width, where = case
-    model = sfl.models.build("mlp", 10, SHAPE, widths=(width,))
-    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
-    method = sfl.fedavg(model, optimizer, keep_optimizer=kind != "stateless")
-    stage = sfl.Stage(method, (repeats + 1) * rounds, COHORT, 1, BATCH)
-    data = population(num_clients)
-    settings = {"eval_every": rounds, "client_store": where, "metric": "pooled"}
+    setup, where = CASES[case][0], case.partition("-")[0]
+    data = population(setup, clients)
+    model = workload.make_model(setup, data)
+    stage = workload.make_stage(setup, model, (repeats + 1) * ROUNDS)
+    store = "device" if where == "stateless" else where
+    settings = {"eval_every": ROUNDS, "client_store": store, "metric": "pooled"}
     seconds, begun = [], time.perf_counter()
     for segment in sfl.segments(jax.random.key(0), [stage], model, data, **settings):
         seconds.append(time.perf_counter() - begun)
-        clients, held = segment.snapshot.state.clients, on_devices()
+        state, held = segment.snapshot.state.clients, on_devices()
         begun = time.perf_counter()
-    on_disk = isinstance(clients, disk_store.Rows)
-    kept = on_disk and clients.num_bytes
-    rows = jax.tree.leaves(clients.take(np.arange(1)) if on_disk else clients)
+    on_disk = isinstance(state, disk_store.Rows)
+    rows = jax.tree.leaves(state.take(np.arange(1)) if on_disk else state)
+    memory = {
+        "peak": hardware.peak_memory(jax.devices())["process"],
+        "arrays on devices": held,
+        "files": on_disk and state.num_bytes,
+    }
     each = sum(v.nbytes // len(v) for v in rows)
-    peak = hardware.peak_memory(jax.devices())["process"]
-    memory = {"peak": peak, "arrays on devices": held, "files": kept}
     return (
-        {"clients": num_clients, "kept by each, KiB": each / 2**10}
-        | {"where": where if each else "-"}
-        | measure.times("ms a round", 1e3 / rounds, np.array(seconds[1:]))
+        {"clients": clients, "kept by each, KiB": each / 2**10, "where": where}
+        | measure.times("ms a round", 1e3 / ROUNDS, np.array(seconds[1:]))
         | {"first segment, s": seconds[0]}
         | {f"{what}, MiB": size / 2**20 for what, size in memory.items()}
     )
 
 
-def population(num_clients: int):
-    """Returns clients of 16 images each, drawn from images that all clients share."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (IMAGES, *SHAPE), dtype=np.uint8)
-    y = rng.integers(0, 10, IMAGES)
-    two_clients = sfl.from_arrays(
-        x, y, x_test=x[:10], y_test=y[:10], num_clients=2, test_split="pooled"
-    )
-    index = rng.integers(0, IMAGES, (num_clients, BATCH), dtype=np.int32)
-    size = np.full(num_clients, BATCH, np.int32)
-    return two_clients._replace(train=federated.Rows(index, size))
+def population(setup: workload.Workload, clients: int):
+    """Returns clients whose images are drawn from some that all clients share."""
+    rng, pair = np.random.default_rng(0), setup._replace(clients=2, samples=IMAGES // 2)
+    index = rng.integers(0, IMAGES, (clients, setup.samples), dtype=np.int32)
+    size = np.full(clients, setup.samples, np.int32)
+    return workload.make_data(pair)._replace(train=federated.Rows(index, size))
 
 
 def on_devices() -> int:

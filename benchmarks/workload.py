@@ -1,7 +1,9 @@
 """The set-ups that benchmarks time, and their federated rounds on random samples."""
 
+import inspect
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,7 +11,8 @@ import jax
 import numpy as np
 
 import sparsefl_jax as sfl
-from benchmarks import measure, samples
+from benchmarks import measure as measure  # starts a device for every core
+from benchmarks import samples
 from benchmarks.own import linen, nnx
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models import programs
@@ -47,16 +50,7 @@ NETWORKS = {
     "gru": Network(16, CIFAR),
     "transformer": Network(16, CIFAR),
 }
-FORMS = ("ours", "linen", "nnx")
-WRITTEN = {  # classes of `own/linen.py` and `own/nnx.py`
-    "simple_cnn": "SimpleCNN",
-    "strided_cnn": "StridedCNN",
-    "groupnorm_cnn": "GroupNormCNN",
-    "resnet18_groupnorm": "ResNet18",
-    "separable_cnn": "SeparableCNN",
-    "gru": "GRU",
-    "transformer": "Transformer",
-}
+FORMS = {"linen": linen.NETWORKS, "nnx": nnx.NETWORKS}
 OURS = {"resnet18_groupnorm": ("resnet18", {"norm": "group"})}
 
 
@@ -72,9 +66,10 @@ class Workload(NamedTuple):
     widths: tuple[int, ...] | None = None  # None for the network's default
     batch_size: int = 0  # 0 for the network's default
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
-    written: str = "ours"  # one of `FORMS`: the package's network, or one's own
+    written: str = "ours"  # or one of `FORMS`: the network as a user would write it
     rounds: int = 1  # of a call
     seeds: int = 0  # in one program, as in `examples/seeds.ipynb`; 0: one, not mapped
+    devices: int = 0  # 0 for all
 
     @property
     def batch(self) -> int:
@@ -84,13 +79,29 @@ class Workload(NamedTuple):
     @property
     def drawn(self) -> int:
         """Returns the clients of a round."""
-        return self.cohort or 4 * jax.device_count()
+        return self.cohort or 4 * len(self.on)
+
+    @property
+    def on(self) -> list:
+        """Returns the devices that train.
+
+        Raises:
+          SystemExit: there are not as many.
+        """
+        found = jax.devices()
+        if self.devices > len(found):
+            sys.exit(f"error: devices={self.devices}, expected at most {len(found)}")
+        return found[: self.devices or None]
 
     @property
     def steps(self) -> int:
         """Returns the minibatches of a call, of all its clients."""
-        rounds = self.rounds * max(self.seeds, 1)
-        return rounds * self.drawn * -(-self.samples // self.batch)
+        return self.all_rounds * self.drawn * -(-self.samples // self.batch)
+
+    @property
+    def all_rounds(self) -> int:
+        """Returns the rounds of a call, of all its seeds."""
+        return self.rounds * max(self.seeds, 1)
 
     @property
     def sizes(self) -> str:
@@ -98,27 +109,28 @@ class Workload(NamedTuple):
         return f"{self.clients}, {self.drawn}, {self.batch}"
 
 
+def arguments(name: str) -> dict:
+    """Returns what the factory of a method needs, for two minibatches of a client."""
+    needed = {"clients": 40, "density": 0.5, "rounds": 100, "adjust_until": 50}
+    parameters = inspect.signature(sfl.ALGORITHMS[name]).parameters
+    bare = {name for name, p in parameters.items() if p.default is p.empty}
+    chosen = {key: value for key, value in needed.items() if key in bare}
+    if name == "prunefl_initial":
+        chosen |= {"num_batches": 2, "max_iterations": 1}
+    return chosen
+
+
+TIERS, SLICES = (0.1, 0.15, 0.2), (0.2, 0.4, 0.6, 0.8, 1.0)
+BUDGETS = {
+    **dict.fromkeys(("hetero_spdst", "hetero_jmwst"), TIERS),
+    **dict.fromkeys(("heterofl", "fjord", "fedrolex", "fiarse"), SLICES),
+}
+PLAIN = ("scaffold",)  # train by SGD without momentum
 SPAFL = Workload("lenet5_caffe", 100, 640, cohort=10, momentum=0.9)
 FEDSPARSIFY = partial(sfl.fedsparsify_global, density=0.1, rounds=200)
-FIVE = {  # of published work
-    "pfl": Workload("simple_cnn", 1000, 50, cohort=50),
-    "femnist": Workload("femnist_cnn", 3400, 198, cohort=10),
-    "resnet18_100": Workload("resnet18", 100, 64, cohort=10),
-    "lenet5_spafl": SPAFL._replace(method=sfl.spafl),
-    "mlp_fedsparsify": Workload("mlp", 100, 600, cohort=10, method=FEDSPARSIFY),
-}
-SETUPS = FIVE | {
-    "lenet5_fedavg": SPAFL,
-    "mlp": Workload("mlp", 100, 600),
-    "lenet5_caffe": Workload("lenet5_caffe", 100, 640),
-    "mnistnet": Workload("mnistnet", 100, 600),
-    "ic": Workload("ic", 100, 640),
-    "conv4": Workload("conv4", 20, 160),
-    "fedsparsify_cnn": Workload("fedsparsify_cnn", 20, 128),
-    "resnet18": Workload("resnet18", 20, 128),
-    "vgg16": Workload("vgg16", 20, 64),
-}
-OWN = {  # networks of `own/`
+PFL, MLP = Workload("simple_cnn", 1000, 50, cohort=50), Workload("mlp", 100, 600)
+COHORT = Workload("mlp", 10_000, 20, batch_size=20)
+OWN = {
     "simple_cnn": Workload("simple_cnn", 100, 100, 8),
     "strided_cnn": Workload("strided_cnn", 100, 160, 8),
     "groupnorm_cnn": Workload("groupnorm_cnn", 100, 160, 8),
@@ -127,20 +139,85 @@ OWN = {  # networks of `own/`
     "gru": Workload("gru", 100, 160, 8),
     "transformer": Workload("transformer", 100, 160, 8),
 }
+TABLES = {
+    "published": {
+        "pfl": PFL,
+        "femnist": Workload("femnist_cnn", 3400, 198, cohort=10),
+        "resnet18_100": Workload("resnet18", 100, 64, cohort=10),
+        "lenet5_spafl": SPAFL._replace(method=sfl.spafl),
+        "mlp_fedsparsify": Workload("mlp", 100, 600, cohort=10, method=FEDSPARSIFY),
+    },
+    "networks": {
+        "lenet5_fedavg": SPAFL,
+        "mlp": MLP,
+        "lenet5_caffe": Workload("lenet5_caffe", 100, 640),
+        "mnistnet": Workload("mnistnet", 100, 600),
+        "ic": Workload("ic", 100, 640),
+        "conv4": Workload("conv4", 20, 160),
+        "fedsparsify_cnn": Workload("fedsparsify_cnn", 20, 128),
+        "resnet18": Workload("resnet18", 20, 128),
+        "vgg16": Workload("vgg16", 20, 64),
+    },
+    "own": {
+        f"{name}-{form}": setup._replace(written=form)
+        for name, setup in OWN.items()
+        for form in ("ours", *FORMS)
+        if name in FORMS.get(form, ("simple_cnn", "resnet18_groupnorm"))
+    },
+    "methods": {
+        name: Workload(
+            "lenet5_caffe",
+            40,
+            128,
+            4,
+            partial(sfl.ALGORITHMS[name], **arguments(name)),
+            None if name in PLAIN else 0.9,
+            budgets=BUDGETS.get(name, (1.0,)),
+        )
+        for name in sfl.ALGORITHMS
+    },
+    "cohorts": {
+        f"{name}-{cohort}": COHORT._replace(cohort=cohort, widths=widths)
+        for name, widths in (("tiny", (8,)), ("mlp", None))
+        for cohort in (1, 10, 100, 1000, 10_000)
+    },
+    "weak": {
+        f"weak-{count}": MLP._replace(cohort=4 * count, devices=count)
+        for count in (1, 2, 4, 8)
+    },
+    "strong": {
+        f"strong-{count}": MLP._replace(cohort=32, devices=count)
+        for count in (1, 2, 4, 8)
+    },
+    "segments": {
+        "pfl-1": PFL._replace(devices=1),
+        "pfl-10": PFL._replace(devices=1, rounds=10),
+        "pfl-50": PFL._replace(devices=1, rounds=50),
+        "pfl-50-seeds": PFL._replace(devices=1, rounds=50, seeds=3),
+    },
+    "toys": {  # to see that a benchmark runs
+        "toy": Workload("mlp", 8, 12, 4, widths=(4,), batch_size=8),
+        "toy-seeds": Workload("mlp", 8, 12, 4, widths=(4,), rounds=2, seeds=2),
+    },
+}
+SETUPS = {name: one for table in TABLES.values() for name, one in table.items()}
+
+
+def chosen(names: Iterable[str], tables: dict[str, dict]) -> list[str]:
+    """Returns the names of set-ups; the name of a table stands for all of its own."""
+    return [name for each in names for name in tables.get(each, (each,))]
 
 
 class Round(NamedTuple):
     """A compiled round, or a segment of several."""
 
-    start: Callable  # (SparseModel | None) -> state
+    start: Callable  # () -> state
     step: Callable  # (state, t) -> (state, log)
     steps: int  # minibatches of a call
     model: Any
     stage: sfl.Stage
-    data: Any
     compile_seconds: float
     bytes: dict[str, int]  # as XLA plans them: arguments, results, temporaries
-    program: str  # as XLA compiled it
 
     @property
     def flops(self) -> float:
@@ -171,9 +248,9 @@ def make_model(setup: Workload, data, **kwargs):
     network = NETWORKS[setup.model]
     example = jax.ShapeDtypeStruct((3, *network.shape), np.float32)
     if setup.written == "linen":
-        model = sfl.Model.from_flax(getattr(linen, WRITTEN[setup.model])(), example)
+        model = sfl.Model.from_flax(linen.NETWORKS[setup.model](), example)
     elif setup.written == "nnx":
-        model = sfl.Model.from_nnx(getattr(nnx, WRITTEN[setup.model]), example)
+        model = sfl.Model.from_nnx(nnx.NETWORKS[setup.model], example)
     else:
         kwargs |= {} if setup.widths is None else {"widths": setup.widths}
         name, options = OURS.get(setup.model, (setup.model, {}))
@@ -191,24 +268,26 @@ def make_stage(setup: Workload, model, rounds: int) -> sfl.Stage:
     return sfl.Stage(method, rounds, setup.drawn, 1, setup.batch)
 
 
-def prepare(
-    setup: Workload, chunk="auto", model=None, data=None, devices=None
-) -> Round:
+def prepare(setup: Workload, chunk="auto", model=None, data=None) -> Round:
     """Compiles rounds of one epoch; the same cohorts take part in every call."""
+    devices = setup.on
     data = make_data(setup) if data is None else data
     model = make_model(setup, data) if model is None else model
     stage = make_stage(setup, model, setup.rounds)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     if chunk == "auto":
-        chunk = 1 if _in_turn(model, stage, devices) else stage.cohort_size
+        params = jax.tree.leaves(initial_state.initial_shapes(model).params)
+        macs = ledger.macs_per_sample(model.macs) * stage.batch_size
+        size = sum(leaf.size for leaf in params), macs
+        in_turn = programs.in_turn(devices[0].platform, *size)
+        chunk = 1 if in_turn else stage.cohort_size
     plan = placement.make_plan(stage, layers, devices, int(chunk))
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
     population = placement.make_population(plan, data, budgets)
     key = jax.random.key(0)
 
-    def start(sparse=None):
-        sparse = initial_state.initial_model(key, model) if sparse is None else sparse
-        sparse = jax.tree.map(jax.numpy.asarray, sparse)
+    def start():
+        sparse = initial_state.initial_model(key, model)
         state = initial_state.start(key, plan, sparse, population.info)
         if not setup.seeds:
             return state
@@ -235,40 +314,25 @@ def prepare(
         "results": planned.output_size_in_bytes,
         "temporaries": planned.temp_size_in_bytes,
     }
-    made = model, stage, data, compile_seconds, sizes, compiled.as_text()
-    return Round(start, step, setup.steps, *made)
+    return Round(start, step, setup.steps, model, stage, compile_seconds, sizes)
 
 
-def _in_turn(model, stage: sfl.Stage, devices) -> bool:
-    """Returns whether a run on these devices would train one client after another."""
-    platform = placement.stage_devices(stage, devices)[0].platform
-    params = jax.tree.leaves(initial_state.initial_shapes(model).params)
-    macs = ledger.macs_per_sample(model.macs) * stage.batch_size
-    return programs.in_turn(platform, sum(leaf.size for leaf in params), macs)
-
-
-def seconds(one: Round, repeats: int) -> np.ndarray:
-    """Returns the seconds [repeats] of rounds of one set-up."""
-    return measure.in_turns({"": going(one)}, repeats)[""]
-
-
-def going(one: Round, sparse=None) -> Callable:
+def going(one: Round) -> Callable:
     """A function whose calls run round after round from a fresh state.
 
     Args:
       one: a round from `prepare`.
-      sparse: the model before the first round; None for a new network.
 
     Returns:
-      `() -> RoundLog`, which waits for the devices.
+      `() -> RoundLog`, which waits for the devices and fetches the log, as a run does.
     """
-    state, t = one.start(sparse), 0
+    state, t = one.start(), 0
 
     def call():
         nonlocal state, t
         state, log = one.step(state, t)
         t += one.stage.num_rounds
-        jax.block_until_ready((state, log))
-        return log
+        jax.block_until_ready(state)
+        return jax.device_get(log)
 
     return call

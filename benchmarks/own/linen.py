@@ -116,3 +116,14 @@ class Transformer(nn.Module):
         for _ in range(2):
             x = TransformerBlock()(x)
         return nn.Dense(10)(jnp.mean(nn.LayerNorm()(x), axis=1))
+
+
+NETWORKS = {
+    "simple_cnn": SimpleCNN,
+    "strided_cnn": StridedCNN,
+    "groupnorm_cnn": GroupNormCNN,
+    "resnet18_groupnorm": ResNet18,
+    "separable_cnn": SeparableCNN,
+    "gru": GRU,
+    "transformer": Transformer,
+}

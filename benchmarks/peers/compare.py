@@ -1,7 +1,7 @@
 """Compares the speed of this package and other simulators on the same rounds.
 
     python -m benchmarks peers.compare --python /tmp/peers/bin/python       # 3 minutes
-    python -m benchmarks peers.compare --python /tmp/peers/bin/python --all
+    python -m benchmarks peers.compare --python /tmp/peers/bin/python --only all
 
 `--python` is the interpreter of an environment with the peers, see README.md beside
 this file. One epoch of SGD on the same random samples: FedAvg, FLASH's masks
@@ -39,9 +39,9 @@ _LOOP = (
 _LENET = Workload("lenet5_caffe", 100, 600, 8)
 THEIRS = {f"fedpruning_{name}": name for name in ("fedavg", "prunefl", "fedtiny")}
 OWN = {
-    f"{name} in {written}": setup._replace(written=written)
-    for name, setup in workload.OWN.items()
-    for written in ("linen", "nnx")
+    name: setup
+    for name, setup in workload.TABLES["own"].items()
+    if setup.written != "ours"
 }
 SETUPS = {
     "pfl": workload.SETUPS["pfl"],
@@ -60,14 +60,13 @@ OF = dict.fromkeys(SETUPS, ["PyTorch loop"]) | {
 
 
 LOG = Path("runs/benchmarks/peers.log")
-CHOICES = {"only": SETUPS, "peers": PEERS}
+TABLES = {"all": SETUPS, "own": OWN}
+CHOICES = {"only": (*TABLES, *SETUPS), "peers": PEERS}
 
 
 def run(
     python=sys.executable,
     only=("pfl", "mlp"),
-    all=False,
-    own=False,
     peers=tuple(PEERS),
     samples=0,
     repeats=5,
@@ -76,7 +75,7 @@ def run(
 
     Args:
       python: the peers' interpreter.
-      only, all, own: set-ups by name, every one, or those of the networks of `own/`.
+      only: set-ups; `all` of them, or those of the networks of `own/`.
       peers: which of them.
       samples: of a client; 0 for the set-up's.
       repeats: rounds of each to time.
@@ -84,7 +83,7 @@ def run(
     ours = [sys.executable, "-m", "benchmarks.peers.ours"]
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with LOG.open("w") as log:
-        for name in SETUPS if all else OWN if own else only:
+        for name in workload.chosen(only, TABLES):
             setup = SETUPS[name]._replace(samples=samples or SETUPS[name].samples)
             for peer in (peer for peer in OF[name] if peer in peers):
                 command = [python, "-m", PEERS[peer]]
