@@ -54,19 +54,19 @@ programs() { # of a network
 }
 
 for network in $first; do programs $network; done
-part pfl_1500 60 segments --lengths 50 --seeds 1 --rounds 1500 \
-    ${dry:+--setup mlp --lengths 2 --rounds 2}
+part pfl_1500 80 throughput --only pfl-50 --repeats 30 \
+    ${dry:+--only toy --repeats 1}
 if "$peers" -c "from importlib import metadata; metadata.version('pfl')" 2>/dev/null; then
     part peers 120 peers.compare --python "$peers" --only pfl --repeats 20 \
         --peers "PyTorch loop" pfl-research ${dry:+--samples 1 --repeats 1}
 else
     echo "peers: left out, as $peers has no pfl-research"
 fi
-part segments 100 segments ${dry:+--setup mlp --lengths 1 --seeds 2 --rounds 1}
-part throughput 100 throughput --only lenet5_spafl lenet5_fedavg resnet18_100 \
-    --samples 500 ${dry:+--only mlp_fedsparsify --samples 32 --repeats 1}
-part cohort 120 cohort --models mlp --chunk 1000 \
-    ${dry:+--models tiny --cohorts 1 10 --repeats 1}
+part segments 120 throughput --only segments ${dry:+--only toys --repeats 1}
+part throughput 120 throughput --only lenet5_spafl lenet5_fedavg resnet18_100 \
+    --samples 500 ${dry:+--only toy --samples 32 --repeats 1}
+part cohorts 140 throughput --only mlp-1 mlp-10 mlp-100 mlp-1000 mlp-10000 \
+    --chunk 1000 ${dry:+--only tiny-1 tiny-10 --repeats 1}
 for network in $rest; do programs $network; done
 
 echo "The tables are in $out."

@@ -14,7 +14,7 @@ from benchmarks import table as tables
 
 FOLDER = Path(benchmarks.__file__).parent
 # The rows of each part's table; an MLP has two programs, as it has no convolution.
-PARTS = {"programs_mlp": 2, "pfl_1500": 1, "segments": 2, "throughput": 1, "cohort": 2}
+PARTS = {"programs_mlp": 2, "pfl_1500": 1, "segments": 2, "throughput": 1, "cohorts": 2}
 
 
 def call(script, *arguments, **environment):
@@ -43,13 +43,13 @@ def test_a_dry_run_has_all_parts_and_a_second_one_runs_nothing(tmp_path):
 
 
 FAKE = """#!/bin/sh
-# In the place of Python: notes a benchmark and its options; `cohort` fails at first.
+# In the place of Python: notes a benchmark and its options; a peer fails at first.
 [ "$1 $2" = "-m benchmarks" ] || exit 0
 shift 2
 printf '%s\\t' "$@" >> {ran}
 echo >> {ran}
 for out; do :; done
-[ "$1" != cohort ] || [ -e {mended} ] || exit 1
+[ "$1" != peers.compare ] || [ -e {mended} ] || exit 1
 echo "a table of $1" > "$out/$1.md"
 """
 
@@ -60,21 +60,21 @@ def test_a_part_that_fails_stops_nothing_and_is_run_again(tmp_path):
     fake.chmod(0o755)
     given = {"OUT": str(tmp_path / "out"), "PYTHON": str(fake)}
     first = call("gpu.sh", **given)
-    assert (first.returncode, first.stderr) == (1, "gpu.sh: failed: cohort\n")
-    assert "a table of segments" in first.stdout
+    assert (first.returncode, first.stderr) == (1, "gpu.sh: failed: peers\n")
+    assert "a table of throughput" in first.stdout
     commands = [line.split("\t")[:-1] for line in ran.read_text().splitlines()]
     for name, *options in commands:
         benchmarks.parser(name).parse_args(options)  # ends where one is not known
-    parts = ["programs", "programs", "segments", "peers.compare", "segments"]
-    parts += ["throughput", "cohort", *["programs"] * 4]
+    parts = ["programs", "programs", "throughput", "peers.compare"]
+    parts += 3 * ["throughput"] + 4 * ["programs"]
     assert [name for name, *_ in commands] == parts
 
     mended.touch()
     assert call("gpu.sh", **given).returncode == 0
     added = ran.read_text().splitlines()[len(parts) :]
-    assert [line.split("\t")[0] for line in added] == ["cohort"]
+    assert [line.split("\t")[0] for line in added] == ["peers.compare"]
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert len(names) == len(parts) and {"cohort", "peers", "programs_pfl"} <= names
+    assert len(names) == len(parts) and {"cohorts", "peers", "programs_pfl"} <= names
 
 
 def test_a_full_run_needs_a_gpu(tmp_path):

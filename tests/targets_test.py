@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import sparsefl_jax as sfl
-from benchmarks import accelerators, methods, targets, workload
+from benchmarks import accelerators, targets, workload
 from benchmarks.accelerators import Target
 from sparsefl_jax.models import lowerings, programs
 from sparsefl_jax.models.forms import fast
@@ -57,7 +57,7 @@ def expected(target, method="fedavg", **settings):
     data = workload.make_data(WORLD)
     model = workload.make_model(WORLD, data)
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1)
-    made = sfl.ALGORITHMS[method](model, optimizer, **methods.arguments(method, 2))
+    made = sfl.ALGORITHMS[method](model, optimizer, **workload.arguments(method))
     stage = sfl.Stage(made, 2, WORLD.cohort, 1, WORLD.batch)
     settings |= {"metric": "pooled"}
     (one,) = targets.compile_for(target, [stage], model, data, **settings)

@@ -16,29 +16,6 @@ class SimpleCNN(nn.Module):
         return nn.Dense(10)(x)
 
 
-class StridedCNN(nn.Module):
-    """Strides in place of pools, and the mean of all pixels before the last layer."""
-
-    @nn.compact
-    def __call__(self, x):
-        for features in (16, 32, 64):
-            x = nn.relu(nn.Conv(features, (3, 3), strides=2, padding=1)(x))
-        return nn.Dense(10)(x.mean((1, 2)))
-
-
-class GroupNormCNN(nn.Module):
-    """Three convolutions, each with GroupNorm and a pool."""
-
-    @nn.compact
-    def __call__(self, x):
-        for features in (16, 32, 64):
-            x = nn.Conv(features, (3, 3))(x)
-            x = nn.relu(nn.GroupNorm(num_groups=8)(x))
-            x = nn.max_pool(x, (2, 2), strides=(2, 2))
-        x = nn.relu(nn.Dense(64)(x.reshape(len(x), -1)))
-        return nn.Dense(10)(x)
-
-
 class ResNetBlock(nn.Module):
     """Two 3x3 convolutions around a shortcut."""
 
@@ -120,8 +97,6 @@ class Transformer(nn.Module):
 
 NETWORKS = {
     "simple_cnn": SimpleCNN,
-    "strided_cnn": StridedCNN,
-    "groupnorm_cnn": GroupNormCNN,
     "resnet18_groupnorm": ResNet18,
     "separable_cnn": SeparableCNN,
     "gru": GRU,

@@ -110,20 +110,6 @@ def vgg16(classes: int) -> list:
     return [*layers, *_head(classes)]
 
 
-def strided_cnn(classes: int) -> list:
-    layers = []
-    for outputs in (16, 32, 64):
-        layers += [conv(outputs, 3, 2, 1), relu]
-    return [*layers, *_head(classes)]
-
-
-def groupnorm_cnn(classes: int) -> list:
-    layers = []
-    for outputs in (16, 32, 64):
-        layers += [conv(outputs, 3, padding=1), nn.GroupNorm(8, outputs), relu, pool]
-    return [*layers, flatten, fc(64), relu, fc(classes)]
-
-
 def resnet18_groupnorm(classes: int) -> list:
     return resnet18(classes, norm=lambda width: nn.GroupNorm(32, width))
 
