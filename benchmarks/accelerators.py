@@ -84,7 +84,6 @@ _PACKAGES = {
     "aot-tpu": ("libtpu",),
     "aot-gpu": ("jax_cuda12_plugin", "nvidia.cuda_nvcc"),
 }
-KINDS = (*_TPUS, *_GPUS)
 EXPECTED = "a TPU's topology such as v5e:2x2, v4:2x2x1 or v6e:8x8, or h100:4 or h200:8"
 
 
@@ -110,7 +109,8 @@ def make(name: str) -> Target:
     kind, _, topology = name.partition(":")
     sides = topology.split("x")
     whole = all(re.fullmatch("[1-9][0-9]*", side) for side in sides)
-    if kind not in KINDS or len(sides) != axes(kind) or not whole:
+    axes = _TPUS[kind].axes if kind in _TPUS else 1
+    if kind not in (*_TPUS, *_GPUS) or len(sides) != axes or not whole:
         raise _unknown(name)
     extra = "aot-tpu" if kind in _TPUS else "aot-gpu"
     for package in _PACKAGES[extra]:
@@ -118,11 +118,6 @@ def make(name: str) -> Target:
     _stay_on_cpu()
     make_devices = _tpus if kind in _TPUS else _gpus
     return make_devices(name, kind, sides)
-
-
-def axes(kind: str) -> int:
-    """Returns the axes of the topologies of one of `KINDS`; 1 for GPUs."""
-    return _TPUS[kind].axes if kind in _TPUS else 1
 
 
 def _unknown(name: str, reason: str = "") -> ValueError:

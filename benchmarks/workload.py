@@ -220,13 +220,13 @@ class Round(NamedTuple):
         return 6.0 * ledger.macs_per_sample(self.model.macs) * self.stage.batch_size
 
 
-def make_data(setup: Workload, tests: int = 10):
-    """Draws random samples, `setup.samples` per client and `tests` for evaluation."""
+def make_data(setup: Workload):
+    """Draws random samples, `setup.samples` per client and ten for evaluation."""
     network = NETWORKS[setup.model]
     x, y, rows = samples.draw(
         setup.clients, setup.samples, network.shape, network.classes
     )
-    test = np.arange(tests) % len(x)
+    test = np.arange(10) % len(x)
     return sfl.from_arrays(
         x,
         y,
