@@ -1,160 +1,164 @@
-"""The points of `studies/benchmark.py`, counted by hand, and the choice of settings."""
+"""The rules of the benchmark: its tries, its configurations, and the choice."""
 
 import json
+import math
 
+import pandas as pd
 import pytest
 
+from benchmarks.v1 import rules, run
+from benchmarks.v1.rules import MOMENTUM, RATE, Method
 from sparsefl_jax.algorithms import ALGORITHMS
-from sparsefl_jax.runs import fit_rounds
-from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.runs.config.defaults import values
-from sparsefl_jax.studies import points as on_disk
-from studies import benchmark
 from tests.tiny import network
 
-
-@pytest.fixture
-def chosen(tmp_path, monkeypatch):
-    """Pretends that tuning chose a rate of .1 and the second value for all."""
-    settings = {
-        name: {"settings": {benchmark.RATE: 0.1, method.field: method.values[1]}}
-        for name, method in benchmark.METHODS.items()
-    }
-    file = tmp_path / "benchmark.json"
-    file.write_text(json.dumps(settings))
-    monkeypatch.setattr(benchmark, "CHOSEN", file)
-    return file
+OWN = {"algorithm.scope": ("global", "leaf"), "algorithm.power": (1.0, 2.0, 3.0)}
 
 
-def test_every_method_has_the_same_six_tries_on_a_seed_of_their_own():
-    """Twelve methods times three rates times two values; no seed is evaluated later."""
-    points = benchmark.get_study("tune")
-    assert len(points) == 12 * 3 * 2
-    assert {tuple(point.seeds) for point in points} == {(3,)}
-    assert {p.config.density for p in points} == {None, 0.05}
-    assert {p.config.val_fraction for p in points} == {0.1}
-    tried = {p.name: p.config for p in points if p.name.startswith("jmwst-")}
-    assert {(c.optimizer.learning_rate, c.algorithm.r_int) for c in tried.values()} == {
-        (rate, r_int) for rate in (0.03, 0.1, 0.3) for r_int in (1, 5)
-    }
+def test_each_eighth_of_the_range_has_a_rate_and_each_value_its_share():
+    """Eighths of .01 to 1 on a log scale end at .01 * 100^(k/8)."""
+    tried = rules.tries(Method(OWN), 8)
+    rates = [each[RATE] for each in tried]
+    for part, rate in enumerate(rates):
+        low, high = (0.01 * 100 ** ((part + k) / 8) for k in (0, 1))
+        assert 0.98 * low <= rate <= 1.02 * high  # two digits
+    for field, count in ((MOMENTUM, 4), ("algorithm.scope", 4), ("algorithm.power", 2)):
+        chosen = [each[field] for each in tried]
+        assert min(map(chosen.count, chosen)) >= count
+    assert [each[RATE] for each in rules.tries(Method(), 8)] == rates
+    adam = Method(fields={"optimizer.name": "adam"})
+    assert MOMENTUM not in rules.tries(adam, 3)[0]
 
 
-def test_the_core_spends_equal_bits_with_the_chosen_settings(chosen):
-    """FedAvg and SpaFL have no density, ten methods have three: 32 points, 96 runs."""
-    points = {point.name: point for point in benchmark.get_study()}
-    assert len(points) == 2 + 10 * 3
-    assert sum(len(point.seeds) for point in points.values()) == 96
-    assert {tuple(point.seeds) for point in points.values()} == {(0, 1, 2)}
-    for config in (point.config for point in points.values()):
-        assert (config.fit.gbit, config.fit.most, config.metric) == (2, 600, "clients")
-        assert (config.until.gbit, config.system) == (2, "mobile")
-        assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
-        assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
-        assert config.optimizer.learning_rate == 0.1
-        assert (config.optimizer.clip, config.optimizer.momentum) == (0, None)
-    spdst = points["spdst-density=0.01"].config
-    assert spdst.first_stage.density == spdst.density == 0.01
-    assert spdst.first_stage.epochs == 2
-    stc = points["stc-density=0.2"].config.algorithm
-    assert (stc.up, stc.down, stc.density, stc.stale) == ("stc", "stc", 0.2, "reset")
-    assert points["feddst-density=0.05"].config.algorithm.adjust_until == 520 // 2
+def test_a_winner_at_an_edge_is_extended_by_a_step():
+    """Powers 2 and 3 have the ratio 3/2: 4.5 follows. What has no order has no edge."""
+    middle = rules.tries(Method(OWN), 8)[3]
+    best = middle | {"algorithm.power": 3.0}
+    (further,) = rules.beyond(best, Method(OWN), 8)
+    assert further == best | {"algorithm.power": 4.5}
+    assert not rules.beyond(middle | {"algorithm.power": 2.0}, Method(OWN), 8)
+    shares = {"algorithm.prune_rate": (0.25, 0.5, 0.75)}  # 1.1 is none
+    best = middle | {"algorithm.prune_rate": 0.75}
+    assert not rules.beyond(best, Method(shares), 8)
+    whole = {"algorithm.r_int": (1, 5, 20)}  # 80 follows, and nothing comes before 1
+    for value, found in ((20, [80]), (1, [])):
+        best = middle | {"algorithm.r_int": value}
+        steps = rules.beyond(best, Method(whole), 8)
+        assert [step["algorithm.r_int"] for step in steps] == found
+    first, second = (each[RATE] for each in rules.tries(Method(), 8)[:2])
+    (further,) = rules.beyond(rules.tries(Method(), 8)[0], Method(), 8)
+    assert math.isclose(further[RATE], first * first / second, rel_tol=0.05)
 
 
-@pytest.mark.slow
-def test_the_rest_has_all_methods_densities_and_data(chosen):
-    """Ten at two more densities; 32 at Dirichlet .5, and on CIFAR-10; the others."""
-    points = benchmark.get_study("more")
-    sparse_others, dense_others = 15, 9
-    assert len(points) == 10 * 2 + 32 + 32 + sparse_others * 3 + dense_others
-    at = {point.name: point.config for point in points}
-    assert at["fedavg-alpha=0.5"].partition.alpha == 0.5
-    assert at["topk-cifar10-density=0.01"].model.name == "small_cnn"
-    assert len(benchmark.get_study("tune_more")) == (sparse_others + dense_others) * 6
-    run = {p.config.algorithm.name for p in points}
-    run |= {p.config.first_stage.get("name") for p in points}
-    assert ALGORITHMS.keys() - run == {
-        *("local_only", "ditto", "finetune"),  # personal models, in no table
-        *("scaffold", "magnitude", "fedrolex", "fiarse"),  # not declared
-    }
+def test_a_configuration_spends_a_share_of_the_budget():
+    method = rules.METHODS["fashion"]["spdst"]
+    settings = {RATE: 0.3, MOMENTUM: 0.9, "first_stage.epochs": 2}
+    config = rules.configuration(
+        *("fashion", "spdst", method, settings), seed=100, density=0.05, share=0.25
+    )
+    assert (config.fit.gbit, config.fit.most, config.fit.evaluations) == (0.5, 150, 40)
+    assert (config.until.gbit, config.seed, config.metric) == (0.5, 100, "pooled")
+    assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
+    assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
+    assert (config.optimizer.learning_rate, config.optimizer.momentum) == (0.3, 0.9)
+    assert config.first_stage.density == config.density == 0.05
+    assert (config.first_stage.epochs, config.algorithm.name) == (2, "spdst")
 
 
-def test_clients_alone_train_as_spafls_do(chosen):
-    (point,) = benchmark.get_study("alone")
-    config = point.config
-    assert (config.algorithm.name, config.algorithm.alpha) == ("local_only", 0.0005)
-    assert (config.num_rounds, config.fit.gbit, config.metric) == (600, None, "clients")
-    assert tuple(point.seeds) == (0, 1, 2)
+def test_densities_and_first_stages_of_what_is_dense_first():
+    """A half of a quarter of 26 dense rounds is 3; FedAvg is pruned at the end."""
+    task = "fashion", "magnitude", rules.METHODS["fashion"]["magnitude"]
+    tried = {RATE: 0.1, "first_stage.share": 0.5}
+    config = rules.configuration(*task, tried, density=0.2, share=0.25)
+    assert (config.first_stage.num_rounds, config.algorithm.density) == (3, 0.2)
+    task = "fashion", "fedavg_pruned", rules.METHODS["fashion"]["fedavg_pruned"]
+    config = rules.configuration(*task, {RATE: 0.1}, density=0.2)
+    assert (config.algorithm.prune, config.density) == (0.2, None)
 
 
-def test_what_was_not_tuned_is_refused(chosen):
-    kept = json.loads(chosen.read_text())
-    del kept["stc"], kept["spafl"]
-    chosen.write_text(json.dumps(kept))
-    with pytest.raises(
-        ValueError, match=r"^benchmark\.json has no settings of spafl, st"
-    ):
-        benchmark.get_study()
-    chosen.unlink()
-    with pytest.raises(ValueError, match=r"no settings of fedavg, spdst, .* tune them"):
-        benchmark.get_study()
-    with pytest.raises(ValueError, match=r"benchmark\.py:all, expected nothing, more"):
-        benchmark.get_study("all")
+def test_a_common_model_is_trained_further_by_all_clients():
+    method = rules.finetuned("fashion", "topk")
+    last = {"finetune.scale": 0.3, "finetune.epochs": 5, "finetune.rounds": 40}
+    config = rules.configuration(
+        *("fashion", "topk_finetuned", method, {RATE: 0.1} | last), density=0.05
+    )
+    fields.check(config)
+    first, main = config.first_stage, config.algorithm
+    assert (first.name, first.num_rounds, first.cohort_size) == ("compressed", 40, 10)
+    assert (first.epochs, first.density, first.up) == (2, 0.05, "topk")
+    assert (main.name, main.scale, config.epochs) == ("finetune", 0.3, 5)
+    assert (config.num_rounds, config.cohort_size, config.metric) == (1, 100, "clients")
 
 
-def write_try(folder, name, score=None, by="validation"):
-    """Writes a try that has ended, with a score or, as one that diverged, without."""
-    if score is None:
-        (folder / "failed").mkdir(exist_ok=True)
-        (folder / "failed" / f"{name}.txt").write_text("the loss is not finite")
-        return
-    run = folder / name / "seed_3"
-    run.mkdir(parents=True)
-    best = {"score": score, "accuracy": 1 - score, "chosen_by": by}
-    (run / "summary.json").write_text(json.dumps({"best": best}))
+def test_personal_models_weight_clients_alike():
+    ditto = rules.METHODS["fashion"]["ditto"]
+    config = rules.configuration("fashion", "ditto", ditto, {RATE: 0.1})
+    assert (config.metric, config.algorithm.weighting) == ("clients", "uniform")
 
 
-def test_the_validation_split_chooses(tmp_path, chosen):
-    """The test accuracy, which falls as the score rises, does not count."""
-    names = [
-        f"spafl-rate={r}-alpha={a}" for r in (0.03, 0.1, 0.3) for a in (2e-3, 5e-4)
+def test_every_method_is_in_a_table():
+    used = set()
+    for name, method in rules.METHODS["fashion"].items():
+        config = rules.configuration("fashion", name, method, {}, density=None)
+        used |= {config.algorithm.name, config.first_stage.get("name")}
+    used |= {"sparsyfed", "finetune"}  # on CIFAR-10; after a common model
+    assert ALGORITHMS.keys() == used - {None}
+
+
+def test_the_last_share_chooses_and_a_diverged_try_has_no_score():
+    rows = [
+        ("spdst", 0.25, '{"a": 1}', 0.9),
+        ("spdst", 1.0, '{"a": 2}', 0.7),
+        ("spdst", 1.0, '{"a": 3}', 0.8),
+        ("spdst", 1.0, '{"a": 4}', None),
+        ("jmwst", 0.25, '{"a": 5}', None),
     ]
-    for name, score in zip(names, [0.5, 0.6, 0.7, 0.7, None], strict=False):
-        write_try(tmp_path, name, score)
-    with pytest.raises(ValueError, match="the tries of spafl have not all ended"):
-        benchmark.choose(tmp_path)
-    write_try(tmp_path, names[5], 0.4)
-    found = benchmark.choose(tmp_path)
-    assert found == {
-        "spafl": {
-            "settings": {"optimizer.learning_rate": 0.1, "algorithm.alpha": 0.002},
-            "scores": dict(zip(names, [0.5, 0.6, 0.7, 0.7, None, 0.4], strict=True)),
-        }
-    }
-    benchmark.main(str(tmp_path))
-    kept = json.loads(chosen.read_text())
-    assert kept["spafl"] == found["spafl"]
-    assert kept["stc"]["settings"]["algorithm.stale"] == "reset"  # of before
-
-
-def test_tries_that_cannot_choose_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected the folder of a tuning study"):
-        benchmark.choose(tmp_path)
-    names = [name for name, _ in benchmark._tried("nst", benchmark.METHODS["nst"])]
-    for name in names:
-        write_try(tmp_path, name)
-    with pytest.raises(ValueError, match="all tries of nst failed"):
-        benchmark.choose(tmp_path)
-    write_try(tmp_path, names[0], 0.9, by="test")
-    with pytest.raises(ValueError, match="chosen by test"):
-        benchmark.choose(tmp_path)
+    tries = pd.DataFrame(rows, columns=["method", "share", "settings", "score"])
+    assert run.best(tries, "spdst") == {"a": 3}
+    with pytest.raises(ValueError, match="jmwst has no settings, expected tries that"):
+        run.best(tries, "jmwst")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["tune", "", "tune_more", "more"])
-def test_all_points_are_valid(part, chosen):
-    on_disk.check(points := benchmark.get_study(part))
-    assert all(fit_rounds.wanted(point.config) for point in points)
-    for config in (values(point.config) for point in points):
-        system = build.build_system(config, config.num_clients)
-        budgets = build.build_budgets(config, system)
-        build.build_stages(config, network(config.model["name"]), budgets, system)
+@pytest.mark.parametrize(
+    ("workload", "name"),
+    [(workload, name) for workload, names in rules.METHODS.items() for name in names],
+)
+def test_all_configurations_are_valid(workload, name):
+    method = rules.METHODS[workload][name]
+    tried = rules.tries(method, 8)
+    for settings in [*tried, *rules.beyond(tried[0], method, 8)]:
+        density = 0.05 if method.density else None
+        config = rules.configuration(workload, name, method, settings, density=density)
+        fields.check(config)
+        plain = values(config)
+        clients = config.num_clients or 100
+        system = build.build_system(plain, clients)
+        budgets = build.build_budgets(plain, system)
+        build.build_stages(plain, network(plain.model["name"]), budgets, system)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_from_the_results(tmp_path, monkeypatch):
+    """An entry of one's own, small: tries, the best again, two densities, two seeds."""
+    small = rules.WORKLOADS["fashion"]._replace(
+        fields=rules.WORKLOADS["fashion"].fields
+        | {"dataset": "fashion_mnist_sample", "num_clients": 20, "cohort_size": 4},
+        **{"gbit": 0.1, "dense": 3, "most": 4, "seeds": 2, "tries": 3},
+    )
+    monkeypatch.setitem(rules.WORKLOADS, "fashion", small)
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(run, "JOBS", 1)
+    task = run.Task("fashion", "mine", Method(name="pdst"), tmp_path / "runs")
+    run.evaluate(task, run.tune(task))
+    tries, rows = run.read_tries("fashion"), run.read_records("fashion")
+    assert (tries["share"] == 0.25).sum() == 3
+    assert (tries["share"] == 1.0).sum() in (2, 3)  # one more at an edge
+    assert set(rows["density"]) == {0.05, 0.2} and set(rows["seed"]) == {0, 1}
+    assert rows["gbit"].max() <= 0.1 * 1.05 and rows["accuracy"].between(0, 1).all()
+    assert json.loads(tries["settings"][0]).keys() == {RATE, MOMENTUM}
+    monkeypatch.setattr(run.runner, "run", None)  # nothing is left to run
+    run.evaluate(task, run.tune(task))
+    assert len(run.read_records("fashion")) == len(rows)

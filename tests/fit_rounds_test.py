@@ -191,6 +191,17 @@ def test_fit_most_limits_the_rounds(monkeypatch):
     assert "pays for 5 rounds, by fit.most: " in said
 
 
+def test_evaluations_are_spread_over_the_rounds(monkeypatch):
+    """Twelve rounds in five parts: one every two rounds, and at least every round."""
+    pretend(monkeypatch)
+    asked = config()
+    asked.fit.gbit, asked.fit.pilot, asked.fit.evaluations = 12 * ROUND, 4, 5
+    found, _ = fit_rounds.fitted(asked, experiment.build)
+    assert (found.num_rounds, found.eval_every) == (12, 2)
+    asked.fit.evaluations = 40
+    assert fit_rounds.fitted(asked, experiment.build)[0].eval_every == 1
+
+
 def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
     """Also beside `--dry_run=2`."""
     asked = config("pdst", 0.1)

@@ -57,7 +57,7 @@ def installed(tree, tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_wheel_runs_a_mini_in_an_empty_folder(installed, tmp_path):
-    assert (installed / "sparsefl_jax/shipped/studies/benchmark.json").is_file()
+    assert (installed / "sparsefl_jax/shipped/studies/five_methods.py").is_file()
     command = sys.executable, installed / "bin/sparsefl"
     runs(command, "configs/fedprox_cifar10.py", tmp_path, installed, SHORT[:1])
 

@@ -135,6 +135,8 @@ def _of(config, rounds: int, by: str | None = None):
     """Returns the configuration with another number of rounds, and its source."""
     config = copy.deepcopy(config)
     config.num_rounds = rounds
+    if evaluations := config.fit.get("evaluations"):
+        config.eval_every = max(1, rounds // evaluations)
     with config.unlocked(), config.ignore_type():
         config.fit.by = by
     return config

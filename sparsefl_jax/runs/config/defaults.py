@@ -116,6 +116,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "fit.pflop": (float, "set num_rounds to spend these training FLOPs, PFLOP"),
     "fit.pilot": (int, "rounds of the pilot that measures the cost, default 20"),
     "fit.most": (int, "largest num_rounds that fit.gbit and fit.pflop may set"),
+    "fit.evaluations": (int, "evaluations, at equal intervals of these rounds"),
     "fit.by": (str, "set by the run: the source of num_rounds, 'pilot'"),
     "system": (str, "clients' devices: mobile, iot, tifl or a .csv; None for no clock"),
     "deadline.seconds": (float, "end a round after these seconds of virtual time"),

@@ -26,7 +26,9 @@ _BOUNDS = {  # a check, and its bound
     (at_least, 0): (
         *("seed", "partition_seed", "num_clients", "lr_delay", "checkpoint_minutes"),
     ),
-    (at_least, 1): ("num_classes", "seeds", "lr_horizon", "deadline.over"),
+    (at_least, 1): (
+        *("num_classes", "seeds", "lr_horizon", "deadline.over", "fit.evaluations"),
+    ),
     (above, 0): (
         *("memory_gb", "deadline.seconds", "until.gbit", "until.pflop", "until.hours"),
         *("fit.gbit", "fit.pflop", "fit.most"),
@@ -37,7 +39,7 @@ _BOUNDS = {  # a check, and its bound
 _FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")
 _GOES_WITH = {  # fields that have an effect only with one of some others
     **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
-    **dict.fromkeys(("fit.pilot", "fit.most", "fit.by"), _FIT),
+    **dict.fromkeys(("fit.pilot", "fit.most", "fit.evaluations", "fit.by"), _FIT),
     **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
     "deadline.over": _CLOSING,
     "init_what": ("init_from",),

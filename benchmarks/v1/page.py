@@ -1,0 +1,408 @@
+"""Makes the tables and figures of docs/benchmark.md from benchmarks/results/v1/.
+
+    python -m benchmarks.v1.page
+
+Tables stand between `<!-- table NAME -->` and `<!-- end -->`. The accuracy within a
+budget is that of the last evaluation whose cost does not exceed it, never the best one.
+A run that ended earlier counts with its last model. Budgets are twentieths of what the
+whole budget of bits, or FedAvg on another axis, costs.
+
+Differences are paired by seed and have 95 % intervals of Student's t, whose p-values
+are corrected by Holm's method (Scandinavian Journal of Statistics, 1979) over all
+comparisons of a column.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+from scipy.stats import ttest_1samp
+
+from benchmarks.measure import markdown
+from benchmarks.pages import ROOT, redraw
+from benchmarks.v1 import rules, run
+from sparsefl_jax.report import figure
+
+PAGE, FIGURES = "docs/benchmark.md", "docs/_static"
+BASELINE, PARTS, SLACK = "fedavg", 20, 1.005  # a pilot may be half a percent off
+AXES = {  # columns of the records; words, units in one of the column's, unit
+    "gbit": ("both ways", 1.0, "Gbit"),
+    "gbit_up": ("up", 1.0, "Gbit"),
+    "pflop": ("FLOPs", 1e6, "GFLOP"),
+    "hours": ("time", 60.0, "min"),
+}
+SHARES = (0.25, 0.5, 1.0)  # of FedAvg's whole accuracy gain, as targets
+KEYS = ["method", "density"]
+
+
+def whole(workload: str, rows: pd.DataFrame, axis: str) -> float:
+    """Returns the budget of an axis: that of the rules, or what FedAvg spends."""
+    if axis == "gbit":
+        return rules.WORKLOADS[workload].gbit
+    spent = rows[rows["method"] == BASELINE].groupby("seed")[axis].max()
+    return float(spent.mean())
+
+
+def within(rows: pd.DataFrame, axis: str, budget: float) -> pd.Series:
+    """Returns the accuracy of the last model within a budget, by point and seed.
+
+    Args:
+      rows: of records, see `run.RECORDS`.
+      axis: the column of the cost.
+      budget: the largest cost, in the column's units.
+
+    Returns:
+      A share for every run that has ended, indexed by method, density and seed; NaN
+      where the first evaluation costs more.
+
+    Example:
+      >>> rows = [("a", 0.2, 0, 1.0, 0.5), ("a", 0.2, 0, 2.0, 0.4)]
+      >>> rows = pd.DataFrame(rows, columns=[*KEYS, "seed", "gbit", "accuracy"])
+      >>> within(rows, "gbit", 3.0).tolist(), within(rows, "gbit", 0.5).isna().all()
+      ([0.4], True)
+    """
+    keys, rows = [*KEYS, "seed"], rows.dropna(subset="accuracy")
+    every = rows[keys].drop_duplicates()
+    paid = rows[rows[axis] <= budget * SLACK].groupby(keys)["accuracy"].last()
+    return paid.reindex(pd.MultiIndex.from_frame(every))
+
+
+def interval(values: Iterable[float]) -> tuple[float, float]:
+    """Returns the mean over seeds and half of its 95 % interval, NaN for one seed."""
+    values = np.array(list(values), float)
+    if len(values) < 2:
+        return float(values.mean()), np.nan
+    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1)
+    return float(values.mean()), float(half / np.sqrt(len(values)))
+
+
+def differences(
+    accuracies: Mapping[str, pd.Series], pairs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[float, float, float, float]]:
+    """Returns paired differences with their 95 % intervals, and p by Holm.
+
+    Args:
+      accuracies: of each method, by seed.
+      pairs: names of two methods.
+
+    Returns:
+      By pair; those are absent of which fewer than two seeds have both.
+    """
+    found, p_values = {}, []
+    for one, other in pairs:
+        gaps = (accuracies[one] - accuracies[other]).dropna()
+        if len(gaps) > 1:
+            tested = ttest_1samp(gaps, 0.0)
+            found[one, other] = gaps.mean(), *tested.confidence_interval()
+            p_values.append(float(tested.pvalue) if gaps.any() else 1.0)  # t is 0 / 0
+    return {
+        pair: (*map(float, each), p)
+        for (pair, each), p in zip(found.items(), holm(p_values), strict=True)
+    }
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrects p-values of several comparisons by Holm's method.
+
+    Example:
+      >>> holm([0.04, 0.01, 0.03])  # 3 * .01; 2 * .03; and .04 is not below the last
+      [0.06, 0.03, 0.06]
+    """
+    order, count = np.argsort(p_values, kind="stable"), len(p_values)
+    scaled = np.sort(p_values) * np.arange(count, 0, -1)
+    corrected = np.zeros(count)
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return corrected.tolist()
+
+
+def groups(
+    accuracies: Mapping[str, pd.Series], level: float = 0.05
+) -> tuple[pd.Series, list[list[str]]]:
+    """Ranks methods, and finds those that are not shown to differ.
+
+    Args:
+      accuracies: of each method, by seed.
+      level: of Holm's corrected p-values over all pairs.
+
+    Returns:
+      Mean ranks over seeds, 1 for the best, in order; and the largest groups of
+      neighbours in this order of which no pair differs.
+    """
+    table = pd.DataFrame(dict(accuracies))
+    ranks = table.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
+    names = list(ranks.index)
+    tested = differences(accuracies, list(itertools.combinations(names, 2)))
+    alike = lambda part: all(  # noqa: E731
+        tested[pair][3] >= level for pair in itertools.combinations(part, 2)
+    )
+    found: list[list[str]] = []
+    for start in range(len(names)):
+        end = max(e for e in range(start + 1, len(names) + 1) if alike(names[start:e]))
+        if not found or names[end - 1] not in found[-1]:
+            found.append(names[start:end])
+    return ranks, [group for group in found if len(group) > 1]
+
+
+def cost_of(rows: pd.DataFrame, axis: str, target: float) -> pd.Series:
+    """Returns the least cost at which each run reaches an accuracy; inf for a miss.
+
+    Example:
+      >>> rows = [("a", 0.2, 0, 1.0, 0.5), ("a", 0.2, 0, 2.0, 0.7)]
+      >>> rows = pd.DataFrame(rows, columns=[*KEYS, "seed", "gbit", "accuracy"])
+      >>> cost_of(rows, "gbit", 0.6).tolist(), cost_of(rows, "gbit", 0.8).tolist()
+      ([2.0], [inf])
+    """
+    keys, rows = [*KEYS, "seed"], rows.dropna(subset="accuracy")
+    every = pd.MultiIndex.from_frame(rows[keys].drop_duplicates())
+    reached = rows[rows["accuracy"] >= target].groupby(keys)[axis].min()
+    return reached.reindex(every, fill_value=np.inf)
+
+
+def targets(workload: str, rows: pd.DataFrame) -> list[float]:
+    """Returns the accuracies of FedAvg within three shares of its budget."""
+    own = rows[rows["method"] == BASELINE]
+    budget = rules.WORKLOADS[workload].gbit
+    return [float(within(own, "gbit", share * budget).mean()) for share in SHARES]
+
+
+def profile(ratios: pd.DataFrame, most: Sequence[float]) -> pd.DataFrame:
+    """Returns the share of tasks that each method solves within multiples of the best.
+
+    Args:
+      ratios: costs, a row for each task and a column for each method; inf for a miss.
+      most: the multiples.
+
+    Example:
+      >>> costs = pd.DataFrame({"a": [1.0, 4.0], "b": [2.0, np.inf]})
+      >>> profile(costs, (1, 2)).to_dict("list")
+      {'a': [1.0, 1.0], 'b': [0.0, 0.5]}
+    """
+    ratios = ratios.div(ratios.min(axis=1), axis=0)
+    return pd.DataFrame([(ratios <= tau).mean() for tau in most], index=list(most))
+
+
+def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the records of common models, and those of personal ones."""
+    names = rows["method"]
+    personal = names.isin(rules.PERSONAL) | names.str.endswith("_finetuned")
+    return rows[~personal], rows[personal]
+
+
+def label(method: str, density: float) -> str:
+    """Returns the name of a point, such as 'spdst .05'."""
+    return method if density == 1.0 else f"{method} {density:g}".replace(" 0.", " .")
+
+
+def by_point(values: pd.Series) -> dict[str, pd.Series]:
+    """Returns values by the label of a point, each by seed."""
+    return {label(*key): part.droplevel(KEYS) for key, part in values.groupby(KEYS)}
+
+
+def points(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
+    """Formats what every point reaches within each budget, the best first.
+
+    Args:
+      workload: its name.
+      rows: all records of the workload, among which FedAvg's set the budgets.
+      shown: those of the table.
+    """
+    totals = {axis: whole(workload, rows, axis) for axis in AXES}
+    columns = [("gbit", 0.25), ("gbit", 0.5), *((axis, 1.0) for axis in AXES)]
+    reached = [
+        by_point(within(shown, axis, share * totals[axis])) for axis, share in columns
+    ]
+    means = {name: -values.mean() for name, values in reached[-4].items()}  # by Gbit
+    names = {label(*key): key for key in shown.groupby(KEYS).groups}
+    names = sorted(names.items(), key=lambda item: means.get(item[0], 0.0))
+    head = ["method", "density"]
+    for axis, share in columns:
+        words, scale, unit = AXES[axis]
+        head.append(f"{scale * share * totals[axis]:.3g} {unit} {words}")
+    head += ["rounds", "positions", "seeds"]
+    table = []
+    for name, (method, density) in names:
+        own = shown[(shown["method"] == method) & (shown["density"] == density)]
+        last = own.groupby("seed").last()
+        row = [f"`{method}`", "-" if density == 1.0 else f"{density:g}"]
+        lost = int(own["accuracy"].isna().sum())
+        if lost < len(last):
+            row += [cell(each[name]) for each in reached]
+            free = 1 - last["gbit_values"].sum() / last["gbit"].sum()
+            row += [f"{last['rounds'].mean():.0f}", f"{100 * free:.0f} %"]
+        row += ["-"] * (len(head) - 1 - len(row))
+        table.append([*row, f"{len(last)}" + f" ({lost} diverged)" * bool(lost)])
+    return markdown(head, table)
+
+
+def cell(values: Iterable[float]) -> str:
+    """Formats accuracies of seeds as mean and half of the interval, in percent."""
+    mean, half = interval(values)
+    if np.isnan(mean):
+        return "-"
+    return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if half == half else "")
+
+
+def against(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
+    """Formats how far every point is from FedAvg within the whole budgets."""
+    head, columns = ["method"], []
+    base = rows[rows["method"] == BASELINE]
+    for axis, (words, _, unit) in AXES.items():
+        budget = whole(workload, rows, axis)
+        accuracies = by_point(within(shown, axis, budget))
+        accuracies[BASELINE] = by_point(within(base, axis, budget))[BASELINE]
+        pairs = [(name, BASELINE) for name in accuracies if name != BASELINE]
+        head.append(f"{words} ({unit})")
+        columns.append(differences(accuracies, pairs))
+    names = dict.fromkeys(name for column in columns for name, _ in column)
+    table = [
+        [f"`{name}`", *(difference(column.get((name, BASELINE))) for column in columns)]
+        for name in names
+    ]
+    return markdown(head, table)
+
+
+def difference(found: tuple[float, float, float, float] | None) -> str:
+    """Formats a difference in points, its interval, and p.
+
+    Example:
+      >>> difference((0.03, -0.036, 0.096, 0.19)), difference(None)
+      ('+3.0 [-3.6, +9.6], p = 0.19', '-')
+    """
+    if found is None:
+        return "-"
+    mean, low, high = (100 * value for value in found[:3])
+    p = "p < 0.01" if found[3] < 0.01 else f"p = {found[3]:.2f}"
+    return f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}], {p}"
+
+
+def costs(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
+    """Formats the median Gbit at which points reach FedAvg's accuracies."""
+    goals = targets(workload, rows)
+    head = ["method", *(f"{100 * goal:.1f} %" for goal in goals)]
+    medians = [cost_of(shown, "gbit", goal).groupby(KEYS).median() for goal in goals]
+    table = [
+        [f"`{label(*key)}`"]
+        + ["-" if np.isinf(each[key]) else f"{each[key]:.2f}" for each in medians]
+        for key in medians[-1].sort_values(kind="stable").index
+    ]
+    return markdown(head, table)
+
+
+def tuning(workload: str) -> str:
+    """Formats the settings that tuning chose, and the scores of all tries."""
+    tries, table = run.read_tries(workload), []
+    for method, rows in tries.groupby("method", sort=False):
+        settings = run.best(tries, method)
+        rate, momentum = settings.pop(rules.RATE), settings.pop(rules.MOMENTUM, None)
+        own = [f"`{k.rpartition('.')[2]}={v}`" for k, v in settings.items()]
+        first = rows[rows["share"] == rows["share"].min()]["score"]
+        scores = 100 * first.dropna().sort_values(ascending=False)
+        table.append(
+            [f"`{method}`", f"{rate:g}", f"{momentum or 0:g}", " ".join(own) or "-"]
+            + [f"{scores.iloc[0]:.1f}", f"{scores.iloc[-1]:.1f}"]
+            + [f"{first.isna().sum()} of {len(first)}"]
+        )
+    head = ["method", "rate", "momentum", "its own", "best", "worst", "diverged"]
+    return markdown(head, table)
+
+
+def said(workload: str, rows: pd.DataFrame) -> str:
+    """Returns the sentence on what the seeds of a workload can show."""
+    accuracies = by_point(within(rows, "gbit", whole(workload, rows, "gbit")))
+    tested = differences(accuracies, [(n, BASELINE) for n in accuracies])
+    halves = [(high - low) / 2 for _, low, high, _ in tested.values()]
+    seeds = rules.WORKLOADS[workload].seeds
+    return (
+        f"With {seeds} seeds, half of the interval of a difference from FedAvg is "
+        f"{100 * float(np.median(halves)):.1f} points in the median of all points."
+    )
+
+
+def draw_curves(workload: str, rows: pd.DataFrame, path: Path) -> None:
+    """Draws each method's accuracy by bits, with bands, beside FedAvg's."""
+    budgets = rules.WORKLOADS[workload].gbit * np.arange(1, PARTS + 1) / PARTS
+    reached = {b: by_point(within(rows, "gbit", b)) for b in budgets}
+    rows = rows.dropna(subset="accuracy")
+    names = [n for n in dict.fromkeys(rows["method"]) if n != BASELINE]
+    high = -(-len(names) // 4)
+    with figure.canvas(path, (9.0, 1.5 * high + 0.5)) as canvas:
+        grid = canvas.subplots(high, 4, sharex=True, sharey=True, squeeze=False)
+        for ax in grid.flat[len(names) :]:
+            ax.set_axis_off()
+        for ax, name in zip(grid.flat, names, strict=False):
+            ax.set_title(name, fontsize=9)
+            own = rows[rows["method"] == name]["density"].drop_duplicates()
+            lines = [(BASELINE, figure.FAINT)]
+            lines += zip((label(name, d) for d in own), figure.COLORS, strict=False)
+            for line, color in lines:
+                spread = np.array([interval(reached[b][line]) for b in budgets])
+                mean, half = 100 * spread.T
+                ax.plot(budgets, mean, color=color)
+                ax.fill_between(
+                    budgets, mean - half, mean + half, color=color, alpha=0.2
+                )
+        canvas.supxlabel("traffic, both ways, Gbit")
+        canvas.supylabel("accuracy, %")
+
+
+def draw_ranks(workload: str, rows: pd.DataFrame, path: Path) -> None:
+    """Draws mean ranks at density .05 or none; bars join what does not differ."""
+    shown = rows[rows["density"].isin((rules.TUNING_DENSITY, 1.0))]
+    reached = by_point(within(shown, "gbit", whole(workload, rows, "gbit")))
+    ranks, alike = groups({n: v for n, v in reached.items() if v.notna().all()})
+    with figure.canvas(path, (6.0, 0.2 * len(ranks) + 0.8)) as canvas:
+        ax = canvas.subplots()
+        places = {name: -place for place, name in enumerate(ranks.index)}
+        ax.plot(ranks, list(places.values()), "o", color=figure.COLORS[0])
+        for name, rank in ranks.items():
+            ax.annotate(name, (rank, places[name]), (6, -3), textcoords="offset points")
+        for turn, group in enumerate(alike):
+            ends = [places[group[0]] + 0.3, places[group[-1]] - 0.3]
+            ax.plot([-0.5 - 0.3 * (turn % 4)] * 2, ends, color=figure.INK)
+        ax.set(xlabel="mean rank, 1 is the best", yticks=[])
+
+
+def draw_profile(workloads: Sequence[str], path: Path) -> None:
+    """Draws the share of targets that methods reach within multiples of the least."""
+    tasks = {}
+    for workload in workloads:
+        rows, _ = split(run.read_records(workload))
+        for goal in targets(workload, rows):
+            median = cost_of(rows, "gbit", goal).groupby(KEYS).median()
+            tasks[workload, goal] = median.groupby("method").min()
+    table = pd.DataFrame(tasks).T[list(rules.CORE)]
+    most = np.geomspace(1, 32, 60)
+    with figure.axes(path, "cost, times the least", "share of targets") as ax:
+        for name, line in profile(table, most).items():
+            ax.step(most, line, where="post", label=name)
+        ax.set_xscale("log")
+        figure.label_powers(ax.xaxis)
+        figure.name_lines(ax)
+
+
+def main(root: Path = ROOT) -> None:
+    """Draws all tables and figures of the workloads that have records."""
+    known = [w for w in rules.WORKLOADS if len(run.read_records(w))]
+    for workload in known:
+        rows = run.read_records(workload)
+        common, personal = split(rows)
+        drawn = {"tuning": tuning(workload), "seeds": said(workload, common)}
+        for name, shown in {"common": common, "personal": personal}.items():
+            if len(shown):
+                drawn[name] = points(workload, rows, shown)
+                drawn[f"{name}_against"] = against(workload, rows, shown)
+        drawn["targets"] = costs(workload, rows, common)
+        for name, text in drawn.items():
+            redraw(root / PAGE, f"{workload}_{name}", text)
+        folder = root / FIGURES
+        draw_curves(workload, common, folder / f"benchmark_{workload}.svg")
+        draw_ranks(workload, common, folder / f"benchmark_{workload}_ranks.svg")
+    if known:
+        draw_profile(known, root / FIGURES / "benchmark_profile.svg")
+
+
+if __name__ == "__main__":
+    main()

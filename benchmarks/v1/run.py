@@ -1,0 +1,249 @@
+"""Tunes and runs methods by the rules of `rules.py`; writes benchmarks/results/v1/.
+
+python -m benchmarks.v1.run fashion                      # all methods of a workload
+python -m benchmarks.v1.run fashion spdst jmwst
+python -m benchmarks.v1.run fashion --entry=my_entry.py  # a file with METHODS
+python -m benchmarks.v1.run fashion --finetune fedavg    # a common model made personal
+
+What the results hold is not run again, so that a stopped command goes on where it was;
+commit the results. `WORKLOAD.csv` has the evaluations of all runs,
+`WORKLOAD_tries.csv` the settings that were tried.
+"""
+
+import argparse
+import itertools
+import json
+import runpy
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from benchmarks.v1 import rules
+from benchmarks.v1.rules import Method
+from sparsefl_jax.report.comparison import costs, evaluations
+from sparsefl_jax.report.load import Run, read_run
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies import runner
+from sparsefl_jax.studies.points import Point
+from sparsefl_jax.system import files, hardware
+
+RESULTS = Path(__file__).parents[1] / "results/v1"
+COSTS = ["rounds", "gbit", "gbit_up", "gbit_values", "pflop", "hours"]
+RECORDS = ["method", "density", "seed", *COSTS]
+RECORDS += ["accuracy", "clients", "alive", "seconds", "commit"]
+JOBS = 2  # runs at a time
+TRIES = ["method", "share", "seed", "settings", "score", "rounds", "seconds"]
+
+
+class Task(NamedTuple):
+    """A method on a workload, and where its runs are."""
+
+    workload: str
+    name: str
+    method: Method
+    workdir: Path
+
+
+def read_records(workload: str) -> pd.DataFrame:
+    """Reads the evaluations of a workload's runs; one that diverged has no costs."""
+    return _read(workload, RECORDS)
+
+
+def read_tries(workload: str) -> pd.DataFrame:
+    """Reads the tries of a workload; one that diverged has no score."""
+    return _read(f"{workload}_tries", TRIES)
+
+
+def _read(name: str, columns: list[str]) -> pd.DataFrame:
+    path = RESULTS / f"{name}.csv"
+    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=columns)
+
+
+def _write(rows: pd.DataFrame, name: str) -> None:
+    text = rows.to_csv(index=False, float_format="%.6g")
+    files.write_text(RESULTS / f"{name}.csv", text)
+
+
+def best(tries: pd.DataFrame, name: str) -> dict:
+    """Returns a method's settings with the best score at the largest share.
+
+    Raises:
+      ValueError: there are none.
+
+    Example:
+      >>> rows = [("fedavg", 0.25, '{"a": 1}', 0.9), ("fedavg", 1.0, '{"a": 2}', 0.8)]
+      >>> columns = ["method", "share", "settings", "score"]
+      >>> best(pd.DataFrame(rows, columns=columns), "fedavg")
+      {'a': 2}
+    """
+    tries = tries[tries["method"] == name]
+    found = _ranked(tries[tries["share"] == tries["share"].max()])
+    if not found:
+        raise ValueError(f"{name} has no settings, expected tries that have ended")
+    return found[0]
+
+
+def _ranked(tries: pd.DataFrame) -> list[dict]:
+    """Returns the settings of tries that have not diverged, the best first."""
+    tries = tries.dropna(subset="score")
+    tries = tries.sort_values("score", ascending=False, kind="stable")
+    return [json.loads(text) for text in tries["settings"]]
+
+
+def tune(task: Task) -> dict:
+    """Returns the settings that a method's tries choose; runs the missing ones.
+
+    The score of a try is the validation accuracy of its last model; one that diverges
+    has none.
+
+    Raises:
+      ValueError: all tries have diverged, or what a workload is tuned on is missing.
+    """
+    workload, name, method, _ = task
+    rule = rules.WORKLOADS[workload]
+    todo = rules.tries(method, rule.tries)
+    if method.common:
+        kept = best(read_tries(workload), method.common)
+        values = itertools.product(*method.own.values())
+        todo = [kept | dict(zip(method.own, each, strict=True)) for each in values]
+    elif rule.tuned_on:
+        kept = best(read_tries(rule.tuned_on), name)
+        todo = [kept | {rules.RATE: each[rules.RATE]} for each in todo]
+    rows = _tried(task, todo, rules.QUARTER)
+    if not rule.tuned_on:
+        again = _ranked(rows)[:2]
+        if again and not method.common:
+            again += rules.beyond(again[0], method, rule.tries)
+        _tried(task, again, 1.0)
+    return best(read_tries(workload), name)
+
+
+def _tried(task: Task, todo: list[dict], share: float) -> pd.DataFrame:
+    """Returns the rows of tries; runs those that the results lack."""
+    seed = rules.TUNING_SEEDS[share == 1.0]
+    rows = read_tries(task.workload)
+    here = rows[(rows["method"] == task.name) & (rows["share"] == share)]
+    texts = [json.dumps(settings) for settings in todo]
+    missing = [n for n, text in enumerate(texts) if text not in set(here["settings"])]
+    density = rules.TUNING_DENSITY if task.method.density else None
+    runs = _run(
+        task,
+        {
+            f"share-{share:g}-try-{n}": _config(
+                task, todo[n], seed=seed, density=density, share=share
+            )
+            for n in missing
+        },
+    )
+    for number, by_seed in zip(missing, runs, strict=True):
+        row = {"method": task.name, "share": share, "seed": seed}
+        row["settings"] = texts[number]
+        if run := by_seed[seed]:
+            last = evaluations.last_eval(run)
+            row |= {"score": last["val_accuracy"], "rounds": run.done(last)}
+            row |= {"seconds": run.summary["seconds"]}
+        rows = pd.concat([rows, pd.DataFrame([row])], ignore_index=True)
+        _write(rows[TRIES], f"{task.workload}_tries")
+    return rows[(rows["method"] == task.name) & rows["settings"].isin(texts)]
+
+
+def _config(task: Task, settings: dict, **arguments):
+    """Returns a configuration; a common model is trained as long as it was."""
+    if task.method.common:
+        rows = read_records(task.workload)
+        density = arguments.get("density") or 1.0
+        common = rows[rows["method"] == task.method.common]
+        rounds = common[common["density"] == density]["rounds"].max()
+        share = arguments.get("share", 1.0)
+        settings = settings | {"finetune.rounds": max(1, round(share * rounds))}
+    return rules.configuration(*task[:3], settings, **arguments)
+
+
+def _run(task: Task, configs: dict) -> list[dict[int, Run | None]]:
+    """Runs configurations by name; returns runs by seed, None for one that diverged.
+
+    Raises:
+      ValueError: one failed otherwise.
+    """
+    points = [Point(name, config) for name, config in configs.items()]
+    if points:
+        runner.run(points, task.workdir, jobs=min(JOBS, len(points)))
+    found = []
+    for point in points:
+        note = on_disk.failure(task.workdir, point.name)
+        if note.exists() and "FloatingPointError" not in note.read_text():
+            raise ValueError(f"{note}: {note.read_text().splitlines()[0]}")
+        folders = on_disk.folders(task.workdir, point)
+        ended = {seed: (f / "summary.json").exists() for seed, f in folders}
+        found.append({s: read_run(f) if ended[s] else None for s, f in folders})
+    return found
+
+
+def evaluate(task: Task, settings: dict) -> None:
+    """Runs a method at its densities on all seeds, and writes their records."""
+    seeds = rules.WORKLOADS[task.workload].seeds
+    rows = read_records(task.workload)
+    done = set(rows[rows["method"] == task.name]["density"])
+    missing = {
+        f"density-{density:g}": density
+        for density in (rules.DENSITIES if task.method.density else (1.0,))
+        if density not in done
+    }
+    configs = {
+        name: _config(
+            task, settings, density=density if density < 1 else None, seeds=seeds
+        )
+        for name, density in missing.items()
+    }
+    for density, runs in zip(missing.values(), _run(task, configs), strict=True):
+        for seed, run in runs.items():
+            new = records(run) if run else pd.DataFrame(index=[0])
+            new = new.assign(method=task.name, density=density, seed=seed)
+            rows = pd.concat([rows, new], ignore_index=True)
+        _write(rows[RECORDS], task.workload)
+
+
+def records(run: Run) -> pd.DataFrame:
+    """Returns costs and accuracies of a run's last stage, a row for each evaluation."""
+    final = {run.done(record): record for record in evaluations.final_evals(run)}
+    clients = [record.get("client_accuracy", {}) for record in final.values()]
+    models = [next(iter(record["models"].values())) for record in final.values()]
+    return (
+        costs.progress(run)
+        .reindex(index=list(final), columns=[*COSTS, "accuracy"])
+        .assign(
+            clients=[each.get("mean") for each in clients],
+            alive=[each["density"] for each in models],
+            seconds=run.summary["seconds"],
+            commit=run.summary["commit"],
+        )
+    )
+
+
+def main() -> None:
+    """Reads the command line, see above."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workload", choices=rules.WORKLOADS)
+    parser.add_argument("methods", nargs="*", help="by default all")
+    parser.add_argument("--entry", help="a Python file with METHODS")
+    parser.add_argument("--finetune", nargs="*", default=(), metavar="METHOD")
+    parser.add_argument("--workdir", type=Path, default="runs/benchmark")
+    args = parser.parse_args()
+    known = rules.METHODS[args.workload]
+    if args.entry:
+        known = runpy.run_path(args.entry)["METHODS"]
+    wanted = {name: known[name] for name in args.methods or known}
+    if args.finetune:
+        wanted = {
+            f"{name}_finetuned": rules.finetuned(args.workload, name)
+            for name in args.finetune
+        }
+    hardware.use_cpu_cores()
+    for name, method in wanted.items():
+        task = Task(args.workload, name, method, args.workdir / args.workload / name)
+        evaluate(task, tune(task))
+
+
+if __name__ == "__main__":
+    main()

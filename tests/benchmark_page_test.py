@@ -1,0 +1,138 @@
+"""The benchmark's tables, from records that are written down by hand."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.v1 import page, rules, run
+
+SMALL = "fashion"
+
+
+def rows(method, density, by_seed, gbit=(0.5, 1.0, 2.0)):
+    """Records of runs whose accuracies by seed follow each other at these Gbit."""
+    return [
+        dict.fromkeys(run.RECORDS, 0.0)
+        | {"method": method, "density": density, "seed": seed, "rounds": number}
+        | {"gbit": cost, "gbit_up": cost / 2, "gbit_values": cost / 2}
+        | {"pflop": 1e-6 * cost, "hours": cost / 60, "accuracy": accuracy}
+        for seed, accuracies in enumerate(by_seed)
+        for number, (cost, accuracy) in enumerate(zip(gbit, accuracies, strict=True), 1)
+    ]
+
+
+def table(*parts) -> pd.DataFrame:
+    return pd.DataFrame([row for part in parts for row in part])
+
+
+def test_the_last_model_within_a_budget_counts_and_not_the_best():
+    """At 2 Gbit .6 and not .8; a pilot may be off by half a percent; none at .4."""
+    records = table(rows("spdst", 0.05, [(0.5, 0.8, 0.6)]))
+    for budget, accuracy in ((1.0, 0.8), (1.9, 0.8), (1.995, 0.6), (9.0, 0.6)):
+        assert page.within(records, "gbit", budget).tolist() == [accuracy]
+    assert page.within(records, "gbit", 0.4).isna().all()
+    assert page.within(records, "hours", 1 / 60).tolist() == [0.8]
+
+
+def test_differences_are_paired_and_have_intervals_of_two_degrees_of_freedom():
+    """By hand, with t = 4.303 and the closed form of p, 1 - t / sqrt(2 + t^2).
+
+    SPDST: 1, 2, 6 points; deviation 2.646, half 4.303 * 2.646 / sqrt(3) = 6.57; t =
+    1.964, p = .1885. STC: 4, 5, 6 points; deviation 1, half 2.48; t = 8.660, p = .0131,
+    of two comparisons .0261.
+    """
+    accuracies = {
+        "fedavg": pd.Series([0.5, 0.6, 0.7]),
+        "spdst": pd.Series([0.51, 0.62, 0.76]),
+        "stc": pd.Series([0.54, 0.65, 0.76]),
+    }
+    found = page.differences(accuracies, [("spdst", "fedavg"), ("stc", "fedavg")])
+    assert page.difference(found["spdst", "fedavg"]) == "+3.0 [-3.6, +9.6], p = 0.19"
+    assert page.difference(found["stc", "fedavg"]) == "+5.0 [+2.5, +7.5], p = 0.03"
+
+
+def test_a_seed_that_one_of_two_lacks_is_no_pair():
+    accuracies = {"a": pd.Series([0.5, 0.6, np.nan]), "b": pd.Series([0.5, 0.5, 0.5])}
+    mean, low, high, p = page.differences(accuracies, [("a", "b")])["a", "b"]
+    assert mean == pytest.approx(0.05)  # 12.706 * .0707 / sqrt(2) = .635 around it
+    assert (low, high) == pytest.approx((0.05 - 0.6353, 0.05 + 0.6353), abs=1e-4)
+    assert p == pytest.approx(0.5)  # Cauchy: 1 - 2 atan(1) / pi
+    one = {"a": pd.Series([0.5]), "b": pd.Series([0.4])}
+    assert not page.differences(one, [("a", "b")])
+
+
+def test_holm_stops_at_the_first_that_is_not_smaller():
+    """4 * .01; 3 * .02 = .06; 2 * .025 = .05, not below .06; 1 * .5."""
+    found = page.holm([0.025, 0.5, 0.01, 0.02])
+    assert found == pytest.approx([0.06, 0.5, 0.04, 0.06])
+
+
+def test_methods_that_do_not_differ_are_grouped():
+    """A and B are a point apart, as far as three seeds can show; C is far below."""
+    accuracies = {
+        "c": pd.Series([0.101, 0.102, 0.100]),
+        "a": pd.Series([0.80, 0.81, 0.82]),
+        "b": pd.Series([0.79, 0.82, 0.81]),
+    }
+    ranks, alike = page.groups(accuracies)
+    assert ranks.to_dict() == pytest.approx({"a": 4 / 3, "b": 5 / 3, "c": 3})
+    assert alike == [["a", "b"]]
+
+
+def test_targets_are_fedavgs_and_a_miss_is_infinite():
+    """Shares .25, .5 and 1 of 2 Gbit; the cost is that of the first that reaches it."""
+    records = table(
+        rows("fedavg", 1.0, [(0.4, 0.6, 0.7), (0.4, 0.6, 0.9)]),
+        rows("spdst", 0.05, [(0.6, 0.5, 0.7), (0.7, 0.7, 0.7)]),
+    )
+    goals = page.targets(SMALL, records)
+    assert goals == pytest.approx([0.4, 0.6, 0.8])
+    assert page.cost_of(records, "gbit", 0.6).tolist() == [1.0, 1.0, 0.5, 0.5]
+    assert page.cost_of(records, "gbit", 0.8).tolist() == [np.inf, 2.0, np.inf, np.inf]
+
+
+def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
+    """Means over two seeds and 12.706 deviations of the mean; one run has diverged."""
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    monkeypatch.setattr(rules, "CORE", {"fedavg": ..., "spdst": ...})
+    records = table(
+        rows("fedavg", 1.0, [(0.4, 0.6, 0.7), (0.4, 0.6, 0.72)]),
+        rows("spdst", 0.05, [(0.6, 0.5, 0.9), (0.7, 0.7, 0.8)]),
+        rows("spafl", 1.0, [(0.8, 0.8, 0.9), (0.8, 0.8, 0.9)]),
+    )
+    lost = {"method": "spdst", "density": 0.2}
+    lost = [lost | {"seed": 0}, lost | {"seed": 1}]
+    records = pd.concat([records, pd.DataFrame(lost)])
+    run._write(records[run.RECORDS], SMALL)
+    tries = [
+        ("spdst", 0.25, 100, {rules.RATE: 0.1, rules.MOMENTUM: None, "a.b": 2}, 0.5),
+        ("spdst", 0.25, 100, {rules.RATE: 0.3, rules.MOMENTUM: 0.9, "a.b": 3}, 0.6),
+        ("spdst", 0.25, 100, {rules.RATE: 0.9, rules.MOMENTUM: 0.9, "a.b": 3}, None),
+    ]
+    tries = [(*row[:3], json.dumps(row[3]), row[4], 5, 1.0) for row in tries]
+    run._write(pd.DataFrame(tries, columns=run.TRIES), f"{SMALL}_tries")
+    names = ("common", "common_against", "personal", "targets", "tuning", "seeds")
+    (tmp_path / "docs/_static").mkdir(parents=True)
+    empty = "".join(f"<!-- table {SMALL}_{n} -->\n<!-- end -->\n" for n in names)
+    (tmp_path / page.PAGE).write_text(empty)
+    page.main(tmp_path)
+    text = (tmp_path / page.PAGE).read_text()
+    drawn = dict(re.findall(rf"table {SMALL}_(\w+) -->\n(.*?)<!-- end", text, re.S))
+    common = drawn["common"].splitlines()
+    whole = "85.0 ± 63.5"
+    assert common[2] == (
+        f"| `spdst` | 0.05 | 65.0 ± 63.5 | 60.0 ± 127.1 | {whole} | {whole} | {whole} "
+        f"| {whole} | 3 | 50 % | 2 |"
+    )
+    assert common[3].startswith("| `fedavg` | - | 40.0 ± 0.0 | 60.0 ± 0.0 | 71.0 ±")
+    assert common[4].split("|")[-2] == " 2 (2 diverged) "
+    # 20 and 8 points: 14 with half 12.706 * 6 = 76.2; p = 2 atan(6 / 14) / pi.
+    assert "| `spdst .05` | +14.0 [-62.2, +90.2], p = 0.26 |" in drawn["common_against"]
+    assert drawn["personal"].count("| `spafl` | - | 80.0 ± 0.0 | 80.0 ± 0.0 | 90") == 1
+    assert "| `spdst .05` | 0.50 | 0.50 | 2.00 |" in drawn["targets"]
+    assert "| `spdst` | 0.3 | 0.9 | `b=3` | 60.0 | 50.0 | 1 of 3 |" in drawn["tuning"]
+    assert drawn["seeds"].startswith("With 10 seeds, half of the interval")
+    assert len(list((tmp_path / "docs/_static").glob("benchmark_*.svg"))) == 3
