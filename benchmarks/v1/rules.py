@@ -52,14 +52,14 @@ WORKLOADS = {
     ),
     "cifar10": Workload(
         _FEDERATED
-        | {"dataset": "cifar10", "model.name": "small_cnn", "model.norm": "group"}
+        | {"dataset": "cifar10", "model.name": "benchmarks.v1.network:cnn"}
         | {"partition.name": "dirichlet", "partition.alpha": 0.3},
         **{"gbit": 2.0, "dense": 40, "most": 120, "seeds": 3, "tries": 3},
         tuned_on="fashion",
     ),
     "writers": Workload(
         _FEDERATED
-        | {"dataset": "mnist", "writers": "mnist", "model.name": "lenet5"}
+        | {"dataset": "mnist", "writers": "mnist", "model.name": "lenet5_caffe"}
         | {"partition.name": "natural", "num_clients": 0},
         **{"gbit": 2.0, "dense": 50, "most": 300, "seeds": 3, "tries": 3},
         tuned_on="fashion",
