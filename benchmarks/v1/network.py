@@ -14,6 +14,7 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, x):
+        """Returns logits [B, num_classes] of images [B, H, W, 3]."""
         for features in (16, 32, 64):
             x = nn.Conv(features, (3, 3), use_bias=False)(x)
             x = nn.relu(nn.GroupNorm(num_groups=8)(x))
