@@ -97,6 +97,16 @@ def test_personal_models_weight_clients_alike():
     assert (config.metric, config.algorithm.weighting) == ("clients", "uniform")
 
 
+def test_clients_that_train_alone_have_all_rounds():
+    """A quarter of 600, evaluated forty times at most."""
+    alone = rules.METHODS["fashion"]["local_only"]
+    config = rules.configuration(
+        "fashion", "local_only", alone, {RATE: 0.1}, share=0.25
+    )
+    assert (config.num_rounds, config.eval_every) == (150, 3)
+    assert config.fit.get("gbit") is config.until.get("gbit") is None
+
+
 def test_every_method_is_in_a_table():
     used = set()
     for name, method in rules.METHODS["fashion"].items():

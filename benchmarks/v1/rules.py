@@ -39,6 +39,7 @@ class Method(NamedTuple):
     name: str = ""  # of `methods.choose`; '' for the key in the table
     density: str = "density"  # the field that takes one; '' if there is none
     personal: bool = False  # clients are tested with models of their own
+    alone: bool = False  # nothing travels, so that rounds alone are limited
     common: str = ""  # the method whose common model all clients train further
 
 
@@ -142,7 +143,7 @@ PERSONAL = {
     "heterofl_own": _dense(scaler=(True, False))._replace(name="heterofl"),
     "fjord_own": _dense(draw=("round", "batch"))._replace(name="fjord"),
     "ditto": _dense(lam=(0.1, 0.5, 2.0)),
-    "local_only": _dense(alpha=(0.0, 0.002)),
+    "local_only": _dense(alpha=(0.0, 0.002))._replace(alone=True),
 }
 for _name, _method in PERSONAL.items():
     PERSONAL[_name] = _method._replace(personal=True)
@@ -247,6 +248,10 @@ def configuration(
         "evaluations": EVALUATIONS,
     }
     config.until.gbit = share * task.gbit  # where the pilot measures too little
+    if method.alone:
+        config.num_rounds = round(share * task.most)
+        config.eval_every = max(1, config.num_rounds // EVALUATIONS)
+        config.fit, config.until = {}, {}
     sparse = density if method.density == "density" else None
     config = methods.choose(defaults.complete(config), method.name or name, sparse)
     fields = dict(method.fields) | dict(settings)

@@ -240,6 +240,7 @@ def main() -> None:
             for name in args.finetune
         }
     hardware.use_cpu_cores()
+    hardware.keep_compilations()
     for name, method in wanted.items():
         task = Task(args.workload, name, method, args.workdir / args.workload / name)
         evaluate(task, tune(task))
