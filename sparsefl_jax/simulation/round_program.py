@@ -1,6 +1,7 @@
 """The program of a round, which maps over clients in chunks, and the scan of rounds.
 
-Training is vmapped, sharded, scanned and jitted only here, for every method alike.
+Training is vmapped, sharded and scanned here, for every method alike; `runs.programs`
+compiles it.
 `placement` says which device runs which clients. The scan carries one partial sum of
 summands per device, so memory is that of a chunk, not of a cohort.
 """
@@ -133,7 +134,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
     stage, mesh, chunk, layers, observed, macs = plan
     client_fn = make_client_fn(stage, layers if observed else None, macs)
 
-    def on_device(
+    def on_one_device(
         key, round, server, population, way, clients, num_steps, last_round, ids
     ):
         num_clients = population.info.index.shape[0]
@@ -168,7 +169,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
     def chunk_fn(key, round, server, population, way, clients, *dealt):
         rows = exchange.spec(clients, mesh.size)
         mapped = jax.shard_map(
-            on_device,
+            on_one_device,
             mesh=mesh,
             in_specs=(*(P(),) * 5, rows, *(P("clients"),) * 3),
             out_specs=(P("clients"), P("clients"), rows),

@@ -7,6 +7,8 @@ skips what the masks remove; `flops_dense` sends the same samples through the de
 network; `flops_executed` is what the hardware computes in one training of each client,
 padding included, because masks save no time in dense arithmetic.
 
+The compiled round counts entries (`packets.count`), from which the host computes bits
+(`charges.packet_bits`); `round_record` puts both into the record that `runs.sinks` writes.
 Every record holds the ledger's own totals. `paper_counts` counts as papers do.
 """
 
