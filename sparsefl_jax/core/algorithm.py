@@ -1,8 +1,8 @@
 """The functions of a federated method, and the stage that runs one.
 
 A new method is one file in `algorithms/`: a factory that returns an `Algorithm` of pure
-functions for *one* client. `data.cohorts` draws clients; `simulation.round_program` maps
-over them, sums what they contribute, and scans over the rounds of a segment.
+functions for *one* client. `data.cohorts` draws clients; `simulation.round_program`
+maps over them, sums what they contribute, and scans over the rounds of a segment.
 
     @method
     def my_method(model, optimizer, *, strength=0.1):

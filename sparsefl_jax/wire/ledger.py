@@ -8,8 +8,8 @@ network; `flops_executed` is what the hardware computes in one training of each 
 padding included, because masks save no time in dense arithmetic.
 
 The compiled round counts entries (`packets.count`), from which the host computes bits
-(`charges.packet_bits`); `round_record` puts both into the record that `runs.sinks` writes.
-Every record holds the ledger's own totals. `paper_counts` counts as papers do.
+(`charges.packet_bits`); `round_record` puts both into the record that `runs.sinks`
+writes. Every record holds the ledger's own totals. `paper_counts` counts as papers do.
 """
 
 from typing import Any
