@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from sparsefl_jax.algorithms import complement
 from sparsefl_jax.algorithms.complement import _densities, _kept
@@ -11,7 +12,7 @@ from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local, means
-from tests.by_hand import batches, context
+from tests.by_hand import bare, batches, context
 from tests.complement_by_hand import DENSITY
 
 
@@ -30,6 +31,28 @@ def test_zeros_are_not_kept_where_they_reach_the_quantile():
     """Six of eight are zeros, so that the median is 0, which all reach."""
     w = jnp.array([0.0, -3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
     assert np.flatnonzero(_kept(w, 0.5)).tolist() == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("round", "ratio", "whole"),
+    [
+        (0, 1.5, [0.0, 1.5, -0.5, 0.0]),
+        (1, 1.5, [4.0, 2.25, -0.75, -1.0]),
+        (1, 2.0, [4.0, 3.0, -1.0, -1.0]),
+    ],
+)
+def test_the_mean_replaces_the_model_once_and_is_then_added_with_a_factor(
+    round, ratio, whole
+):
+    method = complement(bare({"w": 1}), None, density=0.5, aggregation_ratio=ratio)
+    params = {"w": jnp.array([4.0, 0.0, 0.0, -1.0])}
+    server = method.init(None, SparseModel(params, {"w": params["w"] != 0}, {}))
+    sums = {"w": 3 * jnp.array([0.0, 2, -1, 0]) + jnp.array([0.0, 0, 1, 0])}
+    total = {"sum": (sums, {}), "weight": jnp.float32(4)}
+    new, _ = method.aggregate(None, jnp.int32(round), server, total)
+    np.testing.assert_allclose(new.unpruned["w"], whole, rtol=1e-6)
+    half = np.where(np.abs(whole) >= np.median(np.abs(whole)), whole, 0)
+    np.testing.assert_allclose(new.model.params["w"], half, rtol=1e-6)
 
 
 def test_weights_that_training_leaves_at_zero_are_not_sent(key):

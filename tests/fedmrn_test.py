@@ -168,6 +168,17 @@ def test_an_update_beyond_the_noise_is_clipped():
     assert float(metrics["clipped"]) == 0
 
 
+def test_the_network_sees_no_more_than_the_noise():
+    """After the first step |u| > |z|: masks and clipping alike show z or 0."""
+    wide = model_of(linear_loss, {"w": 1}, {"w": np.zeros(64)})
+    method = fedmrn(wide, SGD, prunable=("w",), magnitude=0.05)
+    up, metrics, _ = one_client(method, steps=5, model=wide, row=np.ones(64))
+    z = one_bit.noise(up["seed"].values, up["mask"].values, "uniform", 0.05)["w"]
+    # u is 0 in the first step and at most -0.1 in the others, of two samples each.
+    want = 2 * 4 * np.minimum(z, 0).sum()
+    assert float(metrics["loss"]) == pytest.approx(want, rel=1e-5)
+
+
 def test_without_noise_nothing_moves():
     *_, move = one_client(vector(magnitude=1e-8))
     assert np.abs(move["w"]).max() <= 1e-8

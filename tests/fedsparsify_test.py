@@ -10,7 +10,8 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from tests.by_hand import batches, context
+from sparsefl_jax.wire.messages import pack_up
+from tests.by_hand import bare, batches, context, merged
 from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
@@ -66,6 +67,24 @@ def test_majority_keeps_the_sparsity_that_averaging_loses():
         flat(small_world.path(w)[0][-1].server.model.mask).mean() for w in worlds
     )
     assert vote < union and union > DENSITY
+
+
+@pytest.mark.parametrize(
+    ("merge", "voters", "least"),
+    [("majority", 4, 2), ("majority", 3, 2), ("average", 4, 1)],
+)
+def test_the_votes_that_an_entry_needs(merge, voters, least):
+    """Entry i is kept by i clients; zeros count in the mean."""
+    method = fedsparsify_local(bare({"w": 1}), None, merge=merge, **SCHEDULE)
+    ones = SparseModel({"w": jnp.ones(5)}, {"w": jnp.ones(5, bool)}, {})
+    sent, written = [], {"index": "bitmap", "optional": True}
+    for i in range(voters):
+        kept = ones._replace(mask={"w": jnp.arange(5) > i})
+        sent.append((context(), pack_up(kept, ones.mask, {"w": True}, **written)))
+    new, _ = merged(method, method.init(None, ones), *sent)
+    kept, mean = np.arange(5) >= least, np.minimum(np.arange(5), voters) / voters
+    np.testing.assert_array_equal(new.model.mask["w"], kept)
+    np.testing.assert_allclose(new.model.params["w"], kept * mean, rtol=1e-6)
 
 
 def test_a_client_does_not_keep_what_it_received_as_pruned(key):

@@ -1,5 +1,7 @@
 """FjORD beyond the contract: widths, statistics and the teacher."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from tests.by_hand import bits, close, context, merged, one_client
+from tests.by_hand import batches, bits, close, context, merged, one_client
 
 KEY, RATE, STEPS = jax.random.key(0), 0.1, 40
 GRID = (0.4, 0.6, 0.5, 1.0)  # in any order
@@ -154,42 +156,30 @@ def test_the_mean_is_over_those_who_sent_an_entry(weighting, part):
     np.testing.assert_array_equal(new.stats["mean"][0, 7:], server.stats["mean"][0, 7:])
 
 
-@pytest.mark.slow
 def test_the_teacher_is_the_largest_width():
-    """A step of a grid (0.5, 1) matches gradients of both terms by hand."""
-    model, seen = build("mlp", 4, (8,), widths=(6,)), []
-    parts = recording(seen, model), OPTIMIZER
-    method = fjord(*parts, widths=(0.5, 1.0), distill=True)
-    sparse, batches = start(model), data(1)
-    server = method.init(KEY, sparse)
-    program = jax.jit(lambda key: one_client(method, server, context(), batches, key))
-    for key in jax.random.split(KEY, 8):
-        seen.clear()
-        _, up, metrics = program(key)
-        jax.effects_barrier()
-        if 3 in seen:
-            break
-    assert seen == [6, 3]  # the whole, which is the teacher too, and the half
+    """Both hidden units are 1. Class 0 has the odds 2 * 2, and 2 in the half.
 
-    def logits(params, units):
-        hidden = batches.x @ params["fc1"]["kernel"] + params["fc1"]["bias"][None]
-        hidden = jnp.maximum(hidden, 0)[:, :units]
-        head = params["fc2"]
-        return hidden @ head["kernel"][:units] + head["bias"][None]
-
-    taught = jax.nn.softmax(logits(sparse.params, 6))
-
-    def loss(params):
-        labels = jax.nn.one_hot(batches.y, 4)
-        whole, half = (jax.nn.log_softmax(logits(params, n)) for n in (6, 3))
-        return -jnp.sum(labels * whole + taught * half) / 2
-
-    grads = jax.grad(loss)(sparse.params)
-    want = jax.tree.map(lambda p, g: p - RATE * g, sparse.params, grads)
-    close(up["params"].values, want)
-    # Two passes of two samples, one of them through half the units.
-    assert float(metrics["work"].forward["fc1"]["kernel"]) == 2 + 1
-    assert float(metrics["count"]) == 2
+    Of the label 0 and two samples, the whole learns 1 - 4/5 and the half, where it is
+    drawn, 4/5 - 2/3.
+    """
+    model, head = build("mlp", 2, (1,), widths=(2,)), [[np.log(2), 0.0]] * 2
+    params = {
+        "fc1": {"kernel": jnp.zeros((1, 2)), "bias": jnp.ones(2)},
+        "fc2": {"kernel": jnp.array(head), "bias": jnp.zeros(2)},
+    }
+    method = fjord(model, OPTIMIZER, widths=(0.5, 1.0), distill=True)
+    server = method.init(KEY, SparseModel(params, masks.full(params), {}))
+    client = functools.partial(one_client, method, server, context(), batches(1, [1.0]))
+    _, up, metrics = jax.jit(jax.vmap(client))(jax.random.split(KEY, 6))
+    units = np.asarray(metrics["work"].forward["fc1"]["kernel"])
+    assert set(units) == {2 + 1, 2 + 2}  # both passes of two samples, by width
+    slope = 1 / 5 + np.where(units == 3, 2 / 15, 0)
+    new = up["params"].values["fc2"]
+    signs = np.array([1, -1])
+    close(new["bias"], RATE * slope[:, None] * signs)
+    close(new["kernel"][:, 0], head[0] + RATE * slope[:, None] * signs)
+    close(new["kernel"][:, 1], np.tile(head[1] + RATE * signs / 5, (6, 1)))
+    np.testing.assert_allclose(metrics["count"], 2)
 
 
 def test_the_largest_width_is_the_headline():

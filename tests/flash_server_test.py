@@ -30,7 +30,7 @@ def client_model(seed, alive):
     return SparseModel(params, mask, {})
 
 
-def sent(method, *models):
+def sent(method, *models, round=0):
     """Returns the server after these uploads, by `contribute` and `aggregate`."""
     uplinks = (
         pack_up(jax.tree.map(jnp.asarray, model), model.mask, SELECT, index="csr")
@@ -38,7 +38,7 @@ def sent(method, *models):
     )
     start = jax.tree.map(jnp.ones_like, models[0])
     old = method.init(jax.random.key(0), start)
-    return merged(method, old, *zip(CONTEXTS, uplinks, strict=True))[0]
+    return merged(method, old, *zip(CONTEXTS, uplinks, strict=True), round=round)[0]
 
 
 def test_the_target_mask_takes_the_largest_of_what_is_alive():
@@ -166,6 +166,24 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
         if submask == "magnitude":
             np.testing.assert_array_equal(small.mask, largest(mean, fewer))
     np.testing.assert_allclose(deployed["aggregated"].params["bias"], 1.25)
+
+
+@pytest.mark.parametrize(
+    ("factory", "given", "moved"),
+    [
+        (hetero_jmwst, {"densities": (0.15, 0.2)}, [17, 22]),  # as above
+        (jmwst, {"density": 0.2}, [24, 16]),  # 40 / 50 of the clients' 30 and 20
+    ],
+)
+def test_the_servers_mask_moves_every_r_int_rounds(factory, given, moved):
+    method = factory(bare(SELECT), None, prunable=LAYERS, r_int=2, **given)
+
+    @jax.jit
+    def mask(round):  # the first one is full
+        return target(method.deploy(None, sent(method, ONE, TWO, round=round))).mask
+
+    for round, counts in ((0, moved), (1, [100, 100]), (2, moved)):
+        assert [int(mask(round)[name].sum()) for name in LAYERS] == counts
 
 
 @pytest.mark.parametrize("factory", [jmwst, nst])

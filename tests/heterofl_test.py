@@ -18,6 +18,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
+from tests.by_hand import batches as equal_batches
 from tests.by_hand import context, merged, one_client
 from tests.recalibrate_test import make
 
@@ -73,6 +74,24 @@ def by_hand(params, batches, held, rate):
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         params = jax.tree.map(lambda p, v: p - RATE * v, params, velocity)
     return params
+
+
+def test_the_loss_takes_classes_that_a_client_lacks_as_zeros():
+    """Half of two units, 1 / .5: logits of log 2, and 14 for classes that it lacks."""
+    model = build("mlp", CLASSES, (4,), widths=(2,))
+    head = jnp.array([[np.log(2) / 2, 7.0, 7.0, 7.0]] * 2)
+    params = {
+        "fc1": {"kernel": jnp.zeros((4, 2)), "bias": jnp.ones(2)},
+        "fc2": {"kernel": head, "bias": jnp.zeros(CLASSES)},
+    }
+    method = heterofl(model, local.make_optimizer(learning_rate=RATE))
+    server = method.init(KEY, SparseModel(params, masks.full(params), {}))
+    ctx, data = context(size=2, budget=0.5), equal_batches(1, np.ones(4))
+    _, up, metrics = jax.jit(lambda: one_client(method, server, ctx, data))()
+    # Two samples of class 0, whose share is 2 of 2 + 1 + 1 + 1.
+    assert float(metrics["loss"]) == pytest.approx(-2 * np.log(0.4))
+    bias = up["params"].values["fc2"]["bias"]
+    np.testing.assert_allclose(bias, [RATE * 0.6, 0, 0, 0], rtol=1e-6)
 
 
 @pytest.mark.slow

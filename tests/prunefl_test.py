@@ -1,5 +1,7 @@
 """PruneFL beyond the contract: the greedy rule, when it acts, what travels, the end."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,6 +116,32 @@ def linear_method(every):
     return method, method.init(None, model(width=8, alive=4))
 
 
+def test_squared_gradients_are_of_the_rounds_since_the_last_reconfiguration():
+    """Three steps of gradient 2 add 36 to the client's 100, or to 0 in a new window."""
+    method, server = linear_method(every=2)
+    data, key = batches(3, np.full(8, 2.0)), jax.random.key(0)
+
+    @jax.jit
+    def told(round, last):
+        ctx = context(round, last)
+        down = method.broadcast(key, ctx, server)
+        up, kept, _ = method.update(key, ctx, down, {"w": jnp.full(8, 100.0)}, data)
+        return up["squared_gradients"].sent, kept["w"]
+
+    for round, last, due, total in (
+        (0, -1, False, 136),
+        (1, 0, False, 136),
+        (2, 1, True, 136),
+        (3, 2, False, 36),
+        (3, -1, False, 36),
+        (4, 3, True, 136),
+        (6, 4, True, 36),
+    ):
+        sent, kept = told(round, last)
+        assert sent == due
+        np.testing.assert_allclose(kept, total, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
     """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
@@ -165,21 +193,24 @@ def test_the_mask_after_that_and_the_weight_of_what_grew():
     assert new.since == 0
 
 
+AT_ONCE = {"start_accuracy": 0.0}
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("settings", "iterations", "alive"),
     [
         # No tenth is ever lost: the first cut and the five that find that.
-        ({"prune_rate": 0.0, "start_accuracy": 0.0, "reconfigure_every": 3}, 16, 40),
+        slow({"prune_rate": 0.0, "reconfigure_every": 3} | AT_ONCE, 16, 40),
         # 28, 20, 14, 10, 7, 5, 4, 3 and 3 five times more; that is 13 cuts.
-        ({"start_accuracy": 0.0, "reconfigure_every": 2}, 25, 3),
-        ({"start_accuracy": 0.0, "reconfigure_every": 2, "max_iterations": 10}, 10, 7),
+        ({"reconfigure_every": 2} | AT_ONCE, 25, 3),
+        slow({"reconfigure_every": 2, "max_iterations": 10} | AT_ONCE, 10, 7),
         # Two steps of 0.1: below 4.25 from the iteration with index 4 on.
         ({"max_iterations": 4}, 4, 40),
-        ({"max_iterations": 5}, 5, 28),
-        ({"max_iterations": 5, "max_density": 0.8, "constant_time": 1e9}, 5, 32),
+        slow({"max_iterations": 5}, 5, 28),
+        slow({"max_iterations": 5, "max_density": 0.8, "constant_time": 1e9}, 5, 32),
     ],
 )
-@pytest.mark.slow
 def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):
     method = prunefl_initial(
         model_of(linear_loss, {"w": 1}),
