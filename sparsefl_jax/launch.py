@@ -27,11 +27,6 @@ DRY_RUN = flags.DEFINE_integer(
     lower_bound=0,
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
-ACCEPT = flags.DEFINE_bool(
-    "accept_lost_records",
-    False,
-    "With --resume: continue even if earlier lines of metrics.jsonl are lost.",
-)
 PREPARE = flags.DEFINE_string(
     "prepare",
     None,
@@ -110,4 +105,4 @@ def do(argv) -> None:
         )
     if DRY_RUN.value is not None:
         return cli.dry_run(CONFIG.value, DRY_RUN.value)
-    return cli.run(CONFIG.value, WORKDIR.value, RESUME.value, ACCEPT.value)
+    return cli.run(CONFIG.value, WORKDIR.value, RESUME.value)

@@ -33,6 +33,7 @@ LINES = [
         "seeds_together is gone: examples/seeds.ipynb",
     ),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
+    (["--accept_lost_records"], "has moved: start a run with damaged records in ano"),
     (["--seeds_together=yes"], "--seeds_together has moved: examples/seeds.ipynb"),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
     ([f"--config={MINI}", "--config.num_rounds=None"], "num_rounds=None, expected an"),

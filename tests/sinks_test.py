@@ -48,7 +48,8 @@ def segments():
 def write(workdir, names=(), position=None, first=0, last=3, base=0.0):
     """Writes some segments of half a second, and returns the position at the end."""
     if position is not None:
-        position = log_lines.restore(workdir, position)
+        log_lines.check(workdir, position)
+        log_lines.cut(workdir, position)
     with sinks.open_sinks(names, workdir, position) as opened:
         for index, records in list(enumerate(segments()))[first:last]:
             opened.write(records, base + 0.5 * (index + 1))

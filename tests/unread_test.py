@@ -213,7 +213,6 @@ def test_a_flag_that_only_the_old_partition_reads_is_refused(monkeypatch, capsys
         ("prepare workdir", "prepare"),
         ("study workdir config", "study"),
         ("sweep config workdir distributed", "sweep"),
-        ("config accept_lost_records", "config"),
     ],
 )
 def test_flags_that_would_be_ignored_are_refused(flags, verb):

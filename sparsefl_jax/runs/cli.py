@@ -29,6 +29,7 @@ EVERYTHING = "all"  # the section that `--fields` lists by default
 MOVED = {
     "target": "python -m benchmarks.targets TARGET --config=...",
     "extend_at_final": "a run with more num_rounds goes on without it",
+    "accept_lost_records": "start a run with damaged records in another folder",
 } | defaults.GONE
 _PROCESSES = "distributed coordinator processes process_id wait_minutes"
 _OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike"
@@ -39,7 +40,7 @@ READS = {  # the flags that each command uses; the first one given decides
     "study": _OF_A_STUDY,
     "sweep": f"config {_OF_A_STUDY}",
     "dry_run": f"config workdir {_PROCESSES}",
-    "resume": f"config workdir accept_lost_records {_PROCESSES}",
+    "resume": f"config workdir {_PROCESSES}",
     "config": f"workdir {_PROCESSES}",
 }
 _HELP = """\
@@ -79,9 +80,7 @@ def check_flags(given: Collection[str]) -> None:
             )
 
 
-def run(
-    config, workdir: str | None, resume: bool = False, accept_lost_records: bool = False
-) -> None:
+def run(config, workdir: str | None, resume: bool = False) -> None:
     """Starts or resumes a run as `experiment.run` does, and prints its table."""
     if resume and workdir is None:
         raise ValueError("--workdir is missing, expected the directory of a run")
@@ -98,9 +97,7 @@ def run(
         dataset = Path(config.dataset).stem
         workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
     try:
-        summary = experiment.run(
-            config, workdir, resume=resume, accept_lost_records=accept_lost_records
-        )
+        summary = experiment.run(config, workdir, resume=resume)
     except interrupt.StoppedError as error:
         if processes.leads():
             print(

@@ -87,12 +87,7 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
 
 
 def run(
-    config,
-    workdir,
-    *,
-    resume: bool = False,
-    progress: bool = True,
-    accept_lost_records: bool = False,
+    config, workdir, *, resume: bool = False, progress: bool = True
 ) -> dict | list[dict]:
     """Runs a configuration and writes its files to `workdir`.
 
@@ -106,8 +101,6 @@ def run(
         hold a run. `config` may differ from that of the run in the fields of
         `folder.FREE` and `folder.LATER`.
       progress: whether to show the plan and the progress.
-      accept_lost_records: whether to resume from a checkpoint even if logs from before
-        it are incomplete.
 
     Returns:
       The summary, the content of `summary.json`; for several seeds a list of them.
@@ -119,8 +112,6 @@ def run(
       OSError: a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    if accept_lost_records and not resume:
-        raise ValueError("accept_lost_records=True, expected resume=True with it")
     path, show = Path(workdir), progress and processes.leads()
     if resume:  # first report fields that cannot change, then check the rest
         config = fit_rounds.resumed(config, folder.read_config(path)) or config
@@ -132,7 +123,7 @@ def run(
             print(cost, file=sys.stderr)
     of_config, source = values(config), Source(build_data, _parts)
     each = all_seeds if of_config.seeds > 1 else one_seed
-    summary = each(of_config, path, resume, source, progress, accept_lost_records)
+    summary = each(of_config, path, resume, source, progress)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
     return summary
@@ -291,7 +282,6 @@ def all_seeds(
     resume: bool,
     source: Source,
     progress: bool = True,
-    accept: bool = False,
 ) -> list[dict]:
     """Runs all seeds of a configuration in folders below `path`, and compares them.
 
@@ -310,16 +300,16 @@ def all_seeds(
         source.parts(configs[0])  # raises before anything is written
     if not processes.leads():
         for one, below in runs:
-            one_seed(one, below, True, source, progress, accept)
+            one_seed(one, below, True, source, progress)
         return processes.lead()
     with folder.claimed(path, config, resume):
         if changed:  # all are asked before any goes on
             for one, below in runs:
                 if (below / "config.json").exists():
-                    folder.resumption(below, one, accept)
+                    folder.resumption(below, one)
             folder.amend(path, config)
         summaries, diverged = [], []
-        outcomes = _in_turn(runs, source, progress, accept)
+        outcomes = _in_turn(runs, source, progress)
         for seed, outcome in zip(seeds, outcomes, strict=True):
             alone = isinstance(outcome, FloatingPointError) and not processes.several()
             if alone:  # it fails after the others
@@ -334,14 +324,12 @@ def all_seeds(
     return processes.lead(summaries)
 
 
-def _in_turn(
-    runs, source: Source, progress: bool | str, accept: bool = False
-) -> Iterator[dict | Exception]:
+def _in_turn(runs, source: Source, progress: bool | str) -> Iterator[dict | Exception]:
     """Yields the summary of each seed, or its error; starts or resumes each run."""
     for config, path in runs:
         begun = (path / "config.json").exists()
         try:
-            outcome = one_seed(config, path, begun, source, progress, accept)
+            outcome = one_seed(config, path, begun, source, progress)
         except Exception as error:  # whatever it is, the other seeds go on
             traceback.clear_frames(error.__traceback__)  # which hold its arrays
             outcome = error
@@ -354,7 +342,6 @@ def one_seed(
     resume: bool,
     source: Source,
     progress: bool | str = True,
-    accept: bool = False,
 ) -> dict:
     """Runs one seed, from its start or from its last checkpoint.
 
@@ -364,7 +351,6 @@ def one_seed(
       resume: whether the folder holds this run.
       source: makes the parts of the run.
       progress: whether to show the progress; 'rounds' leaves out the plan.
-      accept: `accept_lost_records` of `folder.resumption`.
 
     Returns, raises: as `run` does.
     """
@@ -375,7 +361,7 @@ def one_seed(
         if leads
         else "asking all processes to end after this segment"
     )
-    with _claimed(config, path, resume, source, accept) as (going, parts):
+    with _claimed(config, path, resume, source) as (going, parts):
         if parts is None:
             return processes.lead(_ended(path, going, progress) if leads else None)
         setup, key = parts.setup, jax.random.key(going.config.seed)
@@ -412,7 +398,7 @@ def one_seed(
 
 @contextlib.contextmanager
 def _claimed(
-    config: SimpleNamespace, path: Path, resume: bool, source: Source, accept: bool
+    config: SimpleNamespace, path: Path, resume: bool, source: Source
 ) -> Iterator[tuple[folder.Resumption, Parts | None]]:
     """Holds the folder of a run, in process 0.
 
@@ -424,7 +410,7 @@ def _claimed(
     with contextlib.ExitStack() as stack:
         if processes.leads():
             stack.enter_context(folder.claimed(path, config, resume))
-            going = folder.resumption(path, config, accept)
+            going = folder.resumption(path, config)
             processes.lead([going.done, going.saved is not None])
         else:
             done, begun = processes.lead()
@@ -474,13 +460,12 @@ def _opened(
         if saved is None and (path / "metrics.jsonl").exists():
             opening = f"{opening}\nno checkpoint was saved here: it begins again"
         print(opening, *going.notes, f"writing to {path}", sep="\n", file=sys.stderr)
-    about = {"position": None, "seconds": 0.0, "lost": []}
+    about = {"position": None, "seconds": 0.0}
     about |= {"commit": machine["commit"], "code": code}
     if saved:  # keep the versions it began with
         about |= saved.about
-        about["position"] = log_lines.restore(path, about["position"])
+        log_lines.cut(path, about["position"])
     about |= {"machine": machine, "config": plain(config), "data": data}
-    about["lost"] = [*about["lost"], *going.lost]
     folder.amend(path, config)
     with Progress(*at.rounds(parts.setup.stages), show=bool(progress)) as bar:
         opened = records.recording(path, config, key, parts.setup, at, about, bar)

@@ -234,21 +234,15 @@ class Resumption(NamedTuple):
     config: SimpleNamespace
     saved: checkpoint.Saved | None = None  # the checkpoint; None to begin
     notes: list[str] = []  # on differences from an ordinary continuation
-    lost: list[str] = []  # lines on missing records of its logs
     done: bool = False  # nothing is left to run
 
 
-def resumption(
-    workdir: Path,
-    config: SimpleNamespace,
-    accept_lost_records: bool = False,
-) -> Resumption:
+def resumption(workdir: Path, config: SimpleNamespace) -> Resumption:
     """Decides how the run in a folder continues, without changing the folder.
 
     Args:
       workdir: the folder, with a `config.json`.
       config: with which the run is to continue, as `defaults.values` returns it.
-      accept_lost_records: whether it may continue even if its logs are incomplete.
 
     Raises:
       ValueError: the run cannot continue.
@@ -266,14 +260,8 @@ def resumption(
     by = found.saved.snapshot.ended_by
     if ended and by:
         return found._replace(done=True, notes=[f"this run has ended, by {by}"])
-    lost = log_lines.lost(workdir, saved.about["position"])
-    if lost and not accept_lost_records:
-        raise ValueError(
-            f"workdir={str(workdir)!r}: {'; '.join(lost)}; --accept_lost_records goes "
-            "on from the checkpoint without them"
-        )
-    notes = [*found.notes, *(f"going on without records: {line}" for line in lost)]
-    return found._replace(notes=notes, lost=lost)
+    log_lines.check(workdir, saved.about["position"])
+    return found
 
 
 def continued(config: SimpleNamespace, saved: checkpoint.Saved) -> Resumption:

@@ -203,8 +203,7 @@ def write_summary(
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
         "clients": datasets.partition_statistics(np.load(folder / "partition.npy")),
-        # Lost records are missing from all totals.
-        **{name: about[name] for name in ("lost", "guarantee") if about.get(name)},
+        **({"guarantee": about["guarantee"]} if about["guarantee"] else {}),
     }
     files.write_json(folder / "summary.json", summary)
     return summary
@@ -241,9 +240,7 @@ def _totals(records: list[dict]) -> dict:
         return sum(r[key] for r in records)
 
     return {
-        "rounds": max(
-            (r["round"] for r in records), default=0
-        ),  # also if some are lost
+        "rounds": len(records),
         "bits_up": total("bits_up"),
         "bits_down": total("bits_down"),
         "bits_values": total("bits_up_values") + total("bits_down_values"),

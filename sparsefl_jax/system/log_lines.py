@@ -1,10 +1,9 @@
 """Checks a run's logs against the length and checksum in its checkpoint.
 
-What was written after the checkpoint is cut off. A log that was cut off or altered
-before that is not read: no altered number is ever counted.
+What was written after the checkpoint is cut off. If a log was cut off or altered before
+that, the run is refused: no altered number is ever counted.
 """
 
-import itertools
 import os
 import zlib
 from collections.abc import Sequence
@@ -26,46 +25,29 @@ def after(end: Sequence[int], content: bytes) -> list[int]:
     return [end[0] + len(content), zlib.crc32(content, end[1])]
 
 
-def lost(workdir: Path, position: dict) -> list[str]:
-    """Describes the logs that are not as they were at a position.
+def check(workdir: Path, position: dict) -> None:
+    """Checks that the logs hold all that they held at a position.
 
     Args:
       workdir: the run's directory.
       position: from `sinks.Sinks.position`; has the end of each file by name.
 
-    Returns:
-      A line for each such file.
-    """
-    return [
-        f"{name} is not as the checkpoint knows it, {position[name][0]} bytes"
-        for name in FILES
-        if not _whole(workdir / name, position[name])
-    ]
-
-
-def restore(workdir: Path, position: dict) -> dict:
-    """Cuts off the logs behind a position, and begins those anew that are not whole.
-
-    A file that is not whole is kept as `metrics.jsonl.damaged`.
-
-    Args:
-      workdir, position: as in `lost`.
-
-    Returns:
-      The position at which the logs now end.
+    Raises:
+      ValueError: a log does not.
     """
     for name in FILES:
-        path = workdir / name
-        if _whole(path, position[name]):
-            os.truncate(path, position[name][0])
-            continue
-        if path.exists():
-            names = (workdir / f"{name}.damaged{n or ''}" for n in itertools.count())
-            os.replace(path, next(aside for aside in names if not aside.exists()))
-        content = HEADER if name == "metrics.jsonl" else b""
-        path.write_bytes(content)
-        position = position | {name: after(EMPTY, content)}
-    return position
+        if not _whole(workdir / name, position[name]):
+            raise ValueError(
+                f"workdir={str(workdir)!r}: the first {position[name][0]} bytes of "
+                f"{name} are not as the checkpoint knows them, expected the file of "
+                "this run; restore it, or start the run again in another folder"
+            )
+
+
+def cut(workdir: Path, position: dict) -> None:
+    """Cuts off what the logs hold behind a position, see `check`."""
+    for name in FILES:
+        os.truncate(workdir / name, position[name][0])
 
 
 def _whole(path: Path, end: Sequence[int]) -> bool:
