@@ -60,7 +60,7 @@ def test_what_stands_behind_the_position_is_cut_off(tmp_path):
     (tmp_path / "timing.jsonl").write_bytes(b"")
     position = {path.name: end_of(b"".join(LINES[:3])), "timing.jsonl": [0, 0]}
     log_lines.check(tmp_path, position)
-    log_lines.cut(tmp_path, position)
+    log_lines.begin(tmp_path, position)
     assert path.read_bytes() == b"".join(LINES[:3])
 
 

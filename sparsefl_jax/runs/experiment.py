@@ -44,14 +44,7 @@ from sparsefl_jax.runs.programs import Parts, Programs, prepared
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.runs.simulate import Run
-from sparsefl_jax.system import (
-    files,
-    hardware,
-    interrupt,
-    log_lines,
-    processes,
-    provenance,
-)
+from sparsefl_jax.system import files, hardware, interrupt, processes, provenance
 
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
@@ -464,7 +457,6 @@ def _opened(
     about |= {"commit": machine["commit"], "code": code}
     if saved:  # keep the versions it began with
         about |= saved.about
-        log_lines.cut(path, about["position"])
     about |= {"machine": machine, "config": plain(config), "data": data}
     folder.amend(path, config)
     with Progress(*at.rounds(parts.setup.stages), show=bool(progress)) as bar:

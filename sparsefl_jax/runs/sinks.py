@@ -8,10 +8,6 @@ over all stages.
 
 import contextlib
 import functools
-import importlib.util
-import io
-import json
-import math
 import os
 import re
 import time
@@ -21,6 +17,7 @@ from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
 
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.system import files, log_lines
@@ -37,38 +34,83 @@ class Sink(NamedTuple):
     id: str | None = None  # of the run, by which the tool finds it again
 
 
-class Sinks(NamedTuple):
-    """All logs of a run."""
+class Sinks:
+    """All logs of a run: `metrics.jsonl`, `timing.jsonl`, and those of tools.
 
-    write: Callable[..., None]  # (records, seconds, compile_seconds) of one segment
-    position: Callable[[], dict]  # from which a run continues
+    Args:
+      workdir: an existing directory.
+      position: where the files continue, as `position()` returned it; None to begin.
+      tools: the open logs of tools, by name.
+    """
+
+    def __init__(self, workdir: Path, position: dict | None, tools: dict[str, Sink]):
+        start = position or {"rounds": 0, "seconds": 0.0}
+        self._workdir, self._tools = workdir, tools
+        self._rounds, self._seconds = start["rounds"], start["seconds"]
+        log_lines.begin(workdir, position)
+
+    def write(
+        self, records: list[dict], seconds: float, compile_seconds: float = 0.0
+    ) -> None:
+        """Writes the records of one segment.
+
+        Args:
+          records: as in `metrics.jsonl`.
+          seconds: since the run's start, without interruptions.
+          compile_seconds: of the segment, spent on compilation.
+
+        Raises:
+          OSError: a write failed, as on a full disk, or a tool failed; the message
+            names the file or the tool.
+        """
+        before, rows = self._rounds, {}
+        for record in records:
+            self._rounds += record["phase"] == "train"
+            row = rows.setdefault(self._rounds, {"stage": float(record["stage"])})
+            row |= scalars(record, record["phase"])
+        rows[self._rounds]["seconds"] = seconds
+        line = {
+            "stage": records[-1]["stage"],
+            "round": records[-1]["round"],
+            "seconds": seconds,
+            "rounds_per_second": (self._rounds - before) / (seconds - self._seconds),
+            "compile_seconds": compile_seconds,
+        }
+        self._seconds = seconds
+        for name, lines in zip(log_lines.FILES, (records, [line]), strict=True):
+            log_lines.append(self._workdir / name, lines)
+        for name, tool in self._tools.items():
+            with _naming(name):
+                tool.write(rows)
+
+    def position(self) -> dict:
+        """Flushes the files to disk; returns their ends, rounds and seconds so far."""
+        now = {"rounds": self._rounds, "seconds": self._seconds}
+        return log_lines.ends(self._workdir) | now
 
 
 @contextlib.contextmanager
 def open_sinks(
     names: Sequence[str], workdir: str | Path, position: dict | None = None
 ) -> Iterator[Sinks]:
-    r"""Opens `JsonLines` and the named sinks, and closes them on leaving.
+    r"""Opens the logs of a run, and closes those of tools on leaving.
 
     Args:
       names: keys of `TOOLS`.
       workdir: an existing directory.
-      position: where the files end, as returned by `position()`; None to start empty.
+      position: where the files continue, as `position()` returned it; None to begin.
 
     Yields:
-      `Sinks`. `write` takes the records of one segment, as in `metrics.jsonl`, the
-      seconds since the run's start without interruptions, and the seconds of the
-      segment that were spent on compilation.
+      The `Sinks`.
 
     Raises:
       ValueError: a name is unknown or lacks its package.
-      OSError: a write failed, as on a full disk, or a tool failed; the message names
-        the file or the tool. After an error of the run itself, errors of tools are
+      OSError: a tool failed. After an error of the run itself, errors of tools are
         ignored.
 
     Example:
       >>> import tempfile
-      >>> record = {"stage": 0, "phase": "train", "round": 1, "loss": math.nan}
+      >>> record = {"stage": 0, "phase": "train", "round": 1, "loss": float("nan")}
       >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as sinks:
       ...     sinks.write([record], 0.5)
       ...     print((Path(path) / "metrics.jsonl").read_text(), end="")
@@ -79,128 +121,26 @@ def open_sinks(
     """
     check(names)
     workdir, step = Path(workdir), position["rounds"] if position else 0
-    logs: dict[str, Sink] = {}
+    tools: dict[str, Sink] = {}
 
-    def call(name: str, function: Callable, *arguments) -> Any:
-        with blaming(f"sinks={name!r}", OSError):
-            return function(*arguments)
-
-    def write(records: list[dict], seconds: float, compile_seconds: float = 0.0):
-        nonlocal step
-        lines.write(records, seconds, compile_seconds)
-        rows: Rows = {}
-        for record in records:
-            step += record["phase"] == "train"
-            row = rows.setdefault(step, {"stage": float(record["stage"])})
-            row |= scalars(record, record["phase"])
-        rows[step]["seconds"] = seconds
-        for name, log in logs.items():
-            call(name, log.write, rows)
+    def close(name: str, kind, error, trace) -> None:
+        try:
+            with _naming(name):
+                tools[name].close(files.read_optional(workdir / "summary.json"))
+        except OSError:
+            if error is None:  # else the run's own error counts
+                raise
 
     with contextlib.ExitStack() as stack:
-        lines = stack.enter_context(contextlib.closing(JsonLines(workdir, position)))
-
-        def close(name: str, kind, error, trace) -> None:
-            try:
-                summary = files.read_optional(workdir / "summary.json")
-                call(name, logs[name].close, summary)
-            except OSError:
-                if error is None:  # else the run's own error counts
-                    raise
-
         for name in names:
-            logs[name] = call(name, opened, name, workdir, step)
+            with _naming(name):
+                tools[name] = opened(name, workdir, step)
             stack.push(functools.partial(close, name))
-        yield Sinks(write, lines.position)
+        yield Sinks(workdir, position, tools)
 
 
-class JsonLines:
-    """`metrics.jsonl`, a line per record, and `timing.jsonl`, a line per segment.
-
-    The first line of `metrics.jsonl` is the schema of the records, see `report.load`. A
-    number that is not finite becomes null: JSON has no NaN.
-
-    Args:
-      workdir: an existing directory.
-      position: where the files end and continue, see `log_lines.restore`; None to start
-        empty.
-
-    Raises:
-      OSError: a write failed; the message names the file, and no part of it stays.
-    """
-
-    def __init__(self, workdir: Path, position: dict | None = None):
-        start = position or {"rounds": 0, "seconds": 0.0}
-        self._rounds, self._seconds = start["rounds"], start["seconds"]
-        self._ends = {n: start.get(n, log_lines.EMPTY) for n in log_lines.FILES}
-        # Unbuffered: no buffer can write the rest of a failed line later.
-        mode = "w" if position is None else "a"
-        self._metrics, self._timing = (
-            io.FileIO(workdir / name, mode) for name in log_lines.FILES
-        )
-        if position is None:
-            self._append(self._metrics, log_lines.HEADER.decode())
-
-    def write(
-        self, records: list[dict], seconds: float, compile_seconds: float
-    ) -> None:
-        """Appends the records of one segment; arguments as in `open_sinks`."""
-        rounds = sum(record["phase"] == "train" for record in records)
-        line = {
-            "stage": records[-1]["stage"],
-            "round": records[-1]["round"],
-            "seconds": seconds,
-            "rounds_per_second": rounds / (seconds - self._seconds),
-            "compile_seconds": compile_seconds,
-        }
-        self._append(self._metrics, "".join(map(_line, records)))
-        self._append(self._timing, _line(line))
-        self._rounds += rounds
-        self._seconds = seconds
-
-    def position(self) -> dict:
-        """Flushes the files to disk and returns their ends as JSON values.
-
-        They hold the end of each file by name, from `log_lines.after`, `rounds` over
-        all stages, and the `seconds` of the last segment.
-        """
-        for file in (self._metrics, self._timing):
-            with files.naming(file.name):
-                os.fsync(file.fileno())
-        return self._ends | {"rounds": self._rounds, "seconds": self._seconds}
-
-    def _append(self, file: io.FileIO, text: str) -> None:
-        """Appends the whole text or, on failure, nothing."""
-        content = text.encode()
-        size, rest = os.fstat(file.fileno()).st_size, memoryview(content)
-        try:
-            with files.naming(file.name):
-                while rest:  # a full disk takes the part that fits first
-                    rest = rest[file.write(rest) :]
-        except OSError:
-            with contextlib.suppress(OSError):
-                file.truncate(size)
-            raise
-        name = Path(file.name).name
-        self._ends[name] = log_lines.after(self._ends[name], content)
-
-    def close(self) -> None:
-        """Closes both files."""
-        self._metrics.close()
-        self._timing.close()
-
-
-def _line(record: dict) -> str:
-    return json.dumps(_nulled(record), allow_nan=False) + "\n"
-
-
-def _nulled(value):
-    """Replaces every number that is not finite by None."""
-    if isinstance(value, dict):
-        return {key: _nulled(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_nulled(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _naming(name: str):
+    return blaming(f"sinks={name!r}", OSError)
 
 
 def opened(name: str, workdir: Path, step: int) -> Sink:
@@ -305,11 +245,11 @@ def mlflow(workdir: Path, step: int, id: str | None) -> Sink:
 
     MLflow's own environment variables apply (`MLFLOW_TRACKING_URI`,
     `MLFLOW_EXPERIMENT_NAME`); its default is `mlflow.db` in the current folder. Fields
-    of the configuration are parameters, and those that a resumed run has changed are
-    tags `resumed.FIELD`. Several seeds share the tag `group`.
+    of the configuration, as the run began, are parameters. Several seeds share the tag
+    `group`.
     """
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.entities import Metric, Param
 
     client = MlflowClient()
     if id is None:
@@ -319,15 +259,9 @@ def mlflow(workdir: Path, step: int, id: str | None) -> Sink:
         group, name = names_of(workdir)
         tags = {"group": group} if group else {}
         id = client.create_run(where, run_name=name, tags=tags).info.run_id
+        config = flatten(files.read_optional(workdir / "config.json")).items()
+        client.log_batch(id, params=[Param(name, str(v)) for name, v in config])
     client.update_run(id, status="RUNNING")
-    old = client.get_run(id).data.params
-    fields = flatten(files.read_optional(workdir / "config.json")).items()
-    now = {field: str(value) for field, value in fields}
-    new = [Param(field, value) for field, value in now.items() if field not in old]
-    changed = [(k, v) for k, v in now.items() if old.get(k, v) != v]
-    client.log_batch(id, tags=[RunTag(f"resumed.{k}", v) for k, v in changed])
-    for params in _batches(new, 100):
-        client.log_batch(id, params=params)
 
     def write(rows: Rows) -> None:
         now = int(1000 * time.time())
@@ -336,8 +270,7 @@ def mlflow(workdir: Path, step: int, id: str | None) -> Sink:
             for step, row in rows.items()
             for key, value in row.items()
         ]
-        for batch in _batches(metrics, 1000):
-            client.log_batch(id, metrics=batch)
+        client.log_batch(id, metrics=metrics)
 
     def close(summary: dict) -> None:
         write({summary.get("rounds", 0): scalars(summary, "summary")})
@@ -351,7 +284,8 @@ TOOLS: dict[str, Callable[[Path, int, Any], Sink]] = {
     "wandb": weights_and_biases,
     "mlflow": mlflow,
 }
-_MODULES = {"tensorboard": "tensorboardX"}  # others have the name of the sink
+# Modules that show that a tool is installed; W&B leaves folders called `wandb`.
+_MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb.sdk"}
 
 
 def check(names: Sequence[str]) -> None:
@@ -371,18 +305,7 @@ def check(names: Sequence[str]) -> None:
     """
     for name in names:
         one_of("sinks", name, sorted(TOOLS))
-        module = _MODULES.get(name, name)
-        spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None:  # W&B leaves folders `wandb`
-            raise ValueError(
-                f"sinks={name!r}, expected {module} to be installed: "
-                f"pip install 'sparsefl_jax[{name}]'"
-            )
-
-
-def _batches(items: list, size: int) -> list[list]:
-    """Splits a list into batches of the size that MLflow accepts."""
-    return [items[first : first + size] for first in range(0, len(items), size)]
+        imported(_MODULES.get(name, name), name, f"sinks={name!r}")
 
 
 def names_of(workdir: Path) -> tuple[str | None, str]:

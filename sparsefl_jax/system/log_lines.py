@@ -1,28 +1,56 @@
-"""Checks a run's logs against the length and checksum in its checkpoint.
+"""The logs of a run: JSON lines whose length and checksum every checkpoint holds.
 
 What was written after the checkpoint is cut off. If a log was cut off or altered before
 that, the run is refused: no altered number is ever counted.
 """
 
+import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
+
+import msgspec
+
+from sparsefl_jax.system import files
 
 SCHEMA = 1  # of metrics.jsonl, see `report.load`
 HEADER = b'{"schema": %d}\n' % SCHEMA  # the first line of metrics.jsonl
 FILES = ("metrics.jsonl", "timing.jsonl")
-EMPTY = (0, 0)  # the end of an empty file
 
 
-def after(end: Sequence[int], content: bytes) -> list[int]:
-    r"""Returns the end of a file after more content: its length and CRC-32.
+def begin(workdir: Path, position: dict | None) -> None:
+    """Begins the logs of a run, or cuts off what they hold behind a position."""
+    if position is None:
+        for name, content in zip(FILES, (HEADER, b""), strict=True):
+            (workdir / name).write_bytes(content)
+        return
+    for name in FILES:
+        os.truncate(workdir / name, position[name][0])
 
-    Example:
-      >>> after(after(EMPTY, b"a\n"), b"b\n") == after(EMPTY, b"a\nb\n")
-      True
+
+def append(path: Path, records: Iterable[dict]) -> None:
+    """Appends records to a log; numbers that are not finite become null.
+
+    Raises:
+      OSError: the file cannot be written; the message names it.
     """
-    return [end[0] + len(content), zlib.crc32(content, end[1])]
+    with files.naming(path), path.open("a", encoding="utf-8") as file:
+        file.writelines(map(_line, records))
+
+
+def _line(record: dict) -> str:
+    return json.dumps(msgspec.json.decode(msgspec.json.encode(record))) + "\n"
+
+
+def ends(workdir: Path) -> dict[str, list[int]]:
+    """Flushes the logs to disk; returns the length and CRC-32 of each by name."""
+    found = {}
+    for name in FILES:
+        with files.naming(workdir / name), (workdir / name).open("rb+") as file:
+            os.fsync(file)
+            found[name] = _end(file.read())
+    return found
 
 
 def check(workdir: Path, position: dict) -> None:
@@ -30,29 +58,21 @@ def check(workdir: Path, position: dict) -> None:
 
     Args:
       workdir: the run's directory.
-      position: from `sinks.Sinks.position`; has the end of each file by name.
+      position: has the end of each file, as `ends` returned them.
 
     Raises:
       ValueError: a log does not.
     """
-    for name in FILES:
-        if not _whole(workdir / name, position[name]):
+    for name, path in ((name, workdir / name) for name in FILES):
+        size = position[name][0]
+        content = path.read_bytes() if path.exists() else b""
+        if _end(content[:size]) != list(position[name]):
             raise ValueError(
-                f"workdir={str(workdir)!r}: the first {position[name][0]} bytes of "
-                f"{name} are not as the checkpoint knows them, expected the file of "
-                "this run; restore it, or start the run again in another folder"
+                f"workdir={str(workdir)!r}: the first {size} bytes of {name} are not "
+                "as the checkpoint knows them, expected the file of this run; restore "
+                "it, or start the run again in another folder"
             )
 
 
-def cut(workdir: Path, position: dict) -> None:
-    """Cuts off what the logs hold behind a position, see `check`."""
-    for name in FILES:
-        os.truncate(workdir / name, position[name][0])
-
-
-def _whole(path: Path, end: Sequence[int]) -> bool:
-    """Returns whether a file begins with what it held when it had this end."""
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        return after(EMPTY, file.read(end[0])) == list(end)
+def _end(content: bytes) -> list[int]:
+    return [len(content), zlib.crc32(content)]
