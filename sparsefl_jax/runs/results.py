@@ -1,4 +1,4 @@
-"""Reads a run back: its configuration, its metrics as arrays, its models."""
+"""Reads a run back: its configuration, its metrics as tables, its models."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,6 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
-from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.report.load import read_records
@@ -32,12 +31,12 @@ from sparsefl_jax.sparsity import trees
 class Result(NamedTuple):
     """The result of a run, finished or not.
 
-    `metrics['train']` and `metrics['eval']` hold an array [records, ...] for each key
-    of `metrics.jsonl`, nested ones dotted: `metrics['eval']['client_accuracy.mean']`.
+    `metrics['train']` and `metrics['eval']` have a column for each key of
+    `metrics.jsonl`, nested ones dotted: `metrics['eval']['client_accuracy.mean']`.
     """
 
     config: Any  # ConfigDict
-    metrics: dict[str, dict[str, np.ndarray]]
+    metrics: dict[str, Any]  # pandas' DataFrame of each phase
     models: dict[str, SparseModel]  # deployed at the last checkpoint; NumPy leaves
     best: Best | None  # the models of the best evaluation so far of the last stage
 
@@ -58,7 +57,7 @@ def load_run(run: str | Path) -> Result:
       ValueError: workdir='no/such/run', expected the directory of a run
     """
     config, saved = _read(run, state=False)
-    metrics = arrays(read_records(Path(run) / "metrics.jsonl"))
+    metrics = frames(read_records(Path(run) / "metrics.jsonl"))
     return Result(config, metrics, saved.models, saved.snapshot.best)
 
 
@@ -164,35 +163,20 @@ def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):
     return state._replace(clients=everyone)
 
 
-def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
-    """Returns records as arrays by phase and key; NaN where a record lacks a key.
-
-    The descriptions of packets that are assumed to be free are left out.
+def frames(records: list[dict]) -> dict[str, Any]:
+    """Returns a DataFrame for each phase; the columns of nested keys are dotted.
 
     Example:
-      >>> arrays([{'phase': 'train', 'loss': 2.0}, {'phase': 'train', 'loss': 1.0}])
-      {'train': {'loss': array([2., 1.])}, 'eval': {}}
+      >>> record = {"phase": "train", "client": {"density": 0.5}}
+      >>> frames([record])["train"].columns.tolist()
+      ['phase', 'client.density']
     """
-    found = {}
-    for phase in ("train", "eval"):
-        flat = [flatten(r) for r in records if r["phase"] == phase]
-        names = dict.fromkeys(name for r in flat for name in r)
-        words = {"phase"} | {n for n in names if n.startswith("assumed.")}
-        names = [name for name in names if name not in words]
-        found[phase] = {name: _array([r.get(name) for r in flat]) for name in names}
-    return found
+    import pandas as pd  # only here: it takes a while
 
-
-def _array(values: list) -> np.ndarray:
-    """Stacks values [records, ...]; as objects where shapes differ."""
-    texts = all(isinstance(v, str) for v in values)
-    try:
-        array = np.array([np.nan if v is None else v for v in values])
-    except ValueError:  # cohorts of different stages
-        array = np.array(None)
-    if array.dtype.kind in ("U" if texts else "biuf"):
-        return array
-    return np.array([*values, None], object)[:-1]
+    return {
+        phase: pd.json_normalize([r for r in records if r["phase"] == phase])
+        for phase in ("train", "eval")
+    }
 
 
 def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
