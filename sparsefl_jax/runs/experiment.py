@@ -36,7 +36,7 @@ from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
     build_data,
     build_setup,
-    check_stages,
+    check_masks,
     describe,
 )
 from sparsefl_jax.runs.config.defaults import plain, replaced, values
@@ -67,15 +67,13 @@ def build(config, started: bool = False) -> Parts:
 def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
     setup = build_setup(config, data)
     parts = prepared(setup)
-    check_stages(config, setup.stages, setup.model, parts.traced)
     if config.init_from is not None and not started:
         key, _ = keys.of_run(jax.random.key(config.seed))
         initial = results.start_from(
             config.init_from, config.init_what, key, setup.model
         )
-        if config.init_what != "weights":
-            results.check_kept(setup.stages[0].algorithm, initial, config.init_what)
         parts = parts._replace(setup=setup._replace(initial=initial))
+    check_masks(config, setup)
     return parts
 
 

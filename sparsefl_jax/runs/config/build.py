@@ -34,10 +34,9 @@ from sparsefl_jax.runs.config.fields import (
     check_unset,
     densities,
     naming,
-    refuse_unread,
     unknown_field,
 )
-from sparsefl_jax.runs.setup import Limits, Setup, reading, reads_epochs, reads_mask
+from sparsefl_jax.runs.setup import Limits, Setup, reading, reads_mask
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import masks, trees
@@ -312,23 +311,24 @@ def _check_densities(config, model) -> None:
                 )
 
 
-def check_stages(config, stages, model, traced) -> None:
-    """Checks that the epochs and the mask of the first stage are used.
+def check_masks(config, setup: Setup) -> None:
+    """Checks that the stages use the masks from which they are to start.
 
     Raises:
-      ValueError: they are not.
+      ValueError: one of them draws its own.
     """
-    epochs = config.first_stage.get("epochs") or 1
-    if epochs > 1 and not reads_epochs(traced[0]):
-        name = config.first_stage["name"]
-        why = f": {name!r} takes the batches of one epoch, expected 1"
-        refuse_unread("first_stage.epochs", epochs, why)
     masked = any(field.startswith("first_stage") for field in densities(config))
-    if masked and not reads_mask(stages[1].algorithm, model):
-        raise ValueError(
-            f"first_stage.name={config.first_stage['name']!r}: its mask has no "
-            f"effect here, as {config.algorithm['name']!r} starts from one of its own"
-        )
+    taken = config.init_from is not None and config.init_what != "weights"
+    sources = (
+        f"init_what={config.init_what!r}" if taken else "",
+        f"first_stage.name={config.first_stage['name']!r}" if masked else "",
+    )
+    for source, stage in zip(sources, setup.stages, strict=False):
+        if source and not reads_mask(stage.algorithm, setup.model):
+            raise ValueError(
+                f"{source}: its mask has no effect here, as {stage.algorithm.name!r} "
+                "starts from one of its own"
+            )
 
 
 def _make_private(config, algorithm: Algorithm) -> Algorithm:

@@ -15,7 +15,15 @@ from collections.abc import Container, Iterable, Iterator
 from ml_collections import config_dict
 
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.validate import above, at_least, closest, in_range, one_of, typed
+from sparsefl_jax.core.validate import (
+    above,
+    at_least,
+    closest,
+    in_range,
+    one_of,
+    typed,
+    unread,
+)
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults
@@ -144,26 +152,15 @@ def _check_companions(config, given: dict, usual: dict) -> None:
             others = ("server_optimizer.name",)
         alone = others and not any(given.get(other) for other in others)
         if alone and value is not None and value != usual.get(field):
-            refuse_unread(field, value, f": it goes with {' or '.join(others)}")
+            raise unread(f"{field}={value!r}", f"it goes with {' or '.join(others)}")
     for field, other in _OR.items():
         if None not in (given.get(field), value := given.get(other)):
-            refuse_unread(field, given[field], f" beside {other}={value!r}")
+            raise unread(f"{field}={given[field]!r}", f"{other} is {value!r}")
     held = densities(config)
     if config.density is not None and config.density not in held.values():
         others = [f"{field} is {value}" for field, value in held.items()]
         none = f"{config.algorithm.get('name')!r} takes none"
-        refuse_unread("density", config.density, f": {', '.join(others) or none}")
-
-
-def refuse_unread(field: str, value, why: str = ""):
-    """Raises the error for a field that is set and has no effect.
-
-    A field that was silently ignored would make the results misleading.
-
-    Raises:
-      ValueError: always.
-    """
-    raise ValueError(f"{field}={value!r} has no effect here{why}")
+        raise unread(f"density={config.density!r}", ", ".join(others) or none)
 
 
 def check_unset(config, *fields: str) -> None:
@@ -175,13 +172,13 @@ def check_unset(config, *fields: str) -> None:
       >>> check_unset(config, "input_scale", "augment")
       Traceback (most recent call last):
         ...
-      ValueError: augment=('flip',) has no effect here
+      ValueError: augment=('flip',) has no effect here: nothing reads it
     """
     usual = flatten(defaults.plain(defaults.default_config()))
     given = flatten(defaults.plain(config))
     for field in fields:
         if given.get(field) != usual.get(field):
-            refuse_unread(field, given[field])
+            raise unread(f"{field}={given[field]!r}", "nothing reads it")
 
 
 @contextlib.contextmanager
