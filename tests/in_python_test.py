@@ -73,7 +73,7 @@ def ended(tmp_path_factory):
 def test_files_change_no_result_and_an_ended_run_is_read_back(
     ended, monkeypatch, capfd
 ):
-    assert "writing to" in ended.said and "round 5/5" in ended.said
+    assert "writing to" in ended.said and "| 5/5 [" in ended.said
     assert ended.said.splitlines()[-1] == f"report: {ended.path}/report.html"
     pure = ended.run(stages(), workdir=None)
     monkeypatch.setattr(simulate, "simulate", None)  # whatever trains now fails

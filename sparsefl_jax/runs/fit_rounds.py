@@ -284,7 +284,7 @@ def pilot(
     if progress:
         print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
     with (
-        Progress(total, show=progress, title="pilot, ") as bar,
+        Progress(total, show=progress, title="pilot: ") as bar,
         compiling() as compiled,
     ):
         begin = time.perf_counter()
@@ -296,7 +296,7 @@ def pilot(
             train = [r for r in segment.records if r["phase"] == "train"]
             measured.rounds[stage] += train
             measured.seconds[stage] += now - begin - waited
-            bar.update(segment.records, waited)
+            bar.update(segment.records)
             begin = now
     return measured
 

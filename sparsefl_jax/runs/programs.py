@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.models import programs
-from sparsefl_jax.runs.progress import waiting
+from sparsefl_jax.runs.progress import WAITING
 from sparsefl_jax.runs.setup import Pace, Setup, Traced, traced
 from sparsefl_jax.simulation import placement, round_program, store
 from sparsefl_jax.system import hardware, interrupt, processes
@@ -74,7 +74,6 @@ class Program(NamedTuple):
     pace: Pace
     segment: jax.stages.Compiled  # `round_program.make_segment` of `pace.length` rounds
     memory: Memory
-    seconds: float  # of compilation
 
 
 def prepared(setup: Setup) -> Parts:
@@ -254,7 +253,7 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
     pace = Pace(*processes.lead(traced.pace))
     layers = jax.tree.map(lambda m: m > 0, macs)
     while True:
-        begin, observed = time.time(), bool(setup.observed(index))
+        observed = bool(setup.observed(index))
         plan = placement.make_plan(stage, layers, devices, chunk, observed, macs)
         segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
         try:
@@ -279,7 +278,7 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
             chunk = smaller(needed, limit, setup)
         if chunk == plan.chunk:
             check_host(needed, devices)
-            return Program(plan, pace, compiled, needed, time.time() - begin)
+            return Program(plan, pace, compiled, needed)
 
 
 def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -> tuple:
@@ -320,9 +319,8 @@ class Programs:
     Args:
       setup, traced: as `prepared` returned them.
       first: the first stage to compile; their number if none is left.
-      waiting: `(stage, stages, seconds, program)`, called about once a second while
-        `of` waits for the program of a stage, with program=None, and once more when it
-        is compiled.
+      waiting: `(stage, stages, seconds)`, called about once a second while `of` waits
+        for the program of a stage.
       interrupted: returns the number of a signal that ends this waiting, or 0.
     """
 
@@ -331,7 +329,7 @@ class Programs:
         setup: Setup,
         traced: Sequence[Traced],
         first: int = 0,
-        waiting: Callable = lambda stage, stages, seconds, program: None,
+        waiting: Callable = lambda stage, stages, seconds: None,
         interrupted: Callable[[], int] = lambda: 0,
     ):
         self._waiting, self._interrupted = waiting, interrupted
@@ -374,17 +372,16 @@ class Programs:
         if stage not in self._programs:
             begin, stages = time.time(), len(self.traced)
             self.begin(stage)
-            with waiting():
-                if stage not in self._futures:
-                    self._compile(stage)
-                while stage in self._futures and not self._futures[stage].ready():
-                    self._waiting(stage, stages, time.time() - begin, None)
-                    if stop := self._interrupted():
-                        said = "ended while compiling, all saved"
-                        raise interrupt.StoppedError(said, stop)
-                    self._futures[stage].wait(timeout=1)
+            if stage not in self._futures:
+                self._compile(stage)
+            while stage in self._futures and not self._futures[stage].ready():
+                self._waiting(stage, stages, time.time() - begin)
+                if stop := self._interrupted():
+                    said = "ended while compiling, all saved"
+                    raise interrupt.StoppedError(said, stop)
+                self._futures[stage].wait(timeout=1)
             self.check()
-            self._waiting(stage, stages, time.time() - begin, self._programs[stage])
+            jax.monitoring.record_event_time_span(WAITING, begin, time.time())
         return self._programs[stage]
 
     def check(self) -> None:

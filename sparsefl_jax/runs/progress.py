@@ -1,89 +1,78 @@
 """The progress of a run, and the time spent on compilation."""
 
 import contextlib
-import shutil
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import jax
+from tqdm import tqdm
 
-from sparsefl_jax.core.formats import format_si
-
-_WAITING = "/sparsefl_jax/waiting_for_compilation"
+WAITING = "/sparsefl_jax/waiting_for_compilation"
 _COMPILING = {
     "/jax/core/compile/jaxpr_trace_duration",
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
     "/jax/core/compile/backend_compile_duration",
-    _WAITING,
+    WAITING,
 }
+_EVERY = 5.0  # seconds between lines in a file
+
+
+class _Lines(tqdm):
+    """A bar for files, which prints a new line instead of changing the last one."""
+
+    @staticmethod
+    def status_printer(file):
+        return lambda text: print(text, file=file, flush=True)
 
 
 class Progress:
-    """Shows round, accuracy, density, Gbit so far and in all, rounds/s, the time left.
+    """Shows rounds, rounds/s and time left, accuracy, density, Gbit so far and in all.
 
-    Totals are extrapolated from the rounds of the current stage.
+    The total is extrapolated from the rounds of the current stage.
 
     Args:
       total: rounds of all stages.
       done: completed rounds of a resumed run.
       show: whether to show anything.
-      file: where to write; a terminal gets one line that changes, anything else a line
-        at most every `every` seconds.
-      every: seconds between lines.
+      file: where to write: a bar on a terminal, else a line every few seconds.
       title: the beginning of every line.
     """
 
     def __init__(
-        self,
-        total: int,
-        done: int = 0,
-        *,
-        show: bool = True,
-        file=None,
-        every: float = 5.0,
-        title: str = "",
+        self, total: int, done: int = 0, *, show: bool = True, file=None, title=""
     ):
-        self.total, self.done, self.before = total, done, done
-        self.show, self.every, self.title = show, every, title
-        self.file = sys.stderr if file is None else file
+        file = file or sys.stderr
+        terminal = file.isatty()
+        self.bar = (tqdm if terminal else _Lines)(
+            desc=title,
+            total=total,
+            initial=done,
+            unit="round",
+            file=file,
+            disable=not show,
+            dynamic_ncols=True,
+            miniters=0,
+            mininterval=0.1 if terminal else _EVERY,
+        )
+        self.title = title
         self.evaluation = []  # the last one's headline, in words
         self.stage, self.bits, self.rounds = None, 0, 0  # of the last stage
-        self.begin, self.last = time.monotonic(), -every  # line
-        self.compiled = 0.0  # seconds, left out of the rate of rounds
-        self.waited = 0.0  # seconds of compilation at the last line on it
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        if self.show and self.file.isatty():
-            print(file=self.file)
+        self.bar.close()
 
-    def compiling(self, stage: int, stages: int, seconds: float, program) -> None:
-        """Shows that the run waits for a stage's compilation, or that it has finished.
+    def compiling(self, stage: int, stages: int, seconds: float) -> None:
+        """Shows that the run waits for the compilation of a stage, counted from 0."""
+        text = f"compiling stage {stage + 1} of {stages} ({seconds:.0f} s)"
+        self.bar.set_description_str(self.title + text, refresh=False)
+        self.bar.update(0)
 
-        Args:
-          stage: from 0.
-          stages: the number of stages of the run.
-          seconds: of waiting so far.
-          program: the compiled stage; None while the run waits.
-        """
-        name = f"stage {stage + 1} of {stages}"
-        if program is not None:
-            size = format_si(program.memory.working_set, "B")
-            self._say(
-                f"{name}: compiled in {program.seconds:.0f} s, working set {size}"
-            )
-        elif self._say(
-            f"compiling {name} ({seconds:.0f} s)",
-            seconds < 1 or seconds - self.waited >= self.every,
-        ):
-            self.waited = seconds
-
-    def update(self, records: list[dict], compiled: float = 0.0) -> None:
-        """Shows the records of one segment, with the seconds of it spent compiling."""
+    def update(self, records: list[dict]) -> None:
+        """Shows the records of one segment."""
         rounds = [r for r in records if r["phase"] == "train"]
         for record in records:
             if "models" in record:
@@ -92,51 +81,25 @@ class Progress:
                 self.evaluation = [accuracy, f"density {density:.3f}"]
         if rounds[-1]["stage"] != self.stage:
             self.stage, self.bits, self.rounds = rounds[-1]["stage"], 0, 0
-        self.done += len(rounds)
         self.rounds += len(rounds)
         self.bits += sum(r["bits_down"] + r["bits_up"] for r in rounds)
-        self.compiled += compiled
-        spent, left = rounds[-1]["gbit_cumulative"], self.total - self.done
+        if self.bar.disable:
+            return
+        spent = rounds[-1]["gbit_cumulative"]
+        left = self.bar.total - self.bar.n - len(rounds)
         whole = spent + self.bits / 1e9 / self.rounds * left
-        elapsed = time.monotonic() - self.begin
-        rate = (self.done - self.before) / max(elapsed - self.compiled, 1e-9)
-        parts = [
-            *self.evaluation,
-            f"{spent:.3g} of {whole:.3g} Gbit",
-            f"{rate:.2f} rounds/s",
-            f"{left / rate:.0f} s left",
-        ]
-        due = elapsed - self.last >= self.every or not left
-        if self._say(f"round {self.done}/{self.total}: {', '.join(parts)}", due):
-            self.last = elapsed
-
-    def _say(self, text: str, due: bool = True) -> bool:
-        """Writes a line if it is due, and to a terminal always; returns `due`."""
-        text = self.title + text
-        if self.show and self.file.isatty():
-            width = shutil.get_terminal_size().columns
-            print(f"\r{text[:width]}\033[K", end="", file=self.file, flush=True)
-        elif self.show and due:
-            print(text, file=self.file, flush=True)
-        return due
-
-
-@contextlib.contextmanager
-def waiting() -> Iterator[None]:
-    """Counts the time within as compilation, as `compiling` yields it."""
-    begin = time.time()
-    try:
-        yield
-    finally:
-        jax.monitoring.record_event_time_span(_WAITING, begin, time.time())
+        told = [*self.evaluation, f"{spent:.3g} of {whole:.3g} Gbit"]
+        self.bar.set_description_str(self.title, refresh=False)
+        self.bar.set_postfix_str(", ".join(told), refresh=False)
+        self.bar.update(len(rounds))
 
 
 @contextlib.contextmanager
 def compiling() -> Iterator[Callable[[], float]]:
     """Counts the seconds that this thread spends on tracing and compilation.
 
-    It includes lowering, loading from the cache, and `waiting` for another thread that
-    compiles. Nested spans count once.
+    It includes lowering, loading from the cache, and waiting for another thread that
+    compiles (`WAITING`). Nested spans count once.
 
     Yields:
       `taken()`, the seconds since the last call.

@@ -37,7 +37,7 @@ class Recorder(NamedTuple):
     record: Callable = lambda segment: False  # returns whether a checkpoint is due
     save: Callable = lambda snapshot, models: None  # replaces the checkpoint
     finish: Callable = lambda snapshot, memory: None  # returns the summary
-    waiting: Callable = lambda stage, stages, seconds, program: None
+    waiting: Callable = lambda stage, stages, seconds: None
 
 
 @contextlib.contextmanager
@@ -83,7 +83,7 @@ def recording(
             if segment.records:
                 waited = compiled()
                 log.write(segment.records, about["seconds"], waited)
-                progress.update(segment.records, waited)
+                progress.update(segment.records)
             if segment.snapshot is not None:  # else the loop raises an error
                 write_masks(workdir, segment, setup.model)
             return now - saved_at >= 60 * config.checkpoint_minutes
