@@ -56,7 +56,7 @@ def test_fields_tells_a_network_by_its_first_argument():
     listing = cli.listing("tests.tiny:a_network")
     assert listing.startswith("tests.tiny:a_network: A network of one's own.\n")
     assert "of its hidden layer" in listing and "model.dtype" in listing
-    with pytest.raises(ValueError, match="--fields=json:dumps, expected one of"):
+    with pytest.raises(ValueError, match="--fields='json:dumps', expected one of"):
         cli.listing("json:dumps")
 
 

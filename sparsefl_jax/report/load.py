@@ -73,7 +73,6 @@ def read_run(run_dir: str | Path) -> Run:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     path = Path(run_dir)
-    files.check_name("run_dir", path)
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
     records = read_records(path / "metrics.jsonl")
@@ -123,7 +122,6 @@ def run_folders(run_dir: str | Path) -> list[Path]:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
     path = Path(run_dir)
-    files.check_name("run_dir", path)
     if (path / "metrics.jsonl").is_file():
         return [path]
     seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]

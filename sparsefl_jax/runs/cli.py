@@ -17,7 +17,7 @@ from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.named import named
-from sparsefl_jax.core.validate import closest, one_line
+from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
 from sparsefl_jax.runs.config import defaults, fields
@@ -169,14 +169,8 @@ def listing(section: str = EVERYTHING, config=None) -> str:
     for field, table in defaults.TABLES.items():
         if section in table or (":" in section and _takes_as(table, section)):
             return _explained(field, {"name": section})
-    if section != EVERYTHING:
-        known = [*sections, *(name for t in defaults.TABLES.values() for name in t)]
-        near = closest(section, known)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(
-            f"--fields={section}{hint}, expected one of {', '.join(sections)}, or a "
-            "name that --list prints"
-        )
+    names = (name for table in defaults.TABLES.values() for name in table)
+    one_of("--fields", section, [EVERYTHING, *sections, *names])
     head = (
         "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a section"
     )

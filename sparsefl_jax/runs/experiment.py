@@ -44,7 +44,7 @@ from sparsefl_jax.runs.programs import Parts, Programs, prepared
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.runs.simulate import Run
-from sparsefl_jax.system import files, hardware, interrupt, processes, provenance
+from sparsefl_jax.system import hardware, interrupt, processes, provenance
 
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
@@ -204,7 +204,6 @@ def experiment(
     described = describe(setup, name) | of_files
     config = SimpleNamespace(**plain(described | {"seed": seed, "seeds": seeds}))
     path = Path(workdir)
-    files.check_name("workdir", path)
     source = Source(lambda config: read(config.seed), parts)
     each = all_seeds if seeds > 1 else one_seed
     each(config, path, (path / "config.json").exists(), source, progress)

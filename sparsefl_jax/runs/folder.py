@@ -66,7 +66,6 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     Raises:
       ValueError: there is no run, or its `config.json` cannot be read.
     """
-    files.check_name("workdir", workdir)
     path = Path(workdir) / "config.json"
     if not path.exists():
         there = ", with config.json" if path.parent.exists() else ""
@@ -135,8 +134,9 @@ def fixed(config) -> str:
 
 def check(workdir: Path, config, resume: bool) -> None:
     """Checks that a folder can hold the run; raises the ValueErrors of `claimed`."""
-    files.check_name("workdir", workdir)
     name = f"workdir={str(workdir)!r}"
+    with blaming("workdir"):
+        str(workdir).encode()  # orbax writes to no path that is not Unicode
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()

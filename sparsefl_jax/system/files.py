@@ -84,25 +84,6 @@ def open_array(path: Path) -> np.ndarray:
         return np.lib.format.open_memmap(path, mode="r")
 
 
-def check_name(argument: str, path: str | Path) -> None:
-    """Refuses a path with characters that the locale cannot encode.
-
-    Args:
-      argument: the name of the argument, for the error.
-      path: its value.
-
-    Raises:
-      ValueError: the path cannot be encoded.
-    """
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"{argument}={ascii(str(path))} is not text in this locale; set LC_ALL or "
-            "PYTHONUTF8=1"
-        ) from None
-
-
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Names the file, once, in errors while it is read."""
