@@ -259,7 +259,7 @@ def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(tmp_path):
     write_study(tmp_path)
     point = points(tmp_path)[0]
     point.config.fit.gbit = 1.0
-    fitted = fit_rounds._of(point.config, 9, "pilot")
+    fitted = fit_rounds.with_rounds(point.config, 9, "pilot")
     run = tmp_path / "out" / point.name / "seed_1"
     run.mkdir(parents=True)
     of_seed = point._replace(config=fitted).of_seed(1)

@@ -22,7 +22,6 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import (
-    checkpoint,
     dry_run,
     fit_rounds,
     folder,
@@ -112,9 +111,9 @@ def run(
         config, cost = fit_rounds.fitted(config, build, progress=show)
         if cost and show:
             print(cost, file=sys.stderr)
-    of_config, source = values(config), Source(build_data, _parts)
-    each = all_seeds if of_config.seeds > 1 else one_seed
-    summary = each(of_config, path, resume, source, progress)
+    each = all_seeds if config.seeds > 1 else one_seed
+    source = Source(build_data, _parts)
+    summary = each(values(config), path, resume, source, progress)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
     return summary
@@ -406,8 +405,7 @@ def _claimed(
             done, begun = processes.lead()
             going = folder.Resumption(config, done=done)
             if begun and not done:
-                saved = checkpoint.read(path, jax.random.key(config.seed))
-                going = folder.continued(config, saved)
+                going = folder.resumption(path, config)
         if going.done:
             parts = None
         elif parts is None:

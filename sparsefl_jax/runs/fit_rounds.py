@@ -65,7 +65,7 @@ def resumed(config, old):
     """
     if not wanted(config) or old.fit.get("by") is None:
         return None
-    same = with_rounds_of(config, old)
+    same = with_rounds(config, old.num_rounds, old.fit.by)
     return None if folder.difference(old, same, folder.FREE) else same
 
 
@@ -76,9 +76,15 @@ def followed(config) -> bool:
     return bool(wanted(config)) and len(folder.differences(config, longer)) > 1
 
 
-def with_rounds_of(config, old):
-    """Returns a configuration with the rounds of another one, and their source."""
-    return _of(config, old.num_rounds, old.fit.by)
+def with_rounds(config, rounds: int, by: str | None = None):
+    """Returns the configuration with another number of rounds, and its source."""
+    config = copy.deepcopy(config)
+    config.num_rounds = rounds
+    if evaluations := config.fit.get("evaluations"):
+        config.eval_every = max(1, rounds // evaluations)
+    with config.unlocked(), config.ignore_type():
+        config.fit.by = by
+    return config
 
 
 def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
@@ -104,7 +110,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     bare.observe_rounds = ()  # a pilot may be shorter
     length, seed = config.fit.get("pilot") or PILOT, config.seed
     most = config.fit.get("most") or _MOST
-    setup = build(_of(bare, length)).setup
+    setup = build(with_rounds(bare, length)).setup
     measured = measure(setup, budgets, seed, progress=progress)
     left = {n: v * (1 + 1e-9) - measured.begin[n] for n, v in budgets.items()}
     if min(left.values()) < 0:
@@ -118,7 +124,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
         before, rounds = rounds, int(min(1 + pays, most))
         if rounds == before:
             break
-        setup = build(_of(bare, rounds)).setup
+        setup = build(with_rounds(bare, rounds)).setup
     by = "fit.most" if rounds == most else f"a pilot of {length} rounds"
     alive = float(np.mean(shares_alive(setup.stages[-1], 1.0)[1:]))
     gbit = measured.begin["gbit"], alive * measured.first, alive * measured.again
@@ -127,19 +133,8 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
         f"up to the first round {begin}, then {first} in a client's first exchange and "
         f"{again} in later ones"
     )
-    config = _of(config, rounds, "pilot")
+    config = with_rounds(config, rounds, "pilot")
     return config, f"{given} pays for {rounds} rounds, by {by}: {cost}"
-
-
-def _of(config, rounds: int, by: str | None = None):
-    """Returns the configuration with another number of rounds, and its source."""
-    config = copy.deepcopy(config)
-    config.num_rounds = rounds
-    if evaluations := config.fit.get("evaluations"):
-        config.eval_every = max(1, rounds // evaluations)
-    with config.unlocked(), config.ignore_type():
-        config.fit.by = by
-    return config
 
 
 def measure(

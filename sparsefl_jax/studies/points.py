@@ -189,7 +189,8 @@ def with_kept_rounds(workdir: Path, point: Point) -> Point:
             kept.append((point.of_seed(seed), run_folder.read_config(folder)))
     for config, old in kept:
         if fit_rounds.resumed(config, old):
-            config = fit_rounds.with_rounds_of(point.config, old)
+            rounds = old.num_rounds, old.fit.by
+            config = fit_rounds.with_rounds(point.config, *rounds)
             return point._replace(config=config)
     return point
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -476,21 +475,18 @@ def plain_value(field: str, value: Any) -> Any:
     if isinstance(value, functools.partial):
         made = {"args": value.args, "keywords": value.keywords}
         return {"name": plain_value(field, value.func)} | plain_value(field, made)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = ("parent", "name") if isinstance(value, nn.Module) else ()
+    if isinstance(value, nn.Module):
         given = {
             item.name: getattr(value, item.name, None)
             for item in dataclasses.fields(value)
-            if item.name not in own
+            if item.name not in ("parent", "name")
             and getattr(value, item.name, None) is not item.default
         }
-        given = plain_value(field, given if own else {"fields": given})
-        return {"name": type(value).__name__} | given
+        return {"name": type(value).__name__} | plain_value(field, given)
     module, name = (getattr(value, key, "") for key in ("__module__", "__name__"))
     if value is getattr(sys.modules.get(module), name, None):
         return f"{module}:{name}"
     leaves, tree = jax.tree.flatten(value)
-    leaves = [_data(leaf) for leaf in leaves]
     arrays = np.ndarray, jax.Array
     if not all(isinstance(leaf, (*_PLAIN, *arrays)) for leaf in leaves):
         raise ValueError(
@@ -504,10 +500,3 @@ def plain_value(field: str, value: Any) -> Any:
     ]
     digest = zlib.crc32(json.dumps([str(tree), plain_leaves]).encode())
     return f"{type(value).__name__} {digest:08x}"
-
-
-def _data(leaf: Any) -> Any:
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(
-        leaf.dtype, jax.dtypes.prng_key
-    )
-    return jax.random.key_data(leaf) if is_key else leaf
