@@ -15,7 +15,6 @@ from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
-from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.runs import dry_run as plans
@@ -174,9 +173,8 @@ def listing(section: str = EVERYTHING, config=None) -> str:
     head = (
         "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a section"
     )
-    kinds = {name: defaults.kind(name) for name in defaults.FIELDS if "." not in name}
-    listed = [head, _table("", kinds, {}, config)]
-    return "\n\n".join([*listed, *(_of_section(s, config[s]) for s in sections)])
+    tables = (_table(name, config[name]) for name in sections)
+    return "\n\n".join([head, _table("", config), *tables])
 
 
 def _takes_as(table: dict[str, Callable], name: str) -> bool:
@@ -191,22 +189,17 @@ def _explained(field: str, section) -> str:
     if field in defaults.TABLES and name is not None:
         text = inspect.getdoc(defaults.factory(field, name))
         doc = f"{name}: {text or ''}\n\n"
-    return doc + _of_section(field, section)
+    return doc + _table(field, section)
 
 
-def _of_section(field: str, section) -> str:
-    found = defaults.arguments(field, section.get("name"))
-    kinds = {key: p.annotation for key, p in found.items()}
-    return _table(f"{field}.", kinds, {k: p.default for k, p in found.items()}, section)
-
-
-def _table(head: str, kinds: dict, usual: dict, section) -> str:
+def _table(field: str, section) -> str:
     """Aligns names, types, defaults and lines, in the order of `FIELDS`."""
-    of_fields = flatten(defaults.default_config().to_dict())
+    found = defaults.arguments(field, section.get("name"))
+    head = f"{field}." if field else ""
     order = {path: at for at, path in enumerate(defaults.FIELDS)}
     rows = []
-    for key in sorted(kinds, key=lambda key: order.get(head + key, len(order))):
-        kind, default = kinds[key], of_fields.get(head + key, usual.get(key))
+    for key in sorted(found, key=lambda key: order.get(head + key, len(order))):
+        kind, default = found[key].annotation, found[key].default
         shown = "any" if kind is object else inspect.formatannotation(kind)
         empty = default is inspect.Parameter.empty
         line, now = defaults.FIELDS.get(head + key, (..., ""))[1], section.get(key)

@@ -28,7 +28,8 @@ STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
 PYTHON = "python"  # the `source` of a run that `sfl.experiment` has made
 INTS, TEXTS, PAIRS = tuple[int, ...], tuple[str, ...], tuple[tuple[float, ...], ...]
 # Name: (default, meaning). A type instead of a default marks a field that is not set by
-# default, and ... one that exists only if the section's entry takes it or if it is set.
+# default, a type in brackets one that exists only if it is set, and ... one that exists
+# if the section's entry takes it.
 FIELDS: dict[str, tuple[Any, str]] = {
     "seed": (0, "root of all randomness of the run"),
     "dataset": (
@@ -51,9 +52,9 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "num_classes": (int, "outputs of the network, if more than there are labels"),
     "num_clients": (100, "number of clients; 0 lets the partition decide"),
     "partition.name": ("iid", "how samples are split, or my_module:my_partition"),
-    "partition.test_fraction": (..., "share for test_split='within', default 0.2"),
-    "partition.feature_shift": (..., "rotation, noise, contrast, blur or corruption"),
-    "partition.shift_strength": (..., "largest strength of a shift, default 0.5"),
+    "partition.test_fraction": ([float], "share for test_split='within', default 0.2"),
+    "partition.feature_shift": ([str], "rotation, noise, contrast, blur or corruption"),
+    "partition.shift_strength": ([float], "largest strength of a shift, default 0.5"),
     "partition_seed": (int, "seed of the partition, by default seed"),
     "test_split": (
         "partition",
@@ -71,12 +72,12 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "model.softmax_output": (..., "end in a softmax, although the loss has one too"),
     "model.dropout": (..., "share of units dropped in training"),
     "algorithm.name": ("fedavg", "the method, or my_module:my_method"),
-    "first_stage.name": (..., "method of a first stage that finds a mask, or 'none'"),
-    "first_stage.num_rounds": (..., "rounds of the first stage, by default num_rounds"),
-    "first_stage.cohort_size": (..., "clients in a round, by default cohort_size"),
-    "first_stage.epochs": (..., "local epochs, by default epochs"),
-    "first_stage.batch_size": (..., "samples in a minibatch, by default batch_size"),
-    "first_stage.drop_last": (..., "drop_last of that stage, by default drop_last"),
+    "first_stage.name": ([str], "method of a first stage that finds a mask, or 'none'"),
+    "first_stage.num_rounds": ([int], "rounds of the first stage, default num_rounds"),
+    "first_stage.cohort_size": ([int], "clients in a round, by default cohort_size"),
+    "first_stage.epochs": ([int], "local epochs, by default epochs"),
+    "first_stage.batch_size": ([int], "samples in a minibatch, by default batch_size"),
+    "first_stage.drop_last": ([bool], "drop_last of that stage, by default drop_last"),
     "optimizer.name": ("sgd", "clients' optimizer, any of optax; takes its arguments"),
     "optimizer.learning_rate": (0.1, "learning rate of the clients"),
     "optimizer.momentum": (float, "momentum of the clients' optimizer, if it has one"),
@@ -146,7 +147,7 @@ def default_config() -> Any:  # a ConfigDict
         section, _, name = field.rpartition(".")
         if section and section not in config:
             config[section] = config_dict.ConfigDict()
-        if default is ...:
+        if default is ... or isinstance(default, list):
             continue
         if isinstance(default, GenericAlias):
             default = ()
@@ -164,6 +165,7 @@ def kind(field: str) -> Any:
       (<class 'int'>, <class 'float'>, tuple[str, ...])
     """
     default = FIELDS[field][0]
+    default = default[0] if isinstance(default, list) else default
     return default if isinstance(default, type | GenericAlias) else type(default)
 
 
@@ -236,27 +238,17 @@ def arguments(field: str, name: str | None) -> dict[str, inspect.Parameter]:
         del found["schedule"]
     elif field in TABLES and name is not None:
         found = _settable(factory(field, name))
-    own = _OF_ANY_ENTRY.get(field, {}) | {
-        path.rpartition(".")[2]: kind(path)
-        for path, (default, _) in FIELDS.items()
-        if path.startswith(f"{field}.") and default is not ...
-    }
     for key, parameter in found.items():
         found[key] = parameter.replace(annotation=_kind(parameter))
-    for key, of_field in own.items():
-        bare = inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None)
-        found[key] = found.get(key, bare).replace(annotation=of_field)
+    bare = inspect.Parameter("_", inspect.Parameter.KEYWORD_ONLY, default=None)
+    for path, (default, _) in FIELDS.items():
+        section, _, key = path.rpartition(".")
+        if section == field and default is not ...:
+            own = found.get(key, bare).replace(annotation=kind(path))
+            given = () if isinstance(default, GenericAlias) else default
+            unset = isinstance(given, type | list)
+            found[key] = own if unset else own.replace(default=given)
     return found
-
-
-_OF_ANY_ENTRY = {  # fields of a section beside the arguments of its entry
-    "first_stage": {"name": str} | {key: kind(key) for key in STAGE},
-    "partition": {
-        "test_fraction": float,
-        "feature_shift": str,
-        "shift_strength": float,
-    },
-}
 
 
 def _settable(function) -> dict[str, inspect.Parameter]:
