@@ -5,7 +5,6 @@ installs TensorFlow. Everything else reads the prepared files without it.
 """
 
 import contextlib
-import importlib
 import re
 import sys
 from pathlib import Path
@@ -17,9 +16,8 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
     """Downloads a data set of the hub, or prepares one of TFDS as `array_record`.
 
     Args:
-      name: `hf:ORGANISATION/NAME` or a name in `named.NAMED` that TFDS does not have; a
-        TFDS builder such as `"cifar10"` or `"emnist/byclass"`, or
-        `"module:BuilderClass"` for a builder of your own.
+      name: `hf:ORGANISATION/NAME`, a name in `named.NAMED`, or a TFDS builder such as
+        `"cifar10"` or `"emnist/byclass"`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
 
@@ -47,7 +45,7 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
         name = source.tfds
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            builder = _builder(name, data_dir)
+            builder = prepared_tfds.find_builder(name, data_dir)
             builder.download_and_prepare(file_format="array_record")
     except Exception as error:  # noqa: BLE001
         raise ValueError(_reason(name, error)) from error
@@ -57,19 +55,6 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
 def _sizes(data) -> str:
     """Returns the splits of a data set and their numbers of samples."""
     return ", ".join(f"{split}: {len(rows):,} samples" for split, rows in data.items())
-
-
-def _builder(name, data_dir):
-    """Returns the builder of a TFDS name or of `module:BuilderClass`."""
-    module, _, builder_class = name.partition(":")
-    if not builder_class.isidentifier():
-        return prepared_tfds.find_builder(name, data_dir)
-    try:
-        factory = getattr(importlib.import_module(module), builder_class)
-    except (ImportError, AttributeError) as error:
-        reason = str(error).replace("No module named", "there is no module")
-        raise ValueError(f"data set {name!r} cannot be imported: {reason}") from None
-    return factory(data_dir=data_dir)
 
 
 def _reason(name, error):
