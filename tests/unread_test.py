@@ -60,6 +60,10 @@ UNREAD = [
     ({"writers": "w.npz"}, "writers='w.npz' has no effect here"),
     ({"init_what": "mask"}, "init_what='mask' has no effect here: it goes with i"),
     (
+        {"first_stage": {"name": "snip", "epochs": 3, "density": 0.5}},
+        "first_stage.epochs=3 has no effect here: 'snip' takes the bat",
+    ),
+    (
         {"system": "mobile", "deadline": {"seconds": 9.0, "quantile": 0.5}},
         "deadline.quantile=0.5 has no effect here: deadline.seconds is 9.0",
     ),
@@ -100,6 +104,8 @@ def test_what_a_first_stage_reads_is_its_own(tmp_path):
     config.epochs, config.first_stage = 3, own  # the main stage reads the epochs
     (first, main) = experiment.build(defaults.complete(config)).setup.stages
     assert (first.drop_last, main.drop_last) == (True, False)
+    config.first_stage = {"name": "fedavg", "epochs": 3}
+    experiment.build(defaults.complete(config))
 
 
 def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):

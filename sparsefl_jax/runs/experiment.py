@@ -35,7 +35,7 @@ from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
     build_data,
     build_setup,
-    check_masks,
+    check_stages,
     describe,
 )
 from sparsefl_jax.runs.config.defaults import plain, replaced, values
@@ -72,7 +72,7 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
             config.init_from, config.init_what, key, setup.model
         )
         parts = parts._replace(setup=setup._replace(initial=initial))
-    check_masks(config, setup)
+    check_stages(config, setup, parts.traced)
     return parts
 
 

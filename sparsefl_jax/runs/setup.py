@@ -276,6 +276,8 @@ class Traced(NamedTuple):
     layouts: dict[str, dict[str, packets.Layout]]  # of 'down', with 'handed/', and 'up'
     model: SparseModel  # from which the next stage starts
     reads_budget: bool  # whether a client's part depends on its budget
+    client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
+    arguments: tuple  # key, context, server, row, and the fields of `Batches`
     log: int  # bytes that a round logs for a client
     state: placement.State | None = None  # of all clients
     pace: Pace | None = None
@@ -370,6 +372,8 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
         {"down": packets.layout(handed | down), "up": packets.layout(up)},
         jax.eval_shape(after, key, server, total),
         reads(program.jaxpr, arguments)[1].client.budget,
+        client,
+        arguments,
         store.num_bytes((metrics, counts)),
     )
 
@@ -413,8 +417,35 @@ def _warn_of_dense(params: PyTree, layouts: dict) -> None:
         warnings.warn(f"{what}: {largest}; see prunable", stacklevel=3)
 
 
+def reads_epochs(one: Traced) -> bool:
+    """Returns whether a method reads more than the first epoch of its batches."""
+
+    def without(*args):
+        *others, order, weight, steps = args
+        return one.client(*others, _FirstEpoch(order), _FirstEpoch(weight), steps)
+
+    try:
+        jax.eval_shape(without, *one.arguments)
+    except Exception:  # any error from use of the missing entries
+        return True
+    return False
+
+
 def reads_mask(method: Algorithm, model: Model) -> bool:
     """Returns whether a method reads the mask that it starts from."""
     arguments = jax.random.key(0), initial_state.initial_shapes(model)
     program = jax.make_jaxpr(method.init)(*arguments)
     return any(jax.tree.leaves(reads(program, arguments)[1].mask))
+
+
+class _FirstEpoch:
+    """An array [E, ...] of which only entry 0 can be read."""
+
+    def __init__(self, values):
+        self.values, self.shape = values, values.shape
+
+    def __getitem__(self, at):
+        first = at[0] if isinstance(at, tuple) else at
+        if not isinstance(first, int) or first:
+            raise IndexError
+        return self.values[at]

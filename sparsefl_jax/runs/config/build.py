@@ -23,7 +23,7 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.validate import above, in_range
+from sparsefl_jax.core.validate import above, in_range, unread
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import checkpoint, folder
@@ -35,7 +35,7 @@ from sparsefl_jax.runs.config.fields import (
     naming,
     unknown_field,
 )
-from sparsefl_jax.runs.setup import Limits, Setup, reading, reads_mask
+from sparsefl_jax.runs.setup import Limits, Setup, reading, reads_epochs, reads_mask
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import masks, trees
@@ -310,12 +310,16 @@ def _check_densities(config, model) -> None:
                 )
 
 
-def check_masks(config, setup: Setup) -> None:
-    """Checks that the stages use the masks from which they are to start.
+def check_stages(config, setup: Setup, traced) -> None:
+    """Checks that the first stage uses its epochs, and the stages their masks.
 
     Raises:
-      ValueError: one of them draws its own.
+      ValueError: a field has no effect.
     """
+    epochs = config.first_stage.get("epochs") or 1
+    if epochs > 1 and not reads_epochs(traced[0]):
+        why = f"{config.first_stage['name']!r} takes the batches of one epoch"
+        raise unread(f"first_stage.epochs={epochs}", why)
     masked = any(field.startswith("first_stage") for field in densities(config))
     taken = config.init_from is not None and config.init_what != "weights"
     sources = (
