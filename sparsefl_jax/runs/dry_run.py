@@ -44,7 +44,7 @@ def text(parts: Parts, memories: Sequence[Memory] | None = None) -> str:
         *_stages(parts, memories),
         "",
         f"total     {rounds} rounds, {memory(memories)}",
-        *_notes(parts, memories),
+        *_notes(parts),
         *([statement] if statement else []),
         *([f"Less if it ends earlier, by {ends}."] if ends else []),
     ]
@@ -174,7 +174,7 @@ def _share(share: float) -> str:
     return f"at most {share:.3g}" if share < 1 else "unknown"
 
 
-def _notes(parts: Parts, memories: Sequence[Memory]) -> list[str]:
+def _notes(parts: Parts) -> list[str]:
     """Explains which figures are bounds or assumptions."""
     notes = [
         "A round at most: if all weights and positions are sent, the largest clients "
@@ -183,9 +183,4 @@ def _notes(parts: Parts, memories: Sequence[Memory]) -> list[str]:
     for index, one in enumerate(parts.traced):
         for packet, reason in assumptions(one.layouts).items():
             notes.append(f"Not charged: {packet} in stage {index} ({reason}).")
-    if any(one.working_set is None for one in memories):
-        notes.append(
-            "Memory: without the working set, which is known only after compilation; "
-            "--dry_run compiles all stages."
-        )
     return notes

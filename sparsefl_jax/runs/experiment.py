@@ -276,11 +276,8 @@ def all_seeds(
 
     Args, raises: as `one_seed`. Returns the summary of each seed.
     """
-    changed = {}
     if resume:
-        old = folder.read_config(path)
-        config, _ = folder.planned(config, plain(old))
-        changed = folder.differences(old, config)
+        config, _ = folder.planned(config, plain(folder.read_config(path)))
     seeds = range(config.seed, config.seed + config.seeds)
     configs = [replaced(config, seed=seed, seeds=1) for seed in seeds]
     source = source._replace(read=of_one_width(source.read, configs))
@@ -292,7 +289,7 @@ def all_seeds(
             one_seed(one, below, True, source, progress)
         return processes.lead()
     with folder.claimed(path, config, resume):
-        if changed:  # all are asked before any goes on
+        if resume:  # all are asked before any goes on
             for one, below in runs:
                 if (below / "config.json").exists():
                     folder.resumption(below, one)

@@ -293,13 +293,6 @@ def continued(config: SimpleNamespace, saved: checkpoint.Saved) -> Resumption:
     if schedule and schedule <= before < now:
         name = config.algorithm["name"]
         notes = [f"{name} stays at the end of its {schedule} rounds' schedule", *notes]
-    changed = [
-        f"{name} {was!r} -> {is_!r}"
-        for name, (was, is_) in differences(old, config).items()
-        if name in LATER and name != "first_stage.num_rounds"
-    ]
-    if changed:
-        notes = [f"from here on {', '.join(changed)}", *notes]
     if at.ended_by and _lifted(old, config, at):
         done = at.stage == len(stages(config)) - 1 and at.round == now
         at = at._replace(ended_by="rounds" if done else "")

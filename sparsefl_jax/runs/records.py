@@ -175,7 +175,7 @@ def write_summary(
         for index, section in enumerate(defaults.stages(config)[: at.stage + 1])
     ]
     rounds, best = about["position"]["rounds"], at.best
-    last = train[-1] if train else {}
+    last = train[-1]
     summary = {
         "method": config.algorithm["name"],
         "model": config.model["name"],
@@ -189,8 +189,8 @@ def write_summary(
             **hardware.peak_memory(jax.devices()),
         },
         "accuracy": _accuracy(evals),
-        "metric": evals[-1].get("metric") if evals else None,
-        "client_accuracy": evals[-1]["client_accuracy"] if evals else {},
+        "metric": evals[-1].get("metric"),
+        "client_accuracy": evals[-1]["client_accuracy"],
         "best": best and best._asdict() | {"models": sorted(best.models)},
         # Accuracy of personal models, or else of the server's.
         "density": last.get("client", {}).get("density", last.get("density")),
@@ -224,7 +224,7 @@ def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
 def _accuracy(evals: list[dict]) -> dict:
     """Returns the accuracy by model; the best round is chosen by validation."""
     accuracy = {}
-    for name, result in (evals[-1]["models"] if evals else {}).items():
+    for name, result in evals[-1]["models"].items():
         best = evaluations.best_of(evals, name)
         accuracy[name] = {
             "final": result["accuracy"],
