@@ -91,6 +91,7 @@ def do(argv) -> None:
         from sparsefl_jax.data.prepare import prepare
 
         return print(prepare(PREPARE.value))
+    hardware.keep_compilations()
     if study:
         return command.run(
             STUDY.value,

@@ -21,7 +21,7 @@ from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
 from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.system import hardware, interrupt, membership, processes, shipped
+from sparsefl_jax.system import interrupt, membership, processes, shipped
 
 EVERYTHING = "all"  # the section that `--fields` lists by default
 # Removed flags and fields, with their replacements.
@@ -89,7 +89,6 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
         )
     if config is None:
         config = folder.read_config(workdir)
-    hardware.keep_compilations()
     if workdir is None:
         fields.check(config)
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -121,7 +120,6 @@ def dry_run(config, rounds: int = 0) -> None:
     """
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
-    hardware.keep_compilations()
     show, lines = processes.leads(), []
     if rounds:
         config, found = fit_rounds.fitted(config, experiment.build, progress=show)

@@ -9,7 +9,7 @@ from sparsefl_jax import report
 from sparsefl_jax.core import formats
 from sparsefl_jax.studies import dry_run as plans
 from sparsefl_jax.studies import grid, launchers, points, runner
-from sparsefl_jax.system import hardware, interrupt
+from sparsefl_jax.system import interrupt
 
 
 def run(
@@ -56,7 +56,6 @@ def run(
         raise ValueError(f"--jobs={jobs} has no effect with --launcher=slurm")
     if options and not launcher:
         raise ValueError("--launcher_options has no effect without --launcher")
-    hardware.keep_compilations()
     if launcher or jobs > 1:  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(config, swept)
