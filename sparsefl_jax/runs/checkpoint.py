@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import msgspec
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
@@ -62,24 +61,12 @@ class Snapshot(NamedTuple):
         return sum(lengths), sum(lengths[: self.stage]) + self.round
 
 
-class About(msgspec.Struct):
-    """The checkpoint's own fields in `about`, beside those that the run adds."""
-
-    format: int
-    snapshot: Snapshot  # without its state and models
-    order: dict[str, list[str]]  # of the models' names
-    key: Any
-    checksums: dict[str, int]  # of the arrays, by item
-    checksum: int  # of all else
-    clients: dict[str, Any] | None  # of the rows in `clients/`
-
-
 class Saved(NamedTuple):
     """A checkpoint that `read` found."""
 
     snapshot: Snapshot  # its state is a function of the shapes
     models: dict[str, SparseModel]
-    about: dict  # the fields of `About` among others
+    about: dict  # all that is beside the arrays
 
 
 def save(
@@ -156,29 +143,25 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             if step is None:
                 return None
             about = _item(manager, "about")
-            found, clients = _typed(about), workdir / "clients" / str(step)
-            sums = found.checksums
+            if about["format"] != FORMAT:  # others may lack what follows
+                found = about["format"]
+                raise ValueError(f"it has format {found}, expected {FORMAT}")
+            if about["checksum"] != _checksum_of(about):
+                raise ValueError("a checksum differs")
+            sums, clients = about["checksums"], workdir / "clients" / str(step)
             wanted = [name for name in sums if state or name != "state"]
             arrays = {name: _item(manager, name) for name in wanted}
             if any(checksum(arrays[name]) != sums[name] for name in arrays):
                 raise ValueError("a checksum differs")
-            if state and found.clients and not disk_store.whole(clients, found.clients):
+            rows = about["clients"]
+            if state and rows and not disk_store.whole(clients, rows):
                 raise ValueError(f"a checksum in {clients} differs")
-            saved = _saved(arrays, found, about, clients)
+            saved = _saved(arrays, about, clients)
     except Exception as error:  # many kinds, as above
         raise ValueError(f"{path} cannot be read: {_first_line(error)}") from error
-    if key is not None and found.key != jax.random.key_data(key).tolist():
+    if key is not None and about["key"] != jax.random.key_data(key).tolist():
         raise ValueError(f"{path} is of a run with another key")
     return saved
-
-
-def _typed(about: dict) -> About:
-    """Returns the checkpoint's own fields; checks their format and checksum."""
-    if about["format"] != FORMAT:  # first: other formats may lack the other fields
-        raise ValueError(f"it has format {about['format']}, expected {FORMAT}")
-    if about["checksum"] != _checksum_of(about):
-        raise ValueError("a checksum differs")
-    return msgspec.convert(about, About)
 
 
 def _checksum_of(about: dict) -> int:
@@ -212,23 +195,21 @@ def _parted(state):
     return state._replace(clients=()), clients
 
 
-def _saved(arrays: dict, found: About, about: dict, folder: Path) -> Saved:
+def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
     def state(shapes):
-        if found.clients is None:
+        if about["clients"] is None:
             return _unflat(arrays["state"], shapes)
-        ids, clients = disk_store.load(folder, found.clients, shapes.clients)
+        ids, clients = disk_store.load(folder, about["clients"], shapes.clients)
         first = () if ids is None else shapes.server
         state = _unflat(arrays["state"], shapes._replace(clients=first))
         if ids is not None:
             clients = disk_store.Saved(state.clients, ids, clients)
         return state._replace(clients=clients)
 
-    models = {name: _models(arrays[name], of) for name, of in found.order.items()}
-    best = found.snapshot.best
-    if best is not None:
-        best = best._replace(models=models["best"])
-    snapshot = found.snapshot._replace(state=state, best=best)
-    return Saved(snapshot, models["models"], about)
+    models = {name: _models(arrays[name], of) for name, of in about["order"].items()}
+    at = Snapshot(*about["snapshot"])
+    best = at.best and Best(*at.best)._replace(models=models["best"])
+    return Saved(at._replace(state=state, best=best), models["models"], about)
 
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:

@@ -203,7 +203,7 @@ def write_summary(
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
         "clients": datasets.partition_statistics(np.load(folder / "partition.npy")),
-        **({"guarantee": about["guarantee"]} if about["guarantee"] else {}),
+        **({"guarantee": about["guarantee"]} if about.get("guarantee") else {}),
     }
     files.write_json(folder / "summary.json", summary)
     return summary
