@@ -13,7 +13,7 @@ from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
 from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import experiment, records, simulate, sinks
+from sparsefl_jax.runs import dry_run, experiment, records, simulate, sinks
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.programs import Memory
 from sparsefl_jax.training import local
@@ -203,8 +203,8 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
 def test_the_plan_says_in_what_a_run_computes(tmp_path):
     config = tiny_config(tmp_path)
     config.model.dtype = "bfloat16"
-    plan = experiment.plan(config, experiment.build(config))
-    assert "in bfloat16 matmuls together, precision highest" in plan
+    plan = dry_run.text(experiment.build(config))
+    assert "cpu, bfloat16, precision highest" in plan
 
 
 def test_other_dtypes_are_refused(tmp_path):
