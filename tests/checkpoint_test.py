@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -179,7 +178,7 @@ def model(value):
 
 def test_another_version_is_named_before_anything_is_read(tmp_path):
     at = Snapshot(0, 1, placement.State({}, (), np.ones(1)))
-    checkpoint.save(tmp_path, at, {"a": model(1)}, jax.random.key(0), {})
+    checkpoint.save(tmp_path, at, {"a": model(1)}, {})
     (about,) = tmp_path.glob("checkpoint/*/about/metadata")
     later = json.loads(about.read_text()) | {"format": 2, "snapshot": "elsewhere"}
     about.write_text(json.dumps(later))
@@ -191,7 +190,7 @@ def test_models_keep_their_order(tmp_path):
     models = {name: model(i) for i, name in enumerate(("w1", "w0.4", "a", "w0.5"))}
     best = Best(0.5, "test", 0.5, 0, 1, dict(reversed(models.items())))
     at = Snapshot(0, 1, placement.State({}, (), np.ones(1)), 0, 0.0, best)
-    checkpoint.save(tmp_path, at, models, jax.random.key(0), {})
+    checkpoint.save(tmp_path, at, models, {})
     saved = checkpoint.read(tmp_path, state=False)
     assert list(saved.models) == list(models)
     assert list(saved.snapshot.best.models) == list(models)[::-1]

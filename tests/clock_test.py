@@ -276,8 +276,8 @@ def test_a_run_goes_on_bit_for_bit_with_its_hours(whole, tmp_path):
     for segment in sfl.segments(key, *parts, **settings):
         if segment.snapshot.round == 3:
             break
-    checkpoint.save(tmp_path, segment.snapshot, segment.models, key, {})
-    saved = checkpoint.read(tmp_path, key).snapshot
+    checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
+    saved = checkpoint.read(tmp_path).snapshot
     assert saved.hours == segment.snapshot.hours > 0
     rest = list(sfl.segments(key, *parts, resume=saved, **settings))
     assert [r for one in rest for r in one.records] == whole[1][6:]

@@ -7,7 +7,6 @@ import random
 import shutil
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -243,7 +242,7 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path, value):
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
     at = Snapshot(0, 1, placement.State({}, (), np.ones(1)), hours=value)
     with pytest.raises(OSError, match="checkpoint could not be written: .*compliant"):
-        checkpoint.save(tmp_path, at, {}, jax.random.key(0), {})
+        checkpoint.save(tmp_path, at, {}, {})
     assert checkpoint.read(tmp_path) is None
 
 

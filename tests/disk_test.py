@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
@@ -44,7 +43,7 @@ def saved(path):
     """Saves a checkpoint in which clients keep rows."""
     state = placement.State({"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32))
     at = Snapshot(0, 1, state, 0, 0.0)
-    checkpoint.save(path, at, {"global": MODEL}, jax.random.key(0), {})
+    checkpoint.save(path, at, {"global": MODEL}, {})
 
 
 def test_foreign_files_in_clients_do_not_block_a_checkpoint(tmp_path):

@@ -172,8 +172,8 @@ def test_a_run_goes_on_from_within_a_segment_with_a_higher_limit(
     how = {"eval_every": ROUNDS, "client_store": "disk"}
     *_, last = sfl.segments(key, [stage], model, data, until=low, **how)
     assert last.snapshot.ended_by == "gbit"
-    checkpoint.save(tmp_path, last.snapshot, last.models, key, {})
-    resume = checkpoint.read(tmp_path, key).snapshot._replace(ended_by="")
+    checkpoint.save(tmp_path, last.snapshot, last.models, {})
+    resume = checkpoint.read(tmp_path).snapshot._replace(ended_by="")
     told = list(run(world, key, until=high, resume=resume))
     assert trained(told) == trained(each)[3:6]
     there = each[5].snapshot.state

@@ -156,8 +156,8 @@ def test_a_run_may_change_its_store_where_it_goes_on(world, key, tmp_path):
         settings = {"eval_every": 2, "client_store": where, "resume": resume}
         segment = next(segments(world, "nst", key, **settings))
         records += segment.records
-        checkpoint.save(tmp_path, segment.snapshot, segment.models, key, {})
-        resume = checkpoint.read(tmp_path, key).snapshot
+        checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
+        resume = checkpoint.read(tmp_path).snapshot
     assert records == there[0]
     state = everyone(segment.snapshot.state)
     jax.tree.map(np.testing.assert_array_equal, there[1], state)
@@ -167,9 +167,9 @@ def test_what_is_saved_from_the_disk_is_what_took_part(world, key, tmp_path):
     there = whole(segments(world, "nst", key, 2, eval_every=1, client_store="device"))
     settings = {"eval_every": 1, "client_store": "disk"}
     segment = next(segments(world, "nst", key, 2, **settings))
-    checkpoint.save(tmp_path, segment.snapshot, segment.models, key, {})
-    assert checkpoint.read(tmp_path, key).about["clients"]["count"] == COHORT
-    resume = checkpoint.read(tmp_path, key).snapshot
+    checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
+    assert checkpoint.read(tmp_path).about["clients"]["count"] == COHORT
+    resume = checkpoint.read(tmp_path).snapshot
     # The initial server would make another network than that of the run.
     other = initial_state.initial_model(jax.random.key(5), world[1])
     again = whole(
@@ -179,19 +179,19 @@ def test_what_is_saved_from_the_disk_is_what_took_part(world, key, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, there[1], again[1])
     (tmp_path / "clients/1/0.bin").write_bytes(b"0" * 12)
     with pytest.raises(ValueError, match="a checksum in .* differs"):
-        checkpoint.read(tmp_path, key)
+        checkpoint.read(tmp_path)
 
 
 def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
     settings = {"eval_every": 1, "client_store": "host"}
     for kept, segment in enumerate(segments(world, "nst", key, 3, **settings), 1):
-        checkpoint.save(tmp_path, segment.snapshot, segment.models, key, {})
+        checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
         assert [path.name for path in (tmp_path / "clients").iterdir()] == [str(kept)]
     assert kept == 3
     # A stage without rows does not keep those of the stage before, either.
     bare = segment.snapshot.state._replace(clients=())
     at = segment.snapshot._replace(state=bare)
-    checkpoint.save(tmp_path, at, segment.models, key, {})
+    checkpoint.save(tmp_path, at, segment.models, {})
     assert not list((tmp_path / "clients").iterdir())
 
 

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import Key, PyTree, SparseModel
+from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.sparsity import trees
 
@@ -69,16 +69,13 @@ class Saved(NamedTuple):
     about: dict  # all that is beside the arrays
 
 
-def save(
-    workdir: Path, snapshot: Snapshot, models: dict, key: Key, about: dict
-) -> None:
+def save(workdir: Path, snapshot: Snapshot, models: dict, about: dict) -> None:
     """Replaces the checkpoint of a run; the old one stays until the new one is whole.
 
     Args:
       workdir: the run's directory.
       snapshot: the progress of the run.
       models: the models that it deploys.
-      key: the run's root key.
       about: further fields to keep, JSON values.
 
     Raises:
@@ -98,7 +95,6 @@ def save(
             state=None, best=best and best._replace(models={})
         ),
         "order": order,
-        "key": np.asarray(jax.random.key_data(key)).tolist(),
         "checksums": {name: checksum(tree) for name, tree in arrays.items()},
         "clients": None,
     }
@@ -122,17 +118,15 @@ def save(
         ) from error
 
 
-def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved | None:
+def read(workdir: Path, *, state: bool = True) -> Saved | None:
     """Reads the checkpoint of a run; None if it has none yet.
 
     Args:
       workdir: the run's directory.
-      key: the root key of the run to continue; None to skip this check.
       state: whether to read the state needed to continue, or only the models.
 
     Raises:
-      ValueError: the checkpoint is damaged, has another format, or belongs to a run
-        with another key.
+      ValueError: the checkpoint is damaged, or has another format.
     """
     path = workdir / "checkpoint"
     if not path.exists():
@@ -156,12 +150,9 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             rows = about["clients"]
             if state and rows and not disk_store.whole(clients, rows):
                 raise ValueError(f"a checksum in {clients} differs")
-            saved = _saved(arrays, about, clients)
+            return _saved(arrays, about, clients)
     except Exception as error:  # many kinds, as above
         raise ValueError(f"{path} cannot be read: {_first_line(error)}") from error
-    if key is not None and about["key"] != jax.random.key_data(key).tolist():
-        raise ValueError(f"{path} is of a run with another key")
-    return saved
 
 
 def _checksum_of(about: dict) -> int:

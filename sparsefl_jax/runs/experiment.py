@@ -437,7 +437,7 @@ def _opened(
     if not processes.leads():
         yield at, records.Recorder()
         return
-    key, code = jax.random.key(config.seed), folder.own_code(plain(config))
+    code = folder.own_code(plain(config))
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     machine = provenance.facts(chunks) | code
     if progress and (saved or progress != "rounds"):
@@ -452,7 +452,7 @@ def _opened(
     about |= {"machine": machine, "config": plain(config), "data": data}
     folder.amend(path, config)
     with Progress(*at.rounds(parts.setup.stages), show=bool(progress)) as bar:
-        opened = records.recording(path, config, key, parts.setup, at, about, bar)
+        opened = records.recording(path, config, parts.setup, at, about, bar)
         with opened as recorder:
             yield at, recorder
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import jax
 import msgspec
 
 from sparsefl_jax.core.flatten import flatten
@@ -251,7 +250,7 @@ def resumption(workdir: Path, config: SimpleNamespace) -> Resumption:
     changed = differences(read_config(workdir), config)
     if ended and not changed.keys() - set(FREE):
         return Resumption(config, done=True)
-    saved = checkpoint.read(workdir, jax.random.key(config.seed))
+    saved = checkpoint.read(workdir)
     if saved is None:
         if ended:
             raise ValueError(f"workdir={str(workdir)!r} has no checkpoint to extend")

@@ -16,7 +16,6 @@ import numpy as np
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
-from sparsefl_jax.core.types import Key
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.report import tiers
 from sparsefl_jax.report.comparison import evaluations
@@ -28,7 +27,7 @@ from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Setup, guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.system import files, hardware, provenance
+from sparsefl_jax.system import files, hardware, log_lines, provenance
 
 
 class Recorder(NamedTuple):
@@ -44,7 +43,6 @@ class Recorder(NamedTuple):
 def recording(
     workdir: Path,
     config,
-    key: Key,
     setup: Setup,
     at: Snapshot,
     about: dict,
@@ -55,7 +53,6 @@ def recording(
     Args:
       workdir: the run's directory, claimed.
       config: of the run, as `defaults.values` returns it.
-      key: the root of its randomness.
       setup: of the run.
       at: the snapshot from which it begins or continues.
       about: further fields of its checkpoints; `seconds` and `position` are updated.
@@ -68,9 +65,11 @@ def recording(
       OSError: a file cannot be written.
     """
     begin = saved_at = time.perf_counter()
+    _, rounds = at.rounds(setup.stages)
     seconds = about["seconds"]
+    so_far = about["position"], rounds, seconds
     with (
-        sinks.open_sinks(config.sinks, workdir, about["position"]) as log,
+        sinks.open_sinks(config.sinks, workdir, *so_far) as write,
         compiling() as compiled,
     ):
         remove_later_masks(workdir, at)
@@ -82,7 +81,7 @@ def recording(
             about["seconds"] = seconds + now - begin
             if segment.records:
                 waited = compiled()
-                log.write(segment.records, about["seconds"], waited)
+                write(segment.records, about["seconds"], waited)
                 progress.update(segment.records)
             if segment.snapshot is not None:  # else the loop raises an error
                 write_masks(workdir, segment, setup.model)
@@ -90,8 +89,8 @@ def recording(
 
         def save(snapshot: Snapshot, models: dict) -> None:
             nonlocal saved_at
-            about["position"] = log.position()
-            checkpoint.save(workdir, snapshot, models, key, about)
+            about["position"] = log_lines.ends(workdir)
+            checkpoint.save(workdir, snapshot, models, about)
             saved_at = time.perf_counter()
 
         def finish(snapshot: Snapshot, memory: Callable) -> dict:
@@ -174,7 +173,7 @@ def write_summary(
         }
         for index, section in enumerate(defaults.stages(config)[: at.stage + 1])
     ]
-    rounds, best = about["position"]["rounds"], at.best
+    best = at.best
     last = train[-1]
     summary = {
         "method": config.algorithm["name"],
@@ -182,7 +181,7 @@ def write_summary(
         "dataset": config.dataset,
         "partition": config.partition["name"],
         "seed": config.seed,
-        "rounds": rounds,
+        "rounds": len(train),
         "stages": stages,
         "memory": {
             "estimated": max(sum(stage["memory"].values()) for stage in stages),
@@ -195,7 +194,7 @@ def write_summary(
         # Accuracy of personal models, or else of the server's.
         "density": last.get("client", {}).get("density", last.get("density")),
         **_clock(metrics, train, evals),
-        "rounds_per_second": rounds / about["seconds"],
+        "rounds_per_second": len(train) / about["seconds"],
         "versions": provenance.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "compute_dtype": config.model.get("dtype", "float32"),

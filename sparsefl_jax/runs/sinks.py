@@ -34,94 +34,69 @@ class Sink(NamedTuple):
     id: str | None = None  # of the run, by which the tool finds it again
 
 
-class Sinks:
-    """All logs of a run: `metrics.jsonl`, `timing.jsonl`, and those of tools.
-
-    Args:
-      workdir: an existing directory.
-      position: where the files continue, as `position()` returned it; None to begin.
-      tools: the open logs of tools, by name.
-    """
-
-    def __init__(self, workdir: Path, position: dict | None, tools: dict[str, Sink]):
-        start = position or {"rounds": 0, "seconds": 0.0}
-        self._workdir, self._tools = workdir, tools
-        self._rounds, self._seconds = start["rounds"], start["seconds"]
-        log_lines.begin(workdir, position)
-
-    def write(
-        self, records: list[dict], seconds: float, compile_seconds: float = 0.0
-    ) -> None:
-        """Writes the records of one segment.
-
-        Args:
-          records: as in `metrics.jsonl`.
-          seconds: since the run's start, without interruptions.
-          compile_seconds: of the segment, spent on compilation.
-
-        Raises:
-          OSError: a write failed, as on a full disk, or a tool failed; the message
-            names the file or the tool.
-        """
-        before, rows = self._rounds, {}
-        for record in records:
-            self._rounds += record["phase"] == "train"
-            row = rows.setdefault(self._rounds, {"stage": float(record["stage"])})
-            row |= scalars(record, record["phase"])
-        rows[self._rounds]["seconds"] = seconds
-        line = {
-            "stage": records[-1]["stage"],
-            "round": records[-1]["round"],
-            "seconds": seconds,
-            "rounds_per_second": (self._rounds - before) / (seconds - self._seconds),
-            "compile_seconds": compile_seconds,
-        }
-        self._seconds = seconds
-        for name, lines in zip(log_lines.FILES, (records, [line]), strict=True):
-            log_lines.append(self._workdir / name, lines)
-        for name, tool in self._tools.items():
-            with _naming(name):
-                tool.write(rows)
-
-    def position(self) -> dict:
-        """Flushes the files to disk; returns their ends, rounds and seconds so far."""
-        now = {"rounds": self._rounds, "seconds": self._seconds}
-        return log_lines.ends(self._workdir) | now
-
-
 @contextlib.contextmanager
 def open_sinks(
-    names: Sequence[str], workdir: str | Path, position: dict | None = None
-) -> Iterator[Sinks]:
+    names: Sequence[str],
+    workdir: str | Path,
+    position: dict | None = None,
+    rounds: int = 0,
+    seconds: float = 0.0,
+) -> Iterator[Callable]:
     r"""Opens the logs of a run, and closes those of tools on leaving.
 
     Args:
       names: keys of `TOOLS`.
       workdir: an existing directory.
-      position: where the files continue, as `position()` returned it; None to begin.
+      position: the ends of the files, see `log_lines.ends`; None to begin them.
+      rounds: those completed, over all stages.
+      seconds: since the run's start, without interruptions.
 
     Yields:
-      The `Sinks`.
+      `write(records, seconds, compile_seconds)`. It takes the records of a segment, as
+      in `metrics.jsonl`, the seconds since the run's start, and those of the segment
+      that were spent on compilation.
 
     Raises:
       ValueError: a name is unknown or lacks its package.
-      OSError: a tool failed. After an error of the run itself, errors of tools are
+      OSError: a write failed, as on a full disk, or a tool failed; the message names
+        the file or the tool. After an error of the run itself, errors of tools are
         ignored.
 
     Example:
       >>> import tempfile
       >>> record = {"stage": 0, "phase": "train", "round": 1, "loss": float("nan")}
-      >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as sinks:
-      ...     sinks.write([record], 0.5)
+      >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as write:
+      ...     write([record], 0.5)
       ...     print((Path(path) / "metrics.jsonl").read_text(), end="")
-      ...     sinks.position()["rounds"]
       {"schema": 1}
       {"stage": 0, "phase": "train", "round": 1, "loss": null}
-      1
     """
     check(names)
-    workdir, step = Path(workdir), position["rounds"] if position else 0
+    workdir, step, last = Path(workdir), rounds, seconds
+    log_lines.begin(workdir, position)
     tools: dict[str, Sink] = {}
+
+    def write(records: list[dict], seconds: float, compile_seconds: float = 0.0):
+        nonlocal step, last
+        before, rows = step, {}
+        for record in records:
+            step += record["phase"] == "train"
+            row = rows.setdefault(step, {"stage": float(record["stage"])})
+            row |= scalars(record, record["phase"])
+        rows[step]["seconds"] = seconds
+        line = {
+            "stage": records[-1]["stage"],
+            "round": records[-1]["round"],
+            "seconds": seconds,
+            "rounds_per_second": (step - before) / (seconds - last),
+            "compile_seconds": compile_seconds,
+        }
+        last = seconds
+        for name, lines in zip(log_lines.FILES, (records, [line]), strict=True):
+            log_lines.append(workdir / name, lines)
+        for name, tool in tools.items():
+            with _naming(name):
+                tool.write(rows)
 
     def close(name: str, kind, error, trace) -> None:
         try:
@@ -136,7 +111,7 @@ def open_sinks(
             with _naming(name):
                 tools[name] = opened(name, workdir, step)
             stack.push(functools.partial(close, name))
-        yield Sinks(workdir, position, tools)
+        yield write
 
 
 def _naming(name: str):

@@ -220,8 +220,8 @@ def law_resume(world: World) -> None:
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         snapshot = Snapshot(0, 1, states[1], 0, 0.0)
-        checkpoint.save(folder, snapshot, models, world.key, {})
-        saved = checkpoint.read(folder, world.key)
+        checkpoint.save(folder, snapshot, models, {})
+        saved = checkpoint.read(folder)
         state = saved.snapshot.state(jax.eval_shape(lambda s: s, states[1]))
     same(world, "resume", "models", saved.models, models, tolerance=0.0)
     got, _ = small_world.run(world, state, 1, 3)
