@@ -102,14 +102,14 @@ def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
 
     @contextlib.contextmanager
     def stopping(*args):
-        with written(*args) as recorder:
+        with written(*args) as (at, recorder):
 
             def record(segment):
                 if segment.snapshot[:2] == (1, 2):  # stage, round
                     send()
                 return recorder.record(segment)
 
-            yield recorder._replace(record=record)
+            yield at, recorder._replace(record=record)
 
     with monkeypatch.context() as patch:
         patch.setattr(records, "recording", stopping)

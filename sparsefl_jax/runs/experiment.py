@@ -22,7 +22,6 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import (
-    dry_run,
     fit_rounds,
     folder,
     records,
@@ -43,7 +42,7 @@ from sparsefl_jax.runs.programs import Parts, Programs, prepared
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.runs.simulate import Run
-from sparsefl_jax.system import hardware, interrupt, processes, provenance
+from sparsefl_jax.system import hardware, interrupt, processes
 
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
@@ -352,7 +351,7 @@ def one_seed(
             return processes.lead(_ended(path, going, progress) if leads else None)
         setup, key = parts.setup, jax.random.key(going.config.seed)
         with (
-            _opened(path, going, parts, progress) as (at, recorder),
+            records.recording(path, going, parts, progress) as (at, recorder),
             interrupt.listening(message) as interrupted,
             Programs(
                 *parts,
@@ -417,44 +416,6 @@ def _ended(path: Path, going: folder.Resumption, progress: bool | str) -> dict:
     if not (path / "report.html").exists():
         records.draw(path)
     return report.read_summary(path)
-
-
-@contextlib.contextmanager
-def _opened(
-    path: Path, going: folder.Resumption, parts: Parts, progress: bool | str
-) -> Iterator[tuple[Snapshot, records.Recorder]]:
-    """Opens the files of a run where it stood, in process 0.
-
-    Yields:
-      The snapshot of the run, and its `Recorder`.
-
-    Raises:
-      ValueError: the data are not those of the checkpoint.
-      OSError: a file cannot be written.
-    """
-    config, saved = going.config, going.saved
-    at, data = folder.start(saved, parts.setup)
-    if not processes.leads():
-        yield at, records.Recorder()
-        return
-    code = folder.own_code(plain(config))
-    chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
-    machine = provenance.facts(chunks) | code
-    if progress and (saved or progress != "rounds"):
-        opening = folder.described(saved, machine) if saved else dry_run.text(parts)
-        if saved is None and (path / "metrics.jsonl").exists():
-            opening = f"{opening}\nno checkpoint was saved here: it begins again"
-        print(opening, *going.notes, f"writing to {path}", sep="\n", file=sys.stderr)
-    about = {"position": None, "seconds": 0.0}
-    about |= {"commit": machine["commit"], "code": code}
-    if saved:  # keep the versions it began with
-        about |= saved.about
-    about |= {"machine": machine, "config": plain(config), "data": data}
-    folder.amend(path, config)
-    with Progress(*at.rounds(parts.setup.stages), show=bool(progress)) as bar:
-        opened = records.recording(path, config, parts.setup, at, about, bar)
-        with opened as recorder:
-            yield at, recorder
 
 
 def _whole(at: Snapshot) -> Snapshot:

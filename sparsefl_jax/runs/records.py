@@ -6,6 +6,7 @@ on the others.
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,14 +21,16 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.report import tiers
 from sparsefl_jax.report.comparison import evaluations
 from sparsefl_jax.report.masks import snapshot_files
-from sparsefl_jax.runs import checkpoint, sinks
+from sparsefl_jax.runs import checkpoint, dry_run, folder, sinks
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.config.defaults import plain
+from sparsefl_jax.runs.programs import Parts
 from sparsefl_jax.runs.progress import Progress, compiling
-from sparsefl_jax.runs.setup import Setup, guarantee
+from sparsefl_jax.runs.setup import guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.system import files, hardware, log_lines, provenance
+from sparsefl_jax.system import files, hardware, log_lines, processes, provenance
 
 
 class Recorder(NamedTuple):
@@ -41,48 +44,49 @@ class Recorder(NamedTuple):
 
 @contextlib.contextmanager
 def recording(
-    workdir: Path,
-    config,
-    setup: Setup,
-    at: Snapshot,
-    about: dict,
-    progress: Progress,
-) -> Iterator[Recorder]:
-    """Opens the files of a run.
+    workdir: Path, going: folder.Resumption, parts: Parts, progress: bool | str
+) -> Iterator[tuple[Snapshot, Recorder]]:
+    """Opens the files of a run where it stood, in process 0.
 
     Args:
       workdir: the run's directory, claimed.
-      config: of the run, as `defaults.values` returns it.
-      setup: of the run.
-      at: the snapshot from which it begins or continues.
-      about: further fields of its checkpoints; `seconds` and `position` are updated.
-      progress: shows the rounds.
+      going: how the run continues or begins.
+      parts: the run.
+      progress: whether to show the progress; 'rounds' leaves out the plan.
 
     Yields:
-      A `Recorder` that writes.
+      The snapshot from which the run begins or continues, and its `Recorder`.
 
     Raises:
+      ValueError: the data are not those of the checkpoint.
       OSError: a file cannot be written.
     """
+    config, setup = going.config, parts.setup
+    at, data = folder.start(going.saved, setup)
+    if not processes.leads():
+        yield at, Recorder()
+        return
+    about = _about(workdir, going, parts, progress) | {"data": data}
+    folder.amend(workdir, config)
+    remove_later_masks(workdir, at)
+    counts = datasets.partition_counts(setup.data)
+    files.write_array(workdir / "partition.npy", counts)
     begin = saved_at = time.perf_counter()
-    _, rounds = at.rounds(setup.stages)
+    total, rounds = at.rounds(setup.stages)
     seconds = about["seconds"]
     so_far = about["position"], rounds, seconds
     with (
+        Progress(total, rounds, show=bool(progress)) as bar,
         sinks.open_sinks(config.sinks, workdir, *so_far) as write,
         compiling() as compiled,
     ):
-        remove_later_masks(workdir, at)
-        counts = datasets.partition_counts(setup.data)
-        files.write_array(workdir / "partition.npy", counts)
 
         def record(segment: Segment) -> bool:
             now = time.perf_counter()
             about["seconds"] = seconds + now - begin
             if segment.records:
-                waited = compiled()
-                write(segment.records, about["seconds"], waited)
-                progress.update(segment.records)
+                write(segment.records, about["seconds"], compiled())
+                bar.update(segment.records)
             if segment.snapshot is not None:  # else the loop raises an error
                 write_masks(workdir, segment, setup.model)
             return now - saved_at >= 60 * config.checkpoint_minutes
@@ -99,7 +103,28 @@ def recording(
             draw(workdir)
             return written
 
-        yield Recorder(record, save, finish, progress.compiling)
+        yield at, Recorder(record, save, finish, bar.compiling)
+
+
+def _about(
+    workdir: Path, going: folder.Resumption, parts: Parts, progress: bool | str
+) -> dict:
+    """Returns what checkpoints hold beside the arrays; prints how the run goes on."""
+    config, saved = plain(going.config), going.saved
+    code = folder.own_code(config)
+    chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
+    machine = provenance.facts(chunks) | code
+    if progress and (saved or progress != "rounds"):
+        opening = folder.described(saved, machine) if saved else dry_run.text(parts)
+        if saved is None and (workdir / "metrics.jsonl").exists():
+            opening = f"{opening}\nno checkpoint was saved here: it begins again"
+        last = f"writing to {workdir}"
+        print(opening, *going.notes, last, sep="\n", file=sys.stderr)
+    about = {"position": None, "seconds": 0.0}
+    about |= {"commit": machine["commit"], "code": code}
+    if saved:  # keep the versions it began with
+        about |= saved.about
+    return about | {"machine": machine, "config": config}
 
 
 def draw(workdir: Path) -> None:
@@ -119,19 +144,19 @@ def write_masks(workdir: Path, segment: Segment, model: Model) -> None:
     Raises:
       OSError: a file cannot be written.
     """
-    folder, at = workdir / "masks", segment.snapshot
-    if segment.masks and not (folder / "layers.json").exists():
-        folder.mkdir(exist_ok=True)
+    masks, at = workdir / "masks", segment.snapshot
+    if segment.masks and not (masks / "layers.json").exists():
+        masks.mkdir(exist_ok=True)
         shapes, _ = model.shapes()
         layers = jax.tree.map(lambda m: m > 0, model.macs)
         sizes = trees.layer_sizes(shapes, layers).tolist()
         outputs = [leaf.shape[-1] for leaf in trees.layers(shapes, layers)]
         for name, numbers in (("layers", sizes), ("filters", outputs)):
             text = json.dumps({"names": trees.layer_paths(layers), "sizes": numbers})
-            files.write_text(folder / f"{name}.json", text)
+            files.write_text(masks / f"{name}.json", text)
     for owner, packed in segment.masks.items():
         name = f"{owner}_{at.stage}_{at.round:06d}.npy"
-        files.write_array(folder / name, packed)
+        files.write_array(masks / name, packed)
 
 
 def remove_later_masks(workdir: Path, at: Snapshot) -> None:
@@ -142,22 +167,22 @@ def remove_later_masks(workdir: Path, at: Snapshot) -> None:
 
 
 def write_summary(
-    config, memory: Callable, folder: Path, at: Snapshot, about: dict
+    config, memory: Callable, workdir: Path, at: Snapshot, about: dict
 ) -> dict:
     """Writes the `summary.json` of a run that has ended.
 
     Args:
       config: the configuration.
       memory: returns the memory of a stage, such as `Programs.memory`.
-      folder: the run's directory.
+      workdir: the run's directory.
       at: the final snapshot.
       about: as in its last checkpoint, with its `guarantee`, which may be empty.
 
     Returns:
       The summary as written, with keys as in `report.table`.
     """
-    metrics = report.read_records(folder / "metrics.jsonl")
-    segments = report.read_lines(folder / "timing.jsonl")
+    metrics = report.read_records(workdir / "metrics.jsonl")
+    segments = report.read_lines(workdir / "timing.jsonl")
     train = [r for r in metrics if r["phase"] == "train"]
     evals = [r for r in metrics if r["phase"] == "eval"]
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
@@ -201,10 +226,10 @@ def write_summary(
         "settings": provenance.settings(),
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
-        "clients": datasets.partition_statistics(np.load(folder / "partition.npy")),
+        "clients": datasets.partition_statistics(np.load(workdir / "partition.npy")),
         **({"guarantee": about["guarantee"]} if about.get("guarantee") else {}),
     }
-    files.write_json(folder / "summary.json", summary)
+    files.write_json(workdir / "summary.json", summary)
     return summary
 
 
