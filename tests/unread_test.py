@@ -115,10 +115,8 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
     optimizer = build.build_optimizer(config)
     fedavg = build.build_algorithm("fedavg", {}, model, optimizer)
     stages = [Stage(fedavg, 1, 2)]
-    refused(
-        lambda: simulate.segments(None, stages, model, data, observe_rounds=(2,)),
-        "observe_rounds=(2,), expected rounds from 1 to num_ro",
-    )
+    segments = simulate.segments(None, stages, model, data, observe_rounds=(2,))
+    refused(lambda: next(segments), "observe_rounds=(2,), expected rounds from 1 to nu")
     refused(
         lambda: traced(Setup(stages, model, data, budgets=np.full(8, 0.5))),
         "budgets have no effect here",

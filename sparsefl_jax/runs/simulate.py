@@ -6,7 +6,6 @@ maximum. For bits this maximum is certain. For FLOPs it is the cost of the dense
 and of work on masks, times the largest factor by which a round exceeded that so far.
 """
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -158,40 +157,35 @@ def simulate(
     at = at or Snapshot()
     if at.ended_by:
         raise ValueError(f"resume: the run has ended, by {at.ended_by}")
-    opened = contextlib.nullcontext(programs)
     if programs is None:
-        opened = Programs(*prepared(setup), at.stage)
-    return _stages(key, setup, at, opened)
-
-
-def _stages(key: Key, setup: Setup, at: Snapshot, opened) -> Iterator[Segment]:
-    """Yields the segments of all stages; `opened` provides the programs."""
+        with Programs(*prepared(setup), at.stage) as programs:
+            yield from simulate(key, setup, at, programs)
+        return
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
     init_key, run_key = keys.of_run(key)
-    with opened as programs:
-        sparse = setup.initial
-        if sparse is None:
-            sparse = initial_state.initial_model(init_key, setup.model)
-        evaluation = evaluate.make_evaluation(
-            setup.model,
-            setup.data,
-            budgets=setup.budgets,
-            metric=setup.metric,
-            devices=setup.devices,
-            groups=clock.members(setup.system),
-        )
-        while at.stage < len(setup.stages):
-            key = keys.of_stage(run_key, at.stage)
-            programs.begin(at.stage)
-            with explained(programs.memory(at.stage), at.stage):
-                judge = evaluation(setup.stages[at.stage])
-            with explained(programs.of(at.stage).memory, at.stage):
-                at, models = yield from _rounds(key, setup, programs, judge, sparse, at)
-            if at.ended_by:
-                return
-            sparse = target(models)
-            at = at._replace(stage=at.stage + 1, round=0, state=None)
+    sparse = setup.initial
+    if sparse is None:
+        sparse = initial_state.initial_model(init_key, setup.model)
+    evaluation = evaluate.make_evaluation(
+        setup.model,
+        setup.data,
+        budgets=setup.budgets,
+        metric=setup.metric,
+        devices=setup.devices,
+        groups=clock.members(setup.system),
+    )
+    while at.stage < len(setup.stages):
+        key = keys.of_stage(run_key, at.stage)
+        programs.begin(at.stage)
+        with explained(programs.memory(at.stage), at.stage):
+            judge = evaluation(setup.stages[at.stage])
+        with explained(programs.of(at.stage).memory, at.stage):
+            at, models = yield from _rounds(key, setup, programs, judge, sparse, at)
+        if at.ended_by:
+            return
+        sparse = target(models)
+        at = at._replace(stage=at.stage + 1, round=0, state=None)
 
 
 def _rounds(
