@@ -21,7 +21,7 @@ LINES = [
     ([f"--config={MINI}", "--config.seed.x=3"], "seed.x"),
     (
         [f"--config={MINI}", "--config.fit.gbit=1", "--config.fit.by=plan"],
-        "fit.by='plan', expected one of pilot",
+        "fit.by=plan is set by the run",
     ),
     ([f"--config={MINI}", "--config.budgets=abc"], "budgets=('abc',)"),
     ([f"--config={MINI}", "--config.normalize=maybe"], "maybe"),

@@ -370,7 +370,7 @@ def one_seed(
                 # The next stage may have to compile; a signal ends that at once.
                 ends = at.round == setup.stages[at.stage].num_rounds
                 if due or stop or ends or at.ended_by:
-                    recorder.save(_whole(at), segment.models)
+                    recorder.save(_gathered(at), segment.models)
                 if stop and not at.ended_by:
                     where = f"ended after round {at.round} of stage {at.stage}"
                     raise interrupt.StoppedError(f"{where}, all saved", stop)
@@ -418,7 +418,7 @@ def _ended(path: Path, going: folder.Resumption, progress: bool | str) -> dict:
     return report.read_summary(path)
 
 
-def _whole(at: Snapshot) -> Snapshot:
+def _gathered(at: Snapshot) -> Snapshot:
     """Gathers the state so that process 0 can write it; every process calls it."""
     if not processes.several():
         return at  # it is written in parts, never copied as a whole

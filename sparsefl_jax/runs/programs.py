@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.models import programs
+from sparsefl_jax.models.programs import in_turn
 from sparsefl_jax.runs.progress import WAITING
 from sparsefl_jax.runs.setup import Pace, Setup, Traced, traced
 from sparsefl_jax.simulation import placement, round_program, store
@@ -80,8 +80,8 @@ def prepared(setup: Setup) -> Parts:
     """Traces the stages of a run, and adds up their memory by shape.
 
     Raises:
-      ValueError: before any compilation, if `setup.traced` fails or the parts do not
-        fit into memory even without the working sets.
+      ValueError: before any compilation, if `runs.setup.traced` fails or the parts do
+        not fit into memory even without the working sets.
     """
     stages = traced(setup)
     memories = (by_shape(setup, *each) for each in enumerate(stages))
@@ -129,8 +129,7 @@ def first_chunk(setup: Setup, index: int, traced: Traced) -> int:
     if chunk == "auto":
         parameters = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
         macs = ledger.macs_per_sample(setup.model.macs) * stage.batch_size
-        in_turn = programs.in_turn(devices[0].platform, parameters, macs)
-        chunk = 1 if in_turn else share
+        chunk = 1 if in_turn(devices[0].platform, parameters, macs) else share
     return min(int(chunk), share)
 
 

@@ -199,7 +199,8 @@ def _rounds(
     """Yields the segments of a stage; returns the last snapshot and the models."""
     traced = programs.traced[at.stage]
     stage, data = setup.stages[at.stage], setup.data
-    plan, pace, segment, *_ = programs.of(at.stage)
+    program = programs.of(at.stage)
+    plan, pace = program.plan, program.pace
     observed, num_clients = setup.observed(at.stage), len(data.train.size)
     info = placement.client_info(data, setup.budgets)
     state = initial_state.start(
@@ -207,9 +208,9 @@ def _rounds(
     )
     population = placement.make_population(plan, data, setup.budgets, traced.clock)
     if pace.working is None:
-        segment = store.on_device(segment)
+        run_segment = store.on_device(program.segment)
     else:
-        segment = store.on_host(segment, plan.mesh, pace.working)
+        run_segment = store.on_host(program.segment, plan.mesh, pace.working)
     draw = cohorts.drawing(key, stage, num_clients, clock.presence(setup.system))
     bound, seen, ahead = most(setup, at.stage, traced), None, None
     evaluations = stage.num_rounds / setup.eval_every
@@ -224,7 +225,7 @@ def _rounds(
         left = _left(setup, at, pace.length)
         count = np.int32(fitting(setup.until, at, bound, left))
         following = draw(rounds + count)
-        state, logs, ahead = segment(
+        state, logs, ahead = run_segment(
             key, population, state, rounds, ids, count, following, ahead
         )
         logs, ids = processes.fetch(logs), following
@@ -253,7 +254,7 @@ def _rounds(
             if evaluated:
                 masks["filters"] = np.packbits(filters, axis=1)
         yield Segment(records, at, models, masks)
-        if at.ended_by:
+        if at.ended_by:  # a limit
             break
     return at, models()
 
@@ -338,7 +339,10 @@ def _due(setup: Setup, at: Snapshot) -> bool:
 
 
 def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
-    """Applies an evaluation to the run; returns what `_account` returns."""
+    """Notes the best models, and in `ended_by` a limit that the run has reached.
+
+    Returns what `_account` returns: records, the snapshot, and a failure or ''.
+    """
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
     over = reached(setup.until, at)
@@ -403,7 +407,7 @@ def most(setup: Setup, stage: int, traced) -> Most:
     Args:
       setup: the run.
       stage: which of its stages.
-      traced: one round of it by shape, as `setup.traced` returns it.
+      traced: one round of it by shape, an item of what `runs.setup.traced` returns.
     """
     one, model, data = setup.stages[stage], setup.model, setup.data
     bits = sum(map(charges.most_bits, traced.layouts.values()))

@@ -324,6 +324,8 @@ def follow(config, given: dict[str, str]) -> None:
         ...
       ValueError: algorithm.name='fedavg': the first stage 'snip' is that of 'spdst'; --config.first_stage.name=snip keeps it, --config.first_stage.name=none leaves it out
     """  # noqa: E501
+    if "fit.by" in given:  # a budget would count as spent
+        raise ValueError(f"fit.by={given['fit.by']} is set by the run, expected none")
     if names := {f: given[f"{f}.name"] for f in TABLES if f"{f}.name" in given}:
         _rename(config, names)
     for path in given:
