@@ -128,8 +128,6 @@ def dry_run(config, rounds: int = 0) -> None:
     with Programs(*parts) as programs:
         memories = [programs.of(stage).memory for stage in range(len(parts.traced))]
     lines.append(plans.text(parts, memories))
-    if config.seeds > 1:
-        lines.append(f"All this {config.seeds} times, once for each seed.")
     if rounds:
         told = plans.measured(parts, rounds, config.seed, progress=show)
         lines += ["", told]

@@ -83,10 +83,8 @@ def prepared(setup: Setup) -> Parts:
       ValueError: before any compilation, if `runs.setup.traced` fails or the parts do
         not fit into memory even without the working sets.
     """
-    stages = traced(setup)
-    memories = (by_shape(setup, *each) for each in enumerate(stages))
-    pairs = zip(stages, memories, strict=True)
-    return Parts(setup, [one._replace(memory=memory) for one, memory in pairs])
+    stages = enumerate(traced(setup))
+    return Parts(setup, [t._replace(memory=by_shape(setup, i, t)) for i, t in stages])
 
 
 def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.validate import closest
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults, fields
@@ -148,9 +147,7 @@ def _set(config, field: str, value) -> bool:
     if field not in known:
         if section in ("algorithm", "first_stage"):
             return False  # another method's argument
-        near = closest(field, known)
-        hint = f"did you mean {near[0]!r}?" if near else "--fields lists them"
-        raise ValueError(f"--sweep: the configuration has no field {field!r}; {hint}")
+        raise ValueError(f"--sweep: {fields.unknown_field(field, known)}")
     with config.ignore_type():
         config.update_from_flattened_dict({field: value})
     return True
