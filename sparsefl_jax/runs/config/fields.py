@@ -122,8 +122,7 @@ def _check_section(field: str, section: dict, default: dict) -> None:
     _check_known(f"{field}.", section, known)
     for name, value in section.items():
         if value is not None:
-            kind = known[name].annotation if name in known else object
-            typed(f"{field}.{name}", value, kind)
+            typed(f"{field}.{name}", value, known[name].annotation)
 
 
 def _check_ranges(config, given: dict) -> None:
