@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -66,14 +66,14 @@ def recording(
     if not processes.leads():
         yield at, Recorder()
         return
-    about = _about(workdir, going, parts, progress) | {"data": data}
+    about = _about(workdir, going, parts, progress)
+    about["data"] = data
     folder.amend(workdir, config)
     remove_later_masks(workdir, at)
     counts = datasets.partition_counts(setup.data)
     files.write_array(workdir / "partition.npy", counts)
     begin = saved_at = time.perf_counter()
-    total, rounds = at.rounds(setup.stages)
-    seconds = about["seconds"]
+    (total, rounds), seconds = at.rounds(setup.stages), about["seconds"]
     so_far = about["position"], rounds, seconds
     with (
         Progress(total, rounds, show=bool(progress)) as bar,
@@ -108,7 +108,7 @@ def recording(
 
 def _about(
     workdir: Path, going: folder.Resumption, parts: Parts, progress: bool | str
-) -> dict:
+) -> dict[str, Any]:
     """Returns what checkpoints hold beside the arrays; prints how the run goes on."""
     config, saved = plain(going.config), going.saved
     code = folder.own_code(config)
@@ -120,7 +120,7 @@ def _about(
             opening = f"{opening}\nno checkpoint was saved here: it begins again"
         last = f"writing to {workdir}"
         print(opening, *going.notes, last, sep="\n", file=sys.stderr)
-    about = {"position": None, "seconds": 0.0}
+    about: dict[str, Any] = {"position": None, "seconds": 0.0}
     about |= {"commit": machine["commit"], "code": code}
     if saved:  # keep the versions it began with
         about |= saved.about
