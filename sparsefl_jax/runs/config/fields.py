@@ -122,7 +122,8 @@ def _check_section(field: str, section: dict, default: dict) -> None:
     _check_known(f"{field}.", section, known)
     for name, value in section.items():
         if value is not None:
-            typed(f"{field}.{name}", value, known[name].annotation)
+            kind = known[name].annotation if name in known else object
+            typed(f"{field}.{name}", value, kind)
 
 
 def _check_ranges(config, given: dict) -> None:
