@@ -69,7 +69,7 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
 def test_unknown_and_missing_arguments_are_named(config):
     for name, settings, told in (
         ("pdst", {}, "density"),
-        ("pdst", {"density": 0.5, "densty": 1}, "unexpected keyword .* 'densty'"),
+        ("pdst", {"density": 0.5, "densty": 1}, "did you mean 'algorithm.density'"),
         ("jmwst", {"density": 0.5, "r_int": 0}, "r_int=0"),
         ("nst", {"density": 0.5, "prune_rate": 2.0}, "prune_rate=2.0"),
         ("sensitivity", {"density": 0.1, "group": 4}, "group=4"),

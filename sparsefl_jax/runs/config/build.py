@@ -33,6 +33,7 @@ from sparsefl_jax.runs.config.fields import (
     check_unset,
     densities,
     naming,
+    unknown_field,
 )
 from sparsefl_jax.runs.setup import Limits, Setup, reading, reads_epochs, reads_mask
 from sparsefl_jax.simulation import clock, systems
@@ -80,6 +81,9 @@ def build_algorithm(
     try:
         inspect.signature(found).bind(model, optimizer, **settings)
     except TypeError as error:
+        for key in settings.keys() - defaults.signature(found).keys():
+            taken = defaults.arguments(field, name)
+            raise ValueError(unknown_field(f"{field}.{key}", taken)) from None
         raise ValueError(f"{field}.name={name!r}: {error}") from None
     with naming(field, settings):
         algorithm = found(model, optimizer, **settings)

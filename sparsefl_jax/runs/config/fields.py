@@ -119,7 +119,8 @@ def _check_section(field: str, section: dict, default: dict) -> None:
     if named_one and (section or default) and section.get("name") is None:
         raise ValueError(f"{field}.name is missing")
     known = defaults.arguments(field, section.get("name"))
-    _check_known(f"{field}.", section, known)
+    if field not in ("algorithm", "first_stage"):  # a factory knows best what it lacks
+        _check_known(f"{field}.", section, known)
     for name, value in section.items():
         if value is not None:
             kind = known[name].annotation if name in known else object
