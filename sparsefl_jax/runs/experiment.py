@@ -70,6 +70,8 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
         initial = results.start_from(
             config.init_from, config.init_what, key, setup.model
         )
+        if config.init_what != "weights":
+            results.check_kept(setup.stages[0].algorithm, initial, config.init_what)
         parts = parts._replace(setup=setup._replace(initial=initial))
     check_stages(config, setup, parts.traced)
     return parts

@@ -81,7 +81,7 @@ def with_rounds(config, rounds: int, by: str | None = None):
     config = copy.deepcopy(config)
     config.num_rounds = rounds
     if evaluations := config.fit.get("evaluations"):
-        config.eval_every = max(1, rounds // evaluations)
+        config.eval_every = max(1, round(rounds / evaluations))
     with config.unlocked(), config.ignore_type():
         config.fit.by = by
     return config

@@ -23,7 +23,8 @@ def begin(workdir: Path, position: dict | None) -> None:
     """Begins the logs of a run, or cuts off what they hold behind a position."""
     if position is None:
         for name, content in zip(FILES, (HEADER, b""), strict=True):
-            (workdir / name).write_bytes(content)
+            with files.naming(workdir / name):
+                (workdir / name).write_bytes(content)
         return
     for name in FILES:
         os.truncate(workdir / name, position[name][0])

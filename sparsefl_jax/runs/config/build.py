@@ -311,27 +311,21 @@ def _check_densities(config, model) -> None:
 
 
 def check_stages(config, setup: Setup, traced) -> None:
-    """Checks that the first stage uses its epochs, and the stages their masks.
+    """Checks that the epochs and the mask of the first stage are used.
 
     Raises:
-      ValueError: a field has no effect.
+      ValueError: they are not.
     """
     epochs = config.first_stage.get("epochs") or 1
     if epochs > 1 and not reads_epochs(traced[0]):
         why = f"{config.first_stage['name']!r} takes the batches of one epoch"
         raise unread(f"first_stage.epochs={epochs}", why)
     masked = any(field.startswith("first_stage") for field in densities(config))
-    taken = config.init_from is not None and config.init_what != "weights"
-    sources = (
-        f"init_what={config.init_what!r}" if taken else "",
-        f"first_stage.name={config.first_stage['name']!r}" if masked else "",
-    )
-    for source, stage in zip(sources, setup.stages, strict=False):
-        if source and not reads_mask(stage.algorithm, setup.model):
-            raise ValueError(
-                f"{source}: its mask has no effect here, as {stage.algorithm.name!r} "
-                "starts from one of its own"
-            )
+    if masked and not reads_mask(setup.stages[1].algorithm, setup.model):
+        raise ValueError(
+            f"first_stage.name={config.first_stage['name']!r}: its mask has no "
+            f"effect here, as {config.algorithm['name']!r} starts from one of its own"
+        )
 
 
 def _make_private(config, algorithm: Algorithm) -> Algorithm:
