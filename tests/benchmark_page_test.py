@@ -17,6 +17,7 @@ def rows(method, density, by_seed, gbit=(0.5, 1.0, 2.0)):
     return [
         dict.fromkeys(run.RECORDS, 0.0)
         | {"method": method, "density": density, "seed": seed, "rounds": number}
+        | {"personal": method == "spafl", "clients": accuracy - 0.1}
         | {"gbit": cost, "gbit_up": cost / 2, "gbit_values": cost / 2}
         | {"pflop": 1e-6 * cost, "hours": cost / 60, "accuracy": accuracy}
         for seed, accuracies in enumerate(by_seed)
@@ -35,6 +36,24 @@ def test_the_last_model_within_a_budget_counts_and_not_the_best():
         assert page.within(records, "gbit", budget).tolist() == [accuracy]
     assert page.within(records, "gbit", 0.4).isna().all()
     assert page.within(records, "hours", 1 / 60).tolist() == [0.8]
+
+
+def test_fedavg_sets_the_budget_of_each_seed():
+    """It spends 2 minutes on seed 0 and 1 on seed 1, where the other's last is late."""
+    fedavg = rows("fedavg", 1.0, [(0.5, 0.6, 0.7)])
+    fedavg += [fedavg[0] | {"seed": 1, "hours": 1 / 60, "accuracy": 0.5}]
+    records = table(fedavg, rows("spdst", 0.05, [(0.4, 0.5, 0.9), (0.4, 0.5, 0.9)]))
+    budget = page.whole(SMALL, records, "hours")
+    assert budget.to_dict() == pytest.approx({0: 2 / 60, 1: 1 / 60})
+    assert page.within(records, "hours", budget).tolist() == [0.7, 0.5, 0.9, 0.5]
+    assert page.whole(SMALL, records, "gbit").tolist() == [2.0, 2.0]
+
+
+def test_a_run_that_diverged_reaches_no_target():
+    records = table(rows("spdst", 0.05, [(0.4, 0.5, 0.9)]))
+    lost = pd.DataFrame([{"method": "spdst", "density": 0.05, "seed": 1}])
+    cost = page.cost_of(pd.concat([records, lost]), "gbit", 0.5)
+    assert cost.tolist() == [1.0, np.inf]
 
 
 def test_differences_are_paired_and_have_intervals_of_two_degrees_of_freedom():
@@ -97,13 +116,14 @@ def test_targets_are_fedavgs_and_a_miss_is_infinite():
 def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     """Means over two seeds and 12.706 deviations of the mean; one run has diverged."""
     monkeypatch.setattr(run, "RESULTS", tmp_path)
-    monkeypatch.setattr(rules, "CORE", {"fedavg": ..., "spdst": ...})
+    small = rules.WORKLOADS[SMALL]._replace(seeds=2)
+    monkeypatch.setitem(rules.WORKLOADS, SMALL, small)
     records = table(
         rows("fedavg", 1.0, [(0.4, 0.6, 0.7), (0.4, 0.6, 0.72)]),
         rows("spdst", 0.05, [(0.6, 0.5, 0.9), (0.7, 0.7, 0.8)]),
         rows("spafl", 1.0, [(0.8, 0.8, 0.9), (0.8, 0.8, 0.9)]),
     )
-    lost = {"method": "spdst", "density": 0.2}
+    lost = {"method": "spdst", "density": 0.2, "personal": False}
     lost = [lost | {"seed": 0}, lost | {"seed": 1}]
     records = pd.concat([records, pd.DataFrame(lost)])
     run._write(records[run.RECORDS], SMALL)
@@ -114,7 +134,8 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     ]
     tries = [(*row[:3], json.dumps(row[3]), row[4], 5, 1.0) for row in tries]
     run._write(pd.DataFrame(tries, columns=run.TRIES), f"{SMALL}_tries")
-    names = ("common", "common_against", "personal", "targets", "tuning", "seeds")
+    names = ("common", "common_against", "personal", "personal_against")
+    names += ("targets", "tuning", "seeds")
     (tmp_path / "docs/_static").mkdir(parents=True)
     empty = "".join(f"<!-- table {SMALL}_{n} -->\n<!-- end -->\n" for n in names)
     (tmp_path / page.PAGE).write_text(empty)
@@ -131,8 +152,10 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     assert common[4].split("|")[-2] == " 2 (2 diverged) "
     # 20 and 8 points: 14 with half 12.706 * 6 = 76.2; p = 2 atan(6 / 14) / pi.
     assert "| `spdst .05` | +14.0 [-62.2, +90.2], p = 0.26 |" in drawn["common_against"]
+    # SpaFL's 90 % beside FedAvg's models on the clients' samples, 60 and 62 %.
+    assert "| `spafl` | +29.0 [+16.3, +41.7], p = 0.02 |" in drawn["personal_against"]
     assert drawn["personal"].count("| `spafl` | - | 80.0 ± 0.0 | 80.0 ± 0.0 | 90") == 1
     assert "| `spdst .05` | 0.50 | 0.50 | 2.00 |" in drawn["targets"]
     assert "| `spdst` | 0.3 | 0.9 | `b=3` | 60.0 | 50.0 | 1 of 3 |" in drawn["tuning"]
-    assert drawn["seeds"].startswith("With 10 seeds, half of the interval")
+    assert drawn["seeds"].startswith("With 2 seeds, half of the interval")
     assert len(list((tmp_path / "docs/_static").glob("benchmark_*.svg"))) == 3

@@ -27,8 +27,7 @@ def test_each_eighth_of_the_range_has_a_rate_and_each_value_its_share():
         chosen = [each[field] for each in tried]
         assert min(map(chosen.count, chosen)) >= count
     assert [each[RATE] for each in rules.tries(Method(), 8)] == rates
-    adam = Method(fields={"optimizer.name": "adam"})
-    assert MOMENTUM not in rules.tries(adam, 3)[0]
+    assert MOMENTUM not in rules.tries(Method(momentum=False), 3)[0]
 
 
 def test_a_winner_at_an_edge_is_extended_by_a_step():
@@ -66,6 +65,16 @@ def test_a_configuration_spends_a_share_of_the_budget():
     assert (config.first_stage.epochs, config.algorithm.name) == (2, "spdst")
 
 
+@pytest.mark.parametrize(
+    ("workload", "parameters"),
+    [("fashion", 118_282), ("cifar10", 89_946), ("writers", 430_500)],
+)
+def test_the_dense_rounds_are_those_that_the_budget_pays(workload, parameters):
+    """Ten clients, both ways, 32 bits a parameter."""
+    task = rules.WORKLOADS[workload]
+    assert task.dense == int(1e9 * task.gbit / (10 * 2 * 32 * parameters))
+
+
 def test_densities_and_first_stages_of_what_is_dense_first():
     """A half of a quarter of 26 dense rounds is 3; FedAvg is pruned at the end."""
     task = "fashion", "magnitude", rules.METHODS["fashion"]["magnitude"]
@@ -80,6 +89,8 @@ def test_densities_and_first_stages_of_what_is_dense_first():
 def test_a_common_model_is_trained_further_by_all_clients():
     method = rules.finetuned("fashion", "topk")
     last = {"finetune.scale": 0.3, "finetune.epochs": 5, "finetune.rounds": 40}
+    with pytest.raises(ValueError, match="spdst has a first stage"):
+        rules.finetuned("fashion", "spdst")
     config = rules.configuration(
         *("fashion", "topk_finetuned", method, {RATE: 0.1} | last), density=0.05
     )
@@ -89,6 +100,11 @@ def test_a_common_model_is_trained_further_by_all_clients():
     assert (first.epochs, first.density, first.up) == (2, 0.05, "topk")
     assert (main.name, main.scale, config.epochs) == ("finetune", 0.3, 5)
     assert (config.num_rounds, config.cohort_size, config.metric) == (1, 100, "clients")
+    method = rules.finetuned("fashion", "fedsparsify_global")
+    config = rules.configuration(
+        *("fashion", "a", method, {RATE: 0.1} | last), density=0.05
+    )
+    assert config.first_stage.rounds == 40  # the schedule spans the common rounds
 
 
 def test_personal_models_weight_clients_alike():
@@ -138,7 +154,7 @@ def test_the_last_share_chooses_and_a_diverged_try_has_no_score():
 def test_all_configurations_are_valid(workload, name):
     method = rules.METHODS[workload][name]
     tried = rules.tries(method, 8)
-    for settings in [*tried, *rules.beyond(tried[0], method, 8)]:
+    for settings in [*tried, *(s for t in tried for s in rules.beyond(t, method, 8))]:
         density = 0.05 if method.density else None
         config = rules.configuration(workload, name, method, settings, density=density)
         fields.check(config)
@@ -159,7 +175,6 @@ def test_a_stopped_run_goes_on_from_the_results(tmp_path, monkeypatch):
     )
     monkeypatch.setitem(rules.WORKLOADS, "fashion", small)
     monkeypatch.setattr(run, "RESULTS", tmp_path / "results")
-    (tmp_path / "results").mkdir()
     monkeypatch.setattr(run, "JOBS", 1)
     task = run.Task("fashion", "mine", Method(name="pdst"), tmp_path / "runs")
     run.evaluate(task, run.tune(task))

@@ -38,21 +38,19 @@ SHARES = (0.25, 0.5, 1.0)  # of FedAvg's whole accuracy gain, as targets
 KEYS = ["method", "density"]
 
 
-def whole(workload: str, rows: pd.DataFrame, axis: str) -> float:
-    """Returns the budget of an axis: that of the rules, or what FedAvg spends."""
-    if axis == "gbit":
-        return rules.WORKLOADS[workload].gbit
+def whole(workload: str, rows: pd.DataFrame, axis: str) -> pd.Series:
+    """Returns the budget by seed: that of the rules, or what FedAvg spends."""
     spent = rows[rows["method"] == BASELINE].groupby("seed")[axis].max()
-    return float(spent.mean())
+    return spent * 0 + rules.WORKLOADS[workload].gbit if axis == "gbit" else spent
 
 
-def within(rows: pd.DataFrame, axis: str, budget: float) -> pd.Series:
+def within(rows: pd.DataFrame, axis: str, budget: float | pd.Series) -> pd.Series:
     """Returns the accuracy of the last model within a budget, by point and seed.
 
     Args:
       rows: of records, see `run.RECORDS`.
       axis: the column of the cost.
-      budget: the largest cost, in the column's units.
+      budget: the largest cost, in the column's units, of all seeds or by seed.
 
     Returns:
       A share for every run that has ended, indexed by method, density and seed; NaN
@@ -66,6 +64,8 @@ def within(rows: pd.DataFrame, axis: str, budget: float) -> pd.Series:
     """
     keys, rows = [*KEYS, "seed"], rows.dropna(subset="accuracy")
     every = rows[keys].drop_duplicates()
+    if isinstance(budget, pd.Series):
+        budget = rows["seed"].map(budget)
     paid = rows[rows[axis] <= budget * SLACK].groupby(keys)["accuracy"].last()
     return paid.reindex(pd.MultiIndex.from_frame(every))
 
@@ -147,7 +147,9 @@ def groups(
 
 
 def cost_of(rows: pd.DataFrame, axis: str, target: float) -> pd.Series:
-    """Returns the least cost at which each run reaches an accuracy; inf for a miss.
+    """Returns the least cost at which each run reaches an accuracy.
+
+    It is infinite for a run that never does, as one that diverged.
 
     Example:
       >>> rows = [("a", 0.2, 0, 1.0, 0.5), ("a", 0.2, 0, 2.0, 0.7)]
@@ -155,7 +157,7 @@ def cost_of(rows: pd.DataFrame, axis: str, target: float) -> pd.Series:
       >>> cost_of(rows, "gbit", 0.6).tolist(), cost_of(rows, "gbit", 0.8).tolist()
       ([2.0], [inf])
     """
-    keys, rows = [*KEYS, "seed"], rows.dropna(subset="accuracy")
+    keys = [*KEYS, "seed"]
     every = pd.MultiIndex.from_frame(rows[keys].drop_duplicates())
     reached = rows[rows["accuracy"] >= target].groupby(keys)[axis].min()
     return reached.reindex(every, fill_value=np.inf)
@@ -186,8 +188,7 @@ def profile(ratios: pd.DataFrame, most: Sequence[float]) -> pd.DataFrame:
 
 def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns the records of common models, and those of personal ones."""
-    names = rows["method"]
-    personal = names.isin(rules.PERSONAL) | names.str.endswith("_finetuned")
+    personal = rows["personal"].astype(bool)
     return rows[~personal], rows[personal]
 
 
@@ -220,7 +221,7 @@ def points(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     head = ["method", "density"]
     for axis, share in columns:
         words, scale, unit = AXES[axis]
-        head.append(f"{scale * share * totals[axis]:.3g} {unit} {words}")
+        head.append(f"{scale * share * totals[axis].mean():.3g} {unit} {words}")
     head += ["rounds", "positions", "seeds"]
     table = []
     for name, (method, density) in names:
@@ -230,7 +231,8 @@ def points(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
         lost = int(own["accuracy"].isna().sum())
         if lost < len(last):
             row += [cell(each[name]) for each in reached]
-            free = 1 - last["gbit_values"].sum() / last["gbit"].sum()
+            spent = last["gbit"].sum()
+            free = 1 - last["gbit_values"].sum() / spent if spent else 0.0
             row += [f"{last['rounds'].mean():.0f}", f"{100 * free:.0f} %"]
         row += ["-"] * (len(head) - 1 - len(row))
         table.append([*row, f"{len(last)}" + f" ({lost} diverged)" * bool(lost)])
@@ -249,6 +251,8 @@ def against(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     """Formats how far every point is from FedAvg within the whole budgets."""
     head, columns = ["method"], []
     base = rows[rows["method"] == BASELINE]
+    if shown["personal"].any():  # tested alike, on the clients' own samples
+        base = base.assign(accuracy=base["clients"])
     for axis, (words, _, unit) in AXES.items():
         budget = whole(workload, rows, axis)
         accuracies = by_point(within(shown, axis, budget))
@@ -295,6 +299,9 @@ def tuning(workload: str) -> str:
     """Formats the settings that tuning chose, and the scores of all tries."""
     tries, table = run.read_tries(workload), []
     for method, rows in tries.groupby("method", sort=False):
+        if rows["score"].isna().all():
+            table.append([f"`{method}`", *["-"] * 5, f"{len(rows)} of {len(rows)}"])
+            continue
         settings = run.best(tries, method)
         rate, momentum = settings.pop(rules.RATE), settings.pop(rules.MOMENTUM, None)
         own = [f"`{k.rpartition('.')[2]}={v}`" for k, v in settings.items()]
@@ -352,7 +359,8 @@ def draw_ranks(workload: str, rows: pd.DataFrame, path: Path) -> None:
     """Draws mean ranks at density .05 or none; bars join what does not differ."""
     shown = rows[rows["density"].isin((rules.TUNING_DENSITY, 1.0))]
     reached = by_point(within(shown, "gbit", whole(workload, rows, "gbit")))
-    ranks, alike = groups({n: v for n, v in reached.items() if v.notna().all()})
+    seeds = rules.WORKLOADS[workload].seeds
+    ranks, alike = groups({n: v for n, v in reached.items() if v.count() == seeds})
     with figure.canvas(path, (6.0, 0.2 * len(ranks) + 0.8)) as canvas:
         ax = canvas.subplots()
         places = {name: -place for place, name in enumerate(ranks.index)}
@@ -373,7 +381,7 @@ def draw_profile(workloads: Sequence[str], path: Path) -> None:
         for goal in targets(workload, rows):
             median = cost_of(rows, "gbit", goal).groupby(KEYS).median()
             tasks[workload, goal] = median.groupby("method").min()
-    table = pd.DataFrame(tasks).T[list(rules.CORE)]
+    table = pd.DataFrame(tasks).T.reindex(columns=list(rules.CORE)).fillna(np.inf)
     most = np.geomspace(1, 32, 60)
     with figure.axes(path, "cost, times the least", "share of targets") as ax:
         for name, line in profile(table, most).items():
@@ -385,7 +393,11 @@ def draw_profile(workloads: Sequence[str], path: Path) -> None:
 
 def main(root: Path = ROOT) -> None:
     """Draws all tables and figures of the workloads that have records."""
-    known = [w for w in rules.WORKLOADS if len(run.read_records(w))]
+    known = [
+        workload
+        for workload in rules.WORKLOADS
+        if BASELINE in set(run.read_records(workload)["method"])
+    ]
     for workload in known:
         rows = run.read_records(workload)
         common, personal = split(rows)

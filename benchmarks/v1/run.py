@@ -13,7 +13,10 @@ commit the results. `WORKLOAD.csv` has the evaluations of all runs,
 import argparse
 import itertools
 import json
+import re
 import runpy
+import sys
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +33,7 @@ from sparsefl_jax.system import files, hardware
 
 RESULTS = Path(__file__).parents[1] / "results/v1"
 COSTS = ["rounds", "gbit", "gbit_up", "gbit_values", "pflop", "hours"]
-RECORDS = ["method", "density", "seed", *COSTS]
+RECORDS = ["method", "personal", "density", "seed", *COSTS]
 RECORDS += ["accuracy", "clients", "alive", "seconds", "commit"]
 JOBS = 2  # runs at a time
 TRIES = ["method", "share", "seed", "settings", "score", "rounds", "seconds"]
@@ -57,10 +60,13 @@ def read_tries(workload: str) -> pd.DataFrame:
 
 def _read(name: str, columns: list[str]) -> pd.DataFrame:
     path = RESULTS / f"{name}.csv"
-    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=columns)
+    if not path.exists():
+        return pd.DataFrame(columns=columns)
+    return pd.read_csv(path, dtype={"commit": str, "settings": str})
 
 
 def _write(rows: pd.DataFrame, name: str) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
     text = rows.to_csv(index=False, float_format="%.6g")
     files.write_text(RESULTS / f"{name}.csv", text)
 
@@ -102,6 +108,9 @@ def tune(task: Task) -> dict:
     """
     workload, name, method, _ = task
     rule = rules.WORKLOADS[workload]
+    if rule.tuned_on and name not in rules.METHODS[rule.tuned_on]:
+        whole = rules.WORKLOADS[rule.tuned_on].tries
+        rule = rule._replace(tuned_on="", tries=whole)
     todo = rules.tries(method, rule.tries)
     if method.common:
         kept = best(read_tries(workload), method.common)
@@ -130,7 +139,7 @@ def _tried(task: Task, todo: list[dict], share: float) -> pd.DataFrame:
     runs = _run(
         task,
         {
-            f"share-{share:g}-try-{n}": _config(
+            f"share-{share:g}-{zlib.crc32(texts[n].encode()):08x}": _config(
                 task, todo[n], seed=seed, density=density, share=share
             )
             for n in missing
@@ -145,26 +154,29 @@ def _tried(task: Task, todo: list[dict], share: float) -> pd.DataFrame:
             row |= {"seconds": run.summary["seconds"]}
         rows = pd.concat([rows, pd.DataFrame([row])], ignore_index=True)
         _write(rows[TRIES], f"{task.workload}_tries")
-    return rows[(rows["method"] == task.name) & rows["settings"].isin(texts)]
+    here = rows[(rows["method"] == task.name) & (rows["share"] == share)]
+    return here[here["settings"].isin(texts)]
 
 
 def _config(task: Task, settings: dict, **arguments):
-    """Returns a configuration; a common model is trained as long as it was."""
+    """Returns a configuration; a common model leaves a share for the last round."""
     if task.method.common:
         rows = read_records(task.workload)
         density = arguments.get("density") or 1.0
         common = rows[rows["method"] == task.method.common]
         rounds = common[common["density"] == density]["rounds"].max()
         share = arguments.get("share", 1.0)
-        settings = settings | {"finetune.rounds": max(1, round(share * rounds))}
+        settings = settings | {"finetune.rounds": int(rules.LAST * share * rounds) or 1}
     return rules.configuration(*task[:3], settings, **arguments)
 
 
 def _run(task: Task, configs: dict) -> list[dict[int, Run | None]]:
-    """Runs configurations by name; returns runs by seed, None for one that diverged.
+    """Runs configurations by name; returns the runs by seed.
+
+    None stands for one that diverged, or whose budget does not pay for a round.
 
     Raises:
-      ValueError: one failed otherwise.
+      ValueError: one failed otherwise, or was killed; the same command runs it again.
     """
     points = [Point(name, config) for name, config in configs.items()]
     if points:
@@ -172,11 +184,15 @@ def _run(task: Task, configs: dict) -> list[dict[int, Run | None]]:
     found = []
     for point in points:
         note = on_disk.failure(task.workdir, point.name)
-        if note.exists() and "FloatingPointError" not in note.read_text():
-            raise ValueError(f"{note}: {note.read_text().splitlines()[0]}")
-        folders = on_disk.folders(task.workdir, point)
-        ended = {seed: (f / "summary.json").exists() for seed, f in folders}
-        found.append({s: read_run(f) if ended[s] else None for s, f in folders})
+        reasons = note.read_text() if note.exists() else ""
+        by_seed = {}
+        for seed, folder in on_disk.folders(task.workdir, point):
+            ended = (folder / "summary.json").exists()
+            lost = rf"^(seed {seed}|the budget): .*(training loss|not finite|not pay)"
+            if not ended and not re.search(lost, reasons, re.M):
+                raise ValueError(f"{folder} has not ended; {reasons[:200]!r}")
+            by_seed[seed] = read_run(folder) if ended else None
+        found.append(by_seed)
     return found
 
 
@@ -198,21 +214,33 @@ def evaluate(task: Task, settings: dict) -> None:
     }
     for density, runs in zip(missing.values(), _run(task, configs), strict=True):
         for seed, run in runs.items():
-            new = records(run) if run else pd.DataFrame(index=[0])
+            new = records(run, task.method.model) if run else pd.DataFrame(index=[0])
             new = new.assign(method=task.name, density=density, seed=seed)
+            new = new.assign(personal=task.method.personal)
             rows = pd.concat([rows, new], ignore_index=True)
         _write(rows[RECORDS], task.workload)
 
 
-def records(run: Run) -> pd.DataFrame:
-    """Returns costs and accuracies of a run's last stage, a row for each evaluation."""
+def records(run: Run, model: str = "") -> pd.DataFrame:
+    """Returns costs and accuracies of a run's last stage, a row for each evaluation.
+
+    Args:
+      run: the records of the run.
+      model: the deployed model whose accuracy counts; '' for the headline's.
+    """
     final = {run.done(record): record for record in evaluations.final_evals(run)}
     clients = [record.get("client_accuracy", {}) for record in final.values()]
-    models = [next(iter(record["models"].values())) for record in final.values()]
+    models = [
+        record["models"][model or next(iter(record["models"]))]
+        for record in final.values()
+    ]
     return (
         costs.progress(run)
-        .reindex(index=list(final), columns=[*COSTS, "accuracy"])
+        .reindex(index=list(final), columns=COSTS)
         .assign(
+            accuracy=[
+                evaluations.accuracy(each, model or None) for each in final.values()
+            ],
             clients=[each.get("mean") for each in clients],
             alive=[each["density"] for each in models],
             seconds=run.summary["seconds"],
@@ -241,9 +269,15 @@ def main() -> None:
         }
     hardware.use_cpu_cores()
     hardware.keep_compilations()
+    failed = []
     for name, method in wanted.items():
         task = Task(args.workload, name, method, args.workdir / args.workload / name)
-        evaluate(task, tune(task))
+        try:
+            evaluate(task, tune(task))
+        except ValueError as error:  # the other methods go on
+            failed.append(f"{name}: {error}")
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 if __name__ == "__main__":
