@@ -56,7 +56,7 @@ def test_a_configuration_spends_a_share_of_the_budget():
     config = rules.configuration(
         *("fashion", "spdst", method, settings), seed=100, density=0.05, share=0.25
     )
-    assert (config.fit.gbit, config.fit.most, config.fit.evaluations) == (0.5, 150, 40)
+    assert (config.fit.gbit, config.fit.most, config.fit.evaluations) == (0.5, 112, 40)
     assert (config.until.gbit, config.seed, config.metric) == (0.5, 100, "pooled")
     assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
     assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
@@ -114,12 +114,12 @@ def test_personal_models_weight_clients_alike():
 
 
 def test_clients_that_train_alone_have_all_rounds():
-    """A quarter of 600, evaluated forty times at most."""
+    """A quarter of 450, evaluated forty times at most."""
     alone = rules.METHODS["fashion"]["local_only"]
     config = rules.configuration(
         "fashion", "local_only", alone, {RATE: 0.1}, share=0.25
     )
-    assert (config.num_rounds, config.eval_every) == (150, 3)
+    assert (config.num_rounds, config.eval_every) == (112, 2)
     assert config.fit.get("gbit") is config.until.get("gbit") is None
 
 

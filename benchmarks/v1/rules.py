@@ -51,20 +51,21 @@ WORKLOADS = {
         _FEDERATED
         | {"dataset": "fashion_mnist", "model.name": "mlp"}
         | {"partition.name": "dirichlet", "partition.alpha": 0.1},
-        **{"gbit": 2.0, "dense": 26, "most": 600, "seeds": 10, "tries": 8},
+        **{"gbit": 2.0, "dense": 26, "most": 450, "seeds": 10, "tries": 8},
     ),
     "cifar10": Workload(
         _FEDERATED
         | {"dataset": "cifar10", "model.name": "benchmarks.v1.network:cnn"}
+        | {"epochs": 1}
         | {"partition.name": "dirichlet", "partition.alpha": 0.3},
-        **{"gbit": 3.0, "dense": 52, "most": 120, "seeds": 3, "tries": 3},
+        **{"gbit": 3.0, "dense": 52, "most": 80, "seeds": 3, "tries": 3},
         tuned_on="fashion",
     ),
     "writers": Workload(
         _FEDERATED
         | {"dataset": "mnist", "writers": "mnist", "model.name": "lenet5_caffe"}
         | {"partition.name": "natural", "num_clients": 0},
-        **{"gbit": 11.0, "dense": 39, "most": 300, "seeds": 3, "tries": 3},
+        **{"gbit": 11.0, "dense": 39, "most": 150, "seeds": 3, "tries": 3},
         tuned_on="fashion",
     ),
 }
