@@ -16,8 +16,8 @@ ROOT = Path(__file__).parent.parent
 STATIC = ROOT / "docs" / "_static"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 FIGURE = re.compile(r"^```\{figure\} (\S+)\n:alt: (.+)\n(?::.*\n)*\n(.+)", re.M)
-# Drawn by hand, by the benchmark and by `examples/spafl_bound.py`.
-OTHERS = {"round", "benchmark", "spafl_bound"}
+# Drawn by hand, by the benchmark, by `examples/spafl_bound.py`, and by a browser.
+OTHERS = {"round", "benchmark", "spafl_bound", "page_run", "page_study"}
 
 
 def shown():
@@ -31,7 +31,7 @@ def test_pages_show_all_pictures_that_are_drawn():
     assert all(file.parent == STATIC and file.exists() for file in files)
     assert {file.stem for file in files} - OTHERS == set(PICTURES)
     on_a_card = {"five_methods"}  # of the index
-    kept = {file.stem for file in STATIC.glob("*.svg")}
+    kept = {file.stem for file in STATIC.glob("*.*g")}
     assert kept == {file.stem for file in files} | on_a_card
     assert all(file.stat().st_size < 200_000 for file in files)
 

@@ -17,7 +17,7 @@ def main(run: str, study: str) -> None:
     for name, folder in {"page_run": run, "page_study": study}.items():
         page, picture = Path(folder).resolve() / "report.html", STATIC / f"{name}.png"
         look = ["--headless", "--no-sandbox", "--hide-scrollbars"]
-        look += ["--window-size=1000,1240", f"--screenshot={picture}", page.as_uri()]
+        look += ["--window-size=1000,870", f"--screenshot={picture}", page.as_uri()]
         subprocess.run(["chromium", *look], check=True, capture_output=True)
 
 
