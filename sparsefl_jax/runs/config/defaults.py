@@ -110,7 +110,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "init_from": (str, "folder of a finished run to start from"),
     "init_what": ("model", "what to take from it: model, weights, mask"),
     "until.gbit": (float, "end the run after this traffic, Gbit both ways"),
-    "until.pflop": (float, "end the run at these training FLOPs, PFLOP"),
+    "until.pflop": (float, "end the run after these training FLOPs, PFLOP"),
     "until.accuracy": (float, "end the run at this accuracy, in (0, 1]"),
     "until.hours": (float, "end the run after these hours of virtual time"),
     "fit.gbit": (float, "set num_rounds to spend this traffic, Gbit both ways"),
