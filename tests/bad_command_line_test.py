@@ -23,6 +23,10 @@ LINES = [
         [f"--config={MINI}", "--config.fit.gbit=1", "--config.fit.by=plan"],
         "fit.by=plan is set by the run",
     ),
+    (
+        [f"--config={MINI}", "--config.fit.evaluations=9", "--config.eval_every=5"],
+        "eval_every=5 has no effect here: fit.evaluations=9 sets it",
+    ),
     ([f"--config={MINI}", "--config.budgets=abc"], "budgets=('abc',)"),
     ([f"--config={MINI}", "--config.normalize=maybe"], "maybe"),
     ([f"--config={MINI}", "--config.algorithm=5"], "--config.algorithm=5"),

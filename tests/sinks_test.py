@@ -53,8 +53,8 @@ def write(workdir, names=(), position=None, first=0, last=3, base=0.0):
     with sinks.open_sinks(names, workdir, **start) as log:
         for index, records in list(enumerate(segments()))[first:last]:
             rounds, seconds = rounds + 2, base + 0.5 * (index + 1)
-            log(records, seconds)
-    ends = log_lines.ends(workdir)
+            log.write(records, seconds)
+        ends = log.position()
     return {"position": ends, "rounds": rounds, "seconds": seconds}
 
 
@@ -94,8 +94,8 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     record = {"stage": 0, "phase": "eval", "round": 1, "accuracy": 0.5}
     record["models"] = {"global": {"accuracy": 0.5, "loss": math.inf}}
     record["losses"] = [1.0, math.nan]
-    with sinks.open_sinks((), tmp_path) as write:
-        write([record], 1.0)
+    with sinks.open_sinks((), tmp_path) as log:
+        log.write([record], 1.0)
     _, read = read_lines(tmp_path / "metrics.jsonl")
     assert read["models"]["global"] == {"accuracy": 0.5, "loss": None}
     assert read["losses"] == [1.0, None] and math.isinf(
@@ -115,16 +115,29 @@ def file_size_limit(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_write_that_fits_in_part_is_cut_off_on_resume(tmp_path):
+def test_a_log_that_is_altered_while_the_run_goes_on_is_refused(tmp_path):
+    """The checksum follows from what was written, not from what is in the file."""
+    first, second, _ = segments()
+    with sinks.open_sinks((), tmp_path) as log:
+        log.write(first, 0.5)
+        path = tmp_path / "metrics.jsonl"
+        path.write_bytes(path.read_bytes().replace(b"1000000000000", b"2000000000000"))
+        log.write(second, 1.0)
+        ends = log.position()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl are not as the checkpoint"):
+        log_lines.check(tmp_path, ends)
+
+
+def test_a_write_that_fits_in_part_is_taken_back(tmp_path):
     write(tmp_path)
     whole = contents(tmp_path)
     position = write(tmp_path, last=1)
-    room, told = len(contents(tmp_path)[0]) + 30, r"metrics\.jsonl"
+    before = contents(tmp_path)
+    room, told = len(before[0]) + 30, r"metrics\.jsonl"
     with file_size_limit(room), pytest.raises(OSError, match=told) as caught:
         write(tmp_path, position=position, first=1)
     assert caught.value.errno == errno.EFBIG and "\n" not in str(caught.value)
-    metrics = tmp_path / "metrics.jsonl"
-    assert metrics.stat().st_size == room and len(read_lines(metrics)) == 4
+    assert contents(tmp_path) == before
     write(tmp_path, position=position, first=1)
     assert contents(tmp_path) == whole
 
@@ -239,8 +252,8 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 record = {"stage": 0, "phase": "train", "round": 1, "loss": 0.5}
-with sinks.open_sinks(["tensorboard"], sys.argv[1]) as write:
-    write([record], 1.0)
+with sinks.open_sinks(["tensorboard"], sys.argv[1]) as log:
+    log.write([record], 1.0)
 assert "tensorboardX" in sys.modules and "tensorflow" not in sys.modules
 """
     command = [sys.executable, "-c", code, str(tmp_path)]

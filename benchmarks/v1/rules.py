@@ -55,8 +55,7 @@ WORKLOADS = {
     ),
     "cifar10": Workload(
         _FEDERATED
-        | {"dataset": "cifar10", "model.name": "benchmarks.v1.network:cnn"}
-        | {"epochs": 1}
+        | {"dataset": "cifar10", "model.name": "benchmarks.v1.network:cnn", "epochs": 1}
         | {"partition.name": "dirichlet", "partition.alpha": 0.3},
         **{"gbit": 3.0, "dense": 52, "most": 80, "seeds": 3, "tries": 3},
         tuned_on="fashion",
@@ -270,7 +269,11 @@ def configuration(
     sparse = density if method.density == "density" else None
     config = methods.choose(defaults.complete(config), method.name or name, sparse)
     fields = dict(method.fields) | dict(settings)
-    last = {key: fields.pop(key) for key in list(fields) if key.startswith("finetune.")}
+    last = {
+        key.removeprefix("finetune."): fields.pop(key)
+        for key in list(fields)
+        if key.startswith("finetune.")
+    }
     if part := fields.pop("first_stage.share", None):
         fields["first_stage.num_rounds"] = max(1, round(part * share * task.dense))
     if density and sparse is None:
@@ -278,11 +281,7 @@ def configuration(
     if method.personal and "weighting" in config.algorithm:
         fields["algorithm.weighting"] = "uniform"  # as the metric weights clients
     _set(config, fields)
-    return _with_last_stage(config, **_bare(last)) if last else config
-
-
-def _bare(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key.rpartition(".")[2]: value for key, value in fields.items()}
+    return _with_last_stage(config, **last) if last else config
 
 
 def _with_last_stage(config, rounds: int, scale: float, epochs: int):

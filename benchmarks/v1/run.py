@@ -111,15 +111,15 @@ def tune(task: Task) -> dict:
     if rule.tuned_on and name not in rules.METHODS[rule.tuned_on]:
         whole = rules.WORKLOADS[rule.tuned_on].tries
         rule = rule._replace(tuned_on="", tries=whole)
-    todo = rules.tries(method, rule.tries)
+    wanted = rules.tries(method, rule.tries)
     if method.common:
         kept = best(read_tries(workload), method.common)
         values = itertools.product(*method.own.values())
-        todo = [kept | dict(zip(method.own, each, strict=True)) for each in values]
+        wanted = [kept | dict(zip(method.own, each, strict=True)) for each in values]
     elif rule.tuned_on:
         kept = best(read_tries(rule.tuned_on), name)
-        todo = [kept | {rules.RATE: each[rules.RATE]} for each in todo]
-    rows = _tried(task, todo, rules.QUARTER)
+        wanted = [kept | {rules.RATE: each[rules.RATE]} for each in wanted]
+    rows = _tried(task, wanted, rules.QUARTER)
     if not rule.tuned_on:
         again = _ranked(rows)[:2]
         if again and not method.common:
@@ -128,19 +128,19 @@ def tune(task: Task) -> dict:
     return best(read_tries(workload), name)
 
 
-def _tried(task: Task, todo: list[dict], share: float) -> pd.DataFrame:
+def _tried(task: Task, wanted: list[dict], share: float) -> pd.DataFrame:
     """Returns the rows of tries; runs those that the results lack."""
     seed = rules.TUNING_SEEDS[share == 1.0]
     rows = read_tries(task.workload)
     here = rows[(rows["method"] == task.name) & (rows["share"] == share)]
-    texts = [json.dumps(settings) for settings in todo]
+    texts = [json.dumps(settings) for settings in wanted]
     missing = [n for n, text in enumerate(texts) if text not in set(here["settings"])]
     density = rules.TUNING_DENSITY if task.method.density else None
     runs = _run(
         task,
         {
             f"share-{share:g}-{zlib.crc32(texts[n].encode()):08x}": _config(
-                task, todo[n], seed=seed, density=density, share=share
+                task, wanted[n], seed=seed, density=density, share=share
             )
             for n in missing
         },
@@ -261,16 +261,16 @@ def main() -> None:
     known = rules.METHODS[args.workload]
     if args.entry:
         known = runpy.run_path(args.entry)["METHODS"]
-    wanted = {name: known[name] for name in args.methods or known}
+    chosen = {name: known[name] for name in args.methods or known}
     if args.finetune:
-        wanted = {
+        chosen = {
             f"{name}_finetuned": rules.finetuned(args.workload, name)
             for name in args.finetune
         }
     hardware.use_cpu_cores()
     hardware.keep_compilations()
     failed = []
-    for name, method in wanted.items():
+    for name, method in chosen.items():
         task = Task(args.workload, name, method, args.workdir / args.workload / name)
         try:
             evaluate(task, tune(task))

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import jax
 import msgspec
 
 from sparsefl_jax.core.flatten import flatten
@@ -255,12 +256,19 @@ def resumption(workdir: Path, config: SimpleNamespace) -> Resumption:
         if ended:
             raise ValueError(f"workdir={str(workdir)!r} has no checkpoint to extend")
         return Resumption(config)
+    if saved.about["key"] != root_key(config.seed):  # of another kind of generator
+        raise ValueError(f"{workdir / 'checkpoint'} is of a run with another key")
     found = continued(config, saved)
     by = found.saved.snapshot.ended_by
     if ended and by:
         return found._replace(done=True, notes=[f"this run has ended, by {by}"])
     log_lines.check(workdir, saved.about["position"])
     return found
+
+
+def root_key(seed: int) -> list[int]:
+    """Returns the numbers of a run's root key, as its checkpoints hold them."""
+    return jax.random.key_data(jax.random.key(seed)).tolist()
 
 
 def continued(config: SimpleNamespace, saved: checkpoint.Saved) -> Resumption:

@@ -30,7 +30,7 @@ from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.system import files, hardware, log_lines, processes, provenance
+from sparsefl_jax.system import files, hardware, processes, provenance
 
 
 class Recorder(NamedTuple):
@@ -77,7 +77,7 @@ def recording(
     so_far = about["position"], rounds, seconds
     with (
         Progress(total, rounds, show=bool(progress)) as bar,
-        sinks.open_sinks(config.sinks, workdir, *so_far) as write,
+        sinks.open_sinks(config.sinks, workdir, *so_far) as logs,
         compiling() as compiled,
     ):
 
@@ -85,7 +85,7 @@ def recording(
             now = time.perf_counter()
             about["seconds"] = seconds + now - begin
             if segment.records:
-                write(segment.records, about["seconds"], compiled())
+                logs.write(segment.records, about["seconds"], compiled())
                 bar.update(segment.records)
             if segment.snapshot is not None:  # else the loop raises an error
                 write_masks(workdir, segment, setup.model)
@@ -93,7 +93,7 @@ def recording(
 
         def save(snapshot: Snapshot, models: dict) -> None:
             nonlocal saved_at
-            about["position"] = log_lines.ends(workdir)
+            about["position"] = logs.position()
             checkpoint.save(workdir, snapshot, models, about)
             saved_at = time.perf_counter()
 
@@ -124,7 +124,8 @@ def _about(
     about |= {"commit": machine["commit"], "code": code}
     if saved:  # keep the versions it began with
         about |= saved.about
-    return about | {"machine": machine, "config": config}
+    key = folder.root_key(going.config.seed)
+    return about | {"machine": machine, "config": config, "key": key}
 
 
 def draw(workdir: Path) -> None:

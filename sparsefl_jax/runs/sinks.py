@@ -34,6 +34,13 @@ class Sink(NamedTuple):
     id: str | None = None  # of the run, by which the tool finds it again
 
 
+class Sinks(NamedTuple):
+    """All logs of a run."""
+
+    write: Callable[..., None]  # (records, seconds, compile_seconds) of a segment
+    position: Callable[[], dict]  # flushes the files; their ends, to continue from
+
+
 @contextlib.contextmanager
 def open_sinks(
     names: Sequence[str],
@@ -41,20 +48,20 @@ def open_sinks(
     position: dict | None = None,
     rounds: int = 0,
     seconds: float = 0.0,
-) -> Iterator[Callable]:
+) -> Iterator[Sinks]:
     r"""Opens the logs of a run, and closes those of tools on leaving.
 
     Args:
       names: keys of `TOOLS`.
       workdir: an existing directory.
-      position: the ends of the files, see `log_lines.ends`; None to begin them.
+      position: where the files continue, as `position()` returned it; None to begin.
       rounds: those completed, over all stages.
       seconds: since the run's start, without interruptions.
 
     Yields:
-      `write(records, seconds, compile_seconds)`. It takes the records of a segment, as
-      in `metrics.jsonl`, the seconds since the run's start, and those of the segment
-      that were spent on compilation.
+      `Sinks`. `write` takes the records of a segment, as in `metrics.jsonl`, the
+      seconds since the run's start, and those of the segment that were spent on
+      compilation.
 
     Raises:
       ValueError: a name is unknown or lacks its package.
@@ -65,15 +72,15 @@ def open_sinks(
     Example:
       >>> import tempfile
       >>> record = {"stage": 0, "phase": "train", "round": 1, "loss": float("nan")}
-      >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as write:
-      ...     write([record], 0.5)
+      >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as sinks:
+      ...     sinks.write([record], 0.5)
       ...     print((Path(path) / "metrics.jsonl").read_text(), end="")
       {"schema": 1}
       {"stage": 0, "phase": "train", "round": 1, "loss": null}
     """
     check(names)
     workdir, step, last = Path(workdir), rounds, seconds
-    log_lines.begin(workdir, position)
+    ends = log_lines.begin(workdir, position)
     tools: dict[str, Sink] = {}
 
     def write(records: list[dict], seconds: float, compile_seconds: float = 0.0):
@@ -93,10 +100,14 @@ def open_sinks(
         }
         last = seconds
         for name, lines in zip(log_lines.FILES, (records, [line]), strict=True):
-            log_lines.append(workdir / name, lines)
+            ends[name] = log_lines.append(workdir / name, lines, ends[name])
         for name, tool in tools.items():
             with _naming(name):
                 tool.write(rows)
+
+    def flushed() -> dict:
+        log_lines.flush(workdir)
+        return dict(ends)
 
     def close(name: str, kind, error, trace) -> None:
         try:
@@ -111,7 +122,7 @@ def open_sinks(
             with _naming(name):
                 tools[name] = opened(name, workdir, step)
             stack.push(functools.partial(close, name))
-        yield write
+        yield Sinks(write, flushed)
 
 
 def _naming(name: str):

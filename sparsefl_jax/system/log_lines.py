@@ -4,6 +4,7 @@ What was written after the checkpoint is cut off. If a log was cut off or altere
 that, the run is refused: no altered number is ever counted.
 """
 
+import contextlib
 import json
 import os
 import zlib
@@ -19,39 +20,60 @@ HEADER = b'{"schema": %d}\n' % SCHEMA  # the first line of metrics.jsonl
 FILES = ("metrics.jsonl", "timing.jsonl")
 
 
-def begin(workdir: Path, position: dict | None) -> None:
-    """Begins the logs of a run, or cuts off what they hold behind a position."""
-    if position is None:
-        for name, content in zip(FILES, (HEADER, b""), strict=True):
-            with files.naming(workdir / name):
+def begin(workdir: Path, position: dict | None) -> dict[str, list[int]]:
+    """Begins the logs of a run, or cuts off what they hold behind a position.
+
+    Returns:
+      The end of each log by name: its length and CRC-32.
+    """
+    for name, content in zip(FILES, (HEADER, b""), strict=True):
+        with files.naming(workdir / name):
+            if position is None:
                 (workdir / name).write_bytes(content)
-        return
-    for name in FILES:
-        os.truncate(workdir / name, position[name][0])
+            else:
+                os.truncate(workdir / name, position[name][0])
+    whole = {FILES[0]: _after([0, 0], HEADER), FILES[1]: [0, 0]}
+    return whole if position is None else {name: position[name] for name in FILES}
 
 
-def append(path: Path, records: Iterable[dict]) -> None:
+def append(path: Path, records: Iterable[dict], end: list[int]) -> list[int]:
     """Appends records to a log; numbers that are not finite become null.
 
+    Args:
+      path: of the log.
+      records: a line each.
+      end: of the log so far.
+
+    Returns:
+      The new end. It follows from what was written, not from the file, so that a log
+      that others have altered is found out.
+
     Raises:
-      OSError: the file cannot be written; the message names it.
+      OSError: the file cannot be written; the message names it, and no part stays.
     """
-    with files.naming(path), path.open("a", encoding="utf-8") as file:
-        file.writelines(map(_line, records))
+    content = "".join(map(_line, records)).encode()
+    # Unbuffered: no buffer can write the rest of a failed line later.
+    with files.naming(path), path.open("ab", buffering=0) as file:
+        rest = memoryview(content)
+        try:
+            while rest:  # a full disk takes the part that fits first
+                rest = rest[file.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(end[0])
+            raise
+    return _after(end, content)
 
 
 def _line(record: dict) -> str:
     return json.dumps(msgspec.json.decode(msgspec.json.encode(record))) + "\n"
 
 
-def ends(workdir: Path) -> dict[str, list[int]]:
-    """Flushes the logs to disk; returns the length and CRC-32 of each by name."""
-    found = {}
-    for name in FILES:
-        with files.naming(workdir / name), (workdir / name).open("rb+") as file:
+def flush(workdir: Path) -> None:
+    """Writes the logs to the disk."""
+    for path in (workdir / name for name in FILES):
+        with files.naming(path), path.open("rb+") as file:
             os.fsync(file)
-            found[name] = _end(file.read())
-    return found
 
 
 def check(workdir: Path, position: dict) -> None:
@@ -59,7 +81,7 @@ def check(workdir: Path, position: dict) -> None:
 
     Args:
       workdir: the run's directory.
-      position: has the end of each file, as `ends` returned them.
+      position: has the end of each file, as `append` returned it.
 
     Raises:
       ValueError: a log does not.
@@ -67,7 +89,7 @@ def check(workdir: Path, position: dict) -> None:
     for name, path in ((name, workdir / name) for name in FILES):
         size = position[name][0]
         content = path.read_bytes() if path.exists() else b""
-        if _end(content[:size]) != list(position[name]):
+        if _after([0, 0], content[:size]) != list(position[name]):
             raise ValueError(
                 f"workdir={str(workdir)!r}: the first {size} bytes of {name} are not "
                 "as the checkpoint knows them, expected the file of this run; restore "
@@ -75,5 +97,6 @@ def check(workdir: Path, position: dict) -> None:
             )
 
 
-def _end(content: bytes) -> list[int]:
-    return [len(content), zlib.crc32(content)]
+def _after(end: list[int], content: bytes) -> list[int]:
+    """Returns the end of a file after more content."""
+    return [end[0] + len(content), zlib.crc32(content, end[1])]
