@@ -25,7 +25,7 @@ LINES = [
     ),
     (
         [f"--config={MINI}", "--config.fit.evaluations=9", "--config.eval_every=5"],
-        "eval_every=5 has no effect here: fit.evaluations=9 sets it",
+        "eval_every=5 has no effect here: fit.evaluations sets it",
     ),
     ([f"--config={MINI}", "--config.budgets=abc"], "budgets=('abc',)"),
     ([f"--config={MINI}", "--config.normalize=maybe"], "maybe"),

@@ -326,10 +326,10 @@ def follow(config, given: dict[str, str]) -> None:
     """  # noqa: E501
     if "fit.by" in given:  # a budget would count as spent
         raise ValueError(f"fit.by={given['fit.by']} is set by the run, expected none")
-    if "eval_every" in given:
-        if spread := given.get("fit.evaluations") or config.fit.get("evaluations"):
-            why = f"fit.evaluations={spread} sets it"
-            raise unread(f"eval_every={given['eval_every']}", why)
+    spread = given.get("fit.evaluations")
+    if "eval_every" in given and (spread or config.fit.get("evaluations")):
+        what = f"eval_every={given['eval_every']}"
+        raise unread(what, "fit.evaluations sets it")
     if names := {f: given[f"{f}.name"] for f in TABLES if f"{f}.name" in given}:
         _rename(config, names)
     for path in given:
