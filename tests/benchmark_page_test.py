@@ -19,7 +19,12 @@ def rows(method, density, by_seed, gbit=(0.5, 1.0, 2.0)):
         | {"method": method, "density": density, "seed": seed, "rounds": number}
         | {"personal": method == "spafl", "clients": accuracy - 0.1}
         | {"gbit": cost, "gbit_up": cost / 2, "gbit_values": cost / 2}
-        | {"pflop": 1e-6 * cost, "hours": cost / 60, "accuracy": accuracy}
+        | {
+            "data": "0badf00d",
+            "pflop": 1e-6 * cost,
+            "hours": cost / 60,
+            "accuracy": accuracy,
+        }
         for seed, accuracies in enumerate(by_seed)
         for number, (cost, accuracy) in enumerate(zip(gbit, accuracies, strict=True), 1)
     ]
@@ -122,15 +127,35 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
         rows("fedavg", 1.0, [(0.4, 0.6, 0.7), (0.4, 0.6, 0.72)]),
         rows("spdst", 0.05, [(0.6, 0.5, 0.9), (0.7, 0.7, 0.8)]),
         rows("spafl", 1.0, [(0.8, 0.8, 0.9), (0.8, 0.8, 0.9)]),
+        rows("stc", 0.05, [(0.1, 0.1, 0.1)]),  # its other seed has diverged
     )
     lost = {"method": "spdst", "density": 0.2, "personal": False}
     lost = [lost | {"seed": 0}, lost | {"seed": 1}]
+    lost += [{"method": "stc", "density": 0.05, "personal": False, "seed": 1}]
     records = pd.concat([records, pd.DataFrame(lost)])
     run._write(records[run.RECORDS], SMALL)
     tries = [
-        ("spdst", 0.25, 100, {rules.RATE: 0.1, rules.MOMENTUM: None, "a.b": 2}, 0.5),
-        ("spdst", 0.25, 100, {rules.RATE: 0.3, rules.MOMENTUM: 0.9, "a.b": 3}, 0.6),
-        ("spdst", 0.25, 100, {rules.RATE: 0.9, rules.MOMENTUM: 0.9, "a.b": 3}, None),
+        (
+            "spdst",
+            0.25,
+            100,
+            {rules.RATE: 0.1, rules.MOMENTUM: None, "first_stage.epochs": 2},
+            0.5,
+        ),
+        (
+            "spdst",
+            0.25,
+            100,
+            {rules.RATE: 0.3, rules.MOMENTUM: 0.9, "first_stage.epochs": 3},
+            0.6,
+        ),
+        (
+            "spdst",
+            0.25,
+            100,
+            {rules.RATE: 0.9, rules.MOMENTUM: 0.9, "first_stage.epochs": 3},
+            None,
+        ),
     ]
     tries = [(*row[:3], json.dumps(row[3]), row[4], 5, 1.0) for row in tries]
     run._write(pd.DataFrame(tries, columns=run.TRIES), f"{SMALL}_tries")
@@ -149,13 +174,19 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
         f"| {whole} | 3 | 50 % | 2 |"
     )
     assert common[3].startswith("| `fedavg` | - | 40.0 ± 0.0 | 60.0 ± 0.0 | 71.0 ±")
-    assert common[4].split("|")[-2] == " 2 (2 diverged) "
+    assert common[4].split("|")[-2] == " 2 (1 diverged) "
+    assert common[5].split("|")[-2] == " 2 (2 diverged) "
     # 20 and 8 points: 14 with half 12.706 * 6 = 76.2; p = 2 atan(6 / 14) / pi.
     assert "| `spdst .05` | +14.0 [-62.2, +90.2], p = 0.26 |" in drawn["common_against"]
     # SpaFL's 90 % beside FedAvg's models on the clients' samples, 60 and 62 %.
     assert "| `spafl` | +29.0 [+16.3, +41.7], p = 0.02 |" in drawn["personal_against"]
     assert drawn["personal"].count("| `spafl` | - | 80.0 ± 0.0 | 80.0 ± 0.0 | 90") == 1
-    assert "| `spdst .05` | 0.50 | 0.50 | 2.00 |" in drawn["targets"]
-    assert "| `spdst` | 0.3 | 0.9 | `b=3` | 60.0 | 50.0 | 1 of 3 |" in drawn["tuning"]
+    # Of its costs 2 and 2 Gbit at 71 %, half goes up, with a GFLOP and a minute each.
+    assert "| `spdst .05` | 0.5 | 0.5 | 2 | 1 | 2 | 2 |" in drawn["targets"]
+    tuned = "| `spdst` | 0.3 | 0.9 | `epochs=3` | `epochs=10` | 60.0 | 50.0 | 1 of 3 |"
+    assert tuned in drawn["tuning"]
     assert drawn["seeds"].startswith("With 2 seeds, half of the interval")
+    assert "`0badf00d`" in drawn["seeds"]
+    ranks = (tmp_path / "docs/_static/benchmark_fashion_ranks.svg").read_text()
+    assert "spdst .05" in ranks and "fedavg" in ranks and "stc" not in ranks
     assert len(list((tmp_path / "docs/_static").glob("benchmark_*.svg"))) == 3

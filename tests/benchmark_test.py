@@ -146,6 +146,43 @@ def test_the_last_share_chooses_and_a_diverged_try_has_no_score():
         run.best(tries, "jmwst")
 
 
+def test_the_long_budget_takes_the_leaders_and_their_settings(tmp_path, monkeypatch):
+    """Means .9, .8 and .5 at the better density; a personal model is none of them."""
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    rows = [
+        ("spdst", False, 0.2, 0, 0.7),
+        ("spdst", False, 0.05, 0, 0.8),
+        ("spdst", False, 0.05, 0, 0.9),  # the last evaluation
+        ("jmwst", False, 1.0, 0, 1.0),
+        ("jmwst", False, 1.0, 1, 0.6),
+        ("pdst", False, 0.05, 0, 0.5),
+        ("spafl", True, 1.0, 0, 0.99),
+    ]
+    columns = ["method", "personal", "density", "seed", "accuracy"]
+    run._write(pd.DataFrame(rows, columns=columns), "fashion")
+    assert run.leaders("fashion", 2) == ["spdst", "jmwst"]
+    tries = [("pdst", 1.0, '{"a": 2}', 0.7), ("pdst", 1.0, '{"a": 3}', 0.8)]
+    tries = pd.DataFrame(tries, columns=["method", "share", "settings", "score"])
+    run._write(tries, "fashion_tries")
+    task = run.Task("fashion_long", "pdst", rules.METHODS["fashion"]["pdst"], tmp_path)
+    assert run.tune(task) == {"a": 3}
+
+
+def test_an_entry_has_the_samples_of_the_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    old = pd.DataFrame([{"method": "fedavg", "seed": 0, "density": 1.0, "data": "0a"}])
+    run._write(old, "fashion")
+    new = pd.DataFrame([dict.fromkeys(run.RECORDS) | {"data": "0b"}])
+    monkeypatch.setattr(run, "records", lambda *_: new)
+    monkeypatch.setattr(run, "_run", lambda task, configs: [{0: "run"}] * len(configs))
+    task = run.Task("fashion", "mine", Method(name="pdst"), tmp_path)
+    with pytest.raises(ValueError, match="checksum 0b on seed 0, expected 0a"):
+        run.evaluate(task, {RATE: 0.1})
+    run._write(old.assign(data="0b"), "fashion")
+    run.evaluate(task, {RATE: 0.1})
+    assert list(run.read_records("fashion")["density"]) == [1.0, 0.2, 0.05]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("workload", "name"),

@@ -28,11 +28,11 @@ from sparsefl_jax.report import figure
 
 PAGE, FIGURES = "docs/benchmark.md", "docs/_static"
 BASELINE, PARTS, SLACK = "fedavg", 20, 1.005  # a pilot may be half a percent off
-AXES = {  # columns of the records; words, units in one of the column's, unit
-    "gbit": ("both ways", 1.0, "Gbit"),
-    "gbit_up": ("up", 1.0, "Gbit"),
-    "pflop": ("FLOPs", 1e6, "GFLOP"),
-    "hours": ("time", 60.0, "min"),
+AXES = {  # columns of the records; a unit, and how many of it are one of the column's
+    "gbit": ("Gbit both ways", 1.0),
+    "gbit_up": ("Gbit up", 1.0),
+    "pflop": ("GFLOP", 1e6),
+    "hours": ("min", 60.0),
 }
 SHARES = (0.25, 0.5, 1.0)  # of FedAvg's whole accuracy gain, as targets
 KEYS = ["method", "density"]
@@ -220,8 +220,8 @@ def points(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     names = sorted(names.items(), key=lambda item: means.get(item[0], 0.0))
     head = ["method", "density"]
     for axis, share in columns:
-        words, scale, unit = AXES[axis]
-        head.append(f"{scale * share * totals[axis].mean():.3g} {unit} {words}")
+        unit, scale = AXES[axis]
+        head.append(f"{scale * share * totals[axis].mean():.3g} {unit}")
     head += ["rounds", "positions", "seeds"]
     table = []
     for name, (method, density) in names:
@@ -253,12 +253,12 @@ def against(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     base = rows[rows["method"] == BASELINE]
     if shown["personal"].any():  # tested alike, on the clients' own samples
         base = base.assign(accuracy=base["clients"])
-    for axis, (words, _, unit) in AXES.items():
+    for axis, (unit, _) in AXES.items():
         budget = whole(workload, rows, axis)
         accuracies = by_point(within(shown, axis, budget))
         accuracies[BASELINE] = by_point(within(base, axis, budget))[BASELINE]
         pairs = [(name, BASELINE) for name in accuracies if name != BASELINE]
-        head.append(f"{words} ({unit})")
+        head.append(unit)
         columns.append(differences(accuracies, pairs))
     names = dict.fromkeys(name for column in columns for name, _ in column)
     table = [
@@ -283,48 +283,79 @@ def difference(found: tuple[float, float, float, float] | None) -> str:
 
 
 def costs(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
-    """Formats the median Gbit at which points reach FedAvg's accuracies."""
+    """Formats the median costs at which points reach FedAvg's accuracies.
+
+    They are Gbit for all targets, and all costs for the highest one.
+    """
     goals = targets(workload, rows)
-    head = ["method", *(f"{100 * goal:.1f} %" for goal in goals)]
-    medians = [cost_of(shown, "gbit", goal).groupby(KEYS).median() for goal in goals]
+    columns = [("gbit", goal) for goal in goals]
+    columns += [(axis, goals[-1]) for axis in AXES if axis != "gbit"]
+    head, medians = ["method"], []
+    for axis, goal in columns:
+        unit, scale = AXES[axis]
+        head.append(f"{100 * goal:.1f} %: {unit}")
+        medians.append(scale * cost_of(shown, axis, goal).groupby(KEYS).median())
+    hardest = medians[len(goals) - 1 :: -1]
+    order = pd.concat(hardest, axis=1, keys=range(len(goals)))
     table = [
         [f"`{label(*key)}`"]
-        + ["-" if np.isinf(each[key]) else f"{each[key]:.2f}" for each in medians]
-        for key in medians[-1].sort_values(kind="stable").index
+        + ["-" if np.isinf(each[key]) else f"{each[key]:.3g}" for each in medians]
+        for key in order.sort_values(list(order.columns), kind="stable").index
     ]
     return markdown(head, table)
 
 
 def tuning(workload: str) -> str:
-    """Formats the settings that tuning chose, and the scores of all tries."""
+    """Formats the settings that tuning chose beside the defaults, and all scores."""
     tries, table = run.read_tries(workload), []
     for method, rows in tries.groupby("method", sort=False):
         if rows["score"].isna().all():
-            table.append([f"`{method}`", *["-"] * 5, f"{len(rows)} of {len(rows)}"])
+            table.append([f"`{method}`", *["-"] * 6, f"{len(rows)} of {len(rows)}"])
             continue
         settings = run.best(tries, method)
         rate, momentum = settings.pop(rules.RATE), settings.pop(rules.MOMENTUM, None)
-        own = [f"`{k.rpartition('.')[2]}={v}`" for k, v in settings.items()]
+        usual = default_settings(workload, method, settings)
+        own, usual = (" ".join(_plainly(each)) or "-" for each in (settings, usual))
         first = rows[rows["share"] == rows["share"].min()]["score"]
         scores = 100 * first.dropna().sort_values(ascending=False)
         table.append(
-            [f"`{method}`", f"{rate:g}", f"{momentum or 0:g}", " ".join(own) or "-"]
+            [f"`{method}`", f"{rate:g}", f"{momentum or 0:g}", own, usual]
             + [f"{scores.iloc[0]:.1f}", f"{scores.iloc[-1]:.1f}"]
             + [f"{first.isna().sum()} of {len(first)}"]
         )
-    head = ["method", "rate", "momentum", "its own", "best", "worst", "diverged"]
-    return markdown(head, table)
+    head = ["method", "rate", "momentum", "its own", "defaults"]
+    return markdown([*head, "best", "worst", "diverged"], table)
+
+
+def _plainly(settings: Mapping) -> list[str]:
+    return [f"`{key.rpartition('.')[2]}={value}`" for key, value in settings.items()]
+
+
+def default_settings(workload: str, name: str, fields: Iterable[str]) -> dict:
+    """Returns the defaults of a method's fields; none for an entry of another file."""
+    method = rules.METHODS[workload].get(name)
+    if method is None:
+        return {}
+    config = rules.configuration(workload, name, method._replace(fields={}), {})
+    return {
+        field: config[section][key]
+        for field in fields
+        for section, _, key in [field.partition(".")]
+        if config[section].get(key) is not None
+    }
 
 
 def said(workload: str, rows: pd.DataFrame) -> str:
-    """Returns the sentence on what the seeds of a workload can show."""
+    """Returns what the seeds of a workload can show, and the checksum of its data."""
     accuracies = by_point(within(rows, "gbit", whole(workload, rows, "gbit")))
     tested = differences(accuracies, [(n, BASELINE) for n in accuracies])
     halves = [(high - low) / 2 for _, low, high, _ in tested.values()]
     seeds = rules.WORKLOADS[workload].seeds
+    data = rows[rows["seed"] == 0]["data"].iloc[0]
     return (
         f"With {seeds} seeds, half of the interval of a difference from FedAvg is "
-        f"{100 * float(np.median(halves)):.1f} points in the median of all points."
+        f"{100 * float(np.median(halves)):.1f} points in the median of all points. "
+        f"The samples and the partition of seed 0 have the checksum `{data}`."
     )
 
 
@@ -342,15 +373,18 @@ def draw_curves(workload: str, rows: pd.DataFrame, path: Path) -> None:
         for ax, name in zip(grid.flat, names, strict=False):
             ax.set_title(name, fontsize=9)
             own = rows[rows["method"] == name]["density"].drop_duplicates()
-            lines = [(BASELINE, figure.FAINT)]
-            lines += zip((label(name, d) for d in own), figure.COLORS, strict=False)
-            for line, color in lines:
+            lines = [(BASELINE, BASELINE if ax is grid.flat[0] else "", figure.FAINT)]
+            for density, color in zip(own, figure.COLORS, strict=False):
+                words = f"{density:g}" if density < 1 else ""
+                lines.append((label(name, density), words, color))
+            for line, words, color in lines:
                 spread = np.array([interval(reached[b][line]) for b in budgets])
                 mean, half = 100 * spread.T
-                ax.plot(budgets, mean, color=color)
+                ax.plot(budgets, mean, color=color, label=words or None)
                 ax.fill_between(
                     budgets, mean - half, mean + half, color=color, alpha=0.2
                 )
+            figure.name_lines(ax)
         canvas.supxlabel("traffic, both ways, Gbit")
         canvas.supylabel("accuracy, %")
 
@@ -401,7 +435,9 @@ def main(root: Path = ROOT) -> None:
     for workload in known:
         rows = run.read_records(workload)
         common, personal = split(rows)
-        drawn = {"tuning": tuning(workload), "seeds": said(workload, common)}
+        drawn = {"seeds": said(workload, common)}
+        if rules.WORKLOADS[workload].tries:
+            drawn["tuning"] = tuning(workload)
         for name, shown in {"common": common, "personal": personal}.items():
             if len(shown):
                 drawn[name] = points(workload, rows, shown)
@@ -412,8 +448,8 @@ def main(root: Path = ROOT) -> None:
         folder = root / FIGURES
         draw_curves(workload, common, folder / f"benchmark_{workload}.svg")
         draw_ranks(workload, common, folder / f"benchmark_{workload}_ranks.svg")
-    if known:
-        draw_profile(known, root / FIGURES / "benchmark_profile.svg")
+    if tuned := [workload for workload in known if rules.WORKLOADS[workload].tries]:
+        draw_profile(tuned, root / FIGURES / "benchmark_profile.svg")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Workload(NamedTuple):
     most: int  # the most rounds, which keep a run short
     seeds: int
     tries: int
-    tuned_on: str = ""  # the workload whose settings count, but for the rate
+    tuned_on: str = ""  # the workload whose settings count, but for the rate if tried
 
 
 class Method(NamedTuple):
@@ -68,6 +68,10 @@ WORKLOADS = {
         tuned_on="fashion",
     ),
 }
+WORKLOADS["fashion_long"] = WORKLOADS["fashion"]._replace(
+    **{"gbit": 20.0, "dense": 264, "most": 800, "seeds": 3, "tries": 0},
+    tuned_on="fashion",
+)
 
 
 def _dense(**own: tuple) -> Method:
@@ -159,6 +163,7 @@ METHODS = {
     "fashion": CORE | OTHERS | PERSONAL,
     "cifar10": CORE | SPARSYFED,
     "writers": CORE,
+    "fashion_long": CORE | OTHERS,
 }
 LAST = 0.8  # of the budget's rounds, before the last one, which is dense for FedAvg
 FINETUNE = {"finetune.scale": (0.1, 0.3, 1.0), "finetune.epochs": (1, 5)}

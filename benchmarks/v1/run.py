@@ -34,7 +34,7 @@ from sparsefl_jax.system import files, hardware
 RESULTS = Path(__file__).parents[1] / "results/v1"
 COSTS = ["rounds", "gbit", "gbit_up", "gbit_values", "pflop", "hours"]
 RECORDS = ["method", "personal", "density", "seed", *COSTS]
-RECORDS += ["accuracy", "clients", "alive", "seconds", "commit"]
+RECORDS += ["accuracy", "clients", "alive", "seconds", "commit", "data"]
 JOBS = 2  # runs at a time
 TRIES = ["method", "share", "seed", "settings", "score", "rounds", "seconds"]
 
@@ -62,7 +62,7 @@ def _read(name: str, columns: list[str]) -> pd.DataFrame:
     path = RESULTS / f"{name}.csv"
     if not path.exists():
         return pd.DataFrame(columns=columns)
-    return pd.read_csv(path, dtype={"commit": str, "settings": str})
+    return pd.read_csv(path, dtype=dict.fromkeys(("commit", "data", "settings"), str))
 
 
 def _write(rows: pd.DataFrame, name: str) -> None:
@@ -111,6 +111,8 @@ def tune(task: Task) -> dict:
     if rule.tuned_on and name not in rules.METHODS[rule.tuned_on]:
         whole = rules.WORKLOADS[rule.tuned_on].tries
         rule = rule._replace(tuned_on="", tries=whole)
+    if not rule.tries:
+        return best(read_tries(rule.tuned_on), name)
     wanted = rules.tries(method, rule.tries)
     if method.common:
         kept = best(read_tries(workload), method.common)
@@ -197,7 +199,11 @@ def _run(task: Task, configs: dict) -> list[dict[int, Run | None]]:
 
 
 def evaluate(task: Task, settings: dict) -> None:
-    """Runs a method at its densities on all seeds, and writes their records."""
+    """Runs a method at its densities on all seeds, and writes their records.
+
+    Raises:
+      ValueError: a seed's samples differ from those of the records.
+    """
     seeds = rules.WORKLOADS[task.workload].seeds
     rows = read_records(task.workload)
     done = set(rows[rows["method"] == task.name]["density"])
@@ -217,6 +223,12 @@ def evaluate(task: Task, settings: dict) -> None:
             new = records(run, task.method.model) if run else pd.DataFrame(index=[0])
             new = new.assign(method=task.name, density=density, seed=seed)
             new = new.assign(personal=task.method.personal)
+            known = set(rows[rows["seed"] == seed]["data"].dropna())
+            if run and known - set(new["data"]):
+                raise ValueError(
+                    f"{task.workload} has samples with the checksum {new['data'][0]} "
+                    f"on seed {seed}, expected {known.pop()} as in the records"
+                )
             rows = pd.concat([rows, new], ignore_index=True)
         _write(rows[RECORDS], task.workload)
 
@@ -245,8 +257,23 @@ def records(run: Run, model: str = "") -> pd.DataFrame:
             alive=[each["density"] for each in models],
             seconds=run.summary["seconds"],
             commit=run.summary["commit"],
+            data=f"{zlib.crc32(json.dumps(run.summary['data']).encode()):08x}",
         )
     )
+
+
+def leaders(workload: str, count: int = 5) -> list[str]:
+    """Returns the common methods with the best mean accuracy at a density.
+
+    Example:
+      >>> leaders("unknown")
+      []
+    """
+    rows = read_records(workload)
+    rows = rows[~rows["personal"].astype(bool)].dropna(subset="accuracy")
+    last = rows.groupby(["method", "density", "seed"])["accuracy"].last()
+    means = last.groupby(["method", "density"]).mean().groupby("method").max()
+    return list(means.sort_values(ascending=False).index[:count])
 
 
 def main() -> None:
@@ -261,7 +288,11 @@ def main() -> None:
     known = rules.METHODS[args.workload]
     if args.entry:
         known = runpy.run_path(args.entry)["METHODS"]
-    chosen = {name: known[name] for name in args.methods or known}
+    names = args.methods or known
+    if not rules.WORKLOADS[args.workload].tries and not args.methods:
+        best_first = leaders(rules.WORKLOADS[args.workload].tuned_on)
+        names = dict.fromkeys(["fedavg", *best_first])
+    chosen = {name: known[name] for name in names}
     if args.finetune:
         chosen = {
             f"{name}_finetuned": rules.finetuned(args.workload, name)
