@@ -59,6 +59,7 @@ def test_a_configuration_spends_a_share_of_the_budget():
     assert (config.fit.gbit, config.fit.most, config.fit.evaluations) == (0.5, 112, 40)
     assert (config.until.gbit, config.seed, config.metric) == (0.5, 100, "pooled")
     assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
+    assert (config.val_fraction, config.system) == (0.1, "mobile")
     assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
     assert (config.optimizer.learning_rate, config.optimizer.momentum) == (0.3, 0.9)
     assert config.first_stage.density == config.density == 0.05
