@@ -76,6 +76,11 @@ def test_the_dense_rounds_are_those_that_the_budget_pays(workload, parameters):
     assert task.dense == int(1e9 * task.gbit / (10 * 2 * 32 * parameters))
 
 
+def test_tuning_sees_no_seed_that_counts():
+    counted = range(max(task.seeds for task in rules.WORKLOADS.values()))
+    assert not set(counted) & set(rules.TUNING_SEEDS)
+
+
 def test_densities_and_first_stages_of_what_is_dense_first():
     """A half of a quarter of 26 dense rounds is 3; FedAvg is pruned at the end."""
     task = "fashion", "magnitude", rules.METHODS["fashion"]["magnitude"]
@@ -145,6 +150,49 @@ def test_the_last_share_chooses_and_a_diverged_try_has_no_score():
     assert run.best(tries, "spdst") == {"a": 3}
     with pytest.raises(ValueError, match="jmwst has no settings, expected tries that"):
         run.best(tries, "jmwst")
+
+
+class FakeRun(dict):
+    """A run whose last evaluation is the dict itself."""
+
+    summary = {"seconds": 1.0}
+
+    def done(self, last):
+        return 5
+
+
+def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypatch):
+    """The first two rates are best at a quarter, the second at the whole budget.
+
+    The third diverges. Beyond the first rate follows its square over the second.
+    """
+    rates = [each[RATE] for each in rules.tries(Method(), 8)]
+    asked = []
+
+    def score(config):
+        rate, share = config.optimizer.learning_rate, config.fit.gbit
+        asked.append((config.seed, share, rate))
+        if rate == rates[2]:
+            return None
+        best = rates[0] if share == 0.5 else rates[1]
+        return FakeRun(val_accuracy=1 - abs(math.log(rate / best)) / 10)
+
+    def ran(task, configs):
+        return [{config.seed: score(config)} for config in configs.values()]
+
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    monkeypatch.setattr(run, "_run", ran)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
+    task = run.Task("fashion", "pdst", Method(), tmp_path)
+    assert run.tune(task)[RATE] == rates[1]
+    beyond = float(f"{rates[0] ** 2 / rates[1]:.2g}")
+    expected = [(100, 0.5, rate) for rate in rates]
+    assert asked == expected + [
+        (101, 2.0, rate) for rate in (rates[0], rates[1], beyond)
+    ]
+    assert run.tune(task)[RATE] == rates[1] and len(asked) == 11  # nothing is repeated
+    tries = run.read_tries("fashion")
+    assert (tries["score"].isna().sum(), set(tries["rounds"].dropna())) == (1, {5})
 
 
 def test_the_long_budget_takes_the_leaders_and_their_settings(tmp_path, monkeypatch):
