@@ -228,8 +228,9 @@ def test_an_entry_has_the_samples_of_the_records(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="checksum 0b on seed 0, expected 0a"):
         run.evaluate(task, {RATE: 0.1})
     run._write(old.assign(data="0b"), "fashion")
-    run.evaluate(task, {RATE: 0.1})
-    assert list(run.read_records("fashion")["density"]) == [1.0, 0.2, 0.05]
+    for _ in range(2):  # the second time nothing is left to run
+        run.evaluate(task, {RATE: 0.1})
+        assert list(run.read_records("fashion")["density"]) == [1.0, 0.2, 0.05]
 
 
 @pytest.mark.slow
