@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from benchmarks.v1 import rules, run
 from benchmarks.v1.rules import MOMENTUM, RATE, Method
 from sparsefl_jax.algorithms import ALGORITHMS
+from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.runs.config.defaults import values
 from tests.tiny import network
@@ -195,6 +197,67 @@ def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypa
     assert (tries["score"].isna().sum(), set(tries["rounds"].dropna())) == (1, {5})
 
 
+def test_records_hold_the_chosen_model_of_the_last_stage():
+    """Costs add up over both stages: 2 + 3 rounds; 1.5 Gbit, of which .6 are up."""
+    train = [{"stage": 0, "round": 2, "gbit_cumulative": 1.0, "bits_up": 2e8}]
+    train += [{"stage": 1, "round": 3, "gbit_cumulative": 1.5, "bits_up": 4e8}]
+    models = {"dense": {"accuracy": 0.9, "density": 1.0}}
+    early = {"stage": 0, "round": 2, "accuracy": 0.1, "models": models}
+    models = models | {"pruned": {"accuracy": 0.7, "density": 0.05}}
+    last = early | {"stage": 1, "round": 3, "accuracy": 0.9, "models": models}
+    last |= {"client_accuracy": {"mean": 0.6}}
+    summary = {"seconds": 9.0, "commit": "abc", "data": {"x": 1}}
+    config = {"first_stage": {"name": "fedavg"}}
+    ended = Run(Path("a"), train, [early, last], [0, 2], summary, config, None)
+    (row,) = run.records(ended, "pruned").to_dict("records")
+    assert (row["rounds"], row["gbit"], row["gbit_up"]) == (5, 1.5, 0.6)
+    assert (row["accuracy"], row["alive"], row["clients"]) == (0.7, 0.05, 0.6)
+    (row,) = run.records(ended).to_dict("records")
+    assert (row["accuracy"], row["alive"], row["commit"]) == (0.9, 1.0, "abc")
+
+
+def test_other_workloads_try_three_rates_of_the_settings_found_before(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    old = json.dumps({RATE: 0.5, MOMENTUM: 0.9, "algorithm.allocation": "erk"})
+    rows = [("pdst", 1.0, 101, old, 0.8), ("pdst", 0.25, 100, "{}", 0.9)]
+    columns = ["method", "share", "seed", "settings", "score"]
+    run._write(pd.DataFrame(rows, columns=columns), "fashion_tries")
+    asked = []
+
+    def ran(task, configs):
+        asked.extend(configs.values())
+        return [
+            {config.seed: FakeRun(val_accuracy=config.optimizer.learning_rate)}
+            for config in configs.values()
+        ]
+
+    monkeypatch.setattr(run, "_run", ran)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
+    method = rules.METHODS["cifar10"]["pdst"]
+    found = run.tune(run.Task("cifar10", "pdst", method, tmp_path))
+    rates = [each[RATE] for each in rules.tries(method, 3)]
+    assert [config.optimizer.learning_rate for config in asked] == rates
+    assert {config.algorithm.allocation for config in asked} == {"erk"}
+    assert {(c.optimizer.momentum, c.fit.gbit) for c in asked} == {(0.9, 0.75)}
+    assert found == json.loads(old) | {RATE: rates[-1]}
+
+
+def test_a_last_round_leaves_four_fifths_to_the_common_model(tmp_path, monkeypatch):
+    """At density .05 top-k had 50 rounds: 40 before the last one, 10 of a try."""
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    rows = [("topk", 0.05, 25), ("topk", 0.05, 50), ("topk", 0.2, 70)]
+    rows = pd.DataFrame(rows, columns=["method", "density", "rounds"])
+    run._write(rows, "fashion")
+    method = rules.finetuned("fashion", "topk")
+    task = run.Task("fashion", "topk_finetuned", method, tmp_path)
+    settings = {RATE: 0.1, "finetune.scale": 0.3, "finetune.epochs": 5}
+    for share, rounds in ((1.0, 40), (0.25, 10)):
+        config = run._config(task, settings, density=0.05, share=share)
+        assert config.first_stage.num_rounds == rounds
+
+
 def test_the_long_budget_takes_the_leaders_and_their_settings(tmp_path, monkeypatch):
     """Means .9, .8 and .5 at the better density; a personal model is none of them."""
     monkeypatch.setattr(run, "RESULTS", tmp_path)
@@ -224,13 +287,16 @@ def test_an_entry_has_the_samples_of_the_records(tmp_path, monkeypatch):
     new = pd.DataFrame([dict.fromkeys(run.RECORDS) | {"data": "0b"}])
     monkeypatch.setattr(run, "records", lambda *_: new)
     monkeypatch.setattr(run, "_run", lambda task, configs: [{0: "run"}] * len(configs))
-    task = run.Task("fashion", "mine", Method(name="pdst"), tmp_path)
+    method = Method(name="pdst", personal=True)
+    task = run.Task("fashion", "mine", method, tmp_path)
     with pytest.raises(ValueError, match="checksum 0b on seed 0, expected 0a"):
         run.evaluate(task, {RATE: 0.1})
     run._write(old.assign(data="0b"), "fashion")
     for _ in range(2):  # the second time nothing is left to run
         run.evaluate(task, {RATE: 0.1})
-        assert list(run.read_records("fashion")["density"]) == [1.0, 0.2, 0.05]
+        rows = run.read_records("fashion")
+        assert list(rows["density"]) == [1.0, 0.2, 0.05]
+        assert list(rows["personal"][1:]) == [True, True]
 
 
 @pytest.mark.slow
