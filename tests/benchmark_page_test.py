@@ -128,6 +128,7 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
         rows("spdst", 0.05, [(0.6, 0.5, 0.9), (0.7, 0.7, 0.8)]),
         rows("spafl", 1.0, [(0.8, 0.8, 0.9), (0.8, 0.8, 0.9)]),
         rows("stc", 0.05, [(0.1, 0.1, 0.1)]),  # its other seed has diverged
+        rows("jmwst", 0.2, 2 * [(0.1, 0.1, 0.05)]),  # not of the density of ranks
     )
     lost = {"method": "spdst", "density": 0.2, "personal": False}
     lost = [lost | {"seed": 0}, lost | {"seed": 1}]
@@ -175,7 +176,8 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     )
     assert common[3].startswith("| `fedavg` | - | 40.0 ± 0.0 | 60.0 ± 0.0 | 71.0 ±")
     assert common[4].split("|")[-2] == " 2 (1 diverged) "
-    assert common[5].split("|")[-2] == " 2 (2 diverged) "
+    assert common[5].split("|")[-2] == " 2 "
+    assert common[6].split("|")[-2] == " 2 (2 diverged) "
     # 20 and 8 points: 14 with half 12.706 * 6 = 76.2; p = 2 atan(6 / 14) / pi.
     assert "| `spdst .05` | +14.0 [-62.2, +90.2], p = 0.26 |" in drawn["common_against"]
     # SpaFL's 90 % beside FedAvg's models on the clients' samples, 60 and 62 %.
@@ -189,4 +191,5 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     assert "`0badf00d`" in drawn["seeds"]
     ranks = (tmp_path / "docs/_static/benchmark_fashion_ranks.svg").read_text()
     assert "spdst .05" in ranks and "fedavg" in ranks and "stc" not in ranks
+    assert "jmwst" not in ranks
     assert len(list((tmp_path / "docs/_static").glob("benchmark_*.svg"))) == 3

@@ -177,7 +177,7 @@ def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypa
         if rate == rates[2]:
             return None
         best = rates[0] if share == 0.5 else rates[1]
-        return FakeRun(val_accuracy=1 - abs(math.log(rate / best)) / 10)
+        return FakeRun(val_accuracy=1 - abs(math.log(rate / best)) / 10, accuracy=0.5)
 
     def ran(task, configs):
         return [{config.seed: score(config)} for config in configs.values()]
@@ -195,6 +195,24 @@ def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypa
     assert run.tune(task)[RATE] == rates[1] and len(asked) == 11  # nothing is repeated
     tries = run.read_tries("fashion")
     assert (tries["score"].isna().sum(), set(tries["rounds"].dropna())) == (1, {5})
+
+
+def test_a_killed_run_is_no_result_and_a_diverged_one_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(run.runner, "run", lambda *args, **options: None)
+    method = rules.METHODS["fashion"]["pdst"]
+    task = run.Task("fashion", "pdst", method, tmp_path)
+    configs = {"a": rules.configuration("fashion", "pdst", method, {RATE: 0.1})}
+    with pytest.raises(ValueError, match="has not ended"):
+        run._run(task, configs)
+    note = run.on_disk.failure(tmp_path, "a")
+    note.parent.mkdir(parents=True, exist_ok=True)
+    for text, lost in (("training loss is nan", True), ("no space is left", False)):
+        note.write_text(f"seed 0: {text}\n")
+        if lost:
+            assert run._run(task, configs) == [{0: None}]
+        else:
+            with pytest.raises(ValueError, match="has not ended; .*no space"):
+                run._run(task, configs)
 
 
 def test_records_hold_the_chosen_model_of_the_last_stage():
