@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from sparsefl_jax.algorithms.masked import averaged, moved, spdst, summand_with_mask
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
@@ -29,6 +30,7 @@ class Server(NamedTuple):
     model: SparseModel
     since: Array  # shape=(), int32: first round whose broadcast carries the mask
     scores: PyTree  # float32 like params: the order of random purging; else {}
+    opt_state: PyTree = ()  # of the server optimizer
 
 
 @method
@@ -40,7 +42,10 @@ def fedsparsify_global(
     rounds: int,
     frequency: int = 1,
     power: float = 3.0,
+    begin: int = 1,
     criterion: str = "magnitude",
+    scope: str = "global",
+    server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = True,
     prunable: Sequence[str] = ALL,
     index: str = "bitmap",
@@ -54,13 +59,17 @@ def fedsparsify_global(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
       density: share of prunable entries that is alive after the last round, in (0, 1].
-      rounds: number of rounds in which the density falls to `density`, at least 2; see
+      rounds: the round at whose end the density is `density`, above `begin`; see
         `schedules.polynomial`. It does not change afterwards.
       frequency: rounds between two purges, at least 1.
       power: exponent of the schedule, above 0; a larger one purges earlier.
-      criterion: 'magnitude' drops the smallest entries, compared over all leaves;
-        'random' drops them in a random order that is drawn once, the baseline of the
-        paper's figures.
+      begin: the last round before the density falls, from 0 to `rounds` - 1.
+      criterion: 'magnitude' drops the smallest entries; 'random' drops them in a random
+        order that is drawn once, the baseline of the paper's figures.
+      scope: entries that are compared: 'global' for those of all leaves, as in the
+        paper, or those of each 'layer', which then all have the same density.
+      server_optimizer: as in `fedavg`; its step precedes the purge, and what has been
+        purged stays 0.
       keep_optimizer: clients keep their optimizer's state between rounds.
       prunable: globs of the leaves that are purged; the paper purges all.
       index: how positions are written, see `packets.Packet`.
@@ -74,7 +83,9 @@ def fedsparsify_global(
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
     one_of("criterion", criterion, ("magnitude", "random"))
-    purge, left = _purging(model, density, rounds, frequency, power, prunable)
+    one_of("scope", scope, ("global", "layer"))
+    shape = {"frequency": frequency, "power": power, "begin": begin}
+    purge, left = _purging(model, prunable, scope, density, rounds, **shape)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
@@ -84,10 +95,18 @@ def fedsparsify_global(
         if criterion == "random":  # static branch
             select = masks.prunable(model.macs, prunable)
             scores = masks.uniform_scores(key, start.params, select)
-        return Server(masks.pruned(start, start.mask), jnp.int32(0), scores)
+        state = server_optimizer.init(start.params) if server_optimizer else ()
+        return Server(masks.pruned(start, start.mask), jnp.int32(0), scores, state)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total)
+        if server_optimizer:  # static branch
+            old, tx = server.model.params, server_optimizer
+            gradient = jax.tree.map(jnp.subtract, old, mean.params)
+            step, state = tx.update(gradient, server.opt_state, old)
+            params = masks.apply(optax.apply_updates(old, step), mean.mask)
+            mean = mean._replace(params=params)
+            server = server._replace(opt_state=state)
         scores = server.scores or jax.tree.map(jnp.abs, mean.params)
         mask = jax.tree.map(jnp.logical_and, purge(scores, round), mean.mask)
         return moved(round, server, masks.pruned(mean, mask)), {}
@@ -135,7 +154,8 @@ def fedsparsify_local(
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
     one_of("merge", merge, ("majority", "average"))
-    purge, left = _purging(model, density, rounds, frequency, power, prunable)
+    shape = {"frequency": frequency, "power": power}
+    purge, left = _purging(model, prunable, "global", density, rounds, **shape)
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
@@ -178,17 +198,22 @@ def fedsparsify_local(
     )
 
 
-def _purging(model, density, rounds, frequency, power, prunable):
+def _purging(model, prunable, scope, density, rounds, **shape):
     """Returns a round's purge, and the share of entries that is left after it."""
-    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
+    schedule = schedules.polynomial(density, rounds, **shape)
     local.objective(model)  # refuses an argument that is no model
     select = masks.prunable(model.macs, prunable)
 
     def purge(scores, round):
-        """Returns the mask without the int(s n) lowest scores; ties are kept."""
-        size = int(trees.layer_sizes(scores, select).sum())
+        """Returns the mask without the int(s n) lowest scores.
+
+        Ties are kept, except within a layer.
+        """
+        sizes = trees.layer_sizes(scores, select)
+        size = int(sizes.sum()) if scope == "global" else sizes
         counts = jnp.asarray(schedules.alive(schedule, size))
         count = counts[jnp.minimum(round, len(counts) - 1)]
-        return top_k.at_least(scores, count, select)
+        keep = top_k.at_least if scope == "global" else top_k.largest
+        return keep(scores, count, select)
 
     return purge, lambda round: 1 - schedule[min(round, rounds) - 1]

@@ -17,18 +17,20 @@ def polynomial(
     *,
     frequency: int = 1,
     power: float = 3.0,
+    begin: int = 1,
 ) -> np.ndarray:
     """Returns the share that is pruned after rounds 1 to T: it grows ever more slowly.
 
-    `s_t = S_T - S_T (1 - (F floor(t / F) - 1) / (T - 1))^n` is 0 up to round 1 and S_T
-    in round T (Stripelis et al., FedSparsify, 2022, Eq. 1, with S_0 = 0; Zhu and Gupta,
-    2017).
+    `s_t = S_T - S_T (1 - (F floor(t / F) - b) / (T - b))^n` is 0 up to round b and S_T
+    in round T (Stripelis et al., FedSparsify, 2022, Eq. 1, with S_0 = 0 and b = 1; Zhu
+    and Gupta, 2017).
 
     Args:
       density: 1 - S_T, the share of entries that is left in the end, in (0, 1].
-      rounds: T, from 2 to a million.
+      rounds: T, from b + 1 to a million.
       frequency: F, rounds between two steps of the schedule, from 1 to T.
       power: n, above 0.
+      begin: b, the last round after which nothing is pruned, at least 0.
 
     Returns:
       [T] float64, s_t; item t - 1 is for round t.
@@ -41,11 +43,12 @@ def polynomial(
       [0.     0.0135 0.1167 0.5146 0.9   ]
     """
     in_range("density", density, "(0, 1]")
-    whole("rounds", rounds, 2, _MOST_ROUNDS)
+    whole("begin", begin, 0, _MOST_ROUNDS - 1)
+    whole("rounds", rounds, begin + 1, _MOST_ROUNDS)
     whole("frequency", frequency, 1, rounds)
     in_range("power", power, "(0, inf)")
     t = np.arange(1, rounds + 1)
-    done = np.clip((t // frequency * frequency - 1) / (rounds - 1), 0, 1)
+    done = np.clip((t // frequency * frequency - begin) / (rounds - begin), 0, 1)
     last = 1 - density
     return last - last * (1 - done) ** power
 
@@ -73,18 +76,18 @@ def cosine(rate: float, rounds: int) -> np.ndarray:
     return np.where(angle < np.pi, rate / 2 * (1 + np.cos(angle)), 0.0).round(15)
 
 
-def alive(pruned: np.ndarray, size: int) -> np.ndarray:
+def alive(pruned: np.ndarray, size: int | np.ndarray) -> np.ndarray:
     """Returns the entries that a schedule leaves, n - int(s n).
 
     Args:
       pruned: [T] float64, s_t as `polynomial` returns it.
-      size: n, the number of entries.
+      size: n, the number of entries, or [L] those of layers.
 
     Returns:
-      [T] int32.
+      [T] int32, or [T, L] integers.
 
     Example:
       >>> alive(np.array([0.0, 0.0135]), 1000).tolist()
       [1000, 987]
     """
-    return size - (np.asarray(pruned, np.float64) * size).astype(np.int32)
+    return size - np.multiply.outer(pruned, size).astype(np.int32)
