@@ -19,8 +19,8 @@ the whole network, and its server masks the result. Not measured, because the da
 was not available.
 
 `mini` has 960 digits of 48 writers, 12 a round, and a narrower network, and runs 40
-rounds of five epochs. It is not a row of the paper. It gave 00.0 % (chance 10 %) with
-seed 0 (2026-11-27).
+rounds of five epochs. It is not a row of the paper. It gave 81.2 % (chance 10 %) with
+seed 0 (2026-11-26).
 """
 
 from sparsefl_jax.presets.options import parse_options

@@ -16,6 +16,7 @@ NUMBERS = {
     "adjust_until": ((0, 2.5), (2,)),
     "alpha": ((-1e-6,), (0.0,)),
     "alpha_range": (((0.0, 0.1), (0.2, 0.1), (0.1,)), ((1e-3, 1.0), (0.1, 0.1))),
+    "begin": ((-1, 1.5), (0, 3)),
     "aggregation_ratio": ((0.0,), (1e-3,)),
     "constant_time": ((-1e-6,), (0.0,)),
     "density": ((0.0, 1.01), (1.0, 0.01)),
@@ -156,7 +157,9 @@ PRINTED = {
     | {"mask_update": "static", "shared": True, "prune_rate": None}
     | {"allocation": "erk", "adjust_until": None},
     "fedtiny": MASKS | ADJUSTING,
-    "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
+    "fedsparsify_global": SPARSIFY
+    | {"begin": 1, "criterion": "magnitude", "scope": "global"}
+    | {"server_optimizer": None},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
     "finetune": MASKS | {"scale": 1.0},
     "fiarse": MASKS | {"gradient": "biased", "sizes": (), "server_rate": 1.0},

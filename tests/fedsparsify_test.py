@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local
@@ -11,7 +12,7 @@ from sparsefl_jax.sparsity import schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
-from tests.by_hand import bare, batches, context, merged
+from tests.by_hand import bare, batches, close, context, merged
 from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
@@ -32,8 +33,23 @@ def test_schedule_moves_every_few_rounds_only():
     assert s[8] == 0 and s[9] == schedules.polynomial(0.1, 40)[9]
 
 
+def test_schedule_begins_later():
+    """With S = .8 between rounds 250 and 750: .8 (1 - .98^3), .8 (1 - .5^3)."""
+    s = schedules.polynomial(0.2, 750, frequency=10, begin=250)
+    assert not s[:259].any() and (s[259:269] == s[259]).all()
+    wanted = [0.0470464, 0.7, 0.8]  # after rounds 260, 500 and 750
+    np.testing.assert_allclose(s[[259, 499, 749]], wanted, rtol=1e-12)
+
+
 def test_the_shortest_schedules_and_their_ends():
     assert schedules.polynomial(0.5, 2).tolist() == [0.0, 0.5]
+    assert schedules.polynomial(0.5, 1, begin=0).tolist() == [0.5]
+    with pytest.raises(ValueError, match="rounds=3"):
+        schedules.polynomial(0.5, 3, begin=3)
+    assert schedules.alive(np.array([0.5, 0.8]), np.array([10, 6])).tolist() == [
+        [5, 3],
+        [2, 2],
+    ]
     assert schedules.cosine(0.4, 2).tolist() == [0.4, 0.2, 0.0]
     assert schedules.cosine(1, 1).tolist() == [1, 0]
     for rate in (-0.1, 1.1):
@@ -85,6 +101,50 @@ def test_the_votes_that_an_entry_needs(merge, voters, least):
     kept, mean = np.arange(5) >= least, np.minimum(np.arange(5), voters) / voters
     np.testing.assert_array_equal(new.model.mask["w"], kept)
     np.testing.assert_allclose(new.model.params["w"], kept * mean, rtol=1e-6)
+
+
+AT_ONCE = {"density": 0.5, "rounds": 1, "begin": 0}  # half, after the first round
+
+
+def sent_back(method, server, round, **trained):
+    """Returns the server after a round in which one client sends these weights."""
+    params = {name: jnp.array(value, jnp.float32) for name, value in trained.items()}
+    select = dict.fromkeys(params, True)
+    sent = server.model._replace(params=params)
+    uplink = pack_up(sent, server.model.mask, select, index="bitmap")
+    return merged(method, server, (context(round), uplink), round=round)[0]
+
+
+@pytest.mark.parametrize(
+    ("scope", "wanted"),
+    [
+        ("layer", {"a": [0, 0, 3, 4], "b": [0, 7, 8]}),
+        ("global", {"a": [0, 0, 0, 4], "b": [6, 7, 8]}),
+    ],
+)
+def test_the_entries_that_are_compared(scope, wanted):
+    """int(.5 * 4) and int(.5 * 3) entries of the layers go, or int(.5 * 7) of all."""
+    method = fedsparsify_global(bare({"a": 1, "b": 1}), None, scope=scope, **AT_ONCE)
+    params = {"a": jnp.zeros(4), "b": jnp.zeros(3)}
+    full = {"a": jnp.ones(4, bool), "b": jnp.ones(3, bool)}
+    server = method.init(None, SparseModel(params, full, {}))
+    server = sent_back(method, server, 0, a=[1, 2, 3, 4], b=[6, 7, 8])
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(server.model.params[name], values)
+
+
+def test_the_momentum_of_what_is_purged_has_no_effect():
+    """Round 2 would move the third entry to 2.25, above the second."""
+    momentum = optax.sgd(1.0, momentum=0.5)
+    options = AT_ONCE | {"server_optimizer": momentum}
+    method = fedsparsify_global(bare({"w": 1}), None, **options)
+    start = {"w": jnp.array([4.0, 3.0, -2.0, 1.0])}
+    server = method.init(None, SparseModel(start, {"w": jnp.ones(4, bool)}, {}))
+    server = sent_back(method, server, 0, w=[4, 3.5, 2.5, 1])
+    close(server.model.params, {"w": np.array([4, 3.5, 0, 0])})
+    server = sent_back(method, server, 1, w=[5, 0.25, 0, 0])
+    # Momentum adds half of the first round's step, 0.5, to the second entry.
+    close(server.model.params, {"w": np.array([5, 0.5, 0, 0])})
 
 
 def test_a_client_does_not_keep_what_it_received_as_pruned(key):

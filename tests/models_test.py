@@ -23,6 +23,15 @@ COUNTS = (
     ("sa", (3, (768,)), {}, 24_707, 0, 24_672),
     ("femnist_cnn", FEMNIST, {}, 6_603_710, 0, None),
     ("simple_cnn", CIFAR, {}, 1_626_442, 0, None),
+    # 3x3 of 1 and of 32 inputs without padding, and 12 x 12 x 64 inputs of fc1.
+    (
+        "simple_cnn",
+        FEMNIST,
+        {"dropout": 0.5},
+        320 + 18_496 + 1_179_776 + 7_998,  # 1,206,590, as Reddi et al. have it
+        0,
+        26**2 * 288 + 24**2 * 18_432 + 9_216 * 128 + 128 * 62,
+    ),
     ("small_cnn", CIFAR, {}, 89_834, 0, None),
     ("resnet18", CIFAR, {}, 11_173_962, 9_600, 555_417_600 + 5_120),
     ("resnet18", CIFAR, {"base": 16, "stages": 3}, 175_258, 1_120, None),
