@@ -2,6 +2,8 @@
 
 python launch.py --study=studies/five_methods.py --workdir=runs/five_methods
 
+`--study=studies/five_methods.py:my_module:my_method` adds a method, built in or yours.
+
 An MLP on 2,000 images that come with the package, divided among 20 clients.
 """
 
@@ -26,7 +28,8 @@ def get_study(arg: str = ""):
     config.num_clients, config.cohort_size, config.epochs = 20, 5, 2
     config.model.name = "mlp"
     config.fit.gbit, config.eval_every = 0.5, 3
-    axes = {"algorithm.name": METHODS, "density": (0.1, 0.3), "seed": (0, 1)}
+    methods = (*METHODS, *filter(None, arg.split(",")))
+    axes = {"algorithm.name": methods, "density": (0.1, 0.3), "seed": (0, 1)}
     points = sweep(complete(config), axes)
     for point in points:
         if point.config.algorithm.name == "complement":

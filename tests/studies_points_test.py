@@ -274,3 +274,11 @@ def test_a_plan_reads_no_flags_of_a_run(tmp_path, options):
     said = f"--{[*options][0]} is not read beside --dry_run"
     plan = lambda: command.run(str(file), None, None, None, dry_run=0, **options)  # noqa: E731
     refused(plan, said)
+
+
+def test_a_method_of_ones_own_joins_the_five():
+    load = on_disk.load
+    five, six = load("five_methods"), load("five_methods:pdst")
+    assert six[: len(five)] == five
+    added = [(p.config.algorithm.name, p.config.density) for p in six[len(five) :]]
+    assert added == [("pdst", 0.1), ("pdst", 0.3)]

@@ -26,7 +26,8 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
       `name`, and `settings`: its other arguments by name, with their defaults.
 
     Example:
-      >>> @described
+      >>> from sparsefl_jax import method  # its name for users
+      >>> @method
       ... def constant(rate, *, scale=2.0):
       ...     return lambda round: rate * scale
       >>> schedule = constant(0.5)

@@ -130,8 +130,8 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     gbit = measured.begin["gbit"], alive * measured.first, alive * measured.again
     begin, first, again = (format_si(1e9 * each, "bit") for each in gbit)
     cost = (
-        f"up to the first round {begin}, then {first} in a client's first exchange and "
-        f"{again} in later ones"
+        f"{begin} to the end of the first one, all clients; in each later one {first} "
+        f"for a client that is new and {again} for another"
     )
     config = with_rounds(config, rounds, "pilot")
     return config, f"{given} pays for {rounds} rounds, by {by}: {cost}"

@@ -54,7 +54,7 @@ def check_algorithm(
     optimizer: Optimizer | None = None,
     **kwargs,
 ) -> None:
-    """Checks a method against all laws, in seconds, most of them for compilation.
+    """Checks a method against all laws; most of the time goes into compilation.
 
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.

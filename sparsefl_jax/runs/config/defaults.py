@@ -6,6 +6,7 @@ each can be set from the command line and `config.json` holds them all.
 
 import inspect
 import json
+import runpy
 from types import GenericAlias, SimpleNamespace, UnionType
 from typing import Any
 
@@ -16,6 +17,7 @@ from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import typed
+from sparsefl_jax.system import shipped
 from sparsefl_jax.training import local
 
 TABLES = {  # in which the `name` of a section is looked up
@@ -155,6 +157,23 @@ def default_config() -> Any:  # a ConfigDict
             default = config_dict.placeholder(default)
         (config[section] if section else config)[name] = default
     return config
+
+
+def load_config(path: str) -> Any:  # a ConfigDict
+    """Returns the configuration of a file, as `--config` names it.
+
+    Args:
+      path: FILE or FILE:OPTIONS; a path, or a file that comes with the package.
+
+    Raises:
+      ValueError: there is no such file.
+
+    Example:
+      >>> load_config("flash_cifar10:mini,pdst").algorithm.name
+      'pdst'
+    """
+    file, _, options = shipped.find("config", "configs", path).partition(":")
+    return runpy.run_path(file)["get_config"](options)
 
 
 def kind(field: str) -> Any:
