@@ -117,7 +117,7 @@ def compare(setup: workload.Workload, measured: Callable) -> tuple[list, dict]:
     params = initial_state.initial_shapes(model).params
     return rows, {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "macs": ledger.macs_per_sample(model.macs) * setup.batch,
+        "macs": ledger.macs_per_sample(model) * setup.batch,
         "ms": {row["program"]: round(row["ms a round"], 2) for row in rows},
     }
 

@@ -216,8 +216,8 @@ class Round(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Returns the FLOPs of a step of the dense network, 6 per multiply-add."""
-        return 6.0 * ledger.macs_per_sample(self.model.macs) * self.stage.batch_size
+        """Returns the FLOPs of a step of the dense network."""
+        return ledger.flops_per_sample(self.model) * self.stage.batch_size
 
 
 def make_data(setup: Workload):
@@ -272,7 +272,7 @@ def prepare(setup: Workload, chunk="auto", model=None, data=None) -> Round:
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     if chunk == "auto":
         params = jax.tree.leaves(initial_state.initial_shapes(model).params)
-        macs = ledger.macs_per_sample(model.macs) * stage.batch_size
+        macs = ledger.macs_per_sample(model) * stage.batch_size
         size = sum(leaf.size for leaf in params), macs
         in_turn = programs.in_turn(devices[0].platform, *size)
         chunk = 1 if in_turn else stage.cohort_size

@@ -206,12 +206,12 @@ def test_a_quantile_of_dense_rounds_is_a_deadline():
     device = Device(np.ones(4), np.full(4, 64.0), np.full(4, 64.0), np.ones(4))
     system = System(device, np.ones((4, 1)), np.zeros(4, int), ("all",), quantile=0.7)
     stage, sizes = Stage(None, 1, 2, epochs=1), np.arange(1, 5)
-    told = clock.of_stage(system, stage, {"w": 1}, sizes, weights=2)
+    told = clock.of_stage(system, stage, 6, sizes, weights=2)
     assert float(told.deadline) == pytest.approx(6 * 3 + 1 + 1 + 1, rel=1e-4)
     assert told.deadline > 21  # whoever needs just so long is in time
-    alone = clock.of_stage(system, stage._replace(cohort_size=1), {"w": 1}, sizes, 2)
+    alone = clock.of_stage(system, stage._replace(cohort_size=1), 6, sizes, 2)
     assert alone.deadline == np.inf  # a round of one has to wait for it
-    assert clock.of_stage(None, stage, {"w": 1}, sizes, 2) is None
+    assert clock.of_stage(None, stage, 6, sizes, 2) is None
 
 
 def world(count=8, **closing):

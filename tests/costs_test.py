@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from sparsefl_jax.core.types import Held
+from sparsefl_jax.models import Model
 from sparsefl_jax.simulation import round_program
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets, paper_counts
@@ -10,6 +12,7 @@ from sparsefl_jax.wire import ledger, packets, paper_counts
 # A packet of 6 and 4 values, from three clients of whom the second sent nothing.
 LAYOUT = {"up": packets.Layout(("w", "b"), ((2, 3), (4,)), 32, "none", True)}
 SENT = np.array([True, False, True])
+NETWORK = Model(None, None, {"w": 4})
 COUNT = packets.Count(np.array([[5, 4], [6, 4], [2, 4]]), np.zeros(3, bool), SENT)
 
 
@@ -55,7 +58,9 @@ def test_flops_follow_the_masks():
     work = local.Work(share, share, dense, np.float32(5.0))
     # 2 (forward 46 + input gradient 46 + weight gradient 86) + 5
     assert ledger.flops(macs, work) == 361.0
-    assert ledger.macs_per_sample(macs) == 13
+    model = Model(None, None, macs, held=Held(entries=5, macs=7))
+    assert ledger.macs_per_sample(model) == 13 + 7
+    assert ledger.flops_per_sample(model) == 2 * (3 * 13 + 2 * 7)
 
 
 def round_log(counts, correct, client=None, server=None):
@@ -91,7 +96,7 @@ def record_of(log, **packet):
         {"p": packets.Packet({"w": np.zeros(4, np.float32)}, **packet)}
     )
     layouts = {"down": layout, "up": layout}
-    return ledger.round_record(log, layouts, {"w": 4}, ["w"], batch_size=8)
+    return ledger.round_record(log, layouts, NETWORK, ["w"], batch_size=8)
 
 
 def test_a_methods_metrics_take_no_field_of_the_ledger():

@@ -187,8 +187,8 @@ def world():
 
 def record(world, log, passing):
     layouts = {"down": packets.layout(passing.down), "up": packets.layout(passing.up)}
-    macs = small_world.tiny_model().macs
-    return ledger.round_record(log, layouts, macs, ["fc1/kernel", "fc2/kernel"], 4)
+    model = small_world.tiny_model()
+    return ledger.round_record(log, layouts, model, ["fc1/kernel", "fc2/kernel"], 4)
 
 
 @pytest.mark.slow

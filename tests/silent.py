@@ -122,7 +122,7 @@ def simulator(
         state = initial_state.start(key, plan, initial, people.info)
         _, logs = jax.device_get(segment(key, people, state, rounds, ids))
         each = (jax.tree.map(lambda v, i=i: v[i], logs) for i in rounds)
-        how = layouts, model.macs, trees.layer_paths(layers), 1
+        how = layouts, model, trees.layer_paths(layers), 1
         return Rounds([ledger.round_record(log, *how) for log in each], logs, layouts)
 
     return run

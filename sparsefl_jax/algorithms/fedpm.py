@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import supermask
 from sparsefl_jax.training import local, means
@@ -87,6 +88,8 @@ def fedpm(
     loss_fn = local.objective(model)
     one_of("initial", initial, INITIAL)
     given = weights == "initial"
+    if given:
+        adapters.refuse(model, "with weights='initial' all masks leave B at 0")
 
     def init(key, start: SparseModel):
         weight_key, score_key = jax.random.split(key)

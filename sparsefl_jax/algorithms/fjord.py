@@ -14,6 +14,7 @@ from jax import lax
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, width
@@ -78,6 +79,7 @@ def fjord(
     if distill and draw == "round":
         raise ValueError("distill=True, expected draw='batch', which has a teacher")
     local.objective(model)  # refuses an argument that is no model
+    adapters.refuse(model, "a slice of the width cuts their rank")
 
     def largest(budget):
         within = jnp.sum(_array(rates) <= budget, dtype=jnp.int32)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, trees, width
@@ -63,6 +64,7 @@ def heterofl(
       >>> method = heterofl(model, optimizer, mask_classes=False)
     """
     local.objective(model)  # refuses an argument that is no model
+    adapters.refuse(model, "a slice of the width cuts their rank")
 
     def init(key, start: SparseModel):
         width.check(start)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
@@ -79,6 +80,7 @@ def scored(model: Model, mode: str) -> Callable:
       ValueError: the mode is unknown, or `model` is no `Model`.
     """
     one_of("mode", mode, ("train", "inference"))
+    adapters.refuse(model, "the scores of all adapters are 0, as B starts at 0")
     return local.objective(model, train=mode == "train")
 
 

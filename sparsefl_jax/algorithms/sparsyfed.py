@@ -22,6 +22,7 @@ from sparsefl_jax.algorithms.masked import (
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means, sparse_passes
@@ -70,7 +71,8 @@ def sparsyfed(
       weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
 
     Raises:
-      ValueError: an argument is out of range, or a glob matches no leaf.
+      ValueError: an argument is out of range, a glob matches no leaf, or the model has
+        adapters and the exponent is not 1.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -80,6 +82,8 @@ def sparsyfed(
     in_range("density", density, "(0, 1]")
     in_range("exponent", exponent, "[1, inf)")
     local.objective(model)  # refuses an argument that is no model
+    if exponent != 1:
+        adapters.refuse(model, f"exponent={exponent} keeps B at 0, where it starts")
     contribute = partial(summand, weight=means.weigh(weighting))
     select = masks.prunable(model.macs, prunable)
     inputs = _saved if sparse_inputs else None

@@ -26,6 +26,15 @@ class SparseModel(NamedTuple):
     stats: PyTree  # float32
 
 
+class Held(NamedTuple):
+    """The weights that all clients hold, and that no method trains or sends."""
+
+    entries: int = 0
+    macs: int = 0  # multiply-adds of a sample in the forward pass
+    source: str = ""  # where clients have them from; '': they follow from a seed
+    charged: bool = False  # whether a client's first downlink is charged for them
+
+
 class EmptyState(NamedTuple):
     """The state of a client that keeps nothing between rounds."""
 
@@ -66,7 +75,7 @@ class Work(NamedTuple):
 
     All fields except the last are trees like `params`. They hold, for each leaf, the
     share of its entries that take part in the pass, summed over all processed samples.
-    `extra` counts the FLOPs spent on masks.
+    `extra` counts the FLOPs spent on masks; the simulator adds those of held weights.
     """
 
     forward: PyTree  # float32 scalars

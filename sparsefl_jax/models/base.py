@@ -7,9 +7,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.types import Array, Held, PyTree
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import linen, multiply_adds, nnx_modules, saved_inputs, trial
+from sparsefl_jax.models import (
+    adapters,
+    linen,
+    multiply_adds,
+    nnx_modules,
+    saved_inputs,
+    trial,
+)
 from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.system import hardware
@@ -27,6 +34,8 @@ class _Fields(NamedTuple):
     tokens: bool = False
     name: str = ""
     settings: dict[str, Any] = {}
+    held: Held = Held()
+    merged: Callable | None = None
 
 
 class Model(_Fields):
@@ -51,9 +60,13 @@ class Model(_Fields):
         needs it for a run with files. `_replace` of `init` or `apply` makes another
         network, which has no name until it is given one.
       settings: what else differs between networks of this name.
+      held: the weights that are constants, see `types.Held`; by default none.
+      merged: `(params) -> params` of the network without adapters, which computes the
+        same; None if this one has none, see `adapting`.
     """
 
     __slots__ = ()
+    adapting = adapters.adapting
 
     def _replace(self, **changed) -> "Model":
         if {"init", "apply"} & changed.keys():

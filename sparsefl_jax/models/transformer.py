@@ -15,14 +15,16 @@ from pathlib import Path
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
 
-from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.core.types import Held, PyTree
 from sparsefl_jax.core.validate import at_least, in_range
-from sparsefl_jax.models import huggingface
+from sparsefl_jax.models import adapters, huggingface
 from sparsefl_jax.models.base import Model, sequence_model
 from sparsefl_jax.models.huggingface import Sizes
 
 PADDING = 0
+PRETRAINED = "the pretrained network"
 _FUNCTIONS = {
     "gelu": partial(nn.gelu, approximate=False),
     "relu": nn.relu,
@@ -164,7 +166,7 @@ def pretrained_encoder(
       folder: a folder with `config.json` and `model.safetensors` of a BERT or a
         DistilBERT, as Hugging Face's libraries write it.
       frozen: whether the embeddings stay as they are. They are then no parameters:
-        neither trained nor sent nor counted.
+        neither trained nor sent. Clients are assumed to hold them.
       dropout: share of units dropped in training, also of the attention's.
 
     Raises:
@@ -183,8 +185,11 @@ def pretrained_encoder(
         for name, part in weights.items()
         if jax.tree.map(jnp.shape, part) == jax.tree.map(jnp.shape, shapes[name])
     }
-    model = _starting_from(model, found)
-    return _holding(model, {"embed": weights["embed"]}) if frozen else model
+    model = _starting_from(model, found)._replace(held=Held(source=PRETRAINED))
+    if not frozen:
+        return model
+    embeddings = flatten_dict({"embed": weights["embed"]}, sep="/")
+    return adapters.holding(model, embeddings, PRETRAINED)
 
 
 def read_states(folder: str | Path) -> tuple[Callable, int]:
@@ -225,21 +230,3 @@ def _starting_from(model: Model, weights: dict[str, PyTree]) -> Model:
         return params | jax.tree.map(jnp.asarray, weights), stats
 
     return model._replace(init=init)
-
-
-def _holding(model: Model, constants: dict[str, PyTree]) -> Model:
-    """Returns the model whose parameters of these names are constants instead."""
-
-    def without(params):
-        return {k: v for k, v in params.items() if k not in constants}
-
-    def init(key):
-        params, stats = model.init(key)
-        return without(params), stats
-
-    def apply(params, stats, x, **options):
-        dtype = jax.tree.leaves(params)[0].dtype  # that of `Model.computing`
-        held = jax.tree.map(lambda v: jnp.asarray(v, dtype), constants)
-        return model.apply(params | held, stats, x, **options)
-
-    return model._replace(init=init, apply=apply, macs=without(model.macs))

@@ -119,7 +119,8 @@ def _head(setup: Setup) -> list[str]:
         f"devices   {len(devices)} x {devices[0].device_kind}, {model.dtype}, "
         f"precision {provenance.precision()}",
         f"model     {format_si(weights)} parameters, "
-        f"{format_si(ledger.macs_per_sample(model.macs))} multiply-adds a sample",
+        + (f"{format_si(model.held.entries)} held, " if model.held.entries else "")
+        + f"{format_si(ledger.macs_per_sample(model))} multiply-adds a sample",
         f"clients   {statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
         f"{len(setup.data.y_test)} test samples",

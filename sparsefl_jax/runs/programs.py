@@ -126,7 +126,7 @@ def first_chunk(setup: Setup, index: int, traced: Traced) -> int:
     share = -(-stage.cohort_size // len(devices))
     if chunk == "auto":
         parameters = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
-        macs = ledger.macs_per_sample(setup.model.macs) * stage.batch_size
+        macs = ledger.macs_per_sample(setup.model) * stage.batch_size
         chunk = 1 if in_turn(devices[0].platform, parameters, macs) else share
     return min(int(chunk), share)
 
@@ -241,17 +241,18 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
     Raises:
       ValueError: it does not fit, however small the chunk.
     """
-    stage, macs = setup.stages[index], setup.model.macs
+    stage, model = setup.stages[index], setup.model
     devices = placement.stage_devices(stage, setup.devices)
     # Process 0 decides the chunk and the pace, as the others may have other memory.
     limit, chunk = processes.lead(
         [budget(setup.memory_gb, devices), traced.memory.chunk]
     )
     pace = Pace(*processes.lead(traced.pace))
-    layers = jax.tree.map(lambda m: m > 0, macs)
+    layers = jax.tree.map(lambda m: m > 0, model.macs)
     while True:
         observed = bool(setup.observed(index))
-        plan = placement.make_plan(stage, layers, devices, chunk, observed, macs)
+        costs = observed, model.macs, model.held
+        plan = placement.make_plan(stage, layers, devices, chunk, *costs)
         segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
         try:
             compiled = segment.lower(*_arguments(setup, plan, pace, traced)).compile()

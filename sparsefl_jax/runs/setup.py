@@ -220,7 +220,7 @@ def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
     where = store.chosen(setup.client_store, rows, memory, len(devices))
     if devices[0].platform == "cpu":
         samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
-        flops = 6.0 * ledger.macs_per_sample(setup.model.macs) * samples
+        flops = ledger.flops_per_sample(setup.model) * samples
         most = _SECONDS * _CPU_RATE * len(devices) / max(flops, 1.0)
     else:
         most = _LOG_SHARE * memory / (stage.cohort_size * log)
@@ -273,7 +273,7 @@ def _check_system(setup: Setup, num_clients: int) -> None:
 class Traced(NamedTuple):
     """One round of a stage by shape."""
 
-    layouts: dict[str, dict[str, packets.Layout]]  # of 'down', with 'handed/', and 'up'
+    layouts: dict[str, dict[str, packets.Layout]]  # of 'down', with `once`, and 'up'
     model: SparseModel  # from which the next stage starts
     reads_budget: bool  # whether a client's part depends on its budget
     client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
@@ -298,12 +298,13 @@ def traced(setup: Setup) -> list[Traced]:
     shapes, found = initial_state.initial_shapes(setup.model), []
     info = placement.client_info(setup.data, setup.budgets)
     for index, stage in enumerate(setup.stages):
-        one = trace(stage, shapes, setup.data)
+        one = trace(stage, shapes, setup.data, setup.model.held)
         _warn_of_dense(shapes.params, one.layouts)
         state = initial_state.shapes(stage.algorithm, shapes, info)
         cut = pace(setup, index, state.clients, one.log)
         weights = sum(v.size for v in jax.tree.leaves((shapes.params, shapes.stats)))
-        facts = stage, setup.model.macs, info.num_examples, weights
+        flops = ledger.flops_per_sample(setup.model)
+        facts = stage, flops, info.num_examples, weights
         timed = clock.of_stage(setup.system, *facts)
         found.append(one._replace(state=state, pace=cut, clock=timed))
         shapes = one.model
@@ -316,13 +317,16 @@ def traced(setup: Setup) -> list[Traced]:
     return found
 
 
-def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
+def trace(
+    stage: Stage, model: SparseModel, data: FederatedData, held: Any = None
+) -> Traced:
     """Traces one client's round and the server's by shape; computes nothing.
 
     Args:
       stage: the stage.
       model: the model from which it starts, arrays or shapes.
       data: the samples.
+      held: as `Model.held`.
 
     Raises:
       ValueError: the model, the optimizer, the method or the sampler fails.
@@ -356,6 +360,7 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
                 f"{stage.cohort_size} ids"
             )
     server, row, handed = jax.eval_shape(before, key, model)
+    handed |= once({}, ctx.last_round, held)
     batches = Batches(
         shape((rows, *data.x.shape[1:]), data.x.dtype),
         shape((rows, *data.y.shape[1:]), jnp.int32),

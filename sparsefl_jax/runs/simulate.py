@@ -300,7 +300,7 @@ def _left(setup: Setup, at: Snapshot, length: int) -> int:
 
 def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
     """Returns the records of `count` rounds, the next snapshot, and any failure."""
-    facts = traced.layouts, setup.model.macs, trees.layer_paths(layers)
+    facts = traced.layouts, setup.model, trees.layer_paths(layers)
     batch_size, system = setup.stages[at.stage].batch_size, setup.system
     records = []
     for i in range(count):
@@ -414,7 +414,8 @@ def most(setup: Setup, stage: int, traced) -> Most:
     sizes = np.sort(np.asarray(data.train.size, np.int64))[-one.cohort_size :]
     steps = int(np.sum(-(-sizes // one.batch_size)))
     weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
-    flops = most_flops(model.macs, weights, int(sizes.sum()), steps)
+    flops = ledger.flops_per_sample(model)
+    flops = most_flops(flops, weights, int(sizes.sum()), steps)
     each = Most(one.cohort_size * bits, one.epochs * flops)
     if traced.clock is None:
         return each
@@ -428,29 +429,29 @@ def most_seconds(setup: Setup, stage: Stage, traced, weights: int) -> np.ndarray
     """Bounds the time of every client in a round, [N]."""
     sizes = np.asarray(setup.data.train.size, np.int64)
     steps = -(-sizes // stage.batch_size)
-    flops = stage.epochs * most_flops(setup.model.macs, weights, sizes, steps)
+    flops = ledger.flops_per_sample(setup.model)
+    flops = stage.epochs * most_flops(flops, weights, sizes, steps)
     down, up = (float(charges.most_bits(traced.layouts[w])) for w in ("down", "up"))
     return clock.seconds(traced.clock.device, flops, down, up)
 
 
-def most_flops(macs, weights: int, samples: Any, steps: Any) -> Any:
+def most_flops(flops: int, weights: int, samples: Any, steps: Any) -> Any:
     """Bounds the FLOPs of training: all dense, and one sort at every step.
 
     Work on masks is charged like a sort, n log2(n) for n weights, at most once in every
     step. A method may still train for more steps than its epochs have.
 
     Args:
-      macs: as `Model.macs`.
+      flops: of training on a sample, see `ledger.flops_per_sample`.
       weights: n, parameters of the network.
       samples, steps: numbers of samples and of minibatches, for all clients together or
         as arrays with one entry for each client.
 
     Example:
-      >>> most_flops({'w': 100}, weights=7, samples=2, steps=1)
+      >>> most_flops(600, weights=7, samples=2, steps=1)
       1221.0
     """
-    dense = 6.0 * ledger.macs_per_sample(macs) * samples
-    return dense + steps * weights * math.log2(weights + 1)
+    return float(flops) * samples + steps * weights * math.log2(weights + 1)
 
 
 def updated(each: Most, records: list[dict]) -> Most:

@@ -21,7 +21,7 @@ import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, Key, PyTree, Work
-from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.numbers import DEVICE
 
@@ -131,7 +131,7 @@ def _flops(macs: PyTree, work: Work) -> Array:
 
 
 def of_stage(
-    system: System | None, stage: Stage, macs: PyTree, sizes: np.ndarray, weights: int
+    system: System | None, stage: Stage, flops: int, sizes: np.ndarray, weights: int
 ) -> Clock | None:
     """Returns the clock of a stage; None without a system.
 
@@ -141,7 +141,7 @@ def of_stage(
     Args:
       system: of the run.
       stage: the stage.
-      macs: as `Model.macs`.
+      flops: of training on a sample, see `ledger.flops_per_sample`.
       sizes: [N], the clients' training samples.
       weights: parameters and statistics of the network.
     """
@@ -149,7 +149,7 @@ def of_stage(
         return None
     deadline = system.deadline
     if system.quantile is not None:
-        each = dense_seconds(system, stage, macs, sizes, weights)
+        each = dense_seconds(system, stage, flops, sizes, weights)
         done = np.quantile(each, system.quantile, method="inverted_cdf")
         deadline = done * (1 + ROUNDING)
     if deadline is None or stage.cohort_size == 1:
@@ -159,16 +159,16 @@ def of_stage(
 
 
 def dense_seconds(
-    system: System, stage: Stage, macs: PyTree, sizes: np.ndarray, weights: int
+    system: System, stage: Stage, flops: int, sizes: np.ndarray, weights: int
 ) -> np.ndarray:
     """Returns every client's time for a round of FedAvg, [N] float64.
 
     A quantile of these times is a deadline that is the same for all methods. Arguments
     as in `of_stage`.
     """
-    flops = 6.0 * ledger.macs_per_sample(macs) * stage.epochs * np.asarray(sizes)
+    each = float(flops) * stage.epochs * np.asarray(sizes)
     device = Device(*(np.asarray(v, np.float64) for v in system.device))
-    return seconds(device, flops, 32.0 * weights, 32.0 * weights)
+    return seconds(device, each, 32.0 * weights, 32.0 * weights)
 
 
 def presence(system: System | None) -> Callable | None:

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
-from sparsefl_jax.core.types import Array, Context, PyTree
+from sparsefl_jax.core.types import Array, Context, Held, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
@@ -63,7 +63,7 @@ def strong(tree: PyTree) -> PyTree:
 
 
 def make_client_fn(
-    stage: Stage, layers: PyTree = None, macs: PyTree = None
+    stage: Stage, layers: PyTree = None, macs: PyTree = None, held: Held | None = None
 ) -> Callable:
     """Returns one client's part of a round, from the server's state to its summand.
 
@@ -72,6 +72,7 @@ def make_client_fn(
       layers: tree of Python bools, the layers whose uplink masks are logged; None logs
         no masks.
       macs: as `Model.macs`; needed where the population has a clock.
+      held: as `Model.held`.
 
     Returns:
       `client_fn(key, round, num_steps, server, population, row, last_round, info) ->
@@ -87,7 +88,7 @@ def make_client_fn(
             keys.of_client(key, info.index)
         )
         downlink = algorithm.broadcast(down_key, ctx, server)
-        received = once(algorithm.handed(server), last_round) | downlink
+        received = once(algorithm.handed(server), last_round, held) | downlink
         data = batches(
             data_key,
             population.x,
@@ -102,6 +103,7 @@ def make_client_fn(
         before = row
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         ledger.check_metrics(metrics)
+        metrics = ledger.with_held(metrics, held)
         summand, time = algorithm.contribute(ctx, uplink), ()
         if population.clock is not None:  # static branch
             ends = info.index, macs, metrics["work"], received, uplink
@@ -131,8 +133,8 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
       `exchange.routes`. It returns the sum of summands per device [D, ...], logs
       [D, chunk, ...], and all rows.
     """
-    stage, mesh, chunk, layers, observed, macs = plan
-    client_fn = make_client_fn(stage, layers if observed else None, macs)
+    stage, mesh, chunk, layers, observed, *costs = plan
+    client_fn = make_client_fn(stage, layers if observed else None, *costs)
 
     def on_one_device(
         key, round, server, population, way, clients, num_steps, last_round, ids

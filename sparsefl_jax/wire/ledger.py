@@ -1,11 +1,12 @@
 """What a run cost: bits from the packets that travelled, FLOPs from the real masks.
 
 A multiply-add is two FLOPs. The ledger counts the three passes of every layer that
-multiplies (forward, input gradient, weight gradient) and what an algorithm adds for its
-masks. It does not count activations, pooling, normalisation and the optimizer. `flops`
-skips what the masks remove; `flops_dense` sends the same samples through the dense
-network; `flops_executed` is what the hardware computes in one training of each client,
-padding included, because masks save no time in dense arithmetic.
+multiplies (forward, input gradient, weight gradient; the first two where the weights
+are held, see `Model.held`) and what an algorithm adds for its masks. It does not count
+activations, pooling, normalisation and the optimizer. `flops` skips what the masks
+remove; `flops_dense` sends the same samples through the dense network; `flops_executed`
+is what the hardware computes in one training of each client, padding included, because
+masks save no time in dense arithmetic.
 
 The compiled round counts entries (`packets.count`), from which the host computes bits
 (`charges.packet_bits`); `round_record` puts both into the record that `runs.sinks`
@@ -15,9 +16,10 @@ writes. Every record holds the ledger's own totals. `paper_counts` counts as pap
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.types import PyTree, Work
+from sparsefl_jax.core.types import Held, PyTree, Work
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Count, Layout, assumptions
@@ -72,14 +74,43 @@ def flops(macs: PyTree, work: Work) -> float:
     return 2.0 * total + float(np.sum(np.asarray(work.extra, np.float64)))
 
 
-def macs_per_sample(macs: PyTree) -> int:
-    """Returns the multiply-adds of one sample through the dense network.
+def macs_per_sample(model: Any) -> int:
+    """Returns the multiply-adds of one sample through the dense network, a `Model`.
 
     Example:
-      >>> macs_per_sample({'fc': {'kernel': 12, 'bias': 0}})
-      12
+      >>> from sparsefl_jax.testing import tiny_model
+      >>> macs_per_sample(tiny_model())  # 8 x 16 + 16 x 4
+      192
     """
-    return sum(jax.tree.leaves(macs))
+    return sum(jax.tree.leaves(model.macs)) + model.held.macs
+
+
+def flops_per_sample(model: Any) -> int:
+    """Returns the FLOPs of training the dense network, a `Model`, on one sample.
+
+    Example:
+      >>> from sparsefl_jax.testing import tiny_model
+      >>> flops_per_sample(tiny_model())
+      1152
+    """
+    return 6 * macs_per_sample(model) - 2 * model.held.macs  # no gradient of weights
+
+
+def with_held(metrics: dict[str, Any], held: Held | None) -> dict[str, Any]:
+    """Adds the work of held weights to a client's metrics, on the device.
+
+    They take part in every pass: in one for each processed sample, and in as many as
+    any parameter does.
+    """
+    if held is None or not held.macs:
+        return metrics
+    work = metrics["work"]
+    passes = (
+        jnp.max(jnp.stack([metrics["count"], *jax.tree.leaves(each)]))
+        for each in (work.forward, work.input_grad)
+    )
+    extra = work.extra + jnp.float32(2 * held.macs) * sum(passes)
+    return metrics | {"work": work._replace(extra=extra)}
 
 
 def _traffic(
@@ -102,7 +133,7 @@ def _traffic(
 
 
 def round_record(
-    log: Any, layouts: dict, macs: PyTree, names: list[str], batch_size: int
+    log: Any, layouts: dict, model: Any, names: list[str], batch_size: int
 ) -> dict[str, Any]:
     """Returns one round's line of `metrics.jsonl`, a dict of plain Python values.
 
@@ -115,7 +146,7 @@ def round_record(
       log: a `round_program.RoundLog` of one round, as NumPy arrays, without places
         that hold no client.
       layouts: `{'down': ..., 'up': ...}` as `packets.layout` returns them.
-      macs: as `Model.macs`.
+      model: the network, a `Model`.
       names: paths of the layers whose masks are logged, [L].
       batch_size: samples of a minibatch, for `flops_executed`.
     """
@@ -125,7 +156,7 @@ def round_record(
         float(np.sum(client.pop(name), dtype=np.float64))
         for name in ("count", "loss", "correct")
     )
-    per_sample = 6 * macs_per_sample(macs)
+    per_sample = flops_per_sample(model)
     record = {
         "loss": loss / max(count, 1.0),
         "train_accuracy": correct / max(count, 1.0),
@@ -133,7 +164,7 @@ def round_record(
         "clients": np.asarray(log.ids).tolist(),
         **_traffic("down", layouts["down"], log.down, len(log.ids)),
         **_traffic("up", layouts["up"], log.up, len(log.ids)),
-        "flops": flops(macs, work),
+        "flops": flops(model.macs, work),
         "flops_dense": per_sample * count,
         "flops_executed": float(per_sample * int(log.executed_steps) * batch_size),
         "density": float(log.density),

@@ -10,7 +10,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, Context, Held, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.packets import Message, Packet
@@ -130,15 +130,17 @@ def pack_initial(values: dict[str, PyTree], initial: str) -> Message:
     return known | {"seed": Packet(jnp.uint32(0))}  # its value is not used
 
 
-def once(handed: Message, last_round: Array) -> Message:
-    """Returns what is handed to a client as packets that travel in its first round.
+def once(handed: Message, last_round: Array, held: Held | None = None) -> Message:
+    """Returns what a client has to be given as packets that travel in its first round.
 
     Args:
       handed: as `Algorithm.handed` returns it.
       last_round: when the client last took part, or -1; shape=(), int32.
+      held: as `Model.held`.
 
     Returns:
-      The packets under the names 'handed/NAME', not sent in later rounds.
+      The packets under the names 'handed/NAME', not sent in later rounds, and one for
+      the held weights, 'model/base', whose values are a shape alone.
 
     Example:
       >>> first = once({'seed': Packet(jnp.uint32(7))}, jnp.int32(-1))
@@ -146,10 +148,23 @@ def once(handed: Message, last_round: Array) -> Message:
       >>> [bool(packets['handed/seed'].sent) for packets in (first, later)]
       [True, False]
     """
+    packets = {f"handed/{name}": packet for name, packet in handed.items()}
+    if held is not None and held.entries:
+        packets["model/base"] = _base(held)
     return {
-        f"handed/{name}": replace(packet, sent=packet.sent & (last_round < 0))
-        for name, packet in handed.items()
+        name: replace(packet, sent=packet.sent & (last_round < 0))
+        for name, packet in packets.items()
     }
+
+
+def _base(held: Held) -> Packet:
+    """Returns held weights as a packet: charged, their seed, or assumed."""
+    seeded = not (held.charged or held.source)
+    values = jax.ShapeDtypeStruct((1 if seeded else held.entries,), jnp.float32)
+    if held.charged or seeded:
+        return Packet(values)
+    which = f"the {held.entries} frozen weights of {held.source}"
+    return Packet(values, bits=0, assumed=f"every client is taken to hold {which}")
 
 
 def pack_slice(values: PyTree, mask: PyTree) -> Packet:

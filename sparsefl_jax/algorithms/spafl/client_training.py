@@ -14,6 +14,7 @@ from sparsefl_jax.algorithms.spafl.variants import VARIANTS
 from sparsefl_jax.core.algorithm import Optimizer
 from sparsefl_jax.core.types import Array, ClientInfo, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import local
@@ -58,6 +59,7 @@ def make_training(
     in_range("alpha", alpha, "[0, inf)")
     one_of("variant", variant, VARIANTS)
     loss_fn, released = local.objective(model), VARIANTS[variant]
+    adapters.refuse(model, "filters of B, which is 0, are dead and have no gradient")
     select = masks.prunable(model.macs, prunable)
 
     def reset(updates: Trained, old: Trained):

@@ -156,6 +156,10 @@ def build_model(config, data):
 
     def make():
         model = models.build(**describe_network(config, data))
+        _, adapter = _settings(config.adapter)
+        if "rank" in adapter:
+            with naming("adapter", adapter):
+                model = model.adapting(**adapter)
         given = describe_reading(config, data, model)
         if not model.tokens and config.augment:
             given["augment"] = config.augment

@@ -17,6 +17,7 @@ from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import typed
+from sparsefl_jax.models import adapters
 from sparsefl_jax.system import shipped
 from sparsefl_jax.training import local
 
@@ -73,6 +74,14 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "model.norm": (..., "normalisation: 'batch', 'static', 'group' or None"),
     "model.softmax_output": (..., "end in a softmax, although the loss has one too"),
     "model.dropout": (..., "share of units dropped in training"),
+    "adapter.rank": (int, "rank of trained adapters; the network is frozen"),
+    "adapter.alpha": (float, "scale of the adapters times the rank, by default rank"),
+    "adapter.targets": (adapters.TARGETS, "globs of the kernels that get adapters"),
+    "adapter.whole": (adapters.WHOLE, "globs of leaves that are trained themselves"),
+    "adapter.freeze": (TEXTS, "globs of what is not trained: '*lora_a*' is FFA-LoRA"),
+    "adapter.dropout": (0.0, "share of an adapter's inputs dropped in training"),
+    "adapter.seed": (0, "seed of frozen weights that no folder has"),
+    "adapter.charge_base": (False, "charge a client's first downlink for these"),
     "algorithm.name": ("fedavg", "the method, or my_module:my_method"),
     "first_stage.name": ([str], "method of a first stage that finds a mask, or 'none'"),
     "first_stage.num_rounds": ([int], "rounds of the first stage, default num_rounds"),

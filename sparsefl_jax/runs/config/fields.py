@@ -49,6 +49,7 @@ _GOES_WITH = {  # fields that have an effect only with one of some others
     **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
     **dict.fromkeys(("fit.pilot", "fit.most", "fit.evaluations", "fit.by"), _FIT),
     **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
+    **{f: ("adapter.rank",) for f in FIELDS if f.startswith("adapter.")},
     "deadline.over": _CLOSING,
     "init_what": ("init_from",),
 }
