@@ -1,0 +1,519 @@
+"""Adapters beside a frozen network: identities, FLOPs and bits by hand, refusals."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from flax.traverse_util import flatten_dict
+
+import sparsefl_jax as sfl
+from sparsefl_jax import models
+from sparsefl_jax.core.types import Held, Work
+from sparsefl_jax.models import Model, base, transformer
+from sparsefl_jax.report import charge
+from sparsefl_jax.report.load import Run
+from sparsefl_jax.runs import dry_run, setup
+from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.programs import prepared
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire.messages import once
+from tests import transformer_by_hand as by_hand
+from tests.models_test import normal, quick_jit
+
+IN, OUT, RANK, ETA = 3, 4, 2, 0.1
+KEY0 = jax.random.key(0)
+TARGET = {"targets": ("kernel",), "whole": ()}
+SGD = local.make_optimizer(learning_rate=ETA)
+
+
+def flat(tree):
+    return flatten_dict(jax.device_get(tree), sep="/")
+
+
+def raw_dense():
+    """A dense layer whose logits keep the dtype of its weights."""
+    module = nn.Dense(OUT)
+
+    def init(key):
+        return module.init(key, jnp.zeros((1, IN)))["params"], {}
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        return module.apply({"params": params}, x), stats
+
+    return Model(init, apply, {"bias": 0, "kernel": IN * OUT}, name="raw_dense")
+
+
+class _Network(nn.Module):
+    """Two layers, of which the second is whole."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2, name="score")(nn.tanh(nn.Dense(8, name="fc")(x)))
+
+
+def network():
+    return base.image_model(_Network(), (6,))
+
+
+def adapted_network(**options):
+    given = {"targets": ("fc/kernel",), "whole": ("score/*",)} | options
+    return network().adapting(2, **given)
+
+
+def small_encoder(**options):
+    sizes = {"layers": 1, "width": 8, "heads": 2, "hidden": 8, "vocabulary": 16}
+    return models.build("encoder", 2, (5,), **sizes, dropout=0.0, **options)
+
+
+TOKENS = jnp.array([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0], [5, 3, 5, 0, 0]], jnp.int32)
+
+
+def moved(params, scale=0.5):
+    """Returns parameters none of which is where it starts."""
+    leaves, tree = jax.tree.flatten(params)
+    draws = [scale * normal(i, *v.shape) for i, v in enumerate(leaves)]
+    return jax.tree.unflatten(tree, draws)
+
+
+def logits(model, params, x, **options):
+    options = {"train": False} | options
+    return quick_jit(lambda p, x: model.apply(p, {}, x, **options)[0])(params, x)
+
+
+def data_of(clients=3, each=4, texts=False):
+    """Samples of two classes, `each` a client."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(clients * each, 6)).astype(np.float32)
+    if texts:
+        x = rng.integers(1, 11, (clients * each, 5)).astype(np.int32)
+    y = (x[:, 0] > np.median(x)).astype(np.int32)
+    users = np.repeat(np.arange(clients), each)
+    return sfl.from_arrays(
+        x, y, x_test=x, y_test=y, users=users, users_test=users, partition="natural"
+    )
+
+
+def run(method, model, rounds=1, cohort=2, **settings):
+    stage = sfl.Stage(method, rounds, cohort, batch_size=2)
+    data = data_of(texts=model.tokens)
+    return sfl.run(jax.random.key(1), [stage], model, data, **settings)
+
+
+def train_records(done):
+    return [r for r in done.metrics if r["phase"] == "train"]
+
+
+def test_multiply_adds_by_hand():
+    """Query: 10 tokens x 64 x 64 products; a low rank of 4: 10 x 64 x 4, each way.
+
+    Held are those of six dense layers and of the pooler: 10 x (4 x 64 x 64 + 2 x 64 x
+    128) + 64 x 64, and all weights but the last layer's 64 x 2 + 2.
+    """
+    base = models.build("encoder", 2, (10,), layers=1)
+    model = base.adapting(4, whole=("score/*",))
+    assert base.macs["layer1"]["query"]["kernel"] == 40_960
+    of_query = {"lora_a": {"kernel": 2560}, "lora_b": {"kernel": 2560}}
+    assert model.macs == {
+        "layer1": {"query": of_query, "value": of_query},
+        "score": {"bias": 0, "kernel": 128},
+    }
+    assert model.held.macs == 331_776 == ledger.macs_per_sample(base) - 128
+    assert ledger.macs_per_sample(model) == 331_904 + 4 * 2560
+    assert ledger.flops_per_sample(model) == 6 * (128 + 4 * 2560) + 4 * 331_776
+    sizes = [leaf.size for leaf in jax.tree.leaves(base.shapes()[0])]
+    assert model.held.entries == sum(sizes) - 130
+    assert model.held.source == "" and not model.held.charged
+
+
+@pytest.mark.parametrize(
+    "dtype", ("float32", pytest.param("bfloat16", marks=pytest.mark.slow))
+)
+def test_a_new_network_computes_what_its_base_does(dtype, key):
+    plain = small_encoder(dtype=dtype)
+    model = plain.adapting(2, 6.0, dropout=0.5)
+    (params, _), (own, _) = model.init(key), plain.init(KEY0)
+    whole = {n: params[n] for n in ("pooler", "score")}
+    want = logits(plain, own | whole, TOKENS)
+    np.testing.assert_array_equal(logits(model, params, TOKENS), want)
+    merged = flat(model.merged(params))
+    assert {p: v.tolist() for p, v in merged.items()} == {
+        p: v.tolist() for p, v in flat(own | whole).items()
+    }
+    names = {f"layer1/{n}/lora_{f}" for n in ("query", "value") for f in "ab"}
+    heads = {f"{n}/bias" for n in whole} | {f"{n}/kernel" for n in whole}
+    assert flat(params).keys() == {f"{n}/kernel" for n in names} | heads
+    a, b = (params["layer1"]["query"][f"lora_{f}"]["kernel"] for f in "ab")
+    assert a.shape == (8, 2) and not b.any() and b.shape == (2, 8)
+    assert 0.2 < jnp.abs(a).max() <= 8**-0.5  # uniform
+
+
+def test_merged_weights_compute_the_same(key):
+    model = small_encoder().adapting(2, 6.0)
+    params = moved(model.init(key)[0])
+    want = logits(small_encoder(), model.merged(params), TOKENS)
+    got = logits(model, params, TOKENS)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    other = logits(model, moved(params, 0.1), TOKENS)
+    assert np.abs(got - other).max() > 1e-3
+
+
+def test_merged_weights_compute_the_same_in_double_precision(key):
+    """By hand too: y = x W + b + s (x A) B with s = alpha / r = 3."""
+    with jax.enable_x64(True):
+        model, rng = raw_dense().adapting(RANK, 6.0, **TARGET), np.random.default_rng(0)
+        a, b, x = (rng.normal(size=s) for s in ((IN, RANK), (RANK, OUT), (5, IN)))
+        params = {"lora_a": {"kernel": a}, "lora_b": {"kernel": b}}
+        got = np.asarray(model.apply(params, {}, x, train=False)[0])
+        base, _ = jax.device_get(raw_dense().init(KEY0))
+        want = x @ base["kernel"] + base["bias"] + 3 * (x @ a) @ b
+        np.testing.assert_allclose(got, want, atol=1e-12)
+        merged = raw_dense().apply(model.merged(params), {}, x, train=False)[0]
+        np.testing.assert_allclose(got, merged, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", ("computing", "adapting"))
+def test_constants_and_adapters_follow_the_dtype(first, key):
+    plain = small_encoder()
+    if first == "computing":
+        model = plain.computing("bfloat16").adapting(2)
+    else:
+        model = plain.adapting(2).computing("bfloat16")
+    params, _ = model.init(key)
+    traced = jax.make_jaxpr(lambda p: model.apply(p, {}, TOKENS, train=False)[0])
+    products = [
+        line for line in str(traced(params)).splitlines() if "= dot_general" in line
+    ]
+    assert len(products) == 2 + 6 + 2 + 4  # attention's, dense, the head's, adapters'
+    assert all(":bf16" in line.split(" = ")[0] for line in products)
+
+
+def gradient(model, params, x, key=None):
+    """Returns the gradient of the sum of the logits' squares."""
+
+    def loss(params):
+        return jnp.sum(model.apply(params, {}, x, train=True, key=key)[0] ** 2)
+
+    return jax.device_get(quick_jit(jax.grad(loss))(params))
+
+
+def test_the_first_step_by_hand(key):
+    """dA = 0, dB = s A^T dW, so the merged kernel moves by -eta s^2 A A^T dW."""
+    model = raw_dense().adapting(RANK, 6.0, **TARGET)
+    params, x = jax.device_get(model.init(key)[0]), normal(1, 5, IN)
+    base = jax.device_get(raw_dense().init(KEY0)[0])
+    dw = x.T @ (2 * (x @ base["kernel"] + base["bias"]))
+    got, a, s = gradient(model, params, x), params["lora_a"]["kernel"], 3.0
+    assert not got["lora_a"]["kernel"].any()
+    np.testing.assert_allclose(got["lora_b"]["kernel"], s * a.T @ dw, rtol=1e-5)
+    new = jax.tree.map(lambda p, g: p - ETA * g, params, got)
+    change = np.asarray(model.merged(new)["kernel"]) - base["kernel"]
+    np.testing.assert_allclose(change, -ETA * s**2 * a @ a.T @ dw, atol=1e-5)
+
+
+def test_a_frozen_identity_is_full_fine_tuning(key):
+    """A = (r / alpha) I with r = i: s A = I, so B moves as the kernel would."""
+    rank, alpha = IN, 2.0
+    model = raw_dense().adapting(rank, alpha, **TARGET, freeze=("lora_a*",))
+    free = raw_dense().adapting(rank, alpha, **TARGET)
+    identity = {"kernel": np.float32(rank / alpha) * np.eye(IN, dtype=np.float32)}
+    full = jax.device_get(raw_dense().init(KEY0)[0])
+    adapter, x = (
+        {"lora_b": {"kernel": np.zeros((rank, OUT), np.float32)}},
+        normal(1, 5, IN),
+    )
+    assert flat(model.init(key)[0]).keys() == {"lora_b/kernel"}
+    for _ in range(5):
+        got = gradient(free, adapter | {"lora_a": identity}, x)["lora_b"]["kernel"]
+        kernel = full["kernel"] - 0.02 * gradient(raw_dense(), full, x)["kernel"]
+        # B at the rate (r / alpha)^2: the kernel is s A B, twice s.
+        step = 0.02 * (rank / alpha) ** 2 * got * (alpha / rank) ** 2
+        adapter = {"lora_b": {"kernel": adapter["lora_b"]["kernel"] - step}}
+        full = full | {"kernel": kernel}
+        merged = free.merged(adapter | {"lora_a": identity})["kernel"]
+        np.testing.assert_allclose(merged, kernel, atol=1e-5)
+
+
+def test_the_mean_of_adapters_is_that_of_networks_if_a_is_frozen(key):
+    def difference(model):
+        clients = [moved(model.init(key)[0], s) for s in (0.5, -1.5)]
+        mean = jax.tree.map(lambda *v: sum(v) / 2, *clients)
+        kernels = [np.asarray(model.merged(c)["kernel"]) for c in (*clients, mean)]
+        return np.abs((kernels[0] + kernels[1]) / 2 - kernels[2]).max()
+
+    frozen = {"freeze": ("lora_a*",)}
+    assert difference(raw_dense().adapting(RANK, **TARGET, **frozen)) < 1e-6
+    assert difference(raw_dense().adapting(RANK, **TARGET)) > 0.1
+
+
+def test_dropout_draws_in_training_alone(key):
+    """Half of the inputs of the adapter are 0, the others are doubled."""
+    plain = raw_dense().adapting(RANK, **TARGET)
+    model = raw_dense().adapting(RANK, **TARGET, dropout=0.5)
+    params, x = jax.device_get(moved(plain.init(key)[0])), np.eye(IN, dtype=np.float32)
+    base = jax.device_get(raw_dense().init(KEY0)[0])
+    whole = params["lora_a"]["kernel"] @ params["lora_b"]["kernel"]
+    np.testing.assert_array_equal(
+        logits(plain, params, x), logits(model, params, x, key=key)
+    )
+    seen = set()
+    for i in range(4):
+        options = {"train": True, "key": jax.random.key(i)}
+        out = np.asarray(logits(model, params, x, **options))
+        share = (out - base["kernel"] - base["bias"]) / whole
+        for row in share:  # an input reaches all outputs, or none
+            np.testing.assert_allclose(row, np.full(OUT, round(row[0])), atol=1e-4)
+        seen |= {round(v) for v in share[:, 0].tolist()}
+    assert seen == {0, 2}
+
+
+def test_hooks_see_the_inputs_of_adapters(key):
+    """What a layer saves is doubled, hence the gradient of its kernel."""
+    model = raw_dense().adapting(RANK, **TARGET)
+    params, x = moved(model.init(key)[0]), normal(1, 5, IN)
+    double = model.saving(lambda x, kernel, weight: 2 * x, ("lora_a/kernel",))
+    exact, found = (gradient(m, params, x) for m in (model, double))
+    a, b = ("lora_a", "lora_b")
+    np.testing.assert_allclose(found[a]["kernel"], 2 * exact[a]["kernel"], rtol=1e-6)
+    np.testing.assert_array_equal(found[b]["kernel"], exact[b]["kernel"])
+
+
+def test_a_given_base_is_held_and_describes_the_network():
+    base = {"kernel": np.ones((IN, OUT)), "bias": np.full(OUT, 2.0)}
+    model = raw_dense().adapting(RANK, **TARGET, base=base)
+    params, _ = model.init(KEY0)
+    assert logits(model, params, np.ones((1, IN), np.float32)).tolist() == [[5.0] * OUT]
+    assert model.held == Held(IN * OUT + OUT, IN * OUT, "the given network")
+    other = raw_dense().adapting(RANK, **TARGET, base=base | {"bias": np.ones(OUT)})
+    told = [build.plain_value("model", m)["adapter"] for m in (model, other)]
+    assert told[0].pop("base") != told[1].pop("base") and told[0] == told[1]
+    assert told[0]["rank"] == RANK and told[0]["targets"] == ("kernel",)
+    assert model.name == "raw_dense"
+
+
+@pytest.fixture(scope="module")
+def federated():
+    """Three rounds of FedAvg on adapters, each with two of three clients."""
+    model = adapted_network()
+    return model, run(sfl.fedavg(model, SGD), model, rounds=3)
+
+
+def test_the_base_is_untouched_and_a_seed_brings_it(federated):
+    model, done = federated
+    params = done.models["global"].params
+    merged, own = flat(model.merged(params)), flat(network().init(KEY0)[0])
+    changed = {p for p, v in merged.items() if (v != own[p]).any()}
+    assert changed == {"fc/kernel", "score/kernel", "score/bias"}
+    seen, sizes = set(), 6 * 2 + 2 * 8 + (8 * 2 + 2)
+    for record in train_records(done):
+        assert "assumed" not in record
+        bits = [32 * sizes + 32 * (c not in seen) for c in record["clients"]]
+        assert record["bits_down_by_client"] == bits
+        new = len(set(record["clients"]) - seen)
+        assert record["entries_down"]["model/base"] == new
+        seen |= set(record["clients"])
+    assert new < 2  # by then, a client has come again
+
+
+def test_the_flops_of_a_round_by_hand(federated):
+    """Two clients of 4 samples; the kernel 6 x 8 is held, its factors are trained."""
+    record = train_records(federated[1])[0]
+    want = 8 * (6 * (6 * 2 + 2 * 8 + 8 * 2) + 4 * (6 * 8))
+    assert record["samples"] == 8
+    assert record["flops"] == pytest.approx(want, rel=1e-6)
+    assert record["flops_dense"] == record["flops_executed"] == want
+
+
+def test_held_weights_take_part_in_every_pass():
+    """8 samples, of which a second network reads 5 again, its gradients those of 3."""
+    share = {"w": jnp.float32(13.0)}, {"w": jnp.float32(3.0)}
+    work = Work(*share, share[1], jnp.float32(7.0))
+    metrics = {"count": jnp.float32(8.0), "work": work}
+    found = ledger.with_held(metrics, Held(entries=1, macs=10))["work"]
+    assert found.extra == 7 + 2 * 10 * (13 + 8) and found.forward is work.forward
+    assert ledger.with_held(metrics, Held(entries=1)) is metrics
+
+
+@pytest.mark.parametrize(
+    "held, bits",
+    [
+        (Held(9), 32),
+        (Held(9, source="a file"), 0),
+        (Held(9, source="a file", charged=True), 288),
+        (Held(9, charged=True), 288),
+    ],
+)
+def test_what_a_clients_first_round_is_charged(held, bits):
+    for last_round, paid in ((-1, bits), (0, 0)):
+        packet = once({}, jnp.int32(last_round), held)["model/base"]
+        entries = packet.values.shape[0]
+        assert bool(packet.sent) * packet.bits * entries == paid
+        assert packet.assumed == (
+            ""
+            if bits
+            else "every client is taken to hold the 9 frozen weights of a file"
+        )
+    assert once({}, jnp.int32(-1), Held(source="a file")) == {}
+
+
+def test_a_folder_s_weights_are_held(tmp_path, key):
+    """The embeddings have 6 x (11 + 8) entries and a norm's 12; the head has 56."""
+    pytest.importorskip("safetensors", reason="needs the extra [text]")
+    tensors = by_hand.tensors("distilbert", 2)
+    given = {"folder": by_hand.write(tmp_path / "a", "distilbert", tensors)}
+    whole = transformer.pretrained_encoder(2, (5,), **given, frozen=False)
+    frozen = transformer.pretrained_encoder(2, (5,), **given)
+    assert frozen.held == Held(6 * 19 + 12, 0, "the pretrained network")
+    assert whole.held == Held(source="the pretrained network")
+    sizes = [leaf.size for leaf in jax.tree.leaves(whole.shapes()[0])]
+    for network in (whole, frozen):  # the embeddings are held now, or already
+        model = network.adapting(2)
+        assert model.held.entries == sum(sizes) - 56
+        assert model.held.source == "the pretrained network"
+        params = moved(model.init(key)[0])
+        want = logits(network, model.merged(params), TOKENS)
+        np.testing.assert_allclose(logits(model, params, TOKENS), want, atol=1e-4)
+
+
+def test_an_assumed_base_is_in_the_plan_the_records_and_the_page(tmp_path):
+    """48 + 8 entries are held."""
+    params, _ = network().init(KEY0)
+    model = adapted_network(base=params)
+    stages = [sfl.Stage(sfl.fedavg(model, SGD), 1, 2)]
+    plan = dry_run.text(prepared(setup.make(stages, model, data_of())))
+    said = "every client is taken to hold the 56 frozen weights of the given network"
+    assert f"Not charged: down/model/base in stage 0 ({said})." in plan
+    # 46 entries are trained, and 28 of them are adapters: 6 x 8 + 16 + 12 + 16 products
+    assert "46 parameters, 56 held, 92 multiply-adds a sample" in plan
+    (record,) = train_records(run(sfl.fedavg(model, SGD), model))
+    assert record["assumed"] == {"down/model/base": said}
+    assert record["bits_down_by_client"] == [32 * 46] * 2
+    page = charge.assumptions(Run(tmp_path, [record], [], [0], {}, {}, None))
+    assert page == [f"Not charged: 'model/base', down, in stage 0 ({said})."]
+
+
+def test_a_base_is_charged_once():
+    """48 + 8 entries are held; factors 12 and 16, and the last layer 18, always go."""
+    model = adapted_network(charge_base=True)
+    for record in train_records(run(sfl.fedavg(model, SGD), model, 2, 3)):
+        bits = 32 * (12 + 16 + 18 + (56 if record["round"] == 1 else 0))
+        assert record["bits_down_by_client"] == [bits] * 3
+        assert "assumed" not in record
+
+
+METHODS = {
+    "spdst": lambda model: sfl.spdst(model, SGD),
+    "topk": lambda model: sfl.compressed(model, SGD, up="topk", density=0.25),
+    "fedsparsify": lambda model: sfl.fedsparsify_global(
+        model, SGD, density=0.5, rounds=1
+    ),
+    "sparsyfed": lambda model: sfl.sparsyfed(model, SGD, density=0.5, exponent=1.0),
+}
+
+
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "topk"
+]
+
+
+@pytest.mark.parametrize("name", ["topk", *SLOW])
+def test_methods_run_on_adapters(name):
+    """46 entries and at most a bit for the position of each, and one more."""
+    model = adapted_network()
+    (record,) = train_records(run(METHODS[name](model), model))
+    assert np.isfinite(record["loss"]) and 0 < record["bits_up"] <= 2 * (33 * 46 + 1)
+
+
+REFUSED = {
+    "snip": {"density": 0.5},
+    "grasp": {"density": 0.5},
+    "ssfl": {"density": 0.5},
+    "sparsyfed": {"density": 0.5},
+    "spafl": {},
+    "local_only": {},
+    "fedpm": {"weights": "initial"},
+    "heterofl": {},
+    "fedrolex": {},
+    "fjord": {},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_methods_that_cannot_train_adapters_say_so(name):
+    model = raw_dense().adapting(RANK, **TARGET)
+    with pytest.raises(ValueError, match="^model has adapters, expected none: .") as e:
+        getattr(sfl, name)(model, SGD, **REFUSED[name])
+    assert "\n" not in str(e.value)
+    getattr(sfl, name)(raw_dense(), SGD, **REFUSED[name])
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"rank": 0}, "rank=0, expected an integer from 1"),
+        ({"alpha": 0.0}, "alpha=0.0, expected above 0"),
+        ({"dropout": 1.0}, "dropout=1.0, expected in .0, 1."),
+        ({"targets": ("fc/kernel",)}, "targets: 'fc/kernel' matches no leaf, expected"),
+        ({"targets": "kernel"}, "targets='kernel' is one string, expected globs"),
+        (
+            {"targets": ("bias",)},
+            r"'bias' is of shape \(4,\), expected a kernel .i, o.",
+        ),
+        ({"whole": ("kernel",)}, "targets: 'kernel' is trained whole, expected"),
+        (
+            {"freeze": ("lora*",)},
+            "freeze=..lora.*, expected globs that leave a leaf",
+        ),
+        (
+            {"base": {"kernel": np.ones((IN, OUT))}},
+            "base: 'bias' has shape None, expected",
+        ),
+    ],
+    ids=str,
+)
+def test_arguments_are_refused(change, told):
+    with pytest.raises(ValueError, match=told):
+        raw_dense().adapting(**{"rank": RANK} | TARGET | change)
+
+
+def test_adapters_are_for_layers_of_linen_alone():
+    example = jax.ShapeDtypeStruct((2, IN), jnp.float32)
+    linear = Model.from_nnx(lambda rngs: nnx.Linear(IN, OUT, rngs=rngs), example)
+    model = linear.adapting(RANK, **TARGET)
+    params, _ = model.init(KEY0)
+    with pytest.raises(ValueError, match="targets: kernel, expected kernels of linen"):
+        model.apply(params, {}, jnp.ones((2, IN)), train=False)
+    with pytest.raises(
+        ValueError, match="has adapters, expected none: they are put on"
+    ):
+        model.adapting(RANK)
+
+
+def configured(**adapter):
+    config = defaults.default_config()
+    config.model = {"name": "encoder", "layers": 1, "width": 8, "heads": 2}
+    config.model.vocabulary, config.model.dtype = 16, "float32"
+    config.adapter.update(adapter)
+    return config
+
+
+def test_a_configuration_has_adapters():
+    config = configured(rank=2, alpha=4.0, freeze=("*lora_a*",), whole=("score/*",))
+    fields.check(config)
+    model = build.build_model(defaults.values(config), data_of(texts=True))
+    assert flat(model.macs).keys() == {
+        "layer1/query/lora_b/kernel",
+        "layer1/value/lora_b/kernel",
+        "score/bias",
+        "score/kernel",
+    }
+    with pytest.raises(ValueError, match="adapter.rank=0, expected an integer from 1"):
+        build.build_model(defaults.values(configured(rank=0)), data_of(texts=True))
+    with pytest.raises(
+        ValueError, match="adapter.dropout=0.5 has no effect here: it goe"
+    ):
+        fields.check(configured(dropout=0.5))
+    plain = build.build_model(defaults.values(configured()), data_of(texts=True))
+    assert plain.merged is None and "adapter" not in plain.settings
