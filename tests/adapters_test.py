@@ -9,12 +9,13 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 import sparsefl_jax as sfl
-from sparsefl_jax import models
+from configs import flash_sst2
+from sparsefl_jax import export, models
 from sparsefl_jax.core.types import Held, Work
 from sparsefl_jax.models import Model, base, transformer
 from sparsefl_jax.report import charge
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.runs import dry_run, setup
+from sparsefl_jax.runs import dry_run, experiment, results, setup
 from sparsefl_jax.runs.config import build, defaults, fields
 from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.training import local
@@ -407,7 +408,7 @@ METHODS = {
     "spdst": lambda model: sfl.spdst(model, SGD),
     "topk": lambda model: sfl.compressed(model, SGD, up="topk", density=0.25),
     "fedsparsify": lambda model: sfl.fedsparsify_global(
-        model, SGD, density=0.5, rounds=1
+        model, SGD, density=0.5, rounds=2
     ),
     "sparsyfed": lambda model: sfl.sparsyfed(model, SGD, density=0.5, exponent=1.0),
 }
@@ -517,3 +518,31 @@ def test_a_configuration_has_adapters():
         fields.check(configured(dropout=0.5))
     plain = build.build_model(defaults.values(configured()), data_of(texts=True))
     assert plain.merged is None and "adapter" not in plain.settings
+
+
+@pytest.mark.slow
+def test_an_export_has_the_merged_network(tmp_path):
+    """The network of the file has no adapters, and computes the same."""
+    pytest.importorskip("safetensors", reason="needs the extra [export]")
+    config = flash_sst2.get_config("spdst,adapters,mini")
+    config.num_rounds, config.first_stage.epochs, config.adapter.rank = 2, 1, 2
+    experiment.run(config, tmp_path / "run", progress=False)
+    path, sizes = export.export_run(tmp_path / "run", tmp_path / "model")
+    back = sfl.load_sparse(path)
+    plain = {t.name.removeprefix("params/") for t in sizes.tensors}
+    assert plain == flat(back.model.shapes()[0]).keys()
+    assert all(mask.all() for mask in flat(back.sparse.mask).values())
+    data = build.build_data(defaults.values(config))
+    model = build.build_model(defaults.values(config), data)
+    params = results.load_run(tmp_path / "run").models["global"].params
+    got = logits(back.model, back.sparse.params, data.x_test[:8])
+    want = logits(model, params, data.x_test[:8])
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert 0.1 < np.mean(flat(params)["layer1/query/lora_a/kernel"] != 0) < 0.9
+
+
+def test_the_option_of_a_configuration():
+    config = flash_sst2.get_config("fedavg,adapters,mini")
+    fields.check(config)
+    assert (config.adapter.rank, config.adapter.alpha) == (16, 16.0)
+    assert flash_sst2.get_config("fedavg,mini").adapter.rank is None

@@ -77,11 +77,12 @@ def scored(model: Model, mode: str) -> Callable:
     """Returns the loss whose gradients score weights; `mode` as in `snip`.
 
     Raises:
-      ValueError: the mode is unknown, or `model` is no `Model`.
+      ValueError: the mode is unknown, or `model` is no `Model` or has adapters.
     """
     one_of("mode", mode, ("train", "inference"))
+    loss_fn = local.objective(model, train=mode == "train")
     adapters.refuse(model, "the scores of all adapters are 0, as B starts at 0")
-    return local.objective(model, train=mode == "train")
+    return loss_fn
 
 
 def saliency(

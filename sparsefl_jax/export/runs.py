@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.runs import folder as run_folder
@@ -11,6 +12,7 @@ from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
+from sparsefl_jax.sparsity import masks
 
 
 def export_run(
@@ -25,7 +27,8 @@ def export_run(
     """Writes the model that a run deploys, with all that is needed to use it elsewhere.
 
     Static normalisation statistics are first computed from the pooled training samples,
-    as before an evaluation.
+    as before an evaluation. Adapters are added to the kernels beside them, so that the
+    file has the parameters of the network without adapters, none of them pruned.
 
     Args:
       run: the directory of a run, finished or not; its data set has to be available.
@@ -67,6 +70,9 @@ def export_run(
         x = data.x[evaluate.used_rows(data.train)]
         key = jax.random.key(config.seed)
         sparse = make_recalibration(model, x)(key, sparse)
+    if model.merged is not None:
+        params = model.merged(sparse.params)
+        sparse = SparseModel(params, masks.full(params), sparse.stats)
     if path is None:
         file = "model" if client is None else f"client_{client}"
         path = Path(run) / f"{file}.safetensors"
