@@ -145,6 +145,23 @@ def read(folder: str | Path) -> tuple[Sizes, dict[str, PyTree]]:
         return sizes, _named(_read_tensors(folder), family, sizes)
 
 
+def names(folder: str | Path) -> dict[str, str]:
+    """Returns the names of a classifier's tensors in Hugging Face's libraries.
+
+    Args:
+      folder: see the module; only its `config.json` is read.
+
+    Returns:
+      Names without '.weight' or '.bias' by the path of our module, such as 'layer1/up'.
+    """
+    family, sizes = _read_config(Path(folder) / "config.json")
+    head = {  # BERT's pooler stands inside, a task's head outside
+        module: f"{family.begin if '.' in name else ''}{name}"
+        for module, name in family.head.items()
+    }
+    return _encoder(family, sizes, family.begin) | head
+
+
 def _read_config(path: Path) -> tuple[_Family, Sizes]:
     """Returns the kind of a network and its sizes."""
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -183,10 +200,7 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
 def _named(tensors, family: _Family, sizes: Sizes) -> dict[str, PyTree]:
     """Returns the tensors under the names of our modules, with our axes."""
     begin = family.begin if any(n.startswith(family.begin) for n in tensors) else ""
-    wanted = {module: begin + name for module, name in family.whole.items()}
-    for i in range(sizes.layers):
-        for module, name in family.layer.items():
-            wanted[f"layer{i + 1}/{module}"] = f"{begin}{family.before_layer}{i}.{name}"
+    wanted = _encoder(family, sizes, begin)
     for module, name in family.head.items():
         inside = f"{begin}{name}"  # BERT's pooler; a task's head stands outside
         name = inside if f"{inside}.weight" in tensors else name
@@ -194,6 +208,15 @@ def _named(tensors, family: _Family, sizes: Sizes) -> dict[str, PyTree]:
             wanted[module] = name
     leaves = {m: _leaves(tensors, name, m, sizes) for m, name in wanted.items()}
     return unflatten_dict(leaves, sep="/")
+
+
+def _encoder(family: _Family, sizes: Sizes, begin: str) -> dict[str, str]:
+    """Returns the names of an encoder's tensors by module, without the head's."""
+    found = {module: begin + name for module, name in family.whole.items()}
+    for i in range(sizes.layers):
+        for module, name in family.layer.items():
+            found[f"layer{i + 1}/{module}"] = f"{begin}{family.before_layer}{i}.{name}"
+    return found
 
 
 def _leaves(tensors, name: str, module: str, sizes: Sizes) -> dict[str, np.ndarray]:
