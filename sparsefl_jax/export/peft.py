@@ -30,9 +30,9 @@ def save_peft(
       OSError: a file cannot be read or written.
 
     Example:
-      >>> save_peft("adapter", {}, base="no/such/folder")
+      >>> save_peft("adapter", {}, base="no/folder")
       Traceback (most recent call last):
-      FileNotFoundError: [Errno 2] No such file or directory: 'no/such/folder/config.json'
+      FileNotFoundError: [Errno 2] No such file or directory: 'no/folder/config.json'
     """
     safetensors = imported("safetensors.numpy", "export", "an export")
     names, tensors = huggingface.names(base), {}
