@@ -20,6 +20,7 @@ from sparsefl_jax.algorithms.fedtiny import fedtiny as fedtiny
 from sparsefl_jax.algorithms.fiarse import fiarse as fiarse
 from sparsefl_jax.algorithms.finetune import finetune as finetune
 from sparsefl_jax.algorithms.fjord import fjord as fjord
+from sparsefl_jax.algorithms.flasc import flasc as flasc
 from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.flash import hetero_spdst as hetero_spdst
 from sparsefl_jax.algorithms.flash import jmwst as jmwst
@@ -33,6 +34,7 @@ from sparsefl_jax.algorithms.masked import spdst as spdst
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
+from sparsefl_jax.algorithms.rank_tiers import rank_tiers as rank_tiers
 from sparsefl_jax.algorithms.scaffold import scaffold as scaffold
 from sparsefl_jax.algorithms.snip import snip as snip
 from sparsefl_jax.algorithms.spafl import local_only as local_only

@@ -1,0 +1,155 @@
+"""FLASC: the server sends its largest entries, clients train all and send the largest.
+
+Kuo, Raje, Rajesh and Smith, "Federated LoRA with Sparse Communication", 2024,
+https://arxiv.org/abs/2406.05233. `docs/methods/flasc.md` says what the released code
+does otherwise.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from sparsefl_jax.algorithms.fedavg import Server as Dense
+from sparsefl_jax.algorithms.fedavg import fedavg
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import is_new, renewed
+from sparsefl_jax.wire.packets import Packet
+
+
+class Server(NamedTuple):
+    """The dense model, and what of it travels."""
+
+    dense: Dense
+    mask: PyTree  # bool like the parameters
+    since: Array  # shape=(), int32: the first round that sends this mask
+
+
+@method
+def flasc(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    up_density: float | None = None,
+    decay: float = 1.0,
+    decay_every: int = 1,
+    train: str = "dense",
+    server_optimizer: optax.GradientTransformation | None = None,
+    weighting: str = "uniform",
+    prunable: Sequence[str] = ("*",),
+    index: str = "packed",
+) -> Algorithm:
+    """FLASC: what travels is sparse, what is trained is not.
+
+    The server keeps n dense entries P and sends the k = int(n `density`) largest |P|. A
+    client starts from them, with 0 in the place of the others, trains all n, and sends
+    the largest entries of its change. The server's optimizer takes the negated mean
+    change for a gradient, 0 where a client sent nothing. The paper has adapters of
+    large networks, see `Model.adapting`; the method runs on any network.
+
+    Down and up: the largest entries of all leaves together, float32, and their
+    positions, which change in every round; a bit down says so. They are free at a
+    density of 1, and on the way up with `train='masked'`, where the server has just
+    sent them. Both: statistics. A client keeps nothing. The headline is P cut to what
+    the next client would get, and `unpruned` is P.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
+        in every round.
+      density: share of the entries that the server sends, in (0, 1].
+      up_density: share of the entries that a client sends; None: `density`, or with
+        `train='masked'` all that it has trained.
+      decay: factor of both densities at every fall, in (0, 1]; one entry stays.
+      decay_every: rounds from one fall to the next.
+      train: 'dense', or 'masked' if a client trains only what it received. With a
+        `decay`, that is gradual pruning: the mask is that of the dense P in each round.
+      server_optimizer: an optax optimizer; None: `optax.adam(1e-3)`, as in the paper.
+        `optax.sgd(1.0)` adds the mean change.
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
+      prunable: globs of the leaves whose entries are ranked, both ways; the others
+        travel whole.
+      index: how positions are written, see `packets.Packet`.
+
+    Raises:
+      ValueError: an argument is out of range, a glob matches no leaf, or a density
+        leaves no entry.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = flasc(model, optimizer, density=0.25)
+    """
+    one_of("train", train, ("dense", "masked"))
+    in_range("decay", decay, "(0, 1]")
+    whole("decay_every", decay_every, 1)
+    server_tx = server_optimizer or optax.adam(1e-3)
+    shared = {"server_optimizer": server_tx, "weighting": weighting}
+    averaging, loss_fn = fedavg(model, optimizer, **shared), local.objective(model)
+    select = masks.prunable(model.macs, prunable)
+    size = int(trees.layer_sizes(model.shapes()[0], select).sum())
+    down = _counts("density", density, size, decay)
+    up = down if up_density is None else _counts("up_density", up_density, size, decay)
+    all_trained = train == "masked" and up_density is None
+    # Both ends know where everything is, or what the client has just received.
+    down_index = "none" if down[-1] == size else index
+    up_index = "none" if all_trained or up[-1] == size else index
+    written = {"index": down_index, "optional": down_index != "none"}
+
+    def largest(tree, counts, round):
+        count = jnp.asarray(counts)[jnp.minimum(round // decay_every, len(counts) - 1)]
+        return top_k.largest_overall(jax.tree.map(jnp.abs, tree), count, select)
+
+    def init(key, start):
+        mask = largest(start.params, down, 0)
+        return Server(averaging.init(key, start), mask, jnp.int32(0))
+
+    def broadcast(key, ctx, server):
+        params, mask = masks.apply(server.dense.params, server.mask), server.mask
+        sent = Packet(params, mask, is_new(ctx, server.since), **written)
+        return {"params": sent, "stats": Packet(server.dense.stats)}
+
+    def update(key, ctx, downlink, client, batches):
+        params, mask = downlink["params"].values, downlink["params"].mask
+        within = mask if train == "masked" else None
+        start = SparseModel(params, within, downlink["stats"].values)
+        trained = local.train(key, loss_fn, optimizer(ctx.round), start, batches)
+        delta = jax.tree.map(jnp.subtract, trained.model.params, params)
+        kept = mask if all_trained else largest(delta, up, ctx.round)
+        sent = Packet(masks.apply(delta, kept), kept, index=up_index)
+        stats = Packet(trained.model.stats)
+        return {"delta": sent, "stats": stats}, client, trained.metrics
+
+    def aggregate(key, round, server, total):
+        dense, metrics = averaging.aggregate(key, round, server.dense, total)
+        mask = largest(dense.params, down, round + 1)
+        since = renewed(round, server.mask, mask, server.since)
+        return Server(dense, mask, since), metrics
+
+    def deploy(key, server):
+        whole = averaging.deploy(key, server.dense)["global"]
+        return {"global": masks.pruned(whole, server.mask), "unpruned": whole}
+
+    steps = init, broadcast, update, averaging.contribute, aggregate, deploy
+    return Algorithm(*steps)
+
+
+def _counts(name: str, share: float, size: int, decay: float) -> np.ndarray:
+    """Returns how many of all entries travel after each fall, [J] int32."""
+    in_range(name, share, "(0, 1]")
+    if int(size * share) < 1:
+        least = f"at least {1 / size:.2g} to leave one of {size} entries"
+        raise ValueError(f"{name}={share}, expected {least}")
+    falls = 0 if decay == 1 else math.ceil(math.log(size) / -math.log(decay))
+    kept = size * share * decay ** np.arange(falls + 1)
+    return np.maximum(kept.astype(np.int32), 1)

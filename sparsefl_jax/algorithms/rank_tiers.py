@@ -1,0 +1,101 @@
+"""Adapters of unequal ranks: a client of less memory trains the first few of them.
+
+The tiers are those of the code of FLASC, which compares with them: Kuo, Raje, Rajesh
+and Smith, "Federated LoRA with Sparse Communication", 2024,
+https://arxiv.org/abs/2406.05233. HetLoRA, which also weights clients and prunes ranks,
+is another method.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from sparsefl_jax.algorithms.fedavg import deploy, fedavg
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.sparsity.width import num_kept
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import pack_slice
+from sparsefl_jax.wire.packets import Packet
+
+RANK = {"lora_a/kernel": 1, "lora_b/kernel": 0}  # the axis of the rank in A and in B
+
+
+@method
+def rank_tiers(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    coverage: bool = False,
+    server_optimizer: optax.GradientTransformation | None = None,
+    weighting: str = "uniform",
+) -> Algorithm:
+    """A client of budget p trains the first max(1, ceil(p r)) of r ranks.
+
+    These are the first columns of A and the first rows of B of each adapter, see
+    `Model.adapting`. All that belongs to no adapter is trained by every client.
+
+    Down and up: the ranks of the client and all other leaves, float32, without
+    positions, because both ends know the budget; statistics. A client keeps nothing.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
+        in every round.
+      coverage: whether an entry's mean is over the clients that hold it; by default
+        the others count as clients whose change is 0, as in the released code.
+      server_optimizer: an optax optimizer that takes the negated mean change for a
+        gradient; None: `optax.adam(1e-3)`.
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
+
+    Raises:
+      ValueError: there is no such weighting, or `model` is no `Model`.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> network = sfl.models.build("encoder", 2, (10,), layers=1)
+      >>> optimizer = sfl.training.make_optimizer()
+      >>> method = rank_tiers(network.adapting(16), optimizer)
+    """
+    server_tx = server_optimizer or optax.adam(1e-3)
+    shared = {"server_optimizer": server_tx, "weighting": weighting}
+    averaging, weight = fedavg(model, optimizer, **shared), means.weigh(weighting)
+    loss_fn = local.objective(model)
+
+    def held(params, budget):
+        def kept(path, leaf):
+            axis = RANK.get("/".join(path.split("/")[-2:]))
+            if axis is None:  # static branch
+                return jnp.ones(leaf.shape, jnp.bool_)
+            place = jax.lax.broadcasted_iota(jnp.float32, leaf.shape, axis)
+            return place < num_kept(budget, leaf.shape[axis])
+
+        return trees.map_by_path(kept, params)
+
+    def broadcast(key, ctx, server):
+        params = pack_slice(server.params, held(server.params, ctx.client.budget))
+        return {"params": params, "stats": Packet(server.stats)}
+
+    def update(key, ctx, downlink, client, batches):
+        params, tx = downlink["params"], optimizer(ctx.round)
+        start = SparseModel(params.values, params.mask, downlink["stats"].values)
+        trained = local.train(key, loss_fn, tx, start, batches)
+        delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
+        stats = Packet(trained.model.stats)
+        uplink = {"delta": pack_slice(delta, start.mask), "stats": stats}
+        return uplink, client, trained.metrics
+
+    def contribute(ctx, uplink):
+        delta, share = uplink["delta"], weight(ctx.client)
+        holds = delta.mask if coverage else masks.full(delta.values)
+        change = means.covered_sum(delta.values, holds, share)
+        return change, means.weighted_sum(uplink["stats"].values, share)
+
+    def aggregate(key, round, server, total):
+        delta, stats = means.covered_mean(total[0]), means.weighted_mean(total[1])
+        mean = means.weighted_sum({"delta": delta, "stats": stats}, jnp.float32(1))
+        return averaging.aggregate(key, round, server, mean)
+
+    return Algorithm(averaging.init, broadcast, update, contribute, aggregate, deploy)
