@@ -28,6 +28,7 @@ from sparsefl_jax.algorithms import (
     fiarse,
     finetune,
     fjord,
+    flasc,
     grasp,
     hetero_jmwst,
     hetero_spdst,
@@ -40,6 +41,7 @@ from sparsefl_jax.algorithms import (
     pqsu,
     prunefl,
     prunefl_initial,
+    rank_tiers,
     scaffold,
     sensitivity,
     snip,
@@ -59,6 +61,7 @@ from tests.averaging_by_hand import (
     is_pulled,
     keeps_velocity,
 )
+from tests.by_hand import close
 from tests.complement_by_hand import DENSITY as KEPT
 from tests.complement_by_hand import complements
 from tests.fedmef_by_hand import MEF, extrudes
@@ -70,6 +73,7 @@ from tests.fedsparsify_by_hand import (
     purges_on_server,
 )
 from tests.fiarse_by_hand import holds_the_largest
+from tests.flasc_by_hand import FLASC, GRADUAL, sends_the_largest
 from tests.flash_by_hand import (
     TIERS,
     frozen,
@@ -110,6 +114,15 @@ def obeys(world):
     """Checks the laws alone; a method's own test has a round by hand."""
 
 
+def plain_mean(world):
+    """Checks that `rank_tiers` is FedAvg with equal weights where no adapters are."""
+    means = {"weighting": "uniform", "server_optimizer": optax.sgd(1.0)}
+    other = small_world.make_world(fedavg, means)
+    for covered in (world, small_world.make_world(rank_tiers, COVERED)):
+        got, want = (small_world.path(w)[0][-1].server for w in (covered, other))
+        close(got, want)
+
+
 def adjusts(world):
     """Checks FedDST's rounds, and that it is FedAvg where nothing is pruned."""
     readjusts(world)
@@ -123,6 +136,7 @@ def draws(world):
     fedavg_by_hand(small_world.make_world(fedrts, {"density": 1.0}))
 
 
+COVERED = {"coverage": True, "server_optimizer": optax.sgd(1.0)}
 HALF = {"density": 0.5}
 BOTH = {"up": "stc", "down": "stc", "density": 0.2}
 TENTH = {"density": 0.1}
@@ -213,6 +227,15 @@ TABLE = {
     "fjord": Row(fjord, GRID, drops_widths),
     "fjord_round": Row(fjord, GRID | {"draw": "round"}, drops_widths),
     "fjord_distill": Row(fjord, GRID | {"distill": True}, drops_widths),
+    "flasc": Row(flasc, FLASC, sends_the_largest),
+    "flasc_masked": Row(
+        flasc,
+        GRADUAL,
+        functools.partial(
+            sends_the_largest, down=(212, 106, 53, 26, 13), masked=True, decay=0.5
+        ),
+    ),
+    "rank_tiers": Row(rank_tiers, {"server_optimizer": optax.sgd(1.0)}, plain_mean),
     "pqsu": Row(pqsu, HALF, uploads_what_helps),
     "sparsyfed": Row(sparsyfed, {"density": LARGEST}, trains_powers),
     **{

@@ -82,7 +82,7 @@ def received(world, round, index, passing):
 def _mask(message):
     if "dense" in message:
         return unpack_model(message).mask
-    return message["weights"].mask
+    return message["weights" if "weights" in message else "params"].mask
 
 
 def dense_gradients(world, round, index, passing):
@@ -184,7 +184,8 @@ COMPRESSED = (
 # By row of the contract test. The other rows have theirs with their references.
 WORK = {
     **dict.fromkeys(("fedavg", "fedadam", "fedavg_keep", "fedprox"), dense),
-    **dict.fromkeys(("fedluar", "fedluar_freeze"), dense),
+    **dict.fromkeys(("fedluar", "fedluar_freeze", "flasc", "rank_tiers"), dense),
+    "flasc_masked": received,
     **dict.fromkeys(("pdst", "spdst", "spdst_keep", "hetero_spdst", "pqsu"), received),
     **dict.fromkeys(("fedsparsify_global", "fedsparsify_local"), received),
     **dict.fromkeys(("sensitivity", "jmwst", "nst", "hetero_jmwst"), operated),
