@@ -1,0 +1,213 @@
+"""FLASC: what it equals, what stays, what travels on adapters, and refusals."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax.algorithms import compressed, fedavg, flasc
+from sparsefl_jax.core.types import SparseModel
+from tests.adapters_test import SGD, adapted_network, run, train_records
+from tests.by_hand import (
+    KEY,
+    bare,
+    batches,
+    bits,
+    context,
+    linear_loss,
+    merged,
+    model_of,
+    one_client,
+    same,
+)
+from tests.flasc_by_hand import flat
+from tests.refusals import refused
+
+ADAM = {"server_optimizer": optax.adam(0.05)}
+ENTRIES = 6 * 2 + 2 * 8 + (8 * 2 + 2)  # A, B and the last layer
+FFA = 2 * 8 + (8 * 2 + 2)
+
+
+def params(done, name="global"):
+    return done.models[name].params
+
+
+@pytest.fixture(scope="module")
+def dense():
+    """Three rounds of FedAvg with Adam on adapters."""
+    model = adapted_network()
+    method = fedavg(model, SGD, weighting="uniform", **ADAM)
+    return params(run(method, model, rounds=3))
+
+
+def test_at_density_1_it_is_fedavg_with_adam(dense):
+    """Bit for bit, and with the same bits: 46 entries each way, nothing else."""
+    model = adapted_network()
+    done = run(flasc(model, SGD, density=1.0, **ADAM), model, rounds=3)
+    same(params(done), dense)
+    same(params(done, "unpruned"), dense)
+    for record in train_records(done):
+        assert record["bits_up"] == 2 * 32 * ENTRIES
+
+
+def test_with_a_dense_downlink_it_is_compression_by_top_k():
+    """23 of 46 entries go up, of all leaves together."""
+    model = adapted_network()
+    half = {"weighting": "uniform"} | ADAM
+    topk = compressed(model, SGD, up="topk", feedback="none", density=0.5, **half)
+    ours = flasc(model, SGD, density=1.0, up_density=0.5, **half)
+    one, other = (run(method, model, rounds=3) for method in (ours, topk))
+    same(params(one), params(other))
+    for a, b in zip(*map(train_records, (one, other)), strict=True):
+        assert a["entries_up"]["delta"] == b["entries_up"]["delta"] == 2 * 23
+        assert a["bits_up"] == b["bits_up"]
+
+
+def test_the_first_mask_has_no_entry_of_b():
+    """A has 12 entries and the last kernel 16; B and the bias start at 0."""
+    model = adapted_network()
+    for density, of_b in ((28 / 46, 0), (36 / 46, 8)):
+        method = flasc(model, SGD, density=density)
+        start, stats = model.init(KEY)
+        server = method.init(KEY, SparseModel(start, None, stats))
+        sent = method.broadcast(KEY, context(), server)["params"]
+        assert flat(sent.mask).sum() == round(46 * density)
+        assert sent.mask["fc"]["lora_b"]["kernel"].sum() == of_b
+
+
+def test_with_frozen_a_the_largest_are_of_b_and_the_head():
+    model = adapted_network(freeze=("*lora_a*",))
+    done = run(flasc(model, SGD, density=0.5, **ADAM), model, rounds=2)
+    assert params(done)["fc"].keys() == {"lora_b"}
+    for record in train_records(done):
+        assert record["entries_up"]["delta"] == 2 * FFA // 2
+        assert record["entries_down"]["params"] == 2 * FFA // 2
+
+
+# --- Rounds of a linear loss: the gradient is the mean of the samples
+
+W = np.float32([4.0, -3.0, 2.0, -1.0, 0.5])
+ROWS = [[0.3, -0.1, 0.2, 0.05, -0.4], [-0.2, 0.1, 0.6, 0.05, -0.1]]
+DATA = [batches(2, row) for row in ROWS]  # two steps of a rate of 0.1
+LINEAR = model_of(linear_loss, {"w": 1}, {"w": W})
+
+
+def round_of(method, server=None, number=0):
+    """Returns the messages of two clients in a round, the server before and after."""
+    start = SparseModel({"w": jnp.asarray(W)}, None, {})
+    server = method.init(KEY, start) if server is None else server
+    sent = [
+        (context(number, index=i), one_client(method, server, context(number), each))
+        for i, each in enumerate(DATA)
+    ]
+    new, _ = merged(method, server, *((ctx, up) for ctx, (_, up, _) in sent),
+                    round=number)  # fmt: skip
+    return [(down, up) for _, (down, up, _) in sent], server, new
+
+
+SUM = {"server_optimizer": optax.sgd(1.0)}
+
+
+def test_a_round_by_hand():
+    """3 of 5 come down, and all are trained from there: the changes are -0.2 rows."""
+    method = flasc(LINEAR, SGD, density=0.6, up_density=0.4, **SUM)
+    messages, _, new = round_of(method)
+    changes = [[-0.06, 0, 0, 0, 0.08], [0.04, 0, -0.12, 0, 0]]
+    for (down, up), change in zip(messages, changes, strict=True):
+        assert down["params"].values["w"].tolist() == [4, -3, 2, 0, 0]
+        np.testing.assert_allclose(up["delta"].values["w"], change, atol=1e-6)
+        assert up["delta"].mask["w"].tolist() == [c != 0 for c in change]
+        # n H(3/5) = 4.9 and n H(2/5) = 4.9 bits; 3 for a count up to 5; one bit more
+        assert (bits(down), bits(up)) == (3 * 32 + 3 + 5 + 1, 2 * 32 + 3 + 5)
+    want = W + np.mean(changes, 0)
+    np.testing.assert_allclose(new.dense.params["w"], want, atol=1e-6)
+    assert new.dense.params["w"][3] == W[3]  # no client has sent it
+
+
+def test_what_is_masked_is_not_trained():
+    """The receiver knows the positions of what goes up."""
+    method = flasc(LINEAR, SGD, density=0.6, train="masked", **SUM)
+    messages, _, new = round_of(method)
+    for (_, up), row in zip(messages, ROWS, strict=True):
+        change = -0.2 * np.array(row) * [1, 1, 1, 0, 0]
+        np.testing.assert_allclose(up["delta"].values["w"], change, atol=1e-6)
+        assert bits(up) == 3 * 32
+    assert new.dense.params["w"][3:].tolist() == W[3:].tolist()
+
+
+def test_densities_fall_in_steps_to_one_entry():
+    method = flasc(LINEAR, SGD, density=1.0, decay=0.5, decay_every=2, **SUM)
+    server, found = None, []
+    for number in range(8):
+        messages, _, server = round_of(method, server, number)
+        found += [
+            {int(p.mask["w"].sum()) for m in messages for d in m for n, p in d.items()
+             if n != "stats"}
+        ]  # fmt: skip
+    assert found == [{5}, {5}, {2}, {2}, {1}, {1}, {1}, {1}]
+
+
+def test_positions_are_charged_where_the_mask_is_new():
+    """The order stays in round 0, and a client that holds the mask pays a bit."""
+    method = flasc(LINEAR, SGD, density=0.6, **SUM)
+    _, old, new = round_of(method)
+    same(new.mask, old.mask)
+    known, missed = (
+        bits(method.broadcast(KEY, context(1, last=last), new)) for last in (0, -1)
+    )
+    assert (known, missed) == (3 * 32 + 1, 3 * 32 + 1 + 3 + 5)
+
+
+@pytest.mark.parametrize(
+    "density, count, mbit, saving",
+    [
+        (1 / 4, 149_378, 5.265, 3.63),
+        (1 / 16, 37_344, 1.397, 13.69),
+        (1 / 64, 9_336, 0.368, 51.9),
+    ],
+)
+def test_four_times_fewer_entries_are_not_four_times_fewer_bits(
+    density, count, mbit, saving
+):
+    """Rank 16 in ViT-B/16 and a classifier of ten classes, as if they were a leaf."""
+    size = 597_514
+    values = np.random.default_rng(0).permutation(size).astype(np.float32)
+    model = bare({"w": values})
+    method = flasc(model, SGD, density=density)
+    server = method.init(KEY, SparseModel({"w": jnp.asarray(values)}, None, {}))
+    down = method.broadcast(KEY, context(), server)
+    share = count / size
+    entropy = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
+    want = 32 * count + int(np.ceil(size * entropy)) + 20 + 1  # the count, the flag
+    assert bits(down) == want
+    assert want / 1e6 == pytest.approx(mbit, abs=6e-4)
+    assert 32 * size / want == pytest.approx(saving, abs=0.06 if saving > 20 else 6e-3)
+
+
+@pytest.mark.parametrize("name", ("density", "up_density"))
+def test_one_entry_is_the_least(name):
+    for value in (0.0, 1.01):
+        given = {"density": 0.5} | {name: value}
+        refused(lambda g=given: flasc(LINEAR, SGD, **g), f"{name}={value}, expected in")
+    given = {"density": 0.5} | {name: 0.19}
+    told = f"{name}=0.19, expected at least 0.2 to leave one of 5 entries"
+    refused(lambda: flasc(LINEAR, SGD, **given), told)
+    flasc(LINEAR, SGD, **given | {name: 0.2})
+
+
+def test_other_arguments_are_refused():
+    for given, told in (
+        ({"train": "sparse"}, "train='sparse', expected one of dense, masked"),
+        ({"decay": 0.0}, "decay=0.0, expected in (0, 1]"),
+        ({"decay_every": 0}, "decay_every=0, expected an integer from 1"),
+    ):
+        refused(lambda g=given: flasc(LINEAR, SGD, density=0.5, **g), told)
+
+
+def test_leaves_that_are_not_ranked_travel_whole():
+    """The kernel 8 x 2 of the last layer, and its bias."""
+    model = adapted_network()
+    method = flasc(model, SGD, density=0.25, prunable=("*lora*",), **ADAM)
+    (record,) = train_records(run(method, model))
+    for way, name in (("down", "params"), ("up", "delta")):
+        assert record[f"entries_{way}"][name] == 2 * (28 // 4 + 18)
