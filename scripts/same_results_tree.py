@@ -21,6 +21,7 @@ HALF = {"density": 0.5}
 FIRST = {"name": "sensitivity", "density": 0.5, "num_rounds": 1, "cohort_size": 1}
 PRUNEFL = {"constant_time": 1e9, "max_density": 0.5}
 SNIP = {"name": "snip", "density": 0.3, "num_rounds": 1, "cohort_size": 1}
+ADAPTER = {"rank": 4, "targets": ("fc1/kernel",), "whole": ("fc2/*",)}
 BUDGETS = ((0.25, 0.5), (0.5, 0.5))
 MORE = ("--resume", "--config.num_rounds=4")
 
@@ -165,6 +166,19 @@ RUNS = {
         (),
     ),
     "heterofl": ({"name": "heterofl"}, {"budgets": BUDGETS, "cohort_size": 4}, 2, ()),
+    "flasc": ({"name": "flasc"} | HALF, {"adapter": ADAPTER}, 2, (MORE,)),
+    "flasc_masked": (
+        {"name": "flasc", "train": "masked", "decay": 0.9} | HALF,
+        {},
+        1,
+        (),
+    ),
+    "rank_tiers": (
+        {"name": "rank_tiers"},
+        {"adapter": ADAPTER, "budgets": BUDGETS, "cohort_size": 4},
+        2,
+        (),
+    ),
     "fedrolex": ({"name": "fedrolex"}, {"budgets": BUDGETS, "cohort_size": 4}, 2, ()),
     "fiarse": ({"name": "fiarse"}, {"budgets": BUDGETS, "cohort_size": 4}, 2, ()),
     "fjord": ({"name": "fjord", "widths": (0.5, 1.0)}, {}, 2, ()),

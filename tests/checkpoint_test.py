@@ -60,7 +60,7 @@ def stop_after(monkeypatch, rounds):
 
 UNTIL = {"density": 0.5, "adjust_until": 4}
 BARE = "ditto fedbat fedpm heterofl finetune fedrolex fiarse scaffold local_only"
-DENSITY = "complement pdst ssfl snip grasp magnitude pqsu sparsyfed zerofl"
+DENSITY = "complement flasc pdst ssfl snip grasp magnitude pqsu sparsyfed zerofl"
 OPTIMIZER, READJUSTED = "fedavg fedluar spdst spafl", "feddst fedrts fedtiny fedmef"
 OTHERS = {
     **{name: {} for name in BARE.split()},
@@ -68,6 +68,7 @@ OTHERS = {
     **{name: {"keep_optimizer": True} for name in OPTIMIZER.split()},
     "compressed": {"up": "stc", "down": "stc", "density": 0.5},
     "fedmrn": {"magnitude": 0.1},
+    "rank_tiers": {"coverage": True},
     "fedprox": {"mu": 0.01},
     "fedsparsify_global": {"density": 0.2, "rounds": 4, "criterion": "random"},
     "fedsparsify_local": {"density": 0.2, "rounds": 4},

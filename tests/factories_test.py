@@ -19,6 +19,8 @@ NUMBERS = {
     "begin": ((-1, 1.5), (0, 3)),
     "aggregation_ratio": ((0.0,), (1e-3,)),
     "constant_time": ((-1e-6,), (0.0,)),
+    "decay": ((0.0, 1.01), (1.0, 0.01)),
+    "decay_every": ((0, 1.5), (1,)),
     "density": ((0.0, 1.01), (1.0, 0.01)),
     "densities": (((0.5, 1.01), (0.0, 0.5), ()), ((1.0,), (0.5, 0.01))),
     "epsilon": ((0.0, 0.5), (0.01, 0.49)),
@@ -48,6 +50,7 @@ NUMBERS = {
     "scale": ((-1e-6, float("inf")), (0.0,)),
     "start_accuracy": ((-0.01, 1.01), (0.0, 1.0)),
     "temperature": ((0.0,), (1e-3,)),
+    "up_density": ((0.0, 1.01, 1e-3), (1.0, 0.01)),
     "vote_weight": ((0.0,), (1e-3,)),
     "warmup": ((-0.01, 1.01), (0.0, 1.0)),
     "widths": (((0.0, 1.0), (0.5, 1.01), (0.5, 0.5)), ((1.0,), (0.01, 1.0))),
@@ -55,7 +58,17 @@ NUMBERS = {
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
     *("allocation", "criterion", "draw", "fill", "initial", "mask", "mask_update"),
-    *("merge", "mode", "noise", "prune_by", "quantize", "select", "start", "submask"),
+    *(
+        "merge",
+        "mode",
+        "noise",
+        "prune_by",
+        "quantize",
+        "select",
+        "start",
+        "submask",
+        "train",
+    ),
     *("uplink", "variant", "weighting", "weights"),
 )
 
@@ -167,6 +180,11 @@ PRINTED = {
         **{"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
         **{"all_widths": False, "weighting": "examples"},
     },
+    "flasc": {
+        **{"up_density": None, "decay": 1.0, "decay_every": 1, "train": "dense"},
+        **{"server_optimizer": None, "weighting": "uniform"},
+        **{"prunable": ("*",), "index": "packed"},
+    },
     "grasp": MASK
     | {"temperature": 200.0, "halves": True, "first_samples": False, "mode": "train"},
     "hetero_jmwst": MASK
@@ -190,6 +208,9 @@ PRINTED = {
     | PRUNEFL
     | TIMES
     | {"num_batches": 10, "max_iterations": 1000, "start_accuracy": 0.15},
+    "rank_tiers": {
+        **{"coverage": False, "server_optimizer": None, "weighting": "uniform"},
+    },
     "scaffold": {"server_optimizer": None},
     "sensitivity": MASK | FLASH | {"group": 0},
     "snip": MASK | {"first_samples": False, "mode": "train"},
@@ -221,7 +242,7 @@ def test_the_defaults_are_those_of_the_paper(name):
 
 SENDS_NO_POSITIONS = {
     *("ditto", "fedavg", "fedluar", "fedpm", "fedprox", "fedrolex", "fjord"),
-    *("heterofl", "local_only", "scaffold", "spafl"),
+    *("heterofl", "local_only", "rank_tiers", "scaffold", "spafl"),
     "fedbat",  # signs of all kernels
     "ssfl",  # scores of all weights
 }

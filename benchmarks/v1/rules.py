@@ -139,6 +139,10 @@ OTHERS = {
     "fedrolex": _dense(scaler=(True, False)),
     "fiarse": _dense(gradient=("biased", "masked")),
     "fjord": _dense(draw=("round", "batch")),
+    "flasc": Method(
+        {"server_optimizer.learning_rate": (0.001, 0.01, 0.1)},
+        {"server_optimizer.name": "adam"},
+    ),
     "fedluar": _dense(layers=(1, 2)),
     "fedmrn": _dense(magnitude=(0.003, 0.01, 0.03)),
     "fedbat": _dense(warmup=(0.1, 0.5), rho=(3.0, 6.0, 12.0)),
