@@ -1,6 +1,7 @@
 """Adapters beside a frozen network: identities, FLOPs and bits by hand, refusals."""
 
 import json
+import zlib
 
 import flax.linen as nn
 import jax
@@ -17,7 +18,7 @@ from sparsefl_jax.core.types import Held, Work
 from sparsefl_jax.models import Model, base, transformer
 from sparsefl_jax.report import charge
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.runs import dry_run, experiment, results, setup
+from sparsefl_jax.runs import dry_run, experiment, folder, results, setup
 from sparsefl_jax.runs.config import build, defaults, fields
 from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.training import local
@@ -603,3 +604,29 @@ def test_frozen_adapters_are_not_written_for_peft(tmp_path, key):
     params, _ = network.adapting(2, freeze=("*lora_a*",)).init(key)
     with pytest.raises(ValueError, match="params lack A or B, expected adapters"):
         export.save_peft(tmp_path / "b", params, base=folder)
+
+
+def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
+    pytest.importorskip("safetensors", reason="needs the extra [export]")
+    data, path = data_of(texts=True), tmp_path / "base.safetensors"
+    network = build.build_model(defaults.values(configured()), data)
+    params, stats = network.init(jax.random.key(7))
+    mask = jax.tree.map(lambda w: np.ones(w.shape, bool), params)
+    export.save_sparse(path, sfl.SparseModel(params, mask, stats), index="none")
+    config = configured(rank=2, base=str(path))
+    fields.check(config)
+    model = build.build_model(defaults.values(config), data)
+    own, _ = model.init(KEY0)
+    whole = {n: own[n] for n in ("pooler", "score")}
+    same = flat(model.merged(own)), flat(params | whole)
+    assert {p: v.tolist() for p, v in same[0].items()} == {
+        p: v.tolist() for p, v in same[1].items()
+    }
+    assert model.held.source == "the given network"
+    assert folder.own_code(defaults.plain(config)) == {
+        str(path): zlib.crc32(path.read_bytes())
+    }
+    path.write_bytes(b"what is no such file")
+    with pytest.raises(ValueError, match=r"adapter.base='.*base.safetensors': ") as e:
+        build.build_model(defaults.values(config), data)
+    assert "\n" not in str(e.value)

@@ -409,10 +409,14 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
 def own_code(config: dict) -> dict[str, int]:
     """Computes checksums of the files of a user's methods, networks and partitions.
 
+    That of frozen weights, `adapter.base`, is one of them.
+
     Args:
       config: as `plain` returns it; a user's have names `module:function`.
     """
     checksums = {}
+    if base := config.get("adapter", {}).get("base"):
+        checksums[base] = zlib.crc32(Path(base).read_bytes())
     for name in (config[section].get("name") for section in TABLES):
         if name is not None and ":" in name:
             module = importlib.import_module(name.partition(":")[0])

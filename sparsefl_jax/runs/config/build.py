@@ -18,12 +18,14 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
+from flax.traverse_util import unflatten_dict
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.validate import above, in_range, unread
+from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.validate import above, blaming, in_range, unread
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import checkpoint, folder
@@ -159,6 +161,8 @@ def build_model(config, data):
         _, adapter = _settings(config.adapter)
         if "rank" in adapter:
             with naming("adapter", adapter):
+                if "base" in adapter:
+                    adapter["base"] = read_base(adapter["base"])
                 model = model.adapting(**adapter)
         given = describe_reading(config, data, model)
         if not model.tokens and config.augment:
@@ -171,6 +175,19 @@ def build_model(config, data):
     elif data.x.dtype != "uint8":
         check_unset(config, "input_scale")
     return model
+
+
+def read_base(path: str) -> dict:
+    """Returns the parameters in a file of `python -m sparsefl_jax.export --index none`.
+
+    Raises:
+      ValueError: it cannot be read, or safetensors is missing.
+    """
+    with blaming(f"base={path!r}"):
+        tensors = imported("safetensors.numpy", "export", "it").load_file(path)
+    pairs = (name.split("/", 1) + [value] for name, value in tensors.items())
+    params = {name: value for kind, name, value in pairs if kind == "params"}
+    return unflatten_dict(params, sep="/")
 
 
 def describe_network(config, data) -> dict:

@@ -81,6 +81,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "adapter.freeze": (TEXTS, "globs of what is not trained: '*lora_a*' is FFA-LoRA"),
     "adapter.dropout": (0.0, "share of an adapter's inputs dropped in training"),
     "adapter.seed": (0, "seed of frozen weights that no folder has"),
+    "adapter.base": (str, "file of an export with index none: the frozen weights"),
     "adapter.charge_base": (False, "charge a client's first downlink for these"),
     "algorithm.name": ("fedavg", "the method, or my_module:my_method"),
     "first_stage.name": ([str], "method of a first stage that finds a mask, or 'none'"),
