@@ -1,0 +1,132 @@
+"""Writes the tables of docs/methods/flasc.md from the folder of their study.
+
+    python -m benchmarks.adapters runs/adapters
+
+The results of each run go to `benchmarks/tables/adapters.json`, from which the tables
+and `docs/figures/adapters.py` are drawn; commit them.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.measure import markdown
+from benchmarks.pages import ROOT, redraw
+from benchmarks.v1.page import difference, differences
+from sparsefl_jax.report import read_run
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.system import files
+
+RESULTS, PAGE = "benchmarks/tables/adapters.json", "docs/methods/flasc.md"
+DENSE, ADAM = "rank-16", "adam-"
+PAIRS = (  # the paper's claim, and what a smaller rank or another rival does
+    ("flasc-0.25", DENSE),
+    ("flasc-0.0625", DENSE),
+    ("flasc-0.25", "rank-4"),
+    ("flasc-0.0625", "rank-1"),
+    ("flasc-0.25", "ffa-16"),
+    ("flasc-0.25", "pruned-0.25"),
+    ("flasc-0.0625", "pruned-0.0625"),
+    ("adam-flasc-0.25", ADAM + DENSE),
+    ("adam-flasc-0.0625", ADAM + DENSE),
+)
+
+
+def entry(point: str, folder: Path) -> dict:
+    """Returns the results of a finished run.
+
+    Args:
+      point: the name of its point in the study.
+      folder: the directory of the run.
+
+    Returns:
+      `curve`: the Gbit both ways so far and the accuracy, a share of 1, at each
+      evaluation; `positions`, a share of all bits; seed, commit and versions.
+    """
+    run = read_run(folder)
+    stages = run.summary["stages"]
+    bits = {way: sum(s[f"bits_{way}"] for s in stages) for way in ("up", "down")}
+    positions = sum(stage["bits_positions"] for stage in stages)
+    return {
+        "point": point,
+        "seed": run.config["seed"],
+        "curve": [[r["gbit_cumulative"], r["accuracy"]] for r in run.evals],
+        "positions": positions / sum(bits.values()),
+        **{name: run.summary[name] for name in ("seconds", "commit", "versions")},
+    }
+
+
+def tables(entries: Sequence[dict]) -> dict[str, str]:
+    """Returns the tables of the page, Markdown by name."""
+    return {"adapters": costs(entries), "adapters_differences": compared(entries)}
+
+
+def reached(entries: Sequence[dict]) -> dict[str, pd.Series]:
+    """Returns the accuracy after the last round of each point, by seed."""
+    found = {}
+    for each in entries:
+        found.setdefault(each["point"], {})[each["seed"]] = each["curve"][-1][1]
+    return {point: pd.Series(by_seed) for point, by_seed in found.items()}
+
+
+def costs(entries: Sequence[dict]) -> str:
+    """Formats accuracy and bits, beside what rank 16 reaches with as many bits."""
+    rows, accuracies = [], reached(entries)
+    for point, accuracy in accuracies.items():
+        dense = (ADAM if point.startswith(ADAM) else "") + DENSE
+        curves = {e["seed"]: e["curve"] for e in entries if e["point"] == dense}
+        runs = [e for e in entries if e["point"] == point]
+        gbit = np.mean([e["curve"][-1][0] for e in runs])
+        whole = np.mean([curve[-1][0] for curve in curves.values()])
+        equal = [within(curves[e["seed"]], e["curve"][-1][0]) for e in runs]
+        positions = 100 * np.mean([e["positions"] for e in runs])
+        cells = [f"{100 * accuracy.mean():.1f} ± {100 * accuracy.std():.1f}"]
+        cells += [f"{1000 * gbit:.0f}", f"{positions:.1f} %", f"{whole / gbit:.1f}x"]
+        cells += ["-" if point == dense else f"{100 * np.mean(equal):.1f}"]
+        rows.append([f"`{point}`", *cells])
+    head = ["point", "accuracy", "Mbit", "positions", "fewer bits", "rank 16 there"]
+    return markdown(head, rows)
+
+
+def within(curve: Sequence[Sequence[float]], gbit: float) -> float:
+    """Returns the accuracy on a curve at some Gbit, linear between evaluations.
+
+    Example:
+      >>> within([(1.0, 0.5), (3.0, 0.7)], 2.0)
+      0.6
+    """
+    return float(np.interp(gbit, *zip(*curve, strict=True)))
+
+
+def compared(entries: Sequence[dict]) -> str:
+    """Formats differences of accuracies that are paired by seed."""
+    found = differences(reached(entries), PAIRS)
+    rows = [(f"`{a}` - `{b}`", difference(found.get((a, b)))) for a, b in PAIRS]
+    return markdown(["difference", "points"], rows)
+
+
+def published() -> list[dict]:
+    """Returns the committed entries."""
+    return json.loads((ROOT / RESULTS).read_text())
+
+
+def main(workdir: str) -> None:
+    """Writes the results and the page from the folder of the study."""
+    folder = Path(workdir)
+    entries = [
+        entry(point.name, run)
+        for point in on_disk.read(folder)
+        for _, run in on_disk.folders(folder, point)
+    ]
+    text = "[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n"
+    files.write_text(ROOT / RESULTS, text)
+    for name, table in tables(entries).items():
+        redraw(ROOT / PAGE, name, table)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,60 @@
+"""The study of adapters: its points, and its tables and figure from records by hand."""
+
+import pytest
+
+from benchmarks import adapters
+from docs.figures import adapters as figure
+from sparsefl_jax.runs.config import fields
+from studies import adapters as study
+from tests.refusals import refused
+
+
+def test_the_points_differ_in_method_adapters_and_server_alone():
+    points = {point.name: point.config for point in study.get_study()}
+    names = {name for pair in adapters.PAIRS for name in pair}
+    assert names <= points.keys() == study.POINTS.keys()
+    for name, config in points.items():
+        fields.check(config)
+        told = config.num_rounds + config.first_stage.get("num_rounds", 0)
+        assert (config.seeds, told) == (3, 80)
+        assert config.optimizer.learning_rate == study.RATE
+        assert (config.adapter.rank == 16) == (name not in ("rank-4", "rank-1"))
+    tried = study.get_study("tune")
+    assert len(tried) == 3 * len(points) and {p.config.seed for p in tried} == {3}
+    (base,) = study.get_study("base")
+    fields.check(base.config)
+    assert study.BASE.endswith(f"/{base.name}/seed_0/model.safetensors")
+    refused(lambda: study.get_study("all"), "adapters.py:all, expected nothing, tune")
+
+
+def entry(point, seed, *curve):
+    return {"point": point, "seed": seed, "curve": curve, "positions": 0.25}
+
+
+RECORDS = [
+    *(entry("rank-16", s, (1.0, 0.5), (3.0, 0.7 + s / 10)) for s in range(3)),
+    *(entry("flasc-0.25", s, (0.5, 0.4), (2.0, 0.8 + s / 10)) for s in range(3)),
+]
+
+
+def test_tables_by_hand(monkeypatch):
+    """Rank 16 is at .6, .65 and .7 after 2 Gbit."""
+    monkeypatch.setattr(adapters, "PAIRS", adapters.PAIRS[:1])
+    first, second = adapters.costs(RECORDS).splitlines()[2:]
+    assert first == "| `rank-16` | 80.0 ± 10.0 | 3000 | 25.0 % | 1.0x | - |"
+    assert second == "| `flasc-0.25` | 90.0 ± 10.0 | 2000 | 25.0 % | 1.5x | 65.0 |"
+    (found,) = adapters.compared(RECORDS).splitlines()[2:]
+    assert found == "| `flasc-0.25` - `rank-16` | +10.0 [+10.0, +10.0], p < 0.01 |"
+
+
+def test_the_figure_is_drawn(tmp_path, monkeypatch, drawn):
+    monkeypatch.setattr(figure, "published", lambda: RECORDS)
+    figure.draw(tmp_path / "adapters.svg")
+    picture = (tmp_path / "adapters.svg").read_text()
+    assert "<svg" in picture and len(picture) > 5000
+
+
+@pytest.mark.parametrize("gbit, accuracy", [(1.0, 0.5), (2.0, 0.6), (9.0, 0.7)])
+def test_a_curve_is_linear_between_evaluations(gbit, accuracy):
+    curve = [(1.0, 0.5), (3.0, 0.7)]
+    assert adapters.within(curve, gbit) == pytest.approx(accuracy)
