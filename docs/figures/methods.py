@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import optax
 
 import sparsefl_jax as sfl
 from docs.figures import messages, recording
@@ -56,6 +57,12 @@ CASES = {
         sfl.spafl, alpha=0.05, words={"params": "weights", "delta": "last change"}
     ),
     "fedluar": alone(sfl.fedluar, words={"recycled": "recycled layers"}),
+    "flasc": alone(
+        sfl.flasc,
+        density=0.25,
+        server_optimizer=optax.adam(0.2),
+        words={"params": "largest", "delta": "largest"},
+    ),
     "fedpm": alone(sfl.fedpm),
     "fedmrn": alone(sfl.fedmrn, words={"rest": "biases"}),
     "fedbat": alone(sfl.fedbat, words={"alpha": "step sizes", "rest": "biases"}),
