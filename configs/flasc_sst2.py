@@ -3,11 +3,11 @@
 python launch.py --config=configs/flasc_sst2.py[:METHOD][,ffa][,mini]
 
 METHOD is flasc (default) at a density of 1/4 both ways; fedavg, which sends everything;
-pruned, which prunes once after a dense round; gradual, whose density falls to 1, 1/2
-and 1/4 in thirds of the rounds and which trains what it sends alone; or rank_tiers, in
-which a third of the clients each has ranks 1, 4 and 16. With `ffa` A is frozen.
---config.algorithm.density=0.0625 sets another density, --config.adapter.rank=1 another
-rank.
+pruned, which prunes once after a dense round; gradual, whose density is 1, 1/2 and
+1/4 in thirds of the rounds and which trains what it sends alone; or rank_tiers, in
+which a third of the clients each has ranks 1, 4 and 16, and a round has nine clients.
+With `ffa` A is frozen. --config.algorithm.density=0.0625 sets another density,
+--config.adapter.rank=1 another rank.
 
 Settings of the released code for its texts: 350 clients of a Dirichlet 0.1 over the
 classes, 10 a round, 200 rounds, one epoch, batches of 16, SGD at 5e-4 with momentum
@@ -63,5 +63,7 @@ def get_config(arg: str = ""):
     if method == "gradual":
         config.algorithm.decay_every = -(-config.num_rounds // 3)
     if method == "rank_tiers":
+        config.num_clients -= config.num_clients % 3  # tiers of equal size
+        config.cohort_size = 9
         config.budgets = tuple((rank / 16, 1 / 3) for rank in (1, 4, 16))
     return complete(config)

@@ -15,7 +15,7 @@ from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.studies.points import Point
 
 BASE = "runs/adapters_base/base/seed_0/model.safetensors"
-ROUNDS, SEEDS, TUNING_SEED = 80, 3, 3
+ROUNDS, SEEDS, TUNING_SEED = 60, 3, 3
 RATES = (0.03, 0.1, 0.3)
 RATE = 0.1  # of plain SGD: with a momentum of 0.9 rank 16 diverges
 

@@ -135,6 +135,30 @@ def test_what_is_masked_is_not_trained():
     assert new.dense.params["w"][3:].tolist() == W[3:].tolist()
 
 
+def test_of_what_is_trained_within_the_mask_a_share_can_go_up():
+    """One of five: of the changes -0.2 rows of the first three, the largest."""
+    method = flasc(LINEAR, SGD, density=0.6, up_density=0.2, train="masked", **SUM)
+    messages, _, _ = round_of(method)
+    wants = [-0.06, 0, 0, 0, 0], [0, 0, -0.12, 0, 0]
+    for (_, up), want in zip(messages, wants, strict=True):
+        np.testing.assert_allclose(up["delta"].values["w"], want, atol=1e-6)
+        assert bits(up) == 32 + 3 + 4  # n H(1/5) = 3.6
+
+
+def test_the_next_mask_is_that_of_the_new_model():
+    """With 20 times the mean change it is [3.8, -3, 0.8, -1, 1.3]."""
+    method = flasc(
+        LINEAR, SGD, density=0.6, up_density=0.4, server_optimizer=optax.sgd(20.0)
+    )
+    _, _, new = round_of(method)
+    assert new.mask["w"].tolist() == [True, True, False, False, True]
+    deployed = method.deploy(KEY, new)
+    want = [3.8, -3, 0, 0, 1.3]
+    np.testing.assert_allclose(deployed["global"].params["w"], want, atol=1e-5)
+    want = [3.8, -3, 0.8, -1, 1.3]
+    np.testing.assert_allclose(deployed["unpruned"].params["w"], want, atol=1e-5)
+
+
 def test_densities_fall_in_steps_to_one_entry():
     method = flasc(LINEAR, SGD, density=1.0, decay=0.5, decay_every=2, **SUM)
     server, found = None, []

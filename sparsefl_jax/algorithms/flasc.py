@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sparsefl_jax.algorithms.fedavg import Server as Dense
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
@@ -29,7 +28,7 @@ from sparsefl_jax.wire.packets import Packet
 class Server(NamedTuple):
     """The dense model, and what of it travels."""
 
-    dense: Dense
+    dense: PyTree  # as `fedavg` has it
     mask: PyTree  # bool like the parameters
     since: Array  # shape=(), int32: the first round that sends this mask
 
