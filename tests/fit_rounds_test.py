@@ -68,7 +68,7 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
         return
     found, said = fit_rounds.fitted(asked, experiment.build)
     assert found.num_rounds == int(rounds) and found.fit.by == "pilot"
-    assert f"pays for {int(rounds)} rounds, by a pilot of 20 rounds: 2.44 Mbit to the" in said
+    assert f"pays for {int(rounds)} rounds, by a pilot of 20 rounds: 2.44 Mbit" in said
 
 
 def test_the_smaller_of_two_budgets_counts(monkeypatch):
