@@ -23,7 +23,8 @@ RANK = {"rank": 16}  # alpha is the rank, so that s = 1 at all ranks
 FFA = RANK | {"freeze": ("*lora_a*",)}
 FEDAVG = {"name": "fedavg"}
 FLASC = {"name": "flasc", "weighting": "examples"}
-PRUNED = {"name": "magnitude", "prunable": ("*",), "index": "packed"}  # after a dense round
+# Once, after a dense round.
+PRUNED = {"name": "magnitude", "prunable": ("*",), "index": "packed"}
 QUARTER, SIXTEENTH = {"density": 1 / 4}, {"density": 1 / 16}
 MEAN = {"name": "sgd", "learning_rate": 1.0}  # adds the mean change
 ADAM = {"name": "adam", "learning_rate": 0.01}
