@@ -179,6 +179,9 @@ TABLE = {
         compressed, VOTES | {"up": "majority", "down": "sign"}, obeys
     ),
     "fedsparsify_global": Row(fedsparsify_global, SCHEDULE, purges_on_server),
+    "fedsparsify_adam": Row(
+        fedsparsify_global, SCHEDULE | {"server_optimizer": optax.adam(0.01)}, obeys
+    ),
     "fedsparsify_local": Row(fedsparsify_local, SCHEDULE, purges_on_clients),
     "pdst": Row(pdst, HALF, frozen_and_dense),
     "spdst": Row(spdst, {}, frozen),

@@ -11,12 +11,14 @@ from absl import flags
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.types import Held
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs.config.defaults import complete, default_config, values
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System
+from sparsefl_jax.testing import tiny_model
 
 WEIGHTS = 784 * 16 + 16 + 16 * 10 + 10  # of the MLP below
 ROUND = 2 * 3 * 32 * WEIGHTS / 1e9  # Gbit: both ways, 3 clients, float32
@@ -224,43 +226,51 @@ def test_first_exchanges_and_later_ones_are_measured_apart():
         record([1, 2], [2, 6], [2, 2]),  # 1 again: 4; 2 first: 8; at half a mask
         record([3, 0], [5, 1], [2, 2]),  # 3 first: 7; 0 again: 3; at a quarter
     ]
-    first, again = fit_rounds._each_exchange(records, np.array([0.5, 0.25]))
+    first, again = fit_rounds._each_exchange(records, np.array([0.5, 0.25]), 0.0)
     assert first == pytest.approx(15 / 0.75) and again == pytest.approx(7 / 0.75)
 
 
 def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
     one, alone = np.ones(1), [record([0, 1], [30, 30], [20, 20])]
-    assert fit_rounds._each_exchange(alone, one) == pytest.approx((50, 50))
+    assert fit_rounds._each_exchange(alone, one, 0.0) == pytest.approx((50, 50))
     firsts = [*alone, record([2, 3], [3, 3], [4, 4])]
-    assert fit_rounds._each_exchange(firsts, one) == pytest.approx((7, 7))
+    assert fit_rounds._each_exchange(firsts, one, 0.0) == pytest.approx((7, 7))
     everyone = [*alone, record([1, 0], [1, 1], [1, 1])]
-    assert fit_rounds._each_exchange(everyone, one) == pytest.approx((2, 2))
+    assert fit_rounds._each_exchange(everyone, one, 0.0) == pytest.approx((2, 2))
 
 
 def test_a_pilot_of_empty_rounds_tells_nothing():
     nobody = record([], [], [])
     records = [record([0], [5], [5]), nobody, nobody]
     with pytest.raises(ValueError, match=r"fit\.pilot=3: no client was available"):
-        fit_rounds._each_exchange(records, np.ones(2))
+        fit_rounds._each_exchange(records, np.ones(2), 0.0)
 
 
 def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
     counted = np.array([2, 1, 1, 0]), np.array([0, 1, 1, 2]), np.array([9, 8, 6, 4])
     monkeypatch.setattr(fit_rounds, "exchanges", lambda *args: counted)
     method = SimpleNamespace(alive=lambda round, start: start / 2**round)
-    setup = Setup([Stage(method, num_rounds=4, cohort_size=2)], None, None)
+    setup = Setup([Stage(method, num_rounds=4, cohort_size=2)], tiny_model(), None)
     measured = fit_rounds.Measured({}, first=8.0, again=4.0, flops=0.5)
     each = fit_rounds.mean_cost(measured, setup, seed=0)
     # (8 + 4) / 2, (8 + 4) / 4 and 2 x 4 / 8 Gbit; 4 / 2, 3 / 4 and 2 / 8 PFLOP.
     assert each["gbit"] == pytest.approx((6 + 3 + 1) / 3)
     assert each["pflop"] == pytest.approx((2 + 0.75 + 0.25) / 3)
+    # Held weights stay: a Gbit for each of the two new clients, and of the work 4 x 96
+    # of 6 x 192 + 4 x 96 FLOPs a sample, a quarter.
+    held = Held(31_250_000, 96, "a file", charged=True)
+    setup = setup._replace(model=setup.model._replace(held=held))
+    each = fit_rounds.mean_cost(measured, setup, seed=0)
+    assert each["gbit"] == pytest.approx((6 + 3 + 1 + 2) / 3)
+    of_work = np.array([0.625, 0.4375, 0.34375])
+    assert each["pflop"] == pytest.approx(float(of_work @ (8, 6, 4)) / 2 / 3)
 
 
 def setup_of(rounds, system=None):
     """Returns a stage of three of twelve clients, which have 1 to 12 samples."""
     train = SimpleNamespace(size=np.arange(1, 13))
     stages = [Stage(None, num_rounds=rounds, cohort_size=3)]
-    return Setup(stages, None, SimpleNamespace(train=train), system=system)
+    return Setup(stages, tiny_model(), SimpleNamespace(train=train), system=system)
 
 
 @pytest.mark.parametrize("draws", [5_000_000, 6])

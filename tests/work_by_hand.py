@@ -187,7 +187,9 @@ WORK = {
     **dict.fromkeys(("fedluar", "fedluar_freeze", "flasc", "rank_tiers"), dense),
     "flasc_masked": received,
     **dict.fromkeys(("pdst", "spdst", "spdst_keep", "hetero_spdst", "pqsu"), received),
-    **dict.fromkeys(("fedsparsify_global", "fedsparsify_local"), received),
+    **dict.fromkeys(
+        ("fedsparsify_global", "fedsparsify_adam", "fedsparsify_local"), received
+    ),
     **dict.fromkeys(("sensitivity", "jmwst", "nst", "hetero_jmwst"), operated),
     **dict.fromkeys(("spafl", "local_only", "spafl_seed", "local_sent"), thresholds),
     "jmwst_2": partial(operated, every=2),

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from docs.figures import (
+    adapters,
     methods,
     packet_bytes,
     partitions,
@@ -17,7 +18,7 @@ from docs.figures import (
     timeline,
 )
 
-OTHERS = (packet_bytes, partitions, peers, purging, tiers, timeline)
+OTHERS = (adapters, packet_bytes, partitions, peers, purging, tiers, timeline)
 PICTURES = {each.__name__.rpartition(".")[2]: each.draw for each in OTHERS} | {
     f"sent_{name}": functools.partial(methods.draw, case)
     for name, case in methods.CASES.items()

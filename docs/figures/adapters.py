@@ -6,6 +6,7 @@ import numpy as np
 
 from benchmarks.adapters import published
 from docs.figures import card
+from sparsefl_jax.report import figure
 
 RIVALS = {  # by the first word of a point
     "rank": (card.INK, "o"),
@@ -24,10 +25,8 @@ def draw(path: Path) -> None:
             curves = [e["curve"] for e in entries if e["point"] == point]
             gbit, accuracy = np.mean(curves, axis=0).T
             color, mark = RIVALS[point.split("-")[0]]
-            ax.plot(1000 * gbit, 100 * accuracy, mark + "-", color=color, **ENDS)
-            at, away = (1000 * gbit[-1], 100 * accuracy[-1]), {"xytext": (5, 0)}
-            away |= {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
-            ax.annotate(point, at, **away)
+            named = ENDS | {"label": point, "color": color}
+            ax.plot(1000 * gbit, 100 * accuracy, mark + "-", **named)
         ax.set(xscale="log", xlabel="Mbit, both ways and all clients together")
-        ax.set_ylabel("accuracy, %")
-        ax.margins(x=0.12)
+        ax.set(ylabel="accuracy, %", ylim=(64, 84))
+        figure.name_lines(ax)

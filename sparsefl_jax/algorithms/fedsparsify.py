@@ -102,7 +102,7 @@ def fedsparsify_global(
         mean = averaged(server.model, total)
         if server_optimizer:  # static branch
             old, tx = server.model.params, server_optimizer
-            gradient = jax.tree.map(jnp.subtract, old, mean.params)
+            gradient = jax.tree.map(_moved, old, mean.params)
             step, state = tx.update(gradient, server.opt_state, old)
             params = masks.apply(optax.apply_updates(old, step), mean.mask)
             mean = mean._replace(params=params)
@@ -198,6 +198,11 @@ def fedsparsify_local(
     )
 
 
+def _moved(old, mean):
+    """Returns old - mean, 0 for rounding alone, which Adam would make a whole step."""
+    return jnp.where(jnp.isclose(old, mean, rtol=1e-6, atol=0.0), 0.0, old - mean)
+
+
 def _purging(model, prunable, scope, density, rounds, **shape):
     """Returns a round's purge, and the share of entries that is left after it."""
     schedule = schedules.polynomial(density, rounds, **shape)
@@ -207,7 +212,7 @@ def _purging(model, prunable, scope, density, rounds, **shape):
     def purge(scores, round):
         """Returns the mask without the int(s n) lowest scores.
 
-        Ties are kept, except within a layer.
+        Ties are kept, except with `scope="layer"`.
         """
         sizes = trees.layer_sizes(scores, select)
         size = int(sizes.sum()) if scope == "global" else sizes

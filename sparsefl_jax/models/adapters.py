@@ -66,6 +66,7 @@ def adapting(
       dropout: share of an adapter's inputs that are dropped in training.
       seed: of the constants, unless they are given or come from a folder.
       base: the network's weights, a tree like its parameters; None: as it draws them.
+        The leaves of `whole` start as the network draws them in either case.
       charge_base: charge 32 bits for each constant in a client's first round of a
         stage. By default clients are assumed to hold them, which plan, records and
         reports repeat. If they follow from a seed, it is charged.
@@ -145,9 +146,11 @@ def holding(model: Any, constants: Leaves, source: str, charged: bool = False) -
         params, stats = model.init(key)
         return without(params), stats
 
+    once = {path: jnp.asarray(v) for path, v in constants.items()}  # not in each trace
+
     def apply(params, *args, **options):
         dtype = jax.tree.leaves(params)[0].dtype  # that of `Model.computing`
-        held = {path: jnp.asarray(v, dtype) for path, v in constants.items()}
+        held = {path: v.astype(dtype) for path, v in once.items()}
         whole = unflatten_dict(held | _flat(params), sep="/")
         return model.apply(whole, *args, **options)
 

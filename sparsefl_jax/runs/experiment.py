@@ -67,9 +67,8 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
     parts = prepared(setup)
     if config.init_from is not None and not started:
         key, _ = keys.of_run(jax.random.key(config.seed))
-        initial = results.start_from(
-            config.init_from, config.init_what, key, setup.model
-        )
+        source = config.init_from, config.init_what
+        initial = results.start_from(*source, key, setup.model, config.adapter)
         if config.init_what != "weights":
             results.check_kept(setup.stages[0].algorithm, initial, config.init_what)
         parts = parts._replace(setup=setup._replace(initial=initial))

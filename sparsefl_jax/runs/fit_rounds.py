@@ -33,6 +33,7 @@ from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.runs.setup import alive as shares_alive
 from sparsefl_jax.simulation import clock
+from sparsefl_jax.wire import ledger
 
 PILOT = 20  # rounds, without `fit.pilot`
 _MOST = 1_000_000  # rounds, without `fit.most`
@@ -128,6 +129,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     by = "fit.most" if rounds == most else f"a pilot of {length} rounds"
     alive = float(np.mean(shares_alive(setup.stages[-1], 1.0)[1:]))
     gbit = measured.begin["gbit"], alive * measured.first, alive * measured.again
+    gbit = gbit[0], gbit[1] + _base(setup), gbit[2]
     begin, first, again = (format_si(1e9 * each, "bit") for each in gbit)
     cost = (
         f"{begin} to the end of the first one, all clients; in each later one {first} "
@@ -159,9 +161,10 @@ def measure(
         return Measured(dict.fromkeys(begin, math.inf), 0.0, 0.0, 0.0)
     later = slice(1 if len(main) > 1 else 0, len(main))
     shares = np.array(shares_alive(setup.stages[-1], 1.0))[later]
-    first, again = _each_exchange(main, shares)
+    first, again = _each_exchange(main, shares, _base(setup))
     *_, samples = exchanges(setup, seed)
-    pflop = sum(map(_pflop, main[later])) / max(float(samples[later] @ shares), 1.0)
+    work = float(samples[later] @ _of_work(setup, shares))
+    pflop = sum(map(_pflop, main[later])) / max(work, 1.0)
     return Measured(begin, first, again, pflop)
 
 
@@ -179,10 +182,21 @@ def mean_cost(measured: Measured, setup: Setup, seed: int) -> dict[str, float]:
     new, again, samples = exchanges(setup._replace(stages=stages), seed)
     shares = np.array(shares_alive(last, 1.0))[1:rounds]
     gbit = (new * measured.first + again * measured.again)[1:]
-    return {
-        "gbit": float(gbit @ shares) / (rounds - 1),
-        "pflop": measured.flops * float(samples[1:] @ shares) / (rounds - 1),
-    }
+    gbit = float(gbit @ shares) + _base(setup) * float(new[1:].sum())
+    work = float(samples[1:] @ _of_work(setup, shares))
+    return {"gbit": gbit / (rounds - 1), "pflop": measured.flops * work / (rounds - 1)}
+
+
+def _base(setup: Setup) -> float:
+    """Returns the Gbit of held weights in a client's first round."""
+    held = setup.model.held
+    return 32e-9 * held.entries if held.charged else 0.0
+
+
+def _of_work(setup: Setup, shares: np.ndarray) -> np.ndarray:
+    """Returns the share of the work at shares that are alive; held weights stay."""
+    held = 4 * setup.model.held.macs / max(ledger.flops_per_sample(setup.model), 1)
+    return shares + (1 - shares) * held
 
 
 def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -215,12 +229,15 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return new, there - new, samples
 
 
-def _each_exchange(records: list[dict], shares: np.ndarray) -> tuple[float, float]:
+def _each_exchange(
+    records: list[dict], shares: np.ndarray, base: float
+) -> tuple[float, float]:
     """Returns the Gbit of a first exchange and of a later one, for a whole mask.
 
     Args:
       records: of a stage's rounds; if there are several, the first is left out.
       shares: of the mask that is alive in the others.
+      base: Gbit of a first exchange that do not count.
     """
     alone, *later = records
     seen = set(alone["clients"]) if later else set()
@@ -228,7 +245,7 @@ def _each_exchange(records: list[dict], shares: np.ndarray) -> tuple[float, floa
     for record, share in zip(later or [alone], shares, strict=True):
         bits = np.add(record["bits_down_by_client"], record["bits_up_by_client"])
         kinds = np.array([client in seen for client in record["clients"]], int)
-        np.add.at(spent, kinds, bits / 1e9)
+        np.add.at(spent, kinds, bits / 1e9 - base * (1 - kinds))
         np.add.at(weights, kinds, share)
         seen |= set(record["clients"])
     known = weights > 0

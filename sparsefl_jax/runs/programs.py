@@ -97,13 +97,15 @@ def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
     if pace.working is not None:  # the next segment's are fetched while one runs
         clients = 2 * pace.working * (rows // num_clients)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
+    held = setup.model.held.entries
     memory = Memory(
         fixed={
             "population": len(devices) * (population + 12 * num_clients),
             "test set": data.x_test.nbytes + data.y_test.nbytes,
             "clients": clients,
             "server": len(devices) * store.num_bytes(state.server),
-        },
+        }
+        | ({"frozen weights": len(devices) * 4 * held} if held else {}),
         client_store={"where": pace.where, "bytes": rows},
         chunk=first_chunk(setup, index, traced),
     )

@@ -179,7 +179,9 @@ def frames(records: list[dict]) -> dict[str, Any]:
     }
 
 
-def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
+def start_from(
+    run: str | Path, what: str, key: Key, model, adapter: dict
+) -> SparseModel:
     """Loads the model that `init_from` names.
 
     Args:
@@ -187,15 +189,24 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
       what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
       key: for fresh weights; the first key of `keys.of_run`.
       model: the `Model` that is to start from it.
+      adapter: the section of its configuration.
 
     Raises:
       ValueError: the run does not exist or has not ended, or its server has no trained
-        model, as with SpaFL, or one of other shapes.
+        model, as with SpaFL, one of other shapes, or adapters of other frozen weights.
     """
     name = f"init_from={str(run)!r}"
     if not (Path(run) / "summary.json").exists():
         raise ValueError(f"{name}, expected the directory of a finished run")
-    models = _read(run, state=False)[1].models
+    config, saved = _read(run, state=False)
+    models, there = saved.models, config.adapter.to_dict()
+    free = {"dropout", "charge_base"}
+    for field in sorted(adapter.keys() - free) if there["rank"] else ():
+        if there[field] != adapter[field]:
+            raise ValueError(
+                f"{name} has adapter.{field}={there[field]!r}, expected "
+                f"{adapter[field]!r}, as here"
+            )
     if "newcomer" in models and what != "mask":
         raise ValueError(
             f"{name} has no trained model at its server, expected init_what='mask'"

@@ -21,9 +21,9 @@ def polynomial(
 ) -> np.ndarray:
     """Returns the share that is pruned after rounds 1 to T: it grows ever more slowly.
 
-    `s_t = S_T - S_T (1 - (F floor(t / F) - b) / (T - b))^n` is 0 up to round b and S_T
-    in round T (Stripelis et al., FedSparsify, 2022, Eq. 1, with S_0 = 0 and b = 1; Zhu
-    and Gupta, 2017).
+    `s_t = S_T - S_T (1 - (F floor(t / F) - b) / (T - b))^n` is 0 up to round b, and S_T
+    in round T if F divides it (Stripelis et al., FedSparsify, 2022, Eq. 1, with S_0 = 0
+    and b = 1; Zhu and Gupta, 2017).
 
     Args:
       density: 1 - S_T, the share of entries that is left in the end, in (0, 1].

@@ -88,8 +88,8 @@ def _message(world: World, what: str, message) -> dict[str, Packet]:
     """Returns the shapes of a message, or fails."""
     _dict_of(world, what, message, Packet)
     for name, packet in message.items():
-        if name.startswith("handed/"):
-            fail(world, "signature", f"{what}[{name!r}]: 'handed/' is the simulator's")
+        if name.startswith(("handed/", "model/")):
+            fail(world, "signature", f"{what}[{name!r}]: this is the simulator's name")
         _arrays(world, f"{what}[{name!r}]: values", packet.values)
         _arrays(world, f"{what}[{name!r}]: mask", packet.mask)
         for flag in ("fresh", "sent"):

@@ -163,7 +163,7 @@ def _base(held: Held) -> Packet:
     values = jax.ShapeDtypeStruct((1 if seeded else held.entries,), jnp.float32)
     if held.charged or seeded:
         return Packet(values)
-    which = f"the {held.entries} frozen weights of {held.source}"
+    which = f"the {held.entries} frozen weights: {held.source}, the rest by a seed"
     return Packet(values, bits=0, assumed=f"every client is taken to hold {which}")
 
 

@@ -82,7 +82,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "adapter.dropout": (0.0, "share of an adapter's inputs dropped in training"),
     "adapter.seed": (0, "seed of frozen weights that no folder has"),
     "adapter.base": (str, "file of an export with index none: the frozen weights"),
-    "adapter.charge_base": (False, "charge a client's first downlink for these"),
+    "adapter.charge_base": (False, "charge them in a client's first downlink"),
     "algorithm.name": ("fedavg", "the method, or my_module:my_method"),
     "first_stage.name": ([str], "method of a first stage that finds a mask, or 'none'"),
     "first_stage.num_rounds": ([int], "rounds of the first stage, default num_rounds"),
