@@ -131,7 +131,7 @@ def test_an_unknown_field_is_guessed_and_the_others_listed(
     there = {
         "optimizer": "optimizer has clip, learning_rate, momentum, name, ",
         "model": "model has dtype, name, widths",
-        "": "it has algorithm",
+        "": "it has adapter",
     }
     assert err.partition(head)[2].startswith(there[section])
 

@@ -83,9 +83,10 @@ def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="no trained model, expected a client, or"):
         export.export_run(run, tmp_path / "model")
     model = build.build_model(config, build.build_data(config))
+    rest = jax.random.key(0), model, config.adapter
     with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
-        results.start_from(run, "model", jax.random.key(0), model)
-    results.start_from(run, "mask", jax.random.key(0), model)
+        results.start_from(run, "model", *rest)
+    results.start_from(run, "mask", *rest)
     at_best = {"path": tmp_path / "model", "best": True}
     for name, want in (("last", found.models[only]), (only, other)):
         path, _ = export.export_run(run, name=name, **at_best)
