@@ -7,6 +7,7 @@ import pytest
 
 from sparsefl_jax.algorithms import compressed, fedavg, flasc
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.wire.packets import Packet
 from tests.adapters_test import SGD, adapted_network, run, train_records
 from tests.by_hand import (
     KEY,
@@ -235,3 +236,15 @@ def test_leaves_that_are_not_ranked_travel_whole():
     (record,) = train_records(run(method, model))
     for way, name in (("down", "params"), ("up", "delta")):
         assert record[f"entries_{way}"][name] == 2 * (28 // 4 + 18)
+
+
+@pytest.mark.parametrize("weighting, times", [("uniform", 1), ("examples", 3)])
+def test_a_client_of_three_samples_weighs_as_asked(weighting, times):
+    model = adapted_network()
+    method = flasc(model, SGD, density=1.0, weighting=weighting)
+    start, stats = model.init(KEY)
+    uplink = {"delta": Packet(start), "stats": Packet(stats)}
+    sums = []
+    for samples in (1, 3):
+        sums.append(flat(method.contribute(context(size=samples), uplink)))
+    np.testing.assert_allclose(sums[1], times * sums[0], rtol=1e-6)
