@@ -460,7 +460,12 @@ def test_methods_that_cannot_train_adapters_say_so(name):
     "change, told",
     [
         ({"rank": 0}, "rank=0, expected an integer from 1"),
-        ({"alpha": 0.0}, "alpha=0.0, expected above 0"),
+        ({"alpha": 0.0}, r"alpha=0.0, expected in \(0, inf\)"),
+        ({"alpha": np.inf}, r"alpha=inf, expected in \(0, inf\)"),
+        (
+            {"base": sfl.SparseModel({}, {}, {})},
+            "base is a SparseModel, expected nested dicts",
+        ),
         ({"dropout": 1.0}, "dropout=1.0, expected in .0, 1."),
         ({"targets": ("fc/kernel",)}, "targets: 'fc/kernel' matches no leaf, expected"),
         ({"targets": "kernel"}, "targets='kernel' is one string, expected globs"),
@@ -493,7 +498,7 @@ def test_adapters_are_for_layers_of_linen_alone():
     with pytest.raises(ValueError, match="targets: kernel, expected kernels of linen"):
         model.apply(params, {}, jnp.ones((2, IN)), train=False)
     with pytest.raises(
-        ValueError, match="has adapters, expected none: they are put on"
+        ValueError, match="has adapters, expected none: they can be added"
     ):
         model.adapting(RANK)
 

@@ -1,11 +1,12 @@
 """FLASC: what it equals, what stays, what travels on adapters, and refusals."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import compressed, fedavg, flasc
+from sparsefl_jax.algorithms import compressed, fedavg, flasc, rank_tiers
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.wire.packets import Packet
 from tests.adapters_test import SGD, adapted_network, run, train_records
@@ -248,3 +249,21 @@ def test_a_client_of_three_samples_weighs_as_asked(weighting, times):
     for samples in (1, 3):
         sums.append(flat(method.contribute(context(size=samples), uplink)))
     np.testing.assert_allclose(sums[1], times * sums[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "factory, options", [(flasc, {"density": 1.0}), (rank_tiers, {})]
+)
+def test_the_server_has_adam_by_default(factory, options):
+    """Its first step is 1e-3 in the direction of the change."""
+    model = adapted_network()
+    method = factory(model, SGD, **options)
+    start, stats = model.init(KEY)
+    server = method.init(KEY, SparseModel(start, None, stats))
+    ones = jax.tree.map(jnp.ones_like, start)
+    mask = jax.tree.map(lambda v: jnp.ones(v.shape, bool), start)
+    uplink = {"delta": Packet(ones, mask, index="none"), "stats": Packet(stats)}
+    total = method.contribute(context(), uplink)
+    new, _ = method.aggregate(KEY, jnp.int32(0), server, total)
+    moved = method.deploy(KEY, new)["global"].params
+    np.testing.assert_allclose(flat(moved) - flat(start), 1e-3, rtol=1e-3)

@@ -93,10 +93,11 @@ def adapting(
     arguments = {k: v for k, v in locals().items() if k not in ("model", "base")}
     arguments["base"] = None if base is None else Base(base)
     validate.whole("rank", rank, 1)
-    scale = (rank if alpha is None else alpha) / rank
-    validate.above("alpha", scale * rank, 0)
+    alpha = rank if alpha is None else alpha
+    validate.in_range("alpha", alpha, "(0, inf)")
+    scale = alpha / rank
     validate.in_range("dropout", dropout, "[0, 1)")
-    refuse(model, "they are put on once")
+    refuse(model, "they can be added only once")
     shapes = _flat(model.shapes()[0])
     kept = _matching("whole", whole, shapes)
     factors = {path: _factors(path) for path in _matching("targets", targets, shapes)}
@@ -253,6 +254,9 @@ def _matching(name: str, patterns: Sequence[str], paths: Iterable[str]) -> list[
 
 def _given(base: PyTree, shapes: Leaves) -> Leaves:
     """Returns the weights of a base by path, after checking their shapes."""
+    if not isinstance(base, dict):
+        kind = type(base).__name__
+        raise ValueError(f"base is a {kind}, expected nested dicts like the parameters")
     weights = {p: np.asarray(v, np.float32) for p, v in _flat(base).items()}
     for path in weights.keys() | shapes.keys():
         found, want = (getattr(t.get(path), "shape", None) for t in (weights, shapes))
