@@ -147,6 +147,19 @@ def test_the_momentum_of_what_is_purged_has_no_effect():
     close(server.model.params, {"w": np.array([5, 0.5, 0, 0])})
 
 
+def test_rounding_of_the_mean_is_no_step_of_a_servers_adam():
+    """Clients of 3, 7 and 11 samples return what they received; .1 and .7 round."""
+    options = AT_ONCE | {"server_optimizer": optax.adam(0.01), "density": 1.0}
+    method = fedsparsify_global(bare({"w": 1}), None, **options)
+    start = {"w": jnp.array([0.1, 0.7, -0.3, 1 / 3], jnp.float32)}
+    server = method.init(None, SparseModel(start, {"w": jnp.ones(4, bool)}, {}))
+    uplink = pack_up(server.model, server.model.mask, {"w": True}, index="bitmap")
+    sums = [method.contribute(context(size=n), uplink) for n in (3, 7, 11)]
+    total = jax.tree.map(lambda *parts: sum(parts), *sums)
+    new, _ = method.aggregate(None, jnp.int32(0), server, total)
+    np.testing.assert_array_equal(new.model.params["w"], start["w"])
+
+
 def test_a_client_does_not_keep_what_it_received_as_pruned(key):
     """A fifth arrives where the schedule would keep more: zeros are no candidates."""
     model, ctx = small_world.tiny_model(), context()

@@ -235,6 +235,7 @@ def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
     assert fit_rounds._each_exchange(alone, one, 0.0) == pytest.approx((50, 50))
     firsts = [*alone, record([2, 3], [3, 3], [4, 4])]
     assert fit_rounds._each_exchange(firsts, one, 0.0) == pytest.approx((7, 7))
+    assert fit_rounds._each_exchange(firsts, one, 2.0) == pytest.approx((5, 5))
     everyone = [*alone, record([1, 0], [1, 1], [1, 1])]
     assert fit_rounds._each_exchange(everyone, one, 0.0) == pytest.approx((2, 2))
 
