@@ -15,14 +15,14 @@ from flax.traverse_util import flatten_dict
 import sparsefl_jax as sfl
 from configs import flash_sst2
 from sparsefl_jax import export, models
-from sparsefl_jax.core.types import Held, Work
+from sparsefl_jax.core.types import Held
 from sparsefl_jax.models import Model, base, transformer
 from sparsefl_jax.report import charge
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import dry_run, experiment, folder, results, setup
 from sparsefl_jax.runs.config import build, defaults, fields
 from sparsefl_jax.runs.programs import prepared
-from sparsefl_jax.training import local
+from sparsefl_jax.training import local, screening
 from sparsefl_jax.wire import ledger
 from sparsefl_jax.wire.messages import once
 from tests import transformer_by_hand as by_hand
@@ -332,12 +332,13 @@ def test_the_flops_of_a_round_by_hand(federated):
 
 
 def test_held_weights_take_part_in_every_pass():
-    """8 samples, of which a second network reads 5 again, its gradients those of 3."""
-    share = {"w": jnp.float32(13.0)}, {"w": jnp.float32(3.0)}
-    work = Work(*share, share[1], jnp.float32(7.0))
+    """8 samples at half of the weights, 5 of them again for gradients of the others."""
+    mask = {"w": jnp.array([True, False])}
+    again = screening.work(jnp.float32(5.0), mask)
+    work = jax.tree.map(jnp.add, local.work(jnp.float32(8.0), mask, extra=7.0), again)
     metrics = {"count": jnp.float32(8.0), "work": work}
     found = ledger.with_held(metrics, Held(entries=1, macs=10))["work"]
-    assert found.extra == 7 + 2 * 10 * (13 + 8) and found.forward is work.forward
+    assert found.extra == 7 + 2 * 10 * (13 + 13) and found.forward is work.forward
     assert ledger.with_held(metrics, Held(entries=1)) is metrics
 
 

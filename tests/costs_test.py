@@ -55,7 +55,7 @@ def test_flops_follow_the_masks():
     macs = {"a": 10, "b": 3}
     share = {"a": np.float32(4.0), "b": np.float32(2.0)}
     dense = {"a": np.float32(8.0), "b": np.float32(2.0)}
-    work = local.Work(share, share, dense, np.float32(5.0))
+    work = local.Work(share, share, dense, np.float32(8.0), np.float32(5.0))
     # 2 (forward 46 + input gradient 46 + weight gradient 86) + 5
     assert ledger.flops(macs, work) == 361.0
     model = Model(None, None, macs, held=Held(entries=5, macs=7))
@@ -70,8 +70,8 @@ def round_log(counts, correct, client=None, server=None):
         np.ones(len(counts), bool),
         np.ones(len(counts), bool),
     )
-    share = {"w": np.array(counts, np.float32)}
-    work = local.Work(share, share, share, np.zeros(len(counts), np.float32))
+    number, extra = np.array(counts, np.float32), np.zeros(len(counts), np.float32)
+    work = local.Work(*3 * [{"w": number}], number, extra)
     sums = {"count": counts, "correct": correct, "loss": np.ones(len(counts))}
     sums = {name: np.array(v, np.float32) for name, v in sums.items()}
     return round_program.RoundLog(

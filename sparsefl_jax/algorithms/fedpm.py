@@ -13,7 +13,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import PyTree, SparseModel, Work
+from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
@@ -132,7 +132,7 @@ def fedpm(
         metrics = dict(trained.metrics)
         alive = metrics.pop("alive")
         dense = local.dense_work(metrics["count"], frozen)
-        metrics["work"] = Work(alive, alive, dense.weight_grad, dense.extra)
+        metrics["work"] = dense._replace(forward=alive, input_grad=alive)
         drawn = supermask.draw(mask_key, trained.model.params, frozen)
         mask, _ = supermask.scored(supermask.mask_of(drawn))
         uplink = {

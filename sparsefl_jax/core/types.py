@@ -73,12 +73,14 @@ class Batches(NamedTuple):
 class Work(NamedTuple):
     """The work of local training, from which the ledger computes FLOPs.
 
-    All fields except the last are trees like `params`. They hold, for each leaf, the
-    share of its entries that take part in the pass, summed over all processed samples.
-    `extra` counts the FLOPs spent on masks; the simulator adds those of held weights.
+    The first three are trees like `params`. They hold, for each leaf, the share of its
+    entries that take part in the pass, summed over all processed samples. `extra`
+    counts the FLOPs spent on masks; the simulator adds those of held weights, which
+    take part in the first two passes of every sample.
     """
 
     forward: PyTree  # float32 scalars
     input_grad: PyTree  # float32 scalars
     weight_grad: PyTree  # float32 scalars
+    samples: Array  # shape=(), float32, that went through the network
     extra: Array  # shape=(), float32, FLOPs

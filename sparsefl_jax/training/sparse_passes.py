@@ -120,4 +120,4 @@ def _work(
     gradient = of(inputs or (lambda kernel: jnp.float32(1)))
     sizes = trees.layer_sizes(used, select) if sorts else np.zeros(1)
     extra = np.sum(sizes * np.log2(sizes + 1))
-    return Work(passes, passes, gradient, jnp.float32(extra))
+    return Work(passes, passes, gradient, count, jnp.float32(extra))

@@ -61,7 +61,7 @@ def flops(macs: PyTree, work: Work) -> float:
       work: sums over samples; leaves of any shape, which are summed too.
 
     Example:
-      >>> work = Work({'w': 2.0}, {'w': 2.0}, {'w': 1.0}, 0.0)
+      >>> work = Work({'w': 2.0}, {'w': 2.0}, {'w': 1.0}, 2.0, 0.0)
       >>> flops({'w': 100}, work)
       1000.0
     """
@@ -97,19 +97,11 @@ def flops_per_sample(model: Any) -> int:
 
 
 def with_held(metrics: dict[str, Any], held: Held | None) -> dict[str, Any]:
-    """Adds the work of held weights to a client's metrics, on the device.
-
-    They take part in every pass: in one for each processed sample, and in as many as
-    any parameter does.
-    """
+    """Adds the work of held weights to a client's metrics, on the device."""
     if held is None or not held.macs:
         return metrics
     work = metrics["work"]
-    passes = (
-        jnp.max(jnp.stack([metrics["count"], *jax.tree.leaves(each)]))
-        for each in (work.forward, work.input_grad)
-    )
-    extra = work.extra + jnp.float32(2 * held.macs) * sum(passes)
+    extra = work.extra + jnp.float32(2 * 2 * held.macs) * work.samples
     return metrics | {"work": work._replace(extra=extra)}
 
 
