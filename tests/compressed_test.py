@@ -202,11 +202,12 @@ def test_qsgd_keeps_a_residual_on_request_alone():
         assert len(jax.tree.leaves(clients[0].memory)) == kept
 
 
-def test_majority_by_hand():
-    options = {"feedback": "none", "server_optimizer": optax.sgd(0.1)}
-    method = make(up="majority", **options)
-    *_, ups, server = next(play(method, sizes=(1, 5, 1)))  # samples do not count
-    votes = np.where(vectors(DELTAS[0]) >= 0, 1, -1)
+@pytest.mark.parametrize("up", ["majority", compressors.majority()])
+def test_majority_by_hand(up):
+    method = make(up=up, server_optimizer=optax.sgd(0.1))
+    _, clients, _, ups, server = next(play(method, sizes=(1, 5, 1)))
+    assert not jax.tree.leaves(clients[0].memory)
+    votes = np.where(vectors(DELTAS[0]) >= 0, 1, -1)  # samples do not count
     close(server.params, START + 0.1 * np.sign(votes.sum(0)))  # of three
     assert ups[0]["delta"].bits == 1 and set(ups[0]) == {"delta", "stats"}
 
@@ -335,6 +336,9 @@ def test_a_compressor_of_ones_own():
         halved = jax.tree.map(lambda v: v / 2, update)
         return {"delta": Packet(halved)}
 
+    _, clients, *_ = shapes(up=compressors.masked_noise())
+    assert not jax.tree.leaves(clients[0].memory)
+    refused(lambda: make(up=compressors.majority()), "server_optimizer=None, expected")
     own = compressors.none()._replace(encode=half)
     *_, server = next(play(make(up=own, feedback="none")))
     close(server.params, START + mean(vectors(DELTAS[0])) / 2)

@@ -33,7 +33,6 @@ from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
-NO_RESIDUAL = ("qsgd", "majority", "masked_noise", "stochastic_sign")  # by default
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
@@ -109,8 +108,8 @@ def compressed(
         'stochastic_sign', 'none', or a `wire.compressors.Compressor`.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
-      feedback: 'ef', 'ef21' or 'none'; None means 'ef', but 'none' with 'qsgd',
-        'majority', 'masked_noise' and 'stochastic_sign'. The residual of 'qsgd' grows
+      feedback: 'ef', 'ef21' or 'none'; None: the compressor's own, which is 'none' for
+        'qsgd', 'majority', 'masked_noise' and 'stochastic_sign', otherwise 'ef'. The residual of 'qsgd' grows
         without bound unless a norm is of fewer entries than its levels squared: 49 with
         4 bits, 16129 with 8.
       density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
@@ -140,14 +139,14 @@ def compressed(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = compressed(model, optimizer, up="stc", down="stc", density=0.01)
     """
-    feedback = feedback or ("none" if up in NO_RESIDUAL else "ef")
     given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
     _refuse_unread(up, down, given)
-    _refuse_combinations(up, feedback, stale, server_optimizer)
-    check = _checked_ef21(feedback, clients, start, weighting)
-    equal = feedback == "ef21" or up == "majority"
-    weight = means.weigh(weighting or ("uniform" if equal else "examples"))
     coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
+    feedback = feedback or coder.feedback
+    _refuse_combinations(coder.votes, feedback, stale, server_optimizer)
+    check = _checked_ef21(feedback, clients, start, weighting)
+    equal = feedback == "ef21" or coder.votes
+    weight = means.weigh(weighting or ("uniform" if equal else "examples"))
     step_coder = None if down is None else _compressor("down", down, given, DOWN)
     loss_fn, server_tx = local.objective(model), server_optimizer or optax.sgd(1.0)
     pending_of, remember = FEEDBACK[feedback]
@@ -309,13 +308,13 @@ def _refuse_unread(up, down, given: dict) -> None:
             )
 
 
-def _refuse_combinations(up, feedback, stale, server_optimizer) -> None:
+def _refuse_combinations(votes, feedback, stale, server_optimizer) -> None:
     """Refuses arguments that do not go together."""
     one_of("feedback", feedback, FEEDBACK)
     one_of("stale", stale, ("keep", "reset"))
-    if up == "majority" and feedback != "none":
+    if votes and feedback != "none":
         raise ValueError(f"feedback={feedback!r}, expected 'none' with up='majority'")
-    if up == "majority" and server_optimizer is None:
+    if votes and server_optimizer is None:
         raise ValueError("server_optimizer=None, expected one with up='majority'")
     if stale == "reset" and feedback != "ef":
         raise ValueError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")

@@ -56,12 +56,16 @@ class Compressor(NamedTuple):
         decoded updates of a cohort.
       shared: whether the key of `encode` is one that the server has sent, the same for
         all clients of a round. A key of `encode` is a client's own otherwise.
+      feedback: what clients remember by default, see `compressed`.
+      votes: whether clients have one vote each, and `combine` returns their majority.
     """
 
     encode: Callable
     decode: Callable
     combine: Callable = _identity
     shared: bool = False
+    feedback: str = "ef"
+    votes: bool = False
 
 
 def none() -> Compressor:
@@ -182,7 +186,7 @@ def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
         rows = _rows(level.astype(jnp.float32), bucket) * (norm[:, None] / levels)
         return rows.reshape(-1)[: level.size].reshape(level.shape)
 
-    return Compressor(encode, partial(_with_scale, back))
+    return Compressor(encode, partial(_with_scale, back), feedback="none")
 
 
 def sign() -> Compressor:
@@ -222,7 +226,7 @@ def majority() -> Compressor:
             lambda m, c: jnp.where(m == 0, jnp.sign(c - 0.5), jnp.sign(m)), mean, coins
         )
 
-    return Compressor(encode, decode, combine)
+    return Compressor(encode, decode, combine, feedback="none", votes=True)
 
 
 def stc(density: float = 0.01, index: str = "packed") -> Compressor:
@@ -305,7 +309,7 @@ def masked_noise(
         z = one_bit.noise(message["seed"].values, bits, noise, magnitude)
         return jax.tree.map(lambda b, z: z * one_bit.levels(b, lowest), bits, z)
 
-    return Compressor(encode, decode)
+    return Compressor(encode, decode, feedback="none")
 
 
 def stochastic_sign() -> Compressor:
@@ -330,7 +334,7 @@ def stochastic_sign() -> Compressor:
         )
         return {"delta": Packet(bits, bits=1), "scale": Packet(scale)}
 
-    return Compressor(encode, sign().decode)
+    return Compressor(encode, sign().decode, feedback="none")
 
 
 COMPRESSORS = {
