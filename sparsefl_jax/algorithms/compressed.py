@@ -109,9 +109,9 @@ def compressed(
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
       feedback: 'ef', 'ef21' or 'none'; None: the compressor's own, which is 'none' for
-        'qsgd', 'majority', 'masked_noise' and 'stochastic_sign', otherwise 'ef'. The residual of 'qsgd' grows
-        without bound unless a norm is of fewer entries than its levels squared: 49 with
-        4 bits, 16129 with 8.
+        'qsgd', 'majority', 'masked_noise' and 'stochastic_sign', otherwise 'ef'. The
+        residual of 'qsgd' grows without bound unless a norm is of fewer entries than
+        its levels squared: 49 with 4 bits, 16129 with 8.
       density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
         None means 0.01.
       scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None
