@@ -192,9 +192,17 @@ def test_where_updates_repeat_it_is_fedavg():
 
 
 @given
-def test_what_is_frozen_keeps_its_weights_bit_for_bit():
-    held = 0
-    for before, _, _, server, _ in play(make(layers=2, fill="freeze")):
+@pytest.mark.parametrize("noise", [0.0, 0.25])
+def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise):
+    """Also under noise in all entries, as `private` adds it."""
+    held, method = 0, make(layers=2, fill="freeze")
+
+    def aggregate(key, round, server, total):
+        delta = jax.tree.map(lambda v: v + noise, total["sum"]["delta"])
+        total = total | {"sum": total["sum"] | {"delta": delta}}
+        return method.aggregate(key, round, server, total)
+
+    for before, _, _, server, _ in play(method._replace(aggregate=aggregate)):
         for name, frozen in zip(KERNELS, before.recycled, strict=True):
             if frozen:
                 same(server.params[name]["kernel"], before.params[name]["kernel"])

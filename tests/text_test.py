@@ -114,6 +114,8 @@ def test_real_sentences(shared, tmp_path, monkeypatch):
     assert data.x.shape == (67_349, 4) and data.x_test.shape == (872, 4)
     assert data.num_classes == 2 and "tensorflow" not in sys.modules
     assert set(data.y) == set(data.y_test) == {0, 1}  # not the split of secret labels
+    as_tfds = {"data_dir": folder, "tokenizer": "words", "max_tokens": 4}
+    assert (sources.load("glue/sst2", **as_tfds).x == data.x).all()
     with pytest.raises(
         ValueError, match="tokenizer has no effect here: 'mnist' has no texts"
     ):

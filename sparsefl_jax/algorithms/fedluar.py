@@ -127,9 +127,11 @@ def fedluar(
         pairs = zip(last, weights, strict=True)
         score = jnp.stack([_norm(u) / (_norm(w) + 1e-6) for u, w in pairs])
         score = jnp.where(recycled, server.score, score)
-        delta = mean["delta"]  # 0 in recycled layers, of which nothing was sent
-        if fill == "recycle":  # static branch
-            delta = trees.replace_layers(delta, kernels, last)
+        filled = last
+        if fill == "freeze":  # static branch; the noise of `private` is in all layers
+            moves = zip(recycled, new, strict=True)
+            filled = [jnp.where(r, jnp.zeros_like(u), u) for r, u in moves]
+        delta = trees.replace_layers(mean["delta"], kernels, filled)
         step, opt_state = server_step(server_tx, server, delta)
         params = optax.apply_updates(server.params, step)
         age = jnp.where(recycled, server.age + 1, 0)

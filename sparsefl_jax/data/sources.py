@@ -110,11 +110,12 @@ def load(
         raise unread(f"hf.{option}={value!r}", why)
     folder = not of_hub and (Path(name).is_absolute() or leaf.find(name))
     ours = name in samples.SAMPLES or name.endswith(".npz") or bool(folder)
+    texts = name == samples.SENTENCES or not ours
     ours |= of_hub and (name not in named.NAMED or named.NAMED[name].tfds is None)
     if data_dir and (ours or hf):
         why = f"{name!r} is no data set of TFDS"
         raise unread(f"data_dir={str(data_dir)!r}", why)
-    encoding = _encoding(name, tokenizer, max_tokens, text_encoder)
+    encoding = _encoding(name, texts, tokenizer, max_tokens, text_encoder)
     if name in samples.SAMPLES:
         arrays = samples.read(name, encoding)
     elif name.startswith(hub.PREFIX):
@@ -132,23 +133,30 @@ def load(
             f"hf:./{name} for parquet, Arrow or CSV files"
         )
     else:
-        arrays, known = prepared_tfds.read(name, data_dir)
+        arrays, known = prepared_tfds.read(name, data_dir, encoding)
     if writers == MNIST:
         users = of_mnist(arrays, name)
     num_classes = known if num_classes is None else num_classes
     return make_dataset(**arrays | users, num_classes=num_classes, name=title)
 
 
-def _encoding(name: str, tokenizer, max_tokens, text_encoder) -> TextEncoding | None:
-    """Returns what turns a data set's texts into samples; None for hashed features."""
+def _encoding(
+    name: str, texts: bool, tokenizer, max_tokens, text_encoder
+) -> TextEncoding | None:
+    """Returns what turns texts into samples; None for hashed features.
+
+    Args:
+      name: of the data set.
+      texts: whether it may have some.
+      tokenizer, max_tokens, text_encoder: as `load` takes them.
+    """
     if tokenizer is None and max_tokens is not None:
         raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
     if None not in (tokenizer, text_encoder):
         raise ValueError("tokenizer and text_encoder are set, expected one of them")
     if tokenizer is text_encoder is None:
         return None
-    of_texts = samples.SENTENCES, *named.NAMED
-    if name not in of_texts and not name.startswith(hub.PREFIX):
+    if not texts:
         field = "tokenizer" if tokenizer else "text_encoder"
         why = f"{name!r} has no texts; a table of texts is hf:./FILE.csv"
         raise unread(f"{field}={str(tokenizer or text_encoder)!r}", why)
