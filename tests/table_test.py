@@ -226,6 +226,9 @@ def test_spafls_gbit_are_those_of_its_thresholds(tmp_path):
         tmp_path, {}, {}, [dict.fromkeys(("entries_down", "entries_up"), {"w": 9})]
     )
     assert declared.extra(tmp_path) == {}
+    alone = [{"entries_down": {"initial": 4_305_000}, "entries_up": {}}]
+    finished(tmp_path, {}, {}, alone)
+    assert declared.extra(tmp_path)["gbit"] == 0
 
 
 @pytest.mark.slow

@@ -27,14 +27,17 @@ def thresholds_alone(path: Path) -> dict[str, float | str]:
     """Returns the Gbit of the thresholds both ways, which are all that SpaFL counts.
 
     The change of the thresholds and the initial weights, which clients need too, are
-    left out. {} for a method without thresholds.
+    left out: nothing remains if clients train alone. {} for methods without thresholds.
     """
-    entries = sum(
-        record[f"entries_{direction}"].get("thresholds", 0)
+    sent = [
+        record[f"entries_{direction}"]
         for record in report.read_records(path / "metrics.jsonl")
         if record["phase"] == "train"
         for direction in ("down", "up")
-    )
+    ]
+    if not any(sum(up.values()) for up in sent[1::2]):
+        return {"gbit": 0.0, "counted": "initial weights left out"}
+    entries = sum(each.get("thresholds", 0) for each in sent)
     counted = {"gbit": 32e-9 * entries, "counted": "thresholds alone"}
     return counted if entries else {}
 

@@ -27,7 +27,7 @@ message `handed`, `update` only the downlink and `contribute` only the uplink, s
 value that crosses the network is counted. `laws.check_algorithm` checks this.
 
 If a method follows a schedule of fixed length, its factory takes that length as the
-argument `rounds`: a run is extended beyond it only if the user asks for that.
+argument `rounds`. A run that is extended beyond it says so.
 """
 
 from collections.abc import Callable, Mapping
