@@ -6,10 +6,11 @@
     python -m benchmarks.table flash_mnist --minutes     # what its rows cost, roughly
 
 Each row and seed is a run in `runs/tables/NAME/ROW_seedS`: one seed of each row, then a
-second of each. A stopped run is resumed, a finished one is read. A row that needs what
-two cores lack runs only with `--only`, or on a GPU if this is all it needs. Results go
-to `benchmarks/tables/NAME.json` and to the pages, see `benchmarks/pages.py`; commit
-both. The field "counted" names the bits that an entry's Gbit include, if not all.
+second of each. A stopped run is resumed, a finished one is read. A row that needs a GPU
+runs where JAX finds one, or with `--only`; one whose data are missing ends the command
+with a line that says so. Results go to `benchmarks/tables/NAME.json` and to the pages,
+see `benchmarks/pages.py`; commit both. The field "counted" names the bits that an
+entry's Gbit include, if not all.
 
 `--minutes` trains five rounds of each stage of a row, with one evaluation, or one round
 if five would take over a minute. Of rows with the same method, network, data and
@@ -72,19 +73,14 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
 def wanted(table: Table, only=None, seeds=None, every=False) -> list[tuple[str, int]]:
     """Returns the runs of a table in order, restricted to a row and to seeds.
 
-    Rows that need what this machine lacks are left out, if not `only` or `every`.
+    Rows that need a GPU are left out where there is none, if not `only` or `every`.
     """
     if only is not None and only not in table.rows:
         raise ValueError(f"only={only!r}, expected one of {', '.join(table.rows)}")
-    some = [row for row in table.rows if every or not _lacking(table.rows[row].needs)]
+    every |= jax.default_backend() == "gpu"
+    some = [r for r in table.rows if every or "a GPU" not in table.rows[r].needs]
     rows = [only] if only else some
     return [(row, seed) for seed in range(seeds or table.seeds) for row in rows]
-
-
-def _lacking(needs: str) -> bool:
-    """Returns whether this machine lacks what a row needs, as far as is known."""
-    gpu = needs.startswith("a GPU") and jax.default_backend() == "gpu"
-    return bool(needs) and not gpu
 
 
 def row_config(table: Table, row: str, seed: int):
