@@ -336,8 +336,9 @@ def test_a_compressor_of_ones_own():
         halved = jax.tree.map(lambda v: v / 2, update)
         return {"delta": Packet(halved)}
 
-    _, clients, *_ = shapes(up=compressors.masked_noise())
-    assert not jax.tree.leaves(clients[0].memory)
+    for up in (compressors.masked_noise(), compressors.randomk(0.5, unbiased=True)):
+        _, clients, *_ = shapes(up=up)
+        assert not jax.tree.leaves(clients[0].memory)
     refused(lambda: make(up=compressors.majority()), "server_optimizer=None, expected")
     own = compressors.none()._replace(encode=half)
     *_, server = next(play(make(up=own, feedback="none")))

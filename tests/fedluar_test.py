@@ -193,9 +193,11 @@ def test_where_updates_repeat_it_is_fedavg():
 
 @given
 @pytest.mark.parametrize("noise", [0.0, 0.25])
-def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise):
-    """Also under noise in all entries, as `private` adds it."""
-    held, method = 0, make(layers=2, fill="freeze")
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
+    """Also under noise in all entries, as `private` adds it, and with momentum."""
+    tx = optax.sgd(1.0, momentum=momentum)
+    held, method = 0, make(layers=2, fill="freeze", server_optimizer=tx)
 
     def aggregate(key, round, server, total):
         delta = jax.tree.map(lambda v: v + noise, total["sum"]["delta"])

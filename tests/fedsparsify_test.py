@@ -6,13 +6,13 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local
+from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local, jmwst
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_up
-from tests.by_hand import bare, batches, close, context, merged
+from sparsefl_jax.wire.messages import pack_up, unpack_model
+from tests.by_hand import KEY, bare, batches, close, context, merged
 from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
@@ -39,6 +39,25 @@ def test_schedule_begins_later():
     assert not s[:259].any() and (s[259:269] == s[259]).all()
     wanted = [0.0470464, 0.7, 0.8]  # after rounds 260, 500 and 750
     np.testing.assert_allclose(s[[259, 499, 749]], wanted, rtol=1e-12)
+
+
+def test_a_density_of_ten_entries_leaves_as_many_as_by_hand():
+    """1 - 0.8 and 1 - 0.9 are a little below 0.2 and 0.1 in binary."""
+    for density, left in ((0.8, 8), (0.9, 9), (0.7, 7), (0.75, 8)):
+        assert schedules.alive(schedules.polynomial(density, 2), 10)[-1] == left
+
+
+@pytest.mark.parametrize("factory", [fedsparsify_global, fedsparsify_local, jmwst])
+def test_a_first_stage_prunes_no_leaf_that_stays_dense(factory):
+    model = bare({"fc": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}})
+    given = {} if factory is jmwst else SCHEDULE
+    given = {"prunable": ("*kernel",), "density": 0.5} | given
+    method = factory(model, local.make_optimizer(), **given)
+    mask = {"kernel": jnp.eye(2, dtype=bool), "bias": jnp.array([True, False])}
+    start = SparseModel(model.init(KEY)[0], {"fc": mask}, {})
+    sent = unpack_model(method.broadcast(KEY, context(), method.init(KEY, start)))
+    assert sent.mask["fc"]["bias"].all() and not sent.mask["fc"]["kernel"].all()
+    assert sent.params["fc"]["bias"].tolist() == [1, 1]
 
 
 def test_the_shortest_schedules_and_their_ends():

@@ -104,8 +104,9 @@ def compressed(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
       up: compressor of the clients' updates: 'topk', 'randomk' (all clients of a round
-        at the same positions), 'qsgd', 'sign', 'majority', 'stc', 'masked_noise',
-        'stochastic_sign', 'none', or a `wire.compressors.Compressor`.
+        at the same positions; with feedback='none' times n / k, so that the mean is the
+        update), 'qsgd', 'sign', 'majority', 'stc', 'masked_noise', 'stochastic_sign',
+        'none', or a `wire.compressors.Compressor`, which is used as it is.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
       feedback: 'ef', 'ef21' or 'none'; None: the compressor's own, which is 'none' for

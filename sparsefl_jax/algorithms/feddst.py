@@ -59,7 +59,7 @@ def feddst(
 
     Down and up: alive weights, dense leaves and statistics, float32; positions where
     they changed. FLOPs: a readjustment is charged the dense gradient of a batch and n
-    log2(n) over the n prunable weights.
+    log2(n + 1) over the n prunable weights.
 
     Args:
       model: the network and its loss.

@@ -127,12 +127,14 @@ def fedluar(
         pairs = zip(last, weights, strict=True)
         score = jnp.stack([_norm(u) / (_norm(w) + 1e-6) for u, w in pairs])
         score = jnp.where(recycled, server.score, score)
-        filled = last
-        if fill == "freeze":  # static branch; the noise of `private` is in all layers
-            moves = zip(recycled, new, strict=True)
-            filled = [jnp.where(r, jnp.zeros_like(u), u) for r, u in moves]
-        delta = trees.replace_layers(mean["delta"], kernels, filled)
+        delta = mean["delta"]  # 0 in recycled layers, of which nothing was sent
+        if fill == "recycle":  # static branch
+            delta = trees.replace_layers(delta, kernels, last)
         step, opt_state = server_step(server_tx, server, delta)
+        if fill == "freeze":  # static branch: neither by momentum nor by private noise
+            moves = zip(recycled, trees.layers(step, kernels), strict=True)
+            still = [jnp.where(r, jnp.zeros_like(s), s) for r, s in moves]
+            step = trees.replace_layers(step, kernels, still)
         params = optax.apply_updates(server.params, step)
         age = jnp.where(recycled, server.age + 1, 0)
         after = draw(key, round, score)

@@ -45,8 +45,8 @@ def fedmef(
     These are the k_l alive weights of each layer that are smallest in the model that
     was broadcast. In rounds that adjust, see `adjusting`, the local loss has the term
     `penalty` times their sum of squares, so that the others take over while they
-    shrink. In step s of a client's B, the learning rate is the larger of the round's
-    and of `(2 B - 2 s) / (2 B - s) (2 sigmoid(|w|) - 1)` times that of round 0,
+    shrink. In step s of a client's B, from 0, the learning rate is the larger of the
+    round's and of `(2 B - 2 s) / (2 B - s) (2 sigmoid(|w|) - 1)` times that of round 0,
     where |w| is the norm of these weights before the step. Under a constant rate that
     is always the round's. The server prunes them, and grows the k_l largest mean
     gradients among the entries that were pruned before, from 0.

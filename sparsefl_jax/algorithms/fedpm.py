@@ -53,11 +53,11 @@ def fedpm(
     metric `unanimous` is the share of scores on which the cohort's masks agree.
 
     Down: the scores, float32. Up: one mask drawn from the trained scores, entropy-coded
-    as a whole. Both: the normalisation statistics. The weights follow from a seed that
-    all share and are not charged. The server averages masks and statistics; an entry of
-    a mask counts as epsilon or 1 - epsilon. The new scores are the logits of this mean,
-    at most log(1 / epsilon - 1) in size, and do not depend on earlier rounds. The
-    deployed model is one draw of the mask.
+    as a whole. Both: the normalisation statistics. Constant weights follow from a seed
+    that all share and are not charged. The server averages masks and statistics with
+    equal weights; an entry of a mask counts as epsilon or 1 - epsilon. The new scores
+    are the logits of this mean, at most log(1 / epsilon - 1) in size, and do not depend
+    on earlier rounds. The deployed model is one draw of the mask.
 
     The ledger's FLOPs: the forward pass and the gradient of the inputs at the drawn
     masks, the gradient of the weights dense, because every score needs it. Drawing is
@@ -75,8 +75,8 @@ def fedpm(
         from a seed and are not charged.
 
     Raises:
-      ValueError: an argument is out of range; by `init`, a leaf is neither kernel, bias
-        nor scale.
+      ValueError: an argument is out of range, or the model has adapters and `weights`
+        is 'initial'; by `init`, a leaf is neither kernel, bias nor scale.
 
     Example:
       >>> import sparsefl_jax as sfl

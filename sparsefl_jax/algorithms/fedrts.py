@@ -61,7 +61,7 @@ def fedrts(
 
     Down and up: alive weights, dense leaves and statistics, float32; down the positions
     of a new mask; up, in rounds that adjust, the positions of the entries named. FLOPs:
-    such a round is charged the dense gradient of a batch and n log2(n) over the n
+    such a round is charged the dense gradient of a batch and n log2(n + 1) over the n
     prunable weights.
 
     Args:

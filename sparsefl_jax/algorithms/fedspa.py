@@ -72,7 +72,8 @@ def fedspa(
 
     The optimizer sees the gradients of all weights, as in the code of DisPFL, whose
     training this is: pruned weights count in a norm that is clipped. The ledger's FLOPs
-    are those of the mask.
+    are those of the mask; a change of masks is charged the dense gradient of a batch
+    and n log2(n + 1) over the n prunable weights.
 
     Args:
       model: the network and its loss.
@@ -85,7 +86,8 @@ def fedspa(
       adjust_until: the round in which the rate reaches 0; with 'dst', and only then.
       allocation: as in `pdst`.
       prunable: globs of the leaves that can be pruned.
-      index: how positions are written, see `packets.Packet`.
+      index: how positions are written with 'dst', see `packets.Packet`; those of static
+        masks do not travel.
 
     Raises:
       ValueError: an argument is out of range, a name is unknown, or the schedule does

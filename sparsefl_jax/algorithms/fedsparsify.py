@@ -12,7 +12,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.masked import averaged, moved, spdst, summand_with_mask
+from sparsefl_jax.algorithms.masked import (
+    averaged,
+    moved,
+    spdst,
+    summand_with_mask,
+    within,
+)
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of
@@ -53,17 +59,19 @@ def fedsparsify_global(
     """FedSparsify-Global: the server purges the average, and nothing grows back.
 
     Down: alive weights, their positions if these changed, dense leaves and statistics,
-    float32. Up: the same without positions. A client keeps its optimizer's state.
+    float32. Up: the same without positions. A client keeps its optimizer's state unless
+    `keep_optimizer` is False.
 
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
       density: share of prunable entries that is alive after the last round, in (0, 1].
-      rounds: the round at whose end the density is `density`, above `begin`; see
-        `schedules.polynomial`. It does not change afterwards.
-      frequency: rounds between two purges, at least 1.
+      rounds: length of the schedule, above `begin`, see `schedules.polynomial`. At its
+        end the density is `density`, if `frequency` divides it, and does not change
+        afterwards.
+      frequency: rounds between two purges, from 1 to `rounds`.
       power: exponent of the schedule, above 0; a larger one purges earlier.
-      begin: the last round before the density falls, from 0 to `rounds` - 1.
+      begin: nothing is purged up to this round, from 0 to `rounds` - 1.
       criterion: 'magnitude' drops the smallest entries; 'random' drops them in a random
         order that is drawn once, the baseline of the paper's figures.
       scope: entries that are compared: 'global' for those of all leaves, as in the
@@ -91,12 +99,11 @@ def fedsparsify_global(
     )
 
     def init(key, start):
-        scores = {}
+        scores, select = {}, masks.prunable(model.macs, prunable)
         if criterion == "random":  # static branch
-            select = masks.prunable(model.macs, prunable)
             scores = masks.uniform_scores(key, start.params, select)
         state = server_optimizer.init(start.params) if server_optimizer else ()
-        return Server(masks.pruned(start, start.mask), jnp.int32(0), scores, state)
+        return Server(within(start, select), jnp.int32(0), scores, state)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total)
@@ -137,11 +144,12 @@ def fedsparsify_local(
     Down: alive weights, their positions if these changed, dense leaves and statistics,
     float32. Up: the weights that the client keeps, a bit that says whether these are
     all that it received, their positions if not, dense leaves and statistics. A client
-    keeps its optimizer's state.
+    keeps its optimizer's state unless `keep_optimizer` is False.
 
     Args:
-      merge: 'majority' keeps the entries that at least half of the cohort kept,
-        'average' those that any client kept. Zeros count in the mean of both.
+      merge: 'majority' keeps the entries that at least half of the clients kept whose
+        uplinks arrived, 'average' those that any of these kept. Zeros count in the mean
+        of both.
       model, optimizer, density, rounds, frequency, power: as in `fedsparsify_global`.
       keep_optimizer, prunable, index: as in `fedsparsify_global`.
 
@@ -162,7 +170,7 @@ def fedsparsify_local(
     )
 
     def init(key, start):
-        return Server(masks.pruned(start, start.mask), jnp.int32(0), {})
+        return Server(within(start, select), jnp.int32(0), {})
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)

@@ -37,12 +37,13 @@ def fedtiny(
     In rounds that adjust, see `adjusting`, clients name the k_l pruned entries of each
     layer with the largest gradients and send these. The server prunes the k_l smallest
     weights of the aggregate and grows the k_l largest mean gradients, from 0. No client
-    names what the server prunes in the same round, so that cannot come back at once.
+    names what the server prunes in the same round, so that comes back at once only if
+    fewer than k_l mean gradients are not 0.
 
     Down and up: alive weights, dense leaves and statistics, float32; down the positions
     of a new mask; up, in rounds that adjust, the positions of the entries named and
     their gradients, float32. FLOPs: such a round is charged the dense gradient of a
-    batch and n log2(n) over the n prunable weights.
+    batch and n log2(n + 1) over the n prunable weights.
 
     Args:
       model, optimizer, density, adjust_every, adjust_until: as in `fedrts`.

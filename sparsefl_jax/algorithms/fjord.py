@@ -65,7 +65,8 @@ def fjord(
 
     Raises:
       ValueError: the widths are no grid, `draw` is unknown, `distill` has no teacher,
-        or the weighting is unknown.
+        the weighting is unknown, or the model has adapters; by `init`, its width cannot
+        be sliced, or its norm is 'static'.
 
     Example:
       >>> import sparsefl_jax as sfl

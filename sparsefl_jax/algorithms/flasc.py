@@ -58,9 +58,10 @@ def flasc(
 
     Down and up: the largest entries of all leaves together, float32, and their
     positions, which change in every round; a bit down says so. They are free at a
-    density of 1, and on the way up with `train='masked'`, where the server has just
-    sent them. Both: statistics. A client keeps nothing. The headline is P cut to what
-    the next client would get, and `unpruned` is P.
+    density of 1 without `decay`, and on the way up with `train='masked'` and no
+    `up_density`, where the server has just sent them. Both: statistics. A client keeps
+    nothing. The headline is P cut to what the next client would get, and `unpruned` is
+    P.
 
     Args:
       model: the network and its loss.

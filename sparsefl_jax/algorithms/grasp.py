@@ -53,13 +53,15 @@ def grasp(
       density: share of the prunable weights that stay, in (0, 1]; 1 - S of the papers.
       temperature: divisor of the logits, above 0. The logged loss includes it.
       halves: sum the losses of two halves of the batch, each of which batch
-        normalisation sees separately; without such layers the mask does not change.
+        normalisation sees separately; without such layers and dropout, halves of equal
+        size leave the mask as it is.
       prunable: globs of the leaves that can be pruned. FedSparsify prunes all,
         `("*",)`.
       first_samples, mode, index: as in `snip`.
 
     Raises:
-      ValueError: a number is out of range, or the mode or index is unknown.
+      ValueError: a number is out of range, the mode or index is unknown, a glob matches
+        no leaf, or the model has adapters.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -102,7 +104,7 @@ def gradient_flow(
 
     Args:
       loss_fn: as `local.objective` returns it.
-      key: of dropout.
+      key: of dropout and augmentation.
       params, stats: the model.
       *batch: samples [B, ...], labels [B], and [B] float32, 0 for padded samples.
       select: tree of Python bools, the leaves in which H and g are taken.

@@ -56,7 +56,8 @@ def heterofl(
         to 0, and do not send the columns of the classifier for them.
 
     Raises:
-      ValueError: `model` is no `Model`; by `init`, its width cannot be sliced.
+      ValueError: `model` is no `Model` or has adapters; by `init`, its width cannot be
+        sliced.
 
     Example:
       >>> import sparsefl_jax as sfl

@@ -61,10 +61,11 @@ def private(
         fields that resuming may not change; in Python it is up to the caller.
 
     Raises:
-      ValueError: an argument is out of range, or the method has personal models. When
-        the method is traced: it sums anything else, weighs clients by what they have,
-        or may send nothing. Before a run: see `guarantee`, which refuses other samplers
-        than the uniform one, budgets, a `system` and several stages.
+      ValueError: an argument is out of range, or the method has personal models or is
+        private already. When the method is traced: it sums anything else, weighs
+        clients by what they have, or may send nothing. Before a run: see `guarantee`,
+        which refuses other samplers than the uniform one, budgets, a `system` and
+        several stages.
 
     Example:
       >>> import sparsefl_jax as sfl

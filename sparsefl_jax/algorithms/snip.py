@@ -55,7 +55,8 @@ def snip(
       index: how positions are written, see `packets.Packet`; 'none' is refused.
 
     Raises:
-      ValueError: `density` is out of range, or the mode or index is unknown.
+      ValueError: `density` is out of range, the mode or index is unknown, a glob
+        matches no leaf, or the model has adapters.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -92,7 +93,7 @@ def saliency(
 
     Args:
       loss_fn: as `local.objective` returns it.
-      key: of dropout.
+      key: of dropout and augmentation.
       params, stats: the model.
       *batch: samples [B, ...], labels [B], and [B] float32, 0 for padded samples.
 
@@ -127,8 +128,9 @@ def one_shot(
     client's first samples in the partition's order; if the partition sorts them by
     class, these are all of one class.
 
-    The ledger's FLOPs: `passes` times those of a training step, and n log2(n) to choose
-    among n weights. `flops_executed` is that of an epoch, as for any other method.
+    The ledger's FLOPs: `passes` times those of a training step, and n log2(n + 1) to
+    choose among n weights. `flops_executed` is that of the stage's epochs, as for any
+    other method.
 
     Args:
       score: `(key, params, stats, x, y, weight) -> (scores, sums)`: scores like

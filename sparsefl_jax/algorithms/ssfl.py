@@ -52,7 +52,8 @@ def ssfl(
         `messages.pack_initial`.
 
     Raises:
-      ValueError: `density` is out of range, or another argument is unknown.
+      ValueError: `density` is out of range, another argument is unknown, a glob matches
+        no leaf, or the model has adapters.
 
     Example:
       >>> import sparsefl_jax as sfl

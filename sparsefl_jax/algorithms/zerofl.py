@@ -45,14 +45,15 @@ def zerofl(
     the largest |w| of its kernel, and the gradient of the whole kernel from the largest
     |x| of its input. All weights are trained, also those that the layer does not use.
 
-    Down: the whole model, float32. Up: for each prunable leaf the `density` +
-    `mask_ratio` largest entries, ties included, without those that are 0, and their
-    positions; other leaves whole; statistics.
+    Down: the whole model and statistics, float32. Up: for each prunable leaf the
+    `density` + `mask_ratio` largest entries, ties included, without those that are 0,
+    and their positions; other leaves whole; statistics.
     The network runs sparse: the headline is the aggregate's `density` largest weights
     of each prunable leaf, and `unpruned` is the dense aggregate.
 
-    The ledger's FLOPs: prunable layers at `density` in all three passes; the order of
-    each leaf's weights in every step. The search for the largest inputs is not counted.
+    The ledger's FLOPs: prunable layers at `density` in all three passes, or in two with
+    `sparse_inputs=False`; the order of each leaf's weights in every step. The search
+    for the largest inputs is not counted.
 
     Args:
       model: the network and its loss.

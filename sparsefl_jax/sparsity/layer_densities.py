@@ -63,7 +63,7 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
 
 
 def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
-    """Gives layers RigL's Erdos-Renyi-kernel densities, which sum to `density`.
+    """Gives layers RigL's Erdos-Renyi-kernel densities, `density` over all together.
 
     A layer's raw density is the sum of its axes over their product. A layer whose
     scaled density would exceed 1 is dense, and the others share the rest.

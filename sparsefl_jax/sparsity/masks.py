@@ -31,7 +31,8 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
       A tree of Python bools with the treedef of `params`.
 
     Raises:
-      ValueError: there is no pattern, one matches no leaf, or all leaves are excluded.
+      ValueError: `patterns` is empty or one string, one matches no leaf, or all leaves
+        are excluded.
 
     Example:
       >>> prunable({'fc': {'kernel': 1, 'bias': 2}})

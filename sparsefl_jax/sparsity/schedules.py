@@ -19,7 +19,7 @@ def polynomial(
     power: float = 3.0,
     begin: int = 1,
 ) -> np.ndarray:
-    """Returns the share that is pruned after rounds 1 to T: it grows ever more slowly.
+    """Returns the share that is pruned after rounds 1 to T, on a polynomial schedule.
 
     `s_t = S_T - S_T (1 - (F floor(t / F) - b) / (T - b))^n` is 0 up to round b, and S_T
     in round T if F divides it (Stripelis et al., FedSparsify, 2022, Eq. 1, with S_0 = 0
@@ -30,7 +30,8 @@ def polynomial(
       rounds: T, from b + 1 to a million.
       frequency: F, rounds between two steps of the schedule, from 1 to T.
       power: n, above 0.
-      begin: b, the last round after which nothing is pruned, at least 0.
+      begin: b, at least 0; up to this round nothing is pruned. The first step is in the
+        first later round that F divides.
 
     Returns:
       [T] float64, s_t; item t - 1 is for round t.
@@ -87,7 +88,8 @@ def alive(pruned: np.ndarray, size: int | np.ndarray) -> np.ndarray:
       [T] int32, or [T, L] integers.
 
     Example:
-      >>> alive(np.array([0.0, 0.0135]), 1000).tolist()
-      [1000, 987]
+      >>> alive(np.array([0.0, 0.0135, 1 - 0.9]), 1000).tolist()
+      [1000, 987, 900]
     """
-    return size - np.multiply.outer(pruned, size).astype(np.int32)
+    exact = np.multiply.outer(pruned, size)
+    return size - np.floor(exact * (1 + 1e-12)).astype(np.int32)  # 1 - 0.8 is below 0.2

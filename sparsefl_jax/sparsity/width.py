@@ -194,8 +194,9 @@ def check(model: SparseModel) -> None:
       model: of arrays or shapes.
 
     Raises:
-      ValueError: its layers do not form a chain, or it normalises groups of channels,
-        which a slice would cut.
+      ValueError: its layers form neither a chain nor a residual network, a leaf or a
+        statistic is not of channels, or it normalises groups of channels, which a slice
+        would cut.
 
     Example:
       >>> params = {'conv': {'kernel': jnp.zeros((3, 3, 1, 8))}}

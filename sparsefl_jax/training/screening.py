@@ -25,7 +25,7 @@ def screen(
     """Computes the gradient of one batch at a trained model, to choose among weights.
 
     Args:
-      key: of dropout.
+      key: of dropout and augmentation.
       loss_fn: as `local.objective` returns it; the gradient is that of training or of
         an evaluation, like the loss.
       trained: the result of local training.

@@ -136,14 +136,15 @@ def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
         factor = jnp.float32(size / _kept(size, density) if unbiased else 1.0)
         return jax.tree.map(lambda v: v * factor, values)
 
-    return Compressor(encode, decode, shared=True)
+    feedback = "none" if unbiased else "ef"
+    return Compressor(encode, decode, shared=True, feedback=feedback)
 
 
 def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
     """Returns the compressor that rounds |x| / norm to s = 2^(bits - 1) - 1 levels.
 
     A value between two levels goes up with the probability that keeps its mean. Takes n
-    bits + 32 a norm, or with 'elias' as many bits as `elias` counts.
+    bits + 32 a norm; with 'elias' the levels take as many bits as `elias` counts.
 
     Args:
       bits: of a level with its sign, 2 to 8.
@@ -232,8 +233,8 @@ def majority() -> Compressor:
 def stc(density: float = 0.01, index: str = "packed") -> Compressor:
     """Returns sparse ternary compression: a leaf's largest entries by sign and mean.
 
-    Of each leaf, k = ceil(n density) entries travel, and no zeros among them. Takes
-    k (1 + bits of a position) + 32 a leaf.
+    Of each leaf, the k = ceil(n density) largest entries travel, or fewer if fewer are
+    not 0. Takes k (1 + bits of a position) + 32 a leaf.
 
     Args:
       density: share of the entries of a leaf that travel, in (0, 1].

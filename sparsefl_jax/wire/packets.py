@@ -44,7 +44,7 @@ class Packet:
           their share of ones; `'elias'` signed levels of 2 to 8 bits, without a mask.
           With `'none'` and `'entropy'` the mask is free, so the receiver has to be able
           to infer it from the round, the client's facts and keys. A packet with a mask
-          names its index; one without has `'none'`.
+          names its index; one without has `'none'` unless it names a code of `values`.
       assumed: static, why values of 0 bits or positions under index `'none'` are free
           although the receiver cannot infer them. Law `known` passes such a packet, and
           plan, records and reports repeat the reason.

@@ -7,8 +7,9 @@ budgets that differ between clients `hetero_spdst` or `hetero_jmwst`. If the pap
 the released code disagree, an argument selects the code's behaviour, and the `release`
 presets set it.
 
-A client's weight in the means is its number of samples. The released code takes plain
-means, which is the same for its clients of equal size.
+A client's weight in the means of weights and statistics is its number of samples; the
+released code takes plain means, which is the same for its clients of equal size. Layer
+densities are averaged with equal weights.
 """
 
 from sparsefl_jax.algorithms.flash.hetero import hetero_jmwst as hetero_jmwst

@@ -46,7 +46,8 @@ def hetero_spdst(
     Args:
       densities: the clients' budgets, in (0, 1]; the largest is the density of stage 1.
       submask: 'frozen' draws the nested masks once (paper); 'magnitude' chooses the
-        largest weights of the aggregate in every round, as the released code does.
+        largest weights of the aggregate in every round, and in round 0 gives all
+        clients the largest mask, whatever their budget, as the released code does.
       average: 'wfa' takes the mean of an entry over the clients whose mask holds it;
         'fedavg' over all clients of the round, of which the others count as 0.
       model, optimizer, prunable, index: as in `spdst`.

@@ -15,7 +15,7 @@ from sparsefl_jax.algorithms.flash.common import (
     voted_mask,
 )
 from sparsefl_jax.algorithms.flash.surgery import learner
-from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
+from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import whole
@@ -66,7 +66,7 @@ def jmwst(
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
-        return Changing(start, start.mask, jnp.int32(0))
+        return Changing(start, within(start, select).mask, jnp.int32(0))
 
     def broadcast(key, ctx, server):
         target = server.model._replace(mask=server.mask)
@@ -113,10 +113,10 @@ def nst(
 ) -> Algorithm:
     """Naive sparse training: each client keeps and changes a personal mask.
 
-    Down: the aggregate, as dense as the union of the cohort's masks; before a client's
-    first round the seed of the mask that all start from, 32 bits. Up: the client's
-    alive weights and new mask, dense leaves, statistics. A client keeps one bit per
-    prunable weight.
+    Down: the aggregate, as dense as the union of the cohort's masks, with the positions
+    if these are new to the client; before a client's first round the seed of the mask
+    that all start from, 32 bits. Up: the client's alive weights and new mask, dense
+    leaves, statistics. A client keeps its mask, one bit per parameter.
 
     Args:
       density: share of alive prunable weights on a client, in (0, 1].

@@ -29,8 +29,10 @@ def sensitivity(
     """FLASH's stage 1: clients measure how dense each layer should be (Algorithm 1).
 
     All clients start from the same weights and the same random mask and run sparse
-    learning. Down: the model. Up: L layer densities, float32. The server draws the mask
-    of stage 2 (Eq. 3) and hands on the initial weights, unpruned and untrained.
+    learning. Down: alive weights and their positions, dense leaves and statistics,
+    float32. Up: L layer densities, float32. The server averages these with equal
+    weights, draws the mask of stage 2 (Eq. 3) and hands on the initial weights,
+    unpruned and untrained.
 
     Args:
       model: the network and its loss.

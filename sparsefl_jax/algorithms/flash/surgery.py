@@ -65,7 +65,7 @@ def sparse_learning(
     The optimizer sees the gradient within the current mask, and its state stays:
     what has grown begins with the momentum that is left from before it was pruned.
 
-    A surgery is charged n log2(n) FLOPs over the n prunable weights.
+    A surgery is charged n log2(n + 1) FLOPs over the n prunable weights.
 
     Args:
       loss_fn: as `local.objective` returns it.

@@ -63,8 +63,8 @@ def prunefl(
       prune_rate: share of a layer's alive weights that may be pruned, in round 0.
       half_life: rounds in which that share halves, above 0.
       layer_time: time that a weight takes, for each prunable leaf in tree order. None:
-        1, the multiply-adds of a weight in a dense layer; in a convolution these are
-        the positions of its output.
+        1 for all, the multiply-adds of a weight in a dense layer. A weight of a
+        convolution has as many as the output has positions, which None ignores.
       constant_time: time that a round takes apart from the weights.
       max_density: share of the prunable weights that may be alive.
       prunable: globs of the leaves that can be pruned.

@@ -42,10 +42,10 @@ def prunefl_initial(
     last time. It ends after `max_iterations`, or when the density has changed by at
     most a tenth five times in a row.
 
-    The next stage starts from the mask and the trained weights. Down: the model. Up:
-    alive weights and their positions, dense leaves and statistics, float32. With
-    several clients, the server takes the mean of the weights and the union of the
-    masks. A reconfiguration is charged n log2(n) FLOPs over the n prunable weights.
+    The next stage starts from the mask and the trained weights. Down and up: alive
+    weights and their positions, dense leaves and statistics, float32. With several
+    clients, the server takes the mean of the weights and the union of the masks. A
+    reconfiguration is charged n log2(n + 1) FLOPs over the n prunable weights.
 
     Args:
       model: the network and its loss.

@@ -54,7 +54,8 @@ def make_training(
       training, as the paper counts them.
 
     Raises:
-      ValueError: an argument is out of range, or a glob matches no kernel.
+      ValueError: an argument is out of range, a glob matches no kernel, or the model
+        has adapters.
     """
     in_range("alpha", alpha, "[0, inf)")
     one_of("variant", variant, VARIANTS)

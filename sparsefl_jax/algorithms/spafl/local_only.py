@@ -34,8 +34,8 @@ def local_only(
 ) -> Algorithm:
     """Trains each client's sparse model in the rounds in which the client is drawn.
 
-    Nothing travels: a client draws its own initial network. The arguments are those of
-    `spafl`; with `alpha=0` the thresholds follow the loss alone.
+    Nothing travels, except the initial network with `initial='sent'`; by default a
+    client draws its own. With `alpha=0` the thresholds follow the loss alone.
 
     Args:
       model: the network and its loss.
@@ -52,7 +52,8 @@ def local_only(
       The method. A client keeps its weights, statistics and thresholds [O].
 
     Raises:
-      ValueError: an argument is out of range, or a glob matches no kernel.
+      ValueError: an argument is out of range, a glob matches no kernel, or the model
+        has adapters.
 
     Example:
       >>> import sparsefl_jax as sfl

@@ -54,12 +54,13 @@ def spafl(
 ) -> Algorithm:
     """SpaFL (Algorithm 1): clients train weights and thresholds, and share the latter.
 
-    Down: the global thresholds and their last change, float32. The paper does not
-    charge the change, although a client that missed a round cannot know it. Up: the
-    client's thresholds. Before its first round a client receives the weights and
-    statistics w(0) that training starts from. FLOPs are those of the mask at the end
-    of a client's training. The paper's bits are `paper_counts.values_only_bits` of the
-    packets 'thresholds' both ways.
+    Down: the global thresholds and, for eq. (13), their last change, float32. The paper
+    does not charge the change, although a client that missed a round cannot know it.
+    Up: the client's thresholds. Before its first round a client receives the weights
+    and statistics w(0) that training starts from. FLOPs are those of the mask at the
+    end of a client's training, and five for each weight with a threshold in every step.
+    The paper's bits are `paper_counts.values_only_bits` of the packets 'thresholds'
+    both ways.
 
     Args:
       model: the network and its loss.
@@ -70,8 +71,8 @@ def spafl(
       variant: 'paper', or 'release_fashion_mnist', 'release_cifar10' or
         'release_cifar100', the released code for that data set; `variants.VARIANTS`
         lists the differences.
-      clamp: keep weights in [-1, 1] and thresholds in [0, 1]. The paper states it, no
-        released code does it.
+      clamp: after every step, cut kernels with thresholds to [-1, 1] and thresholds to
+        [0, 1]. The paper states it, no released code does it.
       extract: clients move their weights by eq. (13) before they train (Table 3).
       thresholds_only: weights stay at their initial values (Table 1); no eq. (13).
       keep_optimizer: clients keep their optimizer's state between rounds.
@@ -85,7 +86,8 @@ def spafl(
       float32 by path of the kernel.
 
     Raises:
-      ValueError: an argument is out of range, or a glob matches no kernel.
+      ValueError: an argument is out of range, a glob matches no kernel, or the model
+        has adapters.
 
     Example:
       >>> import sparsefl_jax as sfl
