@@ -34,29 +34,33 @@ def test_zeros_are_not_kept_where_they_reach_the_quantile():
 
 
 @pytest.mark.parametrize(
-    ("round", "ratio", "whole"),
+    ("pruned", "ratio", "whole"),
     [
-        (0, 1.5, [0.0, 1.5, -0.5, 0.0]),
-        (1, 1.5, [4.0, 2.25, -0.75, -1.0]),
-        (1, 2.0, [4.0, 3.0, -1.0, -1.0]),
+        (False, 1.5, [0.0, 1.5, -0.5, 0.0]),
+        (True, 1.5, [4.0, 2.25, -0.75, -1.0]),
+        (True, 2.0, [4.0, 3.0, -1.0, -1.0]),
     ],
 )
 def test_the_mean_replaces_the_model_once_and_is_then_added_with_a_factor(
-    round, ratio, whole
+    pruned, ratio, whole
 ):
+    """Also if no uplink of round 0 arrived, so that round 3 is the first of them."""
     method = complement(bare({"w": 1}), None, density=0.5, aggregation_ratio=ratio)
     params = {"w": jnp.array([4.0, 0.0, 0.0, -1.0])}
-    server = method.init(None, SparseModel(params, {"w": params["w"] != 0}, {}))
+    alive = {"w": params["w"] != 0}
+    server = method.init(None, SparseModel(params, alive, {}))
+    if pruned:
+        server = server._replace(model=SparseModel(params, alive, {}))
     sums = {"w": 3 * jnp.array([0.0, 2, -1, 0]) + jnp.array([0.0, 0, 1, 0])}
     total = {"sum": (sums, {}), "weight": jnp.float32(4)}
-    new, _ = method.aggregate(None, jnp.int32(round), server, total)
+    new, _ = method.aggregate(None, jnp.int32(3), server, total)
     np.testing.assert_allclose(new.unpruned["w"], whole, rtol=1e-6)
     half = np.where(np.abs(whole) >= np.median(np.abs(whole)), whole, 0)
     np.testing.assert_allclose(new.model.params["w"], half, rtol=1e-6)
 
 
 def test_weights_that_training_leaves_at_zero_are_not_sent(key):
-    """Nobody trains: clients send what their mask keeps in round 0, nothing later."""
+    """Nobody trains: clients send what is not 0 at first, nothing to a pruned model."""
 
     model = small_world.tiny_model()
     method = complement(model, lambda round: optax.set_to_zero(), density=DENSITY)
@@ -66,14 +70,14 @@ def test_weights_that_training_leaves_at_zero_are_not_sent(key):
     data = batches(2, np.ones(small_world.FEATURES))
 
     @jax.jit
-    def sent(round):
-        ctx = context()._replace(round=round)
+    def sent(server):
+        ctx = context(round=1)
         down = method.broadcast(key, ctx, server)
         return method.update(key, ctx, down, EmptyState(), data)[2]["client_density"]
 
     kept = masks.density(mask, masks.prunable(params))
-    found = [sent(jnp.int32(round)) for round in (0, 1)]
-    np.testing.assert_allclose(found, [kept, 0], rtol=1e-6)
+    pruned = server._replace(model=server.model._replace(mask=mask))
+    np.testing.assert_allclose([sent(server), sent(pruned)], [kept, 0], rtol=1e-6)
 
 
 def test_both_models_are_deployed_the_pruned_one_first(key):

@@ -41,11 +41,12 @@ def complement(
 
     Down: the weights that are not 0, a bit that says whether their positions are new,
     these if so, and statistics. Up: the trained values other than 0 at entries that the
-    client received as 0, their positions, and statistics; in round 0 the whole model.
-    Trained values of other entries are discarded. Each tensor is pruned separately,
-    biases too, because the entries of a tensor that is not pruned would never change
-    after round 0. The client's FLOPs are counted as dense, because its weights are
-    dense after one step; `paper_counts.complement_saving` is the paper's count.
+    client received as 0, their positions, and statistics; before the model has been
+    pruned, which is round 0, the whole model. Trained values of other entries are
+    discarded. Each tensor is pruned separately, biases too, because the entries of a
+    tensor that is not pruned would never change afterwards. The client's FLOPs are
+    counted as dense, because its weights are dense after one step;
+    `paper_counts.complement_saving` is the paper's count.
 
     Args:
       model: the network and its loss.
@@ -78,7 +79,8 @@ def complement(
         return pack_down(ctx, *held, everything, index=index, optional=True)
 
     def update(key, ctx, downlink, client, batches):
-        received, first = unpack_model(downlink), ctx.round == 0
+        received = unpack_model(downlink)
+        first = _unpruned(received.mask)
         dense, tx = received._replace(mask=None), optimizer(ctx.round)
         trained = local.train(key, loss_fn, tx, dense, batches)
         sent = jax.tree.map(
@@ -89,8 +91,8 @@ def complement(
         return uplink, client, trained.metrics | _densities(sent)
 
     def aggregate(key, round, server, total):
-        old, first = server.model, round == 0
-        # Round 0 replaces the model; later rounds add to it.
+        old, first = server.model, _unpruned(server.model.mask)
+        # The first round replaces the model; later rounds add to it.
         base = jax.tree.map(lambda w: jnp.where(first, 0.0, w), old.params)
         mean, stats = means.weighted_mean(total)
         ratio = jnp.where(first, 1.0, aggregation_ratio)
@@ -114,6 +116,11 @@ def complement(
         deploy,
         alive=lambda round, start: density if round else 1.0,
     )
+
+
+def _unpruned(mask: PyTree) -> Array:
+    """Returns whether no uplink has arrived yet: the mask is full until then."""
+    return jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.all, mask))
 
 
 def _kept(w: Array, density: float) -> Array:
