@@ -61,7 +61,8 @@ def get_config(arg: str = ""):
         rate = 0.02 if "mini" in options else 1e-3
         config.server_optimizer = {"name": "adam", "learning_rate": rate}
     if method == "gradual":
-        config.algorithm.decay_every = -(-config.num_rounds // 3)
+        rounds = config.get_oneway_ref("num_rounds")
+        config.algorithm.decay_every = (rounds + 2) // 3
     if method == "rank_tiers":
         config.num_clients -= config.num_clients % 3  # tiers of equal size
         config.cohort_size = 9

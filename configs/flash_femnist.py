@@ -2,7 +2,7 @@
 
 python launch.py --config=configs/flash_femnist.py[:METHOD][,PRESET][,no_stage1][,mini]
 
-METHOD and PRESET are those of `flash_mnist.py`. `python launch.py --prepare=femnist`
+METHOD and PRESET are those of `flash_cifar10.py`. `python launch.py --prepare=femnist`
 downloads the data; --config.dataset=FOLDER names a folder of LEAF's JSON files instead.
 3400 users are drawn from all, a tenth of the characters of each is for testing, and
 accuracy is that of all test characters together. The paper does not name the layers

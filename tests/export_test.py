@@ -69,6 +69,12 @@ def test_a_model_comes_back_bit_for_bit(sparse, tmp_path, index):
     assert again.read_bytes() == path.read_bytes()
 
 
+def test_a_scalar_comes_back_as_one(tmp_path):
+    one, full = {"scale": np.array(2.5, np.float32)}, {"scale": np.array(True)}
+    sfl.save_sparse(tmp_path / "model", sfl.SparseModel(one, full, one))
+    assert same(sfl.load_sparse(tmp_path / "model").sparse[::2], (one, one))
+
+
 def by_hand(index, shape, alive) -> int:
     """Returns the bits of a leaf: values and positions."""
     size, rows = math.prod(shape), shape[-1]

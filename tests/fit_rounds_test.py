@@ -184,6 +184,22 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
         fit_rounds.fitted(asked, experiment.build)
 
 
+def test_a_first_stage_has_rounds_of_its_own():
+    asked = config()
+    asked.first_stage, asked.fit.gbit = {"name": "fedavg"}, 1.0
+    with pytest.raises(ValueError, match="^first_stage.num_rounds is missing, expec"):
+        fit_rounds.fitted(asked, experiment.build)
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):
+    asked = config()
+    asked.fit.gbit = 1.0
+    (tmp_path / "config.json").write_text(asked.to_json_best_effort())
+    monkeypatch.setattr(fit_rounds, "pilot", None)
+    with pytest.raises(ValueError, match="holds a run already, expected an empty"):
+        experiment.run(asked, tmp_path, progress=False)
+
+
 def test_fit_most_limits_the_rounds(monkeypatch):
     pretend(monkeypatch)
     asked = config()

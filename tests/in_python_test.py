@@ -93,6 +93,15 @@ def test_files_change_no_result_and_an_ended_run_is_read_back(
     assert equal(read.models, pure.models)
 
 
+def test_the_first_of_several_models_is_the_first_that_is_read_back(ended, tmp_path):
+    """NST deploys `masked` before `aggregated`."""
+    parts = [sfl.Stage(sfl.nst(MODEL, rate(), density=0.5), 1, 2)]
+    run = ended.run(parts, workdir=tmp_path / "run")
+    read = sfl.load_run(tmp_path / "run")
+    for models in (run.models, read.models, read.best.models):
+        assert list(models) == ["masked", "aggregated"]
+
+
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
     def run(folder):

@@ -1,5 +1,6 @@
 import itertools
 import json
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,9 @@ from sparsefl_jax.report import (
     write_page,
 )
 from sparsefl_jax.report.load import Run
+from sparsefl_jax.runs.records import write_masks as write_segment
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
+from sparsefl_jax.testing import tiny_model
 
 NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
 SIZES = [5, 11, 40, 3]  # no layer but the first begins at a byte, some end within one
@@ -45,6 +48,15 @@ def write_masks(
             path = folder / f"{kind}_{stage}_{done:06d}.npy"
             np.save(path, np.packbits(rows, axis=-1))
     return folder
+
+
+def test_an_observed_round_without_clients_has_no_file(tmp_path):
+    at = SimpleNamespace(stage=0, round=3)
+    packed = {"server": np.zeros(8, np.uint8), "clients": np.zeros((0, 8), np.uint8)}
+    segment = SimpleNamespace(snapshot=at, masks=packed)
+    write_segment(tmp_path, segment, tiny_model())
+    files = {file.name for file in (tmp_path / "masks").glob("*.npy")}
+    assert files == {"server_0_000003.npy"}
 
 
 @pytest.mark.parametrize(("piece", "density"), [(1 << 20, 0.5), (8, 0.05), (3, 0.5)])

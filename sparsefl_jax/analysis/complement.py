@@ -32,7 +32,7 @@ def check_ratio(aggregation_ratio: float, learning_rate: float) -> float:
       learning_rate: eta, of the clients' SGD.
 
     Raises:
-      ValueError: the ratio is out of that range, or the rate is not below 1.
+      ValueError: the ratio is out of that range, or the rate is not in (0, 1].
 
     Example:
       >>> round(check_ratio(1.5, 0.1), 3)

@@ -76,7 +76,7 @@ def convergence_bound(
       >>> terms = convergence_bound(0.01, 1.0, 4, variance=0.1, heterogeneity=0.2,
       ...     first_gap=2.0, lipschitz=1.0, pruned=[0.5, 0.0])
       >>> [round(term, 4) for term in terms]
-      [0.0443, 100.0, 25.0]
+      [0.0442, 100.0, 25.0]
     """
     most = largest_rate(smoothness, steps)
     above("learning_rate", learning_rate, 0)

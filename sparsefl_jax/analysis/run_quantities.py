@@ -17,8 +17,10 @@ class Quantities(NamedTuple):
     num_clients: int  # N
     num_samples: int  # D, training samples of all clients
     batch_size: int
-    learning_rate: float | None  # eta, None if the optimizer has none
-    densities: tuple[float, ...]  # after each round, of clients' models if personal
+    learning_rate: float | None  # eta without its schedule; None if there is none
+    # After each round: the mean of the clients' models where the method reports it, as
+    # SpaFL does; else that of the server's.
+    densities: tuple[float, ...]
 
     @property
     def density(self) -> float:

@@ -38,6 +38,9 @@ def diameter(gradients: ArrayLike) -> float:
     Args:
       gradients: [samples, thresholds], one row for each sample.
 
+    Raises:
+      ValueError: they have another number of axes, or one is not finite.
+
     Example:
       >>> diameter([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
       5.0
@@ -112,7 +115,7 @@ def generalization(
     Example:
       >>> bound = generalization(0.35, 0.25, 1.0, 1e-8, 64, 60_000, 500)
       >>> round(bound.gap, 2), bound.least_samples < 60_000
-      (0.41, True)
+      (0.4, True)
     """
     arguments = density, diameter, sigma, delta, batch_size, num_samples
     once = round_epsilon(*arguments)

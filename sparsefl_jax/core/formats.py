@@ -54,7 +54,7 @@ def format_percent(share: float | None, decimals: int = 2) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Formats a duration in its two largest units; None and NaN become "-".
+    """Formats a duration in its two largest units; None, NaN, infinity become "-".
 
     Args:
       seconds: the duration.

@@ -63,8 +63,8 @@ class Batches(NamedTuple):
     that it stays unbatched under vmap and bounds the loop.
     """
 
-    x: Array  # [M, ...] uint8 or float32, the client's rows
-    y: Array  # [M] int32
+    x: Array  # [M, ...] uint8, float32 or integers, the client's rows
+    y: Array  # [M] int32, or [M, T] where a sample has T targets
     order: Array  # [E, S, B] int32, rows of x
     weight: Array  # [E, S, B] float32, 1 for a valid sample and 0 for padding
     num_steps: Array  # shape=(), int32: steps per epoch to run, at most S

@@ -132,7 +132,8 @@ def one_of(name: str, value: Any, allowed: Iterable) -> None:
     """Checks that a value is one of those allowed.
 
     Raises:
-      ValueError: it is not; the message suggests the closest one that is allowed.
+      ValueError: it is not; the message suggests the closest one that is allowed, if
+        any is spelled alike.
 
     Example:
       >>> one_of("metric", "poled", ("auto", "pooled"))

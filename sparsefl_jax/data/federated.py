@@ -64,7 +64,7 @@ def federate(
     Args:
       dataset: a `Dataset`.
       partition: a name in `PARTITIONERS`, a function like those, or a list of index
-        arrays.
+        arrays. A row that a list has twice may be held out and trained on as well.
       num_clients: N; None if the partition itself determines it.
       seed: an integer; equal seeds give equal splits.
       val_fraction: the share of each client's samples held out of training, [0, 1).

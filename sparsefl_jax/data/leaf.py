@@ -55,7 +55,7 @@ def read(folder: str | Path) -> dict[str, np.ndarray]:
       folder: as `find` takes it.
 
     Returns:
-      `x` [n, 28, 28, 1] uint8 or float32, or [n, D] float32; `y` [n] int32; or, of
+      `x` [n, 28, 28, 1] uint8 or float32, or [n, D] float32; `y` [n] integers; or, of
       texts, `x` [n, T] uint8 and `y` [n, T] int32, see `characters`; `users` [n]
       int32, numbered in the order of the files. A test split adds `x_test`, `y_test`
       and `users_test`.

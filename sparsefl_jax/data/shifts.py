@@ -1,7 +1,8 @@
 """Feature shifts: images that differ from client to client in how they look.
 
 A shift is applied once on the host, to a client's training, validation and test samples
-alike. It needs the client's number, the seed and the image alone. The labels stay.
+alike. It follows from the client's number, the seed and the image; noise also from the
+split and the image's place among the client's. The labels stay.
 
 Sources: `rotation` is Rotated MNIST of IFCA (Ghosh et al., NeurIPS 2020,
 arXiv:2006.04088). The corruptions are three of Hendrycks and Dietterich (ICLR 2019,

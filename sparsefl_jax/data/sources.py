@@ -1,7 +1,8 @@
 """Loads data sets: embedded samples, .npz files, LEAF, Hugging Face, or TFDS.
 
 Everything is NumPy on the host. Images are normalised with published channel statistics
-if they exist, otherwise with those of the training images.
+if they exist, otherwise with those of all training images, also of those that a split
+holds out later for testing or validation.
 """
 
 from collections.abc import Mapping
@@ -44,8 +45,9 @@ STATISTICS = {
 class Dataset(NamedTuple):
     """A labelled data set on the host.
 
-    Images are [n, H, W, C]. `mean` and `std` are those of each channel on the scale 0
-    to 1, and None for features [n, D]. `users` holds the user of each training sample.
+    Images are [n, H, W, C]. `mean` and `std` are those of each channel, of uint8 on the
+    scale 0 to 1 and of floats on their own, and None for features [n, D]. `users` holds
+    the user of each training sample.
     x_test is empty if there is no test set.
     """
 

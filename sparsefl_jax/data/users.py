@@ -30,7 +30,7 @@ def number(given: dict, lengths: dict) -> dict:
 
     Raises:
       ValueError: there is not one id for each sample, or an id is neither an integer
-        nor a string, or both occur.
+        nor a string, or both occur under one name.
 
     Example:
       >>> ids = {"users": [2**32 + 7, 7], "users_test": [7]}

@@ -62,9 +62,9 @@ def compact(
       whose mask is False.
 
     Raises:
-      ValueError: `name` is not in `models.MODELS`, so the network cannot be built with
-        other widths; `sparse` has other shapes; or a layer is normalised over several
-        channels or after its activation.
+      ValueError: `name` is no string; the network takes no `widths`, or its layers are
+        named neither as those of a chain nor of a residual network; `sparse` has other
+        shapes; or a layer is normalised over several channels or after its activation.
 
     Example:
       >>> model = build("mlp", 10, (28, 28, 1))

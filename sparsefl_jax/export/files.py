@@ -75,8 +75,10 @@ class Exported(NamedTuple):
     """The contents of a file."""
 
     sparse: SparseModel  # NumPy leaves
-    model: models.Model | None  # takes raw samples; None if the file names no network
-    about: dict  # `network`, `reading` and `run`, as given to `save_sparse`
+    # None if the file names no network of `models.MODELS`. It takes raw samples if
+    # `reading` was given.
+    model: models.Model | None
+    about: dict  # `network`, `reading` and `run` of `save_sparse`; tuples are lists
     sizes: Sizes
 
 
@@ -135,7 +137,10 @@ def save_sparse(
 
 
 def load_sparse(path: str | Path) -> Exported:
-    """Reads a file of `save_sparse` bit for bit; needs nothing but the file.
+    """Reads a file of `save_sparse` bit for bit.
+
+    It needs nothing but the file; if that names a `pretrained_encoder`, also the folder
+    of its weights, under the same path.
 
     Args:
       path: the file.
@@ -144,8 +149,8 @@ def load_sparse(path: str | Path) -> Exported:
       The `Exported` model.
 
     Raises:
-      ValueError: there is no such file, it is damaged or of another kind, or
-        safetensors is missing.
+      ValueError: there is no such file, it is damaged or of another kind, its network
+        cannot be built, or safetensors is missing.
 
     Example:
       >>> import tempfile
@@ -245,7 +250,7 @@ def _packets(sparse: SparseModel, index: str) -> dict[str, codec.Packet]:
 def _stored(packet: codec.Packet) -> np.ndarray:
     """Returns the array in the file: float32 as it is, anything else as a stream."""
     if packet.mask is None and packet.bits == 32:
-        return np.ascontiguousarray(packet.values)
+        return np.asarray(packet.values, order="C")
     return np.frombuffer(streams.encode(packet), np.uint8)
 
 

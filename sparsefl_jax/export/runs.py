@@ -24,7 +24,11 @@ def export_run(
     client: int | None = None,
     best: bool = False,
 ) -> tuple[Path, Sizes]:
-    """Writes the model that a run deploys, with all that is needed to use it elsewhere.
+    """Writes the model that a run deploys, as a file that `load_sparse` reads.
+
+    A built-in network can be used elsewhere with the file alone, except for a
+    `pretrained_encoder`, which needs its folder again. Of a network of your own the
+    file has the weights alone.
 
     Static normalisation statistics are first computed from the pooled training samples,
     as before an evaluation. Adapters are added to the kernels beside them, so that the
@@ -43,7 +47,9 @@ def export_run(
       The file's path and `Sizes`.
 
     Raises:
-      ValueError: there is no such run, model or client.
+      ValueError: there is no such run, model, client or index; the folder holds several
+        seeds; `best` comes with a client or before an evaluation; or safetensors is
+        missing.
       OSError: the file cannot be written.
 
     Example:
@@ -71,7 +77,7 @@ def export_run(
         key = jax.random.key(config.seed)
         sparse = make_recalibration(model, x)(key, sparse)
     if model.merged is not None:
-        params = model.merged(sparse.params)
+        params = model.merged(masks.apply(sparse.params, sparse.mask))
         sparse = SparseModel(params, masks.full(params), sparse.stats)
     if path is None:
         file = "model" if client is None else f"client_{client}"

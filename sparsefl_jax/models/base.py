@@ -165,11 +165,12 @@ class Model(_Fields):
 
         Args:
           loss: `(logits, targets, weight) -> (loss, sums)`. The targets are a batch's
-            labels [B], or distributions [B, C] if a method distils. weight [B] is 0 for
-            padded samples, which must not change the result. The loss is a scalar to
-            minimise. `sums` has exactly the keys `loss`, `correct` and `count`: float32
-            sums over valid samples, where each sample adds 1 or 0 to `correct`. An
-            evaluation calls the function on one sample at a time.
+            labels [B] or [B, T], or distributions like the logits if a method distils.
+            weight [B] is 0 for padded samples, which must not change the result. The
+            loss is a scalar to minimise. `sums` has exactly the keys `loss`, `correct`
+            and `count`: float32 sums over valid samples, where each sample adds 1 or 0
+            to `correct`, or the share of its T targets. An evaluation calls the
+            function on one sample at a time.
 
         Returns:
           A `Model`.
@@ -245,8 +246,8 @@ class Model(_Fields):
           paths: the kernels whose layers have the hook, such as 'conv1/kernel'.
 
         Returns:
-          A `Model`. Its `apply` raises ValueError if a path is no kernel of linen's
-          `Conv` or `Dense`, or of `saved_inputs.affine`.
+          A `Model`. In training its `apply` raises ValueError if a path is no kernel of
+          linen's `Conv`, `Dense` or `DenseGeneral`, or of `saved_inputs.affine`.
 
         Example:
           >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
@@ -269,8 +270,8 @@ class Model(_Fields):
         """Returns the same network with `preprocess` in front of it.
 
         Args:
-          preprocess: `(key, x [B, ...], train) -> float32 [B, ...]`, see
-            `data.make_preprocess`; the key is None outside training.
+          preprocess: `(key, x [B, ...], train) -> [B, ...]`, float32, or int32 for
+            tokens, see `data.make_preprocess`; the key is None outside training.
 
         Returns:
           A `Model` whose `apply` takes raw samples.

@@ -120,8 +120,8 @@ def section(dtype: str) -> str:
 def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
     """Returns the fastest measured lowering of a layer, or of the most similar one.
 
-    Accelerators use one form for all layers, which `programs.form` takes from whole
-    programs.
+    If no similar layer was measured, a rule decides. Accelerators use one form for all
+    layers, which `programs.form` takes from whole programs.
 
     Args:
       layer: the shape of the convolution.
@@ -177,7 +177,8 @@ def available(layer: Layer, lowering: Lowering) -> Lowering:
     """Replaces forms that do not exist for a layer's shape.
 
     1x1 kernels have only `plain` and `patches`; strided ones have no Winograd form and
-    few gradients. `images` becomes the divisor of the batch that is nearest to it.
+    few gradients. `images` becomes the divisor of the batch that is nearest to it, or 0
+    where that is the batch and with 1x1 kernels.
     """
     if layer.size == 1:
         names = ("plain" if n == "plain" else "patches" for n in lowering.names)

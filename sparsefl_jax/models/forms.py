@@ -50,8 +50,8 @@ def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable
     """Returns a function whose convolutions and pools are computed in fast forms.
 
     A convolution is replaced if it has the layouts of `flax.linen.Conv`, one dtype in
-    and out, and the default precision; pools if they have two spatial axes. Equal
-    maxima of a window share the gradient.
+    and out, and the default precision; maximum pools if they have two spatial axes and
+    no dilation. Equal maxima of a window share the gradient.
 
     Args:
       function: of arrays; any derivatives are taken inside it.

@@ -113,7 +113,8 @@ def norm(
     Args:
       x: [B, ..., C].
       kind: 'batch', 'static' (no running statistics, see `BatchNorm`), 'group' (32
-        groups, Wu and He 2018), or None, which returns x.
+        groups, or one for each of fewer channels, Wu and He 2018), or None, which
+        returns x.
       name: the name of the submodule.
       train, weight: as in `BatchNorm`.
 

@@ -1,8 +1,9 @@
 """Counts the multiply-adds of each parameter, from a network's traced program.
 
 A product of a parameter and what depends on the sample counts for the parameter, in
-every iteration of a scan. Products of activations (attention scores), look-ups in a
-table (embeddings), elementwise factors (normalisation) and biases count for none.
+every iteration of a scan; so does one of parameters and constants alone, as if each
+sample needed it. Products of activations (attention scores), look-ups in a table
+(embeddings), elementwise factors (normalisation) and biases count for none.
 """
 
 import math
@@ -32,7 +33,7 @@ def count(forward: Callable, params: PyTree, sample: PyTree) -> PyTree:
       A tree of ints like params.
 
     Raises:
-      ValueError: a parameter is used in a loop of unknown length.
+      ValueError: a loop of unknown length multiplies by a parameter.
 
     Example:
       >>> forward = lambda w, x: jax.nn.relu(x @ w["kernel"]) + w["bias"][None]

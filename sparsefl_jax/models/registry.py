@@ -46,7 +46,7 @@ def build(
       name: a key of `MODELS`, or `module:function` for a network of your own: a
         function `(num_classes, input_shape, **kwargs) -> Model`.
       num_classes: the outputs of the last layer.
-      input_shape: the shape of one sample, (H, W, C) or (D,).
+      input_shape: the shape of one sample, (H, W, C), (D,) or, of tokens, (T,).
       dtype: the dtype to compute in, 'float32' or 'bfloat16', see `Model.computing`.
       **kwargs: keyword arguments of the model's factory.
 

@@ -116,8 +116,9 @@ def resnet18(
         stages; None for as many as the block has outside.
       variant: a name in `VARIANTS`.
       norm: 'batch', 'static', 'group' or None.
-      init: 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)), 'torch', or
-        'lecun_truncated' (SparsyFed: truncated normal of variance 1 / fan_in).
+      init: 'flash' (Xavier-uniform with gain 0.5, head normal of deviation 0.01),
+        'torch', or 'lecun_truncated' (SparsyFed: truncated normal of variance
+        1 / fan_in).
 
     Raises:
       ValueError: an argument is unknown or out of range.

@@ -34,8 +34,8 @@ _ACTIVE: ContextVar[_Hooked | None] = ContextVar("saved_inputs", default=None)
 def affine(path: str, layer: Callable, params: PyTree, x: Array) -> Array:
     """Applies a layer of a network that `Model.saving` may hook.
 
-    `conv` and `dense` of `layers`, and linen's own, need no such call; a network that
-    is written as a function calls it for its layers.
+    Linen's `Conv`, `Dense` and `DenseGeneral` need no such call; a network that is
+    written as a function calls it for its layers.
 
     Args:
       path: of the kernel in the network's parameters.

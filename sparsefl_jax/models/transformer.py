@@ -130,7 +130,8 @@ def encoder(
       dropout: share of units dropped in training, also of the attention's.
 
     Raises:
-      ValueError: a size is below 1, or the heads do not divide the width.
+      ValueError: a size is below 1, the heads do not divide the width, or `dropout` is
+        out of range.
 
     Example:
       >>> model = encoder(2, (10,), layers=1)
@@ -170,7 +171,8 @@ def pretrained_encoder(
       dropout: share of units dropped in training, also of the attention's.
 
     Raises:
-      ValueError: the folder holds no such network, or texts are too long for it.
+      ValueError: the folder holds no such network, texts are too long for it, or
+        `dropout` is out of range.
     """
     sizes, weights = huggingface.read(folder)
     if input_shape and input_shape[0] > sizes.positions:

@@ -110,9 +110,11 @@ def choose(config, name: str, density: float | None = None):
     """Turns a configuration into one of a method as its paper runs it.
 
     The method brings its first stage, the arguments that follow from the rest of the
-    configuration, and the budgets of its clients. What the configuration has set stays
-    where the method takes it; so does everything if the method stays the same. 'snip',
-    'grasp' and 'ssfl' stand for their mask and then FedAvg within it.
+    configuration, and the budgets of its clients. A first stage and budgets that it
+    does not bring are removed, and other budgets are replaced. What else the
+    configuration has set stays where the method takes it; so does everything if the
+    method stays the same. 'snip', 'grasp' and 'ssfl' stand for their mask and then
+    FedAvg within it; 'spdst' leaves such a mask as it is.
 
     Args:
       config: a configuration, which changes.

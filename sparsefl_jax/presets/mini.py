@@ -2,7 +2,7 @@
 
 
 def cifar10(config):
-    """Sets 2,000 training images, a small CNN, 20 clients of LDA 1.0 and 60 rounds.
+    """Sets 2,000 training images, a small CNN, 20 clients, alpha 1.0 and 60 rounds.
 
     SGD's rate decays from 0.1 to 0.01; a round has two epochs.
     """

@@ -18,8 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     The table goes to standard output, the number of written files to standard error.
     The comparison is a page, `report.html`, with tables and figures beside it in the
     folder `--out`, see `write_comparison`. By default that is RUN itself if it is the
-    only one and has several seeds, or else `comparison` beside the first RUN. A single
-    run is compared only with `--out`.
+    only one and holds several runs, as of seeds or of a study, or else `comparison`
+    beside the first RUN. A single run is compared only with `--out`.
 
     Args:
       argv: the arguments; None for those of the command line.

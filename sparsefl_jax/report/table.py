@@ -9,7 +9,7 @@
                     of all clients and rounds of the stage. values + positions =
                     up + down. `flops`: the work at the actual masks; `flops_dense`: the
                     same work without masks; `flops_executed`: the simulator's work;
-                    chunk, memory {part: bytes}, estimated, compile_seconds
+                    chunk, memory {part: bytes}, compile_seconds
     accuracy        {model name: {final, best, best_round, density}}, the headline
                     first; shares in [0, 1], rounds of the last stage
     metric          'pooled' or 'clients', whose accuracy the headline is

@@ -59,6 +59,8 @@ Runs a method of sparse federated learning as a configuration describes it.
 def check_flags(given: Collection[str]) -> None:
     """Checks that no flag would be ignored because of another one.
 
+    `--workdir` may stand beside the `--dry_run` of a run, which does not read it.
+
     Args:
       given: the names of the flags that are set.
 
@@ -243,7 +245,7 @@ def define_config(values):
     entry than the file, the section gets the arguments of that entry before
     ml_collections applies the other overrides.
 
-    The text None means no value, in fields of every type.
+    The text None means no value, except in fields of tuples and of True or False.
 
     Args:
       values: absl's `FlagValues`.

@@ -96,14 +96,16 @@ def run(
       The summary, the content of `summary.json`; for several seeds a list of them.
 
     Raises:
-      ValueError: the run is not possible; raised before any compilation.
-      FloatingPointError: a loss is not finite; the last checkpoint stays.
+      ValueError: the run is not possible; raised before its compilation, unless a
+        compiled program does not fit the memory, and after the pilot of a budget.
+      FloatingPointError: a loss or a weight is not finite; the last checkpoint stays.
       MemoryError: the devices lack memory; the last checkpoint stays.
       OSError: a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     path, show = Path(workdir), progress and processes.leads()
-    if resume:  # first report fields that cannot change, then check the rest
+    # First report fields that cannot change, then check the rest.
+    if resume or (path / "config.json").exists():
         config = fit_rounds.resumed(config, folder.read_config(path)) or config
         folder.check(path, config, resume)
     fields.check(config)

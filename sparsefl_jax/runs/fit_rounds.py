@@ -71,7 +71,10 @@ def resumed(config, old):
 
 
 def followed(config) -> bool:
-    """Returns whether other fields depend on the number of rounds, as FedSparsify's."""
+    """Returns whether other fields depend on the number of rounds, as FedSparsify's.
+
+    It is False where no budget is left to set that number.
+    """
     longer = copy.deepcopy(config)
     longer.num_rounds += 1
     return bool(wanted(config)) and len(folder.differences(config, longer)) > 1
@@ -100,13 +103,16 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
       The configuration, and a line on the measured costs, or ''.
 
     Raises:
-      ValueError: the budget does not pay for one round, or rounds after the first of
-        the last stage cost nothing of it.
+      ValueError: the first stage has no number of rounds of its own, the budget does
+        not pay for one round, or rounds after the first of the last stage cost nothing
+        of it.
     """
     budgets = wanted(config)
     if not budgets:
         return config, ""
     given = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
+    if config.first_stage and config.first_stage.get("num_rounds") is None:
+        raise ValueError(f"first_stage.num_rounds is missing, expected with {given}")
     bare = copy.deepcopy(config)
     bare.observe_rounds = ()  # a pilot may be shorter
     length, seed = config.fit.get("pilot") or PILOT, config.seed
@@ -142,7 +148,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
 def measure(
     setup: Setup, budgets: dict[str, float], seed: int, *, progress: bool = False
 ) -> Measured:
-    """Runs a pilot, which spends no more than the budgets.
+    """Runs a pilot, which ends with the first round that reaches a budget.
 
     Args:
       setup: of the pilot.

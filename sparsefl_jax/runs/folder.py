@@ -320,7 +320,8 @@ def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[s
       The configuration with these fields set, and lines that report them.
 
     Raises:
-      ValueError: the configuration sets one of them to another value.
+      ValueError: the configuration sets one of them to another value; `lr_horizon` may
+        change together with `num_rounds`.
     """
     refusal = "{}={}, expected {}, as the run began with"
     if config.first_stage:

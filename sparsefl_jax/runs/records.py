@@ -156,8 +156,9 @@ def write_masks(workdir: Path, segment: Segment, model: Model) -> None:
             text = json.dumps({"names": trees.layer_paths(layers), "sizes": numbers})
             files.write_text(masks / f"{name}.json", text)
     for owner, packed in segment.masks.items():
-        name = f"{owner}_{at.stage}_{at.round:06d}.npy"
-        files.write_array(masks / name, packed)
+        if len(packed):  # a round may have no client
+            name = f"{owner}_{at.stage}_{at.round:06d}.npy"
+            files.write_array(masks / name, packed)
 
 
 def remove_later_masks(workdir: Path, at: Snapshot) -> None:
@@ -217,7 +218,7 @@ def write_summary(
         "metric": evals[-1].get("metric"),
         "client_accuracy": evals[-1]["client_accuracy"],
         "best": best and best._asdict() | {"models": sorted(best.models)},
-        # Accuracy of personal models, or else of the server's.
+        # Of personal models, or else of the server's.
         "density": last.get("client", {}).get("density", last.get("density")),
         **_clock(metrics, train, evals),
         "rounds_per_second": len(train) / about["seconds"],

@@ -132,12 +132,12 @@ def read_back(run: str | Path, setup: Setup, seed: int) -> Run:
     """
     _, saved = _read(run)
     state = _state(saved, setup, jax.random.key(seed))
-    parts = jax.tree.map(jnp.asarray, (state.server, saved.models))
-    clients = state.clients
+    server, clients = jax.tree.map(jnp.asarray, state.server), state.clients
+    models = {k: jax.tree.map(jnp.asarray, one) for k, one in saved.models.items()}
     if not isinstance(clients, disk_store.Rows):
         clients = jax.tree.map(jnp.asarray, clients)
     metrics = read_records(Path(run) / "metrics.jsonl")
-    return Run(parts[0], clients, parts[1], metrics)
+    return Run(server, clients, models, metrics)
 
 
 def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):

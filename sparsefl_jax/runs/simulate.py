@@ -46,7 +46,8 @@ class Segment(NamedTuple):
     records: list[dict]  # as `metrics.jsonl` has them
     snapshot: Snapshot | None  # None before a failure is raised
     deploy: Callable  # () -> `models`, computed by the first call
-    masks: dict[str, np.ndarray]  # packed: 'server' [bytes], 'clients' [K, bytes]
+    # Packed: 'server' [bytes], 'clients' [K, bytes], 'filters' [N or 1, bytes].
+    masks: dict[str, np.ndarray]
 
     @property
     def models(self) -> dict[str, SparseModel]:
@@ -58,8 +59,9 @@ class Run(NamedTuple):
     """The result of a run.
 
     `server` and `clients` are the final states of the last stage, `models` the models
-    that it deploys, and `metrics` all records in order, as in `metrics.jsonl`. If
-    client states are stored on disk, `clients` is a `disk_store.Rows`.
+    that it deploys, and `metrics` all records in order, as in `metrics.jsonl`. Clients'
+    booleans are packed to bits, see `store.unpack`. If client states are stored on
+    disk, `clients` is a `disk_store.Rows`.
     """
 
     server: PyTree
@@ -130,7 +132,8 @@ def segments(
 
     Raises:
       ValueError: the stages do not fit the data or the devices, or the run to resume
-        has ended; raised before any compilation.
+        has ended. It is raised before any compilation, unless a compiled program does
+        not fit the memory or a stage's own sampler draws a client twice.
       MemoryError: the devices lack memory; the message names a chunk that needs less.
       FloatingPointError: a loss or a weight is not finite; the message names the round
         and the clients. A `Segment` without a snapshot holds the records before it.
@@ -361,7 +364,7 @@ def _better(at: Snapshot, record: dict, models: dict) -> Best:
     score = record.get("val_accuracy", record["accuracy"])
     if at.best is not None and score <= at.best.score:
         return at.best
-    copies = jax.tree.map(np.array, models)
+    copies = {name: jax.tree.map(np.array, one) for name, one in models.items()}
     return Best(record["accuracy"], chosen_by, score, at.stage, at.round, copies)
 
 

@@ -163,8 +163,9 @@ def dense_seconds(
 ) -> np.ndarray:
     """Returns every client's time for a round of FedAvg, [N] float64.
 
-    A quantile of these times is a deadline that is the same for all methods. Arguments
-    as in `of_stage`.
+    A quantile of these times is a deadline that is the same for all methods. All
+    samples count, also those that `drop_last` leaves out; what travels only in a
+    client's first round does not. Arguments as in `of_stage`.
     """
     each = float(flops) * stage.epochs * np.asarray(sizes)
     device = Device(*(np.asarray(v, np.float64) for v in system.device))

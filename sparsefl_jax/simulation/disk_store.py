@@ -74,7 +74,7 @@ class Rows:
 
     @property
     def written(self) -> PyTree:
-        """Returns the rows [T, ...] of `ids`, read-only."""
+        """Returns the rows [T, ...] of `ids`: views of the files, not to be changed."""
         count = np.count_nonzero(self._slots >= 0)
         return self._treedef.unflatten([c.rows[:count] for c in self._columns])
 

@@ -44,7 +44,7 @@ def make_evaluator(
       model: a `Model`.
       x: [n, ...], test samples.
       y: [n] or [n, T] int32, labels.
-      batch_size: the number of samples that one device processes at a time.
+      batch_size: the largest number of samples that one device processes at a time.
       devices: the devices that share the samples; None for all.
       shapes: of the models to come, for which it compiles at once; None: at the first
         of them.
@@ -112,7 +112,7 @@ class Samples(NamedTuple):
     """Samples to evaluate on, and every client's share of them."""
 
     x: np.ndarray  # [n, ...]
-    y: np.ndarray  # [n] int32
+    y: np.ndarray  # [n] or [n, T] int32
     split: Rows
 
 
@@ -253,7 +253,10 @@ def check_metric(
 
 
 def resolved(metric: str, stages: Sequence[Stage]) -> str:
-    """Returns the metric that a run uses, 'pooled' or 'clients' for 'auto'."""
+    """Returns a run's metric; for 'auto', 'clients' if a stage has personal models.
+
+    Evaluations of a stage without personal models still report 'pooled' with 'auto'.
+    """
     if metric != "auto":
         return metric
     personal_models = any(stage.algorithm.personalize is not None for stage in stages)
@@ -319,6 +322,8 @@ def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarr
 
 def over_clients(share: np.ndarray) -> dict:
     """Returns `mean`, `p10` (the tenth percentile) and `median` of clients' shares.
+
+    Without any share it returns {}.
 
     Example:
       >>> over_clients(np.array([1.0, 0.0]))

@@ -30,7 +30,7 @@ from sparsefl_jax.system import processes
 class Judged(NamedTuple):
     """The evaluation of one client's model, or of n clients with a leading axis."""
 
-    correct: Array  # shape=(), int32, correct samples of the client
+    correct: Array  # shape=(), float32, its samples' shares of correct targets, summed
     loss: Array  # shape=(), float32, nats, summed over the client's samples
     density: Array  # shape=(), float32, share of all entries that are alive
     layer_density: Array  # shape=(), float32, unweighted mean over the layers
@@ -89,8 +89,8 @@ def make_judge(
       samples: an `evaluate.Samples`.
       layers: tree of Python bools, the layers whose densities and filters are returned.
       evaluator: returns that of `evaluate.make_evaluator` for these samples.
-      renew: `(key, sparse) -> sparse`, which is applied to a model that depends on the
-        server before its evaluation.
+      renew: `(key, sparse) -> sparse`, which is applied before its evaluation to a
+        model that depends on the server and the client's budget alone.
       devices: the devices that share the clients; None for all.
 
     Returns:

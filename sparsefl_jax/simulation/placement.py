@@ -34,7 +34,7 @@ class Population(NamedTuple):
     """The data that a round reads: samples, and each client's rows and facts."""
 
     x: Array | flat.Flat  # [n, ...]
-    y: Array  # [n] int32
+    y: Array  # [n] or [n, T] int32
     index: Array  # [N, M] int32
     info: ClientInfo  # [N]
     clock: Clock | None = None  # of the clients' devices, if they have any

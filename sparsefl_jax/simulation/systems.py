@@ -88,7 +88,8 @@ def make_system(
       quantile: sets the deadline instead, see `clock.System`.
 
     Raises:
-      ValueError: in one line, on a table that cannot be read.
+      ValueError: in one line, on a table that cannot be read or does not fit
+        `num_clients`, a number out of range, or both `deadline` and `quantile`.
 
     Example:
       >>> system = make_system("mobile", 20)

@@ -32,7 +32,7 @@ def run(
       config: what a sweep varies.
       workdir: the study's folder.
       jobs: points at a time on this machine.
-      unlike: whether the runs may differ in data, partition or metric.
+      unlike: whether runs may differ in data, partition, table of devices or metric.
       launcher: 'local' or 'slurm' for jobs of submitit; or None.
       options: of the launcher, `NAME=VALUE,NAME=VALUE`.
       dry_run: 0 to print what is known of all points instead, see `dry_run.text`.

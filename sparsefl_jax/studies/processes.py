@@ -40,8 +40,8 @@ def starting(workdir: Path, jobs: int) -> Callable:
 
     Args:
       workdir: the study's folder; the logs go to its `logs`.
-      jobs: points at a time. Each gets its share of the cores, and all of them if
-        there are more points than cores.
+      jobs: points at a time. Each gets its share of the cores; those beyond the number
+        of cores get all of them.
     """
     shares = shared(hardware.cores(), jobs)
     running: list[_Process] = []

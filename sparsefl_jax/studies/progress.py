@@ -87,7 +87,7 @@ def write_page(
     Args:
       workdir: the study's folder.
       points: all of the study.
-      unlike: whether the runs may differ in data, partition or metric.
+      unlike: whether runs may differ in data, partition, table of devices or metric.
       say: is called with a line if the page cannot be written.
     """
     status, folders = [], []

@@ -51,7 +51,7 @@ def run(
         1 runs them in this process, unless `submit` is given.
       submit: `(names) -> jobs`, which runs points elsewhere, see `launchers`; a job has
         `done()`, `cancel()`, and `fate()`, which says how it ended.
-      unlike: whether the runs may differ in data, partition or metric.
+      unlike: whether runs may differ in data, partition, table of devices or metric.
       show: whether to print the progress.
 
     Returns:

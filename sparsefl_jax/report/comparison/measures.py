@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
     entries: list[Entry]
     axes: list[Axis]
     budgets: dict[str, list[float]]  # by axis, increasing; [] if there is none
-    common: dict[str, float | None]  # by axis, the largest that all runs have reached
+    common: dict[str, float | None]  # by axis, the largest that all ended runs reached
     notes: dict[tuple[int, str], str] = {}  # noqa: RUF012  by line and column
     seeds: Any = None  # DataFrame
     models: Any = None  # DataFrame
@@ -84,7 +84,8 @@ class Comparison(NamedTuple):
         first = values.loc[0].reindex(values.index.get_level_values("seed"))
         found, lines = over_seeds(values - first.to_numpy(), ["line"]), self.lines
         for name in values.columns[values.columns.str.match("accuracy_at_|area_")]:
-            found.loc[lines[name, "mean"].isna(), name] = np.nan
+            missing = lines[name, "mean"].isna()
+            found.loc[missing | missing.loc[0], name] = np.nan
         return found
 
 

@@ -70,8 +70,8 @@ def write_comparison(
       out: the folder of the files; created if absent.
       labels: one for each of `run_dirs`; None to label runs by what differs. Folders
         that differ only in the seed are one line with the label of the first.
-      unlike: whether to compare runs on other data, another partition or another
-        metric than the first, which are then marked everywhere.
+      unlike: whether to compare runs on other data, another partition, another table of
+        devices or another metric than the first, which are then marked everywhere.
       budgets: costs by axis at which to compare accuracies, such as
         `{"gbit": [0.1, 0.4]}`; None and other axes take theirs from the runs.
       title: of the page; '' for one from the data set.

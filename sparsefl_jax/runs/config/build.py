@@ -243,7 +243,7 @@ def build_system(config, num_clients: int) -> System | None:
 
 
 def build_budgets(config, system: System | None = None):
-    """Returns every client's share of the model, [N] float32.
+    """Returns every client's share of the model, [N] float32; None without budgets.
 
     They are shuffled by the seed; with a system, the slowest clients have the smallest.
     """

@@ -115,7 +115,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "drop_last": (False, "whether to leave out a last minibatch that is not full"),
     "eval_every": (10, "rounds between evaluations"),
     "metric": ("auto", "which accuracy is reported: auto, pooled, clients"),
-    "chunk": ("auto", "clients that a device runs at a time; auto fills its memory"),
+    "chunk": ("auto", "clients that a device runs at a time; auto by speed and memory"),
     "client_store": ("auto", "where clients' states live: auto, device, host, disk"),
     "memory_gb": (float, "memory limit of all devices together, in 1e9 bytes"),
     "seeds": (1, "number of runs, with seeds from seed on"),
@@ -207,7 +207,7 @@ def with_defaults(values: dict) -> Any:  # a ConfigDict
 
 
 def complete(config):
-    """Adds the arguments that the named factories take, with their defaults.
+    """Adds the named factories' arguments at their defaults, but for defaults of None.
 
     Unknown names are left for `build` to refuse. Returns `config`.
     """
