@@ -22,7 +22,7 @@ from sparsefl_jax.runs.config.defaults import complete
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = complement.parse(arg)
+    options = complement.parse(arg, ("all", "users10"))
     config = complement.base(options, classes=3)
     config.dataset, users = "twitter", 436
     config.partition.min_samples = 70

@@ -15,7 +15,7 @@ OPTIONS = {
     "fedsparsify_cifar10": (fedsparsify.METHODS, ("", "clients100", "iid")),
     "complement_mnist": (complement.METHODS, ("",)),
     "complement_femnist": (complement.METHODS, ("",)),
-    "complement_twitter": (complement.METHODS, complement.PARTICIPATION),
+    "complement_twitter": (complement.METHODS, ("all", "users10")),
     "complement_sst2": (complement.METHODS, ("",)),
 }
 

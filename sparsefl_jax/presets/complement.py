@@ -4,13 +4,12 @@ from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("cs", "fedavg", "prunefl", "pqsu")
-PARTICIPATION = ("all", "users10")
 MINI_ROUNDS = 20
 
 
-def parse(arg: str) -> set[str]:
-    """Returns the options of a configuration's argument."""
-    return parse_options(arg, METHODS, PARTICIPATION, ("mini",))
+def parse(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
+    """Returns the options of an argument, with further `exclusive` groups of them."""
+    return parse_options(arg, METHODS, *exclusive, ("mini",))
 
 
 def base(options: set[str], *, classes: int, rounds: int = 500):
