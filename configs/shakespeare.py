@@ -6,7 +6,7 @@ METHOD is fedavg (default), spdst or spafl. The data set is LEAF's Shakespeare (
 et al. 2018, arXiv:1812.01097), 80 characters a sample, of which each predicts the next
 one. `python launch.py --prepare=shakespeare` downloads it; --config.dataset=FOLDER
 names a folder of LEAF's files instead. It is not a row of a paper. Not measured. LEAF's
-samples overlap, and a fifth of each role's is drawn at random for the test, so that
+samples overlap, and a fifth of each role's are drawn at random for the test, so that
 most test characters were also trained on: accuracies are too high.
 
 `mini` reads the beginning of Romeo and Juliet, which ships with the package.

@@ -34,18 +34,20 @@ def test_zeros_are_not_kept_where_they_reach_the_quantile():
 
 
 @pytest.mark.parametrize(
-    ("pruned", "ratio", "whole"),
+    ("pruned", "ratio", "density", "whole"),
     [
-        (False, 1.5, [0.0, 1.5, -0.5, 0.0]),
-        (True, 1.5, [4.0, 2.25, -0.75, -1.0]),
-        (True, 2.0, [4.0, 3.0, -1.0, -1.0]),
+        (False, 1.5, 0.5, [0.0, 1.5, -0.5, 0.0]),
+        (True, 1.5, 0.5, [4.0, 2.25, -0.75, -1.0]),
+        (True, 2.0, 0.5, [4.0, 3.0, -1.0, -1.0]),
+        (True, 2.0, 1.0, [0.0, 1.5, -0.5, 0.0]),
     ],
 )
 def test_the_mean_replaces_the_model_once_and_is_then_added_with_a_factor(
-    pruned, ratio, whole
+    pruned, ratio, density, whole
 ):
     """Also if no uplink of round 0 arrived, so that round 3 is the first of them."""
-    method = complement(bare({"w": 1}), None, density=0.5, aggregation_ratio=ratio)
+    given = {"density": density, "aggregation_ratio": ratio}
+    method = complement(bare({"w": 1}), None, **given)
     params = {"w": jnp.array([4.0, 0.0, 0.0, -1.0])}
     alive = {"w": params["w"] != 0}
     server = method.init(None, SparseModel(params, alive, {}))
@@ -55,8 +57,9 @@ def test_the_mean_replaces_the_model_once_and_is_then_added_with_a_factor(
     total = {"sum": (sums, {}), "weight": jnp.float32(4)}
     new, _ = method.aggregate(None, jnp.int32(3), server, total)
     np.testing.assert_allclose(new.unpruned["w"], whole, rtol=1e-6)
-    half = np.where(np.abs(whole) >= np.median(np.abs(whole)), whole, 0)
-    np.testing.assert_allclose(new.model.params["w"], half, rtol=1e-6)
+    least = np.quantile(np.abs(whole), 1 - density)
+    kept = np.where(np.abs(whole) >= least, whole, 0)
+    np.testing.assert_allclose(new.model.params["w"], kept, rtol=1e-6)
 
 
 def test_weights_that_training_leaves_at_zero_are_not_sent(key):

@@ -15,6 +15,7 @@ from sparsefl_jax.core.types import Held
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
+from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.defaults import complete, default_config, values
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System
@@ -188,7 +189,7 @@ def test_a_first_stage_has_rounds_of_its_own():
     asked = config()
     asked.first_stage, asked.fit.gbit = {"name": "fedavg"}, 1.0
     with pytest.raises(ValueError, match="^first_stage.num_rounds is missing, expec"):
-        fit_rounds.fitted(asked, experiment.build)
+        fields.check(asked)
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):

@@ -29,15 +29,12 @@ def thresholds_alone(path: Path) -> dict[str, float | str]:
     The change of the thresholds and the initial weights, which clients need too, are
     left out: nothing remains if clients train alone. {} for methods without thresholds.
     """
-    sent = [
-        record[f"entries_{direction}"]
-        for record in report.read_records(path / "metrics.jsonl")
-        if record["phase"] == "train"
-        for direction in ("down", "up")
-    ]
-    if not any(sum(up.values()) for up in sent[1::2]):
+    records = report.read_records(path / "metrics.jsonl")
+    rounds = [record for record in records if record["phase"] == "train"]
+    if not any(sum(record["entries_up"].values()) for record in rounds):
         return {"gbit": 0.0, "counted": "initial weights left out"}
-    entries = sum(each.get("thresholds", 0) for each in sent)
+    both = [r[f"entries_{way}"] for r in rounds for way in ("down", "up")]
+    entries = sum(each.get("thresholds", 0) for each in both)
     counted = {"gbit": 32e-9 * entries, "counted": "thresholds alone"}
     return counted if entries else {}
 

@@ -41,18 +41,19 @@ def complement(
 
     Down: the weights that are not 0, a bit that says whether their positions are new,
     these if so, and statistics. Up: the trained values other than 0 at entries that the
-    client received as 0, their positions, and statistics; before the model has been
-    pruned, which is round 0, the whole model. Trained values of other entries are
-    discarded. Each tensor is pruned separately, biases too, because the entries of a
-    tensor that is not pruned would never change afterwards. The client's FLOPs are
-    counted as dense, because its weights are dense after one step;
+    client received as 0, their positions, and statistics; until the server has pruned
+    an aggregate, normally in round 0 alone, the whole model. Trained values of other
+    entries are discarded. Each tensor is pruned separately, biases too, because the
+    entries of a tensor that is not pruned would never change afterwards. The client's
+    FLOPs are counted as dense, because its weights are dense after one step;
     `paper_counts.complement_saving` is the paper's count.
 
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
         in every round.
-      density: 1 - p, the share of each tensor that the server keeps, in (0, 1].
+      density: 1 - p, the share of each tensor that the server keeps, in (0, 1]; at 1,
+        every round is like the first.
       aggregation_ratio: eta', the factor of the clients' mean before it is added, above
         0; the paper's theory needs a value between 1 and 1 / learning rate.
       index: how positions are written, see `packets.Packet`.
@@ -69,6 +70,11 @@ def complement(
     in_range("aggregation_ratio", aggregation_ratio, "(0, inf)")
     loss_fn, everything = local.objective(model), masks.everything(model.macs)
 
+    def dense(mask):
+        """Returns whether nothing was pruned yet: the mask is full until then."""
+        full = jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.all, mask))
+        return full | (density == 1)
+
     def init(key, start):
         params = masks.apply(start.params, start.mask)
         start = SparseModel(params, masks.full(params), start.stats)
@@ -79,10 +85,9 @@ def complement(
         return pack_down(ctx, *held, everything, index=index, optional=True)
 
     def update(key, ctx, downlink, client, batches):
-        received = unpack_model(downlink)
-        first = _unpruned(received.mask)
-        dense, tx = received._replace(mask=None), optimizer(ctx.round)
-        trained = local.train(key, loss_fn, tx, dense, batches)
+        received, tx = unpack_model(downlink), optimizer(ctx.round)
+        first, start = dense(received.mask), received._replace(mask=None)
+        trained = local.train(key, loss_fn, tx, start, batches)
         sent = jax.tree.map(
             lambda w, m: (first | ~m) & (w != 0), trained.model.params, received.mask
         )
@@ -91,7 +96,7 @@ def complement(
         return uplink, client, trained.metrics | _densities(sent)
 
     def aggregate(key, round, server, total):
-        old, first = server.model, _unpruned(server.model.mask)
+        old, first = server.model, dense(server.model.mask)
         # The first round replaces the model; later rounds add to it.
         base = jax.tree.map(lambda w: jnp.where(first, 0.0, w), old.params)
         mean, stats = means.weighted_mean(total)
@@ -116,11 +121,6 @@ def complement(
         deploy,
         alive=lambda round, start: density if round else 1.0,
     )
-
-
-def _unpruned(mask: PyTree) -> Array:
-    """Returns whether no uplink has arrived yet: the mask is full until then."""
-    return jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.all, mask))
 
 
 def _kept(w: Array, density: float) -> Array:

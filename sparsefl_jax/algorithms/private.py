@@ -39,10 +39,11 @@ def private(
     """Clips every client's difference and adds Gaussian noise to their sum.
 
     The method has to sum one `means.weighted_sum` of `{'delta': ...}`, what training
-    has changed of the received model, with the weight 1 for every client: 'fedavg',
-    'fedprox' and 'compressed' with `weighting='uniform'`. A sum of K clipped
-    differences gets noise of deviation noise_multiplier * 2 clip in every entry; the
-    weight K is public. An infinite `clip` and no noise leave every bit as it is.
+    has changed of the received model, with the weight 1 for every client: 'flasc', and
+    with `weighting='uniform'` 'fedavg', 'fedprox', 'compressed', 'fedluar', 'fedmrn'
+    and 'fedbat'. A sum of K clipped differences gets noise of deviation
+    noise_multiplier * 2 clip in every entry; the weight K is public. An infinite `clip`
+    and no noise leave every bit as it is.
 
     The noise follows from the run's seed, the round, `clip`, `noise_multiplier` and
     `fingerprint`. Runs that agree in all of these have the same noise, and it cancels

@@ -105,7 +105,7 @@ def run(
     """
     path, show = Path(workdir), progress and processes.leads()
     # First report fields that cannot change, then check the rest.
-    if resume or (path / "config.json").exists():
+    if resume or (processes.leads() and (path / "config.json").exists()):
         config = fit_rounds.resumed(config, folder.read_config(path)) or config
         folder.check(path, config, resume)
     fields.check(config)

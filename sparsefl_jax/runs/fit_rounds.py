@@ -103,16 +103,13 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
       The configuration, and a line on the measured costs, or ''.
 
     Raises:
-      ValueError: the first stage has no number of rounds of its own, the budget does
-        not pay for one round, or rounds after the first of the last stage cost nothing
-        of it.
+      ValueError: the budget does not pay for one round, or rounds after the first of
+        the last stage cost nothing of it.
     """
     budgets = wanted(config)
     if not budgets:
         return config, ""
     given = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
-    if config.first_stage and config.first_stage.get("num_rounds") is None:
-        raise ValueError(f"first_stage.num_rounds is missing, expected with {given}")
     bare = copy.deepcopy(config)
     bare.observe_rounds = ()  # a pilot may be shorter
     length, seed = config.fit.get("pilot") or PILOT, config.seed

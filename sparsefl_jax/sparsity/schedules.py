@@ -51,7 +51,7 @@ def polynomial(
     t = np.arange(1, rounds + 1)
     done = np.clip((t // frequency * frequency - begin) / (rounds - begin), 0, 1)
     last = 1 - density
-    # Rounded because 1 - 0.8 is below 0.2, so that int(s n) would be one less.
+    # Rounded, as 1 - 0.8 is below 0.2; int(s n) is then that of the printed sparsity.
     return (last - last * (1 - done) ** power).round(15)
 
 

@@ -355,7 +355,8 @@ def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:
       4.0
     """
     share = jax.tree.map(lambda m: count * jnp.mean(m, dtype=jnp.float32), mask)
-    return Work(share, share, share, count, jnp.asarray(extra, jnp.float32))
+    samples, extra = (jnp.asarray(v, jnp.float32) for v in (count, extra))
+    return Work(share, share, share, samples, extra)
 
 
 def dense_work(count: Array, params: PyTree) -> Work:

@@ -12,10 +12,7 @@ from sparsefl_jax.report.load import Run
 _SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
 _ROWS, _DEVICES = ("train", "val", "test"), ("system",)
 # Fields that decide for runs without checksums or without a seed in common.
-_DATA_FIELDS = (
-    *("dataset", "num_classes", "scramble", "writers"),
-    *("hf", "tokenizer", "max_tokens", "text_encoder"),
-)
+_DATA_FIELDS = ("dataset", "num_classes", "scramble")
 _PARTITION_FIELDS = (
     *("num_clients", "partition", "partition_seed"),
     *("test_split", "val_fraction"),

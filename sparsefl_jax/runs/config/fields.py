@@ -136,6 +136,9 @@ def _check_ranges(config, given: dict) -> None:
                 refuse(field, given[field], bound)
     if given.get("fit.by") is not None:
         one_of("fit.by", given["fit.by"], ("pilot",))
+    fitted = given.get("fit.gbit") or given.get("fit.pflop")
+    if fitted and config.first_stage and not given.get("first_stage.num_rounds"):
+        raise ValueError("first_stage.num_rounds is missing, expected one with fit.*")
     if config.seed + config.seeds > 2**31:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
