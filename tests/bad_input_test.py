@@ -42,7 +42,7 @@ REFUSED = [
     ({"algorithm": {}}, "algorithm.name is missing"),
     ({"model": {}}, "model.name is missing"),
     ({"first_stage": {"density": 0.5}}, "first_stage.name is missing"),
-    ({"algorithm": {"name": "pdst"}}, "missing a required argument: 'density'"),
+    ({"algorithm": {"name": "pdst"}}, "argument: 'density'"),
     # misspelt fields
     ({"num_round": 3}, "no field 'num_round'; did you mean 'num_rounds'"),
     ({"until.gbits": 3.0}, "no field 'until.gbits'; did you mean 'until.gbit'"),
