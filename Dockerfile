@@ -1,3 +1,4 @@
+# Not tried yet: it was written where there is no Docker.
 # docker build -t sparsefl .                                   runs on CPU
 # docker build -t sparsefl --build-arg EXTRA=cuda12 .          NVIDIA GPUs
 # docker run --rm -v "$PWD/runs:/work/runs" sparsefl --config=flash_cifar10:mini
