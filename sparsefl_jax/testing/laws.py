@@ -29,6 +29,7 @@ LAWS: dict[str, Callable[[World], None]] = {
     "signature": signature.law_signature,
     "types": round_laws.law_types,
     "start": round_laws.law_start,
+    "fresh": message_laws.law_fresh,  # before `wire`, as it names the cause
     "wire": message_laws.law_wire,
     "known": message_laws.law_known,
     "chunks": round_laws.law_chunks,
@@ -39,7 +40,6 @@ LAWS: dict[str, Callable[[World], None]] = {
     "bystanders": round_laws.law_bystanders,
     "zeros": message_laws.law_zeros,
     "bytes": message_laws.law_bytes,
-    "fresh": message_laws.law_fresh,
     "work": work_law.law_work,
     "seeds": round_laws.law_seeds,
     "resume": round_laws.law_resume,
