@@ -28,12 +28,18 @@ def test_each_eighth_of_the_range_has_a_rate_and_each_value_its_share():
     for field, count in ((MOMENTUM, 4), ("algorithm.scope", 4), ("algorithm.power", 2)):
         chosen = [each[field] for each in tried]
         assert min(map(chosen.count, chosen)) >= count
+    for field, size in ((MOMENTUM, 2), ("algorithm.power", 3)):
+        for at in range(0, 8 - size + 1, size):  # all values in each block of rates
+            assert len({each[field] for each in tried[at : at + size]}) == size
     assert [each[RATE] for each in rules.tries(Method(), 8)] == rates
     assert MOMENTUM not in rules.tries(Method(momentum=False), 3)[0]
 
 
 def test_a_winner_at_an_edge_is_extended_by_a_step():
-    """Powers 2 and 3 have the ratio 3/2: 4.5 follows. What has no order has no edge."""
+    """Powers 2 and 3 have the ratio 3/2: 4.5 follows. What has no order has no edge.
+
+    A step of the rate is 100^(1/8) = 1.778.
+    """
     middle = rules.tries(Method(OWN), 8)[3]
     best = middle | {"algorithm.power": 3.0}
     (further,) = rules.beyond(best, Method(OWN), 8)
@@ -47,9 +53,14 @@ def test_a_winner_at_an_edge_is_extended_by_a_step():
         best = middle | {"algorithm.r_int": value}
         steps = rules.beyond(best, Method(whole), 8)
         assert [step["algorithm.r_int"] for step in steps] == found
-    first, second = (each[RATE] for each in rules.tries(Method(), 8)[:2])
-    (further,) = rules.beyond(rules.tries(Method(), 8)[0], Method(), 8)
-    assert math.isclose(further[RATE], first * first / second, rel_tol=0.05)
+    server = {"server_optimizer.learning_rate": (0.001, 0.01, 0.1)}  # no share
+    best = middle | {"server_optimizer.learning_rate": 0.1}
+    (further,) = rules.beyond(best, Method(server), 8)
+    assert further["server_optimizer.learning_rate"] == 1.0
+    lowest, *_, highest = rules.tries(Method(), 8)
+    for edge, ratio in ((lowest, 1 / 1.778), (highest, 1.778)):
+        (further,) = rules.beyond(edge, Method(), 8)
+        assert math.isclose(further[RATE], ratio * edge[RATE], rel_tol=0.05)
 
 
 def test_a_configuration_spends_a_share_of_the_budget():
@@ -167,7 +178,7 @@ class FakeRun(dict):
 def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypatch):
     """The first two rates are best at a quarter, the second at the whole budget.
 
-    The third diverges. Beyond the first rate follows its square over the second.
+    The third diverges. A step below the first follows, 100^(1/8) times smaller.
     """
     rates = [each[RATE] for each in rules.tries(Method(), 8)]
     asked = []
@@ -188,7 +199,7 @@ def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypa
     monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
     task = run.Task("fashion", "pdst", Method(), tmp_path)
     assert run.tune(task)[RATE] == rates[1]
-    beyond = float(f"{rates[0] ** 2 / rates[1]:.2g}")
+    beyond = float(f"{rates[0] / 1.7783:.2g}")
     expected = [(100, 0.5, rate) for rate in rates]
     assert asked == expected + [
         (101, 2.0, rate) for rate in (rates[0], rates[1], beyond)
@@ -196,6 +207,69 @@ def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypa
     assert run.tune(task)[RATE] == rates[1] and len(asked) == 11  # nothing is repeated
     tries = run.read_tries("fashion")
     assert (tries["score"].isna().sum(), set(tries["rounds"].dropna())) == (1, {5})
+
+
+def test_the_next_tries_run_again_where_the_best_diverge(tmp_path, monkeypatch):
+    """At the whole budget the three best of a quarter diverge, and the fourth ends."""
+    rates = [each[RATE] for each in rules.tries(Method(), 8)]
+    order = [rates[n] for n in (3, 4, 2, 5, 6, 1, 7, 0)]  # the best first; no edge
+
+    def ran(task, configs):
+        found = []
+        for config in configs.values():
+            place = order.index(config.optimizer.learning_rate)
+            lost = config.fit.gbit == 2.0 and place < 3
+            outcome = None if lost else FakeRun(val_accuracy=1 - place / 10)
+            found.append({config.seed: outcome})
+        return found
+
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    monkeypatch.setattr(run, "_run", ran)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
+    task = run.Task("fashion", "pdst", Method(), tmp_path)
+    assert run.tune(task)[RATE] == order[3]
+    assert len(run.read_tries("fashion")) == 8 + 4
+
+
+def test_an_entry_that_is_tuned_has_three_rates_elsewhere(tmp_path, monkeypatch):
+    """Its own settings stay; an entry without tries there has them all here."""
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    old = json.dumps({RATE: 0.5, MOMENTUM: 0.9})
+    columns = ["method", "share", "seed", "settings", "score"]
+    rows = pd.DataFrame([("mine", 1.0, 101, old, 0.8)], columns=columns)
+    run._write(rows, "fashion_tries")
+
+    def ran(task, configs):
+        return [{c.seed: FakeRun(val_accuracy=0.5)} for c in configs.values()]
+
+    monkeypatch.setattr(run, "_run", ran)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
+    for name, count in (("mine", 3), ("new", 8)):
+        run.tune(run.Task("cifar10", name, Method(name="pdst"), tmp_path))
+        tried = run.read_tries("cifar10")
+        own = (tried["method"] == name) & (tried["share"] == 0.25)
+        assert own.sum() == count
+
+
+def test_half_of_the_clients_train_the_whole_model():
+    """So that every weight of a common model is trained by some client."""
+    for name, least in (("heterofl", 0.5), ("fedrolex", 0.5), ("fiarse", 0.25)):
+        method = rules.METHODS["fashion"][name]
+        config = rules.configuration("fashion", name, method, {RATE: 0.1})
+        assert config.budgets == ((least, 0.5), (1.0, 0.5))
+    own = rules.METHODS["fashion"]["heterofl_own"]
+    config = rules.configuration("fashion", "heterofl_own", own, {RATE: 0.1})
+    assert config.budgets == ((0.5, 1.0),)
+
+
+def test_a_pilot_is_no_longer_than_the_run_may_be():
+    """A quarter of 80 rounds; the whole has room for PruneFL's sixty."""
+    method = rules.METHODS["cifar10"]["prunefl"]
+    for share, pilot in ((0.25, 20), (1.0, 60)):
+        config = rules.configuration(
+            *("cifar10", "prunefl", method, {RATE: 0.1}), density=0.05, share=share
+        )
+        assert config.fit.pilot == pilot
 
 
 def test_a_killed_run_is_no_result_and_a_diverged_one_has_none(tmp_path, monkeypatch):
@@ -278,23 +352,23 @@ def test_a_last_round_leaves_four_fifths_to_the_common_model(tmp_path, monkeypat
 
 
 def test_the_long_budget_takes_the_leaders_and_their_settings(tmp_path, monkeypatch):
-    """Means .9, .8 and .5 at the better density; a personal model is none of them."""
+    """By their best scores at the whole budget; common methods of the table alone."""
     monkeypatch.setattr(run, "RESULTS", tmp_path)
-    rows = [
-        ("spdst", False, 0.2, 0, 0.7),
-        ("spdst", False, 0.05, 0, 0.8),
-        ("spdst", False, 0.05, 0, 0.9),  # the last evaluation
-        ("jmwst", False, 1.0, 0, 1.0),
-        ("jmwst", False, 1.0, 1, 0.6),
-        ("pdst", False, 0.05, 0, 0.5),
-        ("spafl", True, 1.0, 0, 0.99),
+    tries = [
+        ("pdst", 1.0, '{"a": 2}', 0.7),
+        ("pdst", 1.0, '{"a": 3}', 0.8),
+        ("spdst", 0.25, '{"a": 4}', 0.99),
+        ("spdst", 1.0, '{"a": 4}', 0.6),
+        ("jmwst", 1.0, '{"a": 5}', 0.9),
+        ("stc", 1.0, '{"a": 5}', None),
+        ("fedavg", 1.0, '{"a": 5}', 0.95),
+        ("spafl", 1.0, '{"a": 5}', 0.99),
+        ("mine", 1.0, '{"a": 5}', 0.99),
     ]
-    columns = ["method", "personal", "density", "seed", "accuracy"]
-    run._write(pd.DataFrame(rows, columns=columns), "fashion")
-    assert run.leaders("fashion", 2) == ["spdst", "jmwst"]
-    tries = [("pdst", 1.0, '{"a": 2}', 0.7), ("pdst", 1.0, '{"a": 3}', 0.8)]
     tries = pd.DataFrame(tries, columns=["method", "share", "settings", "score"])
     run._write(tries, "fashion_tries")
+    assert run.leaders("fashion") == ["jmwst", "pdst", "spdst"]
+    assert run.leaders("fashion", 2) == ["jmwst", "pdst"]
     task = run.Task("fashion_long", "pdst", rules.METHODS["fashion"]["pdst"], tmp_path)
     assert run.tune(task) == {"a": 3}
 
@@ -303,7 +377,7 @@ def test_an_entry_has_the_samples_of_the_records(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "RESULTS", tmp_path)
     old = pd.DataFrame([{"method": "fedavg", "seed": 0, "density": 1.0, "data": "0a"}])
     run._write(old, "fashion")
-    new = pd.DataFrame([dict.fromkeys(run.RECORDS) | {"data": "0b"}])
+    new = pd.DataFrame([dict.fromkeys(run.RECORDS) | {"data": "0b"}], index=[7])
     monkeypatch.setattr(run, "records", lambda *_: new)
     monkeypatch.setattr(run, "_run", lambda task, configs: [{0: "run"}] * len(configs))
     method = Method(name="pdst", personal=True)

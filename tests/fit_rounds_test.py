@@ -201,6 +201,16 @@ def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeyp
         experiment.run(asked, tmp_path, progress=False)
 
 
+@pytest.mark.parametrize("rounds", [26, 27])
+def test_what_follows_the_rounds_is_noticed(rounds):
+    """FedDST adjusts its mask until halfway: 13 of 26 rounds, and 13 of 27."""
+    for method, follows in (("feddst", True), ("fedavg", False)):
+        given = config()
+        given.num_rounds, given.fit = rounds, {"gbit": 1.0}
+        density = 0.2 if follows else None
+        assert fit_rounds.followed(methods.choose(given, method, density)) == follows
+
+
 def test_fit_most_limits_the_rounds(monkeypatch):
     pretend(monkeypatch)
     asked = config()

@@ -4,8 +4,9 @@
 
 Tables stand between `<!-- table NAME -->` and `<!-- end -->`. The accuracy within a
 budget is that of the last evaluation whose cost does not exceed it, never the best one.
-A run that ended earlier counts with its last model. Budgets are twentieths of what the
-whole budget of bits, or FedAvg on another axis, costs.
+A run that ended earlier counts with its last model, and one that diverged with the
+accuracy of chance. Budgets are twentieths of what the whole budget of bits, or FedAvg
+on another axis, costs.
 
 Differences are paired by seed and have 95 % intervals of Student's t, whose p-values
 are corrected by Holm's method (Scandinavian Journal of Statistics, 1979) over all
@@ -13,6 +14,7 @@ comparisons of a column.
 """
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +29,9 @@ from benchmarks.v1 import rules, run
 from sparsefl_jax.report import figure
 
 PAGE, FIGURES = "docs/benchmark.md", "docs/_static"
-BASELINE, PARTS, SLACK = "fedavg", 20, 1.005  # a pilot may be half a percent off
+BASELINE, PERSONAL = "fedavg", "fedavg_own"  # of common models, of personal ones
+PARTS, SLACK = 20, 1.005  # a pilot may be half a percent off
+CHANCE = 0.1  # all data sets have ten classes
 AXES = {  # columns of the records; a unit, and how many of it are one of the column's
     "gbit": ("Gbit both ways", 1.0),
     "gbit_up": ("Gbit up", 1.0),
@@ -53,8 +57,8 @@ def within(rows: pd.DataFrame, axis: str, budget: float | pd.Series) -> pd.Serie
       budget: the largest cost, in the column's units, of all seeds or by seed.
 
     Returns:
-      A share for every run that has ended, indexed by method, density and seed; NaN
-      where the first evaluation costs more.
+      A share for every run, indexed by method, density and seed: `CHANCE` for one that
+      has diverged, NaN where the first evaluation costs more.
 
     Example:
       >>> rows = [("a", 0.2, 0, 1.0, 0.5), ("a", 0.2, 0, 2.0, 0.4)]
@@ -62,12 +66,17 @@ def within(rows: pd.DataFrame, axis: str, budget: float | pd.Series) -> pd.Serie
       >>> within(rows, "gbit", 3.0).tolist(), within(rows, "gbit", 0.5).isna().all()
       ([0.4], True)
     """
-    keys, rows = [*KEYS, "seed"], rows.dropna(subset="accuracy")
-    every = rows[keys].drop_duplicates()
+    keys = [*KEYS, "seed"]
     if isinstance(budget, pd.Series):
         budget = rows["seed"].map(budget)
     paid = rows[rows[axis] <= budget * SLACK].groupby(keys)["accuracy"].last()
-    return paid.reindex(pd.MultiIndex.from_frame(every))
+    every, lost = (
+        pd.MultiIndex.from_frame(part[keys].drop_duplicates())
+        for part in (rows, rows[rows["accuracy"].isna()])
+    )
+    found = paid.reindex(every)
+    found[lost] = CHANCE
+    return found
 
 
 def interval(values: Iterable[float]) -> tuple[float, float]:
@@ -146,10 +155,16 @@ def groups(
     return ranks, [group for group in found if len(group) > 1]
 
 
-def cost_of(rows: pd.DataFrame, axis: str, target: float) -> pd.Series:
+def cost_of(rows: pd.DataFrame, axis: str, target: float | pd.Series) -> pd.Series:
     """Returns the least cost at which each run reaches an accuracy.
 
-    It is infinite for a run that never does, as one that diverged.
+    Twenty evaluations of each run are looked at, at equal intervals. The cost is
+    infinite for a run that never reaches it, as one that diverged.
+
+    Args:
+      rows: of records.
+      axis: the column of the cost.
+      target: the accuracy, for all seeds or by seed.
 
     Example:
       >>> rows = [("a", 0.2, 0, 1.0, 0.5), ("a", 0.2, 0, 2.0, 0.7)]
@@ -159,15 +174,21 @@ def cost_of(rows: pd.DataFrame, axis: str, target: float) -> pd.Series:
     """
     keys = [*KEYS, "seed"]
     every = pd.MultiIndex.from_frame(rows[keys].drop_duplicates())
+    runs = rows.groupby(keys)
+    number, count = runs.cumcount(), runs["seed"].transform("size")
+    rows = rows[(number + 1) * PARTS // count > number * PARTS // count]
+    if isinstance(target, pd.Series):
+        target = rows["seed"].map(target)
     reached = rows[rows["accuracy"] >= target].groupby(keys)[axis].min()
     return reached.reindex(every, fill_value=np.inf)
 
 
-def targets(workload: str, rows: pd.DataFrame) -> list[float]:
-    """Returns the accuracies of FedAvg within three shares of its budget."""
+def targets(workload: str, rows: pd.DataFrame) -> list[pd.Series]:
+    """Returns the accuracies of FedAvg by seed, within three shares of its budget."""
     own = rows[rows["method"] == BASELINE]
     budget = rules.WORKLOADS[workload].gbit
-    return [float(within(own, "gbit", share * budget).mean()) for share in SHARES]
+    found = [within(own, "gbit", share * budget) for share in SHARES]
+    return [each.droplevel(KEYS) for each in found]
 
 
 def profile(ratios: pd.DataFrame, most: Sequence[float]) -> pd.DataFrame:
@@ -222,7 +243,7 @@ def points(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     for axis, share in columns:
         unit, scale = AXES[axis]
         head.append(f"{scale * share * totals[axis].mean():.3g} {unit}")
-    head += ["rounds", "positions", "seeds"]
+    head += ["Gbit", "alive", "rounds", "positions", "seeds"]
     table = []
     for name, (method, density) in names:
         own = shown[(shown["method"] == method) & (shown["density"] == density)]
@@ -233,6 +254,7 @@ def points(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
             row += [cell(each[name]) for each in reached]
             spent = last["gbit"].sum()
             free = 1 - last["gbit_values"].sum() / spent if spent else 0.0
+            row += [f"{last['gbit'].mean():.3g}", f"{last['alive'].mean():.2g}"]
             row += [f"{last['rounds'].mean():.0f}", f"{100 * free:.0f} %"]
         row += ["-"] * (len(head) - 1 - len(row))
         table.append([*row, f"{len(last)}" + f" ({lost} diverged)" * bool(lost)])
@@ -247,22 +269,19 @@ def cell(values: Iterable[float]) -> str:
     return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if half == half else "")
 
 
-def against(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
-    """Formats how far every point is from FedAvg within the whole budgets."""
+def against(
+    workload: str, rows: pd.DataFrame, shown: pd.DataFrame, base: str = BASELINE
+) -> str:
+    """Formats how far every point is from a baseline within the whole budgets."""
     head, columns = ["method"], []
-    base = rows[rows["method"] == BASELINE]
-    if shown["personal"].any():  # tested alike, on the clients' own samples
-        base = base.assign(accuracy=base["clients"])
     for axis, (unit, _) in AXES.items():
-        budget = whole(workload, rows, axis)
-        accuracies = by_point(within(shown, axis, budget))
-        accuracies[BASELINE] = by_point(within(base, axis, budget))[BASELINE]
-        pairs = [(name, BASELINE) for name in accuracies if name != BASELINE]
+        accuracies = by_point(within(shown, axis, whole(workload, rows, axis)))
+        pairs = [(name, base) for name in accuracies if name != base]
         head.append(unit)
         columns.append(differences(accuracies, pairs))
     names = dict.fromkeys(name for column in columns for name, _ in column)
     table = [
-        [f"`{name}`", *(difference(column.get((name, BASELINE))) for column in columns)]
+        [f"`{name}`", *(difference(column.get((name, base))) for column in columns)]
         for name in names
     ]
     return markdown(head, table)
@@ -285,50 +304,81 @@ def difference(found: tuple[float, float, float, float] | None) -> str:
 def costs(workload: str, rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     """Formats the median costs at which points reach FedAvg's accuracies.
 
-    They are Gbit for all targets, and all costs for the highest one.
+    They are Gbit for all targets, and all costs for the highest one. A run that missed
+    a target with budget left, at the limit of rounds, has the cost up to there.
     """
     goals = targets(workload, rows)
     columns = [("gbit", goal) for goal in goals]
     columns += [(axis, goals[-1]) for axis in AXES if axis != "gbit"]
-    head, medians = ["method"], []
+    head, medians, spent = ["method"], [], []
     for axis, goal in columns:
         unit, scale = AXES[axis]
-        head.append(f"{100 * goal:.1f} %: {unit}")
+        head.append(f"{100 * goal.mean():.1f} %: {unit}")
         medians.append(scale * cost_of(shown, axis, goal).groupby(KEYS).median())
+        spent.append(scale * shown.groupby([*KEYS, "seed"])[axis].max())
+    spent = [each.groupby(KEYS).median() for each in spent]
+    early = spent[0] < 0.95 * rules.WORKLOADS[workload].gbit
+    missed = [each.map("> {:.3g}".format).where(early, "-") for each in spent]
     hardest = medians[len(goals) - 1 :: -1]
     order = pd.concat(hardest, axis=1, keys=range(len(goals)))
     table = [
         [f"`{label(*key)}`"]
-        + ["-" if np.isinf(each[key]) else f"{each[key]:.3g}" for each in medians]
+        + [
+            none[key] if np.isinf(each[key]) else f"{each[key]:.3g}"
+            for each, none in zip(medians, missed, strict=True)
+        ]
         for key in order.sort_values(list(order.columns), kind="stable").index
     ]
     return markdown(head, table)
 
 
 def tuning(workload: str) -> str:
-    """Formats the settings that tuning chose beside the defaults, and all scores."""
+    """Formats the settings that tuning chose beside the defaults, and all scores.
+
+    A star marks a setting beyond which no value was tried.
+    """
     tries, table = run.read_tries(workload), []
     for method, rows in tries.groupby("method", sort=False):
-        if rows["score"].isna().all():
-            table.append([f"`{method}`", *["-"] * 6, f"{len(rows)} of {len(rows)}"])
+        lost = f"{rows['score'].isna().sum()} of {len(rows)}"
+        if rows[rows["share"] == rows["share"].max()]["score"].isna().all():
+            table.append([f"`{method}`", *["-"] * 6, lost])
             continue
         settings = run.best(tries, method)
+        stars = at_edges(settings, list(map(json.loads, rows["settings"])))
         rate, momentum = settings.pop(rules.RATE), settings.pop(rules.MOMENTUM, None)
         usual = default_settings(workload, method, settings)
-        own, usual = (" ".join(_plainly(each)) or "-" for each in (settings, usual))
+        own = " ".join(_plainly(settings, stars)) or "-"
         first = rows[rows["share"] == rows["share"].min()]["score"]
         scores = 100 * first.dropna().sort_values(ascending=False)
         table.append(
-            [f"`{method}`", f"{rate:g}", f"{momentum or 0:g}", own, usual]
-            + [f"{scores.iloc[0]:.1f}", f"{scores.iloc[-1]:.1f}"]
-            + [f"{first.isna().sum()} of {len(first)}"]
+            [f"`{method}`", f"{rate:g}" + "*" * (rules.RATE in stars)]
+            + [f"{momentum or 0:g}", own, " ".join(_plainly(usual)) or "-"]
+            + [f"{scores.iloc[0]:.1f}", f"{scores.iloc[-1]:.1f}", lost]
         )
     head = ["method", "rate", "momentum", "its own", "defaults"]
     return markdown([*head, "best", "worst", "diverged"], table)
 
 
-def _plainly(settings: Mapping) -> list[str]:
-    return [f"`{key.rpartition('.')[2]}={value}`" for key, value in settings.items()]
+def at_edges(chosen: Mapping, tried: Sequence[Mapping]) -> list[str]:
+    """Returns the fields of which more than two values were tried, none beyond.
+
+    Example:
+      >>> at_edges({"a": 3, "b": 2}, [{"a": 1, "b": 1}, {"a": 2, "b": 2}, {"a": 3}])
+      ['a']
+    """
+    values = {field: {each.get(field) for each in tried} for field in chosen}
+    return [
+        field
+        for field, each in values.items()
+        if len(each - {None}) > 2 and chosen[field] in (min(each), max(each))
+    ]
+
+
+def _plainly(settings: Mapping, stars: Sequence[str] = ()) -> list[str]:
+    return [
+        f"`{key.rpartition('.')[2]}={value}`" + "*" * (key in stars)
+        for key, value in settings.items()
+    ]
 
 
 def default_settings(workload: str, name: str, fields: Iterable[str]) -> dict:
@@ -348,14 +398,18 @@ def default_settings(workload: str, name: str, fields: Iterable[str]) -> dict:
 def said(workload: str, rows: pd.DataFrame) -> str:
     """Returns what the seeds of a workload can show, and the checksum of its data."""
     accuracies = by_point(within(rows, "gbit", whole(workload, rows, "gbit")))
-    tested = differences(accuracies, [(n, BASELINE) for n in accuracies])
-    halves = [(high - low) / 2 for _, low, high, _ in tested.values()]
+    pairs = [(name, BASELINE) for name in accuracies if name != BASELINE]
+    tested = differences(accuracies, pairs)
+    half = 100 * np.median([(high - low) / 2 for _, low, high, _ in tested.values()])
     seeds = rules.WORKLOADS[workload].seeds
-    data = rows[rows["seed"] == 0]["data"].iloc[0]
+    alone, first = student.ppf([0.975, 1 - 0.025 / len(pairs)], seeds - 1)
+    data = rows[rows["seed"] == 0]["data"].dropna().iloc[0]
     return (
         f"With {seeds} seeds, half of the interval of a difference from FedAvg is "
-        f"{100 * float(np.median(halves)):.1f} points in the median of all points. "
-        f"The samples and the partition of seed 0 have the checksum `{data}`."
+        f"{half:.1f} points in the median of {len(pairs)} points. After Holm's "
+        f"correction, the clearest of so many differences has to be "
+        f"{half * first / alone:.1f} points to be significant at 5 %, if it varies as "
+        f"much. The samples and the partition of seed 0 have the checksum `{data}`."
     )
 
 
@@ -363,7 +417,6 @@ def draw_curves(workload: str, rows: pd.DataFrame, path: Path) -> None:
     """Draws each method's accuracy by bits, with bands, beside FedAvg's."""
     budgets = rules.WORKLOADS[workload].gbit * np.arange(1, PARTS + 1) / PARTS
     reached = {b: by_point(within(rows, "gbit", b)) for b in budgets}
-    rows = rows.dropna(subset="accuracy")
     names = [n for n in dict.fromkeys(rows["method"]) if n != BASELINE]
     high = -(-len(names) // 4)
     with figure.canvas(path, (9.0, 1.5 * high + 0.5)) as canvas:
@@ -408,14 +461,18 @@ def draw_ranks(workload: str, rows: pd.DataFrame, path: Path) -> None:
 
 
 def draw_profile(workloads: Sequence[str], path: Path) -> None:
-    """Draws the share of targets that methods reach within multiples of the least."""
+    """Draws the share of targets that methods reach within multiples of the least.
+
+    Methods with a density have the one that they are tuned at.
+    """
     tasks = {}
     for workload in workloads:
         rows, _ = split(run.read_records(workload))
-        for goal in targets(workload, rows):
-            median = cost_of(rows, "gbit", goal).groupby(KEYS).median()
-            tasks[workload, goal] = median.groupby("method").min()
-    table = pd.DataFrame(tasks).T.reindex(columns=list(rules.CORE)).fillna(np.inf)
+        rows = rows[rows["density"].isin((rules.TUNING_DENSITY, 1.0))]
+        for share, goal in zip(SHARES, targets(workload, rows), strict=True):
+            cost = cost_of(rows, "gbit", goal)
+            tasks[workload, share] = cost.groupby("method").median()
+    table = pd.DataFrame(tasks).T[list(rules.CORE)]
     most = np.geomspace(1, 32, 60)
     with figure.axes(path, "cost, times the least", "share of targets") as ax:
         for name, line in profile(table, most).items():
@@ -435,21 +492,29 @@ def main(root: Path = ROOT) -> None:
     for workload in known:
         rows = run.read_records(workload)
         common, personal = split(rows)
+        tables = {"common": (common, BASELINE), "personal": (personal, PERSONAL)}
         drawn = {"seeds": said(workload, common)}
         if rules.WORKLOADS[workload].tries:
             drawn["tuning"] = tuning(workload)
-        for name, shown in {"common": common, "personal": personal}.items():
+        for name, (shown, base) in tables.items():
             if len(shown):
                 drawn[name] = points(workload, rows, shown)
-                drawn[f"{name}_against"] = against(workload, rows, shown)
+            if base in set(shown["method"]):
+                drawn[f"{name}_against"] = against(workload, rows, shown, base)
         drawn["targets"] = costs(workload, rows, common)
         for name, text in drawn.items():
             redraw(root / PAGE, f"{workload}_{name}", text)
         folder = root / FIGURES
         draw_curves(workload, common, folder / f"benchmark_{workload}.svg")
         draw_ranks(workload, common, folder / f"benchmark_{workload}_ranks.svg")
-    if tuned := [workload for workload in known if rules.WORKLOADS[workload].tries]:
-        draw_profile(tuned, root / FIGURES / "benchmark_profile.svg")
+    whole_core = [
+        workload
+        for workload in known
+        if rules.WORKLOADS[workload].tries
+        and rules.CORE.keys() <= set(run.read_records(workload)["method"])
+    ]
+    if whole_core:
+        draw_profile(whole_core, root / FIGURES / "benchmark_profile.svg")
 
 
 if __name__ == "__main__":

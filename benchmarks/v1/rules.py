@@ -79,6 +79,11 @@ def _dense(**own: tuple) -> Method:
     return Method({f"algorithm.{name}": v for name, v in own.items()}, density="")
 
 
+def _submodels(least: float, **own: tuple) -> Method:
+    """Returns a method whose clients have budgets: half of them train everything."""
+    return _dense(**own)._replace(fields={"budgets": ((least, 0.5), (1.0, 0.5))})
+
+
 def _compressed(own: dict[str, tuple], density: str = "density", **arguments):
     fields = {f"algorithm.{name}": value for name, value in arguments.items()}
     own = {f"algorithm.{name}": values for name, values in own.items()}
@@ -91,7 +96,7 @@ _SUBMASK = {"algorithm.submask": ("frozen", "magnitude")}
 _PRUNE_RATE = {"algorithm.prune_rate": (0.1, 0.2, 0.4)}
 _ADJUST = {"algorithm.adjust_every": (5, 10, 20)}
 _POWER = {"algorithm.power": (1.0, 2.0, 3.0)}
-_SHARE = {"first_stage.share": (0.1, 0.2, 0.5)}  # of the rounds that are paid dense
+_SHARE = {"first_stage.share": (0.15, 0.3, 0.5)}  # of the rounds that are paid dense
 CORE = {
     "fedavg": _dense(),
     "pdst": Method({"algorithm.allocation": ("uniform", "erk")}),
@@ -135,9 +140,9 @@ OTHERS = {
         density="",
         momentum=False,
     ),
-    "heterofl": _dense(scaler=(True, False)),
-    "fedrolex": _dense(scaler=(True, False)),
-    "fiarse": _dense(gradient=("biased", "masked")),
+    "heterofl": _submodels(0.5, scaler=(True, False)),
+    "fedrolex": _submodels(0.5, scaler=(True, False)),
+    "fiarse": _submodels(0.25, gradient=("biased", "masked")),
     "fjord": _dense(draw=("round", "batch")),
     "flasc": Method(
         {"server_optimizer.learning_rate": (0.001, 0.01, 0.1)},
@@ -160,11 +165,12 @@ PERSONAL = {
     "fjord_own": _dense(draw=("round", "batch"))._replace(name="fjord"),
     "ditto": _dense(lam=(0.1, 0.5, 2.0)),
     "local_only": _dense(alpha=(0.0, 0.002))._replace(alone=True),
+    "fedavg_own": _dense()._replace(name="fedavg"),  # its common model, for comparison
 }
 for _name, _method in PERSONAL.items():
     PERSONAL[_name] = _method._replace(personal=True)
 METHODS = {
-    "fashion": CORE | OTHERS | PERSONAL,
+    "fashion": CORE | PERSONAL | OTHERS,
     "cifar10": CORE | SPARSYFED,
     "writers": CORE,
     "fashion_long": CORE | OTHERS,
@@ -179,11 +185,14 @@ def finetuned(workload: str, name: str) -> Method:
     Its own settings stay; `FINETUNE` is tuned.
 
     Raises:
-      ValueError: the method has a first stage of its own.
+      ValueError: the method has a first stage or a server's optimizer of its own.
     """
     common = METHODS[workload][name]
-    if configuration(workload, name, common, {}).first_stage:
-        raise ValueError(f"{name} has a first stage, expected a method of one stage")
+    config = configuration(workload, name, common, {})
+    if config.first_stage or config.server_optimizer.name:
+        raise ValueError(
+            f"{name} has a first stage or a server's optimizer, expected neither"
+        )
     return common._replace(
         own=FINETUNE, name=common.name or name, personal=True, common=name
     )
@@ -197,15 +206,16 @@ def tries(method: Method, count: int) -> list[dict[str, Any]]:
       count: number of tries, one in each part of the range of rates on a log scale.
 
     Returns:
-      Fields and values. Each value of a setting is tried as often as another one, or
-      once more.
+      Fields and values. Of every two or three rates in succession, each has another one
+      of two or three values of a setting.
     """
     rng = np.random.default_rng(DRAW)
     rates = LOW * (HIGH / LOW) ** ((np.arange(count) + rng.random(count)) / count)
     drawn: dict[str, Sequence] = {RATE: [float(f"{rate:.2g}") for rate in rates]}
     momentum = {MOMENTUM: (None, 0.9)} if method.momentum else {}
     for field, values in (momentum | method.own).items():
-        drawn[field] = [values[i % len(values)] for i in rng.permutation(count)]
+        blocks = [rng.permutation(len(values)) for _ in range(count)]
+        drawn[field] = [values[i] for i in np.concatenate(blocks)[:count]]
     rows = zip(*drawn.values(), strict=True)
     return [dict(zip(drawn, row, strict=True)) for row in rows]
 
@@ -213,8 +223,9 @@ def tries(method: Method, count: int) -> list[dict[str, Any]]:
 def beyond(best: Mapping, method: Method, count: int) -> list[dict[str, Any]]:
     """Returns the best settings with one of them a step further, for each at an edge.
 
-    A step multiplies by the ratio of the two last values. Shares stay below 1 and whole
-    numbers are at least 1. Settings without an order have no edge.
+    A step of the rate is an eighth of its range, if there are eight tries; that of
+    another setting is the ratio of its two last values. Shares stay below 1 and whole
+    numbers are at least 1. Only settings with three values have an edge.
 
     Args:
       best: the settings of a try.
@@ -222,16 +233,19 @@ def beyond(best: Mapping, method: Method, count: int) -> list[dict[str, Any]]:
       count: number of tries from which it was chosen.
     """
     ordered = {field: v for field, v in method.own.items() if len(v) > 2}
-    rates = tuple(sorted(each[RATE] for each in tries(method, count)))
+    rates = [each[RATE] for each in tries(method, count)]
+    step = (HIGH / LOW) ** (1 / count)
+    steps = [(RATE, rates[0], 1 / step), (RATE, rates[-1], step)]
+    for field, (first, middle, last) in ordered.items():
+        steps += [(field, first, first / middle), (field, last, last / middle)]
     found = []
-    for field, values in ({RATE: rates} | ordered).items():
-        for edge, inner in ((values[0], values[1]), (values[-1], values[-2])):
-            further = float(f"{edge * edge / inner:.2g}")
-            if isinstance(edge, int):
-                further = max(1, round(further))
-            share = field != RATE and max(values) < 1
-            if best[field] == edge != further and not (share and further >= 1):
-                found.append({**best, field: further})
+    for field, edge, ratio in steps:
+        further = float(f"{edge * ratio:.2g}")
+        if isinstance(edge, int):
+            further = max(1, round(further))
+        share = max(ordered.get(field, (1,))) < 1 and "learning_rate" not in field
+        if best[field] == edge != further and not (share and further >= 1):
+            found.append({**best, field: further})
     return found
 
 
@@ -283,6 +297,8 @@ def configuration(
         for key in list(fields)
         if key.startswith("finetune.")
     }
+    if pilot := fields.pop("fit.pilot", None):
+        fields["fit.pilot"] = min(pilot, config.fit.most)
     if part := fields.pop("first_stage.share", None):
         fields["first_stage.num_rounds"] = max(1, round(part * share * task.dense))
     if density and sparse is None:

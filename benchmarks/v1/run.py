@@ -108,9 +108,9 @@ def tune(task: Task) -> dict:
     """
     workload, name, method, _ = task
     rule = rules.WORKLOADS[workload]
-    if rule.tuned_on and name not in rules.METHODS[rule.tuned_on]:
-        whole = rules.WORKLOADS[rule.tuned_on].tries
-        rule = rule._replace(tuned_on="", tries=whole)
+    elsewhere = rule.tuned_on
+    if elsewhere and name not in rules.METHODS[elsewhere] | _tuned(elsewhere):
+        rule = rule._replace(tuned_on="", tries=rules.WORKLOADS[elsewhere].tries)
     if not rule.tries:
         return best(read_tries(rule.tuned_on), name)
     wanted = rules.tries(method, rule.tries)
@@ -123,11 +123,18 @@ def tune(task: Task) -> dict:
         wanted = [kept | {rules.RATE: each[rules.RATE]} for each in wanted]
     rows = _tried(task, wanted, rules.QUARTER)
     if not rule.tuned_on:
-        again = _ranked(rows)[:2]
-        if again and not method.common:
-            again += rules.beyond(again[0], method, rule.tries)
-        _tried(task, again, 1.0)
+        ranked = _ranked(rows)
+        for at in range(0, len(ranked), 2):  # the next two if these diverge
+            again = ranked[at : at + 2]
+            if not method.common:
+                again += rules.beyond(again[0], method, rule.tries)
+            if _tried(task, again, 1.0)["score"].notna().any():
+                break
     return best(read_tries(workload), name)
+
+
+def _tuned(workload: str) -> dict:
+    return dict.fromkeys(read_tries(workload)["method"])
 
 
 def _tried(task: Task, wanted: list[dict], share: float) -> pd.DataFrame:
@@ -226,8 +233,9 @@ def evaluate(task: Task, settings: dict) -> None:
             known = set(rows[rows["seed"] == seed]["data"].dropna())
             if run and known - set(new["data"]):
                 raise ValueError(
-                    f"{task.workload} has samples with the checksum {new['data'][0]} "
-                    f"on seed {seed}, expected {known.pop()} as in the records"
+                    f"{task.workload} has samples with the checksum "
+                    f"{new['data'].iloc[0]} on seed {seed}, expected {known.pop()} as "
+                    "in the records"
                 )
             rows = pd.concat([rows, new], ignore_index=True)
         _write(rows[RECORDS], task.workload)
@@ -263,17 +271,19 @@ def records(run: Run, model: str = "") -> pd.DataFrame:
 
 
 def leaders(workload: str, count: int = 5) -> list[str]:
-    """Returns the common methods with the best mean accuracy at a density.
+    """Returns the common methods with the best scores at the whole budget.
+
+    FedAvg is none of them, nor are entries.
 
     Example:
       >>> leaders("unknown")
       []
     """
-    rows = read_records(workload)
-    rows = rows[~rows["personal"].astype(bool)].dropna(subset="accuracy")
-    last = rows.groupby(["method", "density", "seed"])["accuracy"].last()
-    means = last.groupby(["method", "density"]).mean().groupby("method").max()
-    return list(means.sort_values(ascending=False).index[:count])
+    rows = read_tries(workload)
+    common = (rules.CORE | rules.OTHERS).keys() - {"fedavg"}
+    rows = rows[(rows["share"] == 1.0) & rows["method"].isin(common)]
+    scores = rows.groupby("method")["score"].max().dropna()
+    return list(scores.sort_values(ascending=False).index[:count])
 
 
 def main() -> None:
