@@ -1,5 +1,6 @@
 """Shared by the experiments of Complement Sparsification (AAAI 2023)."""
 
+from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import default_config
 
@@ -34,51 +35,11 @@ def base(options: set[str], *, classes: int, rounds: int = 500):
     method = next((name for name in METHODS if name in options), "cs")
     if method in ("cs", "prunefl"):
         config.density = 0.5
-    _ALGORITHMS[method](config)
-    if method == "prunefl":
+    methods.choose(config, "complement" if method == "cs" else method)
+    if method == "prunefl":  # as in its code for FEMNIST, whose rate of 0.25 diverges
+        config.optimizer.name, config.optimizer.learning_rate = "sgd", 0.1
+        config.epochs, config.batch_size = 1, 20
         config.first_stage.start_accuracy = 1.5 / classes
+    if method == "pqsu":  # 0.7 of the filters leave half of IC's parameters
+        config.algorithm.update(density=0.7, quantize="up")
     return config
-
-
-def _complement(config) -> None:
-    config.algorithm = {"name": "complement"}
-    config.algorithm.density = config.get_oneway_ref("density")
-
-
-def _fedavg(config) -> None:
-    config.algorithm = {"name": "fedavg"}
-
-
-def _prunefl(config) -> None:
-    """Trains by plain SGD on batches of 20, as in PruneFL's code for FEMNIST.
-
-    That code has a rate of 0.25, at which the first client's training of IC diverges.
-    The density alone limits the mask, because a constant time decides nothing.
-    """
-    config.optimizer.name, config.optimizer.learning_rate = "sgd", 0.1
-    config.epochs, config.batch_size = 1, 20
-    config.first_stage = {"name": "prunefl_initial", "num_rounds": 1, "cohort_size": 1}
-    config.algorithm = {"name": "prunefl"}
-    for stage in (config.first_stage, config.algorithm):
-        stage.constant_time = 1e9
-        stage.max_density = config.get_oneway_ref("density")
-
-
-def _pqsu(config) -> None:
-    """Spends a fifth of the rounds on the dense model that is then pruned.
-
-    0.7 of the filters leave half of IC's parameters, because removing an output also
-    removes the inputs that read it.
-    """
-    dense = config.num_rounds // 5
-    config.first_stage = {"name": "fedavg", "num_rounds": dense}
-    config.num_rounds -= dense
-    config.algorithm = {"name": "pqsu", "density": 0.7, "quantize": "up"}
-
-
-_ALGORITHMS = {
-    "cs": _complement,
-    "fedavg": _fedavg,
-    "prunefl": _prunefl,
-    "pqsu": _pqsu,
-}

@@ -1,5 +1,6 @@
 """Shared by the experiments of SpaFL (NeurIPS 2024, Tables 2, 3, 5)."""
 
+from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
@@ -50,7 +51,15 @@ def base(
         config.optimizer.momentum = 0.9
         config.algorithm = _thresholds(options, method, release, alpha, prunable)
     else:
-        _BASELINES[method](config)
+        methods.choose(config, method)  # at half the width, or 0.4 to 0.6 for fjord
+        if method == "fedpm":
+            config.optimizer.name = "adam"
+        else:
+            config.optimizer.momentum = 0.9
+    if method in ("heterofl", "fjord"):  # decay and clipping of HeteroFL's paper
+        config.optimizer.weight_decay, config.optimizer.clip = 5e-4, 1.0
+    if method in ("fedavg", "fjord"):  # FjORD's own mean is by samples
+        config.algorithm.weighting = "uniform"
     if "initial" in options:
         config.algorithm["weights"] = "initial"
     return config
@@ -64,47 +73,6 @@ def _thresholds(options, method, release, alpha, prunable) -> dict:
     settings["extract"] = "without13" not in options
     settings["thresholds_only"] = "thresholds_only" in options
     return {"name": "spafl"} | settings
-
-
-def _fedavg(config) -> None:
-    config.optimizer.momentum = 0.9
-    config.algorithm = {"name": "fedavg", "weighting": "uniform"}
-
-
-def _fedpm(config) -> None:
-    config.optimizer.name = "adam"
-    config.algorithm = {"name": "fedpm"}
-
-
-def _heterofl(config) -> None:
-    """Sets half the width for all; momentum, decay and clipping of HeteroFL's paper."""
-    _sliced(config)
-    config.budgets = ((0.5, 1.0),)
-    config.algorithm = {"name": "heterofl"}
-
-
-def _fjord(config) -> None:
-    """Sets a width from U(0.4, 0.6) per client and round; HeteroFL's mean, optimizer.
-
-    The reproduction has a row for FjORD's own: by samples, no momentum, no clipping.
-    """
-    _sliced(config)
-    widths = (0.4, 0.45, 0.5, 0.55, 0.6)
-    own = {"widths": widths, "draw": "round", "weighting": "uniform"}
-    config.algorithm = {"name": "fjord"} | own
-
-
-def _sliced(config) -> None:
-    config.optimizer.momentum = 0.9
-    config.optimizer.weight_decay, config.optimizer.clip = 5e-4, 1.0
-
-
-_BASELINES = {
-    "fedavg": _fedavg,
-    "fedpm": _fedpm,
-    "heterofl": _heterofl,
-    "fjord": _fjord,
-}
 
 
 def finish(config):

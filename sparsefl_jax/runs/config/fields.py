@@ -297,8 +297,8 @@ def switch(config, field: str, name: str):
         elif key not in now:
             new[key] = config_dict.placeholder(object)
     with config.unlocked(), config.ignore_type():
-        config[field] = config_dict.create(name=name, **new)
-        return defaults.complete(config)
+        config[field] = config_dict.create(**now | {"name": name} | new)
+    return config
 
 
 def settle(config) -> None:
