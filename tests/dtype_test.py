@@ -186,7 +186,7 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
         kinds = {v.dtype.name for v in held if jnp.issubdtype(v.dtype, jnp.floating)}
         assert kinds == {"float32"}
         told[dtype] = segment.records[0]
-        with sinks.open_sinks((), tmp_path) as log:
+        with sinks.open_sinks((), tmp_path) as (log, _):
             log(segment.records, 1.0)
             about = {"seconds": 1.0, "commit": None, "data": {}}
         np.save(tmp_path / "partition.npy", datasets.partition_counts(data))

@@ -71,7 +71,7 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
         return
     found, said = fit_rounds.fitted(asked, experiment.build)
     assert found.num_rounds == int(rounds) and found.fit.by == "pilot"
-    assert f"pays for {int(rounds)} rounds, by a pilot of 20 rounds: 2.44 Mbit" in said
+    assert f"pays for {int(rounds)} rounds, by a pilot of 20 rounds" in said
 
 
 def test_the_smaller_of_two_budgets_counts(monkeypatch):
@@ -217,7 +217,7 @@ def test_fit_most_limits_the_rounds(monkeypatch):
     asked.fit.gbit, asked.fit.pilot, asked.fit.most = 10 * ROUND, 4, 5
     found, said = fit_rounds.fitted(asked, experiment.build)
     assert (found.num_rounds, found.fit.by) == (5, "pilot")
-    assert "pays for 5 rounds, by fit.most: " in said
+    assert said.endswith("pays for 5 rounds, by fit.most")
 
 
 def test_evaluations_are_spread_over_the_rounds(monkeypatch):

@@ -330,9 +330,13 @@ def test_runs_that_differ_in_one_setting_are_never_seeds_of_one_another(field, e
         (
             unnamed(MODEL, rate()),
             MODEL,
-            "write @sfl.method above the function",
+            "algorithm is .* without a name, .* decorated with @sfl.method",
         ),
-        (sfl.fedavg(MODEL, lambda r: None), MODEL, "fedavg.optimizer is a function wi"),
+        (
+            sfl.fedavg(MODEL, lambda r: None),
+            MODEL,
+            "algorithm.optimizer is a function",
+        ),
         (
             sfl.fedavg(MODEL, rate()),
             MODEL.fitting(smooth(1)),
@@ -341,7 +345,7 @@ def test_runs_that_differ_in_one_setting_are_never_seeds_of_one_another(field, e
         (
             sfl.fedavg(MODEL, rate()),
             MODEL._replace(init=MODEL.init),  # which may be any other
-            "the network has no name",
+            "model is a Model without a name",
         ),
     ],
 )

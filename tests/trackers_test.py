@@ -101,7 +101,7 @@ def interrupted(workdir, name):
     write(workdir, [name], position, first=1, last=2)  # lost by a kill
     changed = CONFIG | {"num_rounds": 9, "seed": 4}
     (workdir / "config.json").write_text(json.dumps(changed))
-    with sinks.open_sinks([name], workdir, **position) as log:
+    with sinks.open_sinks([name], workdir, **position) as (log, _):
         for index, records in list(enumerate(segments()))[1:]:
             log(records, 0.5 * (index + 1))
         (workdir / "summary.json").write_text(

@@ -226,16 +226,7 @@ def blaming(what: object, kind: type[Exception] = ValueError) -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Returns an error's message without line breaks or the quotes of a KeyError.
-
-    ml_collections puts the traceback of a configuration file into its message; the
-    file's message follows the last indented line.
-    """
+    """Returns an error's message without line breaks or the quotes of a KeyError."""
     plain = isinstance(error, KeyError) and error.args
     text = str(error.args[0] if plain else error)
-    if "Traceback" in text:
-        lines = text.rstrip().splitlines()
-        last = max(i for i, line in enumerate(lines) if line.startswith("  "))
-        kind, _, message = " ".join(lines[last + 1 :]).partition(": ")
-        text = message or kind
     return " ".join(text.split()) or type(error).__name__

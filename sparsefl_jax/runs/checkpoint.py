@@ -23,6 +23,7 @@ import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.sparsity import trees
 
@@ -99,7 +100,7 @@ def save(workdir: Path, snapshot: Snapshot, models: dict, about: dict) -> None:
         "clients": None,
     }
     items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
-    try:
+    with blaming(f"{workdir / 'checkpoint'} could not be written", OSError):
         with _manager(workdir) as manager:
             step = (manager.latest_step() or 0) + 1
             if clients is not None:  # whole before the checkpoint that names it
@@ -112,10 +113,6 @@ def save(workdir: Path, snapshot: Snapshot, models: dict, about: dict) -> None:
             ours = old.name.isdecimal() and old.is_dir() and not old.is_symlink()
             if ours and old.name != str(step):
                 shutil.rmtree(old)
-    except Exception as error:  # orbax and its storage raise many kinds
-        raise OSError(
-            f"{workdir / 'checkpoint'} could not be written: {_first_line(error)}"
-        ) from error
 
 
 def read(workdir: Path, *, state: bool = True) -> Saved | None:
@@ -131,28 +128,28 @@ def read(workdir: Path, *, state: bool = True) -> Saved | None:
     path = workdir / "checkpoint"
     if not path.exists():
         return None
-    try:
-        with _manager(workdir, read_only=True) as manager:
-            step = manager.latest_step()
-            if step is None:
-                return None
-            about = _item(manager, "about")
-            if about["format"] != FORMAT:  # others may lack what follows
-                found = about["format"]
-                raise ValueError(f"it has format {found}, expected {FORMAT}")
-            if about["checksum"] != _checksum_of(about):
-                raise ValueError("a checksum differs")
-            sums, clients = about["checksums"], workdir / "clients" / str(step)
-            wanted = [name for name in sums if state or name != "state"]
-            arrays = {name: _item(manager, name) for name in wanted}
-            if any(checksum(arrays[name]) != sums[name] for name in arrays):
-                raise ValueError("a checksum differs")
-            rows = about["clients"]
-            if state and rows and not disk_store.whole(clients, rows):
-                raise ValueError(f"a checksum in {clients} differs")
-            return _saved(arrays, about, clients)
-    except Exception as error:  # many kinds, as above
-        raise ValueError(f"{path} cannot be read: {_first_line(error)}") from error
+    with (
+        blaming(f"{path} cannot be read"),
+        _manager(workdir, read_only=True) as manager,
+    ):
+        step = manager.latest_step()
+        if step is None:
+            return None
+        about = _item(manager, "about")
+        if about["format"] != FORMAT:  # others may lack what follows
+            found = about["format"]
+            raise ValueError(f"it has format {found}, expected {FORMAT}")
+        if about["checksum"] != _checksum_of(about):
+            raise ValueError("a checksum differs")
+        sums, clients = about["checksums"], workdir / "clients" / str(step)
+        wanted = [name for name in sums if state or name != "state"]
+        arrays = {name: _item(manager, name) for name in wanted}
+        if any(checksum(arrays[name]) != sums[name] for name in arrays):
+            raise ValueError("a checksum differs")
+        rows = about["clients"]
+        if state and rows and not disk_store.whole(clients, rows):
+            raise ValueError(f"a checksum in {clients} differs")
+        return _saved(arrays, about, clients)
 
 
 def _checksum_of(about: dict) -> int:
@@ -217,19 +214,14 @@ def _unflat(flat: dict, shapes) -> PyTree:
 
     Parts of the state whose shapes are None are left out.
     """
-    left = [name for name, part in shapes._asdict().items() if part is None]
-    flat = {p: leaf for p, leaf in flat.items() if p.split("/")[0] not in left}
     full = trees.by_path(shapes)
     there, here = (
         {path: (leaf.shape, leaf.dtype) for path, leaf in tree.items() if leaf.size}
         for tree in (flat, full)
     )
-    for path in there | here:
-        if there.get(path) != here.get(path):
-            raise ValueError(
-                f"the checkpoint does not fit this run: {path} is {there.get(path)}, "
-                f"expected {here.get(path)}"
-            )
+    if there != here:
+        path = min(p for p, _ in there.items() ^ here.items())
+        raise ValueError(f"the checkpoint does not fit this run: {path} differs")
     leaves = [
         flat[path] if path in flat else np.zeros(leaf.shape, leaf.dtype)
         for path, leaf in full.items()
@@ -295,7 +287,3 @@ def _item(manager: Any, name: str) -> Any:
     kind = ocp.args.JsonRestore if name == "about" else ocp.args.StandardRestore
     step = manager.latest_step()
     return manager.restore(step, args=ocp.args.Composite(**{name: kind()}))[name]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -24,12 +24,6 @@ from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import interrupt, membership, processes, shipped
 
 EVERYTHING = "all"  # the section that `--fields` lists by default
-# Removed flags and fields, with their replacements.
-MOVED = {
-    "target": "python -m benchmarks.targets TARGET --config=...",
-    "extend_at_final": "a run with more num_rounds goes on without it",
-    "accept_lost_records": "start a run with damaged records in another folder",
-} | defaults.GONE
 _PROCESSES = "distributed coordinator processes process_id wait_minutes"
 _OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike"
 READS = {  # the flags that each command uses; the first one given decides
@@ -256,14 +250,14 @@ def define_config(values):
     for kind in (int, float, str):
         config_flags.register_flag_parser_for_type(kind, _OrNone(kind))
 
-    class Parser(config_flags.ConfigFileFlagParser):
+    class Parser(absl_flags.ArgumentParser):
         def parse(self, path):
             path = shipped.find("config", "configs", path)
             of_run = path.endswith(".json")
             if of_run:
-                config = folder.read_config(Path(path).parent).lock()
+                config = folder.read_config(Path(path).parent)
             else:
-                config = super().parse(path)
+                config = defaults.load_config(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
             if of_run and not any(arg.lstrip("-") == "resume" for arg in argv):
                 fit = config.fit  # a new run fits its budget anew
@@ -276,7 +270,7 @@ def define_config(values):
     holder = config_flags.DEFINE_config_file(
         "config", None, meaning, flag_values=values
     )
-    values["config"].parser = Parser("config")
+    values["config"].parser = Parser()
     return holder
 
 
@@ -349,7 +343,7 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
         rest = values(completed(argv))
     except absl_flags.UnrecognizedFlagError as error:
         name = error.flagname
-        if moved := MOVED.get(name):
+        if moved := defaults.GONE.get(name):
             raise ValueError(f"--{name} has moved: {moved}") from error
         field = name if "." in name else fields.nearest(name)
         hint = f"; did you mean --config.{field}?" if field else ""

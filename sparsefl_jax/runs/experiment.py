@@ -344,11 +344,7 @@ def one_seed(
     """
     processes.check_same("the configuration", plain(config))
     leads = processes.leads()
-    message = (
-        "ending after this segment; again to leave at once"
-        if leads
-        else "asking all processes to end after this segment"
-    )
+    message = "ending after this segment; again to leave at once"
     with _claimed(config, path, resume, source) as (going, parts):
         if parts is None:
             return processes.lead(_ended(path, going, progress) if leads else None)
@@ -356,12 +352,7 @@ def one_seed(
         with (
             records.recording(path, going, parts, progress) as (at, recorder),
             interrupt.listening(message) as interrupted,
-            Programs(
-                *parts,
-                len(setup.stages) if at.ended_by else at.stage,
-                recorder.waiting,
-                interrupted,
-            ) as programs,
+            Programs(*parts, recorder.waiting, interrupted) as programs,
         ):
             left = () if at.ended_by else simulate.simulate(key, setup, at, programs)
             for segment in left:

@@ -26,7 +26,6 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder, simulate
 from sparsefl_jax.runs.progress import Progress, compiling
@@ -100,7 +99,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
       progress: whether to show the rounds of the pilot.
 
     Returns:
-      The configuration, and a line on the measured costs, or ''.
+      The configuration, and a line that names its rounds, or ''.
 
     Raises:
       ValueError: the budget does not pay for one round, or rounds after the first of
@@ -130,16 +129,8 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
             break
         setup = build(with_rounds(bare, rounds)).setup
     by = "fit.most" if rounds == most else f"a pilot of {length} rounds"
-    alive = float(np.mean(shares_alive(setup.stages[-1], 1.0)[1:]))
-    gbit = measured.begin["gbit"], alive * measured.first, alive * measured.again
-    gbit = gbit[0], gbit[1] + _base(setup), gbit[2]
-    begin, first, again = (format_si(1e9 * each, "bit") for each in gbit)
-    cost = (
-        f"{begin} to the end of the first one, all clients; in each later one {first} "
-        f"for a client that is new and {again} for another"
-    )
     config = with_rounds(config, rounds, "pilot")
-    return config, f"{given} pays for {rounds} rounds, by {by}: {cost}"
+    return config, f"{given} pays for {rounds} rounds, by {by}"
 
 
 def measure(

@@ -318,7 +318,6 @@ class Programs:
 
     Args:
       setup, traced: as `prepared` returned them.
-      first: the first stage to compile; their number if none is left.
       waiting: `(stage, stages, seconds)`, called about once a second while `of` waits
         for the program of a stage.
       interrupted: returns the number of a signal that ends this waiting, or 0.
@@ -328,18 +327,16 @@ class Programs:
         self,
         setup: Setup,
         traced: Sequence[Traced],
-        first: int = 0,
         waiting: Callable = lambda stage, stages, seconds: None,
         interrupted: Callable[[], int] = lambda: 0,
     ):
         self._waiting, self._interrupted = waiting, interrupted
-        self.setup, self.traced, self._first = setup, traced, first
+        self.setup, self.traced = setup, traced
         self._programs: dict[int, Program] = {}
         self._futures: dict[int, AsyncResult] = {}
 
     def __enter__(self):
         self._pool = ThreadPool(1)
-        self.begin(self._first)
         return self
 
     def __exit__(self, kind, error, trace):

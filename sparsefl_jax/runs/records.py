@@ -77,7 +77,7 @@ def recording(
     so_far = about["position"], rounds, seconds
     with (
         Progress(total, rounds, show=bool(progress)) as bar,
-        sinks.open_sinks(config.sinks, workdir, *so_far) as logs,
+        sinks.open_sinks(config.sinks, workdir, *so_far) as (write, flushed),
         compiling() as compiled,
     ):
 
@@ -85,7 +85,7 @@ def recording(
             now = time.perf_counter()
             about["seconds"] = seconds + now - begin
             if segment.records:
-                logs.write(segment.records, about["seconds"], compiled())
+                write(segment.records, about["seconds"], compiled())
                 bar.update(segment.records)
             if segment.snapshot is not None:  # else the loop raises an error
                 write_masks(workdir, segment, setup.model)
@@ -93,7 +93,7 @@ def recording(
 
         def save(snapshot: Snapshot, models: dict) -> None:
             nonlocal saved_at
-            about["position"] = logs.position()
+            about["position"] = flushed()
             checkpoint.save(workdir, snapshot, models, about)
             saved_at = time.perf_counter()
 
@@ -262,16 +262,9 @@ def _accuracy(evals: list[dict]) -> dict:
 
 
 def _totals(records: list[dict]) -> dict:
-    def total(key):
-        return sum(r[key] for r in records)
-
-    return {
-        "rounds": len(records),
-        "bits_up": total("bits_up"),
-        "bits_down": total("bits_down"),
-        "bits_values": total("bits_up_values") + total("bits_down_values"),
-        "bits_positions": total("bits_up_positions") + total("bits_down_positions"),
-        "flops": total("flops"),
-        "flops_dense": total("flops_dense"),
-        "flops_executed": total("flops_executed"),
-    }
+    keys = "bits_up", "bits_down", "flops", "flops_dense", "flops_executed"
+    total = {key: sum(r[key] for r in records) for key in keys}
+    for part in ("values", "positions"):
+        both = [f"bits_{way}_{part}" for way in ("up", "down")]
+        total[f"bits_{part}"] = sum(r[key] for r in records for key in both)
+    return {"rounds": len(records)} | total

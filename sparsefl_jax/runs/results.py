@@ -147,10 +147,7 @@ def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):
     model = initial_state.initial_shapes(setup.model)
     info = placement.client_info(setup.data, setup.budgets)
     shapes = initial_state.shapes(algorithm, model, info)
-    nothing = placement.State(*(None for _ in placement.State._fields))
-    state = saved.snapshot.state(
-        nothing._replace(server=shapes.server, clients=shapes.clients)
-    )
+    state = saved.snapshot.state(shapes)
     rows = state.clients
     if not isinstance(rows, disk_store.Saved):
         return state

@@ -161,9 +161,10 @@ def simulate(
     if at.ended_by:
         raise ValueError(f"resume: the run has ended, by {at.ended_by}")
     if programs is None:
-        with Programs(*prepared(setup), at.stage) as programs:
+        with Programs(*prepared(setup)) as programs:
             yield from simulate(key, setup, at, programs)
         return
+    programs.begin(at.stage)
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
     init_key, run_key = keys.of_run(key)
@@ -180,7 +181,6 @@ def simulate(
     )
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
-        programs.begin(at.stage)
         with explained(programs.memory(at.stage), at.stage):
             judge = evaluation(setup.stages[at.stage])
         with explained(programs.of(at.stage).memory, at.stage):

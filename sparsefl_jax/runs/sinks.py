@@ -34,13 +34,6 @@ class Sink(NamedTuple):
     id: str | None = None  # of the run, by which the tool finds it again
 
 
-class Sinks(NamedTuple):
-    """All logs of a run."""
-
-    write: Callable[..., None]  # (records, seconds, compile_seconds) of a segment
-    position: Callable[[], dict]  # flushes the files; their ends, to continue from
-
-
 @contextlib.contextmanager
 def open_sinks(
     names: Sequence[str],
@@ -48,23 +41,24 @@ def open_sinks(
     position: dict | None = None,
     rounds: int = 0,
     seconds: float = 0.0,
-) -> Iterator[Sinks]:
+) -> Iterator[tuple[Callable, Callable]]:
     r"""Opens the logs of a run, and closes those of tools on leaving.
 
     Args:
-      names: keys of `TOOLS`.
+      names: keys of `TOOLS`, see `check`.
       workdir: an existing directory.
-      position: where the files continue, as `position()` returned it; None to begin.
+      position: where the files continue, as the second function returned it; None to
+        begin.
       rounds: those completed, over all stages.
       seconds: since the run's start, without interruptions.
 
     Yields:
-      `Sinks`. `write` takes the records of a segment, as in `metrics.jsonl`, the
-      seconds since the run's start, and those of the segment that were spent on
-      compilation.
+      Two functions. The first one writes: it takes the records of a segment, as in
+      `metrics.jsonl`, the seconds since the run's start, and those of the segment that
+      were spent on compilation. The second one flushes the files and returns their
+      ends, from which a resumed run continues.
 
     Raises:
-      ValueError: a name is unknown or lacks its package.
       OSError: a write failed, as on a full disk, or a tool failed; the message names
         the file or the tool. After an error of the run itself, errors of tools are
         ignored.
@@ -72,13 +66,13 @@ def open_sinks(
     Example:
       >>> import tempfile
       >>> record = {"stage": 0, "phase": "train", "round": 1, "loss": float("nan")}
-      >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as sinks:
-      ...     sinks.write([record], 0.5)
+      >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as logs:
+      ...     write, _ = logs
+      ...     write([record], 0.5)
       ...     print((Path(path) / "metrics.jsonl").read_text(), end="")
       {"schema": 1}
       {"stage": 0, "phase": "train", "round": 1, "loss": null}
     """
-    check(names)
     workdir, step, last = Path(workdir), rounds, seconds
     ends = log_lines.begin(workdir, position)
     tools: dict[str, Sink] = {}
@@ -122,7 +116,7 @@ def open_sinks(
             with _naming(name):
                 tools[name] = opened(name, workdir, step)
             stack.push(functools.partial(close, name))
-        yield Sinks(write, flushed)
+        yield write, flushed
 
 
 def _naming(name: str):

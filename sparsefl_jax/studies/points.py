@@ -103,7 +103,6 @@ def check(points: Sequence[Point]) -> None:
     if not points:
         raise ValueError("the study has no points, expected at least one")
     names = [point.name for point in points]
-    labels = [point.label for point in points]
     for point in points:
         study_folder.check(point.name, point.config.seeds)
         if point.name.removesuffix(".tmp") in _TAKEN:
@@ -113,11 +112,6 @@ def check(points: Sequence[Point]) -> None:
             )
         if names.count(point.name) > 1:
             raise ValueError(f"two points are called {point.name!r}")
-        if point.label and (labels.count(point.label) > 1 or "\n" in point.label):
-            raise ValueError(
-                f"point {point.name!r} has label={point.label!r}, expected one line "
-                "that no other point has"
-            )
         with naming(point):
             fields.check(point.config)
 

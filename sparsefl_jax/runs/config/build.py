@@ -431,25 +431,14 @@ def describe(setup: Setup, name: str | None = None) -> dict:
 
 def _stage(stage: Stage) -> tuple[dict, dict]:
     """Returns the method's name and arguments, and the numbers of the stage."""
-    algorithm, numbers = stage.algorithm, stage._asdict()
-    if not algorithm.name:
-        raise ValueError(
-            "a stage has a method without a name, expected that of a decorated "
-            "factory: write @sfl.method above the function that returns the method"
-        )
-    settings = {k: v for k, v in algorithm.settings.items() if k != "model"}
-    method = {"name": algorithm.name} | plain_value(algorithm.name, settings)
-    del numbers["algorithm"]
+    numbers = stage._asdict()
+    method = plain_value("algorithm", numbers.pop("algorithm"))
+    method.pop("model", None)
     sampler = plain_value("sampler", numbers.pop("sampler"))
     return method, numbers | ({"sampler": sampler} if sampler else {})
 
 
 def _network(model: Model) -> dict:
-    if not model.name:
-        raise ValueError(
-            "the network has no name, expected one of models.build, or of a function "
-            "decorated with @sfl.method, or Model(..., name='mine')"
-        )
     sizes = [leaf.size for leaf in jax.tree.leaves(model.shapes()[0])]
     facts = {"dtype": model.dtype, "parameters": sum(sizes), "loss": model.loss}
     return plain_value("model", model) | plain_value("model", facts)

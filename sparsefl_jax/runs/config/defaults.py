@@ -139,8 +139,10 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "observe_rounds": (INTS, "rounds for which all clients' masks are kept"),
     "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb', 'mlflow'"),
 }
-# Removed fields, with their replacements.
-GONE = {
+GONE = {  # removed fields and flags, with their replacements
+    "target": "python -m benchmarks.targets TARGET --config=...",
+    "extend_at_final": "a run with more num_rounds goes on without it",
+    "accept_lost_records": "start a run with damaged records in another folder",
     "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
 }
 
@@ -182,8 +184,8 @@ def load_config(path: str) -> Any:  # a ConfigDict
       >>> load_config("flash_cifar10:mini,pdst").algorithm.name
       'pdst'
     """
-    file, _, options = shipped.find("config", "configs", path).partition(":")
-    return runpy.run_path(file)["get_config"](options)
+    file, *options = shipped.find("config", "configs", path).split(":", 1)
+    return runpy.run_path(file)["get_config"](*options)
 
 
 def kind(field: str) -> Any:
