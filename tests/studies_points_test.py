@@ -208,7 +208,7 @@ def test_points_share_data_partition_and_metric(tmp_path, own, said):
     assert not (tmp_path / "out").exists()
 
 
-def test_labels_of_points_are_kept_and_unique(tmp_path):
+def test_labels_of_points_are_kept(tmp_path):
     write_study(tmp_path)
     one, other = points(tmp_path)
     named = [one._replace(label="Dense"), other]
@@ -223,9 +223,6 @@ def test_labels_of_points_are_kept_and_unique(tmp_path):
         "    return [(first.name, first.config, 'A'), second]\n"
     )
     assert [point.label for point in on_disk.load(str(file))] == ["A", ""]
-    for label in ("Dense", "two\nlines"):
-        both = [point._replace(label=label) for point in named]
-        refused(lambda both=both: on_disk.check(both), "label=")
 
 
 def test_a_file_without_a_study_is_refused(tmp_path):
