@@ -13,15 +13,11 @@ import pytest
 
 from sparsefl_jax.algorithms import fedavg, fedluar
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.models import Model
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.packets import Packet
-from tests import silent
 from tests.by_hand import bare, bits, close, context, same
-from tests.printed_spafl import MNIST
 from tests.refusals import refused
-from tests.silent import STILL, network
 
 RNG = np.random.default_rng(0)
 SHAPES = {  # kernels of 6, 12 and 4 entries, biases of 3 and 1
@@ -212,20 +208,6 @@ def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
     assert held == 2 * (ROUNDS - 1)
 
 
-@given
-def test_the_score_knows_no_units():
-    times = {"a": 1.0, "b": 50.0, "c": 0.02}
-
-    def scaled(params):
-        return {n: {k: times[n] * v for k, v in params[n].items()} for n in params}
-
-    updates = [[(scaled(delta), stats) for delta, stats in r] for r in UPDATES]
-    plain, other = play(make(layers=2)), play(make(layers=2), updates, scaled(START))
-    for (*_, one, _), (*_, two, _) in zip(plain, other, strict=True):
-        np.testing.assert_allclose(two.score, one.score, rtol=1e-4)
-        same(two.recycled, one.recycled)
-
-
 # --- The draw
 
 
@@ -282,79 +264,3 @@ def test_a_layer_that_does_not_move_is_recycled():
 def test_one_layer_has_to_be_collected():
     make(layers=2)
     refused(lambda: make(layers=3), "layers=3, expected an integer from 0 to 2")
-
-
-# --- Figures, from rounds without training
-
-
-@pytest.mark.slow
-def test_one_layer_of_the_femnist_cnn_has_nearly_all_weights():
-    model = network("femnist_cnn", 62, MNIST)
-    method = fedluar(model, STILL, layers=2, select="cyclic")
-    simulated = silent.rounds(model, method, 3, clients=1)
-    up = simulated.entries("up", "delta")
-    kernels = {path: n[0, 0] for path, n in up.items() if path.endswith("kernel")}
-    assert [*kernels.values()] == [800, 51_200, 6_422_528, 126_976]
-    sent = [sum(int(n[round, 0]) for n in up.values()) for round in range(3)]
-    assert sent[0] == 6_603_710
-    assert 32 * sent[0] * 4 / 2**20 == pytest.approx(806.12, abs=0.005)  # 32 clients
-    # conv1 and conv2 stay, then fc1 and fc2.
-    assert sent[1:] == [6_603_710 - 52_000, 6_603_710 - 6_549_504]
-    share = 6_422_528 / 6_603_710  # of the first dense kernel
-    assert share == pytest.approx(0.973, abs=5e-4)
-    shares = [record["server"]["recycled"] for record in simulated.records]
-    total = sum(kernels.values())
-    assert shares == pytest.approx([0, 52_000 / total, 6_549_504 / total], abs=1e-6)
-    assert {r["bits_down"] for r in simulated.records} == {32 * 6_603_710 + 4}
-
-
-def resnet20() -> Model:
-    """Returns the released ResNet-20 as far as it can be counted, without a pass."""
-    params, stats = {}, {}
-
-    def layer(name, *shape):
-        params[name] = {"kernel": shape}
-        width = shape[-1:]
-        params[f"{name}_bn"] = {"scale": width, "bias": width}
-        stats[f"{name}_bn"] = {"mean": width, "var": width}
-
-    layer("conv", 3, 3, 3, 16)
-    inputs = 16
-    for stage, width in enumerate((16, 32, 64)):
-        layer(f"{stage}_shortcut", 1, 1, inputs, width)
-        for block in range(6):
-            layer(f"{stage}_{block}", 3, 3, inputs, width)
-            inputs = width
-    params["fc"] = {"kernel": (64, 10), "bias": (10,)}
-
-    def ones(tree):
-        shape = {"is_leaf": lambda x: isinstance(x, tuple)}
-        return jax.tree.map(lambda x: jnp.ones(x, jnp.float32), tree, **shape)
-
-    def apply(params, stats, x, *, train, weight=None, key=None):
-        return jnp.zeros((len(x), 10), jnp.float32), stats
-
-    macs = jax.tree.map(lambda x: x.size, jax.eval_shape(lambda: ones(params)))
-    return Model(lambda key: (ones(params), ones(stats)), apply, macs)
-
-
-@pytest.mark.slow
-def test_uniform_selection_of_12_of_23_layers_sends_481_of_1000():
-    model, rounds = resnet20(), 200
-    method = fedluar(model, STILL, layers=12, select="uniform")
-    simulated = silent.rounds(model, method, rounds, clients=1)
-    up = simulated.entries("up", "delta")
-    kernels = np.array([n[:, 0] for path, n in up.items() if path.endswith("kernel")])
-    sizes = kernels[:, 0]
-    assert (len(sizes), sizes.sum()) == (23, 271_152)
-    assert sum(int(n[0, 0]) for n in up.values()) == 272_762
-    assert ((kernels > 0).sum(0) == [23, *[11] * 199]).all()
-    expected = (1 + 199 * 11 / 23) / 200
-    assert expected == pytest.approx(0.481, abs=5e-4)
-    rng = np.random.default_rng(0)
-    draws = [sizes[rng.permutation(23)[:11]].sum() for _ in range(20_000)]
-    error = np.std(draws) / sizes.sum() / np.sqrt(rounds)
-    share = kernels.sum() / (rounds * sizes.sum())
-    assert abs(share - expected) < 4 * error
-    told = np.mean([record["server"]["recycled"] for record in simulated.records])
-    assert 1 - told == pytest.approx(share, abs=1e-5)

@@ -11,9 +11,7 @@ from sparsefl_jax.sparsity import one_bit, trees
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local, through
 from sparsefl_jax.wire import compressors
-from tests import silent
 from tests.by_hand import batches, bits, context, linear_loss, model_of
-from tests.silent import STILL, network
 
 MODEL, SGD = small_world.tiny_model(), local.make_optimizer(learning_rate=0.1)
 ROW = np.array([1.0, -2.0, 0.5, 0.0], np.float32)
@@ -41,18 +39,6 @@ def vector(**kwargs):
     return fedmrn(VECTOR, SGD, prunable=("w",), **kwargs)
 
 
-def test_masks_by_hand():
-    q = jnp.array([-0.5, 0.0, 0.3, 0.3, 1.0, 4.0])
-    drawn = jnp.array([0.99, 0.99, 0.69, 0.71, 0.0, 0.0])
-    assert one_bit.bits(drawn, q, 0.0).tolist() == [0, 0, 0, 1, 1, 1]
-    # (q + 1) / 2: 1/4, 1/2, 0.65, 0.65, 1, 1
-    drawn = jnp.array([0.74, 0.51, 0.34, 0.36, 0.0, 0.0])
-    assert one_bit.bits(drawn, q, -1.0).tolist() == [0, 1, 0, 1, 1, 1]
-    bits = jnp.array([0, 1], jnp.uint8)
-    assert one_bit.levels(bits, 0.0).tolist() == [0, 1]
-    assert one_bit.levels(bits, -1.0).tolist() == [-1, 1]
-
-
 def test_noise():
     tree = {"a": jnp.zeros(10_000), "b": None, "c": jnp.zeros((100, 100))}
     seed = jnp.uint32(7)
@@ -70,13 +56,6 @@ def test_noise():
     assert 0.4 < np.mean(other["a"] != signs["a"]) < 0.6
     tiny = one_bit.noise(seed, tree, "gaussian", 1e-12)["a"]
     np.testing.assert_array_equal(tiny, np.float32(1e-8))
-
-
-def test_the_gradient_passes_masks_and_clipping():
-    def shown(u):
-        return jnp.sum(one_bit.passed(u, 3 * jnp.clip(u, 0, 1)) * jnp.arange(1.0, 4.0))
-
-    assert jax.grad(shown)(jnp.array([-2.0, 0.5, 2.0])).tolist() == [1, 2, 3]
 
 
 def test_bits_by_hand():
@@ -179,21 +158,6 @@ def test_the_network_sees_no_more_than_the_noise():
     assert float(metrics["loss"]) == pytest.approx(want, rel=1e-5)
 
 
-def test_without_noise_nothing_moves():
-    *_, move = one_client(vector(magnitude=1e-8))
-    assert np.abs(move["w"]).max() <= 1e-8
-
-
-def test_no_update_sends_nothing_if_binary_and_noise_if_signed():
-    still = {"prunable": ("w",), "noise": "bernoulli", "magnitude": 0.5}
-    wide = model_of(linear_loss, {"w": 1}, {"w": np.zeros(4096)})
-    for mask, sizes in (("binary", {0.0}), ("signed", {-0.5, 0.5})):
-        method = fedmrn(wide, STILL, mask=mask, **still)
-        *_, move = one_client(method, model=wide, row=np.ones(4096))
-        assert set(np.unique(move["w"])) == sizes
-        assert abs(move["w"].mean()) <= 4 * 0.5 / 64
-
-
 def test_refuses():
     for given, said in (
         ({"index": "bitmap"}, "index='bitmap', expected one of none, entropy"),
@@ -201,29 +165,3 @@ def test_refuses():
     ):
         with pytest.raises(ValueError, match=said):
             fedmrn(MODEL, SGD, **given)
-
-
-MNIST, CIFAR, SVHN = (28, 28, 1), (32, 32, 3), (32, 32, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "depth, classes, shape, dense, up, saving",
-    [
-        (1, 10, MNIST, 12_538_880, 451_392, 27.78),
-        (1, 10, SVHN, 12_803_072, 459_648, 27.85),
-        (2, 10, CIFAR, 37_932_032, 1_304_448, 29.08),
-        (2, 100, CIFAR, 40_881_152, 1_396_608, 29.27),
-    ],
-)
-def test_uplinks_of_its_networks(depth, classes, shape, dense, up, saving):
-    """One bit an entry, but normalisation and its statistics travel as floats."""
-    model = network("tests.one_bit_networks:cnn", classes, shape, depth=depth)
-    whole, ours = (
-        silent.rounds(model, method, 1, clients=1)
-        for method in (fedavg(model, STILL), fedmrn(model, STILL))
-    )
-    assert (whole.total("bits_up"), ours.total("bits_up")) == (dense, up)
-    assert dense / up == pytest.approx(saving, abs=0.005)
-    both = [run.total("bits_down", "bits_up") for run in (whole, ours)]
-    assert both[0] / both[1] == pytest.approx(1.93, abs=0.005)
