@@ -155,16 +155,6 @@ def test_a_new_network_computes_what_its_base_does(dtype, key):
     assert 0.2 < jnp.abs(a).max() <= 8**-0.5  # uniform
 
 
-def test_merged_weights_compute_the_same(key):
-    model = small_encoder().adapting(2, 6.0)
-    params = moved(model.init(key)[0])
-    want = logits(small_encoder(), model.merged(params), TOKENS)
-    got = logits(model, params, TOKENS)
-    np.testing.assert_allclose(got, want, atol=1e-5)
-    other = logits(model, moved(params, 0.1), TOKENS)
-    assert np.abs(got - other).max() > 1e-3
-
-
 def test_merged_weights_compute_the_same_in_double_precision(key):
     """By hand too: y = x W + b + s (x A) B with s = alpha / r = 3."""
     with jax.enable_x64(True):
@@ -216,41 +206,6 @@ def test_the_first_step_by_hand(key):
     new = jax.tree.map(lambda p, g: p - ETA * g, params, got)
     change = np.asarray(model.merged(new)["kernel"]) - base["kernel"]
     np.testing.assert_allclose(change, -ETA * s**2 * a @ a.T @ dw, atol=1e-5)
-
-
-def test_a_frozen_identity_is_full_fine_tuning(key):
-    """A = (r / alpha) I with r = i: s A = I, so B moves as the kernel would."""
-    rank, alpha = IN, 2.0
-    model = raw_dense().adapting(rank, alpha, **TARGET, freeze=("lora_a*",))
-    free = raw_dense().adapting(rank, alpha, **TARGET)
-    identity = {"kernel": np.float32(rank / alpha) * np.eye(IN, dtype=np.float32)}
-    full = jax.device_get(raw_dense().init(KEY0)[0])
-    adapter, x = (
-        {"lora_b": {"kernel": np.zeros((rank, OUT), np.float32)}},
-        normal(1, 5, IN),
-    )
-    assert flat(model.init(key)[0]).keys() == {"lora_b/kernel"}
-    for _ in range(5):
-        got = gradient(free, adapter | {"lora_a": identity}, x)["lora_b"]["kernel"]
-        kernel = full["kernel"] - 0.02 * gradient(raw_dense(), full, x)["kernel"]
-        # B at the rate (r / alpha)^2: the kernel is s A B, twice s.
-        step = 0.02 * (rank / alpha) ** 2 * got * (alpha / rank) ** 2
-        adapter = {"lora_b": {"kernel": adapter["lora_b"]["kernel"] - step}}
-        full = full | {"kernel": kernel}
-        merged = free.merged(adapter | {"lora_a": identity})["kernel"]
-        np.testing.assert_allclose(merged, kernel, atol=1e-5)
-
-
-def test_the_mean_of_adapters_is_that_of_networks_if_a_is_frozen(key):
-    def difference(model):
-        clients = [moved(model.init(key)[0], s) for s in (0.5, -1.5)]
-        mean = jax.tree.map(lambda *v: sum(v) / 2, *clients)
-        kernels = [np.asarray(model.merged(c)["kernel"]) for c in (*clients, mean)]
-        return np.abs((kernels[0] + kernels[1]) / 2 - kernels[2]).max()
-
-    frozen = {"freeze": ("lora_a*",)}
-    assert difference(raw_dense().adapting(RANK, **TARGET, **frozen)) < 1e-6
-    assert difference(raw_dense().adapting(RANK, **TARGET)) > 0.1
 
 
 def test_dropout_draws_in_training_alone(key):
@@ -411,29 +366,6 @@ def test_a_base_is_charged_once():
         assert "assumed" not in record
 
 
-METHODS = {
-    "spdst": lambda model: sfl.spdst(model, SGD),
-    "topk": lambda model: sfl.compressed(model, SGD, up="topk", density=0.25),
-    "fedsparsify": lambda model: sfl.fedsparsify_global(
-        model, SGD, density=0.5, rounds=2
-    ),
-    "sparsyfed": lambda model: sfl.sparsyfed(model, SGD, density=0.5, exponent=1.0),
-}
-
-
-SLOW = [
-    pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "topk"
-]
-
-
-@pytest.mark.parametrize("name", ["topk", *SLOW])
-def test_methods_run_on_adapters(name):
-    """Two clients send at most the 46 entries, whose first round may be dense."""
-    model = adapted_network()
-    (record,) = train_records(run(METHODS[name](model), model))
-    assert np.isfinite(record["loss"]) and 0 < record["bits_up"] <= 2 * 32 * 46
-
-
 REFUSED = {
     "snip": {"density": 0.5},
     "grasp": {"density": 0.5},
@@ -551,13 +483,6 @@ def test_an_export_has_the_merged_network(tmp_path):
     want = logits(model, params, data.x_test[:8])
     np.testing.assert_allclose(got, want, atol=1e-5)
     assert 0.1 < np.mean(flat(params)["layer1/query/lora_a/kernel"] != 0) < 0.9
-
-
-def test_the_option_of_a_configuration():
-    config = flash_sst2.get_config("fedavg,adapters,mini")
-    fields.check(config)
-    assert (config.adapter.rank, config.adapter.alpha) == (16, 16.0)
-    assert flash_sst2.get_config("fedavg,mini").adapter.rank is None
 
 
 def peft_of(folder, key):
