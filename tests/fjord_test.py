@@ -17,7 +17,6 @@ from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import packets
 from tests.by_hand import batches, bits, close, context, merged, one_client
 
 KEY, RATE, STEPS = jax.random.key(0), 0.1, 40
@@ -200,21 +199,6 @@ def test_the_largest_width_is_the_headline():
     np.testing.assert_array_equal(
         mine.mask["fc1"]["kernel"], models["w0.4"].mask["fc1"]["kernel"]
     )
-
-
-def test_one_program_for_all_budgets():
-    traces = []
-    method = fjord(TINY, OPTIMIZER, widths=GRID)
-    server, batches = method.init(KEY, start()), data(1)
-
-    @jax.jit
-    def entries(budget):
-        traces.append(1)
-        _, up, _ = one_client(method, server, context(budget=budget), batches)
-        return packets.count(up)["params"].entries.sum()
-
-    found = [int(entries(jnp.float32(b))) for b in GRID]
-    assert found == [13 * UNITS[b] + 4 for b in GRID] and len(traces) == 1
 
 
 def test_refused_arguments():
