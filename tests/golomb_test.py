@@ -5,14 +5,10 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax import algorithms
-from sparsefl_jax.testing import laws, small_world
-from sparsefl_jax.wire import arithmetic, golomb, packets, paper_counts, positions
-from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire import golomb, positions
 from sparsefl_jax.wire.numbers import DEVICE, HOST
 
 PHI = (1 + math.sqrt(5)) / 2
@@ -97,39 +93,6 @@ def test_the_device_counts_what_is_written():
     assert golomb.unary_bits(jnp.zeros((3, 0), bool)).item() == 0
 
 
-@pytest.mark.parametrize(
-    ("share", "expected"),  # bits per position
-    [(0.1, 4.756), (0.05, 5.786), (0.02, 7.1), (0.01, 8.108), (0.0025, 10.114)],
-)
-def test_bits_of_a_random_leaf_are_the_expected_ones(share, expected):
-    # b + 1 / (1 - (1 - p)^(2^b)); the mean of 10^6 entries lies within 1 %.
-    b = low_bits(10**6, round(share * 10**6))
-    assert b + 1 / (1 - (1 - share) ** 2**b) == pytest.approx(expected, abs=1e-3)
-    flat = np.random.default_rng(0).random(10**6) < share
-    bits = golomb.write_gaps(flat).size
-    assert bits / flat.sum() == pytest.approx(expected, rel=0.01)
-    packed = arithmetic.entropy_bits(10**6, int(flat.sum()))
-    assert 0.98 * bits < packed < bits
-
-
-def test_bits_of_stc_as_its_official_code_counts_them():
-    mask = {"w": jnp.zeros(32, bool).at[jnp.array([0, 8, 31])].set(True)}
-    values = {"w": mask["w"].astype(jnp.uint8)}
-    message = {"delta": packets.Packet(values, mask, bits=1, index="golomb")}
-    found = packets.layout(message), packets.count(message)
-    # b = 2: of gaps 1, 8, 23 the quotients take 1 + 2 + 6 bits; 3 (1 + 1 + 2) + 9
-    assert paper_counts.official_stc_bits(*found, ("delta",)) == 21
-    assert int(message_bits(*found).total) == 6 + 3 * 2 + 9 + 3
-    unsent = {"delta": found[1]["delta"]._replace(sent=jnp.bool_(False))}
-    assert paper_counts.official_stc_bits(found[0], unsent, ("delta",)) == 0
-
-
-def test_bits_of_the_steps_that_clients_of_stc_have_missed():
-    # Client 0 takes part in rounds 0, 1, 4: 0, 1 and 3 steps; client 7 in 3 and 4.
-    cohorts = [[0], [0], [], [7], [7, 0]]
-    assert paper_counts.missed_updates(cohorts, 2.5) == (0 + 1 + 3 + 3 + 1) * 2.5
-
-
 def test_the_plan_bounds_the_bits_of_every_mask_of_at_most_k_entries():
     rng, n = np.random.default_rng(0), 60
     count = jax.jit(golomb.unary_bits)
@@ -147,13 +110,3 @@ def test_the_plan_bounds_the_bits_of_every_mask_of_at_most_k_entries():
                 for bits in unary[k]
             ]
             assert max(lengths) <= bound <= max(lengths) + 8, (index, most)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("index", ["golomb", "packed"])
-@pytest.mark.parametrize("name", ["jmwst", "nst", "pqsu", "snip", "sensitivity"])
-def test_streams_of_methods_come_back(name, index):
-    factory = getattr(algorithms, name)
-    world = small_world.make_world(factory, {"density": 0.5, "index": index})
-    for law in ("bytes", "fresh"):
-        laws.LAWS[law](world)

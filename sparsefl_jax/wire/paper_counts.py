@@ -167,8 +167,8 @@ def official_stc_bits(
 
     Example:
       >>> layout = {'up': Layout(('w',), ((100,),), 1, 'golomb', True)}
-      >>> k, unary, one = np.array([5]), np.array([9]), np.array(True)
-      >>> count = Count(k, fresh=one, sent=one, measured=unary)  # b = 3: 5 (3 + 2) + 9
+      >>> k, unary, sent = np.array([[5]] * 2), np.array([[9]] * 2), np.arange(2) > 0
+      >>> count = Count(k, fresh=sent, sent=sent, measured=unary)  # b = 3: 25 + 9
       >>> official_stc_bits(layout, {'up': count}, ('up',))
       34.0
     """
