@@ -58,42 +58,7 @@ def stop_after(monkeypatch, rounds):
     monkeypatch.setattr(simulate, "simulate", segments)
 
 
-UNTIL = {"density": 0.5, "adjust_until": 4}
-BARE = "ditto fedbat fedpm heterofl finetune fedrolex fiarse scaffold local_only"
-DENSITY = "complement flasc pdst ssfl snip grasp magnitude pqsu sparsyfed zerofl"
-OPTIMIZER, READJUSTED = "fedavg fedluar spdst spafl", "feddst fedrts fedtiny fedmef"
-OTHERS = {
-    **{name: {} for name in BARE.split()},
-    **{name: {"density": 0.5} for name in DENSITY.split()},
-    **{name: {"keep_optimizer": True} for name in OPTIMIZER.split()},
-    "compressed": {"up": "stc", "down": "stc", "density": 0.5},
-    "fedmrn": {"magnitude": 0.1},
-    "rank_tiers": {"coverage": True},
-    "fedprox": {"mu": 0.01},
-    "fedsparsify_global": {"density": 0.2, "rounds": 4, "criterion": "random"},
-    "fedsparsify_local": {"density": 0.2, "rounds": 4},
-    "jmwst": {"density": 0.5, "r_int": 2},
-    "hetero_spdst": {"densities": (0.25, 0.5)},
-    "hetero_jmwst": {"densities": (0.25, 0.5)},
-    "fjord": {"widths": (0.25, 0.5, 1.0)},
-    "prunefl": {"reconfigure_every": 2, "max_density": 0.4},
-    "prunefl_initial": {"max_iterations": 4, "reconfigure_every": 2},
-    "fedspa": UNTIL | {"mask_update": "dst"},
-    **{name: UNTIL | {"adjust_every": 2} for name in READJUSTED.split()},
-}
-
-
-@pytest.mark.parametrize("method", ["nst", *OTHERS])
-def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, monkeypatch, method):
-    if method in OTHERS:
-        config.algorithm = {"name": method} | OTHERS[method]
-        if method == "scaffold":  # it takes plain SGD alone
-            config.algorithm.clients = config.get_oneway_ref("num_clients")
-        else:
-            config.optimizer.momentum = 0.9
-    if method.startswith("hetero"):
-        config.budgets, config.cohort_size = ((0.25, 0.5), (0.5, 0.5)), 4
-    defaults.complete(config)
+def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
     experiment.run(config, tmp_path / "whole", progress=False)
     config.checkpoint_minutes = 1e3  # only an interruption saves
     for rounds in (1, 4):  # after the first stage, and within the second
