@@ -12,7 +12,6 @@ from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.runs import cli, experiment, records, simulate
 from sparsefl_jax.runs.config import build, defaults, fields
 from sparsefl_jax.testing.small_world import tiny_model
-from tests.refusals import launched
 from tests.tiny import tiny_config
 
 
@@ -66,27 +65,6 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
 
-def test_unknown_and_missing_arguments_are_named(config):
-    for name, settings, told in (
-        ("pdst", {}, "density"),
-        ("pdst", {"density": 0.5, "densty": 1}, "did you mean 'algorithm.density'"),
-        ("jmwst", {"density": 0.5, "r_int": 0}, "r_int=0"),
-        ("nst", {"density": 0.5, "prune_rate": 2.0}, "prune_rate=2.0"),
-        ("sensitivity", {"density": 0.1, "group": 4}, "group=4"),
-        ("no_such_module:thing", {}, "no_such_module"),
-        ("json:thing", {}, "thing"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            build.build_algorithm(name, settings, tiny_model(), None)
-
-
-def test_an_algorithm_of_ones_own(config):
-    fields.switch(config, "algorithm", "sparsefl_jax.algorithms.fedavg:fedavg")
-    config.first_stage = {}
-    (stage,) = experiment.build(config).setup.stages
-    assert stage.algorithm.name == "fedavg"
-
-
 def test_server_optimizer_from_a_configuration(config):
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
     config.server_optimizer.name = "adam"
@@ -105,12 +83,6 @@ def test_a_section_is_switched_by_name(config):
     config.partition.aplha = 0.1
     with pytest.raises(ValueError, match="aplha"):
         build.build_data(config)
-
-
-def test_arguments_stand_in_the_configuration_with_their_defaults(config):
-    defaults.complete(config)
-    assert config.algorithm.index == "bitmap"
-    assert config.first_stage.prune_rate == 0.25 and config.first_stage.density == 0.5
 
 
 def test_budgets_must_be_the_densities_of_the_method(config):
@@ -138,12 +110,6 @@ def test_a_loss_that_is_not_finite_names_round_and_clients(config, tmp_path):
     assert "NaN" not in kept and "Infinity" not in kept
 
 
-def test_budgets_are_shares_of_the_clients(config):
-    config.budgets = ((0.5, 0.25), (1.0, 0.75))
-    budgets = build.build_budgets(config)
-    assert sorted(budgets.tolist()) == [0.5] * 2 + [1.0] * 6
-
-
 def test_schedule_follows_the_round(config):
     config.final_learning_rate, config.num_rounds = 0.001, 400
     config.lr_horizon, config.lr_delay = 1000, 1
@@ -162,15 +128,6 @@ def test_the_catalogue_lists_everything():
     listed = cli.catalogue()
     for name in ("spdst", "resnet18", "cifar10_sample", "lda", "flash_cifar10.py"):
         assert f"  {name} " in listed
-
-
-def test_absent_data_set_names_three_ways_out(tmp_path, monkeypatch, capsys):
-    absent = f"--config.data_dir={tmp_path}/none"
-    arguments = ["--config=configs/flash_cifar10.py", absent]
-    code, line = launched(monkeypatch, capsys, arguments)
-    assert code == 2
-    for way in ("--prepare=cifar10", "TFDS_DATA_DIR", ":mini"):
-        assert way in line
 
 
 def test_below_the_door_a_configuration_has_plain_values(tmp_path, monkeypatch):
