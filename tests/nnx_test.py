@@ -108,17 +108,13 @@ class Train(Flag):
         return self.answer(x, train)
 
 
-FLAGS = {
-    "training": lambda self, x, *, training: self.answer(x, training),
-    "use_running_average": lambda self, x, use_running_average=True: self.answer(
-        x, not use_running_average
-    ),
-}
+class Still(Flag):
+    def __call__(self, x, use_running_average=True):
+        return self.answer(x, not use_running_average)
 
 
-@pytest.mark.parametrize("name", FLAGS)
-def test_a_module_receives_the_flag_of_training_by_any_usual_name(name):
-    kind = type("Mine", (Flag,), {"__call__": FLAGS[name]})
+@pytest.mark.parametrize("kind", [Train, Still])
+def test_a_module_receives_the_flag_of_training(kind):
     model = Model.from_nnx(kind, jnp.ones((1, 3), jnp.float32))
     params, _ = model.init(KEY)
     for train, said in ((True, 2.0), (False, 1.0)):
@@ -133,11 +129,6 @@ class Within(Flag):
         return self.inner(x)
 
 
-class Mode(Flag):
-    def __call__(self, x, mode="train"):
-        return self.dense(x)
-
-
 class Cached(Flag):
     def __init__(self, *, rngs):
         super().__init__(rngs=rngs)
@@ -145,11 +136,6 @@ class Cached(Flag):
 
     def __call__(self, x):
         return self.dense(x + self.memory)
-
-
-class Centred(Flag):
-    def __call__(self, x):
-        return self.dense(x - x.mean(0, keepdims=True))
 
 
 class Positions(Flag):
@@ -163,9 +149,7 @@ class Positions(Flag):
 
 REFUSED = [
     (Within, "Train 'inner' is called without its argument 'train', which stays False"),
-    (Mode, "Mode.__call__ has the unknown argument 'mode'"),
     (Cached, "module has the variables memory (Cache), expected only Param and Batch"),
-    (Centred, "in training a padded sample changes logits of Centred"),
     (Positions, "BatchNorm 'norm' normalises [9, 1], expected the 3 samples"),
     (Net(rngs=nnx.Rngs(0)), "make is a Net, expected a function of the argument rngs"),
     (lambda rngs: nn.Dense(3), "make returns a Dense, expected a module of flax.nnx"),
@@ -211,21 +195,6 @@ def test_attention_and_embeddings_are_counted_by_hand():
     assert counted["table"]["embedding"] == 0
 
 
-def test_every_step_and_every_product_counts():
-    class Recurrent(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            x = nn.RNN(nn.SimpleCell(4))(x)
-            return jnp.einsum(
-                "btd,dk->btk", x, self.param("w", nn.initializers.ones, (4, 2))
-            )
-
-    counted = Model.from_flax(Recurrent(), jax.ShapeDtypeStruct((1, 7, 3), jnp.float32))
-    cell = counted.macs["SimpleCell_0"]
-    assert cell["i"]["kernel"] == 7 * 12 and cell["h"]["kernel"] == 7 * 16
-    assert counted.macs["w"] == 7 * 8
-
-
 def counts(forward, x, **params):
     params = {k: jnp.ones(v, jnp.float32) for k, v in params.items()}
     return multiply_adds.count(forward, params, x)
@@ -260,11 +229,3 @@ def test_programs_with_loops_branches_and_joined_kernels():
 
     # Two by two positions, 3 x 3 x 1 inputs for each of the four outputs.
     assert counts(grouped, jnp.ones((1, 4, 4, 2)), a=(3, 3, 1, 4)) == {"a": 4 * 36}
-
-
-def test_scores_of_activations_count_for_no_leaf():
-    def forward(p, x):
-        y = x @ p["a"]
-        return y @ y.T
-
-    assert counts(forward, jnp.ones((1, 3)), a=(3, 5)) == {"a": 15}
