@@ -5,10 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsefl_jax as sfl
-from sparsefl_jax.algorithms import fedavg, finetune
+from sparsefl_jax.algorithms import finetune
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.data import from_arrays
 from sparsefl_jax.training import local
 from tests.by_hand import bare, batches, bits, context
 from tests.scaffold_test import ENTRIES, MODEL, PLAIN, RATE
@@ -73,30 +71,3 @@ def test_the_model_goes_down_once_with_its_mask(kept, index, positions):
     start = SparseModel(jax.tree.map(jnp.float32, params), mask, stats)
     down = method.handed(method.init(None, start))
     assert bits(down) == 32 * (kept + 2 + 3) + positions
-
-
-@pytest.mark.slow
-def test_as_a_last_stage_at_rate_zero_every_client_has_the_common_accuracy():
-    rng, own = np.random.default_rng(0), np.arange(5).repeat(8)
-    y = rng.integers(3, size=len(own))
-    x = np.float32(rng.normal(size=(len(own), 6)) + y[:, None])
-    users = {"users": own, "users_test": own}
-    data = from_arrays(x, y, x_test=-x, y_test=y, partition="natural", **users)
-    model = sfl.models.build("mlp", 3, (6,), widths=(4,))
-    optimizer = local.make_optimizer(learning_rate=0.1)
-    first = sfl.Stage(fedavg(model, optimizer), 2, 3, batch_size=4)
-    found = {}
-    for scale in (0.0, 1.0):
-        last = sfl.Stage(finetune(model, optimizer, scale=scale), 1, 5, epochs=4)
-        run = sfl.run(jax.random.key(0), [first, last], model, data, metric="clients")
-        common, tuned = (
-            [r for r in run.metrics if r["stage"] == s][-1] for s in (0, 1)
-        )
-        assert all(
-            r["bits_up"] == 0
-            for r in run.metrics
-            if r.get("stage") == 1 and "bits_up" in r
-        )
-        found[scale] = common["accuracy"], tuned["accuracy"]
-    assert found[0.0][0] == found[0.0][1]
-    assert found[1.0][0] == found[0.0][0] != found[1.0][1]

@@ -50,36 +50,6 @@ from benchmarks.pages import declared
             },
         ),
         ("flash_pathological", "spdst,release", {"model.softmax_output": True}),
-        (
-            "jaxpruner_emnist",
-            "magnitude",
-            {
-                "algorithm.begin": 250,
-                "algorithm.rounds": 750,
-                "algorithm.frequency": 10,
-                "algorithm.scope": "layer",
-                "algorithm.density": 0.2,
-                "server_optimizer.name": "adam",
-                "server_optimizer.learning_rate": 0.0031622776601683794,  # 10^-2.5
-                "server_optimizer.eps": 1e-4,
-                "optimizer.learning_rate": 0.03162277660168379,  # 10^-1.5
-                "num_clients": 3400,
-                "cohort_size": 50,
-                "num_rounds": 1000,
-                "batch_size": 32,
-                "epochs": 1,
-            },
-        ),
-        (
-            "jaxpruner_emnist",
-            "static",
-            {
-                "algorithm.begin": 0,
-                "algorithm.rounds": 1,
-                "algorithm.criterion": "random",
-                "server_optimizer.name": "adam",
-            },
-        ),
         *(
             (f"spafl_{data}", "local", {"algorithm.initial": "sent"})
             for data in ("fashion_mnist", "cifar10", "cifar100")

@@ -13,8 +13,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import packets
-from tests.by_hand import batches, bits, context, linear_loss, model_of
+from tests.by_hand import batches, context, linear_loss, model_of
 from tests.prunefl_by_hand import greedy
 from tests.tiny import tiny_config
 
@@ -140,39 +139,6 @@ def test_squared_gradients_are_of_the_rounds_since_the_last_reconfiguration():
         sent, kept = told(round, last)
         assert sent == due
         np.testing.assert_allclose(kept, total, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
-    """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
-    method, server = linear_method(every=2)
-    key = jax.random.key(0)
-    client = method.first_state(key, server, context().client)
-    row = np.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.3, 0.3, 2.0])
-    data, seen, update = batches(3, row), [], jax.jit(method.update)
-    for round, last in ((0, -1), (1, 0), (2, 1), (3, 2), (4, 3)):
-        ctx = context(round, last, size=6)
-        down = packets.stable(method.broadcast(key, ctx, server))
-        up, client, metrics = update(key, ctx, down, client, data)
-        up = packets.stable(up)
-        assert metrics["work"].weight_grad["w"] == 6 > metrics["work"].forward["w"]
-        total = method.contribute(ctx, up)
-        server, _ = method.aggregate(key, jnp.int32(round), server, total)
-        sent = up["squared_gradients"]
-        seen.append((bool(down["weights"].fresh), bool(sent.sent), bits(up)))
-        if round in (1, 2):  # three steps a round
-            squares = (round + 1) * (3 * row) ** 2
-            np.testing.assert_allclose(sent.values["w"], squares, rtol=1e-6)
-    # Four weights of 32 bits; with the gradient eight more.
-    assert seen == [
-        (True, False, 128),
-        (False, False, 128),
-        (False, True, 128 + 256),
-        (True, False, 128),
-        (False, True, 128 + 256),
-    ]
-    again = (2 * (3 * row) ** 2)[7]  # rounds 3 and 4 alone
-    np.testing.assert_allclose(sent.values["w"][7], again, rtol=1e-6)
 
 
 def test_the_mask_after_that_and_the_weight_of_what_grew():

@@ -1,8 +1,5 @@
 """Quantised values: their error, exact values, and their messages."""
 
-import dataclasses
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefl_jax.sparsity import quantization
-from sparsefl_jax.wire import packets, streams
-from sparsefl_jax.wire.charges import message_bits
-from sparsefl_jax.wire.packets import Packet
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
@@ -87,25 +81,3 @@ def test_refuses(bits):
         ValueError, match=f"bits={bits}, expected an integer from 1 to 8"
     ):
         quantization.quantize(jnp.zeros(2), bits)
-
-
-@pytest.mark.parametrize("bits", [8, 3])
-def test_codes_travel_in_their_bits(bits):
-    rng = np.random.default_rng(0)
-    tree = {"w": rng.normal(size=(7, 5)), "b": rng.normal(size=5)}
-    tree = jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), tree)
-    mask = jax.tree.map(lambda v: v > -0.5, tree)
-    codes, grid = quantization.quantize(tree, bits)
-    codes = jax.tree.map(lambda c, m: jnp.where(m, c, jnp.zeros_like(c)), codes, mask)
-    alive = sum(int(m.sum()) for m in jax.tree.leaves(mask))
-    for packet, charged in (
-        (Packet(codes, mask, bits=bits, index="none"), bits * alive),
-        (Packet(grid), 2 * 2 * 32),
-    ):
-        count, layout = packets.count({"p": packet}), packets.layout({"p": packet})
-        assert int(message_bits(layout, count).total) == charged
-        data = streams.encode(packet)
-        assert len(data) == math.ceil(charged / 8)
-        blank = jax.tree.map(np.zeros_like, packet.values)
-        found = streams.decode(data, dataclasses.replace(packet, values=blank)).values
-        jax.tree.map(np.testing.assert_array_equal, found, packet.values)
