@@ -13,7 +13,7 @@ from sparsefl_jax.runs.setup import Limits, Setup, alive
 from sparsefl_jax.simulation import systems
 from sparsefl_jax.studies import command
 from tests.refusals import refused
-from tests.tiny import tiny_config
+from tests.tiny import federation, tiny_config
 
 SIZES = (12, 20, 33, 41, 70, 24)
 WIDTH, INPUTS, CLASSES, BATCH = 256, 12, 4, 8
@@ -24,15 +24,7 @@ DENSE = KERNELS + WIDTH + CLASSES
 @pytest.fixture(scope="module")
 def world():
     """Uneven clients, an MLP of some thousand weights, a loss and an optimizer."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(300, 2, 6, 1)).astype(np.float32)
-    y = (np.arange(300) % CLASSES).astype(np.int32)
-    parts = np.split(np.arange(200), np.cumsum(SIZES)[:-1])
-    data = sfl.from_arrays(
-        x[:200], y[:200], x_test=x[200:], y_test=y[200:], partition=parts
-    )
-    model = sfl.models.build("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
-    return data, model, (model, sfl.training.make_optimizer())
+    return federation(SIZES, 100, CLASSES, (2, 6, 1), (WIDTH,))
 
 
 def stage(method, rounds, cohort=3, **kwargs):

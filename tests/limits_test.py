@@ -12,6 +12,7 @@ from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.runs.simulate import Most
 from sparsefl_jax.simulation import store
 from sparsefl_jax.wire.packets import Packet
+from tests.tiny import federation
 
 pytestmark = pytest.mark.slow
 
@@ -51,18 +52,9 @@ def dear_at_times(*parts):
 
 @pytest.fixture(scope="module")
 def world():
-    rng = np.random.default_rng(0)
-    count = sum(SIZES)
-    x = rng.normal(size=(2 * count, 2, 3, 1)).astype(np.float32)
-    y = (np.arange(len(x)) % 4).astype(np.int32)
-    parts = np.split(np.arange(count), np.cumsum(SIZES)[:-1])
-    data = sfl.from_arrays(
-        x[:count], y[:count], x_test=x[count:], y_test=y[count:], partition=parts
-    )
-    model = sfl.models.build("mlp", 4, data.x.shape[1:], widths=(5,))
-    optimizer = sfl.training.make_optimizer(learning_rate=0.1, momentum=0.9)
-    method = dear_at_times(model, optimizer)
-    return data, model, sfl.Stage(method, ROUNDS, COHORT, batch_size=4)
+    given = SIZES, sum(SIZES), 4, (2, 3, 1), (5,)
+    data, model, parts = federation(*given, learning_rate=0.1, momentum=0.9)
+    return data, model, sfl.Stage(dear_at_times(*parts), ROUNDS, COHORT, batch_size=4)
 
 
 def run(world, key, every=ROUNDS, **settings):

@@ -13,7 +13,7 @@ from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware
-from tests.tiny import tiny_config
+from tests.tiny import federation, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -23,14 +23,7 @@ CLIENTS, SAMPLES, SHAPE = 8, 24, (6, 6, 1)
 @pytest.fixture(scope="module")
 def world():
     """Even clients, an MLP, a loss and an optimizer with momentum."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(CLIENTS * SAMPLES, *SHAPE)).astype(np.float32)
-    y = (np.arange(len(x)) % 4).astype(np.int32)
-    parts = np.split(np.arange(len(x)), CLIENTS)
-    data = sfl.from_arrays(x, y, x_test=x[:20], y_test=y[:20], partition=parts)
-    model = sfl.models.build("mlp", 4, SHAPE, widths=(64, 32))
-    optimizer = sfl.training.make_optimizer("sgd", momentum=0.9)
-    return data, model, (model, optimizer)
+    return federation([SAMPLES] * CLIENTS, 20, 4, SHAPE, (64, 32), momentum=0.9)
 
 
 def setup_of(world, chunk="auto", cohort=8, method=sfl.fedavg, batch=8, **settings):

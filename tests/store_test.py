@@ -12,7 +12,7 @@ from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Setup, pace
 from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
-from tests.tiny import tiny_config
+from tests.tiny import federation, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -27,17 +27,8 @@ METHODS = {
 
 def make_world(num_clients):
     """Returns clients of six images each, an MLP, and the arguments of methods."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(16 * num_clients, 2, 3, 1)).astype(np.float32)
-    y = (np.arange(len(x)) % CLASSES).astype(np.int32)
-    cut = 6 * num_clients
-    parts = np.arange(cut).reshape(num_clients, 6)
-    data = sfl.from_arrays(
-        x[:cut], y[:cut], x_test=x[cut:], y_test=y[cut:], partition=parts
-    )
-    model = sfl.models.build("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
-    optimizer = sfl.training.make_optimizer(learning_rate=0.1, momentum=0.9)
-    return data, model, (model, optimizer)
+    given = [6] * num_clients, 10 * num_clients, CLASSES, (2, 3, 1), (WIDTH,)
+    return federation(*given, learning_rate=0.1, momentum=0.9)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,10 @@ import numpy as np
 
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, spafl
+from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt
+from sparsefl_jax.training import local
 
 
 def write_images(path, samples):
@@ -46,6 +48,19 @@ def tiny_config(folder):
     config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8
     config.eval_every = 2
     return defaults.complete(config)
+
+
+def federation(sizes, tests, classes, shape, widths, **optimizer):
+    """Returns clients of random samples, an MLP, and the arguments of methods."""
+    rng, count = np.random.default_rng(0), sum(sizes)
+    x = rng.normal(size=(count + tests, *shape)).astype(np.float32)
+    y = (np.arange(len(x)) % classes).astype(np.int32)
+    parts = np.split(np.arange(count), np.cumsum(sizes)[:-1])
+    data = from_arrays(
+        x[:count], y[:count], x_test=x[count:], y_test=y[count:], partition=parts
+    )
+    model = models.build("mlp", classes, shape, widths=widths)
+    return data, model, (model, local.make_optimizer(**optimizer))
 
 
 @functools.cache
