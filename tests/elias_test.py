@@ -5,11 +5,9 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.testing.compare import recount
 from sparsefl_jax.wire import codes, elias, packets, streams
 from sparsefl_jax.wire.charges import message_bits, most_bits
 from sparsefl_jax.wire.packets import Packet
@@ -106,30 +104,6 @@ def test_streams_are_as_long_as_counted_and_come_back(sizes, bits, bucket, share
     back = elias.read(behind, sizes, bits, bucket)
     for levels, found in zip(leaves, back, strict=True):
         np.testing.assert_array_equal(codes.from_codes(found, np.int8, bits), levels)
-
-
-@pytest.mark.parametrize("shape", [(), (3, 0), (3, 3, 2, 40)])
-@pytest.mark.parametrize("bits, bucket", [(2, 0), (4, 20)])
-def test_packets_come_back_and_are_charged_by_the_formula(shape, bucket, bits):
-    for share in (0.0, 0.1, 1.0):
-        size = int(np.prod(shape))
-        values = {"a": leaf(size, bits, share).reshape(shape), "b": leaf(5, bits, 0.5)}
-        packet = Packet(values, bits=bits, index="elias", bucket=bucket)
-        found = charged({"p": packet})
-        want = sum(bits_by_hand(v, bits, bucket) for v in values.values())
-        assert (int(found.values), int(found.positions)) == (want, 0)
-        data = streams.encode(packet)
-        assert len(data) == -(-want // 8) and streams.slack(packet) == 0
-        shapes = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in values.items()}
-        like = Packet(shapes, bits=bits, index="elias", bucket=bucket)
-        back = streams.decode(data, like).values
-        for name, levels in values.items():
-            assert back[name].dtype == np.int8 and back[name].shape == levels.shape
-            assert back[name].tobytes() == levels.tobytes()
-        told = recount(packet).measured
-        assert told.tolist() == [bits_by_hand(v, bits, bucket) for v in values.values()]
-    unsent = Packet(values, sent=False, bits=bits, index="elias", bucket=bucket)
-    assert int(charged({"p": unsent}).total) == 0 and streams.encode(unsent) == b""
 
 
 def test_the_device_counts_far_gaps_of_many_clients():

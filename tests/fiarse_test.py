@@ -12,7 +12,6 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
-from tests import silent
 from tests.by_hand import bare, bits, context, merged, one_client
 from tests.fjord_test import data
 from tests.refusals import refused
@@ -178,31 +177,3 @@ def test_refused_arguments():
     refused(lambda: fiarse(TINY, OPTIMIZER, gradient="tcb"), "gradient='tcb'")
     refused(lambda: fiarse(TINY, OPTIMIZER, sizes=(0.0,)), "sizes=0.0")
     refused(lambda: fiarse(TINY, OPTIMIZER, server_rate=0.0), "server_rate=0.0")
-
-
-# --- Figures, from rounds without training
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("budget", "number", "values", "positions"),
-    [
-        (1.0, 11_164_352, 357.6, 0.0),
-        (0.25, 2_791_088, 89.6, 9.06),
-        (1 / 16, 697_772, 22.6, 3.77),
-        (1 / 64, 174_443, 5.9, 1.30),
-    ],
-)
-def test_bits_of_the_papers_network(budget, number, values, positions):
-    model = silent.network("resnet18", 10, (32, 32, 3), norm="static")
-    method = fiarse(model, silent.STILL)
-    told = silent.rounds(model, method, 1, clients=1, budget=budget)
-    entries = told.entries("down", "weights")
-    assert sum(int(n[0, 0]) for n in entries.values()) == number
-    dense = told.entries("down", "dense")
-    assert sum(int(n[0, 0]) for n in dense.values()) == 9610
-    (record,) = told.records
-    assert record["bits_down_values"] == record["bits_up"] == 32 * (number + 9610)
-    assert record["bits_up"] / 1e6 == pytest.approx(values, abs=0.06)
-    sent = (record["bits_down"] - record["bits_down_values"]) / 1e6
-    assert sent == pytest.approx(positions, abs=0.006)

@@ -12,7 +12,6 @@ from sparsefl_jax.wire.packets import Packet
 from tests.adapters_test import SGD, adapted_network, run, train_records
 from tests.by_hand import (
     KEY,
-    bare,
     batches,
     bits,
     context,
@@ -182,32 +181,6 @@ def test_positions_are_charged_where_the_mask_is_new():
         bits(method.broadcast(KEY, context(1, last=last), new)) for last in (0, -1)
     )
     assert (known, missed) == (3 * 32 + 1, 3 * 32 + 1 + 3 + 5)
-
-
-@pytest.mark.parametrize(
-    "density, count, mbit, saving",
-    [
-        (1 / 4, 149_378, 5.265, 3.63),
-        (1 / 16, 37_344, 1.397, 13.69),
-        (1 / 64, 9_336, 0.368, 51.9),
-    ],
-)
-def test_four_times_fewer_entries_are_not_four_times_fewer_bits(
-    density, count, mbit, saving
-):
-    """Rank 16 in ViT-B/16 and a classifier of ten classes, as if they were a leaf."""
-    size = 597_514
-    values = np.random.default_rng(0).permutation(size).astype(np.float32)
-    model = bare({"w": values})
-    method = flasc(model, SGD, density=density)
-    server = method.init(KEY, SparseModel({"w": jnp.asarray(values)}, None, {}))
-    down = method.broadcast(KEY, context(), server)
-    share = count / size
-    entropy = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
-    want = 32 * count + int(np.ceil(size * entropy)) + 20 + 1  # the count, the flag
-    assert bits(down) == want
-    assert want / 1e6 == pytest.approx(mbit, abs=6e-4)
-    assert 32 * size / want == pytest.approx(saving, abs=0.06 if saving > 20 else 6e-3)
 
 
 @pytest.mark.parametrize("name", ("density", "up_density"))
