@@ -26,6 +26,8 @@ def leaf_paths(tree: PyTree) -> list[str]:
     Example:
       >>> leaf_paths({'conv1': {'kernel': 1, 'bias': 2}})
       ['conv1/bias', 'conv1/kernel']
+      >>> leaf_paths(7)
+      ['']
     """
     paths = jax.tree_util.tree_leaves_with_path(tree)
     return [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
@@ -107,6 +109,10 @@ def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
       >>> select = {'a': True, 'b': False, 'c': True}
       >>> replace_layers({'a': 1, 'b': 2, 'c': 3}, select, [7, 9])
       {'a': 7, 'b': 2, 'c': 9}
+      >>> replace_layers({'a': 1, 'b': 2, 'c': 3}, select, [7])
+      Traceback (most recent call last):
+        ...
+      ValueError: new holds 1 leaves, expected 2.
     """
     leaves, treedef = jax.tree.flatten(tree)
     chosen = jax.tree.leaves(select)
