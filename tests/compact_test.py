@@ -3,19 +3,16 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import MODELS, build
+from tests.models_test import num_entries, quick_jit
 from tests.refusals import refused
 
 pytestmark = pytest.mark.slow
-
-# Programs run only once or twice, so compilation takes nearly all the time.
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def trained(model, seed=0):
@@ -82,10 +79,6 @@ def check(sparse, name, shape, **kwargs):
 
 def start(name, shape, **kwargs):
     return trained(build(name, 10, shape, **kwargs))
-
-
-def num_entries(tree):
-    return sum(v.size for v in jax.tree.leaves(tree))
 
 
 def alive(sparse, *names):
@@ -232,30 +225,6 @@ def test_zeros_without_a_mask_and_a_second_time():
     widths = tuple(small.params[n]["kernel"].shape[-1] for n in list(small.params)[:-1])
     _, again = check(small, "small_cnn", (16, 16, 3), widths=widths)
     jax.tree.map(np.testing.assert_array_equal, again.params, small.params)
-
-
-def test_training_goes_on_alike():
-    """A step of the smaller network equals one of the pruned network."""
-    shape = (16, 16, 1)
-    sparse = prune(start("lenet5_caffe", shape), 0.5)
-    model, small = compact(sparse, "lenet5_caffe", 10, shape)
-    x, y = images(shape), jnp.array([0, 3, 9, 4], jnp.int32)
-
-    def step(model, sparse):
-        def loss(params):
-            logits, _ = model.apply(params, sparse.stats, x, train=True)
-            return -jax.nn.log_softmax(logits)[jnp.arange(4), y].mean()
-
-        start = masked(sparse)
-        slope = quick_jit(jax.grad(loss))(start)
-        moved = jax.tree.map(lambda p, g: np.asarray(p - 0.1 * g), start, slope)
-        return sparse._replace(params=masked(sparse._replace(params=moved)))
-
-    whole = step(build("lenet5_caffe", 10, shape), sparse)
-    _, want = compact(whole, "lenet5_caffe", 10, shape)
-    got = step(model, small)
-    for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_what_can_not_be_compacted_is_refused_in_a_line():

@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from jax import lax
 
-from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
 from tests.models_test import normal, quick_jit
 
@@ -90,12 +88,6 @@ def test_pools_equal_those_of_flax(name):
     want, got, text = gradients(Pool(POOLS[name]))
     assert_equal(want, got)
     assert "reduce_window_max[" not in text and "select_and_scatter" not in text
-
-
-def test_equal_entries_of_a_window_share_its_gradient():
-    x = jnp.float32([[1, 2], [2, 2]]).reshape(1, 2, 2, 1)
-    dx = fast(jax.grad(lambda x: nn.max_pool(x, (2, 2), (2, 2)).sum()))(x)
-    np.testing.assert_allclose(dx.ravel(), [0, 1 / 3, 1 / 3, 1 / 3], rtol=1e-6)
 
 
 KERNEL = normal(1, 3, 3, 4, 4)
@@ -202,26 +194,6 @@ def test_what_is_not_known_stays_and_is_named(options):
         jax.make_jaxpr(fast(judged))(operands[0][:2], operands[1])
     assert len(w) == len(again) == 1
     assert str(w[0].message) == str(again[0].message)
-
-
-def test_an_nnx_network_gets_the_forms():
-    class Network(nnx.Module):
-        def __init__(self, rngs):
-            self.conv = nnx.Conv(4, 6, (3, 3), rngs=rngs)
-
-        def __call__(self, x):
-            return nnx.max_pool(self.conv(x), (2, 2), (2, 2)).mean((1, 2))
-
-    model = Model.from_nnx(Network, X)
-    params, stats = model.init(jax.random.key(0))
-
-    def loss(params):
-        return jnp.sum(model.apply(params, stats, X, train=True)[0] ** 2)
-
-    given = jax.grad(loss)
-    text = str(jax.make_jaxpr(fast(given, "patches"))(params))
-    assert "conv_general_dilated[" not in text and "select_and_scatter" not in text
-    assert_equal(given(params), fast(given, "patches")(params))
 
 
 def test_a_program_without_convolutions_is_as_it_was():
