@@ -5,14 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import fedmef, fedtiny, pdst
+from sparsefl_jax.algorithms import fedmef, fedtiny
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
-from tests import silent
 from tests.by_hand import batches, bits, context, linear_loss, model_of, same
-from tests.printed_spafl import CIFAR, CONVOLUTIONS
-from tests.silent import STILL, network
 
 FIRST, LATER, MOMENTUM = 0.5, 0.05, 0.9  # rates of round 0 and of those that follow
 OPTIMIZER = local.make_optimizer(
@@ -80,15 +77,6 @@ def test_in_other_rounds_they_train_as_ever(round):
     np.testing.assert_allclose(got, want, atol=2e-6)
 
 
-def test_a_penalty_of_half_a_step_leaves_the_gradient_alone():
-    """2 lambda eta = 1: one step takes a weight w away, and goes -eta g from there."""
-    optimizer = local.make_optimizer("sgd", learning_rate=0.05)
-    method, server = made(optimizer=optimizer, penalty=10.0)
-    sent = uplink(method, server, 10, batches(1, ROW))
-    got = unpack_model(sent).params["w"][LOW]
-    np.testing.assert_allclose(got, -0.05 * ROW[LOW], atol=1e-7)
-
-
 MEAN = np.where(np.arange(16) == 1, 1e-3, WEIGHTS) * ALIVE  # weight 1 has shrunk
 SLOPE = np.float32([*[0] * 8, 0.1, -3, 0, 0.2, 2, 0, 0, -1])
 TIES = np.where(np.abs(SLOPE) > 1, SLOPE, 0)  # among holes of 0 the first grows
@@ -130,29 +118,9 @@ def test_without_penalty_at_a_constant_rate_it_is_fedtiny():
         same(jax.jit(ours.aggregate)(*args), jax.jit(theirs.aggregate)(*args))
 
 
-def test_before_the_first_adjustment_it_is_training_within_a_mask():
-    method, server = made(adjust_every=11)
-    frozen, _ = made(lambda *a, start, **k: pdst(*a, **k))
-    sent, other = (uplink(m, server, 10) for m in (method, frozen))
-    same(unpack_model(sent), unpack_model(other))
-
-
 def test_bits_by_hand():
     """The count of 3 among 16 takes 5 bits; 16 H(3 / 16) = 11.14."""
     method, server = made()
     for round, due in ((9, 0), (10, 1)):
         sent = bits(uplink(method, server, round))
         assert sent == 32 * 8 + due * (32 * 3 + 5 + 12)
-
-
-@pytest.mark.slow
-def test_bits_of_resnet18():
-    """Round 10 at the paper's density of 0.2 of all parameters, in Mbit up and down."""
-    model = network("resnet18", 10, CIFAR)
-    density = 2220062 / 11159232
-    method = fedmef(model, STILL, density=density, prunable=CONVOLUTIONS)
-    records = silent.rounds(model, method, 11, clients=1).records
-    up = [record["bits_up"] / 1e6 for record in records]
-    assert up[:10] == pytest.approx([71.82] * 10, abs=0.005)
-    assert up[10] == pytest.approx(99.75, abs=0.01)
-    assert records[0]["bits_down"] / 1e6 == pytest.approx(71.82 + 6.80, abs=0.01)

@@ -1,4 +1,4 @@
-"""FedPM: the estimator, the constants, the merge, what travels, and that it learns."""
+"""FedPM: the estimator, the constants, the merge, and that it learns."""
 
 import math
 

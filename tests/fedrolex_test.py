@@ -171,20 +171,3 @@ def test_parameters_of_the_papers_slices(classes, expected):
     for number, rate in zip(expected, (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16), strict=True):
         found = int(entries(jnp.float32(rate)).sum())
         assert found == number - 2 * (512 - 64) * rate
-
-
-@pytest.mark.slow
-def test_half_of_the_papers_network_is_never_trained_at_rate_a_quarter():
-    params, _ = jax.eval_shape(build("resnet18", 10, (32, 32, 3), **RELEASED).init, KEY)
-
-    @jax.jit
-    def never(rate):
-        def turn(j, ever):
-            return jax.tree.map(jnp.logical_or, ever, width.window(params, rate, j))
-
-        none = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bool_), params)
-        ever = jax.lax.fori_loop(0, 512, turn, none)
-        return [jnp.sum(~leaf) for leaf in jax.tree.leaves(ever)]
-
-    assert sum(map(int, never(jnp.float32(0.5)))) == 26_496
-    assert sum(map(int, never(jnp.float32(0.25)))) == 5_184_128

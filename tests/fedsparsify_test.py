@@ -18,14 +18,6 @@ from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
 
-def test_schedule_has_the_values_of_equation_1():
-    s = schedules.polynomial(0.1, 200)
-    printed = {1: 0, 2: 0.0135, 10: 0.1167, 50: 0.5146, 100: 0.7858, 150: 0.8857}
-    for t, value in printed.items():
-        assert s[t - 1] == pytest.approx(value, abs=5e-5)
-    assert s[-1] == 0.9 and (np.diff(s) > 0).all()
-
-
 def test_schedule_moves_every_few_rounds_only():
     s = schedules.polynomial(0.1, 40, frequency=10)
     steps = np.flatnonzero(np.diff(s)) + 2  # the round that begins a step
@@ -94,18 +86,6 @@ def test_random_order_is_drawn_once_and_ignores_magnitude():
         np.testing.assert_array_equal(flat(server.scores), flat(states[0].scores))
     lowest = np.argsort(flat(server.scores))[: int((1 - DENSITY) * mask.size)]
     assert not mask[lowest].any() and len(states) == 5
-
-
-@pytest.mark.slow
-def test_majority_keeps_the_sparsity_that_averaging_loses():
-    worlds = [
-        small_world.make_world(fedsparsify_local, SCHEDULE | {"merge": merge})
-        for merge in ("majority", "average")
-    ]
-    vote, union = (
-        flat(small_world.path(w)[0][-1].server.model.mask).mean() for w in worlds
-    )
-    assert vote < union and union > DENSITY
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Quantised values: their error, exact values, and their messages."""
+"""Quantised values: their error, and exact values."""
 
 import jax
 import jax.numpy as jnp

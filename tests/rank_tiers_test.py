@@ -7,14 +7,13 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import fedavg, rank_tiers
+from sparsefl_jax.algorithms import rank_tiers
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import base
 from sparsefl_jax.testing import laws, small_world
 from sparsefl_jax.wire.packets import Packet
-from tests.adapters_test import SGD, adapted_network, gradient, moved, network, run
+from tests.adapters_test import SGD, network, run
 from tests.by_hand import KEY, bare, bits, close, context, merged, same
-from tests.models_test import normal
 from tests.refusals import refused
 
 SUM = {"server_optimizer": optax.sgd(1.0)}
@@ -73,29 +72,6 @@ def test_the_means_by_hand(coverage):
             of = (tree["fc"][name]["kernel"][place] for tree in (start, other))
             want["fc"][name]["kernel"][place] = sum(of)
     close(new.params, want)
-
-
-def test_a_rank_that_is_0_has_no_gradient(key):
-    """So a client's other ranks stay 0 by themselves."""
-    model = adapted_network()
-    params = jax.device_get(moved(model.init(key)[0]))
-    a, b = (params["fc"][f"lora_{name}"]["kernel"] for name in "ab")
-    a, b = a.copy(), b.copy()
-    a[:, 1], b[1] = 0, 0
-    params["fc"] = {"lora_a": {"kernel": a}, "lora_b": {"kernel": b}}
-    got = gradient(model, params, normal(1, 5, 6))["fc"]
-    assert not got["lora_a"]["kernel"][:, 1].any() and got["lora_a"]["kernel"].any()
-    assert not got["lora_b"]["kernel"][1].any() and got["lora_b"]["kernel"].any()
-
-
-@pytest.mark.parametrize("coverage", (False, True))
-def test_with_all_ranks_it_is_fedavg(coverage):
-    model = adapted_network()
-    ours = rank_tiers(model, SGD, coverage=coverage, **SUM)
-    theirs = fedavg(model, SGD, weighting="uniform", **SUM)
-    budgets = {"budgets": np.ones(3, np.float32)}
-    one = run(ours, model, rounds=2, **budgets).models["global"].params
-    close(one, run(theirs, model, rounds=2).models["global"].params)
 
 
 def test_budgets_are_for_adapters():

@@ -1,7 +1,5 @@
 """SCAFFOLD: rounds by hand on a quadratic loss, what it equals, and what travels."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,20 +93,6 @@ def test_rounds_by_hand(global_rate):
         np.testing.assert_allclose([v["w"] for v in clients], own, atol=1e-5)
 
 
-def test_the_first_step_by_print():
-    """Client 0 takes a step to its mean, client 1 two thirds more of the way."""
-    server, clients, ups = next(play(scaffold(MODEL, PLAIN, clients=4)))
-    # x = 0, 1, 2; targets 0, 4, 1 and 8, 0, 3; half and 7/8 of the way.
-    np.testing.assert_allclose(ups[0]["delta"].values["w"], [0, 1.5, -0.5])
-    np.testing.assert_allclose(ups[1]["delta"].values["w"], [7, -0.875, 0.875])
-    np.testing.assert_allclose(server.params["w"], [3.5, 1.3125, 2.1875])
-    # -delta / (1 * 0.5) and -delta / (3 * 0.5); their sum over 4 clients.
-    np.testing.assert_allclose(clients[0]["w"], [0, -3, 1])
-    third = np.array([-14, 1.75, -1.75]) / 3
-    np.testing.assert_allclose(clients[1]["w"], third, rtol=1e-6)
-    np.testing.assert_allclose(server.control["w"], (third + [0, -3, 1]) / 4, rtol=1e-6)
-
-
 @pytest.mark.parametrize("lost", [(), ((1, 2), (3, 0))])
 def test_c_is_the_mean_of_all_variates_also_if_an_uplink_is_lost(lost):
     for server, clients, _ in play(scaffold(MODEL, PLAIN, clients=3), lost=lost):
@@ -120,18 +104,6 @@ def test_c_is_the_mean_of_all_variates_also_if_an_uplink_is_lost(lost):
 def same_path(one, other, atol=1e-6, **world):
     for (a, *_), (b, *_) in zip(play(one, **world), play(other, **world), strict=True):
         np.testing.assert_allclose(a.params["w"], b.params["w"], rtol=0, atol=atol)
-
-
-def test_it_is_fedavg_where_nothing_drifts():
-    """In the first round; with one client; with equal data and steps of all."""
-    ours = partial(scaffold, MODEL, PLAIN)
-    uniform = fedavg(MODEL, PLAIN, weighting="uniform")
-    same_path(ours(clients=3), uniform, cohorts=COHORTS[:1], atol=0)
-    same_path(ours(clients=1), uniform, cohorts=[(0,)] * 4, atol=1e-5)
-    equal = {"targets": TARGETS[[1, 1, 1]], "steps": (2, 2, 2)}
-    same_path(ours(clients=3), uniform, cohorts=[(0, 1, 2)] * 4, atol=1e-5, **equal)
-    with pytest.raises(AssertionError):
-        same_path(ours(clients=3), uniform)
 
 
 def test_a_client_without_a_step_sends_zeros_and_keeps_its_variate():

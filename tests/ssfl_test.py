@@ -11,8 +11,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import bare, context, merged
-from tests.printed_spafl import CIFAR
-from tests.silent import STILL, network, rounds
+from tests.silent import STILL
 
 START = SparseModel(
     {"b": jnp.zeros(1), "w": jnp.ones(4)},
@@ -66,16 +65,6 @@ def test_the_initial_network_travels_as_it_is_or_as_a_seed(initial, down):
     ]
     assert sum(sizes) == down
     assert message["params"].values is START.params
-
-
-@pytest.mark.slow
-def test_stage_one_sends_a_word_for_each_prunable_weight():
-    """100 clients of ResNet-18: 35.73 Gbit, 10.0 rounds of ten clients at d = .5."""
-    model = network("resnet18", 10, CIFAR, norm="group")
-    (record,) = rounds(model, ssfl(model, STILL, density=0.5), 1, clients=1).records
-    assert record["bits_up"] == 32 * 11164352
-    stage2 = 10 * 2 * 32 * (11164352 // 2 + 9610)
-    assert 100 * record["bits_up"] / stage2 == pytest.approx(10.0, abs=0.05)
 
 
 @pytest.mark.parametrize(
