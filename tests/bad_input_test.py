@@ -11,7 +11,7 @@ from tests.refusals import change, refused
 from tests.tiny import tiny_config
 
 NAN, INF = math.nan, math.inf
-LDA, SENSITIVITY = {"name": "lda"}, {"name": "sensitivity", "density": 0.5}
+LDA = {"name": "lda"}
 HETERO = {"name": "hetero_jmwst"}
 SPARSIFY = {"name": "fedsparsify_global", "density": 0.5}
 

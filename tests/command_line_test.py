@@ -94,23 +94,6 @@ def test_fields_is_a_flag_with_or_without_a_section(argument, section, monkeypat
     assert held.value == section
 
 
-def test_help_begins_with_what_a_user_needs():
-    values, *_ = flag_values()
-    flags.DEFINE_bool("so", False, "Do so.", flag_values=values, module_name="main.py")
-    flags.DEFINE_integer("n", 1, "How many.", flag_values=values, module_name="main.py")
-    told = cli.help_text(values, "main.py")
-    head = [s.split()[0] for s in told.splitlines() if s[:4] == "  --"]
-    assert head == [
-        "--config=FILE[:VARIANT]",
-        "--config.FIELD=VALUE",
-        "--fields[=SECTION]",
-        "--helpfull",
-        "--n:",
-        "--[no]so:",
-    ]
-    assert max(map(len, told.splitlines())) <= 88
-
-
 GUESSES = [
     ("learning_rat", "optimizer.learning_rate"),
     ("optimizer.learnin_rate", "optimizer.learning_rate"),

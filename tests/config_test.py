@@ -82,15 +82,3 @@ def test_every_method_of_a_later_paper_builds_at_the_density_that_is_asked_for(f
             until = {"feddst": 25, "fedrts": 30, "fedtiny": 30, "fedmef": 30}
             until = until.get(config.algorithm.name)
             assert config.algorithm.get("adjust_until") == until
-
-
-def test_table_9_of_flash():
-    config = importlib.import_module("configs.feddst_mnist").get_config("")
-    assert config.partition.to_dict() == {
-        **{"name": "pathological", "classes_per_client": 2, "samples_per_class": 20},
-    }
-    assert (config.num_clients, config.cohort_size, config.density) == (400, 20, 0.2)
-    assert config.algorithm.prunable == ("*kernel",)
-    assert config.algorithm.adjust_until == 200 and config.algorithm.adjust_every == 10
-    release = importlib.import_module("configs.feddst_mnist").get_config("release")
-    assert release.algorithm.variant == "release"

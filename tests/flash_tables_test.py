@@ -71,23 +71,3 @@ def test_a_row_runs_what_it_names(file):
         stages = [s for s in (config.first_stage, config.algorithm) if "density" in s]
         assert config.density == density
         assert stages and {stage.density for stage in stages} == {density}
-
-
-PRINTED = {  # read by eye from the paper's text
-    ("flash_mnist", "jmwst5_d05"): "95.91 ± 0.64",  # the last of Table 3's MNIST
-    ("flash_mnist", "hetero_jmwst"): "96.11 ± 0.75",  # Table 5
-    ("flash_cifar10", "spdst"): "76.74 ± 1.46",
-    ("flash_cifar10", "spdst_a1000"): "88.00 ± 0.28",  # 88 +- 0.28
-    ("flash_cifar100", "fedavg_a1"): "65.17 ± 0.27",
-    ("flash_femnist", "spdst_d05"): "81.18 ± 0.36",  # Table 4
-    ("flash_femnist", "nst_d05"): "",
-    ("flash_ablations_cifar10", "jmwst5_no_stage1"): "74.70 ± 1.70",  # Table 6
-    ("flash_ablations_cifar10", "jmwst10"): "77.14 ± 0.22",  # Table 11
-    ("flash_ablations_cifar10", "spdst_n_of_m_a1"): "86.96",  # Table 12
-    ("flash_sst2", "jmwst5"): "81.78",  # Table 10
-}
-
-
-@pytest.mark.parametrize(("file", "row"), PRINTED)
-def test_the_paper_prints_this(file, row):
-    assert TABLES[file].rows[row].paper == PRINTED[file, row]

@@ -50,14 +50,6 @@ def test_every_notebook_is_tested_and_on_the_site():
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_the_first_cell_installs_the_package_only_where_it_is_absent(name):
-    code = next(cell for cell in read(name).cells if cell.cell_type == "code")
-    *_, question, install = code.source.splitlines()
-    assert question == 'if importlib.util.find_spec("sparsefl_jax") is None:'
-    assert install == "    %pip install -q sparsefl_jax"
-
-
-@pytest.mark.parametrize("name", PRINTED)
 def test_the_committed_outputs_are_those_of_one_run_without_an_error(name):
     notebook = read(name)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -1,4 +1,4 @@
-"""The comparison with other simulators: rounds in turns, and what peers are told."""
+"""The comparison with other simulators: rounds in turns."""
 
 import sys
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import measure, workload
-from benchmarks.peers import compare, ours
+from benchmarks.peers import compare
 
 pytestmark = pytest.mark.slow
 
@@ -52,20 +52,3 @@ def test_two_processes_run_rounds_in_turns(tmp_path, monkeypatch):
         "compile s": 0.0,
     }
     assert "noise" in (tmp_path / "log").read_text()
-
-
-def test_peers_are_told_the_method_of_a_paper():
-    told = {name: compare.told(setup) for name, setup in compare.SETUPS.items()}
-    given = {
-        name: (v["method"], v["density"], v["momentum"]) for name, v in told.items()
-    }
-    papers = {
-        "flash_mnist": ("pdst", 0.1, None),
-        "spafl_fashion": ("spafl", None, 0.9),
-        "fedpruning_prunefl": ("prunefl", 0.1, None),
-        "fedpruning_fedtiny": ("fedtiny", 0.1, None),
-    }
-    assert {name: given.pop(name) for name in papers} == papers
-    assert set(given.values()) == {("fedavg", None, None)}
-    assert {v["method"] for v in told.values()} == ours.METHODS.keys()
-    assert compare.OF.keys() == compare.SETUPS.keys()

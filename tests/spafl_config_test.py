@@ -6,8 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import pages
-from benchmarks.tables import Row, Table
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.presets import spafl
 from sparsefl_jax.runs.config import build, defaults, fields
@@ -75,14 +73,3 @@ def test_scrambled_images_are_read_channel_first():
         np.testing.assert_array_equal(np.moveaxis(image, -1, 0).ravel(), memory.ravel())
     with pytest.raises(ValueError, match="scramble=True needs images"):
         make_preprocess(scramble=True)(None, jnp.zeros((2, 3)), False)
-
-
-def test_a_table_of_best_rounds_prints_the_final_one_behind():
-    rows = {"a": Row("configs/x.py", "89.2")}
-    told = {"row": "a", "seed": 0, "density": 0.3, "gbit": 1.0, "flops_share": 0.2}
-    told |= {"minutes": 5.0, "date": "2026-01-01", "commit": "abc"}
-    told["accuracy"] = {"personal": {"final": 0.84, "best": 0.91, "density": 0.3}}
-    line = pages.markdown(Table(rows, best=True), [told]).splitlines()[-1]
-    assert "| 91.00 (final 84.00) |" in line
-    line = pages.markdown(Table(rows), [told]).splitlines()[-1]
-    assert "| 84.00 |" in line

@@ -141,18 +141,6 @@ def federation(**options):
     return told
 
 
-def test_variants_are_the_paper_and_the_folders_of_the_released_code():
-    """methods.md 1.2, whose columns are the folders."""
-    rows = {  # eq. (13) divides by, the step's gradient, dead layers, warm-up of alpha
-        "paper": ("inputs", "identity", "same", False),
-        "release_fashion_mnist": ("kernel", "identity", "previous", True),
-        "release_cifar10": ("kernel", "window", "previous", False),
-        "release_cifar100": ("kernel", "window", "previous", True),
-    }
-    assert rows == {name: tuple(variant) for name, variant in VARIANTS.items()}
-    assert Variant._fields == IN_VARIANT
-
-
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_an_option_does_what_the_formulas_say(options):
     told = federation(**DEFAULTS | options)

@@ -195,13 +195,6 @@ def test_a_renamed_method_says_what_becomes_of_the_first_stage(monkeypatch, caps
     assert f"{STAGE}=sensitivity keeps it, {STAGE}=none leaves it out" in err
 
 
-def test_a_flag_that_only_the_old_partition_reads_is_refused(monkeypatch, capsys):
-    flags = "--config.partition.name=iid", "--config.partition.alpha=1"
-    code, err = launched(monkeypatch, capsys, [f"--config={MINI}", *flags])
-    told = "no field 'partition.alpha'; "
-    assert code == 2 and told in err and err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     "flags, verb",
     [
@@ -226,24 +219,6 @@ def test_flags_that_are_set_are_those_that_a_verb_reads():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     said = "error: --jobs is not read beside --dry_run, expected one without the other"
     assert done.returncode == 2 and done.stderr == f"{said}\n"
-
-
-ENTRIES = [  # a file, and whether its method has a density
-    ("flash_cifar10.py:mini", True),
-    ("flash_cifar10.py:fedavg", False),
-    ("complement_sst2.py:pqsu", False),
-    ("spafl_cifar10.py:spafl", False),
-]
-
-
-@pytest.mark.parametrize("file, has", ENTRIES)
-def test_a_density_is_followed_or_refused(monkeypatch, file, has):
-    line = f"{file} --config.density=0.2"
-    if has:
-        assert 0.2 in fields.densities(built(monkeypatch, line)).values()
-        return
-    with pytest.raises(ValueError, match=r"density=0\.2 has no effect here"):
-        built(monkeypatch, line)
 
 
 def test_a_section_may_be_given_in_part():
