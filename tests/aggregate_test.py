@@ -16,15 +16,6 @@ def add_up(summands):
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), summands)
 
 
-def test_weighted_mean_by_hand():
-    trees = {"w": jnp.array([[1.0, 2.0], [5.0, 6.0]]), "b": jnp.array([0.0, 4.0])}
-    summands = jax.vmap(means.weighted_sum)(trees, jnp.array([1, 3], jnp.int32))
-    assert summands["sum"]["w"].dtype == jnp.float32
-    old = {"w": jnp.full(2, 9.0), "b": jnp.float32(9)}
-    mean = jax.jit(means.weighted_mean)(add_up(summands), old)
-    assert mean["w"].tolist() == [4.0, 5.0] and mean["b"].item() == 3.0
-
-
 def test_old_stays_where_nobody_sent():
     summand = means.weighted_sum({"w": jnp.ones(2)}, jnp.float32(0))
     old = {"w": jnp.array([7.0, 8.0])}

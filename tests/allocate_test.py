@@ -77,18 +77,6 @@ def test_recalibration_keeps_the_density_before_clipping():
     assert layer_densities.recalibrate(jnp.zeros(3), size, 0.5).tolist() == [0, 0, 0]
 
 
-def test_recalibration_raises_no_density_where_it_must_not():
-    """Without a limit both would double, as 0.3 * 200 / 30 = 2."""
-    measured, size = jnp.array([0.2, 0.1]), np.array([100, 100])
-    np.testing.assert_allclose(
-        layer_densities.recalibrate(measured, size, 0.3), [0.4, 0.2], rtol=1e-6
-    )
-    found = layer_densities.recalibrate(measured, size, 0.3, raises=False)
-    np.testing.assert_allclose(found, [0.2, 0.1], rtol=1e-6)
-    found = layer_densities.recalibrate(measured, size, 0.075, raises=False)
-    np.testing.assert_allclose(found, [0.1, 0.05], rtol=1e-6)
-
-
 def test_counts_forgive_the_last_place_only():
     whole = np.arange(1, 400)
     counts = jnp.float32(whole) / jnp.float32(400) * jnp.float32(400)

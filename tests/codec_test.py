@@ -15,6 +15,7 @@ from sparsefl_jax.wire import packets, streams
 from sparsefl_jax.wire.charges import message_bits, most_bits
 from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
+from tests.arithmetic_test import entropy
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
@@ -246,11 +247,6 @@ def test_decode_inverts_encode_and_length_is_what_is_charged(
     back = streams.decode(data, receiver(packet))
     assert_same(back.values, packet.values)
     assert_same(back.mask, packet.mask)
-
-
-def entropy(n, ones):
-    """Returns n H(ones / n) in bits, term by term."""
-    return sum(k * math.log2(n / k) for k in (ones, n - ones) if k)
 
 
 @pytest.mark.parametrize(

@@ -345,13 +345,3 @@ def test_a_compressor_of_ones_own():
     close(server.params, START + mean(vectors(DELTAS[0])) / 2)
     shared = own._replace(shared=True)
     refused(lambda: make(down=shared), "expected one without a shared key")
-
-
-def test_one_density_serves_both_ways():
-    method = make(up="stc", down="stc", density=0.3)
-    *_, ups, server = next(play(method))
-    up, down = ups[0]["delta"].mask, server.step.message["delta"].mask
-    for mask in (up, down):  # ceil(1.8) of 6, ceil(1.5) of 5
-        assert [int(m.sum()) for m in jax.tree.leaves(mask)] == [2, 2]
-    *_, server = shapes(up="sign", down="stc", density=0.3)
-    assert server.step.message["delta"].mask is not None

@@ -39,18 +39,6 @@ def test_clipped_entropy_counts_what_was_sent():
     assert bits == pytest.approx(2 * (8 * quarter + 3), rel=1e-6)
 
 
-def test_views_of_parameters_and_of_a_dense_layer():
-    # Two rounds of 5 clients: 7 and 4 parameters go down, 4 and 3 come up.
-    assert paper_counts.exchanged([7, 4, 3], 5) == 5 * (7 + 4) + 5 * (4 + 3)
-    assert paper_counts.saving(96, 24) == 4.0
-    # 10 MAC and 2 outputs: 22 FLOPs forward, and as many for each derivative. Half of
-    # the weights are gone (10 FLOPs forward), and a quarter sends: 20 (1 - 0.75) = 5.
-    assert paper_counts.complement_flops(10, 2) == 66
-    assert paper_counts.complement_saving(10, 2, 0.5, 0.25) == pytest.approx(
-        (10 + 5) / 66
-    )
-
-
 def test_flops_follow_the_masks():
     macs = {"a": 10, "b": 3}
     share = {"a": np.float32(4.0), "b": np.float32(2.0)}

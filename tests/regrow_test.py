@@ -183,16 +183,6 @@ def test_carry_growth_is_added(key):
     assert abs(float(count.mean()) - 100) < 5
 
 
-def test_prune_rate():
-    assert float(regrow.prune_rate(0.25, 9, 16)) == 0.25 * 7 / 16  # 0.109
-    rates = [float(regrow.prune_rate(0.25, 5 * e, 50)) for e in range(1, 10)]
-    np.testing.assert_allclose(rates, np.arange(9, 0, -1) * 0.025, rtol=1e-6)
-    assert float(regrow.prune_rate(0.25, 20, 16)) == 0
-    assert float(regrow.prune_rate(0.25, 9, 16, decay=False)) == 0.25
-    traced = jax.jit(lambda s, n: regrow.prune_rate(0.25, s, n))
-    assert float(traced(jnp.int32(1), jnp.int32(2))) == 0.125
-
-
 def test_what_was_just_pruned_competes_for_growth_and_starts_at_zero():
     """Weight 1 is the smallest, and its gradient the largest of the three holes."""
     params = {"a": jnp.array([4.0, -1.0, 2.0, 0.0, 0.0]), "bias": jnp.ones(2)}

@@ -214,21 +214,3 @@ def test_a_segment_leaves_out_rounds_beyond_a_number(key):
         assert state.last_round.tolist() == [count - 1] * 2
         assert log.masks.tolist() == [[0b11110000]] * 2  # of the last that ran
     assert segment._cache_size() == 1
-
-
-def test_last_round_tells_who_came_when(key):
-    model = linear()
-    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
-    stage = Stage(algorithm, 3, 1, epochs=2)
-    plan = placement.make_plan(stage, {"kernel": True})
-    assert plan.mesh.size == 1
-    params, stats = model.init(key)
-    sparse = SparseModel(params, masks.full(params), stats)
-    state = initial_state.start(key, plan, sparse, population().info)
-    rounds, ids = np.arange(3, dtype=np.int32), np.array([[1], [0], [1]], np.int32)
-    state, log = jax.jit(round_program.make_segment(plan), donate_argnums=2)(
-        key, population(), state, rounds, ids
-    )
-    assert state.last_round.tolist() == [1, 2]
-    assert log.ids.tolist() == ids.tolist()
-    assert log.executed_steps.tolist() == [2, 2, 2]  # a batch in each epoch

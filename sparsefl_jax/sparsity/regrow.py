@@ -71,6 +71,8 @@ def prune_rate(
     Example:
       >>> float(prune_rate(0.25, 9, 16))  # FLASH, E = 1, after batch index 8 of 16
       0.109375
+      >>> float(prune_rate(0.25, 9, 16, decay=False))
+      0.25
     """
     if not decay:  # static branch
         return jnp.float32(rate)
