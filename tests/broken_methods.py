@@ -417,28 +417,9 @@ def late(broken):
     return breaks
 
 
-def free_labels(whole):
-    """Sends free of charge how many samples a client has of every class."""
-
-    def counts(delta, batches, round):
-        return Packet(jnp.bincount(batches.y, length=small_world.CLASSES), bits=0)
-
-    return carrying(whole, "counts", counts)
-
-
 def free_mask(whole):
     """Sends what was trained in a mask that is free."""
     return carrying(whole, "signs", lambda delta, *_: signs(delta, index="none"))
-
-
-def free_magnitudes(whole):
-    """Sends in a free mask which features of a client's samples are large."""
-
-    def large(delta, batches, round):
-        mask = jnp.mean(jnp.abs(batches.x), 0) > 0.8
-        return Packet(jnp.zeros(mask.shape), mask, bits=0, index="none")
-
-    return carrying(whole, "features", large)
 
 
 def kept_mask(whole):
@@ -588,9 +569,7 @@ BROKEN = {
     flag_sent: "known",
     flag_fresh: "known",
     flags_by_one_bit: "known",
-    free_labels: "known",
     free_mask: "known",
-    free_magnitudes: "known",
     kept_mask: "known",
     charged_again: "fresh",
     charged_back: "fresh",

@@ -348,8 +348,3 @@ def test_a_mask_that_moves_late_is_seen_in_a_longer_world():
         laws.LAWS["fresh"](long)
     assert message_laws.masks_stand(short) and not message_laws.masks_stand(long)
     assert not message_laws.masks_stand(small_world.make_world(fedavg, {}))  # dense
-
-
-def test_every_law_says_in_its_first_line_what_it_checks():
-    for name, law in laws.LAWS.items():
-        assert law.__doc__.startswith("Checks that "), name

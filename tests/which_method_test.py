@@ -1,6 +1,5 @@
 """The table of all methods is complete, and what it says of them is so."""
 
-import inspect
 import re
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.core.types import ClientInfo
 from sparsefl_jax.sparsity import masks
+from tests.by_hand import needed
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "which_method.md").read_text()
 CELLS = 9
 KEEPS, MODEL = 3, 5  # columns
-REQUIRED = {"clients": 5, "density": 0.5, "rounds": 4, "adjust_until": 4}
 PLAIN = ("scaffold",)  # train by plain SGD alone
 
 
@@ -39,12 +38,10 @@ def test_every_method_has_a_row_and_links_to_its_page():
 @pytest.mark.parametrize("name", sfl.ALGORITHMS)
 def test_what_a_client_keeps_and_whose_model_it_is(name):
     factory, cells = sfl.ALGORITHMS[name], rows()[name]
-    asked = inspect.signature(factory).parameters.values()
-    asked = [p.name for p in asked if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     model = sfl.testing.tiny_model()
     momentum = 0.0 if name in PLAIN else 0.9
     optimizer = sfl.training.make_optimizer("sgd", momentum=momentum)
-    algorithm = factory(model, optimizer, **{a: REQUIRED[a] for a in asked})
+    algorithm = factory(model, optimizer, **needed(factory))
 
     def first(key):
         params, stats = model.init(key)
