@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.types import Batches, ClientInfo, Context, EmptyState
+from sparsefl_jax.core.types import Batches, ClientInfo, Context
 from sparsefl_jax.models import Model
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire import charges, packets
@@ -97,9 +97,10 @@ def bits(message) -> int:
 
 
 def one_client(method, server, ctx, data, key=KEY):
-    """Returns the downlink, the uplink and the metrics of a client without a state."""
+    """Returns the downlink, the uplink and the metrics of a client's first round."""
     down = method.broadcast(key, ctx, server)
-    up, _, metrics = method.update(key, ctx, down, EmptyState(), data)
+    client = method.first_state(key, server, ctx.client)
+    up, _, metrics = method.update(key, ctx, down, client, data)
     return down, up, metrics
 
 

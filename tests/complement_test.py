@@ -8,11 +8,11 @@ import pytest
 
 from sparsefl_jax.algorithms import complement
 from sparsefl_jax.algorithms.complement import _densities, _kept
-from sparsefl_jax.core.types import EmptyState, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local, means
-from tests.by_hand import bare, batches, context
+from tests.by_hand import bare, batches, context, one_client
 from tests.complement_by_hand import DENSITY
 
 
@@ -74,9 +74,7 @@ def test_weights_that_training_leaves_at_zero_are_not_sent(key):
 
     @jax.jit
     def sent(server):
-        ctx = context(round=1)
-        down = method.broadcast(key, ctx, server)
-        return method.update(key, ctx, down, EmptyState(), data)[2]["client_density"]
+        return one_client(method, server, context(round=1), data)[2]["client_density"]
 
     kept = masks.density(mask, masks.prunable(params))
     pruned = server._replace(model=server.model._replace(mask=mask))

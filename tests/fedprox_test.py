@@ -7,7 +7,7 @@ import numpy as np
 from sparsefl_jax.algorithms import fedprox
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from tests.by_hand import batches, context, linear_loss, model_of
+from tests.by_hand import batches, context, linear_loss, model_of, one_client
 
 
 def test_the_gradient_of_the_pull_is_mu_times_the_distance():
@@ -18,8 +18,5 @@ def test_the_gradient_of_the_pull_is_mu_times_the_distance():
     server = method.init(
         None, SparseModel(start, jax.tree.map(lambda w: w == w, start), {})
     )
-    ctx, data = context(size=4), batches(2, np.ones(40))
-    client = method.first_state(None, server, ctx.client)
-    down = method.broadcast(None, ctx, server)
-    up, _, _ = method.update(jax.random.key(0), ctx, down, client, data)
+    _, up, _ = one_client(method, server, context(size=4), batches(2, np.ones(40)))
     np.testing.assert_allclose(up["delta"].values["w"], -0.195, atol=1e-5)

@@ -48,9 +48,7 @@ def test_clients_tell_the_density_that_they_trained(given, key):
     @jax.jit
     def told(key):
         server = method.init(key, SparseModel(params, masks.full(params), stats))
-        client = method.first_state(key, server, ctx.client)
-        down = method.broadcast(key, ctx, server)
-        return method.update(key, ctx, down, client, data)[2]["density"]
+        return one_client(method, server, ctx, data, key)[2]["density"]
 
     assert float(told(key)) == pytest.approx((38 + 19 + 20) / 212)
 

@@ -12,7 +12,7 @@ from sparsefl_jax.sparsity import schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, unpack_model
-from tests.by_hand import KEY, bare, batches, close, context, merged
+from tests.by_hand import KEY, bare, batches, close, context, merged, one_client
 from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
@@ -175,9 +175,7 @@ def test_a_client_does_not_keep_what_it_received_as_pruned(key):
 
     start = SparseModel(params, jax.tree.map(fifth, params), stats)
     server = method.init(key, start)
-    down = method.broadcast(key, ctx, server)
-    client = method.first_state(key, server, None)
     data = batches(2, np.ones(small_world.FEATURES))
-    up, *_ = jax.jit(method.update)(key, ctx, down, client, data)
+    down, up, _ = jax.jit(lambda: one_client(method, server, ctx, data))()
     received, kept = (flat(m["weights"].mask) for m in (down, up))
     assert 0.1 < received.mean() < 0.3 and not (kept & ~received).any()

@@ -18,7 +18,7 @@ from sparsefl_jax.data.batching import batches
 from sparsefl_jax.sparsity import masks, top_k
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from tests.by_hand import bare, context
+from tests.by_hand import bare, context, one_client
 
 EVERY = ("*",)
 TINY = small_world.tiny_model()
@@ -52,8 +52,8 @@ def client_batches(number, size, seed=0):
 def told_by(stage, model, data, number):
     """Returns a client's uplink and metrics in round 0."""
     ctx, key = context(size=number), jax.random.key(7)
-    down = stage.broadcast(key, ctx, stage.init(key, model))
-    up, _, metrics = jax.jit(stage.update)(key, ctx, down, None, data)
+    server = stage.init(key, model)
+    _, up, metrics = jax.jit(lambda: one_client(stage, server, ctx, data, key))()
     return up["mask"], metrics
 
 

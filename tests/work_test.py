@@ -12,7 +12,7 @@ from sparsefl_jax.core.types import Batches, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from tests.by_hand import KEY, batches, context
+from tests.by_hand import KEY, batches, context, one_client
 from tests.work_by_hand import same
 
 WIDTH, ALIVE, LOST = 40, 20, 4
@@ -101,10 +101,7 @@ def test_half_of_the_weights_see_every_sample(factory, arguments):
     params, stats = model.init(KEY)
     server = method.init(KEY, SparseModel(params, masks.full(params), stats))
     data = batches(2, np.linspace(0.1, 1.0, small_world.FEATURES))
-    ctx = context()
-    client = method.first_state(KEY, server, ctx.client)
-    down = method.broadcast(KEY, ctx, server)
-    work = method.update(KEY, ctx, down, client, data)[2]["work"]
+    work = one_client(method, server, context(), data)[2]["work"]
     assert work.samples == 4
     for passes in (work.forward, work.input_grad):
         assert 1 < passes["fc1"]["kernel"] < 3
