@@ -56,7 +56,7 @@ REFUSED = [
     (LAYOUTS["mnist"], {"test": "dev"}, "hf.test='dev'"),
     (LAYOUTS["sst2"], {"test": "test"}, "hf.test='test' has no sample with a label"),
     (LAYOUTS["femnist"], {"user": "image"}, "hf.user='image' is of type image"),
-    (table(a=RED, y=LABEL), {}, "row 1 of split 'train': 'a' is an image of shape (32"),
+    (table(a=RED, y=LABEL), {}, "row 1 of split 'train': 'a': has shape (32, 32, 3)"),
     (
         table(a=(datasets.Image(), [None, *grey(1)]), y=LABEL),
         {},
@@ -65,7 +65,7 @@ REFUSED = [
     (
         table(a=(FLOAT, [1, None]), y=LABEL),
         {},
-        "'a' or a row after it lacks",
+        "the table of split 'train': a number is missing",
     ),
     (
         table(a=(FLOAT, [1, 2]), y=(INT, [-1, 1])),
@@ -76,12 +76,12 @@ REFUSED = [
     (
         table(a=(datasets.List(INT), [[1], [1, 2]]), y=LABEL),
         {},
-        "'a' has several lengths",
+        "the table of split 'train': setting an array element",
     ),
     (
         table(a=(datasets.Image(), [picture(0, 4, 4), picture(0, 4, 5)]), y=LABEL),
         {},
-        "but the first is (4, 4, 1): resize them to one size",
+        "but the first image has (4, 4, 1): resize them to one size",
     ),
 ]
 
@@ -123,6 +123,6 @@ def test_damaged_files_are_one_line(what, place):
     with pytest.raises(ValueError, match=f"^data set '{name}'") as caught:
         sources.load(name)
     assert "\n" not in str(caught.value)
-    assert what != "image" or "row 0 of split 'train': 'image' is no image" in str(
+    assert what != "image" or "row 0 of split 'train': 'image': cannot" in str(
         caught.value
     )

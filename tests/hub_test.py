@@ -116,22 +116,25 @@ def test_texts_with_a_next_character_are_tokens(place):
     assert data.x.shape == (2, 80) and data.users.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("way", ["folder", "file", "saved", "saved split"])
-def test_files_of_ones_own_are_read_in_every_form(way, place):
-    folder = place / "mine"
+@pytest.mark.parametrize("way", ["folder", "name", "file", "saved", "split"])
+def test_files_of_ones_own_are_read_in_every_form(way, place, monkeypatch):
+    folder = place / "parquet"  # which `load_dataset` would take for its builder
     name = write(folder, LAYOUTS["mnist"])
     parts = parts_of(LAYOUTS["mnist"])
-    if way == "file":
+    if way == "name":
+        monkeypatch.chdir(place)
+        name = "hf:parquet"
+    elif way == "file":
         name = f"hf:{next(folder.glob('data/train*'))}"
     elif way == "saved":
         parts.save_to_disk(folder / "saved")
         name = f"hf:{folder / 'saved'}"
-    elif way == "saved split":
+    elif way == "split":
         parts["train"].save_to_disk(folder / "saved")
         name = f"hf:{folder / 'saved'}"
     data = sources.load(name)
     assert data.y.tolist() == [5, 0, 4]
-    assert len(data.x_test) == (1 if way in ("folder", "saved") else 0)
+    assert len(data.x_test) == (1 if way in ("folder", "name", "saved") else 0)
     np.testing.assert_array_equal(data.x[2, ..., 0], np.asarray(picture(2, 28, 28)))
 
 

@@ -23,13 +23,6 @@ from sparsefl_jax.data.tokens import TextEncoding
 
 PREFIX = "hf:"
 OPTIONS = ("image", "text", "table", "label", "user", "hash", "train", "test")
-_BUILDERS = {
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-}
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
 
 
@@ -173,10 +166,9 @@ def _files(folder: Path) -> list[Path]:
 def _load_files(path: Path, config: str | None, scratch: str):
     """Returns the splits of a folder or a file; `scratch` takes the library's copy."""
     library = _library()
-    if path.is_file():
-        one_of("suffix", path.suffix, _BUILDERS)
-        builder, options = _BUILDERS[path.suffix], {"data_files": str(path)}
-        return library.load_dataset(builder, cache_dir=scratch, **options)
     if any((path / name).is_file() for name in _SAVED):
         return library.load_from_disk(str(path))
-    return library.load_dataset(str(path), config, cache_dir=scratch)
+    folder, file = (path.parent, path.name) if path.is_file() else (path, None)
+    # A relative folder could have the name of one of the library's builders, as "csv".
+    folder = str(folder.resolve())
+    return library.load_dataset(folder, config, data_files=file, cache_dir=scratch)

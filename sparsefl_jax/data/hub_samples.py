@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from sparsefl_jax.core.validate import one_line, one_of, unread
+from sparsefl_jax.core.validate import blaming, one_of, unread
 from sparsefl_jax.data import characters
 from sparsefl_jax.data.columns import choose, kind_of
 from sparsefl_jax.data.tokens import HASH, TextEncoding, hashing
@@ -141,7 +141,8 @@ def _values(split, name, column) -> list:
     """Returns a column as a list; refuses a row that has none."""
     values = split[column][:]
     if None in values:
-        raise _refusal(values.index(None), name, column, "is missing")
+        row = values.index(None)
+        raise ValueError(f"row {row} of split {name!r}: {column!r} is missing")
     return values
 
 
@@ -165,60 +166,44 @@ def _images(split, name, column, bar) -> np.ndarray:
     values = (v for b in stored.iter(batch_size=_ROWS) for v in b[column])
     images = np.zeros(0, np.uint8)
     for row, value in enumerate(values):
-        pixels = _pixels(value, Image(), row, name, column)
-        if not row:
-            images = np.empty((len(split), *pixels.shape), np.uint8)
-        if (images.shape[-1], pixels.shape[-1]) == (3, 1):
-            pixels = np.repeat(pixels, 3, axis=-1)
-        if pixels.shape != images.shape[1:]:
-            raise _refusal(
-                row,
-                name,
-                column,
-                f"is an image of shape {pixels.shape}, but the first is "
-                f"{images.shape[1:]}: resize them to one size",
-            )
+        with blaming(f"row {row} of split {name!r}: {column!r}"):
+            if value is None:
+                raise ValueError("there is none")
+            pixels = _pixels(Image().decode_example(value))
+            if not row:
+                images = np.empty((len(split), *pixels.shape), np.uint8)
+            if (images.shape[-1], pixels.shape[-1]) == (3, 1):
+                pixels = np.repeat(pixels, 3, axis=-1)
+            if pixels.shape != images.shape[1:]:
+                raise ValueError(
+                    f"has shape {pixels.shape}, but the first image has "
+                    f"{images.shape[1:]}: resize them to one size"
+                )
         images[row] = pixels
         bar.update()
     return images
 
 
-def _pixels(value, feature, row, name, column) -> np.ndarray:
-    """Returns an image [H, W, C] uint8."""
-    if value is None:
-        raise _refusal(row, name, column, "is missing")
-    try:
-        image = feature.decode_example(value)
-        image = image.convert(_MODES.get(image.mode, image.mode))
-    except Exception as error:  # noqa: BLE001  Pillow raises many types
-        reason = one_line(error).replace(one_line(repr(value)), "")
-        raise _refusal(row, name, column, f"is no image: {reason[:120]}") from None
-    if image.mode not in _PIXELS:
-        raise _refusal(
-            row, name, column, f"is an image of mode {image.mode}, expected grey or RGB"
-        )
+def _pixels(image) -> np.ndarray:
+    """Returns an image of Pillow as [H, W, C] uint8."""
+    image = image.convert(_MODES.get(image.mode, image.mode))
+    one_of("mode", image.mode, _PIXELS)
     pixels = np.asarray(image, np.uint8)
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
 def _numbers(split, name, columns, bar) -> np.ndarray:
     """Returns rows of numbers: [n, D], or arrays [n, H, W] and [n, H, W, C]."""
-    parts, first = [], columns.samples[0]
-    rows = split.select_columns(list(columns.samples))
-    for batch in rows.iter(batch_size=_ROWS):
-        row = sum(map(len, parts))
-        try:
+    parts, rows = [], split.select_columns(list(columns.samples))
+    with blaming(f"the table of split {name!r}"):
+        for batch in rows.iter(batch_size=_ROWS):
             arrays = [np.array(batch[column]) for column in columns.samples]
-        except ValueError:
-            raise _refusal(row, name, first, "has several lengths") from None
-        for column, values in zip(columns.samples, arrays, strict=True):
-            if values.dtype == object:
-                raise _refusal(row, name, column, "or a row after it lacks a number")
-        parts.append(arrays[0] if arrays[0].ndim > 1 else np.stack(arrays, axis=1))
-        bar.update(len(parts[-1]))
-    if len({part.shape[1:] for part in parts}) > 1:
-        raise ValueError(f"column {first!r} has rows of several lengths")
-    return np.concatenate(parts)
+            parts.append(arrays[0] if arrays[0].ndim > 1 else np.stack(arrays, axis=1))
+            bar.update(len(parts[-1]))
+        numbers = np.concatenate(parts)
+        if numbers.dtype == object:
+            raise ValueError("a number is missing")
+    return numbers
 
 
 def _are_characters(samples, labels, feature, columns) -> bool:
@@ -237,7 +222,3 @@ def _features(samples, labels, feature, columns, encode):
         place = {c: i for i, c in enumerate(sorted(set().union(*labels)))}
         labels = [[place[label] for label in y] for y in labels]
     return samples, [np.array(y, np.int32) for y in labels]
-
-
-def _refusal(row: int, split: str, column: str, reason: str) -> ValueError:
-    return ValueError(f"row {row} of split {split!r}: {column!r} {reason}")
