@@ -218,7 +218,7 @@ def test_programs_with_loops_branches_and_joined_kernels():
     def loop(p, x):
         return jax.lax.while_loop(lambda v: v.sum() < 9, lambda v: v @ p["a"], x)
 
-    with pytest.raises(ValueError, match="by parameters in a while loop"):
+    with pytest.raises(ValueError, match="has a while loop over parameters"):
         counts(loop, x, a=(3, 3))
 
     def grouped(p, x):

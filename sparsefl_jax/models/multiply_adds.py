@@ -33,7 +33,7 @@ def count(forward: Callable, params: PyTree, sample: PyTree) -> PyTree:
       A tree of ints like params.
 
     Raises:
-      ValueError: a loop of unknown length multiplies by a parameter.
+      ValueError: a loop of unknown length takes a parameter.
 
     Example:
       >>> forward = lambda w, x: jax.nn.relu(x @ w["kernel"]) + w["bias"][None]
@@ -117,17 +117,12 @@ def _scan(eqn, origins, times, add) -> list[Origin]:
 
 
 def _while(eqn, origins, times, add) -> list[Origin]:
-    skipped, constants = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    body, origins = eqn.params["body_jaxpr"].jaxpr, origins[skipped:]
-    origins = _settled(body, origins, range(constants, len(origins)))
-
-    def refuse(origin, products):
+    if any(origins):
         raise ValueError(
-            "the network multiplies by parameters in a while loop, expected a scan, "
-            "whose length is known"
+            "the network has a while loop over parameters, expected a scan, whose "
+            "length is known"
         )
-
-    return _walk(body, origins, 1, refuse)
+    return [None] * len(eqn.outvars)
 
 
 def _cond(eqn, origins, times, add) -> list[Origin]:
