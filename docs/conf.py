@@ -56,7 +56,7 @@ nitpicky = True
 # of the package handles.
 UNLISTED = (
     r"core\.described\.T|data\.sources\.Dataset|export\.files\.\w+|runs\.\w+\.\w+|studies\.points\.\w+|"
-    r"training\.local\.\w+|report\.\w+\.\w+|wire\.(?:charges|numbers|packets)\.\w+"
+    r"training\.local\.\w+|report\.[\w.]+|wire\.(?:charges|numbers|packets)\.\w+"
 )
 nitpick_ignore_regex = [
     ("py:class", rf"sparsefl_jax\.(?:{UNLISTED})"),

@@ -7,9 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from comparison_page_test import study
-
-from sparsefl_jax import report
+from comparison_page_test import study, write_comparison
 
 PROBE = """
 const errors = [], found = {};
@@ -84,7 +82,7 @@ def in_a_browser(page, folder, width, script=""):
 @pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("width", [360, 1200])
 def test_in_a_browser(tmp_path, width):
-    report.write_comparison(study(tmp_path), tmp_path / "out")
+    write_comparison(study(tmp_path), tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     found = in_a_browser(page, tmp_path, width, SORT)
     dense, s10, s05, own = found["before"]

@@ -21,6 +21,10 @@ from sparsefl_jax.report.comparison.measures import compare
 FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
 
 
+def write_comparison(runs, out, **about):
+    return report.write_comparison(compare(read_groups(runs)), out, **about)
+
+
 def study(folder, seeds=2):
     """Writes four lines of two seeds: two densities of SPDST, FedAvg, SpaFL."""
     first = {"first_stage": {"name": "sensitivity", "density": 0.1}}
@@ -48,7 +52,7 @@ def made(tmp_path_factory):
     """Returns the folder of a study's comparison."""
     folder = tmp_path_factory.mktemp("study")
     status = [("dense", "done"), ("late", "running"), ("bad", f"failed: {EVIL}")]
-    written = report.write_comparison(study(folder), folder / "out", status=status)
+    written = write_comparison(study(folder), folder / "out", status=status)
     assert {path.relative_to(folder / "out").parts[0] for path in written} == FILES
     return folder / "out"
 
@@ -118,9 +122,9 @@ def test_the_latex_table_is_whole_and_escaped(made, tmp_path):
     body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
     rows = [row.split(" & ") for row in body.strip().splitlines()]
     assert len(rows) == 4 and len({len(row) for row in rows}) == 1
-    assert rows[0][:3] == ["fedavg", "2", "84.5 ± 6.4"]
+    assert rows[0][:4] == ["fedavg", "2", "4", "84.5 ± 6.4"]
     path = write(tmp_path / "a_b", [(1, 0.5)], method="my_method%")
-    report.write_comparison([path], tmp_path / "out")
+    write_comparison([path], tmp_path / "out")
     assert r"my\_method\%" in (tmp_path / "out" / "comparison.tex").read_text()
 
 
@@ -153,18 +157,18 @@ def test_runs_that_go_on_or_have_no_evaluation_are_marked(tmp_path):
     running = write(tmp_path / "a", [(1, 0.5), (2, 0.6)], ended=False)
     begun = write(tmp_path / "b", [(1, None)], method="spdst", ended=False)
     ended = write(tmp_path / "c", [(1, 0.5), (4, 0.6)], method="fedpm")
-    report.write_comparison([running, begun, ended], tmp_path / "out")
+    write_comparison([running, begun, ended], tmp_path / "out")
     page = Page((tmp_path / "out" / "report.html").read_text())
     names = {row[0].strip() for row in page.rows}
     assert {"fedavgso far", "spdstso far", "fedpm"} <= names
-    report.write_comparison([begun], tmp_path / "none")
+    write_comparison([begun], tmp_path / "none")
     page = Page((tmp_path / "none" / "report.html").read_text())
     assert "No run has been evaluated yet." in page.text
     assert list((tmp_path / "none" / "figures").iterdir()) == []
 
 
 def test_a_page_of_a_study_that_has_no_run_yet(tmp_path):
-    written = report.write_comparison([], tmp_path, status=[("a", "missing")])
+    written = write_comparison([], tmp_path, status=[("a", "missing")])
     page = Page((tmp_path / "report.html").read_text())
     assert "1 points: 1 missing" in page.text and len(written) == 4
 
@@ -180,7 +184,7 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys):
     assert error[-1].startswith("error: ") and "--unlike" in error[-1]
     assert not out.exists()
     with pytest.raises(ValueError, match="another metric"):
-        report.write_comparison([one, other], out)
+        compare(read_groups([one, other]), unlike=False)
     assert main([str(one), str(other), "--unlike"]) == 0
     assert "\nspafl † (clients) " in capsys.readouterr().out
     text = (out / "report.html").read_text()
@@ -190,17 +194,7 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys):
     assert "† These runs cannot be compared as they are" in text
     for path in (out / "figures").iterdir():
         assert "spafl † other" in path.read_text()
-    assert "spafl † &" in (out / "comparison.tex").read_text()
-
-
-def test_labels_are_one_a_folder(tmp_path):
-    runs = [write(tmp_path / f"s{s}", [(1, 0.5)], seed=s) for s in range(2)]
-    runs.append(write(tmp_path / "b", [(1, 0.5)], method="spafl"))
-    groups = read_groups(runs, ["one", "again", "other"])
-    found = [(group.label, len(group.runs)) for group in groups]
-    assert found == [("one", 2), ("other", 1)]
-    with pytest.raises(ValueError, match="labels="):
-        read_groups(runs, ["one", "other"])
+    assert "spafl † (clients) &" in (out / "comparison.tex").read_text()
 
 
 @pytest.mark.usefixtures("unplotted")
@@ -249,7 +243,7 @@ def test_a_study_folder_stands_for_its_runs_and_names_them(tmp_path, capsys):
 def test_a_runs_own_page_is_never_replaced(tmp_path):
     path = write(tmp_path / "a", [(1, 0.5)])
     with pytest.raises(ValueError, match="out=.* holds a run"):
-        report.write_comparison([path], path)
+        write_comparison([path], path)
 
 
 def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path):
@@ -281,7 +275,7 @@ def test_a_pilot_is_named_beside_its_line(tmp_path):
     fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": "pilot"}
     write(tmp_path / "a", [(1, 0.2), (2, 0.4)], 0, "jmwst", fit=fit, num_rounds=2)
     write(tmp_path / "b", [(1, 0.3), (2, 0.5)], 0, "spdst", num_rounds=2)
-    report.write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     text = Page((tmp_path / "out" / "report.html").read_text()).text
     text = "\n".join(" ".join(line.split()) for line in text.split("\n\n"))
     told = "A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 2 rounds."

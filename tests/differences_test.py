@@ -111,7 +111,7 @@ def test_the_csv_has_columns_of_what_differs(tmp_path):
         {"algorithm": a("fedavg"), "epochs": 2},
         {"algorithm": a("fedprox", mu=0.5), "epochs": 3},
     )
-    head, first, second = comparison_csv(groups).splitlines()
+    head, first, second = comparison_csv(compare(groups)).splitlines()
     assert head.endswith(",algorithm.name,epochs,algorithm.mu")
     assert first.endswith(",fedavg,2,-") and second.endswith(",fedprox,3,0.5")
     assert "run,method,model,n,seeds,rounds,rounds_std,rounds_ci95,accuracy," in head
@@ -122,10 +122,10 @@ def test_the_density_asked_for_and_the_one_reached_have_columns(tmp_path):
         tmp_path,
         *({"algorithm": a("spdst"), "density": density} for density in (0.1, 0.2)),
     )
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(groups))))
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(compare(groups)))))
     assert [row["config.density"] for row in rows] == ["0.1", "0.2"]
     assert [row["density"] for row in rows] == ["0.25", "0.25"]
-    for row in comparison_table(groups).splitlines()[2:]:
+    for row in comparison_table(compare(groups)).splitlines()[2:]:
         assert row.count("25") == 1
 
 
@@ -242,7 +242,7 @@ def test_unlike_runs_are_marked_in_table_and_csv(tmp_path):
     write(other, list(lines(POINTS, more={"metric": "clients"})), method="spdst")
     groups = read_groups([one, other])
     assert compare(groups).entries[1].label == "spdst †"
-    table = comparison_table(groups)
+    table = comparison_table(compare(groups))
     assert re.search(r"^spdst † \(clients\) .*\n\n", table, re.M)
     assert table.endswith("spdst †: another metric than fedavg.")
-    assert ",spdst †,metric,clients," in comparison_csv(groups).splitlines()[2]
+    assert ",spdst †,metric,clients," in comparison_csv(compare(groups)).splitlines()[2]

@@ -221,8 +221,8 @@ def test_seeds_have_data_of_their_own_and_a_page_beside_a_command_line_run(
         assert [run.metrics for run in run()] == [run.metrics for run in found]
     # Of the same seed both ways have the same data and partition, so they compare.
     folders = [tmp_path / "command", tmp_path / "python"]
-    page = report.write_comparison(folders, tmp_path / "both")
-    assert page
+    compared = report.compare(report.read_groups(folders), unlike=False)
+    assert report.write_comparison(compared, tmp_path / "both")
 
 
 def test_what_only_python_holds_is_not_built_from_the_folder(ended):

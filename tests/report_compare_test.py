@@ -91,17 +91,17 @@ def test_the_table_has_mean_interval_and_number(tmp_path):
     gains = (0.0, 0.03, 0.09)
     paths = [write_seed(tmp_path / f"s{i}", i, g) for i, g in enumerate(gains)]
     finals = [read_run(p).evals[-1]["accuracy"] for p in paths]
-    rows = rows_of(comparison_table(read_groups(paths)))
+    rows = rows_of(comparison_table(compare(read_groups(paths))))
     assert [(row["run"], row["n"]) for row in rows] == [("flash", "3"), ("masked", "3")]
     mean, std = 100 * statistics.mean(finals), 100 * statistics.stdev(finals)
     half = 4.30265 * std / 3**0.5
     assert rows[0]["last %"] == f"{mean:.1f} ± {half:.1f}"
     assert rows[1]["last %"].endswith("± 0.0") and rows[0]["rounds"] == "8"
-    table = comparison_table(read_groups(paths))
+    table = comparison_table(compare(read_groups(paths)))
     assert table.splitlines()[0].endswith(
         "± is half a 95 % interval over n seeds (Student's t)"
     )
-    (alone, _) = rows_of(table := comparison_table(read_groups(paths[:1])))
+    (alone, _) = rows_of(table := comparison_table(compare(read_groups(paths[:1]))))
     assert alone["last %"] == f"{100 * finals[0]:.1f}" and alone["n"] == "1"
     assert "±" not in table
 
@@ -116,14 +116,16 @@ def test_a_long_label_keeps_the_table_in_a_terminal(tmp_path):
         group._replace(label=f"{80 * group.name}, density {i}")
         for i, group in enumerate(read_groups(paths))
     ]
-    rows = rows_of(comparison_table(groups))
+    rows = rows_of(comparison_table(compare(groups)))
     assert [row["run"][-9:] for row in rows[::2]] == ["density 0", "density 1"]
     assert all("…" in row["run"] for row in rows[::2])
 
 
 def test_the_csv_holds_the_same_in_plain_units(tmp_path):
     paths = [write_seed(tmp_path / f"s{i}", i, 0.04 * i) for i in range(2)]
-    first, second = csv.DictReader(io.StringIO(comparison_csv(read_groups(paths))))
+    first, second = csv.DictReader(
+        io.StringIO(comparison_csv(compare(read_groups(paths))))
+    )
     runs = [read_run(p) for p in paths]
     for column, values in {
         "accuracy": [r.evals[-1]["accuracy"] for r in runs],
@@ -140,7 +142,7 @@ def test_the_csv_holds_the_same_in_plain_units(tmp_path):
 def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
     path = write_seed(tmp_path / "a", 0)
     evals = read_run(path).evals
-    (row, _) = rows_of(comparison_table(read_groups([path])))
+    (row, _) = rows_of(comparison_table(compare(read_groups([path]))))
     assert row["best %"] == f"{100 * max(e['accuracy'] for e in evals):.1f}"
 
     def scored(evals):
@@ -148,7 +150,7 @@ def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
             record["val_accuracy"] = score  # the first is of stage 0: it does not count
 
     edit(path, scored)
-    (row, masked) = rows_of(comparison_table(read_groups([path])))
+    (row, masked) = rows_of(comparison_table(compare(read_groups([path]))))
     assert row["best %"] == f"{100 * evals[2]['accuracy']:.1f}"
     assert masked["best %"] == f"{100 * evals[2]['models']['masked']['accuracy']:.1f}"
 
@@ -156,7 +158,7 @@ def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
 def test_an_empty_run_has_a_row(tmp_path):
     empty = write_run(tmp_path / "b", [], summary=None)
     groups = read_groups([empty])
-    (row,) = rows_of(comparison_table(groups))
+    (row,) = rows_of(comparison_table(compare(groups)))
     assert (row["run"], row["rounds"], row["last %"]) == ("flash", "0", "-")
 
 
@@ -235,7 +237,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
         evals[-1]["accuracy"] = evals[-1]["models"]["aggregated"]["accuracy"] = None
 
     edit(paths[1], lost)
-    (row, _) = rows_of(comparison_table(read_groups(paths)))
+    (row, _) = rows_of(comparison_table(compare(read_groups(paths))))
     assert "±" not in row["last %"] and row["n"] == "2"
     group = read_groups(paths)[0]
     (entry,) = compare([group]).entries
@@ -294,4 +296,4 @@ def test_seeds_that_are_unlike_become_no_mean_in_silence(
             (path / "summary.json").write_text(json.dumps(summary))
     groups = read_groups([tmp_path / "a"])
     assert [entry.label for entry in compare(groups).entries] == [label]
-    assert label in comparison_table(groups)
+    assert label in comparison_table(compare(groups))

@@ -35,7 +35,7 @@ def four_rounds(folder):
 def undrawn():
     """Writes empty pages, because plots take most of a small run's time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "write_comparison", lambda runs, out: [])
+        patch.setattr(report, "write_comparison", lambda comparison, out: [])
         patch.setattr(records, "draw", lambda path: (path / "report.html").touch())
         yield
 

@@ -1,10 +1,8 @@
 """Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
 from sparsefl_jax.report.comparison.groups import read_groups as read_groups
+from sparsefl_jax.report.comparison.measures import compare as compare
 from sparsefl_jax.report.comparison.page import write_comparison as write_comparison
-from sparsefl_jax.report.comparison.page import (
-    write_comparison_page as write_comparison_page,
-)
 from sparsefl_jax.report.comparison.table import comparison_csv as comparison_csv
 from sparsefl_jax.report.comparison.table import comparison_table as comparison_table
 from sparsefl_jax.report.load import read_lines as read_lines

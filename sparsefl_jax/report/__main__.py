@@ -9,7 +9,6 @@ from pathlib import Path
 from sparsefl_jax import report
 from sparsefl_jax.core.formats import say
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.report.comparison.measures import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,7 +73,7 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     names, out = arguments.runs, arguments.out
     groups = report.read_groups(names)
     runs = [run for group in groups for run in group.runs]
-    comparison = compare(groups, budgets=budgets, unlike=arguments.unlike)
+    comparison = report.compare(groups, budgets=budgets, unlike=arguments.unlike)
     written, folders = [], [run.path for run in runs]
     try:
         for run in runs:
@@ -82,7 +81,7 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
         if len(runs) > 1 or out is not None:
             first = Path(names[0])
             folder = out or (first if len(names) == 1 else first.parent / "comparison")
-            written += report.write_comparison_page(comparison, folder)
+            written += report.write_comparison(comparison, folder)
             folders.append(folder)
         places = ", ".join(dict.fromkeys(map(str, folders)))
         print(f"wrote {len(written)} files: {places}", file=sys.stderr)
@@ -91,9 +90,9 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
             raise
         print(f"not written: {one_line(error)}", file=sys.stderr)
     if arguments.csv:
-        say(report.comparison_csv(groups, comparison).rstrip())
+        say(report.comparison_csv(comparison).rstrip())
     else:
-        say(report.comparison_table(groups, comparison))
+        say(report.comparison_table(comparison))
 
 
 def _budget(text: str) -> tuple[str, list[float]]:

@@ -101,7 +101,8 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
             )
         sys.exit(error.code)
     if processes.leads() and isinstance(summary, list):
-        formats.say(report.comparison_table(report.read_groups([workdir])))
+        comparison = report.compare(report.read_groups([workdir]))
+        formats.say(report.comparison_table(comparison))
     elif processes.leads():
         formats.say(report.summary_table(summary))
 

@@ -308,7 +308,7 @@ def all_seeds(
                 summaries.append(outcome)
         if diverged:
             raise diverged[0]
-        report.write_comparison([path], path)
+        report.write_comparison(report.compare(report.read_groups([path])), path)
     return processes.lead(summaries)
 
 

@@ -72,7 +72,8 @@ def run(
         sys.exit(error.code)
     folders = [f for p in study for f in points.begun(folder, p)]
     if folders:
-        formats.say(report.comparison_table(report.read_groups(folders)))
+        comparison = report.compare(report.read_groups(folders))
+        formats.say(report.comparison_table(comparison))
         formats.say(f"\nreport: {folder / 'report.html'}")
     if failed := [name for name, state in states.items() if state.failed]:
         first = states[failed[0]].failed.splitlines()[0]

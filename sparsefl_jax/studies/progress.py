@@ -102,12 +102,8 @@ def write_page(
         folders += on_disk.begun(workdir, point)
     try:
         with on_disk.writing(workdir):
-            report.write_comparison(
-                folders,
-                workdir,
-                unlike=unlike,
-                title=workdir.resolve().name,
-                status=status,
-            )
+            comparison = report.compare(report.read_groups(folders), unlike=unlike)
+            title = workdir.resolve().name
+            report.write_comparison(comparison, workdir, title=title, status=status)
     except (ValueError, OSError) as error:
         say(f"the page cannot be written: {one_line(error)}")

@@ -22,9 +22,7 @@ class Group(NamedTuple):
     label: str = ""  # what it is called; '' to call it by what differs
 
 
-def read_groups(
-    run_dirs: Sequence[str | Path], labels: Sequence[str] | None = None
-) -> list[Group]:
+def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
     """Reads runs and groups those that differ only in the seed.
 
     A folder whose `seed_*/` hold runs is a group by itself. Other runs form a group if
@@ -33,15 +31,13 @@ def read_groups(
 
     Args:
       run_dirs: folders of runs, of seeds, or of studies, which stand for their runs.
-      labels: one for each folder; None for those that a study has given them.
 
     Returns:
       The groups, in the order of their first runs. The name of a group is that of its
-      first folder.
+      first folder, its label what a study has called it.
 
     Raises:
-      ValueError: a folder cannot be read, see `run_folders` and `read_run`, or there
-        are not as many labels as folders.
+      ValueError: a folder cannot be read, see `run_folders` and `read_run`.
 
     Example:
       >>> read_groups(["no/such/run"])
@@ -49,16 +45,11 @@ def read_groups(
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
     members = collections.defaultdict(dict)  # {seed: run} by kind and copy
-    found, named = {}, {}
-    if labels is not None and len(labels) != len(run_dirs):
-        raise ValueError(
-            f"labels={list(labels)!r}, expected {len(run_dirs)}, one for each folder"
-        )
-    for path, label in zip(run_dirs, labels or itertools.repeat(""), strict=False):
+    found = {}
+    for path in run_dirs:
         for run_dir in study_folder.runs_of(path) or [Path(path)]:
             for folder in run_folders(run_dir):
                 found.setdefault(folder.resolve(), (folder, run_dir))
-                named.setdefault(folder, label)
     for folder, run_dir in found.values():
         run = read_run(folder)
         kind, seed = _kind(run, run_dir)
@@ -66,7 +57,7 @@ def read_groups(
         members[kind, copy][seed] = run
     alike = [list(by_seed.values()) for by_seed in members.values()]
     return [
-        Group(name, runs, named[runs[0].path] or study_folder.label_of(runs[0].path))
+        Group(name, runs, study_folder.label_of(runs[0].path))
         for name, runs in zip(_names(alike), alike, strict=True)
     ]
 

@@ -127,13 +127,14 @@ def compare(
     budgets: Mapping[str, Sequence[float]] | None = None,
     unlike: bool = True,
 ) -> Comparison:
-    """Collects what a comparison shows.
+    """Compares groups of runs, also of runs that have not ended.
 
     Args:
       groups: as `read_groups` returned them.
-      budgets: costs by axis, in units of the records' columns, such as
-        `{"gbit": [0.1, 0.4]}`; other axes have default budgets.
-      unlike: whether groups may be unlike the first, see `likeness.unlike`.
+      budgets: costs by axis at which to compare accuracies, in units of the records'
+        columns, such as `{"gbit": [0.1, 0.4]}`; other axes have default budgets.
+      unlike: whether to compare runs on other data, another partition, another table of
+        devices or another metric than the first, which are then marked everywhere.
 
     Returns:
       The comparison.

@@ -12,8 +12,7 @@ from sparsefl_jax.report.charge import charge_rows
 from sparsefl_jax.report.comparison import citations, figures, likeness, table
 from sparsefl_jax.report.comparison.differences import differing, settings, shared
 from sparsefl_jax.report.comparison.evaluations import chosen_by
-from sparsefl_jax.report.comparison.groups import read_groups
-from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
+from sparsefl_jax.report.comparison.measures import MARK, Comparison
 from sparsefl_jax.report.load import finite
 from sparsefl_jax.report.render import data_uri, render
 from sparsefl_jax.report.table import made_with
@@ -54,26 +53,17 @@ class Column(NamedTuple):
 
 
 def write_comparison(
-    run_dirs: Sequence[str | Path],
+    comparison: Comparison,
     out: str | Path,
     *,
-    labels: Sequence[str] | None = None,
-    unlike: bool = False,
-    budgets: Mapping[str, Sequence[float]] | None = None,
     title: str = "",
     status: Sequence[tuple[str, str]] = (),
 ) -> list[Path]:
-    """Compares runs on one page, also of runs that have not ended.
+    """Writes a comparison as one page, with tables and figures.
 
     Args:
-      run_dirs: folders of runs or of seeds, see `read_groups`.
+      comparison: as `compare` made it of the groups that `read_groups` returned.
       out: the folder of the files; created if absent.
-      labels: one for each of `run_dirs`; None to label runs by what differs. Folders
-        that differ only in the seed are one line with the label of the first.
-      unlike: whether to compare runs on other data, another partition, another table of
-        devices or another metric than the first, which are then marked everywhere.
-      budgets: costs by axis at which to compare accuracies, such as
-        `{"gbit": [0.1, 0.4]}`; None and other axes take theirs from the runs.
       title: of the page; '' for one from the data set.
       status: `(point, state)` rows for the top of the page; a state is 'done',
         'running', 'missing' or 'failed: REASON'.
@@ -83,37 +73,16 @@ def write_comparison(
       `methods.bib`, and `figures/*.svg`.
 
     Raises:
-      ValueError: in one line: a folder cannot be read, runs are unlike, or an argument
-        does not fit the runs.
-
-    Example:
-      >>> write_comparison(["no/such/run"], "out")
-      Traceback (most recent call last):
-      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
-    """
-    comparison = compare(read_groups(run_dirs, labels), budgets, unlike)
-    return write_comparison_page(comparison, Path(out), title=title, status=status)
-
-
-def write_comparison_page(
-    comparison: Comparison,
-    out: Path,
-    *,
-    title: str = "",
-    status: Sequence[tuple[str, str]] = (),
-) -> list[Path]:
-    """Writes the files of a comparison, see `write_comparison`.
-
-    Raises:
       ValueError: `out` holds a run, whose page would be lost.
     """
+    out = Path(out)
     if (out / "metrics.jsonl").exists():
         raise ValueError(f"out={str(out)!r} holds a run, expected another folder")
     (out / "figures").mkdir(parents=True, exist_ok=True)
     groups = [entry.group for entry in comparison.entries]
     cited, drawn = citations.papers(groups), figures.draw(comparison, out / "figures")
     files = {
-        "comparison.csv": table.comparison_csv(groups, comparison),
+        "comparison.csv": table.comparison_csv(comparison),
         "comparison.tex": table.latex_table(comparison),
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }

@@ -1,15 +1,14 @@
 """Formats a comparison as a table for a terminal, as CSV and as LaTeX."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.report.charge import assumptions
 from sparsefl_jax.report.comparison.differences import differing
 from sparsefl_jax.report.comparison.evaluations import chosen_by, seed_of, unfinished
-from sparsefl_jax.report.comparison.groups import Group, method_of
+from sparsefl_jax.report.comparison.groups import method_of
 from sparsefl_jax.report.comparison.likeness import metric
-from sparsefl_jax.report.comparison.measures import Comparison, Entry, compare
+from sparsefl_jax.report.comparison.measures import Comparison, Entry
 from sparsefl_jax.report.lines import shortened
 from sparsefl_jax.report.load import finite
 
@@ -18,10 +17,8 @@ _FIRST = ["run", "method", "model", "n", "seeds", "rounds"]
 _WIDTH = 100  # of a terminal
 
 
-def comparison_table(
-    groups: Sequence[Group], comparison: Comparison | None = None
-) -> str:
-    """Formats groups as a table for a terminal, with a row for each deployed model.
+def comparison_table(comparison: Comparison) -> str:
+    """Formats a table for a terminal, with a row for each deployed model.
 
     The rows of a group's other models stand below its headline model. `last` is the
     accuracy of the last evaluation. `best` belongs to the round of the last stage with
@@ -31,8 +28,7 @@ def comparison_table(
     seeds there is the mean, with half its 95 % interval, as on the page.
 
     Args:
-      groups: as `read_groups` returned them.
-      comparison: as `compare` made it of them; None for default labels.
+      comparison: as `compare` made it.
 
     Returns:
       At most 100 columns of text, followed by the packets that a group leaves uncharged
@@ -40,30 +36,12 @@ def comparison_table(
       the end.
 
     Example:
-      >>> print(comparison_table([]).splitlines()[1])
+      >>> from sparsefl_jax.report import compare
+      >>> print(comparison_table(compare([])).splitlines()[1])
       run  n  rounds  last %  best %  density %  traffic  FLOPs
     """
-    comparison = comparison or compare(groups)
     entries = comparison.entries
-    metrics = [metric(entry.group) for entry in entries]
-    rows = []
-    for (line, rank, model), of in comparison.models.iterrows():
-        entry = entries[line]
-        label = f"  {model}" if rank else entry.label
-        label += f" ({metrics[line]})" * (len(set(metrics)) > 1)
-        density, gbit, pflop = (of[n, "mean"] for n in ("density", "gbit", "pflop"))
-        rows.append(
-            [
-                label,
-                str(len(entry.group.runs)),
-                f"{of['rounds', 'mean']:g}",
-                percent(of["accuracy"]),
-                percent(of["best"]),
-                f"{100 * density:.3g}" if finite(density) else MISSING,
-                format_si(1e9 * gbit, "bit"),
-                format_si(1e15 * pflop),
-            ]
-        )
+    rows = _rows(comparison)
     others = align([row[1:] for row in [_HEAD, *rows]])
     most = _WIDTH - 2 - max(map(len, others))
     rows = [[shortened(row[0], most), *row[1:]] for row in rows]
@@ -72,20 +50,14 @@ def comparison_table(
         for entry in entries
         if (assumed := assumed_by(entry))
     ]
-    notes += [
-        f"{entry.label}: another {entry.unlike} than {entries[0].label}."
-        for entry in entries
-        if entry.unlike
-    ]
+    notes += _unlike(comparison)
     caption = "accuracy after the last and the best round"
     if any(len(entry.group.runs) > 1 for entry in entries):
         caption += "; ± is half a 95 % interval over n seeds (Student's t)"
     return "\n".join([caption, *align([_HEAD, *rows]), *[""] * bool(notes), *notes])
 
 
-def comparison_csv(
-    groups: Sequence[Group], comparison: Comparison | None = None
-) -> str:
+def comparison_csv(comparison: Comparison) -> str:
     r"""Formats the same table as CSV: shares, Gbit and PFLOP, deviations as `*_std`.
 
     Half the widths of 95 % intervals are `*_ci95`. `accuracy_at_gbit_0.4` is the
@@ -95,20 +67,20 @@ def comparison_csv(
     `density` is the one reached, and `config.density` the one configured.
 
     Args:
-      groups: as `read_groups` returned them.
-      comparison: as `compare` made it of them; None for default labels and budgets.
+      comparison: as `compare` made it.
 
     Returns:
       CSV with a head. Missing values are empty; seeds are separated by spaces.
 
     Example:
-      >>> comparison_csv([])
+      >>> from sparsefl_jax.report import compare
+      >>> comparison_csv(compare([]))
       'run,method,model,n,seeds,rounds\n'
     """
     import pandas as pd
 
-    comparison = comparison or compare(groups)
-    fields, rows = differing(groups), []
+    fields = differing([entry.group for entry in comparison.entries])
+    rows = []
     shown = [(n, s) for n in comparison.seeds for s in ("mean", "std", "ci95")]
     numbers = comparison.models[shown]
     numbers.columns = [n if s == "mean" else f"{n}_{s}" for n, s in shown]
@@ -140,50 +112,65 @@ def comparison_csv(
 
 
 def latex_table(comparison: Comparison) -> str:
-    r"""Formats accuracy, density and costs of every line as a `tabular`.
+    r"""Formats the table for a terminal as a `tabular`.
 
     Args:
       comparison: as `compare` made it.
 
     Returns:
-      LaTeX for the package booktabs. Numbers are means with half the width of their
-      95 % intervals over seeds.
+      LaTeX for the package booktabs. Comments say what the numbers are and which lines
+      are unlike the first.
 
     Example:
+      >>> from sparsefl_jax.report import compare
       >>> print(latex_table(compare([])).splitlines()[2])
-      \begin{tabular}{lrrrrr}
+      \begin{tabular}{lrrrrrrr}
     """
     import pandas as pd
 
-    entries, lines = comparison.entries, comparison.lines
-    titles = {"accuracy": "last [%]", "best": "best [%]", "density": "density [%]"}
-    for axis in comparison.axes[:1]:
-        if name := comparison.at(axis).get(comparison.common[axis.name]):
-            titles[name] = f"{comparison.titles(axis)[name]} [%]"
-    columns = {
-        "": [entry.label for entry in entries],
-        "seeds": [len(entry.group.runs) for entry in entries],
-    }
-    for name, title in titles.items():
-        texts = [percent(of[name]) for _, of in lines.iterrows()]
-        columns[title] = [
-            comparison.notes.get((i, name), text) for i, text in enumerate(texts)
-        ]
-    for axis in comparison.axes:
-        columns[axis.title] = [axis.text(cost) for cost in lines[axis.name, "mean"]]
-    notes = [
-        f"% {entry.label} has another {entry.unlike} than the first line.\n"
+    table = pd.DataFrame(_rows(comparison), columns=_HEAD)
+    shape = "l" + "r" * (len(_HEAD) - 1)
+    return (
+        "% \\usepackage{booktabs}\n"
+        "% Means over n seeds, with half of a 95 % interval (Student's t).\n"
+        + table.to_latex(index=False, escape=True, column_format=shape)
+        + "".join(f"% {note}\n" for note in _unlike(comparison))
+    )
+
+
+def _rows(comparison: Comparison) -> list[list[str]]:
+    """Returns a row for each line and deployed model, under `_HEAD`."""
+    entries = comparison.entries
+    metrics = [metric(entry.group) for entry in entries]
+    rows = []
+    for (line, rank, model), of in comparison.models.iterrows():
+        entry = entries[line]
+        label = f"  {model}" if rank else entry.label
+        label += f" ({metrics[line]})" * (len(set(metrics)) > 1)
+        density, gbit, pflop = (of[n, "mean"] for n in ("density", "gbit", "pflop"))
+        rows.append(
+            [
+                label,
+                str(len(entry.group.runs)),
+                f"{of['rounds', 'mean']:g}",
+                percent(of["accuracy"]),
+                percent(of["best"]),
+                f"{100 * density:.3g}" if finite(density) else MISSING,
+                format_si(1e9 * gbit, "bit"),
+                format_si(1e15 * pflop),
+            ]
+        )
+    return rows
+
+
+def _unlike(comparison: Comparison) -> list[str]:
+    """Returns a sentence for each line that is unlike the first."""
+    entries = comparison.entries
+    return [
+        f"{entry.label}: another {entry.unlike} than {entries[0].label}."
         for entry in entries
         if entry.unlike
     ]
-    table = pd.DataFrame(columns)
-    shape = "l" + "r" * (len(columns) - 1)
-    return (
-        "% \\usepackage{booktabs}\n"
-        "% Means over seeds, with half of a 95 % interval (Student's t).\n"
-        + table.to_latex(index=False, escape=True, column_format=shape)
-        + "".join(notes)
-    )
 
 
 def percent(found: Any) -> str:
