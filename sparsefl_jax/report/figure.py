@@ -125,15 +125,3 @@ def apart(ends: Sequence[float], sizes: Sequence[float]) -> np.ndarray:
     offsets = np.cumsum([0.0, *gaps])
     lowest = np.maximum.accumulate(np.asarray(ends) - offsets)
     return np.minimum(lowest, 1.0 - offsets[-1]) + offsets
-
-
-def legend(ax: Any, columns: int = 2) -> None:
-    """Puts a legend below the axes, which keep their size, if anything has a label."""
-    handles, labels = ax.get_legend_handles_labels()
-    if not labels:
-        return
-    columns = max(1, min(columns, 62 // (max(map(len, labels)) + 6)))
-    rows = -(-len(labels) // columns)
-    width, height = ax.figure.get_size_inches()
-    ax.figure.set_size_inches(width, height + 0.19 * rows)
-    ax.figure.legend(handles, labels, loc="outside lower left", ncols=columns)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsefl_jax.data import FederatedData, partition_counts
-from sparsefl_jax.report.figure import FAINT, SIZE, STYLE, axes, legend, whole_numbers
+from sparsefl_jax.report.figure import FAINT, SIZE, STYLE, axes, whole_numbers
 from sparsefl_jax.report.load import Run
 
 _MAX_BAR_CLIENTS = 60
@@ -79,7 +79,7 @@ def _partition_bars(ax, counts: np.ndarray) -> None:
     ax.grid(visible=False, axis="x")
     ax.set_xlim(-0.6, num_clients - 0.4)
     if num_classes <= 20:
-        legend(ax, columns=10)
+        ax.figure.legend(loc="outside lower left", ncols=7)
 
 
 def _partition_map(ax, counts: np.ndarray) -> None:
