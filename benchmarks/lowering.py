@@ -213,7 +213,7 @@ def _text(key) -> str:
 
 def store(layer: convolution.Layer, lowering: list):
     table = json.loads(TABLE.read_text())
-    entry = table.setdefault(convolution.section("float32"), {"layers": {}})
+    entry = table.setdefault("cpu", {"layers": {}})
     entry["layers"][layer.key] = lowering
     hardware_here = f"{hardware.processor()}, {platform.machine()}"
     entry["hardware"] = f"{jax.device_count()} x {hardware_here}"

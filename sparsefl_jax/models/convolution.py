@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import jax
 
-from sparsefl_jax.core.validate import at_least, one_of
-from sparsefl_jax.models import lowerings, programs
+from sparsefl_jax.models import programs
 
 
 class Lowering(NamedTuple):
@@ -60,29 +59,20 @@ class Layer(NamedTuple):
         return h, w
 
 
-def checked(lowering: str | Lowering) -> str | Lowering:
-    """Returns 'auto' or a `Lowering`.
+def resolved(lowering: str | Lowering) -> str | Lowering:
+    """Returns 'auto' or a `Lowering`; a name in `lowerings.NAMES` is of all passes.
 
-    Args:
-      lowering: 'auto', a name in `lowerings.NAMES`, or a `Lowering`.
-
-    Raises:
-      ValueError: it is none of these.
+    Example:
+      >>> resolved("patches").weight_grad
+      'patches'
     """
-    if lowering == "auto":
-        return lowering
-    if isinstance(lowering, str):
-        one_of("lowering", lowering, ("auto", *lowerings.NAMES))
-        lowering = Lowering(lowering, lowering, lowering)
-    for name in lowering.names:
-        one_of("lowering", name, lowerings.NAMES)
-    at_least("lowering.images", lowering.images, 0)
-    return lowering
+    named = isinstance(lowering, str) and lowering != "auto"
+    return Lowering(lowering, lowering, lowering) if named else lowering
 
 
 @functools.cache
 def table() -> dict:
-    """Reads `lowerings.json`, a dict from `section` to {hardware, date, layers}.
+    """Reads `lowerings.json`: hardware, date and layers by platform, here "cpu".
 
     `layers` maps the key of a layer to the fields of its `Lowering`.
     """
@@ -106,16 +96,6 @@ def platform() -> str:
     return (device or jax.devices()[0]).platform
 
 
-def section(dtype: str) -> str:
-    """Returns the section of the table for a dtype.
-
-    Example:
-      >>> section("float32"), section("bfloat16")
-      ('cpu', 'cpu bfloat16')
-    """
-    return "cpu" if dtype == "float32" else f"cpu {dtype}"
-
-
 @functools.cache
 def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
     """Returns the fastest measured lowering of a layer, or of the most similar one.
@@ -135,7 +115,7 @@ def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
     if platform != "cpu":
         form = programs.form(platform)
         return Lowering(form, form, form)
-    measured = table().get(section(dtype), {}).get("layers", {})
+    measured = table()["cpu"]["layers"] if dtype == "float32" else {}
     if layer.key in measured:
         return Lowering(*measured[layer.key])
     near = min(measured, key=lambda key: _distance(layer, parse(key)), default=None)

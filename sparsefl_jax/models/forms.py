@@ -39,7 +39,7 @@ _DEFAULT: ContextVar[str | Lowering] = ContextVar("lowering", default="auto")
 @contextmanager
 def using(lowering: str | Lowering) -> Iterator[None]:
     """Returns a context in which programs are traced with another form than 'auto'."""
-    token = _DEFAULT.set(convolution.checked(lowering))
+    token = _DEFAULT.set(convolution.resolved(lowering))
     try:
         yield
     finally:
@@ -62,7 +62,7 @@ def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable
       A function of the same arguments. Its results may differ by rounding.
 
     Raises:
-      ValueError: a lowering is unknown.
+      ValueError: a Winograd form is not for kernels of this size.
 
     Example:
       >>> import flax.linen as nn
@@ -72,7 +72,7 @@ def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable
       >>> gradient["params"]["bias"].tolist()
       [25.0, 25.0]
     """
-    given = lowering if lowering is None else convolution.checked(lowering)
+    given = lowering if lowering is None else convolution.resolved(lowering)
 
     def evaluated(*args):
         lowering = _DEFAULT.get() if given is None else given
