@@ -14,10 +14,10 @@ import numpy as np
 
 from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import Array, Key
-from sparsefl_jax.core.validate import above, at_least, one_of
+from sparsefl_jax.core.validate import above, one_of
 
 AUGMENTATIONS = ("crop", "flip", "cutout")
-_PAD = 4
+_PAD = 4  # pixels on each side
 _CUTOUT = 16  # pixels
 
 
@@ -28,7 +28,6 @@ def make_preprocess(
     *,
     scale: float = 255.0,
     augment: Sequence[str] = (),
-    pad: int = _PAD,
     scramble: bool = False,
     tokens: bool = False,
 ) -> Callable:
@@ -39,11 +38,11 @@ def make_preprocess(
       std: the standard deviation of each channel, on the scale 0 to 1; None divides by
         nothing.
       scale: the divisor of uint8 pixels, 1 for none; nothing else is scaled.
-      augment: names in `AUGMENTATIONS`, applied in training only. "crop" pads with
-        pixel 0 and cuts out the original size at a random place; "flip" mirrors an
-        image left to right with probability 1/2; "cutout" sets a square of 16 x 16
-        pixels round a random one to 0 after the normalisation, as much as lies inside.
-      pad: the padding of "crop" on each side, in pixels.
+      augment: names in `AUGMENTATIONS`, applied in training only. "crop" pads each
+        side with 4 pixels of 0 and cuts out the original size at a random place; "flip"
+        mirrors an image left to right with probability 1/2; "cutout" sets a square of
+        16 x 16 pixels round a random one to 0 after the normalisation, as much as lies
+        inside.
       scramble: reads an image's memory [H, W, C] as if it were [C, H, W]. SpaFL's
         official CIFAR-10 code makes this mistake; set it to reproduce their figures.
 
@@ -72,9 +71,6 @@ def make_preprocess(
     for name in augment:
         one_of("augment", name, AUGMENTATIONS)
     above("scale", scale, 0)
-    at_least("pad", pad, 1)
-    if pad != _PAD and "crop" not in augment:
-        raise ValueError(f"pad={pad} has no effect without augment='crop'")
     if std is not None and min(std) <= 0:
         raise ValueError(f"std={std}, expected every entry above 0")
     shift = None if mean is None else np.asarray(mean, np.float32)
@@ -89,7 +85,7 @@ def make_preprocess(
                 key, square_key = jax.random.split(key)
                 square = _squares(square_key, x.shape)
             if set(augment) & {"crop", "flip"}:
-                x = _move(key, x, pad if "crop" in augment else 0, "flip" in augment)
+                x = _move(key, x, _PAD * ("crop" in augment), "flip" in augment)
         if scramble:
             if x.ndim != 4:
                 raise ValueError(f"scramble=True needs images, x has {x.ndim} axes")
