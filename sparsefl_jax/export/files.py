@@ -11,7 +11,6 @@ the index, the shapes, the arguments that rebuild the network, the origin, a che
 """
 
 import json
-import math
 import os
 import zlib
 from pathlib import Path
@@ -32,7 +31,6 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 from sparsefl_jax.wire import packets as codec
 from sparsefl_jax.wire import streams
-from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.positions import POSITIONS
 
 FORMAT = 1
@@ -52,20 +50,9 @@ class Head(msgspec.Struct):
     crc32: int  # of the header with 0 here, and of the tensors
 
 
-class Tensor(NamedTuple):
-    """The size of one tensor in a file."""
-
-    name: str
-    shape: tuple[int, ...]  # of the leaf
-    alive: int  # entries that are written
-    bits: int  # the charge of the ledger
-    payload: int  # bytes in the file
-
-
 class Sizes(NamedTuple):
     """The sizes of a file in bytes; it consists of the payload and the header."""
 
-    tensors: tuple[Tensor, ...]
     payload: int
     header: int
     dense: int  # parameters and statistics as float32, without any header
@@ -118,22 +105,21 @@ def save_sparse(
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     sizes = save_sparse(f'{folder}/model', SparseModel(params, mask, {}))
       ...     back = load_sparse(f'{folder}/model').sparse
-      >>> sizes.tensors[0]
-      Tensor(name='params/fc1/kernel', shape=(4, 8), alive=8, bits=288, payload=36)
+      >>> sizes.payload, sizes.dense  # 8 values and a bitmap; 32 values
+      (36, 128)
       >>> back.params['fc1']['kernel'][0].tolist()
       [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     """
     safetensors = imported("safetensors.numpy", "export", "an export")
     one_of("index", index, INDEXES)
     sparse = _checked(sparse)
-    packets = _packets(sparse, index)
-    stored = {name: _stored(packet) for name, packet in packets.items()}
+    stored = {n: _stored(packet) for n, packet in _packets(sparse, index).items()}
     head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {}, 0)
     head.crc32 = _checksum(head, stored)
     content = safetensors.save(stored, {_KEY: _json(head)})
     path = Path(path)
     files.write_bytes(path, content)
-    return _sizes(packets, stored, len(content))
+    return _sizes(sparse, stored, len(content))
 
 
 def load_sparse(path: str | Path) -> Exported:
@@ -176,7 +162,7 @@ def load_sparse(path: str | Path) -> Exported:
         if head.crc32 != _checksum(head, stored):
             raise ValueError("its checksum differs")
         sparse = _model(head, stored)
-        sizes = _sizes(_packets(sparse, head.index), stored, os.path.getsize(path))
+        sizes = _sizes(sparse, stored, os.path.getsize(path))
         about = {key: getattr(head, key) for key in ("network", "reading", "run")}
         model = _network(head.network, head.reading)
     except Exception as error:  # safetensors and JSON have error types of their own
@@ -185,27 +171,24 @@ def load_sparse(path: str | Path) -> Exported:
 
 
 def sizes_table(sizes: Sizes) -> str:
-    """Formats the sizes of a file, with a line for each tensor and for the totals.
+    """Formats the sizes of a file.
 
     Example:
-      >>> print(sizes_table(Sizes((Tensor('params/w', (4,), 1, 36, 5),), 5, 95, 16)))
-      tensor    shape  entries  written  ledger, bit  payload, byte
-      params/w      4        4        1           36              5
-      payload                                                     5
-      header                                                     95
-      file                                                      100
-      dense                                                      16
+      >>> print(sizes_table(Sizes(5, 95, 16)))
+               byte
+      payload     5
+      header     95
+      file      100
+      dense      16
     """
-    rows = [("tensor", "shape", "entries", "written", "ledger, bit", "payload, byte")]
-    for tensor in sizes.tensors:
-        shape = "x".join(map(str, tensor.shape)) or "1"
-        counts = math.prod(tensor.shape), *tensor[2:]
-        rows.append((tensor.name, shape, *(f"{n:,}" for n in counts)))
-    file = sizes.payload + sizes.header
-    totals = {"payload": sizes.payload, "header": sizes.header, "file": file}
-    for name, total in (totals | {"dense": sizes.dense}).items():
-        rows.append((name, *[""] * 4, f"{total:,}"))
-    return "\n".join(formats.align(rows))
+    rows = {
+        "payload": sizes.payload,
+        "header": sizes.header,
+        "file": sizes.payload + sizes.header,
+        "dense": sizes.dense,
+    }
+    texts = ((name, f"{size:,}") for name, size in rows.items())
+    return "\n".join(formats.align([("", "byte"), *texts]))
 
 
 def _checked(sparse: SparseModel) -> SparseModel:
@@ -254,20 +237,11 @@ def _stored(packet: codec.Packet) -> np.ndarray:
     return np.frombuffer(streams.encode(packet), np.uint8)
 
 
-def _sizes(packets: dict, stored: dict[str, np.ndarray], file: int) -> Sizes:
-    """Returns the sizes of a file of `file` bytes with these packets."""
-    tensors = []
-    for name, packet in packets.items():
-        message = {name: packet}
-        count = codec.count(message)
-        bits = int(message_bits(codec.layout(message), count).total)
-        alive = int(count[name].entries.sum())
-        shape = packet.values.shape
-        tensors.append(Tensor(name, shape, alive, bits, stored[name].nbytes))
-    payload = sum(tensor.payload for tensor in tensors)
-    values = (t for t in tensors if not t.name.startswith("mask/"))
-    dense = sum(4 * math.prod(t.shape) for t in values)
-    return Sizes(tuple(tensors), payload, file - payload, dense)
+def _sizes(sparse: SparseModel, stored: dict[str, np.ndarray], file: int) -> Sizes:
+    """Returns the sizes of a file of `file` bytes."""
+    payload = sum(array.nbytes for array in stored.values())
+    leaves = jax.tree.leaves((sparse.params, sparse.stats))
+    return Sizes(payload, file - payload, sum(4 * leaf.size for leaf in leaves))
 
 
 def _json(head: Head) -> str:
