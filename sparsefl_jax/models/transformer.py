@@ -138,13 +138,12 @@ def encoder(
       >>> model.macs["layer1"]["query"], model.macs["score"]
       ({'bias': 0, 'kernel': 40960}, {'bias': 0, 'kernel': 128})
     """
-    sizes = {"layers": layers, "width": width, "heads": heads, "hidden": hidden}
-    for name, size in (sizes | {"vocabulary": vocabulary}).items():
-        at_least(name, size, 1)
+    positions = input_shape[0] if input_shape else 0
+    sizes = Sizes(layers, width, heads, hidden, vocabulary, positions)
+    for name in ("layers", "width", "heads", "hidden", "vocabulary"):
+        at_least(name, getattr(sizes, name), 1)
     if width % heads:
         raise ValueError(f"heads={heads}, expected a divisor of width={width}")
-    positions = input_shape[0] if input_shape else 0
-    sizes = Sizes(**sizes, vocabulary=vocabulary, positions=positions)
     return _model(sizes, num_classes, input_shape, dropout)
 
 
