@@ -5,10 +5,10 @@ installs TensorFlow. Everything else reads the prepared files without it.
 """
 
 import contextlib
-import re
 import sys
 from pathlib import Path
 
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data import hub, named, prepared_tfds, samples
 
 
@@ -43,28 +43,14 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
         if source.tfds is None:
             return _sizes(hub.fetch(source.hub))
         name = source.tfds
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            builder = prepared_tfds.find_builder(name, data_dir)
+    extra = "most data sets need pip install 'sparsefl_jax[prepare]'"
+    with contextlib.redirect_stdout(sys.stderr):
+        builder = prepared_tfds.find_builder(name, data_dir)
+        with blaming(f"preparing {name!r} failed ({extra})"):
             builder.download_and_prepare(file_format="array_record")
-    except Exception as error:  # noqa: BLE001
-        raise ValueError(_reason(name, error)) from error
     return str(builder.data_path)
 
 
 def _sizes(data) -> str:
     """Returns the splits of a data set and their numbers of samples."""
     return ", ".join(f"{split}: {len(rows):,} samples" for split, rows in data.items())
-
-
-def _reason(name, error):
-    """Returns one line on why the preparation failed."""
-    if missing := re.search(r"No module named '([\w.]+)'", str(error)):
-        return (
-            f"preparing {name!r} needs {missing[1]} once: "
-            "pip install 'sparsefl_jax[prepare]'"
-        )
-    line = next(iter(str(error).strip().splitlines()), "no reason given")
-    if isinstance(error, ValueError) and line.startswith("data set"):
-        return line
-    return f"preparing {name!r} failed: {type(error).__name__}: {line}"
