@@ -118,19 +118,20 @@ def replace(key, value):
 
 REFUSED = [
     (lambda told: told.pop("users"), "missing required field `users`"),
-    (lambda told: told["users"].append("b"), "it has 2 users and 1 num_samples"),
     (lambda told: told.update(users=["b"]), "user 'b': user_data lacks it"),
-    (lambda told: told.update(num_samples=[4]), "num_samples 4, 3 x and 3 y"),
-    (replace("y", [0, 1]), "num_samples 3, 3 x and 2 y"),
+    (replace("y", [0, 1]), "user 'a': 3 x and 2 y"),
     (replace("y", [0, 1, "2"]), "not integers"),
     (replace("y", [0, 1, 2**32]), "labels from 0 to 4294967296"),
-    (replace("x", [[0.0] * 784, [0.0] * 784, [0.0]]), "rows of several lengths"),
+    (
+        replace("x", [[0.0] * 784, [0.0] * 784, [0.0]]),
+        "inhomogeneous shape",
+    ),
     (replace("x", [0.0, 0.0, 0.0]), r"float64 \(3,\)"),
     (replace("x", [[[0.0]]] * 3), r"\(3, 1, 1\), not \[n, D\]"),
     (replace("x", [[float("nan")] * 784] * 3), "JSON is malformed"),
     (replace("x", [[1e39] * 784] * 3), "not finite"),
-    (replace("x", [["id", "a text"]] * 3), "texts; .* hf:./FILE.csv"),
-    (lambda told: told.update(users=[], num_samples=[]), "hold no samples"),
+    (replace("x", [["id", "a text"]] * 3), r"x is <U6 \(3, 2\), not"),
+    (lambda told: told.update(users=[]), "hold no samples"),
 ]
 
 

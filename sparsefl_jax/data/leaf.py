@@ -1,10 +1,11 @@
 """Reads LEAF's JSON files, such as FEMNIST, which hold the samples of each user.
 
 Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097. A file is
-`{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}`.
-Rows of 784 numbers become images [28, 28, 1] with LEAF's colours, dark ink (0) on white
-(1). Rows of any other length stay features [D]. Texts of one length, each with the next
-character as its label (Shakespeare), become tokens and the next token of each of them.
+`{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}`,
+whose `num_samples` is not read. Rows of 784 numbers become images [28, 28, 1] with
+LEAF's colours, dark ink (0) on white (1). Rows of any other length stay features [D].
+Texts of one length, each with the next character as its label (Shakespeare), become
+tokens and the next token of each of them.
 
 Files are read one after another. Pixels that are whole multiples of 1/255, as FEMNIST's
 are, become uint8, which loses nothing and takes a quarter of float32's memory. The
@@ -109,7 +110,6 @@ class _User(msgspec.Struct):
 
 class _File(msgspec.Struct):
     users: list[str]
-    num_samples: list[int]
     user_data: dict[str, _User]
 
 
@@ -117,25 +117,19 @@ def _users(file):
     """Yields (user, x [n, ...], y [n]) of a file, and frees each user's JSON lists."""
     with blaming(f"LEAF file {str(file)!r}"):
         content = msgspec.json.decode(file.read_bytes(), type=_File)
-        counts = len(content.users), len(content.num_samples)
-        if counts[0] != counts[1]:
-            raise ValueError("it has {} users and {} num_samples".format(*counts))
-        for user, size in zip(content.users, content.num_samples, strict=True):
+        for user in content.users:
             with blaming(f"user {user!r}"):
                 if user not in content.user_data:
                     raise ValueError("user_data lacks it")
                 found = content.user_data.pop(user)
-                if (len(found.x), len(found.y)) != (size, size):
-                    raise ValueError(
-                        f"num_samples {size}, {len(found.x)} x and {len(found.y)} y"
-                    )
-                if size:
-                    yield user, *_arrays(found.x, found.y)
+                if len(found.x) != len(found.y):
+                    raise ValueError(f"{len(found.x)} x and {len(found.y)} y")
+                if found.x:
+                    yield user, *_arrays(np.asarray(found.x), np.asarray(found.y))
 
 
 def _arrays(x, y):
     """Returns one user's samples and labels."""
-    x, y = _array("x", x), _array("y", y)
     if x.dtype.kind == y.dtype.kind == "U":
         return characters.followed(x.tolist(), y.tolist())
     if y.ndim != 1 or y.dtype.kind not in "iu":
@@ -143,20 +137,8 @@ def _arrays(x, y):
     return _samples(x), y
 
 
-def _array(name, values):
-    """Returns lists as an array."""
-    try:
-        return np.asarray(values)
-    except ValueError:
-        raise ValueError(f"{name} has rows of several lengths") from None
-
-
 def _samples(x):
     """Returns one user's images, in uint8 if that loses nothing, or features."""
-    if x.dtype.kind in "US":
-        raise ValueError(
-            "x holds texts; name a table of them as hf:./FILE.csv or hf:./FILE.json"
-        )
     if x.ndim != 2 or x.dtype.kind not in "iuf":
         raise ValueError(f"x is {x.dtype} {x.shape}, not [n, D]")
     if x.shape[1] == _SIDE**2:
