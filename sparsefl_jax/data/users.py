@@ -26,19 +26,19 @@ def number(given: dict, lengths: dict) -> dict:
 
     Returns:
       By name, [n] int32, or None where None was given. Integers that fit int32 stay as
-      they are. Strings and larger integers become their places in ascending order.
+      they are. Strings and larger integers become their places in ascending order;
+      integers beside strings count as strings.
 
     Raises:
       ValueError: there is not one id for each sample, or an id is neither an integer
-        nor a string, or both occur under one name.
+        nor a string.
 
     Example:
       >>> ids = {"users": [2**32 + 7, 7], "users_test": [7]}
       >>> number(ids, {"users": 2, "users_test": 1})
       {'users': array([1, 0], dtype=int32), 'users_test': array([0], dtype=int32)}
     """
-    known = {k: v for k, v in given.items() if v is not None}
-    ids = {name: _plain(name, v, lengths[name]) for name, v in known.items()}
+    ids = {k: _plain(k, v, lengths[k]) for k, v in given.items() if v is not None}
     distinct = set().union(*ids.values())
     if any(isinstance(user, str) for user in distinct):
         ids = {name: [*map(str, v)] for name, v in ids.items()}
@@ -97,7 +97,7 @@ def of_mnist(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
 
 
 def _plain(name: str, ids, length: int) -> list:
-    """Returns ids as Python integers or strings, without merging any two."""
+    """Returns ids as Python integers or strings."""
     ids = np.asarray(ids)
     if ids.shape != (length,):
         raise ValueError(
@@ -107,11 +107,7 @@ def _plain(name: str, ids, length: int) -> list:
         u.decode("utf-8", "surrogateescape") if isinstance(u, bytes) else u
         for u in ids.tolist()
     ]
-    kind = str if ids and isinstance(ids[0], str) else int
-    for i, user in enumerate(ids):
-        if isinstance(user, bool) or not isinstance(user, kind):
-            raise ValueError(
-                f"{name}[{i}]={user!r} is a {type(user).__name__}, expected only "
-                "integers or only strings"
-            )
+    for user in ids:
+        if isinstance(user, bool) or not isinstance(user, int | str):
+            raise ValueError(f"{name} holds {user!r}, expected integers or strings")
     return ids
