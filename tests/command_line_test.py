@@ -57,7 +57,10 @@ def test_a_listing_has_types_defaults_and_lines():
     assert listed["optimizer.learning_rate"][:2] == ["float", "0.1"]
     assert listed["until.gbit"][:2] == ["float", "None"]
     assert listed["observe_rounds"][0] == "tuple[int, ...]"
-    assert listed["algorithm.weighting"][:2] == ["str", "'examples'"]  # of fedavg
+    assert listed["algorithm.prune"][:2] == ["float in (0, 1] | None", "None"]
+    assert listed["algorithm.weighting"][:2] == [  # of fedavg
+        *("'examples' | 'uniform'", "'examples'")
+    ]
     assert listed["model.widths"][:2] == ["tuple[int, ...]", "(16, 32, 64, 64)"]
 
 
@@ -66,8 +69,8 @@ def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
     config.algorithm = {"name": "fedprox", "mu": 0.5}
     told = cli.listing("algorithm", config)
     assert told.startswith("fedprox: FedAvg whose local loss has the term mu / 2")
-    assert "mu: strength of the proximal term, finite and at least 0" in told
-    assert rows(told)["algorithm.mu"] == ["float", "0.01", "(here 0.5)"]
+    assert "mu: strength of the proximal term" in told
+    assert rows(told)["algorithm.mu"] == ["float in [0, inf)", "0.01", "(here 0.5)"]
     assert {name for name in rows(told) if name[:10] == "algorithm."} == {
         f"algorithm.{name}" for name in ("name", "mu", "keep_optimizer", "weighting")
     }

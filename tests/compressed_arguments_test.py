@@ -32,7 +32,7 @@ REFUSED = [
     ),
     ({"up": "majority"}, "server_optimizer=None, expected one"),
     ({"feedback": "ef21"}, "clients=None, expected their number"),
-    ({"feedback": "ef21", "clients": 0}, "clients=0, expected an integer from 1"),
+    ({"feedback": "ef21", "clients": 0}, "clients=0, expected in [1, inf)"),
     ({"clients": 5}, "clients=5, expected None: only feedback='ef21' uses it"),
     ({"start": "gradient"}, "start='gradient', expected 'zero': only feedback='ef21'"),
     (

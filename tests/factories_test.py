@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.core.types import Share
 from tests.by_hand import needed
 from tests.refusals import refused
 
@@ -95,7 +96,7 @@ def arguments(among):
 
 @pytest.mark.parametrize("name", sfl.algorithms.ALGORITHMS)
 def test_what_is_no_model_is_refused(name):
-    refused(lambda: make(name, model=lambda x: x), "model is a function, expected")
+    refused(lambda: make(name, model=lambda x: x), "model=<function ")
 
 
 @pytest.mark.parametrize("name, argument", arguments(NUMBERS))
@@ -112,6 +113,30 @@ def test_numbers_out_of_range_are_refused_and_the_ends_are_not(name, argument):
 @pytest.mark.parametrize("name, argument", arguments(NAMES))
 def test_unknown_names_are_refused(name, argument):
     refused(lambda: make(name, **{argument: "nothing"}), f"{argument}='nothing'")
+
+
+@sfl.method
+def own(model, optimizer, *, share: Share, what: str = "a", **others):
+    if others:
+        raise AssertionError("this runs after the check")
+    return sfl.fedavg(model, optimizer)
+
+
+@pytest.mark.parametrize(
+    "given, error, said",
+    [
+        ({"share": 2, "others": 1}, ValueError, "share=2, expected in (0, 1]"),
+        ({"share": 1, "what": 3}, ValueError, "what=3, expected a string"),
+        ({"what": "b"}, TypeError, "own() missing 1 required keyword-only argument"),
+    ],
+)
+def test_an_own_method_is_checked_before_it_is_built(given, error, said):
+    with pytest.raises(error) as caught:
+        own(MODEL, OPTIMIZER, **given)
+    assert str(caught.value).startswith(said)
+    made = own(MODEL, OPTIMIZER, share=1)
+    assert (made.name, made.settings["share"]) == ("own", 1)
+    assert [*inspect.signature(own).parameters][2:] == ["share", "what", "others"]
 
 
 FLASH = {"prune_rate": 0.25, "prune_rate_decay": True}

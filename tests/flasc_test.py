@@ -198,7 +198,7 @@ def test_other_arguments_are_refused():
     for given, told in (
         ({"train": "sparse"}, "train='sparse', expected one of dense, masked"),
         ({"decay": 0.0}, "decay=0.0, expected in (0, 1]"),
-        ({"decay_every": 0}, "decay_every=0, expected an integer from 1"),
+        ({"decay_every": 0}, "decay_every=0, expected in [1, inf)"),
     ):
         refused(lambda g=given: flasc(LINEAR, SGD, density=0.5, **g), told)
 

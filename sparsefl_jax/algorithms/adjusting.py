@@ -9,16 +9,16 @@ of their last epoch, at the trained weights.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import layer_counts, spdst
+from sparsefl_jax.algorithms.masked import Allocation, layer_counts, spdst
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
@@ -26,14 +26,16 @@ from sparsefl_jax.training.screening import screen
 from sparsefl_jax.wire.messages import free_positions, pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
+Start = Literal["random", "magnitude"]  # the first mask
+
 
 def adjusting(
     model: Model,
     optimizer: Optimizer,
     density: float,
     schedule: tuple[int, int, float],
-    start: str,
-    allocation: str,
+    start: Start,
+    allocation: Allocation,
     prunable: Sequence[str],
     index: str,
     *,
@@ -58,15 +60,8 @@ def adjusting(
       first: `(key, initial) -> model`, within the first mask.
       due: `(round) -> bool`, whether a round adjusts the mask.
       budget: `(params, round) -> (alive [L] int32, doubt [L] int32)`, K_l and k_l.
-
-    Raises:
-      ValueError: an argument is out of range, or a name is unknown.
     """
     adjust_every, adjust_until, prune_rate = schedule
-    one_of("start", start, ("random", "magnitude"))
-    whole("adjust_every", adjust_every, 1)
-    whole("adjust_until", adjust_until, 1)
-    in_range("prune_rate", prune_rate, "[0, 1]")
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     counts = layer_counts(allocation, density, select)
     rates = schedules.cosine(prune_rate, adjust_until)

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import moved, summand
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
@@ -33,8 +32,8 @@ def complement(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    aggregation_ratio: float = 1.5,
+    density: Share,
+    aggregation_ratio: Positive = 1.5,
     index: str = "bitmap",
 ) -> Algorithm:
     """CS: clients train all weights and send the new values of those that were zero.
@@ -52,10 +51,10 @@ def complement(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
         in every round.
-      density: 1 - p, the share of each tensor that the server keeps, in (0, 1]; at 1,
-        every round is like the first.
-      aggregation_ratio: eta', the factor of the clients' mean before it is added, above
-        0; the paper's theory needs a value between 1 and 1 / learning rate.
+      density: 1 - p, the share of each tensor that the server keeps; at 1, every round
+        is like the first.
+      aggregation_ratio: eta', the factor of the clients' mean before it is added; the
+        paper's theory needs a value between 1 and 1 / learning rate.
       index: how positions are written, see `packets.Packet`.
 
     Raises:
@@ -66,8 +65,6 @@ def complement(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = complement(model, optimizer, density=0.5)
     """
-    in_range("density", density, "(0, 1]")
-    in_range("aggregation_ratio", aggregation_ratio, "(0, inf)")
     loss_fn, everything = local.objective(model), masks.everything(model.macs)
 
     def dense(mask):

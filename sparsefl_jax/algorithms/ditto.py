@@ -15,11 +15,10 @@ import optax
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.algorithms.fedprox import proximal
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, whole
+from sparsefl_jax.core.types import Array, Count, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local
+from sparsefl_jax.training import local, means
 
 
 class Client(NamedTuple):
@@ -35,10 +34,10 @@ def ditto(
     model: Model,
     optimizer: Optimizer,
     *,
-    lam: float = 1.0,
-    personal_epochs: int | None = None,
+    lam: NonNegative = 1.0,
+    personal_epochs: Count | None = None,
     server_optimizer: optax.GradientTransformation | None = None,
-    weighting: str = "examples",
+    weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """FedAvg, beside which a client trains v_i on its loss plus lam / 2 |v_i - w|^2.
 
@@ -53,10 +52,10 @@ def ditto(
     Args:
       model: the network and its loss.
       optimizer: the clients', for both models, as `local.make_optimizer` returns it.
-      lam: strength of the pull, finite and at least 0; the paper tries 0.05 to 2. With
-        0 v_i is trained independently of w.
-      personal_epochs: local epochs for v_i, at least 1; they repeat the batches of the
-        stage's epochs in turn. None for as many as the stage has.
+      lam: strength of the pull; the paper tries 0.05 to 2. With 0 v_i is trained
+        independently of w.
+      personal_epochs: local epochs for v_i; they repeat the batches of the stage's
+        epochs in turn. None for as many as the stage has.
       server_optimizer, weighting: as in `fedavg`.
 
     Returns:
@@ -70,9 +69,6 @@ def ditto(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = ditto(model, optimizer, lam=0.1)
     """
-    in_range("lam", lam, "[0, inf)")
-    if personal_epochs is not None:
-        whole("personal_epochs", personal_epochs, 1)
     loss_fn = local.objective(model)
     shared = {"server_optimizer": server_optimizer, "weighting": weighting}
     averaging = fedavg(model, optimizer, **shared)

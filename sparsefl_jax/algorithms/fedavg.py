@@ -15,8 +15,7 @@ import optax
 from sparsefl_jax.algorithms.magnitude import largest_weights
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import Batches, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import Batches, Key, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
@@ -38,8 +37,8 @@ def fedavg(
     *,
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = False,
-    weighting: str = "examples",
-    prune: float | None = None,
+    weighting: means.Weighting = "examples",
+    prune: Share | None = None,
 ) -> Algorithm:
     """FedAvg: clients train the whole model, the server averages what they send.
 
@@ -54,8 +53,8 @@ def fedavg(
       keep_optimizer: clients keep their optimizer's state between rounds.
       weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
       prune: deploys a second model, 'pruned', for evaluations: the common one without
-        all but this share, in (0, 1], of the weights of its kernels, the largest by
-        magnitude, see `magnitude`. None deploys no other model.
+        all but this share of the weights of its kernels, the largest by magnitude, see
+        `magnitude`. None deploys no other model.
 
     Raises:
       ValueError: `model` is no `Model`, or an argument is out of range.
@@ -68,7 +67,6 @@ def fedavg(
     weight, loss_fn = means.weigh(weighting), local.objective(model)
     server_tx = server_optimizer or optax.sgd(1.0)
     if prune is not None:
-        in_range("prune", prune, "(0, 1]")
         select = masks.prunable(model.macs, KERNELS)
 
     def init(key, start: SparseModel):

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import Array, Fraction, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, one_bit, trees
 from sparsefl_jax.training import local, means, through
@@ -27,11 +26,11 @@ def fedbat(
     model: Model,
     optimizer: Optimizer,
     *,
-    rho: float = 6.0,
-    warmup: float = 0.5,
+    rho: NonNegative = 6.0,
+    warmup: Fraction = 0.5,
     alpha_range: tuple[float, float] = (5e-4, 5e-2),
     prunable: Sequence[str] = KERNELS,
-    weighting: str = "examples",
+    weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """FedBAT: clients train an update u that the network sees as signs times alpha.
 
@@ -58,8 +57,8 @@ def fedbat(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
         in every round. Weight decay acts on u and a.
-      rho: how fast alpha is learnt, at least 0, which keeps it at a0.
-      warmup: the share of a client's steps that train u itself, in [0, 1].
+      rho: how fast alpha is learnt; 0 keeps it at a0.
+      warmup: the share of a client's steps that train u itself.
       alpha_range: the bounds of alpha. They are of the size of an update: with a rate
         so small that the mean |u| stays below the lower one, alpha is not learnt.
       prunable: globs of the leaves that become signs.
@@ -73,8 +72,6 @@ def fedbat(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedbat(model, optimizer, warmup=0.25)
     """
-    in_range("rho", rho, "[0, inf)")
-    in_range("warmup", warmup, "[0, 1]")
     if len(alpha_range) != 2 or not 0 < alpha_range[0] <= alpha_range[1] < math.inf:
         raise ValueError(
             f"alpha_range={alpha_range!r}, expected two bounds above 0, lower one first"

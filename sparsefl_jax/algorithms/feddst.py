@@ -7,6 +7,7 @@ is `variant='release'`.
 """
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jax import lax
 
 from sparsefl_jax.algorithms.masked import (
     KERNELS,
+    Allocation,
     Server,
     covered_average,
     covered_summand,
@@ -23,8 +25,7 @@ from sparsefl_jax.algorithms.masked import (
     spdst,
 )
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k
 from sparsefl_jax.training import local
@@ -37,12 +38,12 @@ def feddst(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    adjust_until: int,
-    adjust_every: int = 10,
-    prune_rate: float = 0.5,
-    allocation: str = "erk_sparsity",
-    variant: str = "paper",
+    density: Share,
+    adjust_until: Annotated[int, "[2, inf)"],
+    adjust_every: Count = 10,
+    prune_rate: Fraction = 0.5,
+    allocation: Allocation = "erk_sparsity",
+    variant: Literal["paper", "release"] = "paper",
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
 ) -> Algorithm:
@@ -64,7 +65,7 @@ def feddst(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of alive prunable weights, in (0, 1].
+      density: share of alive prunable weights.
       adjust_until: the round in which the rate reaches 0, T / 2 in the released code.
       adjust_every: rounds between readjustments.
       prune_rate: share of the alive weights that a readjustment exchanges in round 0.
@@ -84,10 +85,6 @@ def feddst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = feddst(model, optimizer, density=0.2, adjust_until=200)
     """
-    in_range("prune_rate", prune_rate, "[0, 1]")
-    whole("adjust_until", adjust_until, 2)
-    whole("adjust_every", adjust_every, 1)
-    one_of("variant", variant, ("paper", "release"))
     release, loss_fn = variant == "release", local.objective(model)
     select = masks.prunable(model.macs, prunable)
     counts = layer_counts(allocation, density, select)

@@ -7,7 +7,7 @@ does otherwise.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from sparsefl_jax.algorithms.fedavg import fedavg, server_step
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import one_of, whole
+from sparsefl_jax.core.validate import whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means
@@ -43,10 +43,10 @@ def fedluar(
     optimizer: Optimizer,
     *,
     layers: int = 1,
-    select: str = "score",
-    fill: str = "recycle",
+    select: Literal["score", "uniform", "cyclic"] = "score",
+    fill: Literal["recycle", "freeze"] = "recycle",
     server_optimizer: optax.GradientTransformation | None = None,
-    weighting: str = "examples",
+    weighting: means.Weighting = "examples",
     prunable: Sequence[str] = KERNELS,
     keep_optimizer: bool = False,
 ) -> Algorithm:
@@ -90,8 +90,6 @@ def fedluar(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedluar(model, optimizer, layers=1)
     """
-    one_of("select", select, ("score", "uniform", "cyclic"))
-    one_of("fill", fill, ("recycle", "freeze"))
     server_tx = server_optimizer or optax.sgd(1.0)
     shared = {"keep_optimizer": keep_optimizer, "weighting": weighting}
     averaging = fedavg(model, optimizer, server_optimizer=server_tx, **shared)

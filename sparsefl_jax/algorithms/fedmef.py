@@ -6,20 +6,28 @@ its activation pruning, without its normalised convolutions.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.adjusting import adjusting, steepness
-from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, moved
+from sparsefl_jax.algorithms.adjusting import Start, adjusting, steepness
+from sparsefl_jax.algorithms.masked import KERNELS, Allocation, Server, averaged, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.types import (
+    Array,
+    Count,
+    Fraction,
+    NonNegative,
+    PyTree,
+    Share,
+    SparseModel,
+)
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.training import local, sparse_passes
+from sparsefl_jax.training import sparse_passes
 from sparsefl_jax.training.through import num_steps
 
 
@@ -28,15 +36,15 @@ def fedmef(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    adjust_every: int = 10,
-    adjust_until: int = 300,
-    prune_rate: float = 0.4,
-    penalty: float = 1e-4,
-    keep_inputs: float = 1.0,
-    prune_by: str = "received",
-    start: str = "random",
-    allocation: str = "erk",
+    density: Share,
+    adjust_every: Count = 10,
+    adjust_until: Count = 300,
+    prune_rate: Fraction = 0.4,
+    penalty: NonNegative = 1e-4,
+    keep_inputs: Share = 1.0,
+    prune_by: Literal["received", "aggregate"] = "received",
+    start: Start = "random",
+    allocation: Allocation = "erk",
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
 ) -> Algorithm:
@@ -63,8 +71,8 @@ def fedmef(
       model, density, adjust_every, adjust_until, prune_rate: as in `fedrts`.
       optimizer: the clients', as `local.make_optimizer` returns it. Its steps have to
         be proportional to its rate, as those of SGD with momentum and of Adam are.
-      penalty: lambda, finite and at least 0.
-      keep_inputs: the share of its inputs that a layer saves, in (0, 1].
+      penalty: lambda.
+      keep_inputs: the share of its inputs that a layer saves.
       prune_by: 'received' as above, or 'aggregate': the server prunes the k_l
         smallest weights of the aggregate, as FedTiny does.
       start, allocation, prunable, index: as in `fedrts`.
@@ -77,10 +85,6 @@ def fedmef(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedmef(model, optimizer, density=0.2, keep_inputs=0.5)
     """
-    in_range("penalty", penalty, "[0, inf)")
-    in_range("keep_inputs", keep_inputs, "(0, 1]")
-    one_of("prune_by", prune_by, ("received", "aggregate"))
-    local.objective(model)  # refuses an argument that is no model
     select = masks.prunable(model.macs, prunable)
     if keep_inputs < 1:  # static branch
         share = jnp.float32(keep_inputs)

@@ -6,6 +6,7 @@ those of the authors' code, where the method is called `fedsrn`.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,11 @@ from jax.flatten_util import ravel_pytree
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.types import Positive, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, one_bit, trees
 from sparsefl_jax.training import local, means, through
 from sparsefl_jax.wire.packets import Packet
-
-CODES = ("none", "entropy")  # of a mask
 
 
 @method
@@ -29,13 +27,13 @@ def fedmrn(
     model: Model,
     optimizer: Optimizer,
     *,
-    noise: str = "uniform",
-    magnitude: float = 0.01,
-    mask: str = "binary",
+    noise: Literal["uniform", "gaussian", "bernoulli"] = "uniform",
+    magnitude: Positive = 0.01,
+    mask: Literal["binary", "signed"] = "binary",
     progressive: bool = True,
     prunable: Sequence[str] = KERNELS,
-    index: str = "none",
-    weighting: str = "examples",
+    index: Literal["none", "entropy"] = "none",
+    weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """FedMRN: clients learn which entries of a random noise z to add to the kernels.
 
@@ -68,7 +66,7 @@ def fedmrn(
       optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
         in every round. Weight decay acts on u.
       noise: 'uniform' in [-1, 1), 'gaussian' or 'bernoulli', times `magnitude`.
-      magnitude: scale of the noise, above 0. The release has 0.01 for binary masks and
+      magnitude: scale of the noise. The release has 0.01 for binary masks and
         0.005 for signed ones. It bounds the change of an entry in a round.
       mask: 'binary', 0 or 1, or 'signed', -1 or 1.
       progressive: whether training sees masks. If not, the client trains as in FedAvg
@@ -86,10 +84,6 @@ def fedmrn(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedmrn(model, optimizer, mask="signed", magnitude=0.005)
     """
-    one_of("noise", noise, one_bit.NOISES)
-    in_range("magnitude", magnitude, "(0, inf)")
-    one_of("mask", mask, one_bit.LOWEST)
-    one_of("index", index, CODES)
     loss_fn, lowest = local.objective(model), one_bit.LOWEST[mask]
     weight, select = means.weigh(weighting), masks.prunable(model.macs, prunable)
 

@@ -5,7 +5,7 @@ ICLR 2023, https://arxiv.org/abs/2209.15328. The constants, the estimator and th
 are those of the authors' code.
 """
 
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,11 @@ from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import supermask
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import INITIAL, pack_initial
+from sparsefl_jax.wire.messages import Initial, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -31,7 +30,6 @@ class Server(NamedTuple):
     stats: PyTree  # float32
 
 
-WEIGHTS = ("constants", "initial")
 KEPT = "a client keeps the weights that it received before its first round"
 
 
@@ -40,10 +38,10 @@ def fedpm(
     model: Model,
     optimizer: Optimizer,
     *,
-    weights: str = "constants",
-    epsilon: float = 0.01,
+    weights: Literal["constants", "initial"] = "constants",
+    epsilon: Annotated[float, "(0, 0.5)"] = 0.01,
     keep_optimizer: bool = True,
-    initial: str = "sent",
+    initial: Initial = "sent",
 ) -> Algorithm:
     """FedPM: clients train the scores s of a mask m ~ Bernoulli(sigmoid(s)).
 
@@ -68,7 +66,7 @@ def fedpm(
       optimizer: the clients', of the scores, as `local.make_optimizer` returns it.
       weights: 'constants', as above, or 'initial', the weights of the initial model; a
         weight of 0 counts as dropped.
-      epsilon: the value of a mask's zero in the mean, in (0, 0.5).
+      epsilon: the value of a mask's zero in the mean.
       keep_optimizer: clients keep their optimizer's state between rounds.
       initial: how a client gets weights that are 'initial', before its first round:
         'sent', 32 bits each, or 'seed', see `messages.pack_initial`. Constants follow
@@ -83,10 +81,7 @@ def fedpm(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedpm(model, optimizer, keep_optimizer=False)
     """
-    in_range("epsilon", epsilon, "(0, 0.5)")
-    one_of("weights", weights, WEIGHTS)
     loss_fn = local.objective(model)
-    one_of("initial", initial, INITIAL)
     given = weights == "initial"
     if given:
         adapters.refuse(model, "with weights='initial' all masks leave B at 0")

@@ -12,10 +12,9 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, fit
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import NonNegative, PyTree
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.training import local
+from sparsefl_jax.training import local, means
 
 
 @method
@@ -23,10 +22,10 @@ def fedprox(
     model: Model,
     optimizer: Optimizer,
     *,
-    mu: float = 0.01,
+    mu: NonNegative = 0.01,
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = False,
-    weighting: str = "examples",
+    weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """FedAvg whose local loss has the term mu / 2 |w - w_global|^2.
 
@@ -36,7 +35,7 @@ def fedprox(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      mu: strength of the proximal term, finite and at least 0.
+      mu: strength of the proximal term.
       server_optimizer, keep_optimizer, weighting: as in `fedavg`.
 
     Raises:
@@ -47,7 +46,6 @@ def fedprox(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedprox(model, optimizer, mu=0.001)
     """
-    in_range("mu", mu, "[0, inf)")
     loss_fn = local.objective(model)
     shared = {"keep_optimizer": keep_optimizer, "weighting": weighting}
     averaging = fedavg(model, optimizer, server_optimizer=server_optimizer, **shared)

@@ -12,11 +12,19 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sparsefl_jax.algorithms.adjusting import adjusting
-from sparsefl_jax.algorithms.masked import KERNELS, averaged, moved
+from sparsefl_jax.algorithms.adjusting import Start, adjusting
+from sparsefl_jax.algorithms.masked import KERNELS, Allocation, averaged, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import (
+    Array,
+    Count,
+    Fraction,
+    Key,
+    Positive,
+    PyTree,
+    Share,
+    SparseModel,
+)
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means
@@ -37,14 +45,14 @@ def fedrts(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    adjust_every: int = 10,
-    adjust_until: int = 300,
-    prune_rate: float = 0.4,
-    gamma: float = 0.5,
-    vote_weight: float = 10.0,
-    start: str = "random",
-    allocation: str = "erk",
+    density: Share,
+    adjust_every: Count = 10,
+    adjust_until: Count = 300,
+    prune_rate: Fraction = 0.4,
+    gamma: Fraction = 0.5,
+    vote_weight: Positive = 10.0,
+    start: Start = "random",
+    allocation: Allocation = "erk",
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
 ) -> Algorithm:
@@ -67,13 +75,13 @@ def fedrts(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of alive prunable weights, in (0, 1]; K_l = int(n_l d_l). The
-        paper's density also counts the dense leaves.
+      density: share of alive prunable weights; K_l = int(n_l d_l). The paper's density
+        also counts the dense leaves.
       adjust_every: rounds between adjustments.
       adjust_until: the round in which the rate reaches 0.
-      prune_rate: share of the alive weights in doubt in round 0, in [0, 1].
-      gamma: how much clients' votes count beside the aggregate's, in [0, 1].
-      vote_weight: lambda, above 0.
+      prune_rate: share of the alive weights in doubt in round 0.
+      gamma: how much clients' votes count beside the aggregate's.
+      vote_weight: lambda.
       start: 'random', or 'magnitude' as in the released code: the first mask.
       allocation: as in `pdst`.
       prunable: globs of the leaves that can be pruned; the paper leaves the last layer
@@ -88,8 +96,6 @@ def fedrts(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedrts(model, optimizer, density=0.2)
     """
-    in_range("gamma", gamma, "[0, 1]")
-    in_range("vote_weight", vote_weight, "(0, inf)")
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
     frozen, select, first, due, budget = adjusting(

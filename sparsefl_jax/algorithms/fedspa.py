@@ -8,23 +8,25 @@ FLASH's experiments (Table 8) run it with one random mask that stays.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, layer_counts, summand
+from sparsefl_jax.algorithms.masked import KERNELS, Allocation, layer_counts, summand
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import (
     Array,
+    Count,
     EmptyState,
+    Fraction,
     Key,
     PyTree,
+    Share,
     SparseModel,
 )
-from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
@@ -45,12 +47,12 @@ def fedspa(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    mask_update: str = "static",
+    density: Share,
+    mask_update: Literal["static", "dst"] = "static",
     shared: bool = True,
-    prune_rate: float | None = None,
-    adjust_until: int | None = None,
-    allocation: str = "erk",
+    prune_rate: Fraction | None = None,
+    adjust_until: Count | None = None,
+    allocation: Allocation = "erk",
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
 ) -> Algorithm:
@@ -78,7 +80,7 @@ def fedspa(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of alive prunable weights of a client, in (0, 1].
+      density: share of alive prunable weights of a client.
       mask_update: 'static' or 'dst' (dynamic sparse training).
       shared: whether all clients begin with the same mask.
       prune_rate: share of a layer's alive weights that a client exchanges in round 0;
@@ -98,7 +100,6 @@ def fedspa(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> static = fedspa(model, optimizer, density=0.05)
     """
-    one_of("mask_update", mask_update, ("static", "dst"))
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     counts, dynamic = layer_counts(allocation, density, select), mask_update == "dst"
     exchange = None
@@ -194,10 +195,8 @@ def _exchange(
 ) -> Callable:
     """Returns `exchange(key, round, trained, batches) -> trained`, with a new mask."""
     prune_rate = 0.5 if prune_rate is None else prune_rate
-    in_range("prune_rate", prune_rate, "[0, 1]")
     if adjust_until is None:
         raise ValueError("adjust_until=None, expected a round with mask_update='dst'")
-    whole("adjust_until", adjust_until, 1)
     rates = schedules.cosine(prune_rate, adjust_until)[:-1, None]
     loss_fn = local.objective(model, train=False)
 

@@ -6,12 +6,13 @@ https://arxiv.org/abs/2204.12430. `fedsparsify_global` purges on the server,
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from sparsefl_jax.algorithms.magnitude import Scope
 from sparsefl_jax.algorithms.masked import (
     averaged,
     moved,
@@ -20,8 +21,7 @@ from sparsefl_jax.algorithms.masked import (
     within,
 )
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local
@@ -44,13 +44,13 @@ def fedsparsify_global(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
+    density: Share,
     rounds: int,
     frequency: int = 1,
-    power: float = 3.0,
+    power: Positive = 3.0,
     begin: int = 1,
-    criterion: str = "magnitude",
-    scope: str = "global",
+    criterion: Literal["magnitude", "random"] = "magnitude",
+    scope: Scope = "global",
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = True,
     prunable: Sequence[str] = ALL,
@@ -65,12 +65,12 @@ def fedsparsify_global(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of prunable entries that is alive after the last round, in (0, 1].
+      density: share of prunable entries that is alive after the last round.
       rounds: length of the schedule, above `begin`, see `schedules.polynomial`. At its
         end the density is `density`, if `frequency` divides it, and does not change
         afterwards.
       frequency: rounds between two purges, from 1 to `rounds`.
-      power: exponent of the schedule, above 0; a larger one purges earlier.
+      power: exponent of the schedule; a larger one purges earlier.
       begin: nothing is purged up to this round, from 0 to `rounds` - 1.
       criterion: 'magnitude' drops the smallest entries; 'random' drops them in a random
         order that is drawn once, the baseline of the paper's figures.
@@ -90,8 +90,6 @@ def fedsparsify_global(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
-    one_of("criterion", criterion, ("magnitude", "random"))
-    one_of("scope", scope, ("global", "layer"))
     shape = {"frequency": frequency, "power": power, "begin": begin}
     purge, left = _purging(model, prunable, scope, density, rounds, **shape)
     frozen = spdst(
@@ -130,11 +128,11 @@ def fedsparsify_local(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
+    density: Share,
     rounds: int,
     frequency: int = 1,
-    power: float = 3.0,
-    merge: str = "majority",
+    power: Positive = 3.0,
+    merge: Literal["majority", "average"] = "majority",
     keep_optimizer: bool = True,
     prunable: Sequence[str] = ALL,
     index: str = "bitmap",
@@ -161,7 +159,6 @@ def fedsparsify_local(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
-    one_of("merge", merge, ("majority", "average"))
     shape = {"frequency": frequency, "power": power}
     purge, left = _purging(model, prunable, "global", density, rounds, **shape)
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
@@ -214,7 +211,6 @@ def _moved(old, mean):
 def _purging(model, prunable, scope, density, rounds, **shape):
     """Returns a round's purge, and the share of entries that is left after it."""
     schedule = schedules.polynomial(density, rounds, **shape)
-    local.objective(model)  # refuses an argument that is no model
     select = masks.prunable(model.macs, prunable)
 
     def purge(scores, round):

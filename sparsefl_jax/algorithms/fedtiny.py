@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.adjusting import adjusting, steepness
-from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, moved
+from sparsefl_jax.algorithms.adjusting import Start, adjusting, steepness
+from sparsefl_jax.algorithms.masked import KERNELS, Allocation, Server, averaged, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import regrow
 
@@ -23,12 +23,12 @@ def fedtiny(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    adjust_every: int = 10,
-    adjust_until: int = 300,
-    prune_rate: float = 0.4,
-    start: str = "random",
-    allocation: str = "erk",
+    density: Share,
+    adjust_every: Count = 10,
+    adjust_until: Count = 300,
+    prune_rate: Fraction = 0.4,
+    start: Start = "random",
+    allocation: Allocation = "erk",
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
 ) -> Algorithm:

@@ -6,14 +6,15 @@ Extraction", NeurIPS 2024, https://arxiv.org/abs/2407.19389.
 
 import functools
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.types import Array, Positive, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, top_k, trees
@@ -27,11 +28,11 @@ def fiarse(
     model: Model,
     optimizer: Optimizer,
     *,
-    gradient: str = "biased",
+    gradient: Literal["biased", "masked"] = "biased",
     sizes: Sequence[float] = (),
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
-    server_rate: float = 1.0,
+    server_rate: Positive = 1.0,
 ) -> Algorithm:
     """FIARSE: a client of budget p holds the int(p n) largest of n weights.
 
@@ -62,7 +63,7 @@ def fiarse(
         the classifier's bias.
       index: how positions are written, see `packets.Packet`; 'bitmap' costs a bit per
         weight for a client of budget 1 too, 'packed' a few bits.
-      server_rate: the server's learning rate, above 0.
+      server_rate: the server's learning rate.
 
     Raises:
       ValueError: an argument is out of range, or a glob matches no leaf.
@@ -72,11 +73,8 @@ def fiarse(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fiarse(model, optimizer, sizes=(0.25, 0.5))
     """
-    one_of("gradient", gradient, ("biased", "masked"))
-    in_range("server_rate", server_rate, "(0, inf)")
     for size in sizes:
         in_range("sizes", size, "(0, 1]")
-    local.objective(model)  # refuses an argument that is no model
     select = masks.prunable(model.macs, prunable)
 
     def cut(server, size):

@@ -10,7 +10,7 @@ import optax
 
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import NonNegative
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -22,7 +22,7 @@ def finetune(
     model: Model,
     optimizer: Optimizer,
     *,
-    scale: float = 1.0,
+    scale: NonNegative = 1.0,
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
 ) -> Algorithm:
@@ -39,8 +39,8 @@ def finetune(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      scale: factor of the optimizer's steps, finite and at least 0: a run's stages
-        share an optimizer, whose schedule starts anew in this one.
+      scale: factor of the optimizer's steps: a run's stages share an optimizer, whose
+        schedule starts anew in this one.
       prunable: globs of the leaves that can be pruned; the others are dense.
       index: how positions are written, see `packets.Packet`.
 
@@ -55,7 +55,6 @@ def finetune(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> last = sfl.Stage(finetune(model, optimizer, scale=0.1), 1, 100, epochs=5)
     """
-    in_range("scale", scale, "[0, inf)")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
 

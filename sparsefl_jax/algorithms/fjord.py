@@ -5,7 +5,7 @@ with Ordered Dropout", NeurIPS 2021, https://arxiv.org/abs/2102.13451.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ from jax import lax
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
@@ -36,10 +35,10 @@ def fjord(
     optimizer: Optimizer,
     *,
     widths: Sequence[float] = (0.2, 0.4, 0.6, 0.8, 1.0),
-    draw: str = "batch",
+    draw: Literal["batch", "round"] = "batch",
     distill: bool = False,
     all_widths: bool = False,
-    weighting: str = "examples",
+    weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """FjORD: a client of budget b trains widths p <= p_max of a grid.
 
@@ -76,10 +75,8 @@ def fjord(
     rates, weight = sorted(set(widths)), means.weigh(weighting)
     if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
         raise ValueError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
-    one_of("draw", draw, ("batch", "round"))
     if distill and draw == "round":
         raise ValueError("distill=True, expected draw='batch', which has a teacher")
-    local.objective(model)  # refuses an argument that is no model
     adapters.refuse(model, "a slice of the width cuts their rank")
 
     def largest(budget):

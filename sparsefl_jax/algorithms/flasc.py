@@ -7,7 +7,7 @@ does otherwise.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,10 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.core.types import Array, Count, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.training import local
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import is_new, renewed
 from sparsefl_jax.wire.packets import Packet
 
@@ -38,13 +37,13 @@ def flasc(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    up_density: float | None = None,
-    decay: float = 1.0,
-    decay_every: int = 1,
-    train: str = "dense",
+    density: Share,
+    up_density: Share | None = None,
+    decay: Share = 1.0,
+    decay_every: Count = 1,
+    train: Literal["dense", "masked"] = "dense",
     server_optimizer: optax.GradientTransformation | None = None,
-    weighting: str = "uniform",
+    weighting: means.Weighting = "uniform",
     prunable: Sequence[str] = ("*",),
     index: str = "packed",
 ) -> Algorithm:
@@ -67,10 +66,10 @@ def flasc(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
         in every round.
-      density: share of the entries that the server sends, in (0, 1].
+      density: share of the entries that the server sends.
       up_density: share of the entries that a client sends; None: `density`, or with
         `train='masked'` all that it has trained.
-      decay: factor of both densities at every fall, in (0, 1]; one entry stays.
+      decay: factor of both densities at every fall; one entry stays.
       decay_every: rounds from one fall to the next.
       train: 'dense', or 'masked' if a client trains only what it received. With a
         `decay`, that is gradual pruning: the mask is that of the dense P in each round.
@@ -90,9 +89,6 @@ def flasc(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = flasc(model, optimizer, density=0.25)
     """
-    one_of("train", train, ("dense", "masked"))
-    in_range("decay", decay, "(0, 1]")
-    whole("decay_every", decay_every, 1)
     server_tx = server_optimizer or optax.adam(1e-3)
     shared = {"server_optimizer": server_tx, "weighting": weighting}
     averaging, loss_fn = fedavg(model, optimizer, **shared), local.objective(model)
@@ -146,7 +142,6 @@ def flasc(
 
 def _counts(name: str, share: float, size: int, decay: float) -> np.ndarray:
     """Returns how many of all entries travel after each fall, [J] int32."""
-    in_range(name, share, "(0, 1]")
     if int(size * share) < 1:
         least = f"at least {1 / size:.2g} to leave one of {size} entries"
         raise ValueError(f"{name}={share}, expected {least}")

@@ -12,13 +12,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.snip import one_shot, scored
+from sparsefl_jax.algorithms.snip import Mode, one_shot, scored
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Key, PyTree
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import Array, Key, Positive, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local
 
 
 @method
@@ -26,12 +24,12 @@ def grasp(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    temperature: float = 200.0,
+    density: Share,
+    temperature: Positive = 200.0,
     halves: bool = True,
     prunable: Sequence[str] = ("*kernel",),
     first_samples: bool = False,
-    mode: str = "train",
+    mode: Mode = "train",
     index: str = "bitmap",
 ) -> Algorithm:
     """GraSP on one batch of a client: keeps the largest w * Hg, over all layers.
@@ -50,8 +48,8 @@ def grasp(
     Args:
       model: the network and its loss.
       optimizer: not used, as nothing is trained.
-      density: share of the prunable weights that stay, in (0, 1]; 1 - S of the papers.
-      temperature: divisor of the logits, above 0. The logged loss includes it.
+      density: share of the prunable weights that stay; 1 - S of the papers.
+      temperature: divisor of the logits. The logged loss includes it.
       halves: sum the losses of two halves of the batch, each of which batch
         normalisation sees separately; without such layers and dropout, halves of equal
         size leave the mask as it is.
@@ -68,8 +66,6 @@ def grasp(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = grasp(model, optimizer, density=0.1, temperature=1.0)
     """
-    in_range("temperature", temperature, "(0, inf)")
-    local.objective(model)  # refuses an argument that is no model
     select = masks.prunable(model.macs, prunable)
 
     def apply(*args, **kwargs):

@@ -64,7 +64,6 @@ def heterofl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = heterofl(model, optimizer, mask_classes=False)
     """
-    local.objective(model)  # refuses an argument that is no model
     adapters.refuse(model, "a slice of the width cuts their rank")
 
     def init(key, start: SparseModel):

@@ -6,16 +6,18 @@ federated averaging.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import KERNELS, spdst
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.types import PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
+
+Scope = Literal["global", "layer"]
 
 
 @method
@@ -23,8 +25,8 @@ def magnitude(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    scope: str = "global",
+    density: Share,
+    scope: Scope = "global",
     prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
     keep_optimizer: bool = False,
@@ -40,7 +42,7 @@ def magnitude(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of the prunable weights that stay, in (0, 1]; 1 trains as FedAvg.
+      density: share of the prunable weights that stay; 1 trains as FedAvg.
       scope: weights among which the largest are sought: 'global' for all prunable ones
         together, or those of each 'layer'. Either can empty a layer.
       prunable, index, keep_optimizer: as in `spdst`.
@@ -53,8 +55,6 @@ def magnitude(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = magnitude(model, optimizer, density=0.1)
     """
-    in_range("density", density, "(0, 1]")
-    one_of("scope", scope, ("global", "layer"))
     shared = {"index": index, "keep_optimizer": keep_optimizer}
     frozen = spdst(model, optimizer, prunable=prunable, **shared)
     select = masks.prunable(model.macs, prunable)
@@ -67,7 +67,7 @@ def magnitude(
 
 
 def largest_weights(
-    params: PyTree, density: float, select: PyTree, scope: str = "global"
+    params: PyTree, density: float, select: PyTree, scope: Scope = "global"
 ) -> PyTree:
     """Returns the mask of the int(n density) largest |w| of n, or of each layer's.
 

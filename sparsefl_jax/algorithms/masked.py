@@ -10,21 +10,21 @@ Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.types import Array, Context, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 KERNELS = ("*kernel",)
+Allocation = Literal["uniform", "erk", "erk_sparsity"]
 ALLOCATIONS = {
     "uniform": layer_densities.uniform,
     "erk": layer_densities.erk,
@@ -112,15 +112,15 @@ def pdst(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    allocation: str = "uniform",
+    density: Share,
+    allocation: Allocation = "uniform",
     prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
     """Pre-defined sparse training: `spdst` with a random mask in place of stage 1's.
 
     Args:
-      density: target share of alive prunable weights, in (0, 1].
+      density: target share of alive prunable weights.
       allocation: how density is divided among layers: 'uniform', 'erk'
         (Erdős-Rényi kernel) or 'erk_sparsity' (as FedDST scales it).
       model, optimizer, prunable, index: as in `spdst`.
@@ -133,8 +133,6 @@ def pdst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = pdst(model, optimizer, density=0.1, allocation="erk")
     """
-    in_range("density", density, "(0, 1]")
-    one_of("allocation", allocation, ALLOCATIONS)
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
     select = masks.prunable(model.macs, prunable)
 
@@ -146,7 +144,7 @@ def pdst(
     return frozen._replace(init=init, alive=lambda round, start: density)
 
 
-def layer_counts(allocation: str, density: float, select: PyTree) -> Callable:
+def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Callable:
     """Returns how many entries of each layer are alive, by an allocation.
 
     Args:
@@ -156,12 +154,7 @@ def layer_counts(allocation: str, density: float, select: PyTree) -> Callable:
     Returns:
       `counts(params, cut=0.0) -> [L] int32`, on the host: int(n_l d_l) at the density
       (1 - cut) d, for `cut` below 1.
-
-    Raises:
-      ValueError: the density is out of range, or the allocation unknown.
     """
-    in_range("density", density, "(0, 1]")
-    one_of("allocation", allocation, ALLOCATIONS)
 
     def counts(params: PyTree, cut: float = 0.0) -> np.ndarray:
         shares = ALLOCATIONS[allocation](params, select, density * (1 - cut))

@@ -7,15 +7,15 @@ Quantization and Selective Updating", IEEE Access 2021; as Jiang and Borcea run 
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import averaged
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, EmptyState, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.types import Array, EmptyState, Share, SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import filters, masks, quantization
 from sparsefl_jax.training import local, means
@@ -37,11 +37,11 @@ def pqsu(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
+    density: Share,
     prunable: Sequence[str] = filters.KERNELS,
-    quantize: str = "both",
+    quantize: Literal["both", "up", "none"] = "both",
     selective: bool = True,
-    weighting: str = "uniform",
+    weighting: means.Weighting = "uniform",
     index: str = "bitmap",
 ) -> Algorithm:
     """PQSU: trains a network with fewer filters, and sends weights in 8 bits.
@@ -69,7 +69,7 @@ def pqsu(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of a hidden layer's filters that stays, in (0, 1].
+      density: share of a hidden layer's filters that stays.
       prunable: globs of the kernels that lose filters; only hidden layers do.
       quantize: 'both' directions, 'up' alone (Complement Sparsification's variant), or
         'none'; weights that are not quantised travel in float32.
@@ -85,8 +85,6 @@ def pqsu(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = pqsu(model, optimizer, density=0.5, quantize="up")
     """
-    in_range("density", density, "(0, 1]")
-    one_of("quantize", quantize, DIRECTIONS)
     one_of("index", index, POSITIONS)
     weight, loss_fn = means.weigh(weighting), local.objective(model)
     filters.shrinking(model.macs, prunable)  # refuses globs that match none

@@ -30,7 +30,7 @@ def rank_tiers(
     *,
     coverage: bool = False,
     server_optimizer: optax.GradientTransformation | None = None,
-    weighting: str = "uniform",
+    weighting: means.Weighting = "uniform",
 ) -> Algorithm:
     """A client of budget p trains the first max(1, ceil(p r)) of r ranks.
 

@@ -13,8 +13,7 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, fit
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, of_all_clients
-from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.core.validate import whole
+from sparsefl_jax.core.types import Count, PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.packets import Packet
@@ -34,7 +33,7 @@ def scaffold(
     model: Model,
     optimizer: Optimizer,
     *,
-    clients: int,
+    clients: Count,
     server_optimizer: optax.GradientTransformation | None = None,
 ) -> Algorithm:
     """FedAvg whose local gradients are corrected by g - c_i + c.
@@ -56,7 +55,7 @@ def scaffold(
       optimizer: the clients', `local.make_optimizer` of plain SGD, with any schedule
         and weight decay. With other optimizers (x - y) / (tau_i eta) is not a mean of
         gradients.
-      clients: number of all clients, at least 1.
+      clients: number of all clients.
       server_optimizer: an optax optimizer that takes the negated mean update for a
         gradient: `optax.sgd(0.5)` has the paper's eta_g of 0.5. None adds the update.
 
@@ -69,7 +68,6 @@ def scaffold(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = scaffold(model, optimizer, clients=100)
     """
-    whole("clients", clients, 1)
     loss_fn, rate = local.objective(model), _rate(optimizer)
     shared = {"server_optimizer": server_optimizer, "weighting": "uniform"}
     averaging = fedavg(model, optimizer, **shared)

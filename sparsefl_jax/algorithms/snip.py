@@ -8,13 +8,14 @@ et al.).
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.types import Array, Key, PyTree, Share, SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
@@ -22,16 +23,18 @@ from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
+Mode = Literal["train", "inference"]
+
 
 @method
 def snip(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
+    density: Share,
     prunable: Sequence[str] = ("*kernel",),
     first_samples: bool = False,
-    mode: str = "train",
+    mode: Mode = "train",
     index: str = "bitmap",
 ) -> Algorithm:
     """SNIP on one batch of a client: keeps the largest |w dL/dw|, over all layers.
@@ -44,7 +47,7 @@ def snip(
     Args:
       model: the network and its loss.
       optimizer: not used, as nothing is trained.
-      density: share of the prunable weights that stay, in (0, 1]; 1 - S of the papers.
+      density: share of the prunable weights that stay; 1 - S of the papers.
       prunable: globs of the leaves that can be pruned. The paper prunes all,
         FedSparsify all but batch normalisation: `("*", "!bn*")`. Stage 2 needs the same
         globs.
@@ -74,13 +77,12 @@ def snip(
     )
 
 
-def scored(model: Model, mode: str) -> Callable:
+def scored(model: Model, mode: Mode) -> Callable:
     """Returns the loss whose gradients score weights; `mode` as in `snip`.
 
     Raises:
-      ValueError: the mode is unknown, or `model` is no `Model` or has adapters.
+      ValueError: `model` is no `Model` or has adapters.
     """
-    one_of("mode", mode, ("train", "inference"))
     loss_fn = local.objective(model, train=mode == "train")
     adapters.refuse(model, "the scores of all adapters are 0, as B starts at 0")
     return loss_fn
@@ -141,9 +143,8 @@ def one_shot(
       density, first_samples, index: as in `snip`.
 
     Raises:
-      ValueError: `density` is out of range, or the index is unknown.
+      ValueError: the index is unknown.
     """
-    in_range("density", density, "(0, 1]")
     one_of("index", index, POSITIONS)
 
     def best(scores):

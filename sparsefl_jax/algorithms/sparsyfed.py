@@ -7,6 +7,7 @@ Powerpropagation: Schwarz et al., NeurIPS 2021, https://arxiv.org/abs/2110.00296
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +21,11 @@ from sparsefl_jax.algorithms.masked import (
     within,
 )
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import Array, PyTree, Share, SparseModel
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.training import local, means, sparse_passes
+from sparsefl_jax.training import means, sparse_passes
 from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 
 LEAST = 1e-7  # the share of inputs that the layer of a kernel of zeros saves
@@ -36,12 +36,12 @@ def sparsyfed(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    exponent: float = 1.25,
+    density: Share,
+    exponent: Annotated[float, "[1, inf)"] = 1.25,
     sparse_inputs: bool = True,
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
-    weighting: str = "examples",
+    weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """SparsyFed: the network computes with sign(w) |w|^a, so large weights grow faster.
 
@@ -62,8 +62,8 @@ def sparsyfed(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
         in every round. Weight decay acts on w.
-      density: share of the prunable weights that a client sends, in (0, 1].
-      exponent: a, at least 1. With 1 and no sparse inputs this is the top-k of weights.
+      density: share of the prunable weights that a client sends.
+      exponent: a. With 1 and no sparse inputs this is the top-k of weights.
       sparse_inputs: a layer saves as large a share of its inputs, for the gradient of
         its kernel, as the kernel has weights that are not 0.
       prunable: globs of the kernels that can be pruned and have the exponent.
@@ -79,9 +79,6 @@ def sparsyfed(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = sparsyfed(model, optimizer, density=0.05, exponent=1.25)
     """
-    in_range("density", density, "(0, 1]")
-    in_range("exponent", exponent, "[1, inf)")
-    local.objective(model)  # refuses an argument that is no model
     if exponent != 1:
         adapters.refuse(model, f"exponent={exponent} keeps B at 0, where it starts")
     contribute = partial(summand, weight=means.weigh(weighting))

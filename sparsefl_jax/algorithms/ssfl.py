@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from sparsefl_jax.algorithms.masked import KERNELS
-from sparsefl_jax.algorithms.snip import one_shot, saliency, scored
+from sparsefl_jax.algorithms.snip import Mode, one_shot, saliency, scored
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.types import Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import INITIAL, pack_initial
+from sparsefl_jax.wire.messages import Initial, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -23,11 +23,11 @@ def ssfl(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    weighting: str = "examples",
+    density: Share,
+    weighting: means.Weighting = "examples",
     prunable: Sequence[str] = KERNELS,
-    mode: str = "inference",
-    initial: str = "sent",
+    mode: Mode = "inference",
+    initial: Initial = "sent",
 ) -> Algorithm:
     """SSFL's first stage: keeps the largest mean |w dL/dw|, over all layers.
 
@@ -42,7 +42,7 @@ def ssfl(
     Args:
       model: the network and its loss.
       optimizer: not used, as nothing is trained.
-      density: share of the prunable weights that stay, in (0, 1].
+      density: share of the prunable weights that stay.
       weighting: a client's weight in the mean, see `means.WEIGHTINGS`; the released
         code has 'uniform', the paper 'examples'.
       prunable: globs of the leaves that can be pruned. Stage 2 needs the same globs.
@@ -60,7 +60,6 @@ def ssfl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = ssfl(model, optimizer, density=0.5)
     """
-    one_of("initial", initial, INITIAL)
     weight, score = means.weigh(weighting), partial(saliency, scored(model, mode))
     select = masks.prunable(model.macs, prunable)
 

@@ -8,6 +8,7 @@ https://arxiv.org/abs/2208.02507. The passes are those of SWAT: Raihan and Aamod
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +16,15 @@ from jax import lax
 
 from sparsefl_jax.algorithms.masked import KERNELS, averaged, summand
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.types import Fraction, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.training import local, means, sparse_passes
+from sparsefl_jax.training import means, sparse_passes
 from sparsefl_jax.wire.messages import pack_up
 from sparsefl_jax.wire.packets import Packet
 
-UPLINKS = ("weights", "diff_on_top", "top_of_diff")
+Uplink = Literal["weights", "diff_on_top", "top_of_diff"]
+UPLINKS = get_args(Uplink)
 
 
 @method
@@ -31,13 +32,13 @@ def zerofl(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    mask_ratio: float = 0.2,
-    uplink: str = "top_of_diff",
+    density: Share,
+    mask_ratio: Fraction = 0.2,
+    uplink: Uplink = "top_of_diff",
     sparse_inputs: bool = True,
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
-    weighting: str = "examples",
+    weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """ZeroFL: clients compute with the largest weights and inputs, and train all.
 
@@ -59,10 +60,9 @@ def zerofl(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
         in every round.
-      density: 1 - sp, the share of weights and of inputs that layers compute with, in
-        (0, 1].
-      mask_ratio: r, the further share of weights that is sent, in [0, 1]; everything
-        is if `density` + r reaches 1.
+      density: 1 - sp, the share of weights and of inputs that layers compute with.
+      mask_ratio: r, the further share of weights that is sent; everything is if
+        `density` + r reaches 1.
       uplink: what travels. 'weights': the largest trained weights, which the server
         averages, zeros included. 'diff_on_top': their change in training.
         'top_of_diff': the largest changes. The server adds the mean of changes.
@@ -80,10 +80,6 @@ def zerofl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = zerofl(model, optimizer, density=0.1, mask_ratio=0.2)
     """
-    in_range("density", density, "(0, 1]")
-    in_range("mask_ratio", mask_ratio, "[0, 1]")
-    one_of("uplink", uplink, UPLINKS)
-    local.objective(model)  # refuses an argument that is no model
     contribute = partial(summand, weight=means.weigh(weighting))
     select = masks.prunable(model.macs, prunable)
     inputs = (lambda kernel: jnp.float32(density)) if sparse_inputs else None

@@ -5,7 +5,7 @@ functions for *one* client. `data.cohorts` draws clients; `simulation.round_prog
 maps over them, sums what they contribute, and scans over the rounds of a segment.
 
     @method
-    def my_method(model, optimizer, *, strength=0.1):
+    def my_method(model, optimizer, *, strength: Positive = 0.1):
         '''Authors, venue, link. What travels, what a client keeps.'''
 
         def init(key, start): ...  # -> server
@@ -30,12 +30,14 @@ If a method follows a schedule of fixed length, its factory takes that length as
 argument `rounds`. A run that is extended beyond it says so.
 """
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import optax
 
-from sparsefl_jax.core.described import described
+from sparsefl_jax.core.described import P, described
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -46,9 +48,9 @@ from sparsefl_jax.core.types import (
     PyTree,
     SparseModel,
 )
+from sparsefl_jax.core.validate import checkable, typed
 
 Message = dict[str, Any]  # of `wire.packets.Packet`, which lies above this folder
-method = described  # the decorator of a method's factory
 
 
 # Returns the gradient transformation that clients use in a round.
@@ -174,6 +176,41 @@ def target(models: Mapping[str, Any]) -> Any:
       1
     """
     return next(iter(models.values()))
+
+
+def method(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
+    """Decorates the factory of a method, which then checks its arguments.
+
+    An argument is checked by its annotation: a class, a range such as
+    `Annotated[float, "(0, 1]"]`, choices such as `Literal["global", "layer"]`, or a
+    union of these; `core.types` names the usual ranges. Others are not checked. The
+    result has the name and the arguments of the factory, see `described`.
+
+    Raises:
+      ValueError: by the factory, an argument has another type, range or choice.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> from sparsefl_jax.core.types import Share
+      >>> @method
+      ... def small(model: sfl.Model, optimizer, *, density: Share = 0.1):
+      ...     return sfl.pdst(model, optimizer, density=density)
+      >>> small(sfl.testing.tiny_model(), sfl.training.make_optimizer(), density=2)
+      Traceback (most recent call last):
+        ...
+      ValueError: density=2, expected in (0, 1]
+    """
+    parameters = inspect.signature(factory).parameters
+    kinds = {n: p.annotation for n, p in parameters.items() if checkable(p.annotation)}
+
+    @functools.wraps(factory)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        for name, value in given.items():
+            typed(name, value, kinds.get(name, object))
+        return factory(*args, **kwargs)
+
+    return described(checked)
 
 
 class Stage(NamedTuple):

@@ -13,8 +13,8 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
     """Decorates a factory so that its results carry its name and settings.
 
     They identify a run made in Python: two runs that differ in a setting are never
-    mistaken for one another. `sfl.method` is this decorator. It works for factories of
-    methods, networks, optimizers, losses, schedules and samplers. If decorated
+    mistaken for one another. It works for factories of networks, optimizers, losses,
+    schedules and samplers, and `sfl.method` does the same for methods. If decorated
     factories call one another, the outermost gives the name.
 
     Args:
@@ -26,8 +26,7 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
       `name`, and `settings`: its other arguments by name, with their defaults.
 
     Example:
-      >>> from sparsefl_jax import method  # its name for users
-      >>> @method
+      >>> @described
       ... def constant(rate, *, scale=2.0):
       ...     return lambda round: rate * scale
       >>> schedule = constant(0.5)

@@ -4,13 +4,20 @@ Axis letters, used in every docstring: `N` clients, `K` sampled clients, `M` row
 the largest client, `E` local epochs, `S` steps per epoch, `B` batch, `L` layers.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 
 PyTree = Any
 Key = jax.Array
 Array = jax.Array
+
+# Ranges of arguments, which `core.algorithm.method` checks.
+Share = Annotated[float, "(0, 1]"]
+Fraction = Annotated[float, "[0, 1]"]
+Positive = Annotated[float, "(0, inf)"]
+NonNegative = Annotated[float, "[0, inf)"]
+Count = Annotated[int, "[1, inf)"]
 
 
 class SparseModel(NamedTuple):

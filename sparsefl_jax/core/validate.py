@@ -5,8 +5,9 @@ import difflib
 import math
 import numbers
 from collections.abc import Iterable, Iterator
+from inspect import Parameter
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 _WORDS = {
     int: "an integer below 2**31",
@@ -21,17 +22,18 @@ _WORDS = {
 
 
 def typed(name: str, value: Any, kind: Any) -> None:
-    """Checks the type of a value.
+    """Checks the type of a value, and its range or that it is one of some choices.
 
     Args:
       name: the argument's name in the message.
       value: any value.
-      kind: int, float, bool, str, tuple, `tuple[kind, ...]`, a union of these or None,
-        another class, or object for anything.
+      kind: int, float, bool, str, tuple, `tuple[kind, ...]`, another class, or object
+        for anything; `Annotated[kind, interval]` with an interval as in `in_range`; a
+        `Literal` of choices; or a union of these or None.
 
     Raises:
-      ValueError: the type is wrong. NaN and infinity are not accepted, nor is a bool as
-        a number; an integer is accepted as a float, and a list as a tuple.
+      ValueError: the type or the value is wrong. NaN and infinity are not accepted, nor
+        is a bool as a number; an integer is accepted as a float, and a list as a tuple.
 
     Example:
       >>> typed("widths", (64, 32), tuple[int, ...])
@@ -39,11 +41,37 @@ def typed(name: str, value: Any, kind: Any) -> None:
       Traceback (most recent call last):
         ...
       ValueError: widths=(64, 'a'), expected a tuple, each an integer below 2**31
+      >>> typed("density", 2, Annotated[float, "(0, 1]"] | None)
+      Traceback (most recent call last):
+        ...
+      ValueError: density=2, expected in (0, 1]
     """
-    if not _fits(value, kind):
-        text = " ".join(repr(value).split())
-        text = text if len(text) < 60 else text[:57] + "..."
-        raise ValueError(f"{name}={text}, expected {_words(kind)}")
+    if _fits(value, kind):
+        return
+    for one in _members(kind):
+        if get_origin(one) is Literal:
+            one_of(name, value, get_args(one))
+        if get_origin(one) is Annotated and _fits(value, get_args(one)[0]):
+            in_range(name, value, get_args(one)[1])
+    text = " ".join(repr(value).split())
+    text = text if len(text) < 60 else text[:57] + "..."
+    raise ValueError(f"{name}={text}, expected {_words(kind)}")
+
+
+def checkable(kind: Any) -> bool:
+    """Returns whether `typed` can check an annotation.
+
+    Callables, sequences, protocols, `Any` and annotations that are strings cannot be
+    checked.
+
+    Example:
+      >>> checkable(float), checkable(Literal["a", "b"] | None), checkable(Any)
+      (True, True, False)
+    """
+    if len(members := _members(kind)) > 1:
+        return all(map(checkable, members))
+    plain = type(kind) is type and kind is not Parameter.empty
+    return plain or get_origin(kind) in (Annotated, Literal, tuple)
 
 
 def in_range(name: str, value: float, interval: str) -> None:
@@ -64,10 +92,7 @@ def in_range(name: str, value: float, interval: str) -> None:
         ...
       ValueError: density=0.0, expected in (0, 1]
     """
-    low, high = map(float, interval[1:-1].split(","))
-    above = low < value if interval[0] == "(" else low <= value
-    below = value < high if interval[-1] == ")" else value <= high
-    if not (above and below):
+    if not _lies_in(value, interval):
         raise ValueError(f"{name}={value}, expected in {interval}")
 
 
@@ -179,12 +204,28 @@ def closest(
     return difflib.get_close_matches(str(value), names, n=count, cutoff=cutoff)
 
 
+def _lies_in(value: float, interval: str) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    above = low < value if interval[0] == "(" else low <= value
+    below = value < high if interval[-1] == ")" else value <= high
+    return above and below
+
+
+def _members(kind) -> tuple:
+    """Returns the kinds of a union, or the one that is none."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
 def _fits(value, kind) -> bool:
-    if isinstance(kind, UnionType):
-        return any(_fits(value, one) for one in get_args(kind))
-    if get_origin(kind) is tuple:
-        each = get_args(kind)[0]
-        return _fits(value, tuple) and all(_fits(v, each) for v in value)
+    if len(members := _members(kind)) > 1:
+        return any(_fits(value, one) for one in members)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value in parts
+    if origin is Annotated:
+        return _fits(value, parts[0]) and _lies_in(value, parts[1])
+    if origin is tuple:
+        return _fits(value, tuple) and all(_fits(v, parts[0]) for v in value)
     if kind in (int, float) and isinstance(value, bool):
         return False
     if kind is int:
@@ -197,10 +238,15 @@ def _fits(value, kind) -> bool:
 
 
 def _words(kind) -> str:
-    if isinstance(kind, UnionType):
-        return " or ".join(_words(one) for one in get_args(kind))
-    if get_origin(kind) is tuple:
-        return f"a tuple, each {_words(get_args(kind)[0])}"
+    if len(members := _members(kind)) > 1:
+        return " or ".join(map(_words, members))
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin is Annotated:
+        return f"{_words(parts[0])} in {parts[1]}"
+    if origin is tuple:
+        return f"a tuple, each {_words(parts[0])}"
     return _WORDS.get(kind) or f"a {kind.__name__}"
 
 

@@ -9,6 +9,8 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from types import NoneType
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from absl import flags as absl_flags
 from ml_collections.config_flags import config_flags
@@ -193,17 +195,30 @@ def _table(field: str, section) -> str:
     rows = []
     for key in sorted(found, key=lambda key: order.get(head + key, len(order))):
         kind, default = found[key].annotation, found[key].default
-        shown = "any" if kind is object else inspect.formatannotation(kind)
         empty = default is inspect.Parameter.empty
         line, now = defaults.FIELDS.get(head + key, (..., ""))[1], section.get(key)
         line += "" if now is None or now == default else f" (here {now!r})"
-        cells = head + key, shown, "required" if empty else repr(default)
+        cells = head + key, _shown(kind), "required" if empty else repr(default)
         rows.append((*cells, line))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
     return "\n".join(
         "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
         for row in rows
     )
+
+
+def _shown(kind) -> str:
+    """Returns a type as text, such as "float in (0, 1] | None" or "'sent' | 'seed'"."""
+    parts = get_args(kind)
+    if kind is object:
+        return "any"
+    if get_origin(kind) is Literal:
+        return " | ".join(map(repr, parts))
+    if get_origin(kind) is Annotated:
+        return f"{_shown(parts[0])} in {parts[1]}"
+    if get_origin(kind) is Union:
+        return " | ".join(map(_shown, parts))
+    return "None" if kind is NoneType else inspect.formatannotation(kind)
 
 
 def catalogue() -> str:

@@ -8,6 +8,7 @@ hold an entry).
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +16,14 @@ import jax.numpy as jnp
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import one_of
 
+Weighting = Literal["examples", "uniform"]
 WEIGHTINGS = {  # a client's weight in a mean
     "examples": lambda client: client.num_examples,
     "uniform": lambda client: jnp.ones_like(client.num_examples),
 }
 
 
-def weigh(weighting: str) -> Callable:
+def weigh(weighting: Weighting) -> Callable:
     """Returns the function that gives a client's weight in a mean.
 
     Args:

@@ -27,7 +27,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ from sparsefl_jax.sparsity import masks, one_bit, top_k, trees
 from sparsefl_jax.wire.packets import Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
+Feedback = Literal["ef", "ef21", "none"]
 LEVELS = ("fixed", "elias")  # how 'qsgd' writes them
 
 
@@ -64,7 +65,7 @@ class Compressor(NamedTuple):
     decode: Callable
     combine: Callable = _identity
     shared: bool = False
-    feedback: str = "ef"
+    feedback: Feedback = "ef"
     votes: bool = False
 
 

@@ -6,12 +6,13 @@ new to the server if it differs from the one that the client has just received.
 """
 
 from dataclasses import replace
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Context, Held, PyTree, SparseModel
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.validate import typed
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.packets import Message, Packet
 
@@ -101,11 +102,11 @@ def unpack_model(message: Message) -> SparseModel:
     return SparseModel(params, mask, message["stats"].values)
 
 
-INITIAL = ("sent", "seed")
+Initial = Literal["sent", "seed"]
 SEEDED = "the client draws the initial network from the seed, or knows it"
 
 
-def pack_initial(values: dict[str, PyTree], initial: str) -> Message:
+def pack_initial(values: dict[str, PyTree], initial: Initial) -> Message:
     """Packs the network that training starts from, or the seed that it is drawn from.
 
     Args:
@@ -123,7 +124,7 @@ def pack_initial(values: dict[str, PyTree], initial: str) -> Message:
       >>> sorted(pack_initial({'params': jnp.ones(2)}, 'seed'))
       ['params', 'seed']
     """
-    one_of("initial", initial, INITIAL)
+    typed("initial", initial, Initial)
     if initial == "sent":
         return {name: Packet(tree) for name, tree in values.items()}
     known = {n: Packet(v, bits=0, assumed=SEEDED) for n, v in values.items()}

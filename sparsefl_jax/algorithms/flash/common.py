@@ -1,7 +1,7 @@
 """Sums and masks of the servers of FLASH methods whose clients change their masks."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from sparsefl_jax.algorithms.masked import (
 )
 from sparsefl_jax.core.algorithm import Message
 from sparsefl_jax.core.types import Array, Context, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import unpack_model
@@ -30,20 +29,11 @@ class Changing(NamedTuple):
     seed: Array | tuple = ()  # uint32, of the first mask that clients keep, if they do
 
 
+Average = Literal["fedavg", "wfa"]
 AVERAGES = {  # Algorithm 3: what a client adds, and what follows from the sum
     "fedavg": (summand_with_mask, mean_on_union),
     "wfa": (covered_summand, covered_average),
 }
-
-
-def averaging(average: str) -> tuple[Callable, Callable]:
-    """Returns the summand of a client and the mean of the sum, by a name in `AVERAGES`.
-
-    Raises:
-      ValueError: there is no such average.
-    """
-    one_of("average", average, AVERAGES)
-    return AVERAGES[average]
 
 
 def summand(

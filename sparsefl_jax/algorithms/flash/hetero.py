@@ -1,23 +1,30 @@
 """hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import Changing, averaging, target_mask
+from sparsefl_jax.algorithms.flash.common import (
+    AVERAGES,
+    Average,
+    Changing,
+    target_mask,
+)
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.core.types import Array, Count, Fraction, PyTree
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+
+Submask = Literal["frozen", "magnitude"]
 
 
 class Nested(NamedTuple):
@@ -33,8 +40,8 @@ def hetero_spdst(
     optimizer: Optimizer,
     *,
     densities: Sequence[float] = (0.1, 0.15, 0.2),
-    submask: str = "frozen",
-    average: str = "wfa",
+    submask: Submask = "frozen",
+    average: Average = "wfa",
     prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -72,11 +79,11 @@ def hetero_jmwst(
     optimizer: Optimizer,
     *,
     densities: Sequence[float] = (0.1, 0.15, 0.2),
-    r_int: int = 1,
-    submask: str = "magnitude",
-    average: str = "wfa",
+    r_int: Count = 1,
+    submask: Submask = "magnitude",
+    average: Average = "wfa",
     prunable: Sequence[str] = KERNELS,
-    prune_rate: float = 0.25,
+    prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -87,7 +94,7 @@ def hetero_jmwst(
 
     Args:
       densities: the clients' budgets, in (0, 1]; the largest is the density of stage 1.
-      r_int: rounds between changes of the largest mask, at least 1.
+      r_int: rounds between changes of the largest mask.
       submask: as in `hetero_spdst`, but 'frozen' draws the nested masks again whenever
         the largest mask changes.
       average: as in `hetero_spdst`.
@@ -102,7 +109,6 @@ def hetero_jmwst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
-    whole("r_int", r_int, 1)
     return _hetero(
         model, optimizer, densities=densities, submask=submask, average=average,
         prunable=prunable, index=index, r_int=r_int, rate=prune_rate,
@@ -114,12 +120,11 @@ def _hetero(
     model, optimizer, densities, submask, average, prunable, index, r_int, rate, decay
 ) -> Algorithm:
     """Builds both methods; `r_int` 0 freezes the largest mask."""
-    one_of("submask", submask, ("frozen", "magnitude"))
     if not densities:
         raise ValueError("densities=(), expected at least one")
     for density in densities:
         in_range("densities", density, "(0, 1]")
-    summand, merged = averaging(average)
+    summand, merged = AVERAGES[average]
     loss_fn = local.objective(model)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
     learn, select = learner(model, prunable, max(densities), rate, decay)

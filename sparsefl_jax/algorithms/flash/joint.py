@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.algorithms.flash.common import (
+    AVERAGES,
+    Average,
     Changing,
-    averaging,
     both,
     summand,
     voted_mask,
@@ -17,8 +18,7 @@ from sparsefl_jax.algorithms.flash.common import (
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.core.validate import whole
+from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
@@ -30,11 +30,11 @@ def jmwst(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
-    r_int: int = 1,
-    average: str = "fedavg",
+    density: Share,
+    r_int: Count = 1,
+    average: Average = "fedavg",
     prunable: Sequence[str] = KERNELS,
-    prune_rate: float = 0.25,
+    prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -45,11 +45,11 @@ def jmwst(
     then chooses a new mask; in the other rounds the mask does not change.
 
     Args:
-      density: target share of alive prunable weights, in (0, 1].
-      r_int: rounds between changes of the mask, at least 1.
+      density: target share of alive prunable weights.
+      r_int: rounds between changes of the mask.
       average: 'fedavg' counts an entry that a client lacks as its 0; 'wfa' takes the
         mean over the clients that hold it.
-      prune_rate: share of a layer's alive weights that one surgery exchanges, [0, 1].
+      prune_rate: share of a layer's alive weights that one surgery exchanges.
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
       model, optimizer, prunable, index: as in `spdst`.
 
@@ -61,8 +61,7 @@ def jmwst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = jmwst(model, optimizer, density=0.1, r_int=5)
     """
-    whole("r_int", r_int, 1)
-    weights, merged = averaging(average)
+    weights, merged = AVERAGES[average]
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
@@ -105,9 +104,9 @@ def nst(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
+    density: Share,
     prunable: Sequence[str] = KERNELS,
-    prune_rate: float = 0.25,
+    prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -119,7 +118,7 @@ def nst(
     leaves, statistics. A client keeps its mask, one bit per parameter.
 
     Args:
-      density: share of alive prunable weights on a client, in (0, 1].
+      density: share of alive prunable weights on a client.
       model, optimizer, prunable, prune_rate, prune_rate_decay, index: as in `jmwst`.
 
     Raises:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, Server, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import Fraction, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, trees
 from sparsefl_jax.training import means
@@ -19,9 +20,9 @@ def sensitivity(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: float,
+    density: Share,
     prunable: Sequence[str] = KERNELS,
-    prune_rate: float = 0.25,
+    prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
     group: int = 0,
     index: str = "bitmap",
@@ -37,9 +38,9 @@ def sensitivity(
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: target share of alive prunable weights, in (0, 1].
+      density: target share of alive prunable weights.
       prunable: globs of the leaves that can be pruned.
-      prune_rate: share of a layer's alive weights that one surgery exchanges, [0, 1].
+      prune_rate: share of a layer's alive weights that one surgery exchanges.
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
       group: 0 for unstructured masks, M for N:M masks with N = round(d_l M), at
         least 1.

@@ -10,7 +10,6 @@ import optax
 from jax import lax
 
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
-from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, top_k
 from sparsefl_jax.training import local
@@ -31,13 +30,7 @@ def learner(
     prune_rate: float,
     prune_rate_decay: bool,
 ) -> tuple[Callable, PyTree]:
-    """Returns `sparse_learning` with a method's settings, and the prunable leaves.
-
-    Raises:
-      ValueError: an argument is out of range, or `model` is no `Model`.
-    """
-    in_range("density", density, "(0, 1]")
-    in_range("prune_rate", prune_rate, "[0, 1]")
+    """Returns `sparse_learning` with a method's settings, and the prunable leaves."""
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
     learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)

@@ -10,7 +10,7 @@ from jax import lax
 from sparsefl_jax.algorithms.masked import KERNELS, averaged, moved, spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.validate import in_range, whole
+from sparsefl_jax.core.types import Count, Fraction, NonNegative, Positive, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
@@ -24,12 +24,12 @@ def prunefl(
     model: Model,
     optimizer: Optimizer,
     *,
-    reconfigure_every: int = 50,
-    prune_rate: float = 0.3,
-    half_life: float = 10000.0,
+    reconfigure_every: Count = 50,
+    prune_rate: Fraction = 0.3,
+    half_life: Positive = 10000.0,
     layer_time: tuple[float, ...] | None = None,
-    constant_time: float = 0.0,
-    max_density: float = 1.0,
+    constant_time: NonNegative = 0.0,
+    max_density: Share = 1.0,
     prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -61,7 +61,7 @@ def prunefl(
       optimizer: the clients', as `local.make_optimizer` returns it.
       reconfigure_every: rounds between reconfigurations.
       prune_rate: share of a layer's alive weights that may be pruned, in round 0.
-      half_life: rounds in which that share halves, above 0.
+      half_life: rounds in which that share halves.
       layer_time: time that a weight takes, for each prunable leaf in tree order. None:
         1 for all, the multiply-adds of a weight in a dense layer. A weight of a
         convolution has as many as the output has positions, which None ignores.
@@ -79,8 +79,6 @@ def prunefl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> half = prunefl(model, optimizer, max_density=0.5, constant_time=1e6)
     """
-    whole("reconfigure_every", reconfigure_every, 1)
-    in_range("half_life", half_life, "(0, inf)")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
     reconfigure = make_rule(select, prune_rate, layer_time, constant_time, max_density)

@@ -9,8 +9,7 @@ from sparsefl_jax.algorithms import masked
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.algorithms.prunefl.search import prune
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.core.validate import in_range, whole
+from sparsefl_jax.core.types import Count, Fraction, NonNegative, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -22,14 +21,14 @@ def prunefl_initial(
     model: Model,
     optimizer: Optimizer,
     *,
-    num_batches: int = 10,
-    reconfigure_every: int = 50,
-    max_iterations: int = 1000,
-    start_accuracy: float = 0.15,
-    prune_rate: float = 0.3,
+    num_batches: Count = 10,
+    reconfigure_every: Count = 50,
+    max_iterations: Count = 1000,
+    start_accuracy: Fraction = 0.15,
+    prune_rate: Fraction = 0.3,
     layer_time: tuple[float, ...] | None = None,
-    constant_time: float = 0.0,
-    max_density: float = 1.0,
+    constant_time: NonNegative = 0.0,
+    max_density: Share = 1.0,
     prunable: Sequence[str] = masked.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -52,10 +51,10 @@ def prunefl_initial(
       optimizer: the client's, as `local.make_optimizer` returns it.
       num_batches: number of the client's minibatches that it uses; 20 samples each in
         the paper.
-      reconfigure_every: iterations between reconfigurations, at least 1.
+      reconfigure_every: iterations between reconfigurations.
       max_iterations: maximum number of iterations.
-      start_accuracy: training accuracy on the minibatches that starts the pruning, in
-        [0, 1]; 1.5 / classes in the paper.
+      start_accuracy: training accuracy on the minibatches that starts the pruning; 1.5
+        / classes in the paper.
       prune_rate: share of a layer's alive weights that may be pruned at a time.
       layer_time, constant_time, prunable, index: as in `prunefl`.
       max_density: as in `prunefl`; 1 in the paper.
@@ -69,10 +68,6 @@ def prunefl_initial(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> for_62_classes = prunefl_initial(model, optimizer, start_accuracy=1.5 / 62)
     """
-    whole("num_batches", num_batches, 1)
-    whole("reconfigure_every", reconfigure_every, 1)
-    whole("max_iterations", max_iterations, 1)
-    in_range("start_accuracy", start_accuracy, "[0, 1]")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
     rule = make_rule(select, prune_rate, layer_time, constant_time, max_density)

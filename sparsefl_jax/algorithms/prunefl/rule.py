@@ -14,7 +14,6 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import floor_count
 
@@ -53,8 +52,7 @@ def make_rule(
       a float32 tree like the parameters, the rate `prune_rate` * 0.5^`halvings`.
 
     Raises:
-      ValueError: an argument is out of range, or `layer_time` is not as long as there
-        are layers.
+      ValueError: `layer_time` has not a number above 0 for each layer.
 
     Example:
       >>> rule = make_rule(select={'w': True}, prune_rate=0.5, layer_time=None,
@@ -64,9 +62,6 @@ def make_rule(
       >>> rule(model, {'w': jnp.array([4., 3., 1., 1.])}, jnp.float32(0)).mask['w']
       Array([ True,  True, False, False], dtype=bool)
     """
-    in_range("prune_rate", prune_rate, "[0, 1]")
-    in_range("max_density", max_density, "(0, 1]")
-    in_range("constant_time", constant_time, "[0, inf)")
     layers = trees.layer_paths(select)
     times = (1.0,) * len(layers) if layer_time is None else layer_time
     if len(times) != len(layers) or not all(0 < c < math.inf for c in times):

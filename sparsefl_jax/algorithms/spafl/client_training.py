@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.spafl.variants import VARIANTS
+from sparsefl_jax.algorithms.spafl.variants import VARIANTS, VariantName
 from sparsefl_jax.core.algorithm import Optimizer
 from sparsefl_jax.core.types import Array, ClientInfo, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
@@ -40,7 +39,7 @@ def make_training(
     optimizer: Optimizer,
     alpha: float,
     prunable: Sequence[str],
-    variant: str,
+    variant: VariantName,
     clamp: bool,
     keep_optimizer: bool,
     thresholds_only: bool = False,
@@ -54,11 +53,8 @@ def make_training(
       training, as the paper counts them.
 
     Raises:
-      ValueError: an argument is out of range, a glob matches no kernel, or the model
-        has adapters.
+      ValueError: a glob matches no kernel, or the model has adapters.
     """
-    in_range("alpha", alpha, "[0, inf)")
-    one_of("variant", variant, VARIANTS)
     loss_fn, released = local.objective(model), VARIANTS[variant]
     adapters.refuse(model, "filters of B, which is 0, are dead and have no gradient")
     select = masks.prunable(model.macs, prunable)

@@ -12,12 +12,12 @@ from sparsefl_jax.algorithms.spafl.client_training import (
     personalize,
     revived,
 )
+from sparsefl_jax.algorithms.spafl.variants import VariantName
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.types import NonNegative, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.wire.messages import INITIAL, pack_initial
+from sparsefl_jax.wire.messages import Initial, pack_initial
 
 
 @method
@@ -25,12 +25,12 @@ def local_only(
     model: Model,
     optimizer: Optimizer,
     *,
-    alpha: float = 0.002,
+    alpha: NonNegative = 0.002,
     prunable: Sequence[str] = ("*kernel",),
-    variant: str = "paper",
+    variant: VariantName = "paper",
     clamp: bool = False,
     keep_optimizer: bool = False,
-    initial: str = "seed",
+    initial: Initial = "seed",
 ) -> Algorithm:
     """Trains each client's sparse model in the rounds in which the client is drawn.
 
@@ -41,7 +41,7 @@ def local_only(
       model: the network and its loss.
       optimizer: the clients', for weights and thresholds, as `local.make_optimizer`
         returns it.
-      alpha: weight of the regulariser sum exp(-threshold), finite and at least 0.
+      alpha: weight of the regulariser sum exp(-threshold).
       prunable: globs of the kernels that have thresholds.
       variant, clamp, keep_optimizer: as in `spafl`.
       initial: 'seed', each client draws a network by a key of its own; or 'sent', all
@@ -60,7 +60,6 @@ def local_only(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
-    one_of("initial", initial, INITIAL)
     begin, train = make_training(
         model, optimizer, alpha, prunable, variant, clamp, keep_optimizer
     )

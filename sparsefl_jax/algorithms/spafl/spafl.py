@@ -16,14 +16,13 @@ from sparsefl_jax.algorithms.spafl.client_training import (
     make_training,
     personalize,
 )
-from sparsefl_jax.algorithms.spafl.variants import VARIANTS
+from sparsefl_jax.algorithms.spafl.variants import VARIANTS, VariantName
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import means
-from sparsefl_jax.wire.messages import INITIAL, pack_initial
+from sparsefl_jax.wire.messages import Initial, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
 UNCHARGED = "the paper does not charge how the thresholds moved"
@@ -42,15 +41,15 @@ def spafl(
     model: Model,
     optimizer: Optimizer,
     *,
-    alpha: float = 0.002,
+    alpha: NonNegative = 0.002,
     prunable: Sequence[str] = ("*kernel",),
-    variant: str = "paper",
+    variant: VariantName = "paper",
     clamp: bool = False,
     extract: bool = True,
     thresholds_only: bool = False,
     keep_optimizer: bool = False,
     charge_delta: bool = True,
-    initial: str = "sent",
+    initial: Initial = "sent",
 ) -> Algorithm:
     """SpaFL (Algorithm 1): clients train weights and thresholds, and share the latter.
 
@@ -66,7 +65,7 @@ def spafl(
       model: the network and its loss.
       optimizer: the clients', for weights and thresholds, as `local.make_optimizer`
         returns it.
-      alpha: weight of the regulariser sum exp(-threshold), finite and at least 0.
+      alpha: weight of the regulariser sum exp(-threshold).
       prunable: globs of the kernels that have thresholds.
       variant: 'paper', or 'release_fashion_mnist', 'release_cifar10' or
         'release_cifar100', the released code for that data set; `variants.VARIANTS`
@@ -95,7 +94,6 @@ def spafl(
       >>> method = spafl(model, optimizer, alpha=0.001, clamp=True)
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
-    one_of("initial", initial, INITIAL)
     options = alpha, prunable, variant, clamp, keep_optimizer, thresholds_only
     begin, train = make_training(model, optimizer, *options)
     divisor = VARIANTS[variant].divisor

@@ -4,7 +4,7 @@ The code, news-vt/SpaFL_NeruIPS_2024, has one folder for each data set, and the 
 differ from each other too.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Variant(NamedTuple):
@@ -16,6 +16,9 @@ class Variant(NamedTuple):
     warmup: bool  # alpha is multiplied by sigmoid(10 round - 5)
 
 
+VariantName = Literal[
+    "paper", "release_fashion_mnist", "release_cifar10", "release_cifar100"
+]
 VARIANTS = {
     "paper": Variant("inputs", "identity", "same", False),
     "release_fashion_mnist": Variant("kernel", "identity", "previous", True),

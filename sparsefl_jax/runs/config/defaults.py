@@ -7,7 +7,7 @@ each can be set from the command line and `config.json` holds them all.
 import inspect
 import json
 import runpy
-from types import GenericAlias, SimpleNamespace, UnionType
+from types import GenericAlias, SimpleNamespace
 from typing import Any
 
 import optax
@@ -16,7 +16,7 @@ from ml_collections import config_dict
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.named import named
-from sparsefl_jax.core.validate import typed
+from sparsefl_jax.core.validate import checkable, typed
 from sparsefl_jax.models import adapters
 from sparsefl_jax.system import shipped
 from sparsefl_jax.training import local
@@ -295,7 +295,7 @@ def _settable(function) -> dict[str, inspect.Parameter]:
 def _kind(parameter) -> Any:
     """Returns the type of an argument, by its annotation or else by its default."""
     given, default = parameter.annotation, parameter.default
-    if given in (int, float, bool, str) or isinstance(given, UnionType):
+    if checkable(given):
         return given
     if isinstance(default, tuple) and default:
         return tuple[type(default[0]), ...]
