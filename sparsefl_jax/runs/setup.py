@@ -12,7 +12,7 @@ import numpy as np
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
-from sparsefl_jax.core.validate import at_least, blaming, typed
+from sparsefl_jax.core.validate import at_least, blaming, one_of, typed
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
@@ -167,7 +167,7 @@ def check(setup: Setup) -> None:
     _check_system(setup, num_clients)
     num_rounds = setup.stages[-1].num_rounds
     guarantee(setup, num_rounds)
-    store.check(setup.client_store)
+    one_of("client_store", setup.client_store, store.STORES)
     if not all(1 <= round <= num_rounds for round in setup.observe_rounds):
         raise ValueError(
             f"observe_rounds={tuple(setup.observe_rounds)}, expected rounds from 1 to "

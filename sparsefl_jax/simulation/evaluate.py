@@ -101,11 +101,7 @@ def make_evaluator(
     return evaluate
 
 
-METRICS = {  # the accuracy that counts as that of a run
-    "auto": "clients if the method deploys personal models, else pooled",
-    "pooled": "the server's models on all test samples",
-    "clients": "unweighted mean over clients, each on its own test samples",
-}
+METRICS = ("auto", "pooled", "clients")  # the accuracy that counts as that of a run
 
 
 class Samples(NamedTuple):
@@ -131,8 +127,10 @@ def make_evaluation(
       model: a `Model`.
       data: a `FederatedData`.
       budgets: [N], as `simulate.run` takes them.
-      metric: a name in `METRICS`. With 'clients', personal models are evaluated if the
-        method deploys them, and else the server's on every client's test samples.
+      metric: 'pooled' for the server's models on all test samples; 'clients' for the
+        unweighted mean over clients, each on its own test samples, of personal models
+        if the method deploys them, and else of the server's; 'auto' for 'clients' if
+        it deploys personal models, else 'pooled'.
       devices: as in `make_evaluator`.
       groups: ids of clients by the name of a tier, whose mean accuracy is reported.
 

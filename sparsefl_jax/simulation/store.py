@@ -20,17 +20,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.simulation import disk_store, exchange
 from sparsefl_jax.system import hardware, processes
 
-STORES = {  # where clients' rows live
-    "auto": "device if the rows fill at most half of its memory; else host, or disk if "
-    "the rows exceed host memory",
-    "device": "all rows on the device",
-    "host": "all rows on the host; on the device, only those of clients that take part",
-    "disk": "on disk, the rows of clients that ever took part; on the device as above",
-}
+STORES = ("auto", "device", "host", "disk")
 _DEVICE_SHARE = 0.5  # of the devices' memory, for all rows
 _HOST_SHARE = 0.8  # of the host's memory, for all rows
 _WORKING_SHARE = 0.25  # of the devices' memory, for two working sets
@@ -61,22 +54,15 @@ def unpack(row: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(restore, row, like)
 
 
-def check(client_store: str) -> None:
-    """Refuses an unknown name of a store.
-
-    Raises:
-      ValueError: it is none of `STORES`.
-    """
-    one_of("client_store", client_store, STORES)
-
-
 def chosen(client_store: str, rows: PyTree, memory: float, num_devices: int) -> str:
     """Chooses where rows live: 'device', 'host' or 'disk'; 'auto' decides by memory.
 
     On CPUs the limit of the device store is half of the memory, too.
 
     Args:
-      client_store: a name in `STORES`.
+      client_store: a name in `STORES`. 'device' has all rows on the device, 'host' on
+        the host, and 'disk' those of clients that ever took part on disk; with the
+        last two, only the rows of clients that take part are on the device.
       rows: the rows of all clients [N, ...], arrays or shapes.
       memory: the memory of all devices of the stage together, in bytes.
       num_devices: the number of these devices.

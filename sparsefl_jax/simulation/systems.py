@@ -15,18 +15,8 @@ import numpy as np
 from sparsefl_jax.core.validate import above, blaming, in_range, one_of, whole
 from sparsefl_jax.simulation.clock import Device, System
 
-COLUMNS = {  # of a table; those with a default can be left out
-    "tier": "name of the tier",
-    "share": "share of the clients in the tier; or `client`",
-    "client": "the client, from 0; or `share`",
-    "gflops": "1e9 FLOP/s in training",
-    "mbit_down": "1e6 bit/s to the client",
-    "mbit_up": "1e6 bit/s from the client",
-    "latency": "seconds of a round beside computation and transfers; 0 by default",
-    "available": "chance that the client can be drawn, 1 by default; several numbers, "
-    "separated by spaces, are those of a stage's rounds in turn",
-}
 _RATES = ("gflops", "mbit_down", "mbit_up")
+COLUMNS = ("tier", "share", "client", *_RATES, "latency", "available")  # of a table
 _RANGES = {"share": "(0, 1]", "latency": "[0, 1e9]"}  # of float32 seconds
 _LONGEST = 100_000  # rounds after which availability repeats
 _HEAD = ("tier", "share", *_RATES, "latency")
@@ -79,9 +69,13 @@ def make_system(
       broadband in September 2020 (Ookla, Speedtest Global Index).
 
     Args:
-      name: a preset, or the path of a CSV file with the columns of `COLUMNS`. Rows with
-        `share` are tiers, whose clients are drawn at random; rows with `client` are
-        those clients' own.
+      name: a preset, or the path of a CSV file. Its columns are `gflops`, in 1e9 FLOP/s
+        of training, `mbit_down` and `mbit_up`, in 1e6 bit/s to and from the client, and
+        `share` or `client`: rows with `share` are tiers, whose clients are drawn at
+        random, rows with `client` those clients' own, from 0. Optional are `tier`, a
+        name, `latency`, seconds of a round beside computation and transfers, by default
+        0, and `available`, the chance that the client can be drawn, by default 1;
+        several chances, separated by spaces, are those of a stage's rounds in turn.
       num_clients: N.
       seed: of the draw.
       deadline: seconds after which a round closes; None: with its slowest client.

@@ -24,13 +24,10 @@ from sparsefl_jax.core.validate import closest
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Count, Layout, assumptions
 
-METRICS = {  # of `update`; any others are scalars, averaged over the cohort
-    "loss": "sum over the processed samples",
-    "correct": "number of samples that are predicted correctly",
-    "count": "number of processed samples",
-    "work": "`Work`, which becomes FLOPs",
-    "density": "optional: that of the client's own model, for the work and the summary",
-}
+# Of `update`: the summed loss, the number of samples that are predicted correctly, the
+# number of processed samples, and their `Work`, which becomes FLOPs; `density`, that of
+# the client's own model, is optional. Others are scalars, averaged over the cohort.
+METRICS = ("loss", "correct", "count", "work", "density")
 
 
 def check_metrics(metrics: dict[str, Any]) -> None:
@@ -46,7 +43,7 @@ def check_metrics(metrics: dict[str, Any]) -> None:
     """
     if lacking := [n for n in METRICS if n not in metrics and n != "density"]:
         raise ValueError(f"the metrics of `update` lack {', '.join(lacking)}")
-    for name in metrics.keys() - METRICS.keys():
+    for name in metrics.keys() - set(METRICS):
         if near := closest(name, METRICS, cutoff=0.8):
             raise ValueError(
                 f"`update` has a metric {name!r}, expected another name, or {near[0]!r}"
