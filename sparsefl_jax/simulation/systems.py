@@ -5,7 +5,6 @@ or a row for every client, as a trace has it.
 """
 
 import csv
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from sparsefl_jax.simulation.clock import Device, System
 _RATES = ("gflops", "mbit_down", "mbit_up")
 COLUMNS = ("tier", "share", "client", *_RATES, "latency", "available")  # of a table
 _RANGES = {"share": "(0, 1]", "latency": "[0, 1e9]"}  # of float32 seconds
-_LONGEST = 100_000  # rounds after which availability repeats
 _HEAD = ("tier", "share", *_RATES, "latency")
 PRESETS = {
     name: [dict(zip(_HEAD, row, strict=True)) for row in rows]
@@ -75,7 +73,8 @@ def make_system(
         random, rows with `client` those clients' own, from 0. Optional are `tier`, a
         name, `latency`, seconds of a round beside computation and transfers, by default
         0, and `available`, the chance that the client can be drawn, by default 1;
-        several chances, separated by spaces, are those of a stage's rounds in turn.
+        several chances, separated by spaces, are those of a stage's rounds in turn;
+        their number divides the largest one of the table.
       num_clients: N.
       seed: of the draw.
       deadline: seconds after which a round closes; None: with its slowest client.
@@ -179,16 +178,14 @@ def _read(name: str) -> list[dict[str, Any]]:
             if None in row:
                 raise ValueError(f"expected {len(head)} fields")
             rows.append(_row(dict(zip(head, row.values(), strict=True))))
-    lengths = sorted({len(row["available"]) for row in rows})
-    period = math.lcm(*lengths)
-    if period > _LONGEST:
-        periods = ", ".join(map(str, lengths))
-        raise ValueError(
-            f"system={name!r}: available of {periods} rounds repeat together after "
-            f"{period}, expected at most {_LONGEST}"
-        )
+    longest = max(len(row["available"]) for row in rows)
     for row in rows:
-        row["available"] *= period // len(row["available"])
+        if longest % (length := len(row["available"])):
+            raise ValueError(
+                f"system={name!r}: available of {length} rounds, expected a number "
+                f"that divides the longest, {longest}"
+            )
+        row["available"] *= longest // length
     return rows
 
 
