@@ -56,16 +56,11 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
         return linear_loss(key, *rest)
 
     monkeypatch.setattr(surgery.regrow, "prune_regrow", record)
-    done = surgery.sparse_learning(
-        loss,
+    done = surgery.learner(loss, {"w": True}, 0.5, 0.25, True)(
         jax.random.key(0),
         optax.sgd(0.1),
         model(),
         batches(steps, ONES, epochs=epochs, own=own),
-        select={"w": True},
-        density=0.5,
-        prune_rate=0.25,
-        decay=True,
     )
     jax.effects_barrier()
     assert seen == pytest.approx(rates)
@@ -86,16 +81,11 @@ def test_surgery_takes_the_smallest_and_grows_zeros_without_momentum_from_before
     A gradient that the mask had let through in the three steps before would add more.
     """
     before = model()
-    done = surgery.sparse_learning(
-        linear_loss,
+    done = surgery.learner(linear_loss, {"w": True}, 0.5, 0.5, False)(
         jax.random.key(0),
         optax.sgd(0.1, momentum=0.5),
         before,
         batches(3, ONES, epochs=2),
-        select={"w": True},
-        density=0.5,
-        prune_rate=0.5,
-        decay=False,
     )
     params, mask = done.model.params["w"], np.asarray(done.model.mask["w"])
     lost = np.flatnonzero(np.asarray(before.mask["w"]) & ~mask)
@@ -113,16 +103,11 @@ def test_a_weight_that_is_nan_is_told_though_no_loss_depends_on_it():
         return linear_loss(key, {"w": params["w"].at[0].set(0.0)}, *rest)
 
     spoil = optax.stateless(lambda grads, _: {"w": grads["w"].at[0].set(jnp.nan)})
-    done = surgery.sparse_learning(
-        loss_fn,
+    done = surgery.learner(loss_fn, {"w": True}, 0.5, 0.5, False)(
         jax.random.key(0),
         spoil,
         model(),
         batches(4, ONES),
-        select={"w": True},
-        density=0.5,
-        prune_rate=0.5,
-        decay=False,
     )
     assert jnp.isnan(done.metrics["loss"])
 

@@ -43,11 +43,10 @@ def trained(monkeypatch, weight, **kwargs):
         weight,
         jnp.int32(weight.shape[1] + 2),  # a longer client runs beside this one
     )
-    return surgery.sparse_learning(
-        still, jax.random.key(0), optax.sgd(0.1), SparseModel(params, mask, {}), data,
-        select={"w": True, "b": False}, density=0.5, prune_rate=0.25, decay=True,
-        **kwargs,
-    ).metrics["work"]  # fmt: skip
+    learn = surgery.learner(still, {"w": True, "b": False}, 0.5, 0.25, True)
+    start = SparseModel(params, mask, {})
+    done = learn(jax.random.key(0), optax.sgd(0.1), start, data, **kwargs)
+    return done.metrics["work"]
 
 
 def expected(parts, surgeries):

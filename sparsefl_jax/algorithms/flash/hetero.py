@@ -125,9 +125,9 @@ def _hetero(
     for density in densities:
         in_range("densities", density, "(0, 1]")
     summand, merged = AVERAGES[average]
-    loss_fn = local.objective(model)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
-    learn, select = learner(model, prunable, max(densities), rate, decay)
+    learn = learner(loss_fn, select, max(densities), rate, decay)
 
     def ranked(key, whole):
         """Returns the order of alive entries: by magnitude if moving, else random."""

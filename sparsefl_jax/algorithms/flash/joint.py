@@ -21,6 +21,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
@@ -62,7 +63,8 @@ def jmwst(
       >>> method = jmwst(model, optimizer, density=0.1, r_int=5)
     """
     weights, merged = AVERAGES[average]
-    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
         return Changing(start, within(start, select).mask, jnp.int32(0))
@@ -129,7 +131,8 @@ def nst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = nst(model, optimizer, density=0.1)
     """
-    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
 
     def drawn(seed):
         key, (params, _) = jax.random.key(seed), model.shapes()

@@ -10,7 +10,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Fraction, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, trees
-from sparsefl_jax.training import means
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
@@ -54,7 +54,8 @@ def sensitivity(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = sensitivity(model, optimizer, density=0.1)
     """
-    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
     if group < 0 or group and round(group * density) < 1:
         raise ValueError(
             f"group={group}, expected 0 or a group of which density={density} is at "

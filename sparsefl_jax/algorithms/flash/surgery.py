@@ -1,6 +1,6 @@
 """Local training with a mask that changes during it (FLASH, Algorithm 2)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -10,7 +10,6 @@ import optax
 from jax import lax
 
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
-from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, top_k
 from sparsefl_jax.training import local
 
@@ -24,33 +23,9 @@ class Training(NamedTuple):
 
 
 def learner(
-    model: Model,
-    prunable: Sequence[str],
-    density: float,
-    prune_rate: float,
-    prune_rate_decay: bool,
-) -> tuple[Callable, PyTree]:
-    """Returns `sparse_learning` with a method's settings, and the prunable leaves."""
-    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
-    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
-    return learn, select
-
-
-def sparse_learning(
-    loss_fn: Callable,
-    key: Key,
-    tx: optax.GradientTransformation,
-    model: SparseModel,
-    batches: Batches,
-    *,
-    select: PyTree,
-    density: Array | float,
-    prune_rate: float,
-    decay: bool,
-    when: Array | bool = True,
-) -> local.Trained:
-    """Trains within a mask that surgeries change: pruning and regrowth (Algorithm 2).
+    loss_fn: Callable, select: PyTree, density: float, prune_rate: float, decay: bool
+) -> Callable:
+    """Returns training within a mask that it prunes and regrows (Algorithm 2).
 
     With one epoch there is one surgery, after the step with index floor(n / 2) of the
     client's n steps; with more epochs there is one after each epoch but the last.
@@ -62,66 +37,77 @@ def sparse_learning(
 
     Args:
       loss_fn: as `local.objective` returns it.
-      key: of the client and round.
-      tx: the optimizer.
-      model: the model to start from.
-      batches: the client's data.
       select: tree of Python bools, the prunable leaves.
       density: share of the prunable weights that is alive after a surgery.
       prune_rate: share of a layer's alive weights that one surgery exchanges.
       decay: let the rate fall linearly to 0 over the client's local steps.
-      when: bool scalar that clients share: whether this round changes masks at all.
 
     Returns:
-      As `local.train`; its model has the mask after the last surgery.
+      `learn(key, tx, model, batches, *, density, when=True)`, which returns what
+      `local.train` returns; its model has the mask after the last surgery. A client may
+      have another `density`. `when` is a bool scalar that clients share: whether this
+      round changes masks at all.
     """
-    epochs = batches.order.shape[0]
-    sorting = top_k.flops(model.params, select)
-    train_key, surgery_key = jax.random.split(key)
 
-    def surgery(training, carry, at, rate, when):
-        def cut(training, carry):
-            key, (state, mask, work) = jax.random.fold_in(surgery_key, at), training
-            params, mask, carry = regrow.prune_regrow(
-                key, state.params, mask, rate, select=select, carry=carry
+    def learn(
+        key: Key,
+        tx: optax.GradientTransformation,
+        model: SparseModel,
+        batches: Batches,
+        *,
+        density: Array | float = density,
+        when: Array | bool = True,
+    ) -> local.Trained:
+        epochs = batches.order.shape[0]
+        sorting = top_k.flops(model.params, select)
+        train_key, surgery_key = jax.random.split(key)
+
+        def surgery(training, carry, at, rate, when):
+            def cut(training, carry):
+                key, (state, mask, work) = jax.random.fold_in(surgery_key, at), training
+                params, mask, carry = regrow.prune_regrow(
+                    key, state.params, mask, rate, select=select, carry=carry
+                )
+                work = work._replace(extra=work.extra + sorting)
+                return Training(state._replace(params=params), mask, work), carry
+
+            return lax.cond(when, cut, lambda *same: same, training, carry)
+
+        def part(training, epoch, first, last, num_trips):
+            before, mask, work = training
+            span = dict(epoch=epoch, first=first, last=last, num_trips=num_trips)
+            key = jax.random.fold_in(train_key, epoch)
+            project, inside = partial(masks.apply, mask=mask), local.within(tx, mask)
+            state = local.train_steps(
+                key, loss_fn, inside, before, batches, project=project, **span
             )
-            work = work._replace(extra=work.extra + sorting)
-            return Training(state._replace(params=params), mask, work), carry
+            count = state.sums["count"] - before.sums["count"]
+            work = jax.tree.map(jnp.add, work, local.work(count, mask))
+            return Training(state, mask, work)
 
-        return lax.cond(when, cut, lambda *same: same, training, carry)
+        def trained(training):
+            params, stats, opt_state, sums = training.state
+            model = SparseModel(params, training.mask, stats)
+            return local.Trained(model, opt_state, {**sums, "work": training.work})
 
-    def part(training, epoch, first, last, num_trips):
-        before, mask, work = training
-        span = {"epoch": epoch, "first": first, "last": last, "num_trips": num_trips}
-        key = jax.random.fold_in(train_key, epoch)
-        project, inside = partial(masks.apply, mask=mask), local.within(tx, mask)
-        state = local.train_steps(
-            key, loss_fn, inside, before, batches, project=project, **span
-        )
-        count = state.sums["count"] - before.sums["count"]
-        work = jax.tree.map(jnp.add, work, local.work(count, mask))
-        return Training(state, mask, work)
+        none = local.work(jnp.zeros((), jnp.float32), model.mask)
+        training = Training(local.start(tx, model), model.mask, none)
+        num_steps = local.own_steps(batches, 0)
+        carry = regrow.start_carry(model.params, select, density)
+        if epochs == 1:  # static branch
+            half, shared = num_steps // 2 + 1, batches.num_steps // 2 + 1
+            rate = regrow.prune_rate(prune_rate, half, num_steps, decay=decay)
+            training = part(training, 0, 0, jnp.minimum(half, num_steps), shared)
+            training, _ = surgery(training, carry, 0, rate, when)
+            rest = batches.num_steps - shared
+            return trained(part(training, 0, half, num_steps, rest))
 
-    def trained(training):
-        params, stats, opt_state, sums = training.state
-        model = SparseModel(params, training.mask, stats)
-        return local.Trained(model, opt_state, {**sums, "work": training.work})
+        def epoch(e, state):
+            training, carry = state
+            training = part(training, e, 0, num_steps, batches.num_steps)
+            rate = regrow.prune_rate(prune_rate, e + 1, epochs, decay=decay)
+            return surgery(training, carry, e, rate, when & (e + 1 < epochs))
 
-    none = local.work(jnp.zeros((), jnp.float32), model.mask)
-    training = Training(local.start(tx, model), model.mask, none)
-    num_steps = local.own_steps(batches, 0)
-    carry = regrow.start_carry(model.params, select, density)
-    if epochs == 1:  # static branch
-        half, shared = num_steps // 2 + 1, batches.num_steps // 2 + 1
-        rate = regrow.prune_rate(prune_rate, half, num_steps, decay=decay)
-        training = part(training, 0, 0, jnp.minimum(half, num_steps), shared)
-        training, _ = surgery(training, carry, 0, rate, when)
-        return trained(part(training, 0, half, num_steps, batches.num_steps - shared))
+        return trained(lax.fori_loop(0, epochs, epoch, (training, carry))[0])
 
-    def epoch(e, state):
-        training, carry = state
-        training = part(training, e, 0, num_steps, batches.num_steps)
-        rate = regrow.prune_rate(prune_rate, e + 1, epochs, decay=decay)
-        return surgery(training, carry, e, rate, when & (e + 1 < epochs))
-
-    return trained(lax.fori_loop(0, epochs, epoch, (training, carry))[0])
+    return learn
