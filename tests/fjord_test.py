@@ -203,9 +203,9 @@ def test_the_largest_width_is_the_headline():
 
 def test_refused_arguments():
     with pytest.raises(ValueError, match="widths=.*expected different ones"):
-        fjord(None, None, widths=())
+        fjord(TINY, None, widths=())
     with pytest.raises(ValueError, match="distill=True, expected draw='batch'"):
-        fjord(None, None, distill=True, draw="round")
+        fjord(TINY, None, distill=True, draw="round")
     static = start()._replace(stats={"batch_mean": jnp.zeros(16)})
     with pytest.raises(ValueError, match="norm='static', expected 'batch' or None"):
         fjord(TINY, None).init(KEY, static)

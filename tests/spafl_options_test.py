@@ -113,9 +113,9 @@ def federation(**options):
         "sgd", learning_rate=RATE, momentum=MOMENTUM, weight_decay=decay
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(VARIANTS, "tested", variant)
+        patch.setitem(VARIANTS, "paper", variant)
         model = model_of(linear, {"w": 1})
-        settings = {"alpha": ALPHA, "prunable": ("w",), "variant": "tested"}
+        settings = {"alpha": ALPHA, "prunable": ("w",), "variant": "paper"}
         method = spafl(model, optimizer, **settings, **options)
     data = batches(STEPS, [0.0])
     key, told = jax.random.key(0), []
