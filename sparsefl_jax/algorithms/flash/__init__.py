@@ -11,9 +11,3 @@ A client's weight in the means of weights and statistics is its number of sample
 released code takes plain means, which is the same for its clients of equal size. Layer
 densities are averaged with equal weights.
 """
-
-from sparsefl_jax.algorithms.flash.hetero import hetero_jmwst as hetero_jmwst
-from sparsefl_jax.algorithms.flash.hetero import hetero_spdst as hetero_spdst
-from sparsefl_jax.algorithms.flash.joint import jmwst as jmwst
-from sparsefl_jax.algorithms.flash.joint import nst as nst
-from sparsefl_jax.algorithms.flash.sensitivity import sensitivity as sensitivity

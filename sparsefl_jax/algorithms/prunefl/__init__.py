@@ -8,6 +8,3 @@ no weight grows back; here gradients are dense. Weights that grow back in its st
 resume an old value; here they start at 0. It exceeds `max_density` by one weight; here
 the cap is exact.
 """
-
-from sparsefl_jax.algorithms.prunefl.federated import prunefl as prunefl
-from sparsefl_jax.algorithms.prunefl.initial import prunefl_initial as prunefl_initial
