@@ -203,7 +203,7 @@ PRINTED = {
     "fiarse": MASKS | {"gradient": "biased", "sizes": (), "server_rate": 1.0},
     "fjord": {
         **{"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
-        **{"all_widths": False, "weighting": "examples"},
+        "weighting": "examples",
     },
     "flasc": {
         **{"up_density": None, "decay": 1.0, "decay_every": 1, "train": "dense"},

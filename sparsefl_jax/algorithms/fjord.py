@@ -37,7 +37,6 @@ def fjord(
     widths: Sequence[float] = (0.2, 0.4, 0.6, 0.8, 1.0),
     draw: Literal["batch", "round"] = "batch",
     distill: bool = False,
-    all_widths: bool = False,
     weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """FjORD: a client of budget b trains widths p <= p_max of a grid.
@@ -59,7 +58,6 @@ def fjord(
         draws one for each client and round, and sends its number: only that slice and
         its statistics travel (the setting of SpaFL's Table 2).
       distill: a minibatch trains p_max on the labels, and p on the softmax of p_max.
-      all_widths: also deploy the slices at all other widths, in falling order.
       weighting: a client's weight in the means, see `means.WEIGHTINGS`.
 
     Raises:
@@ -133,8 +131,7 @@ def fjord(
         return Server(**mean), {}
 
     def deploy(key, server):
-        falling = range(len(rates) - 1, -1 if all_widths else len(rates) - 2, -1)
-        return {f"w{rates[i]:g}": _cut(server, rates, i) for i in falling}
+        return {f"w{rates[-1]:g}": _cut(server, rates, len(rates) - 1)}
 
     def personalize(key, server, client, info):
         return {"personal": _cut(server, rates, largest(info.budget))}
