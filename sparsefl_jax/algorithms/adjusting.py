@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import Allocation, layer_counts, spdst
+from sparsefl_jax.algorithms.masked import Allocation, Server, layer_counts, spdst
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.models.base import Model
@@ -41,7 +41,7 @@ def adjusting(
     *,
     gradients: bool,
     adapt: Callable = lambda loss_fn, tx, received, doubt, batches: (loss_fn, tx),
-) -> tuple[Algorithm, PyTree, Callable, Callable, Callable]:
+) -> tuple[Algorithm, PyTree, Callable, Callable]:
     """Returns the parts of a method that adjusts its mask.
 
     Args:
@@ -55,9 +55,8 @@ def adjusting(
 
     Returns:
       frozen: the method without adjustments; its `update` and `contribute` handle the
-        named entries. Each method replaces at least its `init` and `aggregate`.
+        named entries. Each method replaces at least its `aggregate`.
       select: tree of Python bools, the prunable leaves.
-      first: `(key, initial) -> model`, within the first mask.
       due: `(round) -> bool`, whether a round adjusts the mask.
       budget: `(params, round) -> (alive [L] int32, doubt [L] int32)`, K_l and k_l.
     """
@@ -75,12 +74,12 @@ def adjusting(
         doubt = jnp.asarray(in_doubt(rates, alive, sizes))
         return jnp.asarray(alive), doubt[jnp.minimum(round, adjust_until)]
 
-    def first(key, initial):
+    def init(key, initial):
         scores = masks.uniform_scores(key, initial.params, select)
         if start == "magnitude":  # static branch
             scores = jax.tree.map(jnp.abs, initial.params)
         mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
-        return masks.pruned(initial, mask)
+        return Server(masks.pruned(initial, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)
@@ -112,9 +111,12 @@ def adjusting(
         return {"mean": mean, "grown": means.weighted_sum(values, named)}
 
     frozen = spdst(model, optimizer, prunable=prunable, index=index)._replace(
-        update=update, contribute=contribute, alive=lambda round, start: density
+        init=init,
+        update=update,
+        contribute=contribute,
+        alive=lambda round, start: density,
     )
-    return frozen, select, first, due, budget
+    return frozen, select, due, budget
 
 
 def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndarray:

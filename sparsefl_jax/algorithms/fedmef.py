@@ -14,7 +14,7 @@ import optax
 from jax import lax
 
 from sparsefl_jax.algorithms.adjusting import Start, adjusting, steepness
-from sparsefl_jax.algorithms.masked import KERNELS, Allocation, Server, averaged, moved
+from sparsefl_jax.algorithms.masked import KERNELS, Allocation, averaged, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import (
     Array,
@@ -102,12 +102,9 @@ def fedmef(
 
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    frozen, _, first, due, budget = adjusting(
+    frozen, _, due, budget = adjusting(
         model, optimizer, *options, gradients=True, adapt=squeezing
     )
-
-    def init(key, start):
-        return Server(first(key, start), jnp.int32(0))
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
@@ -126,7 +123,7 @@ def fedmef(
         mask = lax.cond(due(round), exchange, lambda: mean.mask)
         return moved(round, server, masks.pruned(mean, mask)), {}
 
-    return frozen._replace(init=init, aggregate=aggregate)
+    return frozen._replace(aggregate=aggregate)
 
 
 def _smallest(model: SparseModel, count: Array, select: PyTree) -> PyTree:

@@ -98,9 +98,7 @@ def fedrts(
     """
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    frozen, select, first, due, budget = adjusting(
-        model, optimizer, *options, gradients=False
-    )
+    frozen, select, due, budget = adjusting(model, optimizer, *options, gradients=False)
 
     def core(model, round):
         alive, doubt = budget(model.params, round)
@@ -110,7 +108,7 @@ def fedrts(
 
     def init(key, start):
         ones, _ = trees.split(jax.tree.map(jnp.ones_like, start.params), select)
-        return Server(first(key, start), jnp.int32(0), ones, ones)
+        return Server(*frozen.init(key, start), ones, ones)
 
     def contribute(ctx, uplink):
         strong = core(unpack_model(uplink), ctx.round), ctx.client.num_examples

@@ -7,11 +7,10 @@ first mask among candidates is not here.
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.algorithms.adjusting import Start, adjusting, steepness
-from sparsefl_jax.algorithms.masked import KERNELS, Allocation, Server, averaged, moved
+from sparsefl_jax.algorithms.masked import KERNELS, Allocation, averaged, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
@@ -59,12 +58,7 @@ def fedtiny(
     """
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    frozen, select, first, due, budget = adjusting(
-        model, optimizer, *options, gradients=True
-    )
-
-    def init(key, start):
-        return Server(first(key, start), jnp.int32(0))
+    frozen, select, due, budget = adjusting(model, optimizer, *options, gradients=True)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
@@ -80,4 +74,4 @@ def fedtiny(
         new = SparseModel(params, mask, mean.stats)
         return moved(round, server, new), {}
 
-    return frozen._replace(init=init, aggregate=aggregate)
+    return frozen._replace(aggregate=aggregate)
