@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import layer_densities, n_of_m, nested, trees
+from sparsefl_jax.sparsity import layer_densities, nested, top_k, trees
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
@@ -110,7 +110,7 @@ def test_nested_counts_of_an_empty_mask_are_zero():
 def test_n_of_m_counts_and_takes_the_largest(key, n, m):
     kernel = jax.random.normal(key, (3, 3, 2, 4))  # 18 inputs, 4 outputs
     select = {"k": True, "b": False}
-    find = jax.jit(lambda p: n_of_m.n_of_m(p, n, m, select))
+    find = jax.jit(lambda p: top_k.n_of_m(p, n, m, select))
     mask = find({"k": kernel, "b": jnp.ones(4)})
     assert mask["b"].all() and mask["k"].shape == kernel.shape
     column = np.asarray(kernel).reshape(18, 4)
@@ -128,14 +128,14 @@ def test_n_of_m_counts_and_takes_the_largest(key, n, m):
 
 def test_n_of_m_neighbours_are_channels_of_one_tap():
     kernel = jnp.zeros((2, 1, 4, 1)).at[1, 0, :, 0].set(1.0)
-    mask = n_of_m.n_of_m({"k": kernel}, 1, 4, {"k": True})["k"]
+    mask = top_k.n_of_m({"k": kernel}, 1, 4, {"k": True})["k"]
     assert mask.sum((2, 3)).tolist() == [[1], [1]]
 
 
 def test_n_of_m_refusals():
     params, select = {"fc": {"kernel": jnp.zeros((3, 8))}}, {"fc": {"kernel": True}}
     with pytest.raises(ValueError, match="m=4, but 'fc/kernel' has 3 inputs"):
-        n_of_m.n_of_m(params, 2, 4, select)
+        top_k.n_of_m(params, 2, 4, select)
 
 
 MNISTNET = {

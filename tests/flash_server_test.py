@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sensitivity
-from sparsefl_jax.algorithms.flash.common import target_mask
+from sparsefl_jax.algorithms.flash.joint import target_mask
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks

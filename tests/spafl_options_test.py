@@ -9,7 +9,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import spafl
-from sparsefl_jax.algorithms.spafl.variants import VARIANTS, Variant
+from sparsefl_jax.algorithms.spafl.client_training import VARIANTS, Variant
 from sparsefl_jax.core.types import SparseModel
 from tests.by_hand import batches, context, model_of
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import (
+from sparsefl_jax.algorithms.flash.joint import (
     AVERAGES,
     Average,
     Changing,

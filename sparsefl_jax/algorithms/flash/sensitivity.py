@@ -9,7 +9,7 @@ from sparsefl_jax.algorithms.masked import KERNELS, Server, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Fraction, Share
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, trees
+from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, unpack_model
 from sparsefl_jax.wire.packets import Packet
@@ -86,7 +86,7 @@ def sensitivity(
         if group:  # static branch
             per_group = jnp.clip(jnp.round(layers * group), 1, group).astype(jnp.int32)
             scores = masks.uniform_scores(key, old.params, select)
-            mask = n_of_m.n_of_m(scores, per_group, group, select)
+            mask = top_k.n_of_m(scores, per_group, group, select)
         else:
             mask = masks.bernoulli(key, old.params, layers, select)
         return moved(round, server, old._replace(mask=mask)), {}

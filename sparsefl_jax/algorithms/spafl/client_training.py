@@ -1,22 +1,44 @@
 """Trains a client's weights together with the thresholds of its filters.
 
 Kim et al., "SpaFL", NeurIPS 2024, https://arxiv.org/abs/2406.00431, section 3.3.1.
+Where the paper and the released code differ, `VARIANTS` has both. The code,
+news-vt/SpaFL_NeruIPS_2024, has one folder for each data set, and the folders differ
+from each other too.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.spafl.variants import VARIANTS, VariantName
 from sparsefl_jax.core.algorithm import Optimizer
 from sparsefl_jax.core.types import Array, ClientInfo, Key, PyTree, SparseModel
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import local
+
+
+class Variant(NamedTuple):
+    """How thresholds are trained and how eq. (13) moves weights."""
+
+    divisor: str  # n of eq. (13): the 'inputs' of a filter, or its 'kernel' area
+    ste: str  # the estimator of `straight_through.unit_step`
+    reset: str  # a dead layer is found by the 'same' forward pass or the 'previous' one
+    warmup: bool  # alpha is multiplied by sigmoid(10 round - 5)
+
+
+VariantName = Literal[
+    "paper", "release_fashion_mnist", "release_cifar10", "release_cifar100"
+]
+VARIANTS = {
+    "paper": Variant("inputs", "identity", "same", False),
+    "release_fashion_mnist": Variant("kernel", "identity", "previous", True),
+    "release_cifar10": Variant("kernel", "window", "previous", False),
+    "release_cifar100": Variant("kernel", "window", "previous", True),
+}
 
 
 class Trained(NamedTuple):

@@ -8,11 +8,11 @@ out.
 from collections.abc import Sequence
 
 from sparsefl_jax.algorithms.spafl.client_training import (
+    VariantName,
     make_training,
     personalize,
     revived,
 )
-from sparsefl_jax.algorithms.spafl.variants import VariantName
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import NonNegative, SparseModel
 from sparsefl_jax.models.base import Model

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.spafl.client_training import (
+    VARIANTS,
     Trained,
+    VariantName,
     make_training,
     personalize,
 )
-from sparsefl_jax.algorithms.spafl.variants import VARIANTS, VariantName
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
@@ -68,8 +69,8 @@ def spafl(
       alpha: weight of the regulariser sum exp(-threshold).
       prunable: globs of the kernels that have thresholds.
       variant: 'paper', or 'release_fashion_mnist', 'release_cifar10' or
-        'release_cifar100', the released code for that data set; `variants.VARIANTS`
-        lists the differences.
+        'release_cifar100', the released code for that data set;
+        `client_training.VARIANTS` lists the differences.
       clamp: after every step, cut kernels with thresholds to [-1, 1] and thresholds to
         [0, 1]. The paper states it, no released code does it.
       extract: clients move their weights by eq. (13) before they train (Table 3).
