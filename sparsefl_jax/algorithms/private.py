@@ -121,7 +121,19 @@ def private(
         size = stages[-1].cohort_size
         at = num_clients**-1.1 if delta is None else delta
         spent = epsilon(num_clients, size, rounds, noise_multiplier, at)
-        facts = _told(spent, at, clip, noise_multiplier, rounds)
+        finite = math.isfinite(spent)  # the page and the summary have None if not
+        said = f"epsilon={spent:.4g} at delta={at:.3g}" if finite else "no epsilon"
+        facts = {
+            **{"epsilon": spent if finite else None, "delta": at, "clip": clip},
+            **{"noise_multiplier": noise_multiplier, "rounds": rounds},
+            "statement": (
+                f"Differential privacy of clients (one replaced by another) after "
+                f"{rounds} rounds: {said}, clip={clip:g}, "
+                f"noise_multiplier={noise_multiplier:g}. This is of the released "
+                "models, not of metrics.jsonl, whose losses and accuracies come from "
+                "samples without noise."
+            ),
+        }
         if noise_multiplier:
             deviation = noise_multiplier * 2 * clip / size
             facts["noise"] = (
@@ -187,23 +199,6 @@ def epsilon(
     )
     accountant.compose(sampled, rounds)
     return float(accountant.get_epsilon(delta))
-
-
-def _told(
-    spent: float, delta: float, clip: float, noise_multiplier: float, rounds: int
-) -> dict[str, Any]:
-    """Returns what summary and page say; an infinite epsilon is None."""
-    finite = math.isfinite(spent)
-    facts = {"epsilon": spent if finite else None, "delta": delta, "clip": clip}
-    facts |= {"noise_multiplier": noise_multiplier, "rounds": rounds}
-    said = f"epsilon={spent:.4g} at delta={delta:.3g}" if finite else "no epsilon"
-    facts["statement"] = (
-        f"Differential privacy of clients (one replaced by another) after {rounds} "
-        f"rounds: {said}, clip={clip:g}, noise_multiplier={noise_multiplier:g}. This "
-        "is of the released models, not of metrics.jsonl, whose losses and accuracies "
-        "come from samples without noise."
-    )
-    return facts
 
 
 def _difference(summand: PyTree) -> PyTree:
