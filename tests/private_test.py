@@ -185,7 +185,11 @@ def traced(method, model, data):
     "name, kwargs, told",
     [
         ("fedavg", {}, "weighting='examples', expected 'uniform'"),
-        ("spdst", {}, "sums models, expected .'delta'"),
+        (
+            "spdst",
+            {},
+            "sums no delta, expected one weighted_sum of .'delta'.*no models",
+        ),
         ("jmwst", {"density": 0.5}, "no votes"),
         ("fjord", {}, "covered_sum|personalize is set"),
         ("pqsu", {"density": 0.5}, "flag sent, expected sent=True"),
@@ -202,8 +206,11 @@ def test_running_statistics_and_covered_sums_are_refused():
     data, _ = data_and_model()
     total = {"sum": {"delta": 1.0, "stats": {"mean": 1.0}}, "weight": 1.0}
     for name, summand in (
-        ("stats too.*running statistics", total),
-        ("covered_sum", {"sum": {"delta": {"w": 1.0}}, "weight": {"w": 1.0}}),
+        ("sums delta, stats, expected.*running statistics", total),
+        (
+            "sums delta, expected.*covered_sum",
+            {"sum": {"delta": {"w": 1.0}}, "weight": {"w": 1.0}},
+        ),
     ):
         odd = averaging()._replace(contribute=lambda ctx, uplink, s=summand: s)
         method = sfl.private(odd, clip=1, noise_multiplier=0)

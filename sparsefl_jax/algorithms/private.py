@@ -203,29 +203,17 @@ def epsilon(
 
 def _difference(summand: PyTree) -> PyTree:
     """Returns the differences that a method sums; refuses any other sum."""
-    if not isinstance(summand, Mapping) or set(summand) != {"sum", "weight"}:
-        found = ", ".join(map(str, summand)) if isinstance(summand, Mapping) else "more"
+    known = isinstance(summand, Mapping) and set(summand) == {"sum", "weight"}
+    sums, weight = (summand["sum"], summand["weight"]) if known else (None, None)
+    named = sums.items() if isinstance(sums, Mapping) else ()
+    names = [name for name, tree in named if jax.tree.leaves(tree)]
+    if names != ["delta"] or jax.tree.structure(weight) != jax.tree.structure(0):
         raise ValueError(
-            f"the method sums {found}, expected one weighted_sum of differences (sum, "
-            "weight) for a private method: no votes, masks or scores"
-        )
-    if jax.tree.structure(summand["weight"]) != jax.tree.structure(0):
-        raise ValueError(
-            "the method sums a covered_sum, expected a weighted_sum for a private "
-            "method: the weight of an entry reveals who holds it"
-        )
-    sums = summand["sum"]
-    if not isinstance(sums, Mapping) or "delta" not in sums:
-        raise ValueError(
-            "the method sums models, expected {'delta': ...}, the differences to the "
-            "broadcast, for a private method (fedavg, fedprox, compressed)"
-        )
-    others = [name for name in sums if name != "delta" and jax.tree.leaves(sums[name])]
-    if others:
-        raise ValueError(
-            f"the method sums {', '.join(others)} too, expected only 'delta' for a "
-            "private method: a network without running statistics (model.norm='group', "
-            "'static' or None)"
+            f"the method sums {', '.join(names) or 'no delta'}, expected one "
+            "weighted_sum of {'delta': ...} alone, the differences to the broadcast, "
+            "for a private method: no votes, masks or scores; no models; no "
+            "covered_sum, whose weights reveal who holds an entry; no running "
+            "statistics (model.norm='group', 'static' or None)"
         )
     return sums["delta"]
 
