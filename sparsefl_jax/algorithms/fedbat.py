@@ -76,8 +76,7 @@ def fedbat(
         raise ValueError(
             f"alpha_range={alpha_range!r}, expected two bounds above 0, lower one first"
         )
-    loss_fn, weight = local.objective(model), means.weigh(weighting)
-    select = masks.prunable(model.macs, prunable)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
 
     def step_sizes(a, first):
         return jax.tree.map(
@@ -126,8 +125,8 @@ def fedbat(
         bits, alpha = uplink["signs"].values, uplink["alpha"].values
         signed = jax.tree.map(lambda b, s: one_bit.levels(b, -1.0) * s, bits, alpha)
         delta = trees.merge(signed, uplink["rest"].values)
-        sent = {"delta": delta, "stats": uplink["stats"].values}
-        return means.weighted_sum(sent, weight(ctx.client))
+        sent = {"delta": Packet(delta), "stats": uplink["stats"]}
+        return averaging.contribute(ctx, sent)
 
     averaging = fedavg(model, optimizer, weighting=weighting)
     return averaging._replace(update=update, contribute=contribute)

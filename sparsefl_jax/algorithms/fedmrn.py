@@ -85,7 +85,7 @@ def fedmrn(
       >>> method = fedmrn(model, optimizer, mask="signed", magnitude=0.005)
     """
     loss_fn, lowest = local.objective(model), one_bit.LOWEST[mask]
-    weight, select = means.weigh(weighting), masks.prunable(model.macs, prunable)
+    select = masks.prunable(model.macs, prunable)
 
     def draw_noise(seed, like):
         return one_bit.noise(seed, like, noise, magnitude)
@@ -138,8 +138,8 @@ def fedmrn(
         z = draw_noise(uplink["seed"].values, bits)
         masked = jax.tree.map(lambda z, b: z * one_bit.levels(b, lowest), z, bits)
         delta = trees.merge(masked, uplink["rest"].values)
-        sent = {"delta": delta, "stats": uplink["stats"].values}
-        return means.weighted_sum(sent, weight(ctx.client))
+        sent = {"delta": Packet(delta), "stats": uplink["stats"]}
+        return averaging.contribute(ctx, sent)
 
     averaging = fedavg(model, optimizer, weighting=weighting)
     return averaging._replace(update=update, contribute=contribute)

@@ -15,6 +15,7 @@ from sparsefl_jax.algorithms.masked import (
     covered_average,
     covered_summand,
     mean_on_union,
+    moved,
     summand_with_mask,
     within,
 )
@@ -189,8 +190,7 @@ def nst(
     def aggregate(key, round, server, total):
         mean = mean_on_union(total)
         mask = voted_mask(mean, total, density, select)
-        since = renewed(round, server.model.mask, mean.mask, server.since)
-        return Changing(mean, mask, since, server.seed), {}
+        return moved(round, server, mean)._replace(mask=mask), {}
 
     contribute = partial(summand, select=select)
     steps = init, broadcast, update, contribute, aggregate, both, init_client
