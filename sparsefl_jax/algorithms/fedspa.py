@@ -105,8 +105,11 @@ def fedspa(
     exchange = None
     if dynamic:
         exchange = _exchange(model, counts, select, prune_rate, adjust_until)
-    else:
-        _refuse_schedule(prune_rate=prune_rate, adjust_until=adjust_until)
+    elif (prune_rate, adjust_until) != (None, None):
+        raise ValueError(
+            f"prune_rate={prune_rate}, adjust_until={adjust_until}, expected None with "
+            "mask_update='static'"
+        )
     same = shared and not dynamic
 
     def drawn(seed, client):
@@ -211,12 +214,3 @@ def _exchange(
         return lax.cond(round < len(gone), move, lambda same: same, trained)
 
     return exchange
-
-
-def _refuse_schedule(**given: float | None) -> None:
-    """Refuses arguments that have no effect on static masks."""
-    for argument, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{argument}={value}, expected None with mask_update='static'"
-            )
