@@ -116,7 +116,7 @@ def test_unknown_names_are_refused(name, argument):
 
 
 @sfl.method
-def own(model, optimizer, *, share: Share, what: str = "a", **others):
+def own(model, optimizer, *, share: Share, what: str = "a", bound=1.0, **others):
     if others:
         raise AssertionError("this runs after the check")
     return sfl.fedavg(model, optimizer)
@@ -134,9 +134,14 @@ def test_an_own_method_is_checked_before_it_is_built(given, error, said):
     with pytest.raises(error) as caught:
         own(MODEL, OPTIMIZER, **given)
     assert str(caught.value).startswith(said)
-    made = own(MODEL, OPTIMIZER, share=1)
+    made = own(MODEL, OPTIMIZER, share=1, bound=float("inf"))
     assert (made.name, made.settings["share"]) == ("own", 1)
-    assert [*inspect.signature(own).parameters][2:] == ["share", "what", "others"]
+    assert [*inspect.signature(own).parameters][2:] == [
+        "share",
+        "what",
+        "bound",
+        "others",
+    ]
 
 
 FLASH = {"prune_rate": 0.25, "prune_rate_decay": True}

@@ -207,7 +207,8 @@ def method(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
         given = dict(zip(parameters, args, strict=False)) | kwargs
         for name, value in given.items():
-            typed(name, value, kinds.get(name, object))
+            if name in kinds:
+                typed(name, value, kinds[name])
         return factory(*args, **kwargs)
 
     return described(checked)
