@@ -61,6 +61,7 @@ UNLISTED = (
 nitpick_ignore_regex = [
     ("py:class", rf"sparsefl_jax\.(?:{UNLISTED})"),
     ("py:class", r"(?!sparsefl_jax\.).*"),
+    ("py:obj", r"typing\.Literal.*"),  # cut at the commas of its choices
     ("py:exc", r"interrupt\.StoppedError"),
 ]
 
