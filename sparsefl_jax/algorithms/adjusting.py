@@ -74,12 +74,12 @@ def adjusting(
         doubt = jnp.asarray(in_doubt(rates, alive, sizes))
         return jnp.asarray(alive), doubt[jnp.minimum(round, adjust_until)]
 
-    def init(key, initial):
-        scores = masks.uniform_scores(key, initial.params, select)
+    def init(key, start):
+        scores = masks.uniform_scores(key, start.params, select)
         if start == "magnitude":  # static branch
-            scores = jax.tree.map(jnp.abs, initial.params)
+            scores = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
-        return Server(masks.pruned(initial, mask), jnp.int32(0))
+        return Server(masks.pruned(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)

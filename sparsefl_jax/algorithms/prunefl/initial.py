@@ -76,8 +76,7 @@ def prunefl_initial(
     Args:
       model: the network and its loss.
       optimizer: the client's, as `local.make_optimizer` returns it.
-      num_batches: number of the client's minibatches that it uses; 20 samples each in
-        the paper.
+      num_batches: minibatches that the client uses; of 20 samples in the paper.
       reconfigure_every: iterations between reconfigurations.
       max_iterations: maximum number of iterations.
       start_accuracy: training accuracy on the minibatches that starts the pruning; 1.5
@@ -87,8 +86,7 @@ def prunefl_initial(
       max_density: as in `prunefl`; 1 in the paper.
 
     Raises:
-      ValueError: an argument is out of range, or `layer_time` is not as long as there
-        are layers.
+      ValueError: an argument is out of range, or `layer_time` of another length.
 
     Example:
       >>> import sparsefl_jax as sfl
