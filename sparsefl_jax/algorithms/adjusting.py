@@ -34,7 +34,7 @@ def adjusting(
     optimizer: Optimizer,
     density: float,
     schedule: tuple[int, int, float],
-    start: Start,
+    first: Start,
     allocation: Allocation,
     prunable: Sequence[str],
     index: str,
@@ -46,7 +46,8 @@ def adjusting(
 
     Args:
       schedule: `adjust_every`, `adjust_until` and `prune_rate` of `fedrts`.
-      model, optimizer, density, start, allocation, prunable, index: as in `fedrts`.
+      model, optimizer, density, allocation, prunable, index: as in `fedrts`.
+      first: its `start`.
       gradients: whether the gradients of the named entries, float32, travel with their
         positions.
       adapt: `(loss_fn, tx, received, doubt, batches) -> (loss_fn, tx)`, the loss and
@@ -76,7 +77,7 @@ def adjusting(
 
     def init(key, start):
         scores = masks.uniform_scores(key, start.params, select)
-        if start == "magnitude":  # static branch
+        if first == "magnitude":  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
         return Server(masks.pruned(start, mask), jnp.int32(0))
