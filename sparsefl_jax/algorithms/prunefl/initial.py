@@ -1,6 +1,6 @@
 """PruneFL's stage 1: one client trains and prunes until the density settles."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -97,6 +97,51 @@ def prunefl_initial(
     select = masks.prunable(model.macs, prunable)
     reconfigure = make_rule(select, prune_rate, layer_time, constant_time, max_density)
 
+    limits = num_batches, reconfigure_every, max_iterations, start_accuracy
+    search = _searching(loss_fn, select, reconfigure, *limits)
+    # Its init, broadcast and deploy also serve a mask that changes.
+    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
+
+    def update(key, ctx, downlink, client, batches):
+        received = unpack_model(downlink)
+        found = search(key, optimizer(ctx.round), received, batches)
+        trained = SparseModel(found.state.params, found.mask, found.state.stats)
+        metrics = {**found.state.sums, "work": found.work}
+        metrics["iterations"] = found.iteration.astype(jnp.float32)
+        uplink = pack_up(trained, received.mask, select, index=index)
+        return uplink, client, metrics
+
+    def aggregate(key, round, server, total):
+        new = masked.mean_on_union(total)
+        return masked.moved(round, server, new), {}
+
+    return frozen._replace(
+        update=update,
+        contribute=masked.summand_with_mask,
+        aggregate=aggregate,
+        alive=None,
+    )
+
+
+def _searching(
+    loss_fn: Callable,
+    select: PyTree,
+    reconfigure: Callable,
+    num_batches: int,
+    reconfigure_every: int,
+    max_iterations: int,
+    start_accuracy: float,
+) -> Callable:
+    """Returns `(key, tx, model, batches) -> Search`, a client's training and pruning.
+
+    Args:
+      loss_fn: of the client.
+      select: tree of Python bools, the prunable leaves.
+      reconfigure: as `make_rule` returns it.
+      num_batches, reconfigure_every, max_iterations, start_accuracy: as in
+        `prunefl_initial`.
+    """
+
     def search(key, tx, model, batches):
         sorting = top_k.flops(model.params, select)
         steps = jnp.minimum(local.own_steps(batches, 0), num_batches)
@@ -148,25 +193,4 @@ def prunefl_initial(
             begin,
         )
 
-    # Its init, broadcast and deploy also serve a mask that changes.
-    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
-
-    def update(key, ctx, downlink, client, batches):
-        received = unpack_model(downlink)
-        found = search(key, optimizer(ctx.round), received, batches)
-        trained = SparseModel(found.state.params, found.mask, found.state.stats)
-        metrics = {**found.state.sums, "work": found.work}
-        metrics["iterations"] = found.iteration.astype(jnp.float32)
-        uplink = pack_up(trained, received.mask, select, index=index)
-        return uplink, client, metrics
-
-    def aggregate(key, round, server, total):
-        new = masked.mean_on_union(total)
-        return masked.moved(round, server, new), {}
-
-    return frozen._replace(
-        update=update,
-        contribute=masked.summand_with_mask,
-        aggregate=aggregate,
-        alive=None,
-    )
+    return search
