@@ -69,7 +69,7 @@ def main(path):
                 color=figure.FAINT,
             )
         ax.set(xscale="log", ylim=(0, 1), xlim=(10, 1e6))
-        figure.legend(ax, columns=3)
+        ax.figure.legend(loc="outside lower left", ncols=3)
 
 
 if __name__ == "__main__":

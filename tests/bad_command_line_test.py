@@ -127,6 +127,12 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
         build.build_stages(config, network(config.model.name))
 
 
+def test_a_file_without_a_configuration_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a_config.py").write_text("def make_config(): pass\n")
+    code, err = launched(monkeypatch, capsys, [f"--config={tmp_path}/a_config.py"])
+    assert code == 2 and "a_config.py has no get_config" in err
+
+
 @pytest.mark.parametrize("line, said", FILES)
 def test_a_configuration_file_is_refused(tmp_path, monkeypatch, capsys, line, said):
     (tmp_path / "a_config.py").write_text(FILE.replace("{}", line, 1))

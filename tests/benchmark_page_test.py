@@ -158,6 +158,8 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     lost += [{"method": "stc", "density": 0.05, "personal": False, "seed": 1}]
     records = pd.concat([records, pd.DataFrame(lost)])
     run._write(records[run.RECORDS], SMALL)
+    alone = table(rows("fedavg", 1.0, [(0.4, 0.6, 0.7)]))
+    run._write(alone[run.RECORDS], "writers")  # begun, with nothing to compare
     tries = [
         (
             "spdst",

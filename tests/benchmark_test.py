@@ -57,6 +57,9 @@ def test_a_winner_at_an_edge_is_extended_by_a_step():
     best = middle | {"server_optimizer.learning_rate": 0.1}
     (further,) = rules.beyond(best, Method(server), 8)
     assert further["server_optimizer.learning_rate"] == 1.0
+    names = {"algorithm.draw": ("a", "b", "c"), "algorithm.alpha": (0.0, 0.1, 0.2)}
+    best = middle | {"algorithm.draw": "c", "algorithm.alpha": 0.2}
+    assert not rules.beyond(best, Method(names), 8)
     lowest, *_, highest = rules.tries(Method(), 8)
     for edge, ratio in ((lowest, 1 / 1.778), (highest, 1.778)):
         (further,) = rules.beyond(edge, Method(), 8)
@@ -362,6 +365,7 @@ def test_the_long_budget_takes_the_leaders_and_their_settings(tmp_path, monkeypa
         ("jmwst", 1.0, '{"a": 5}', 0.9),
         ("stc", 1.0, '{"a": 5}', None),
         ("fedavg", 1.0, '{"a": 5}', 0.95),
+        ("fedavg_pruned", 1.0, '{"a": 5}', 0.95),
         ("spafl", 1.0, '{"a": 5}', 0.99),
         ("mine", 1.0, '{"a": 5}', 0.99),
     ]

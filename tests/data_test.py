@@ -110,7 +110,7 @@ USERS = [  # of four samples, of two test samples, and their numbers
 
 
 @pytest.mark.parametrize("users, users_test, numbers, numbers_test", USERS)
-def test_no_two_users_become_one(users, users_test, numbers, numbers_test):
+def test_users_that_differ_stay_apart(users, users_test, numbers, numbers_test):
     given = {"x_test": IMAGES[:2], "y_test": LABELS[:2], "users_test": users_test}
     data = sources.make_dataset(IMAGES, LABELS, users=users, **given)
     assert data.users.dtype == np.int32 and data.users.tolist() == numbers

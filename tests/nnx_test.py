@@ -221,6 +221,11 @@ def test_programs_with_loops_branches_and_joined_kernels():
     with pytest.raises(ValueError, match="has a while loop over parameters"):
         counts(loop, x, a=(3, 3))
 
+    def scaled(p, x):
+        return x @ (p["a"] * jax.lax.while_loop(lambda c: c < 3, lambda c: 2 * c, 1.0))
+
+    assert counts(scaled, x, a=(3, 3)) == {"a": 9}
+
     def grouped(p, x):
         return jax.lax.conv_general_dilated(
             x, p["a"], (1, 1), "VALID", feature_group_count=2,

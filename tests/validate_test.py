@@ -102,7 +102,11 @@ def test_an_annotation_says_what_is_allowed(kind, right, wrong, message):
 
 
 @pytest.mark.parametrize(
-    "kind", [Any, Any | None, list[int], "float", inspect.Parameter.empty]
+    "kind",
+    [
+        *(Any, Any | None, list[int], list, "float", inspect.Parameter.empty),
+        *(tuple[int, float], Annotated[float, "seconds"], Annotated[Any, "(0, 1]"]),
+    ],
 )
 def test_other_annotations_cannot_be_checked(kind):
     assert not validate.checkable(kind)

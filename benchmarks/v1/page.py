@@ -44,8 +44,9 @@ KEYS = ["method", "density"]
 
 def whole(workload: str, rows: pd.DataFrame, axis: str) -> pd.Series:
     """Returns the budget by seed: that of the rules, or what FedAvg spends."""
-    spent = rows[rows["method"] == BASELINE].groupby("seed")[axis].max()
-    return spent * 0 + rules.WORKLOADS[workload].gbit if axis == "gbit" else spent
+    if axis == "gbit":
+        return pd.Series(rules.WORKLOADS[workload].gbit, rows["seed"].unique())
+    return rows[rows["method"] == BASELINE].groupby("seed")[axis].max()
 
 
 def within(rows: pd.DataFrame, axis: str, budget: float | pd.Series) -> pd.Series:
@@ -155,6 +156,13 @@ def groups(
     return ranks, [group for group in found if len(group) > 1]
 
 
+def spread(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns twenty evaluations of each run in equal steps, or all if it has fewer."""
+    runs = rows.groupby([*KEYS, "seed"])
+    number, count = runs.cumcount(), runs["seed"].transform("size")
+    return rows[(number + 1) * PARTS // count > number * PARTS // count]
+
+
 def cost_of(rows: pd.DataFrame, axis: str, target: float | pd.Series) -> pd.Series:
     """Returns the least cost at which each run reaches an accuracy.
 
@@ -174,9 +182,7 @@ def cost_of(rows: pd.DataFrame, axis: str, target: float | pd.Series) -> pd.Seri
     """
     keys = [*KEYS, "seed"]
     every = pd.MultiIndex.from_frame(rows[keys].drop_duplicates())
-    runs = rows.groupby(keys)
-    number, count = runs.cumcount(), runs["seed"].transform("size")
-    rows = rows[(number + 1) * PARTS // count > number * PARTS // count]
+    rows = spread(rows)
     if isinstance(target, pd.Series):
         target = rows["seed"].map(target)
     reached = rows[rows["accuracy"] >= target].groupby(keys)[axis].min()
@@ -185,7 +191,7 @@ def cost_of(rows: pd.DataFrame, axis: str, target: float | pd.Series) -> pd.Seri
 
 def targets(workload: str, rows: pd.DataFrame) -> list[pd.Series]:
     """Returns the accuracies of FedAvg by seed, within three shares of its budget."""
-    own = rows[rows["method"] == BASELINE]
+    own = spread(rows[rows["method"] == BASELINE].dropna(subset="accuracy"))
     budget = rules.WORKLOADS[workload].gbit
     found = [within(own, "gbit", share * budget) for share in SHARES]
     return [each.droplevel(KEYS) for each in found]
@@ -366,11 +372,14 @@ def at_edges(chosen: Mapping, tried: Sequence[Mapping]) -> list[str]:
       >>> at_edges({"a": 3, "b": 2}, [{"a": 1, "b": 1}, {"a": 2, "b": 2}, {"a": 3}])
       ['a']
     """
-    values = {field: {each.get(field) for each in tried} for field in chosen}
+    values = {
+        field: {each[field] for each in tried if each.get(field) is not None}
+        for field in chosen
+    }
     return [
         field
         for field, each in values.items()
-        if len(each - {None}) > 2 and chosen[field] in (min(each), max(each))
+        if len(each) > 2 and chosen[field] in (min(each), max(each))
     ]
 
 
@@ -487,7 +496,7 @@ def main(root: Path = ROOT) -> None:
     known = [
         workload
         for workload in rules.WORKLOADS
-        if BASELINE in set(run.read_records(workload)["method"])
+        if {BASELINE} < set(split(run.read_records(workload))[0]["method"])
     ]
     for workload in known:
         rows = run.read_records(workload)

@@ -225,14 +225,18 @@ def beyond(best: Mapping, method: Method, count: int) -> list[dict[str, Any]]:
 
     A step of the rate is an eighth of its range, if there are eight tries; that of
     another setting is the ratio of its two last values. Shares stay below 1 and whole
-    numbers are at least 1. Only settings with three values have an edge.
+    numbers are at least 1. Only settings with three numbers have an edge.
 
     Args:
       best: the settings of a try.
       method: of the benchmark.
       count: number of tries from which it was chosen.
     """
-    ordered = {field: v for field, v in method.own.items() if len(v) > 2}
+    ordered = {
+        field: values
+        for field, values in method.own.items()
+        if len(values) == 3 and all(isinstance(v, int | float) and v for v in values)
+    }
     rates = [each[RATE] for each in tries(method, count)]
     step = (HIGH / LOW) ** (1 / count)
     steps = [(RATE, rates[0], 1 / step), (RATE, rates[-1], step)]

@@ -273,14 +273,15 @@ def records(run: Run, model: str = "") -> pd.DataFrame:
 def leaders(workload: str, count: int = 5) -> list[str]:
     """Returns the common methods with the best scores at the whole budget.
 
-    FedAvg is none of them, nor are entries.
+    FedAvg is none of them, nor are entries. Neither is `fedavg_pruned`, whose score is
+    that of the dense model.
 
     Example:
       >>> leaders("unknown")
       []
     """
     rows = read_tries(workload)
-    common = (rules.CORE | rules.OTHERS).keys() - {"fedavg"}
+    common = (rules.CORE | rules.OTHERS).keys() - {"fedavg", "fedavg_pruned"}
     rows = rows[(rows["share"] == 1.0) & rows["method"].isin(common)]
     scores = rows.groupby("method")["score"].max().dropna()
     return list(scores.sort_values(ascending=False).index[:count])
@@ -299,7 +300,8 @@ def main() -> None:
     if args.entry:
         known = runpy.run_path(args.entry)["METHODS"]
     names = args.methods or known
-    if not rules.WORKLOADS[args.workload].tries and not args.methods:
+    tuned_here = rules.WORKLOADS[args.workload].tries
+    if not (tuned_here or args.methods or args.entry):
         best_first = leaders(rules.WORKLOADS[args.workload].tuned_on)
         names = dict.fromkeys(["fedavg", *best_first])
     chosen = {name: known[name] for name in names}

@@ -319,6 +319,7 @@ def _refuse_unread(up, down, given: dict) -> None:
 
 def _refuse_combinations(votes, feedback, stale, server_optimizer) -> None:
     """Refuses arguments that do not go together."""
+    one_of("feedback", feedback, FEEDBACK)  # also that of a compressor
     if votes and feedback != "none":
         raise ValueError(f"feedback={feedback!r}, expected 'none' with up='majority'")
     if votes and server_optimizer is None:

@@ -184,7 +184,8 @@ def method(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
     An argument is checked by its annotation: a class, a range such as
     `Annotated[float, "(0, 1]"]`, choices such as `Literal["global", "layer"]`, or a
     union of these; `core.types` names the usual ranges. Others are not checked. The
-    result has the name and the arguments of the factory, see `described`.
+    result has the name and the arguments of the factory, see `described`. It serves
+    factories of networks, optimizers, losses, schedules and samplers in the same way.
 
     Raises:
       ValueError: by the factory, an argument has another type, range or choice.

@@ -61,17 +61,24 @@ def typed(name: str, value: Any, kind: Any) -> None:
 def checkable(kind: Any) -> bool:
     """Returns whether `typed` can check an annotation.
 
-    Callables, sequences, protocols, `Any` and annotations that are strings cannot be
-    checked.
+    Callables, lists, sequences, protocols, `Any`, annotations that are strings, and
+    those with other facts than a range cannot be checked.
 
     Example:
       >>> checkable(float), checkable(Literal["a", "b"] | None), checkable(Any)
       (True, True, False)
+      >>> checkable(Annotated[float, "(0, 1]"]), checkable(Annotated[float, "seconds"])
+      (True, False)
     """
     if len(members := _members(kind)) > 1:
         return all(map(checkable, members))
-    plain = type(kind) is type and kind is not Parameter.empty
-    return plain or get_origin(kind) in (Annotated, Literal, tuple)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return checkable(parts[0]) and str(parts[1])[0] in "[("
+    if origin is tuple:
+        return parts[-1] is Ellipsis
+    plain = type(kind) is type and kind not in (Parameter.empty, list)
+    return plain or origin is Literal
 
 
 def in_range(name: str, value: float, interval: str) -> None:

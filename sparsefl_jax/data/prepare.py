@@ -44,10 +44,12 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
             return _sizes(hub.fetch(source.hub))
         name = source.tfds
     extra = "most data sets need pip install 'sparsefl_jax[prepare]'"
-    with contextlib.redirect_stdout(sys.stderr):
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        blaming(f"preparing {name!r} failed ({extra})"),
+    ):
         builder = prepared_tfds.find_builder(name, data_dir)
-        with blaming(f"preparing {name!r} failed ({extra})"):
-            builder.download_and_prepare(file_format="array_record")
+        builder.download_and_prepare(file_format="array_record")
     return str(builder.data_path)
 
 

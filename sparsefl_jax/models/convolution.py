@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import jax
 
-from sparsefl_jax.models import programs
+from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.models import lowerings, programs
 
 
 class Lowering(NamedTuple):
@@ -62,12 +63,17 @@ class Layer(NamedTuple):
 def resolved(lowering: str | Lowering) -> str | Lowering:
     """Returns 'auto' or a `Lowering`; a name in `lowerings.NAMES` is of all passes.
 
+    Raises:
+      ValueError: the name is unknown.
+
     Example:
       >>> resolved("patches").weight_grad
       'patches'
     """
-    named = isinstance(lowering, str) and lowering != "auto"
-    return Lowering(lowering, lowering, lowering) if named else lowering
+    if not isinstance(lowering, str) or lowering == "auto":
+        return lowering
+    one_of("lowering", lowering, ("auto", *lowerings.NAMES))
+    return Lowering(lowering, lowering, lowering)
 
 
 @functools.cache

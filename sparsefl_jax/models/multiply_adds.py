@@ -122,7 +122,7 @@ def _while(eqn, origins, times, add) -> list[Origin]:
             "the network has a while loop over parameters, expected a scan, whose "
             "length is known"
         )
-    return [None] * len(eqn.outvars)
+    return [_join(origins)] * len(eqn.outvars)
 
 
 def _cond(eqn, origins, times, add) -> list[Origin]:

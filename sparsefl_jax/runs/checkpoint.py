@@ -210,10 +210,7 @@ def _flat(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def _unflat(flat: dict, shapes) -> PyTree:
-    """Inverts `_flat`; raises a ValueError on other paths, shapes or dtypes.
-
-    Parts of the state whose shapes are None are left out.
-    """
+    """Inverts `_flat`; raises a ValueError on other paths, shapes or dtypes."""
     full = trees.by_path(shapes)
     there, here = (
         {path: (leaf.shape, leaf.dtype) for path, leaf in tree.items() if leaf.size}

@@ -178,14 +178,19 @@ def load_config(path: str) -> Any:  # a ConfigDict
       path: FILE or FILE:OPTIONS; a path, or a file that comes with the package.
 
     Raises:
-      ValueError: there is no such file.
+      ValueError: there is no such file, or it has no `get_config`.
 
     Example:
       >>> load_config("flash_cifar10:mini,pdst").algorithm.name
       'pdst'
     """
     file, *options = shipped.find("config", "configs", path).split(":", 1)
-    return runpy.run_path(file)["get_config"](*options)
+    get_config = runpy.run_path(file).get("get_config")
+    if get_config is None:
+        raise ValueError(
+            f"{file} has no get_config, expected it to return a ConfigDict"
+        )
+    return get_config(*options)
 
 
 def kind(field: str) -> Any:
