@@ -128,7 +128,7 @@ def test_targets_are_fedavgs_and_a_miss_is_infinite():
     assert page.cost_of(records, "gbit", 0.8).tolist() == [np.inf, 2.0, np.inf, np.inf]
 
 
-def test_twenty_evaluations_of_a_run_can_reach_a_target():
+def test_twenty_evaluations_of_a_run_can_reach_a_target(monkeypatch):
     """Of forty at .05 Gbit each those of even number; of ten all."""
     gbit = tuple(0.05 * n for n in range(1, 41))
     noisy = [0.5 if n == 7 else 0.1 for n in range(1, 41)]  # an odd one
@@ -137,6 +137,16 @@ def test_twenty_evaluations_of_a_run_can_reach_a_target():
     records = table(rows("spdst", 0.05, [noisy, long], gbit=gbit), few)
     cost = page.cost_of(records, "gbit", 0.5).tolist()
     assert cost == pytest.approx([np.inf, 0.5, 0.15])
+    # Targets too: within .35 Gbit the seventh evaluation is not looked at.
+    fedavg = table(rows("fedavg", 1.0, [noisy], gbit=gbit))
+    found = page.within(page.spread(fedavg), "gbit", 0.35)
+    assert found.tolist() == [0.1]
+    ever = [0.5 if n % 2 else 0.1 for n in range(1, 41)]  # all odd ones
+    fedavg = table(rows("fedavg", 1.0, [ever], gbit=gbit))
+    monkeypatch.setitem(
+        rules.WORKLOADS, SMALL, rules.WORKLOADS[SMALL]._replace(gbit=1.4)
+    )
+    assert [goal.tolist() for goal in page.targets(SMALL, fedavg)] == 3 * [[0.1]]
 
 
 def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
@@ -183,6 +193,7 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
             None,
         ),
     ]
+    tries += [("pdst", 0.25, 100, {rules.RATE: r}, r) for r in (0.1, 0.3, 0.9)]
     tries = [(*row[:3], json.dumps(row[3]), row[4], 5, 1.0) for row in tries]
     run._write(pd.DataFrame(tries, columns=run.TRIES), f"{SMALL}_tries")
     names = ("common", "common_against", "personal", "personal_against")
@@ -216,6 +227,10 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     assert missed in drawn["targets"]
     tuned = "| `spdst` | 0.3 | 0.9 | `epochs=3` | `epochs=10` | 60.0 | 50.0 | 1 of 3 |"
     assert tuned in drawn["tuning"]
+    assert "| `pdst` | 0.9* | 0 | - | - | 90.0 | 10.0 | 0 of 3 |" in drawn["tuning"]
+    # Of four comparisons t is tan(.49375 pi) = 50.92, alone 12.71.
+    half, clearest = re.findall(r"(\d+\.\d) points", drawn["seeds"])
+    assert float(clearest) / float(half) == pytest.approx(50.92 / 12.71, rel=0.02)
     assert drawn["seeds"].startswith("With 2 seeds, half of the interval")
     assert "`0badf00d`" in drawn["seeds"]
     ranks = (tmp_path / "docs/_static/benchmark_fashion_ranks.svg").read_text()

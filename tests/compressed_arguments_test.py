@@ -9,8 +9,9 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import small_world, tiny_model
 from sparsefl_jax.training import local
+from sparsefl_jax.wire import compressors
 from tests.refusals import refused
 
 REFUSED = [
@@ -78,3 +79,9 @@ def test_every_rival_of_the_configuration_builds():
     config = compressed_cifar10.get_config("ef21")
     config.num_clients = 7
     assert config.algorithm.clients == 7
+
+
+def test_the_memory_of_a_compressor_of_ones_own_is_checked():
+    own = compressors.topk(0.5)._replace(feedback="EF")
+    with pytest.raises(ValueError, match="feedback='EF'.*expected one of"):
+        compressed(tiny_model(), local.make_optimizer(), up=own)

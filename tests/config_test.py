@@ -65,6 +65,23 @@ def test_options_of_a_group_exclude_each_other():
         parse_options("a,b", *groups)
 
 
+def test_methods_of_an_experiment_have_its_own_settings():
+    """Beside those of `methods.choose`: tables 5 of SpaFL, 2 of FedSparsify, Sec. 4."""
+    spafl = importlib.import_module("configs.spafl_fashion_mnist").get_config
+    fjord, heterofl, fedpm = map(spafl, ("fjord", "heterofl", "fedpm"))
+    assert fjord.algorithm.weighting == spafl("fedavg").algorithm.weighting == "uniform"
+    assert (fjord.optimizer.weight_decay, heterofl.optimizer.clip) == (5e-4, 1.0)
+    assert (fedpm.optimizer.name, heterofl.budgets) == ("adam", ((0.5, 1.0),))
+    get_config = importlib.import_module("configs.fedsparsify_cifar10").get_config
+    grasp = get_config("grasp").first_stage
+    assert (grasp.temperature, grasp.mode, grasp.halves) == (1.0, "inference", False)
+    assert get_config("prunefl").algorithm.half_life == 1000.0
+    get_config = importlib.import_module("configs.complement_mnist").get_config
+    pqsu, prunefl = get_config("pqsu").algorithm, get_config("prunefl")
+    assert (pqsu.density, pqsu.quantize) == (0.7, "up")
+    assert (prunefl.optimizer.learning_rate, prunefl.batch_size) == (0.1, 20)
+
+
 @pytest.mark.parametrize("file", ["feddst_mnist", "fedrts_cifar10", "ssfl_cifar10"])
 def test_every_method_of_a_later_paper_builds_at_the_density_that_is_asked_for(file):
     module = importlib.import_module(f"configs.{file}")
