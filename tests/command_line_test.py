@@ -51,19 +51,6 @@ def test_every_argument_of_every_entry_is_explained(field, name):
         assert key in text or f"{field}.{key}" in defaults.FIELDS, key
 
 
-def test_a_listing_has_types_defaults_and_lines():
-    listed = rows(cli.listing())
-    assert listed["num_rounds"] == ["int", "100", "rounds of the main stage"]
-    assert listed["optimizer.learning_rate"][:2] == ["float", "0.1"]
-    assert listed["until.gbit"][:2] == ["float", "None"]
-    assert listed["observe_rounds"][0] == "tuple[int, ...]"
-    assert listed["algorithm.prune"][:2] == ["float in (0, 1] | None", "None"]
-    assert listed["algorithm.weighting"][:2] == [  # of fedavg
-        *("'examples' | 'uniform'", "'examples'")
-    ]
-    assert listed["model.widths"][:2] == ["tuple[int, ...]", "(16, 32, 64, 64)"]
-
-
 def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
     config = tiny_config(tmp_path)
     config.algorithm = {"name": "fedprox", "mu": 0.5}
@@ -71,30 +58,13 @@ def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
     assert told.startswith("fedprox: FedAvg whose local loss has the term mu / 2")
     assert "mu: strength of the proximal term" in told
     assert rows(told)["algorithm.mu"] == ["float in [0, inf)", "0.01", "(here 0.5)"]
+    assert rows(told)["algorithm.weighting"][0] == "'examples' | 'uniform'"
     assert {name for name in rows(told) if name[:10] == "algorithm."} == {
         f"algorithm.{name}" for name in ("name", "mu", "keep_optimizer", "weighting")
     }
     assert rows(cli.listing("pqsu"))["algorithm.density"][1] == "required"
     with pytest.raises(ValueError, match=r"^--fields='fedprx' \(did you mean 'f"):
         cli.listing("fedprx")
-
-
-def flag_values():
-    values = flags.FlagValues()
-    config = cli.define_config(values)
-    return values, config, flags.DEFINE_string("fields", None, "", flag_values=values)
-
-
-@pytest.mark.parametrize(
-    "argument, section",
-    [("--fields", cli.EVERYTHING), ("--fields=until", "until"), ("--config=x", None)],
-)
-def test_fields_is_a_flag_with_or_without_a_section(argument, section, monkeypatch):
-    values, _, held = flag_values()
-    argv = ["launch.py", argument.replace("=x", f"={ROOT}/{MINI}")]
-    monkeypatch.setattr(sys, "argv", argv)
-    values(cli.completed(argv))
-    assert held.value == section
 
 
 GUESSES = [
@@ -106,20 +76,11 @@ GUESSES = [
 
 
 @pytest.mark.parametrize("said, meant", GUESSES)
-def test_an_unknown_field_is_guessed_and_the_others_listed(
-    monkeypatch, capsys, said, meant
-):
+def test_an_unknown_field_is_guessed(monkeypatch, capsys, said, meant):
     arguments = [f"--config={MINI}", f"--config.{said}=1"]
     code, err = launched(monkeypatch, capsys, arguments)
     head = f"the configuration has no field {said!r}; did you mean {meant!r}? "
     assert code == 2 and head in err and err.count("\n") == 1
-    section = said.rpartition(".")[0]
-    there = {
-        "optimizer": "optimizer has clip, learning_rate, momentum, name, ",
-        "model": "model has dtype, name, widths",
-        "": "it has adapter",
-    }
-    assert err.partition(head)[2].startswith(there[section])
 
 
 def test_a_field_without_a_configuration_asks_for_one(monkeypatch, capsys):
@@ -154,11 +115,7 @@ METHOD = """
 from sparsefl_jax.algorithms import fedavg
 
 def mine(model, optimizer, *, strength=1.0):
-    '''Averages.
-
-    Args:
-      strength: how much.
-    '''
+    '''Averages.'''
     return fedavg(model, optimizer)
 """
 
@@ -174,14 +131,12 @@ def test_a_method_in_the_current_folder_is_found(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("my_module:mine: Averages.\n")
-    assert "strength: how much.\n" in done.stdout
-    assert rows(done.stdout)["algorithm.strength"] == ["float", "1.0"]
 
 
 def test_help_is_printed_and_ends_the_process(capsys):
     """Instead of absl's own, which comes with --helpfull."""
     with pytest.raises(SystemExit) as ended:
-        cli.parsed(["launch.py", "--help"], flag_values()[0])
+        cli.parsed(["launch.py", "--help"], flags.FlagValues())
     assert not ended.value.code
     said = capsys.readouterr().out
     assert said.startswith("Runs a method of sparse federated learning")

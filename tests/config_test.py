@@ -7,7 +7,7 @@ import pytest
 from sparsefl_jax import models
 from sparsefl_jax.presets import complement, fedsparsify
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build, fields
 from tests.tiny import network
 
 OPTIONS = {
@@ -63,13 +63,6 @@ def test_options_of_a_group_exclude_each_other():
         parse_options("d", *groups)
     with pytest.raises(ValueError, match="options 'a,b', expected one of a, b"):
         parse_options("a,b", *groups)
-
-
-def test_a_section_that_is_switched_has_the_defaults_of_its_entry():
-    config = defaults.default_config()
-    config.density = 0.2
-    new = fields.switch(config, "algorithm", "jmwst").algorithm
-    assert (new.name, new.r_int, new.prune_rate, new.density) == ("jmwst", 1, 0.25, 0.2)
 
 
 def test_methods_of_an_experiment_have_its_own_settings():
