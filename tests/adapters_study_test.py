@@ -1,9 +1,6 @@
-"""The study of adapters: its points, and its tables and figure from records by hand."""
-
-import pytest
+"""The study of adapters: its points, and its tables from records by hand."""
 
 from benchmarks import adapters
-from docs.figures import adapters as figure
 from sparsefl_jax.runs.config import fields
 from studies import adapters as study
 from tests.refusals import refused
@@ -45,16 +42,3 @@ def test_tables_by_hand(monkeypatch):
     assert second == "| `flasc-0.25` | 90.0 ± 10.0 | 2000 | 25.0 % | 1.5x | 65.0 |"
     (found,) = adapters.compared(RECORDS).splitlines()[2:]
     assert found == "| `flasc-0.25` - `rank-16` | +10.0 [+10.0, +10.0], p < 0.01 |"
-
-
-def test_the_figure_is_drawn(tmp_path, monkeypatch, drawn):
-    monkeypatch.setattr(figure, "published", lambda: RECORDS)
-    figure.draw(tmp_path / "adapters.svg")
-    picture = (tmp_path / "adapters.svg").read_text()
-    assert "<svg" in picture and len(picture) > 5000
-
-
-@pytest.mark.parametrize("gbit, accuracy", [(1.0, 0.5), (2.0, 0.6), (9.0, 0.7)])
-def test_a_curve_is_linear_between_evaluations(gbit, accuracy):
-    curve = [(1.0, 0.5), (3.0, 0.7)]
-    assert adapters.within(curve, gbit) == pytest.approx(accuracy)

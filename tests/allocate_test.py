@@ -17,16 +17,6 @@ def shapes(**kwargs):
     return tree, dict.fromkeys(tree, True)
 
 
-def test_erk_formula_of_rigl():
-    tree, select = shapes(conv=(5, 5, 10, 20), fc=(5120, 50))
-    raw = np.array([(10 + 20 + 5 + 5) / (10 * 20 * 25), (5120 + 50) / (5120 * 50)])
-    size = np.array([5000, 256000])
-    scale = 0.01 * size.sum() / (raw * size).sum()
-    np.testing.assert_allclose(
-        layer_densities.erk(tree, select, 0.01), scale * raw, rtol=1e-6
-    )
-
-
 @settings(deadline=None, max_examples=30)
 @given(
     st.lists(
@@ -130,12 +120,6 @@ def test_n_of_m_neighbours_are_channels_of_one_tap():
     kernel = jnp.zeros((2, 1, 4, 1)).at[1, 0, :, 0].set(1.0)
     mask = top_k.n_of_m({"k": kernel}, 1, 4, {"k": True})["k"]
     assert mask.sum((2, 3)).tolist() == [[1], [1]]
-
-
-def test_n_of_m_refusals():
-    params, select = {"fc": {"kernel": jnp.zeros((3, 8))}}, {"fc": {"kernel": True}}
-    with pytest.raises(ValueError, match="m=4, but 'fc/kernel' has 3 inputs"):
-        top_k.n_of_m(params, 2, 4, select)
 
 
 MNISTNET = {

@@ -59,17 +59,6 @@ def test_a_table_has_the_columns_of_all_rows(tmp_path, capsys):
     assert json.loads((tmp_path / "one.json").read_text())["results"] == rows
 
 
-def test_a_round_goes_on_where_the_one_before_ended():
-    one = workload.prepare(TINY)
-    call = workload.going(one)
-    logs = [jax.device_get(call()) for _ in range(2)]
-    assert one.steps == 4 * 2  # 12 samples by 8
-    assert one.flops == 6 * (784 * 4 + 4 * 10) * 8
-    assert [int(log.executed_steps[0]) for log in logs] == [8, 8]
-    np.testing.assert_array_equal(logs[0].ids, logs[1].ids)
-    assert logs[1].clients["loss"].sum() < logs[0].clients["loss"].sum()
-
-
 def test_a_segment_has_rounds_and_seeds_of_their_own():
     one = workload.prepare(TINY._replace(rounds=3, seeds=2), "1")
     call = workload.going(one)
