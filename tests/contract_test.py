@@ -7,50 +7,7 @@ from typing import NamedTuple
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import (
-    complement,
-    compressed,
-    ditto,
-    fedavg,
-    fedbat,
-    feddst,
-    fedluar,
-    fedmef,
-    fedmrn,
-    fedpm,
-    fedprox,
-    fedrolex,
-    fedrts,
-    fedspa,
-    fedsparsify_global,
-    fedsparsify_local,
-    fedtiny,
-    fiarse,
-    finetune,
-    fjord,
-    flasc,
-    grasp,
-    hetero_jmwst,
-    hetero_spdst,
-    heterofl,
-    jmwst,
-    local_only,
-    magnitude,
-    nst,
-    pdst,
-    pqsu,
-    prunefl,
-    prunefl_initial,
-    rank_tiers,
-    scaffold,
-    sensitivity,
-    snip,
-    spafl,
-    sparsyfed,
-    spdst,
-    ssfl,
-    zerofl,
-)
+import sparsefl_jax as sfl
 from sparsefl_jax.algorithms.zerofl import UPLINKS
 from sparsefl_jax.testing import laws, small_world
 from sparsefl_jax.training import local
@@ -117,8 +74,8 @@ def obeys(world):
 def plain_mean(world):
     """Checks that `rank_tiers` is FedAvg with equal weights where no adapters are."""
     means = {"weighting": "uniform", "server_optimizer": optax.sgd(1.0)}
-    other = small_world.make_world(fedavg, means)
-    for covered in (world, small_world.make_world(rank_tiers, COVERED)):
+    other = small_world.make_world(sfl.fedavg, means)
+    for covered in (world, small_world.make_world(sfl.rank_tiers, COVERED)):
         got, want = (small_world.path(w)[0][-1].server for w in (covered, other))
         close(got, want)
 
@@ -127,13 +84,13 @@ def adjusts(world):
     """Checks FedDST's rounds, and that it is FedAvg where nothing is pruned."""
     readjusts(world)
     dense = {"density": 1.0, "prune_rate": 0.0, "adjust_until": 2}
-    fedavg_by_hand(small_world.make_world(feddst, dense))
+    fedavg_by_hand(small_world.make_world(sfl.feddst, dense))
 
 
 def draws(world):
     """Checks FedRTS's rounds, and that it is FedAvg where nothing is pruned."""
     votes_by_hand(world)
-    fedavg_by_hand(small_world.make_world(fedrts, {"density": 1.0}))
+    fedavg_by_hand(small_world.make_world(sfl.fedrts, {"density": 1.0}))
 
 
 COVERED = {"coverage": True, "server_optimizer": optax.sgd(1.0)}
@@ -146,104 +103,110 @@ FROZEN = {"select": "cyclic", "fill": "freeze", "keep_optimizer": True}
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
 TABLE = {
-    "fedavg": Row(fedavg, {}, fedavg_by_hand),
-    "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
-    "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
-    "fedluar": Row(fedluar, {}, obeys),
-    "fedluar_freeze": Row(fedluar, FROZEN, obeys),
-    "fedmrn": Row(fedmrn, MRN, learns_masks),
+    "fedavg": Row(sfl.fedavg, {}, fedavg_by_hand),
+    "fedadam": Row(sfl.fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
+    "fedavg_keep": Row(sfl.fedavg, {"keep_optimizer": True}, keeps_velocity),
+    "fedluar": Row(sfl.fedluar, {}, obeys),
+    "fedluar_freeze": Row(sfl.fedluar, FROZEN, obeys),
+    "fedmrn": Row(sfl.fedmrn, MRN, learns_masks),
     "fedmrn_signed": Row(
-        fedmrn,
+        sfl.fedmrn,
         MRN | {"mask": "signed", "noise": "gaussian", "index": "entropy"},
         functools.partial(learns_masks, lowest=-1.0),
     ),
-    "fedbat": Row(fedbat, BAT, learns_signs),
-    "fedpm": Row(fedpm, {}, trains_scores),
-    "fedpm_initial": Row(fedpm, {"weights": "initial"}, obeys),
-    "ditto": Row(ditto, {"lam": 0.5}, fedavg_by_hand),
-    "fedprox": Row(fedprox, {"mu": MU}, is_pulled),
-    "complement": Row(complement, {"density": KEPT}, complements),
-    "compressed": Row(compressed, TENTH | {"index": "golomb"}, obeys),
-    "compressed_stc": Row(compressed, BOTH, obeys),
-    "compressed_sign": Row(compressed, {"up": "sign", "down": "sign"}, obeys),
-    "compressed_ef21": Row(compressed, EF21, obeys),
-    "compressed_ef21_gradient": Row(compressed, EF21 | {"start": "gradient"}, obeys),
-    "compressed_randomk": Row(compressed, TENTH | {"up": "randomk"}, obeys),
-    "compressed_qsgd": Row(compressed, {"up": "qsgd", "feedback": "none"}, obeys),
+    "fedbat": Row(sfl.fedbat, BAT, learns_signs),
+    "fedpm": Row(sfl.fedpm, {}, trains_scores),
+    "fedpm_initial": Row(sfl.fedpm, {"weights": "initial"}, obeys),
+    "ditto": Row(sfl.ditto, {"lam": 0.5}, fedavg_by_hand),
+    "fedprox": Row(sfl.fedprox, {"mu": MU}, is_pulled),
+    "complement": Row(sfl.complement, {"density": KEPT}, complements),
+    "compressed": Row(sfl.compressed, TENTH | {"index": "golomb"}, obeys),
+    "compressed_stc": Row(sfl.compressed, BOTH, obeys),
+    "compressed_sign": Row(sfl.compressed, {"up": "sign", "down": "sign"}, obeys),
+    "compressed_ef21": Row(sfl.compressed, EF21, obeys),
+    "compressed_ef21_gradient": Row(
+        sfl.compressed, EF21 | {"start": "gradient"}, obeys
+    ),
+    "compressed_randomk": Row(sfl.compressed, TENTH | {"up": "randomk"}, obeys),
+    "compressed_qsgd": Row(sfl.compressed, {"up": "qsgd", "feedback": "none"}, obeys),
     "compressed_qsgd_elias": Row(  # leaves of both regimes, a bucket that is not full
-        compressed, {"up": "qsgd", "bucket": 50, "index": "elias"}, obeys
+        sfl.compressed, {"up": "qsgd", "bucket": 50, "index": "elias"}, obeys
     ),
-    "compressed_masked_noise": Row(compressed, {"up": "masked_noise"}, obeys),
-    "compressed_stochastic_sign": Row(compressed, {"up": "stochastic_sign"}, obeys),
+    "compressed_masked_noise": Row(sfl.compressed, {"up": "masked_noise"}, obeys),
+    "compressed_stochastic_sign": Row(sfl.compressed, {"up": "stochastic_sign"}, obeys),
     "compressed_majority": Row(
-        compressed, VOTES | {"up": "majority", "down": "sign"}, obeys
+        sfl.compressed, VOTES | {"up": "majority", "down": "sign"}, obeys
     ),
-    "fedsparsify_global": Row(fedsparsify_global, SCHEDULE, purges_on_server),
+    "fedsparsify_global": Row(sfl.fedsparsify_global, SCHEDULE, purges_on_server),
     "fedsparsify_adam": Row(
-        fedsparsify_global, SCHEDULE | {"server_optimizer": optax.adam(0.01)}, obeys
+        sfl.fedsparsify_global, SCHEDULE | {"server_optimizer": optax.adam(0.01)}, obeys
     ),
-    "fedsparsify_local": Row(fedsparsify_local, SCHEDULE, purges_on_clients),
-    "pdst": Row(pdst, HALF, frozen_and_dense),
-    "spdst": Row(spdst, {}, frozen),
-    "spdst_keep": Row(spdst, {"keep_optimizer": True}, keeps_velocity),
-    "jmwst": Row(jmwst, HALF, functools.partial(votes, every=1)),
-    "jmwst_2": Row(jmwst, HALF | {"r_int": 2}, functools.partial(votes, every=2)),
-    "nst": Row(nst, HALF, obeys),
-    "sensitivity": Row(sensitivity, HALF, obeys),
-    "snip": Row(snip, HALF, functools.partial(votes_for, scores=sensitive)),
-    "grasp": Row(grasp, HALF, functools.partial(votes_for, scores=flows)),
-    "hetero_spdst": Row(hetero_spdst, TIERS, obeys),
-    "hetero_jmwst": Row(hetero_jmwst, TIERS, obeys),
-    "ssfl": Row(ssfl, HALF, scores_of_all),
-    "ssfl_seed": Row(ssfl, HALF | {"initial": "seed"}, obeys),
-    "magnitude": Row(magnitude, {"density": 0.3}, frozen),
+    "fedsparsify_local": Row(sfl.fedsparsify_local, SCHEDULE, purges_on_clients),
+    "pdst": Row(sfl.pdst, HALF, frozen_and_dense),
+    "spdst": Row(sfl.spdst, {}, frozen),
+    "spdst_keep": Row(sfl.spdst, {"keep_optimizer": True}, keeps_velocity),
+    "jmwst": Row(sfl.jmwst, HALF, functools.partial(votes, every=1)),
+    "jmwst_2": Row(sfl.jmwst, HALF | {"r_int": 2}, functools.partial(votes, every=2)),
+    "nst": Row(sfl.nst, HALF, obeys),
+    "sensitivity": Row(sfl.sensitivity, HALF, obeys),
+    "snip": Row(sfl.snip, HALF, functools.partial(votes_for, scores=sensitive)),
+    "grasp": Row(sfl.grasp, HALF, functools.partial(votes_for, scores=flows)),
+    "hetero_spdst": Row(sfl.hetero_spdst, TIERS, obeys),
+    "hetero_jmwst": Row(sfl.hetero_jmwst, TIERS, obeys),
+    "ssfl": Row(sfl.ssfl, HALF, scores_of_all),
+    "ssfl_seed": Row(sfl.ssfl, HALF | {"initial": "seed"}, obeys),
+    "magnitude": Row(sfl.magnitude, {"density": 0.3}, frozen),
     "magnitude_layer": Row(
-        magnitude, HALF | {"scope": "layer", "keep_optimizer": True}, obeys
+        sfl.magnitude, HALF | {"scope": "layer", "keep_optimizer": True}, obeys
     ),
-    "finetune": Row(finetune, {"scale": 0.5}, obeys),
-    "feddst": Row(feddst, FEDDST, adjusts),
-    "fedspa": Row(fedspa, HALF, adds_changes),
+    "finetune": Row(sfl.finetune, {"scale": 0.5}, obeys),
+    "feddst": Row(sfl.feddst, FEDDST, adjusts),
+    "fedspa": Row(sfl.fedspa, HALF, adds_changes),
     "fedspa_own": Row(
-        fedspa, HALF | {"shared": False}, functools.partial(adds_changes, shared=False)
+        sfl.fedspa,
+        HALF | {"shared": False},
+        functools.partial(adds_changes, shared=False),
     ),
-    "fedspa_dst": Row(fedspa, FEDSPA, functools.partial(adds_changes, dynamic=True)),
-    "fedrts": Row(fedrts, FEDRTS, draws),
-    "fedtiny": Row(fedtiny, TINY, votes_by_hand),
-    "fedmef": Row(fedmef, MEF, extrudes),
-    "fedmef_aggregate": Row(fedmef, TINY | {"prune_by": "aggregate"}, obeys),
-    "prunefl": Row(prunefl, FEDERATED, fedavg_by_hand),
-    "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
-    "scaffold": Row(scaffold, {"clients": 5}, obeys, local.make_optimizer()),
-    "spafl": Row(spafl, {"alpha": 0.05}, obeys),
-    "spafl_seed": Row(spafl, {"initial": "seed"}, obeys),
-    "local_only": Row(local_only, {"alpha": 0.05}, obeys),
-    "local_sent": Row(local_only, {"initial": "sent"}, obeys),
-    "heterofl": Row(heterofl, {}, obeys),
-    "fedrolex": Row(fedrolex, {"scaler": False, "mask_classes": False}, obeys),
-    "fedrolex_masked": Row(fedrolex, {}, obeys),
-    "fiarse": Row(fiarse, {}, holds_the_largest),
+    "fedspa_dst": Row(
+        sfl.fedspa, FEDSPA, functools.partial(adds_changes, dynamic=True)
+    ),
+    "fedrts": Row(sfl.fedrts, FEDRTS, draws),
+    "fedtiny": Row(sfl.fedtiny, TINY, votes_by_hand),
+    "fedmef": Row(sfl.fedmef, MEF, extrudes),
+    "fedmef_aggregate": Row(sfl.fedmef, TINY | {"prune_by": "aggregate"}, obeys),
+    "prunefl": Row(sfl.prunefl, FEDERATED, fedavg_by_hand),
+    "prunefl_initial": Row(sfl.prunefl_initial, SEARCH, searches),
+    "scaffold": Row(sfl.scaffold, {"clients": 5}, obeys, local.make_optimizer()),
+    "spafl": Row(sfl.spafl, {"alpha": 0.05}, obeys),
+    "spafl_seed": Row(sfl.spafl, {"initial": "seed"}, obeys),
+    "local_only": Row(sfl.local_only, {"alpha": 0.05}, obeys),
+    "local_sent": Row(sfl.local_only, {"initial": "sent"}, obeys),
+    "heterofl": Row(sfl.heterofl, {}, obeys),
+    "fedrolex": Row(sfl.fedrolex, {"scaler": False, "mask_classes": False}, obeys),
+    "fedrolex_masked": Row(sfl.fedrolex, {}, obeys),
+    "fiarse": Row(sfl.fiarse, {}, holds_the_largest),
     "fiarse_masked": Row(
-        fiarse,
+        sfl.fiarse,
         {"gradient": "masked"},
         functools.partial(holds_the_largest, biased=False),
     ),
-    "fjord": Row(fjord, GRID, drops_widths),
-    "fjord_round": Row(fjord, GRID | {"draw": "round"}, drops_widths),
-    "fjord_distill": Row(fjord, GRID | {"distill": True}, drops_widths),
-    "flasc": Row(flasc, FLASC, sends_the_largest),
+    "fjord": Row(sfl.fjord, GRID, drops_widths),
+    "fjord_round": Row(sfl.fjord, GRID | {"draw": "round"}, drops_widths),
+    "fjord_distill": Row(sfl.fjord, GRID | {"distill": True}, drops_widths),
+    "flasc": Row(sfl.flasc, FLASC, sends_the_largest),
     "flasc_masked": Row(
-        flasc,
+        sfl.flasc,
         GRADUAL,
         functools.partial(
             sends_the_largest, down=(212, 106, 53, 26, 13), masked=True, decay=0.5
         ),
     ),
-    "rank_tiers": Row(rank_tiers, {"server_optimizer": optax.sgd(1.0)}, plain_mean),
-    "pqsu": Row(pqsu, HALF, uploads_what_helps),
-    "sparsyfed": Row(sparsyfed, {"density": LARGEST}, trains_powers),
+    "rank_tiers": Row(sfl.rank_tiers, {"server_optimizer": optax.sgd(1.0)}, plain_mean),
+    "pqsu": Row(sfl.pqsu, HALF, uploads_what_helps),
+    "sparsyfed": Row(sfl.sparsyfed, {"density": LARGEST}, trains_powers),
     **{
         f"zerofl_{uplink}": Row(
-            zerofl,
+            sfl.zerofl,
             SPARSE | {"uplink": uplink},
             functools.partial(computes_sparsely, uplink=uplink),
         )
