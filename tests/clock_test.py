@@ -94,10 +94,7 @@ def test_the_seconds_of_each_tier_by_hand():
     assert not log.time.late.any()
 
 
-@pytest.mark.parametrize(
-    "chunk, devices", [(1, 2), pytest.param(2, 1, marks=pytest.mark.slow)]
-)
-def test_a_late_client_adds_nothing_and_is_charged(chunk, devices):
+def test_a_late_client_adds_nothing_and_is_charged():
     """The slow client is late: the model is the one that the fast one has trained."""
     method = sfl.fedavg(
         linear(),
@@ -106,7 +103,7 @@ def test_a_late_client_adds_nothing_and_is_charged(chunk, devices):
     )
     x = X.copy()
     x[PARTS[1]] = np.nan  # whatever it has computed
-    state, log = a_round(method, 10.0, chunk=chunk, devices=devices, x=x)
+    state, log = a_round(method, 10.0, devices=2, x=x)
     assert log.time.late.tolist() == [False, True]
     want = step(np.zeros((2, 2)), PARTS[0])
     np.testing.assert_allclose(state.server.params["kernel"], want, atol=1e-6)
@@ -136,14 +133,11 @@ def test_a_clock_without_deadline_changes_no_bit():
     jax.tree.map(np.testing.assert_array_equal, log, plain)
 
 
-@pytest.mark.parametrize(
-    "chunk, devices", [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)]
-)
-def test_a_place_without_a_client_changes_nothing(chunk, devices):
+def test_a_place_without_a_client_changes_nothing():
     """Such a place runs as the last client, whose samples are not numbers here."""
     x = X.copy()
     x[PARTS[1]] = np.nan
-    state, log = a_round(spdst(), np.inf, chunk=chunk, devices=devices, x=x, ids=(2, 0))
+    state, log = a_round(spdst(), np.inf, chunk=2, x=x, ids=(2, 0))
     assert state.last_round.tolist() == [0, -1]
     want = step(np.zeros((2, 2)), PARTS[0]) * np.eye(2)
     np.testing.assert_allclose(state.server.model.params["kernel"], want, atol=1e-6)

@@ -25,18 +25,6 @@ def total(packet):
     return message_bits(packets.layout(message), packets.count(message))
 
 
-def test_packet_is_a_pytree_with_static_bits_and_index():
-    packet = Packet({"w": jnp.ones(2)}, bits=8, index="coo")
-    leaves, treedef = jax.tree.flatten(packet)
-    assert len(leaves) == 3
-    again = jax.tree.unflatten(treedef, leaves)
-    assert (again.bits, again.index, again.mask) == (8, "coo", None)
-    first, second = packets.stable({"p": packet}), packets.stable({"p": again})
-    shapes = jax.tree.map(lambda x: (x.shape, x.dtype), first)
-    assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), second)
-    assert jax.eval_shape(packets.stable, first)["p"].sent.dtype == jnp.bool_
-
-
 @pytest.mark.parametrize(
     "kwargs",
     [{"index": "x"}, {"bits": 33}, {"bits": 1.5}, {"bits": 32, "index": "entropy"}],
@@ -75,14 +63,6 @@ def test_layout_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="mask of packet 'up'"):
         odd = {"v": jnp.zeros(2, bool)}
         packets.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
-
-
-def test_layout_from_shapes_equals_layout_from_arrays():
-    message = {"up": Packet({"w": jnp.zeros((2, 3)), "b": None}, index="coo")}
-    assert packets.layout(message) == packets.layout(
-        jax.eval_shape(packets.stable, message)
-    )
-    assert packets.layout(message)["up"].paths == ("w",)
 
 
 def test_count_is_int32_per_leaf_and_vmaps():

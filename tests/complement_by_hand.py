@@ -5,6 +5,7 @@ import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests.by_hand import same
 
 DENSITY, RATIO = 0.4, 1.5
 
@@ -40,3 +41,7 @@ def complements(world):
             np.testing.assert_array_equal(after, np.where(kept, whole, 0))
             zeros = mask.size - mask.sum()
             assert zeros >= np.ceil((1 - DENSITY) * (mask.size - 1) - 1e-9)
+    deployed = world.algorithm.deploy(world.key, new.server)
+    assert list(deployed) == ["global", "unpruned"]
+    same(deployed["global"].params, new.server.model.params)
+    same(deployed["unpruned"].params, new.server.unpruned)

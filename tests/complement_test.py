@@ -11,7 +11,6 @@ from sparsefl_jax.algorithms.complement import _densities, _kept
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.training import local, means
 from tests.by_hand import bare, batches, context, one_client
 from tests.complement_by_hand import DENSITY
 
@@ -79,16 +78,3 @@ def test_weights_that_training_leaves_at_zero_are_not_sent(key):
     kept = masks.density(mask, masks.prunable(params))
     pruned = server._replace(model=server.model._replace(mask=mask))
     np.testing.assert_allclose([sent(server), sent(pruned)], [kept, 0], rtol=1e-6)
-
-
-def test_both_models_are_deployed_the_pruned_one_first(key):
-    model = small_world.tiny_model()
-    method = complement(model, local.make_optimizer(), density=DENSITY)
-    params, stats = model.init(key)
-    server = method.init(key, SparseModel(params, masks.full(params), stats))
-    total = means.weighted_sum((params, stats), jnp.float32(1))
-    server, _ = jax.jit(method.aggregate)(key, jnp.int32(0), server, total)
-    deployed = method.deploy(key, server)
-    assert list(deployed) == ["global", "unpruned"]
-    pruned, whole = (m.params["fc1"]["kernel"] for m in deployed.values())
-    assert np.mean(pruned != 0) < DENSITY + 0.05 < np.mean(whole != 0)

@@ -6,9 +6,7 @@ from configs import compressed_cifar10
 from sparsefl_jax.algorithms import compressed
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.presets import methods
 from sparsefl_jax.runs.config import build, fields
-from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.testing import small_world, tiny_model
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
@@ -18,7 +16,6 @@ REFUSED = [
     ({"up": "top"}, "up='top' (did you mean 'topk'?), expected one of"),
     ({"down": "randomk"}, "down='randomk', expected one of topk, stc, sign"),
     ({"feedback": "EF"}, "feedback='EF', expected one of ef, ef21, none"),
-    ({"density": 0.0}, "density=0.0, expected in (0, 1]"),
     ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None uses it"),
     ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
     ({"index": "elias"}, "index='elias', expected None: neither up='topk' nor"),
@@ -50,11 +47,6 @@ def test_refuses(given, said):
         lambda: compressed(small_world.tiny_model(), local.make_optimizer(), **given),
         said,
     )
-
-
-def test_a_study_sets_its_density():
-    config = methods.choose(default_config(), "compressed", density=0.05)
-    assert (config.algorithm.name, config.algorithm.density) == ("compressed", 0.05)
 
 
 def test_ef21_is_refused_for_another_number_of_clients():

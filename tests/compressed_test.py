@@ -147,10 +147,6 @@ START = vector(PARAMS)
 LEAVES = (6, 5)
 
 
-def slowly(value):
-    return pytest.param(value, marks=pytest.mark.slow)
-
-
 def vectors(trees):
     return np.stack([vector(tree) for tree in trees])
 
@@ -202,9 +198,8 @@ def test_qsgd_keeps_a_residual_on_request_alone():
         assert len(jax.tree.leaves(clients[0].memory)) == kept
 
 
-@pytest.mark.parametrize("up", ["majority", compressors.majority()])
-def test_majority_by_hand(up):
-    method = make(up=up, server_optimizer=optax.sgd(0.1))
+def test_majority_by_hand():
+    method = make(up="majority", server_optimizer=optax.sgd(0.1))
     _, clients, _, ups, server = next(play(method, sizes=(1, 5, 1)))
     assert not jax.tree.leaves(clients[0].memory)
     votes = np.where(vectors(DELTAS[0]) >= 0, 1, -1)  # samples do not count
@@ -270,9 +265,9 @@ def way_of(message):
     return sent.pop() if sent else "step"
 
 
-@pytest.mark.parametrize("down", ["stc", *map(slowly, ("topk", "sign"))])
+@pytest.mark.parametrize("down", ["stc", pytest.param("sign", marks=pytest.mark.slow)])
 def test_a_client_replays_the_model_from_what_travels(down):
-    given = {"density": 0.3} if down in ("stc", "topk") else {}
+    given = {"density": 0.3} if down == "stc" else {}
     method = make(up="sign", down=down, **given)
     coder, held, seen = compressors.build(down, given), {}, {}
     cohorts = [(0, 1), (0,), (0, 2), (2, 0), (1, 0), (1, 2)]
@@ -290,7 +285,7 @@ def test_a_client_replays_the_model_from_what_travels(down):
                 held[i] = jax.tree.map(jnp.add, held[i], coder.decode(message))
             seen.setdefault(i, []).append(way)
             close(held[i], vector(before.params), atol=0)  # bit for bit
-    late = "patch" if down in ("stc", "topk") else "full"
+    late = "patch" if down == "stc" else "full"
     assert seen == {
         0: ["full", "step", "step", "step", "step"],
         1: ["full", late, "step"],  # missed three rounds
@@ -320,15 +315,13 @@ def test_a_lost_uplink_leaves_the_memory_as_it_was():
     assert not np.allclose(vector(first[0].memory), vector(second[0].memory))
 
 
-@pytest.mark.parametrize("feedback", ["none", *map(slowly, ("ef", "ef21"))])
-def test_without_compression_it_is_fedavg(feedback):
-    clients = {"clients": 3} if feedback == "ef21" else {}
+def test_without_compression_it_is_fedavg():
     options = {"server_optimizer": optax.sgd(0.5, momentum=0.9)}
-    ours = make(up="none", feedback=feedback, **clients, **options)
+    ours = make(up="none", feedback="none", **options)
     theirs = fedavg(MODEL, OPTIMIZER, **options)
     pairs = zip(play(ours, sizes=(2, 2, 2)), play(theirs, sizes=(2, 2, 2)), strict=True)
     for (*_, one), (*_, other) in pairs:
-        close(one.params, vector(other.params), atol=0 if feedback == "none" else 1e-5)
+        close(one.params, vector(other.params), atol=0)
 
 
 def test_a_compressor_of_ones_own():
