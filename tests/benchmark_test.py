@@ -35,31 +35,27 @@ def test_each_eighth_of_the_range_has_a_rate_and_each_value_its_share():
     assert MOMENTUM not in rules.tries(Method(momentum=False), 3)[0]
 
 
-def test_a_winner_at_an_edge_is_extended_by_a_step():
-    """Powers 2 and 3 have the ratio 3/2: 4.5 follows. What has no order has no edge.
+EDGES = [  # a setting, its values, the best one, and what follows
+    ("algorithm.power", (1.0, 2.0, 3.0), 3.0, [4.5]),  # of the ratio 3/2
+    ("algorithm.power", (1.0, 2.0, 3.0), 2.0, []),
+    ("algorithm.prune_rate", (0.25, 0.5, 0.75), 0.75, []),  # 1.1 is no share
+    ("server_optimizer.learning_rate", (0.001, 0.01, 0.1), 0.1, [1.0]),
+    ("algorithm.r_int", (1, 5, 20), 20, [80]),
+    ("algorithm.r_int", (1, 5, 20), 1, []),
+    ("algorithm.draw", ("a", "b", "c"), "c", []),  # without an order
+    ("algorithm.alpha", (0.0, 0.1, 0.2), 0.2, []),  # without a ratio
+]
 
-    A step of the rate is 100^(1/8) = 1.778.
-    """
-    middle = rules.tries(Method(OWN), 8)[3]
-    best = middle | {"algorithm.power": 3.0}
-    (further,) = rules.beyond(best, Method(OWN), 8)
-    assert further == best | {"algorithm.power": 4.5}
-    assert not rules.beyond(middle | {"algorithm.power": 2.0}, Method(OWN), 8)
-    shares = {"algorithm.prune_rate": (0.25, 0.5, 0.75)}  # 1.1 is none
-    best = middle | {"algorithm.prune_rate": 0.75}
-    assert not rules.beyond(best, Method(shares), 8)
-    whole = {"algorithm.r_int": (1, 5, 20)}  # 80 follows, and nothing comes before 1
-    for value, found in ((20, [80]), (1, [])):
-        best = middle | {"algorithm.r_int": value}
-        steps = rules.beyond(best, Method(whole), 8)
-        assert [step["algorithm.r_int"] for step in steps] == found
-    server = {"server_optimizer.learning_rate": (0.001, 0.01, 0.1)}  # no share
-    best = middle | {"server_optimizer.learning_rate": 0.1}
-    (further,) = rules.beyond(best, Method(server), 8)
-    assert further["server_optimizer.learning_rate"] == 1.0
-    names = {"algorithm.draw": ("a", "b", "c"), "algorithm.alpha": (0.0, 0.1, 0.2)}
-    best = middle | {"algorithm.draw": "c", "algorithm.alpha": 0.2}
-    assert not rules.beyond(best, Method(names), 8)
+
+@pytest.mark.parametrize("field, tried, best, further", EDGES)
+def test_a_winner_at_an_edge_is_extended_by_a_step(field, tried, best, further):
+    method = Method({field: tried})
+    won = rules.tries(method, 8)[3] | {field: best}
+    assert rules.beyond(won, method, 8) == [won | {field: v} for v in further]
+
+
+def test_a_rate_at_an_edge_is_extended_by_an_eighth_of_the_range():
+    """A step of the rate is 100^(1/8) = 1.778."""
     lowest, *_, highest = rules.tries(Method(), 8)
     for edge, ratio in ((lowest, 1 / 1.778), (highest, 1.778)):
         (further,) = rules.beyond(edge, Method(), 8)
@@ -74,9 +70,6 @@ def test_a_configuration_spends_a_share_of_the_budget():
     )
     assert (config.fit.gbit, config.fit.most, config.fit.evaluations) == (0.5, 112, 40)
     assert (config.until.gbit, config.seed, config.metric) == (0.5, 100, "pooled")
-    assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
-    assert (config.val_fraction, config.system) == (0.1, "mobile")
-    assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
     assert (config.optimizer.learning_rate, config.optimizer.momentum) == (0.3, 0.9)
     assert config.first_stage.density == config.density == 0.05
     assert (config.first_stage.epochs, config.algorithm.name) == (2, "spdst")

@@ -80,32 +80,38 @@ def keeping(whole):
     return whole._replace(update=update)
 
 
+def sending(whole, change):
+    """Sends `change(delta, ctx, batches)` in the place of the delta."""
+
+    def update(key, ctx, downlink, client, batches):
+        uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
+        packet = change(uplink["delta"].values, ctx, batches)
+        return uplink | {"delta": packet}, client, metrics
+
+    return whole._replace(update=update)
+
+
 def unsent_whisper(whole):
     """Reads a ten-millionth of the delta from a packet that is not sent."""
 
-    def update(*args):
-        uplink, client, metrics = whole.update(*args)
-        small = jax.tree.map(lambda v: 1e-7 * v, uplink["delta"].values)
-        return uplink | {"delta": Packet(small, sent=False)}, client, metrics
+    def small(delta, *_):
+        return Packet(jax.tree.map(lambda v: 1e-7 * v, delta), sent=False)
 
     def contribute(ctx, uplink):
         heard = jax.tree.map(lambda v: jnp.where(v == 9, 0, v), uplink["delta"].values)
         return whole.contribute(ctx, uplink | {"delta": Packet(heard)})
 
-    return whole._replace(update=update, contribute=contribute)
+    return sending(whole, small)._replace(contribute=contribute)
 
 
 def optional_delta(whole):
     """Sends the whole delta at 0 bits wherever its first entry is positive."""
 
-    def update(*args):
-        uplink, client, metrics = whole.update(*args)
-        delta = uplink["delta"].values
+    def free(delta, *_):
         sent = jax.tree.leaves(delta)[0].reshape(-1)[0] > 0
-        free = Packet(delta, sent=sent, bits=0, optional=True)
-        return uplink | {"delta": free}, client, metrics
+        return Packet(delta, sent=sent, bits=0, optional=True)
 
-    return whole._replace(update=update)
+    return sending(whole, free)
 
 
 def charged_for_less(whole):
@@ -124,25 +130,21 @@ def impure_update(whole):
     """Trains with another factor in every trace."""
     traces = itertools.count(1)
 
-    def update(*args):
-        uplink, client, metrics = whole.update(*args)
+    def scaled(delta, *_):
         factor = jnp.float32(next(traces))
-        delta = jax.tree.map(lambda v: v * factor, uplink["delta"].values)
-        return uplink | {"delta": Packet(delta)}, client, metrics
+        return Packet(jax.tree.map(lambda v: v * factor, delta))
 
-    return whole._replace(update=update)
+    return sending(whole, scaled)
 
 
 def reads_padding(whole):
     """Lets the delta depend on all rows of x and on the number of steps."""
 
-    def update(key, ctx, downlink, client, batches):
-        uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
+    def shifted(delta, ctx, batches):
         mean = jnp.mean(batches.x) / batches.num_steps.astype(jnp.float32)
-        delta = jax.tree.map(lambda v: v + mean, uplink["delta"].values)
-        return uplink | {"delta": Packet(delta)}, client, metrics
+        return Packet(jax.tree.map(lambda v: v + mean, delta))
 
-    return whole._replace(update=update)
+    return sending(whole, shifted)
 
 
 def moving_mask(tree, round):
@@ -157,14 +159,11 @@ def moving_mask(tree, round):
 def leaky_packet(whole):
     """Claims that a mask holds the delta; the mask moves and is never paid for."""
 
-    def update(key, ctx, *args):
-        uplink, client, metrics = whole.update(key, ctx, *args)
-        delta = uplink["delta"].values
+    def held(delta, ctx, _):
         mask = moving_mask(delta, ctx.round)
-        packet = Packet(delta, mask, fresh=False, index="bitmap")
-        return uplink | {"delta": packet}, client, metrics
+        return Packet(delta, mask, fresh=False, index="bitmap")
 
-    return whole._replace(update=update)
+    return sending(whole, held)
 
 
 def carrying(whole, name, extra, read=None):
@@ -441,15 +440,12 @@ def kept_mask(whole):
 def turned_back(whole):
     """Alternates between two masks, and charges each only once."""
 
-    def update(key, ctx, *args):
-        uplink, client, metrics = whole.update(key, ctx, *args)
-        delta = uplink["delta"].values
+    def alternating(delta, ctx, _):
         mask = moving_mask(delta, ctx.round)
         values, first = masks.apply(delta, mask), ctx.round < 2
-        packet = Packet(values, mask, fresh=first, index="bitmap")
-        return uplink | {"delta": packet}, client, metrics
+        return Packet(values, mask, fresh=first, index="bitmap")
 
-    return whole._replace(update=update)
+    return sending(whole, alternating)
 
 
 def charged_again(whole):

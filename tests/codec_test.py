@@ -65,23 +65,6 @@ def test_layout_refuses_what_does_not_fit():
         packets.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
 
 
-def test_count_is_int32_per_leaf_and_vmaps():
-    def one(row):
-        mask = {"a": row > 1, "b": jnp.ones((), jnp.bool_)}
-        values = {"a": row, "b": jnp.float32(1)}
-        packet = Packet(values, mask, sent=row[0] > 0, index="bitmap")
-        message = {"m": packet, "d": Packet(values)}
-        return packets.count(message)
-
-    rows = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
-    counts = jax.jit(jax.vmap(one))(rows)
-    assert counts["m"].entries.tolist() == [[2, 1], [4, 1], [4, 1]]
-    assert counts["m"].entries.dtype == jnp.int32
-    assert counts["m"].sent.tolist() == [False, True, True]
-    assert counts["d"].entries.tolist() == [[4, 1]] * 3
-    assert packets.count({"e": Packet({})})["e"].entries.shape == (0,)
-
-
 def test_only_real_numbers_under_masks_of_bools_travel():
     for values in (jnp.zeros(2, jnp.complex64), jax.random.split(jax.random.key(0))):
         for bits in (0, 32):
