@@ -32,13 +32,6 @@ def test_erk_meets_the_density_within_one(shape_list, density):
     assert (found * size).sum() / size.sum() == pytest.approx(density, rel=1e-4)
 
 
-def test_erk_clips_the_first_layer_and_shares_the_rest():
-    tree, select = shapes(a=(3, 3, 1, 4), b=(100, 100))
-    found = layer_densities.erk(tree, select, 0.3)
-    assert found[0] == 1
-    assert found[1] == pytest.approx((0.3 * 10036 - 36) / 10000, rel=1e-6)
-
-
 def test_erk_of_an_empty_layer_leaves_the_others_alone():
     tree, select = shapes(a=(0, 10), b=(10, 10))
     found = layer_densities.erk(tree, select, 0.3)
@@ -153,8 +146,3 @@ def test_erk_of_feddst_leaves_every_layer_an_entry_and_meets_the_density():
     assert (found @ [250, 5000, 256000, 500]) == pytest.approx(2617.5)
     single, select = shapes(a=(1, 9))
     assert layer_densities.erk_sparsity(single, select, 0.5).tolist() == [1.0]
-
-
-def test_whole_counts_forgive_rounding_alone():
-    shares, sizes = np.array([0.29, 0.3, 0.2899]), np.array([100, 10, 100])
-    assert layer_densities.whole(shares, sizes).tolist() == [29, 3, 28]

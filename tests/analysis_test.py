@@ -73,15 +73,6 @@ def test_the_bound_grows_with_density_and_dimension_and_premises_fail_below():
         gap(2, 580)
 
 
-def test_the_diameter_is_of_the_farthest_pair():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(7, 3))
-    far = max(np.linalg.norm(a - b) for a in rows for b in rows)
-    assert analysis.diameter(rows) == pytest.approx(far)
-    with pytest.raises(ValueError, match="expected finite numbers"):
-        analysis.diameter([[np.nan]])
-
-
 def test_fedsparsify_theorem_1_by_hand():
     """The last line of the proof, over eta S / 4, gives the theorem's terms."""
     eta, L, S, sigma2, eps2 = 0.01, 2.0, 4, 0.3, 0.5
@@ -124,15 +115,6 @@ def test_the_norm_of_pruned_weights_is_bounded_and_equal_weights_reach_it():
         most = analysis.pruned_norm_bound(norm, 0.2, 0.4)
         assert found <= most * (1 + 1e-12)
     assert found == pytest.approx(most) and found > norm * 0.2  # appendix D.1's
-
-
-def test_complement_sparsifications_ratio_lies_between_1_and_1_over_the_rate():
-    assert analysis.check_ratio(1.5, 0.5) == 0.75
-    for wrong in (0.9, 2.1):
-        with pytest.raises(
-            ValueError, match=rf"aggregation_ratio={wrong}, .*\[1, 2.0\]"
-        ):
-            analysis.check_ratio(wrong, 0.5)
 
 
 def test_the_errors_of_complement_sparsification_bound_its_gap_to_fedavg():

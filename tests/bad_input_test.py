@@ -10,9 +10,7 @@ from sparsefl_jax.runs.config import fields
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
 
-NAN = math.nan
 LDA = {"name": "lda"}
-HETERO = {"name": "hetero_jmwst"}
 SPARSIFY = {"name": "fedsparsify_global", "density": 0.5}
 
 # What is changed in a configuration that runs, and what the line must say.
@@ -35,9 +33,7 @@ REFUSED = [
     ({"algorithm": {"name": "json:dumps"}}, "algorithm.name='json:dumps'"),
     ({"algorithm": {"name": "json:__name__"}}, "is not a callable object"),
     ({"algorithm": {"name": ".x:y"}}, "algorithm.name='.x:y'"),
-    ({"algorithm": {"name": "builtins:max"}}, "algorithm.name='builtins:max'"),
     ({"algorithm": {}}, "algorithm.name is missing"),
-    ({"first_stage": {"density": 0.5}}, "first_stage.name is missing"),
     ({"algorithm": {"name": "pdst"}}, "argument: 'density'"),
     # misspelt fields
     ({"num_round": 3}, "no field 'num_round'; did you mean 'num_rounds'"),
@@ -47,17 +43,11 @@ REFUSED = [
     ({"optimizer.schedule": "cosine"}, "no field 'optimizer.schedule'"),
     # wrong types
     ({"num_rounds": None}, "num_rounds=None, expected an integer"),
-    ({"seed": 2**31}, "seed=2147483648, expected an integer below 2**31"),
-    ({"normalize": "no"}, "normalize='no', expected True or False"),
-    ({"augment": "flip"}, "augment='flip', expected a tuple"),
     ({"model": "mlp"}, "model='mlp', expected a section"),
     ({"model.widths": (16, "a")}, "model.widths=(16, 'a')"),
     ({"algorithm": {"name": "fedprox", "mu": True}}, "algorithm.mu=True"),
-    ({"algorithm": HETERO | {"densities": 0.5}}, "algorithm.densities=0.5"),
-    ({"budgets": (0.5, 1)}, "budgets=(0.5, 1), expected a tuple, each a tuple"),
     # not finite
-    ({"optimizer.learning_rate": NAN}, "optimizer.learning_rate=nan"),
-    ({"partition": LDA | {"alpha": NAN}}, "partition.alpha=nan"),
+    ({"optimizer.learning_rate": math.nan}, "optimizer.learning_rate=nan"),
     # out of range
     ({"seed": -1}, "seed=-1, expected at least 0"),
     ({"seeds": 0}, "seeds=0, expected at least 1"),
@@ -68,7 +58,6 @@ REFUSED = [
     ({"cohort_size": 9}, "cohort_size=9, expected at most the number of clients, 8"),
     ({"batch_size": 0}, "batch_size=0"),
     ({"epochs": 0}, "epochs=0"),
-    ({"num_rounds": 0}, "num_rounds=0"),
     ({"first_stage.num_rounds": 0}, "num_rounds=0"),
     ({"eval_every": 0}, "eval_every=0"),
     ({"chunk": "0"}, "chunk='0'"),
@@ -78,7 +67,6 @@ REFUSED = [
     ({"first_stage.group": -1}, "group=-1"),
     ({"first_stage.group": 4, "first_stage.density": 0.1}, "group=4"),  # none is left
     ({"model.widths": (16, 0)}, "widths=(16, 0)"),
-    ({"model": {"name": "small_cnn"}}, "smaller than a kernel or a pool"),
     ({"model": {"name": "resnet18", "base": 0}}, "base=0"),
     ({"optimizer.learning_rate": -0.1}, "learning_rate=-0.1"),
     ({"optimizer.learning_rate": 0.0, "final_learning_rate": 0.1}, "learning_rate=0.0"),
@@ -89,23 +77,14 @@ REFUSED = [
         "final_learning_rate=0.5, expected in (0, 0.1]",
     ),
     ({"optimizer.momentum": 1.0}, "momentum=1.0, expected in [0, 1)"),
-    ({"optimizer": {"name": "adam", "b1": 1.0}}, "b1=1.0, expected in [0, 1)"),
-    *(
-        (
-            {section: {"name": name, key: value}},
-            f"{name}: {key}=1e-09, expected at least 0.0063 to leave one of 160 weig",
-        )
-        for section, name, key, value in (
-            ("first_stage", "sensitivity", "density", 1e-9),
-            ("algorithm", "prunefl", "max_density", 1e-9),
-            ("algorithm", "hetero_spdst", "densities", (1e-9, 0.5)),
-        )
+    (
+        {"algorithm": {"name": "hetero_spdst", "densities": (1e-9, 0.5)}},
+        "hetero_spdst: densities=1e-09, expected at least 0.0063 to leave one of 160 w",
     ),
     (  # of 96 weights of one layer
         {"first_stage.density": 0.01, "first_stage.prunable": ("fc1/kernel",)},
         "sensitivity: density=0.01, expected at least 0.01 to leave one of 96 weights",
     ),
-    ({"model.widths": (2**30,)}, "the network has 2**31 parameters or more"),
     ({"model": {"name": "sa", "widths": (2**29,)}}, "2**31 parameters or more"),
     (
         {"algorithm": SPARSIFY | {"rounds": 2**31 - 1}},

@@ -62,12 +62,16 @@ def test_a_rate_at_an_edge_is_extended_by_an_eighth_of_the_range():
         assert math.isclose(further[RATE], ratio * edge[RATE], rel_tol=0.05)
 
 
+def configured(name, more=None, workload="fashion", **given):
+    """Returns the configuration of a method at the rate 0.1 and with more settings."""
+    settings = {RATE: 0.1} | (more or {})
+    method = rules.METHODS[workload][name]
+    return rules.configuration(workload, name, method, settings, **given)
+
+
 def test_a_configuration_spends_a_share_of_the_budget():
-    method = rules.METHODS["fashion"]["spdst"]
     settings = {RATE: 0.3, MOMENTUM: 0.9, "first_stage.epochs": 2}
-    config = rules.configuration(
-        *("fashion", "spdst", method, settings), seed=100, density=0.05, share=0.25
-    )
+    config = configured("spdst", settings, seed=100, density=0.05, share=0.25)
     assert (config.fit.gbit, config.fit.most, config.fit.evaluations) == (0.5, 112, 40)
     assert (config.until.gbit, config.seed, config.metric) == (0.5, 100, "pooled")
     assert (config.optimizer.learning_rate, config.optimizer.momentum) == (0.3, 0.9)
@@ -92,12 +96,10 @@ def test_tuning_sees_no_seed_that_counts():
 
 def test_densities_and_first_stages_of_what_is_dense_first():
     """A half of a quarter of 26 dense rounds is 3; FedAvg is pruned at the end."""
-    task = "fashion", "magnitude", rules.METHODS["fashion"]["magnitude"]
-    tried = {RATE: 0.1, "first_stage.share": 0.5}
-    config = rules.configuration(*task, tried, density=0.2, share=0.25)
+    tried = {"first_stage.share": 0.5}
+    config = configured("magnitude", tried, density=0.2, share=0.25)
     assert (config.first_stage.num_rounds, config.algorithm.density) == (3, 0.2)
-    task = "fashion", "fedavg_pruned", rules.METHODS["fashion"]["fedavg_pruned"]
-    config = rules.configuration(*task, {RATE: 0.1}, density=0.2)
+    config = configured("fedavg_pruned", density=0.2)
     assert (config.algorithm.prune, config.density) == (0.2, None)
 
 
@@ -123,17 +125,13 @@ def test_a_common_model_is_trained_further_by_all_clients():
 
 
 def test_personal_models_weight_clients_alike():
-    ditto = rules.METHODS["fashion"]["ditto"]
-    config = rules.configuration("fashion", "ditto", ditto, {RATE: 0.1})
+    config = configured("ditto")
     assert (config.metric, config.algorithm.weighting) == ("clients", "uniform")
 
 
 def test_clients_that_train_alone_have_all_rounds():
     """A quarter of 450, evaluated forty times at most."""
-    alone = rules.METHODS["fashion"]["local_only"]
-    config = rules.configuration(
-        "fashion", "local_only", alone, {RATE: 0.1}, share=0.25
-    )
+    config = configured("local_only", share=0.25)
     assert (config.num_rounds, config.eval_every) == (112, 2)
     assert config.fit.get("gbit") is config.until.get("gbit") is None
 
@@ -215,21 +213,14 @@ def test_the_next_tries_run_again_where_the_best_diverge(tmp_path, monkeypatch):
 def test_half_of_the_clients_train_the_whole_model():
     """So that every weight of a common model is trained by some client."""
     for name, least in (("heterofl", 0.5), ("fedrolex", 0.5), ("fiarse", 0.25)):
-        method = rules.METHODS["fashion"][name]
-        config = rules.configuration("fashion", name, method, {RATE: 0.1})
-        assert config.budgets == ((least, 0.5), (1.0, 0.5))
-    own = rules.METHODS["fashion"]["heterofl_own"]
-    config = rules.configuration("fashion", "heterofl_own", own, {RATE: 0.1})
-    assert config.budgets == ((0.5, 1.0),)
+        assert configured(name).budgets == ((least, 0.5), (1.0, 0.5))
+    assert configured("heterofl_own").budgets == ((0.5, 1.0),)
 
 
 def test_a_pilot_is_no_longer_than_the_run_may_be():
     """A quarter of 80 rounds; the whole has room for PruneFL's sixty."""
-    method = rules.METHODS["cifar10"]["prunefl"]
     for share, pilot in ((0.25, 20), (1.0, 60)):
-        config = rules.configuration(
-            *("cifar10", "prunefl", method, {RATE: 0.1}), density=0.05, share=share
-        )
+        config = configured("prunefl", None, "cifar10", density=0.05, share=share)
         assert config.fit.pilot == pilot
 
 
@@ -237,7 +228,7 @@ def test_a_killed_run_is_no_result_and_a_diverged_one_has_none(tmp_path, monkeyp
     monkeypatch.setattr(run.runner, "run", lambda *args, **options: None)
     method = rules.METHODS["fashion"]["pdst"]
     task = run.Task("fashion", "pdst", method, tmp_path)
-    configs = {"a": rules.configuration("fashion", "pdst", method, {RATE: 0.1})}
+    configs = {"a": configured("pdst")}
     with pytest.raises(ValueError, match="has not ended"):
         run._run(task, configs)
     note = run.on_disk.failure(tmp_path, "a")

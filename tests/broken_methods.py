@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -34,16 +35,18 @@ def impure_start(whole):
     return whole._replace(init_client=init_client)
 
 
+def hands_model(server, **settings):
+    """Returns the weights in a packet."""
+    return {"params": Packet(server.params, **settings)}
+
+
 def handed_twice(whole):
     """Hands clients another model in every round, and starts them from the first."""
-
-    def handed(server):
-        return {"params": Packet(server.params)}
 
     def init_client(key, handed, info):
         return handed["params"].values
 
-    return keeping(whole)._replace(handed=handed, init_client=init_client)
+    return keeping(whole)._replace(handed=hands_model, init_client=init_client)
 
 
 def handed_signs(whole):
@@ -63,10 +66,7 @@ def handed_signs(whole):
 def free_start(whole):
     """Hands clients the initial weights, which an earlier stage may have trained."""
 
-    def handed(server):
-        return {"params": Packet(server.params, bits=0)}
-
-    return keeping(whole)._replace(handed=handed)
+    return keeping(whole)._replace(handed=partial(hands_model, bits=0))
 
 
 def keeping(whole):
@@ -117,13 +117,10 @@ def optional_delta(whole):
 def charged_for_less(whole):
     """Returns a packet of the name under which what is handed is charged."""
 
-    def handed(server):
-        return {"params": Packet(server.params)}
-
     def broadcast(*args):
         return whole.broadcast(*args) | {"handed/params": Packet(jnp.zeros(0))}
 
-    return whole._replace(handed=handed, broadcast=broadcast)
+    return whole._replace(handed=hands_model, broadcast=broadcast)
 
 
 def impure_update(whole):

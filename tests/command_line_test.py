@@ -31,19 +31,6 @@ def test_every_field_has_a_line():
     assert all(0 < len(line) < 70 for _, line in defaults.FIELDS.values())
 
 
-def test_no_line_is_about_a_field_that_is_gone():
-    sections = defaults.default_config()
-    names = {f: [None, *defaults.TABLES.get(f, ())] for f in sections}
-    held = {
-        f"{field}.{key}"
-        for field in sections
-        for name in names[field]
-        if "." not in field and hasattr(sections[field], "to_dict")
-        for key in defaults.arguments(field, name)
-    }
-    assert {field for field in defaults.FIELDS if "." in field} <= held
-
-
 @pytest.mark.parametrize("field, name", ENTRIES, ids=str)
 def test_every_argument_of_every_entry_is_explained(field, name):
     text = inspect.getdoc(defaults.factory(field, name))

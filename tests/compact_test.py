@@ -90,19 +90,6 @@ def alive(sparse, *names):
 MNIST, CIFAR = (28, 28, 1), (32, 32, 3)
 
 
-@pytest.mark.parametrize("density", [0.1, 0.5, 0.9])
-def test_lenet5_caffe_has_no_biases_so_that_pruned_filters_leave_nothing(density):
-    sparse = prune(start("lenet5_caffe", MNIST), density, but="fc2")
-    a, b, c = alive(sparse, "conv1", "conv2", "fc1")
-    model, small = check(sparse, "lenet5_caffe", MNIST)
-    # 5x5 kernels, and 4x4 positions of conv2's outputs before fc1; all 10 classes.
-    assert num_entries(small.params) == 25 * a + 25 * a * b + 16 * b * c + 10 * c
-    # conv1 on 24x24 positions, conv2 on 8x8.
-    macs = 576 * 25 * a + 64 * 25 * a * b + 16 * b * c + 10 * c
-    assert num_entries(small.mask) == num_entries(small.params)
-    assert sum(jax.tree.leaves(model.macs)) == macs
-
-
 @pytest.mark.parametrize(
     "norm, density", [("batch", 0.1), ("batch", 0.6), ("static", 0.4), (None, 0.3)]
 )
@@ -238,10 +225,3 @@ def test_what_can_not_be_compacted_is_refused_in_a_line():
     ):
         call = partial(compact, sparse, name, 10, shape, base=base, norm="group")
         refused(call, said)
-
-
-def test_widths_are_checked():
-    for name, count in (("lenet5_caffe", 3), ("conv4", 6), ("resnet18", 8)):
-        for widths in ((4,) * (count - 1), (0,) * count):
-            with pytest.raises(ValueError, match=f"expected {count} numbers of at lea"):
-                build(name, 10, CIFAR, widths=widths)

@@ -19,10 +19,6 @@ REFUSED = [
     ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None uses it"),
     ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
     ({"index": "elias"}, "index='elias', expected None: neither up='topk' nor"),
-    (
-        {"up": "qsgd", "index": "elia"},
-        "index='elia' (did you mean 'elias'?), expected one of fixed, elias",
-    ),
     ({"index": "none"}, "index='none', expected one of bitmap, coo, csr, golomb"),
     (
         {"up": "majority", "feedback": "ef"},
