@@ -38,15 +38,6 @@ def test_erk_of_an_empty_layer_leaves_the_others_alone():
     assert found[1] == pytest.approx(0.3, rel=1e-6)
 
 
-def test_uniform_and_refusals():
-    tree, select = shapes(a=(3,), b=(4,))
-    assert layer_densities.uniform(tree, select, 0.5).tolist() == [0.5, 0.5]
-    for bad in (0.0, 1.5, -1.0):
-        for share in (layer_densities.uniform, layer_densities.erk):
-            with pytest.raises(ValueError, match=f"density={bad}, expected"):
-                share(tree, select, bad)
-
-
 def test_recalibration_keeps_the_density_before_clipping():
     measured, size = jnp.array([0.3, 0.05, 0.1]), np.array([100, 4000, 900])
     found = jax.jit(lambda d: layer_densities.recalibrate(measured, size, d))(0.1)

@@ -44,7 +44,6 @@ FILES = [
     ("config.num_clinets = 3", "did you mean 'num_clients'"),
     ("raise ValueError('first\\nsecond')", "first second"),
     ("{}['gone']", "gone"),
-    ("config.model.name.width", "width"),
     ("config = {'seed': 1}", "is a dict"),
     ("config = )", "a_config.py, line 6"),
 ]

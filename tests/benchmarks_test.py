@@ -8,7 +8,6 @@ import pytest
 
 import sparsefl_jax as sfl
 from benchmarks import __main__, measure, throughput, workload
-from sparsefl_jax import models
 from sparsefl_jax.runs.setup import trace
 from sparsefl_jax.simulation import initial_state
 
@@ -151,9 +150,3 @@ def test_every_method_can_be_timed(name):
     model = workload.make_model(tiny, data)
     sparse = initial_state.initial_model(jax.random.key(0), model)
     trace(workload.make_stage(tiny, model, 1), sparse, data)
-
-
-def test_every_network_has_a_usual_batch():
-    missing = models.MODELS.keys() - workload.NETWORKS.keys()
-    tokens = {"char_gru", "encoder", "pretrained_encoder"}
-    assert missing == tokens  # benchmarks draw images and features

@@ -90,8 +90,7 @@ def test_every_method_of_a_later_paper_builds_at_the_density_that_is_asked_for(f
             config = module.get_config(method + mini)
             fields.check(config)
             config.density = 0.3 if method != "fedavg" else None
-            stages = build.build_stages(config, network(config.model.name))
-            assert stages[-1].num_rounds == config.num_rounds
+            build.build_stages(config, network(config.model.name))
             sections = config.first_stage, config.algorithm
             asked = {section.get("density") for section in sections}
             assert (0.3 in asked) == (method != "fedavg")
