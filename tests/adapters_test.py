@@ -69,9 +69,9 @@ def adapted_network(**options):
     return network().adapting(2, **given)
 
 
-def small_encoder(**options):
+def small_encoder():
     sizes = {"layers": 1, "width": 8, "heads": 2, "hidden": 8, "vocabulary": 16}
-    return models.build("encoder", 2, (5,), **sizes, dropout=0.0, **options)
+    return models.build("encoder", 2, (5,), **sizes, dropout=0.0)
 
 
 TOKENS = jnp.array([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0], [5, 3, 5, 0, 0]], jnp.int32)

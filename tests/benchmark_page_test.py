@@ -89,6 +89,12 @@ def test_a_seed_that_one_of_two_lacks_is_no_pair():
     assert not page.differences(one, [("a", "b")])
 
 
+def test_holm_stops_at_the_first_that_is_not_smaller():
+    """4 * .01; 3 * .02 = .06; 2 * .025 = .05, not below .06; 1 * .5."""
+    found = page.holm([0.025, 0.5, 0.01, 0.02])
+    assert found == pytest.approx([0.06, 0.5, 0.04, 0.06])
+
+
 def test_methods_that_do_not_differ_are_grouped():
     """A and B are a point apart, as far as three seeds can show; C is far below."""
     accuracies = {

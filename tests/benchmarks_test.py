@@ -1,4 +1,4 @@
-"""Every benchmark at tiny settings: its counts and its files."""
+"""Benchmarks at tiny settings: their counts and their files."""
 
 import json
 

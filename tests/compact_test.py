@@ -87,7 +87,7 @@ def alive(sparse, *names):
     return [int(k.reshape(-1, k.shape[-1]).any(0).sum()) for k in kernels]
 
 
-MNIST, CIFAR = (28, 28, 1), (32, 32, 3)
+CIFAR = (32, 32, 3)
 
 
 @pytest.mark.parametrize(
