@@ -10,18 +10,24 @@ from sparsefl_jax.runs.config import fields
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
 
+NAN, INF = math.nan, math.inf
 LDA = {"name": "lda"}
+HETERO = {"name": "hetero_jmwst"}
 SPARSIFY = {"name": "fedsparsify_global", "density": 0.5}
 
 # What is changed in a configuration that runs, and what the line must say.
 REFUSED = [
     # unknown and missing names
     ({"algorithm.name": "spdts"}, "did you mean 'spdst'"),
+    ({"model.name": "resnet19"}, "did you mean 'resnet18'"),
+    ({"partition.name": "ldaa"}, "did you mean 'lda'"),
+    ({"optimizer.name": "sdg"}, "did you mean 'sgd'"),
     ({"optimizer.name": "scale"}, "optimizer.name='scale'"),
     ({"optimizer.name": "lbfgs"}, "optimizer.name='lbfgs'"),
     ({"dataset": "cifar1o"}, "cifar10"),
     ({"test_split": "withn"}, "test_split='withn'"),
     ({"init_what": "masks"}, "did you mean 'mask'"),
+    ({"sinks": ("tensorbord",)}, "did you mean 'tensorboard'"),
     ({"augment": ("rotate",)}, "augment='rotate'"),
     ({"algorithm.index": "csc"}, "index='csc'"),
     (
@@ -31,23 +37,45 @@ REFUSED = [
     ({"algorithm.prunable": ()}, "algorithm.prunable=()"),
     ({"algorithm": {"name": "json:dumps"}}, "algorithm.name='json:dumps'"),
     ({"algorithm": {"name": "json:__name__"}}, "is not a callable object"),
+    ({"algorithm": {"name": ".x:y"}}, "algorithm.name='.x:y'"),
+    ({"algorithm": {"name": "builtins:max"}}, "algorithm.name='builtins:max'"),
     ({"algorithm": {}}, "algorithm.name is missing"),
+    ({"model": {}}, "model.name is missing"),
+    ({"first_stage": {"density": 0.5}}, "first_stage.name is missing"),
     ({"algorithm": {"name": "pdst"}}, "argument: 'density'"),
     # misspelt fields
     ({"num_round": 3}, "no field 'num_round'; did you mean 'num_rounds'"),
     ({"until.gbits": 3.0}, "no field 'until.gbits'; did you mean 'until.gbit'"),
+    ({"model.widhts": 3}, "did you mean 'model.widths'"),
+    ({"optimizer.momentm": 0.9}, "did you mean 'optimizer.momentum'"),
     ({"first_stage.densty": 0.9}, "did you mean 'first_stage.density'"),
     ({"partition.seed": 1}, "no field 'partition.seed'"),
+    ({"model.num_classes": 9}, "no field 'model.num_classes'"),
     ({"optimizer.schedule": "cosine"}, "no field 'optimizer.schedule'"),
     # wrong types
+    ({"cohort_size": "ten"}, "cohort_size='ten', expected an integer"),
+    ({"cohort_size": 2.5}, "cohort_size=2.5, expected an integer"),
     ({"num_rounds": None}, "num_rounds=None, expected an integer"),
+    ({"seed": 2**31}, "seed=2147483648, expected an integer below 2**31"),
+    ({"normalize": "no"}, "normalize='no', expected True or False"),
+    ({"augment": "flip"}, "augment='flip', expected a tuple"),
+    ({"dataset": 3}, "dataset=3, expected a string"),
     ({"model": "mlp"}, "model='mlp', expected a section"),
     ({"model.widths": (16, "a")}, "model.widths=(16, 'a')"),
+    ({"first_stage.density": "0.1"}, "first_stage.density='0.1', expected a finite"),
     ({"algorithm": {"name": "fedprox", "mu": True}}, "algorithm.mu=True"),
+    ({"algorithm": {"name": "fedavg", "keep_optimizer": 1}}, "keep_optimizer=1"),
+    ({"algorithm": HETERO | {"densities": 0.5}}, "algorithm.densities=0.5"),
+    ({"budgets": (0.5, 1)}, "budgets=(0.5, 1), expected a tuple, each a tuple"),
     # not finite
-    ({"optimizer.learning_rate": math.nan}, "optimizer.learning_rate=nan"),
+    ({"optimizer.learning_rate": NAN}, "optimizer.learning_rate=nan"),
+    ({"optimizer.learning_rate": INF}, "optimizer.learning_rate=inf"),
+    ({"final_learning_rate": NAN}, "final_learning_rate=nan"),
+    ({"partition": LDA | {"alpha": NAN}}, "partition.alpha=nan"),
+    ({"until.gbit": NAN}, "until.gbit=nan"),
     # out of range
     ({"seed": -1}, "seed=-1, expected at least 0"),
+    ({"partition_seed": -1}, "partition_seed=-1"),
     ({"seeds": 0}, "seeds=0, expected at least 1"),
     ({"seeds": 2, "seed": 2**31 - 1}, "seeds=2 from seed=2147483647"),
     ({"num_clients": -1}, "num_clients=-1"),
@@ -56,48 +84,88 @@ REFUSED = [
     ({"cohort_size": 9}, "cohort_size=9, expected at most the number of clients, 8"),
     ({"batch_size": 0}, "batch_size=0"),
     ({"epochs": 0}, "epochs=0"),
+    ({"num_rounds": 0}, "num_rounds=0"),
     ({"first_stage.num_rounds": 0}, "num_rounds=0"),
     ({"eval_every": 0}, "eval_every=0"),
     ({"chunk": "0"}, "chunk='0'"),
     ({"chunk": "many"}, "chunk='many'"),
     ({"density": 1.5}, "density=1.5, expected in (0, 1]"),
+    ({"first_stage.density": 0.0}, "density=0.0, expected in (0, 1]"),
+    ({"first_stage.density": 1.5}, "density=1.5, expected in (0, 1]"),
     ({"first_stage.group": 7}, "m=7, but 'fc1/kernel' has 6 inputs"),
     ({"first_stage.group": -1}, "group=-1"),
     ({"first_stage.group": 4, "first_stage.density": 0.1}, "group=4"),  # none is left
     ({"model.widths": (16, 0)}, "widths=(16, 0)"),
+    ({"model": {"name": "small_cnn"}}, "smaller than a kernel or a pool"),
     ({"model": {"name": "resnet18", "base": 0}}, "base=0"),
     ({"optimizer.learning_rate": -0.1}, "learning_rate=-0.1"),
+    ({"optimizer.clip": -1.0}, "clip=-1.0"),
     ({"optimizer.learning_rate": 0.0, "final_learning_rate": 0.1}, "learning_rate=0.0"),
     ({"final_learning_rate": 0.0}, "final_learning_rate=0.0"),
-    ({"final_learning_rate": 0.01, "lr_decay": 1.0}, "lr_decay=1.0, expected in (0,"),
+    *(
+        ({"final_learning_rate": 0.01, "lr_decay": v}, f"lr_decay={v}, expected in (0,")
+        for v in (-0.5, 0.0, 1.0, 2.0)
+    ),
     (
         {"final_learning_rate": 0.5, "lr_decay": 0.9},
         "final_learning_rate=0.5, expected in (0, 0.1]",
     ),
+    ({"optimizer.momentum": -5.0}, "momentum=-5.0, expected in [0, 1)"),
     ({"optimizer.momentum": 1.0}, "momentum=1.0, expected in [0, 1)"),
+    ({"optimizer": {"name": "adam", "b1": 1.0}}, "b1=1.0, expected in [0, 1)"),
+    ({"optimizer": {"name": "adam", "b2": -0.1}}, "b2=-0.1, expected in [0, 1)"),
+    ({"optimizer": {"name": "rmsprop", "decay": 2.0}}, "decay=2.0, expected in [0, 1)"),
+    ({"optimizer": {"name": "adam", "eps": -1e-8}}, "eps=-1e-08, expected in [0, inf)"),
     (
-        {"algorithm": {"name": "hetero_spdst", "densities": (1e-9, 0.5)}},
-        "hetero_spdst: densities=1e-09, expected at least 0.0063 to leave one of 160 w",
+        {
+            "server_optimizer.name": "sgd",
+            "server_optimizer.momentum": -5.0,
+            "algorithm": {"name": "fedavg"},
+        },
+        "momentum=-5.0, expected in [0, 1)",
+    ),
+    *(
+        (
+            {section: {"name": name, key: value}},
+            f"{name}: {key}=1e-09, expected at least 0.0063 to leave one of 160 weig",
+        )
+        for section, name, key, value in (
+            ("first_stage", "sensitivity", "density", 1e-9),
+            ("first_stage", "snip", "density", 1e-9),
+            ("algorithm", "pdst", "density", 1e-9),
+            ("algorithm", "prunefl", "max_density", 1e-9),
+            ("algorithm", "hetero_spdst", "densities", (1e-9, 0.5)),
+        )
     ),
     (  # of 96 weights of one layer
         {"first_stage.density": 0.01, "first_stage.prunable": ("fc1/kernel",)},
         "sensitivity: density=0.01, expected at least 0.01 to leave one of 96 weights",
     ),
+    ({"num_classes": 2**30}, "the network has 2**31 parameters or more"),
+    ({"model.widths": (2**30,)}, "the network has 2**31 parameters or more"),
     ({"model": {"name": "sa", "widths": (2**29,)}}, "2**31 parameters or more"),
     (
         {"algorithm": SPARSIFY | {"rounds": 2**31 - 1}},
         "rounds=2147483647, expected an integer from 2 to 1000000",
     ),
+    (
+        {"algorithm": SPARSIFY | {"rounds": 4, "frequency": 5}},
+        "frequency=5, expected an integer from 1 to 4",
+    ),
     ({"partition": {"name": "natural", "min_samples": 0}}, "min_samples=0"),
+    ({"lr_horizon": 0}, "lr_horizon=0"),
     ({"lr_delay": -1}, "lr_delay=-1"),
     ({"budgets": ((0.5,),)}, "budgets=((0.5,),), expected pairs"),
     ({"budgets": ((0.5, 1.5), (1.0, -0.5))}, "expected pairs"),
     ({"budgets": ((0.5, 0.6), (1.0, 0.6))}, "sum to 1"),
     ({"budgets": ((1.0, 1.0),), "num_clients": 0, "partition": LDA}, "num_clients"),
+    ({"checkpoint_minutes": -1.0}, "checkpoint_minutes=-1.0"),
     ({"until.gbit": 0.0}, "until.gbit=0.0, expected above 0"),
+    ({"until.pflop": -2.0}, "until.pflop=-2.0"),
     ({"fit.gbit": 1.0, "fit.by": "plan"}, "fit.by='plan'"),
     ({"until.accuracy": 97.0}, "until.accuracy=97.0, expected in (0, 1]"),
     ({"observe_rounds": (0,)}, "observe_rounds=(0,), expected rounds from 1"),
+    ({"observe_rounds": (2, 5)}, "to num_rounds=4"),
     ({"init_from": "no/such/run"}, "no/such/run"),
 ]
 
@@ -127,3 +195,10 @@ def test_what_is_no_whole_configuration_is_refused(tmp_path):
     values = tiny_config(tmp_path).to_dict()
     del values["epochs"]
     refused(lambda: fields.check(config_dict.ConfigDict(values)), "lacks the field")
+
+
+def test_lists_and_whole_numbers_are_as_good_as_tuples_and_floats(tmp_path):
+    config = tiny_config(tmp_path)
+    read_back = config_dict.ConfigDict(config.to_dict())
+    change(read_back, {"model.widths": [16], "optimizer.learning_rate": 1})
+    fields.check(read_back)

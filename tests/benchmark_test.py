@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.v1 import rules, run
 from benchmarks.v1.rules import MOMENTUM, RATE, Method
+from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.runs.config.defaults import values
@@ -34,45 +35,48 @@ def test_each_eighth_of_the_range_has_a_rate_and_each_value_its_share():
     assert MOMENTUM not in rules.tries(Method(momentum=False), 3)[0]
 
 
-EDGES = [  # a setting, its values, the best one, and what follows
-    ("algorithm.power", (1.0, 2.0, 3.0), 3.0, [4.5]),  # of the ratio 3/2
-    ("algorithm.power", (1.0, 2.0, 3.0), 2.0, []),
-    ("algorithm.prune_rate", (0.25, 0.5, 0.75), 0.75, []),  # 1.1 is no share
-    ("server_optimizer.learning_rate", (0.001, 0.01, 0.1), 0.1, [1.0]),
-    ("algorithm.r_int", (1, 5, 20), 20, [80]),
-    ("algorithm.r_int", (1, 5, 20), 1, []),
-    ("algorithm.draw", ("a", "b", "c"), "c", []),  # without an order
-    ("algorithm.alpha", (0.0, 0.1, 0.2), 0.2, []),  # without a ratio
-]
+def test_a_winner_at_an_edge_is_extended_by_a_step():
+    """Powers 2 and 3 have the ratio 3/2: 4.5 follows. What has no order has no edge.
 
-
-@pytest.mark.parametrize("field, tried, best, further", EDGES)
-def test_a_winner_at_an_edge_is_extended_by_a_step(field, tried, best, further):
-    method = Method({field: tried})
-    won = rules.tries(method, 8)[3] | {field: best}
-    assert rules.beyond(won, method, 8) == [won | {field: v} for v in further]
-
-
-def test_a_rate_at_an_edge_is_extended_by_an_eighth_of_the_range():
-    """A step of the rate is 100^(1/8) = 1.778."""
+    A step of the rate is 100^(1/8) = 1.778.
+    """
+    middle = rules.tries(Method(OWN), 8)[3]
+    best = middle | {"algorithm.power": 3.0}
+    (further,) = rules.beyond(best, Method(OWN), 8)
+    assert further == best | {"algorithm.power": 4.5}
+    assert not rules.beyond(middle | {"algorithm.power": 2.0}, Method(OWN), 8)
+    shares = {"algorithm.prune_rate": (0.25, 0.5, 0.75)}  # 1.1 is none
+    best = middle | {"algorithm.prune_rate": 0.75}
+    assert not rules.beyond(best, Method(shares), 8)
+    whole = {"algorithm.r_int": (1, 5, 20)}  # 80 follows, and nothing comes before 1
+    for value, found in ((20, [80]), (1, [])):
+        best = middle | {"algorithm.r_int": value}
+        steps = rules.beyond(best, Method(whole), 8)
+        assert [step["algorithm.r_int"] for step in steps] == found
+    server = {"server_optimizer.learning_rate": (0.001, 0.01, 0.1)}  # no share
+    best = middle | {"server_optimizer.learning_rate": 0.1}
+    (further,) = rules.beyond(best, Method(server), 8)
+    assert further["server_optimizer.learning_rate"] == 1.0
+    names = {"algorithm.draw": ("a", "b", "c"), "algorithm.alpha": (0.0, 0.1, 0.2)}
+    best = middle | {"algorithm.draw": "c", "algorithm.alpha": 0.2}
+    assert not rules.beyond(best, Method(names), 8)
     lowest, *_, highest = rules.tries(Method(), 8)
     for edge, ratio in ((lowest, 1 / 1.778), (highest, 1.778)):
         (further,) = rules.beyond(edge, Method(), 8)
         assert math.isclose(further[RATE], ratio * edge[RATE], rel_tol=0.05)
 
 
-def configured(name, more=None, workload="fashion", **given):
-    """Returns the configuration of a method at the rate 0.1 and with more settings."""
-    settings = {RATE: 0.1} | (more or {})
-    method = rules.METHODS[workload][name]
-    return rules.configuration(workload, name, method, settings, **given)
-
-
 def test_a_configuration_spends_a_share_of_the_budget():
+    method = rules.METHODS["fashion"]["spdst"]
     settings = {RATE: 0.3, MOMENTUM: 0.9, "first_stage.epochs": 2}
-    config = configured("spdst", settings, seed=100, density=0.05, share=0.25)
+    config = rules.configuration(
+        *("fashion", "spdst", method, settings), seed=100, density=0.05, share=0.25
+    )
     assert (config.fit.gbit, config.fit.most, config.fit.evaluations) == (0.5, 112, 40)
     assert (config.until.gbit, config.seed, config.metric) == (0.5, 100, "pooled")
+    assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
+    assert (config.val_fraction, config.system) == (0.1, "mobile")
+    assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
     assert (config.optimizer.learning_rate, config.optimizer.momentum) == (0.3, 0.9)
     assert config.first_stage.density == config.density == 0.05
     assert (config.first_stage.epochs, config.algorithm.name) == (2, "spdst")
@@ -95,10 +99,12 @@ def test_tuning_sees_no_seed_that_counts():
 
 def test_densities_and_first_stages_of_what_is_dense_first():
     """A half of a quarter of 26 dense rounds is 3; FedAvg is pruned at the end."""
-    tried = {"first_stage.share": 0.5}
-    config = configured("magnitude", tried, density=0.2, share=0.25)
+    task = "fashion", "magnitude", rules.METHODS["fashion"]["magnitude"]
+    tried = {RATE: 0.1, "first_stage.share": 0.5}
+    config = rules.configuration(*task, tried, density=0.2, share=0.25)
     assert (config.first_stage.num_rounds, config.algorithm.density) == (3, 0.2)
-    config = configured("fedavg_pruned", density=0.2)
+    task = "fashion", "fedavg_pruned", rules.METHODS["fashion"]["fedavg_pruned"]
+    config = rules.configuration(*task, {RATE: 0.1}, density=0.2)
     assert (config.algorithm.prune, config.density) == (0.2, None)
 
 
@@ -124,15 +130,43 @@ def test_a_common_model_is_trained_further_by_all_clients():
 
 
 def test_personal_models_weight_clients_alike():
-    config = configured("ditto")
+    ditto = rules.METHODS["fashion"]["ditto"]
+    config = rules.configuration("fashion", "ditto", ditto, {RATE: 0.1})
     assert (config.metric, config.algorithm.weighting) == ("clients", "uniform")
 
 
 def test_clients_that_train_alone_have_all_rounds():
     """A quarter of 450, evaluated forty times at most."""
-    config = configured("local_only", share=0.25)
+    alone = rules.METHODS["fashion"]["local_only"]
+    config = rules.configuration(
+        "fashion", "local_only", alone, {RATE: 0.1}, share=0.25
+    )
     assert (config.num_rounds, config.eval_every) == (112, 2)
     assert config.fit.get("gbit") is config.until.get("gbit") is None
+
+
+def test_every_method_is_in_a_table():
+    used = set()
+    for name, method in rules.METHODS["fashion"].items():
+        config = rules.configuration("fashion", name, method, {}, density=None)
+        used |= {config.algorithm.name, config.first_stage.get("name")}
+    used |= {"sparsyfed", "finetune"}  # on CIFAR-10; after a common model
+    used |= {"rank_tiers"}  # on adapters
+    assert ALGORITHMS.keys() == used - {None}
+
+
+def test_the_last_share_chooses_and_a_diverged_try_has_no_score():
+    rows = [
+        ("spdst", 0.25, '{"a": 1}', 0.9),
+        ("spdst", 1.0, '{"a": 2}', 0.7),
+        ("spdst", 1.0, '{"a": 3}', 0.8),
+        ("spdst", 1.0, '{"a": 4}', None),
+        ("jmwst", 0.25, '{"a": 5}', None),
+    ]
+    tries = pd.DataFrame(rows, columns=["method", "share", "settings", "score"])
+    assert run.best(tries, "spdst") == {"a": 3}
+    with pytest.raises(ValueError, match="jmwst has no settings, expected tries that"):
+        run.best(tries, "jmwst")
 
 
 class FakeRun(dict):
@@ -144,41 +178,35 @@ class FakeRun(dict):
         return 5
 
 
-def scored(monkeypatch, folder, score):
-    """Scores configurations instead of running them; returns those that were asked."""
-    asked = []
-
-    def ran(task, configs):
-        asked.extend(configs.values())
-        found = [(config.seed, score(config)) for config in configs.values()]
-        return [{s: v and FakeRun(val_accuracy=v)} for s, v in found]
-
-    monkeypatch.setattr(run, "RESULTS", folder)
-    monkeypatch.setattr(run, "_run", ran)
-    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
-    return asked
-
-
 def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypatch):
     """The first two rates are best at a quarter, the second at the whole budget.
 
     The third diverges. A step below the first follows, 100^(1/8) times smaller.
     """
     rates = [each[RATE] for each in rules.tries(Method(), 8)]
+    asked = []
 
     def score(config):
-        rate = config.optimizer.learning_rate
-        best = rates[0] if config.fit.gbit == 0.5 else rates[1]
-        return None if rate == rates[2] else 1 - abs(math.log(rate / best)) / 10
+        rate, share = config.optimizer.learning_rate, config.fit.gbit
+        asked.append((config.seed, share, rate))
+        if rate == rates[2]:
+            return None
+        best = rates[0] if share == 0.5 else rates[1]
+        return FakeRun(val_accuracy=1 - abs(math.log(rate / best)) / 10, accuracy=0.5)
 
-    asked = scored(monkeypatch, tmp_path, score)
+    def ran(task, configs):
+        return [{config.seed: score(config)} for config in configs.values()]
+
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    monkeypatch.setattr(run, "_run", ran)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
     task = run.Task("fashion", "pdst", Method(), tmp_path)
     assert run.tune(task)[RATE] == rates[1]
     beyond = float(f"{rates[0] / 1.7783:.2g}")
     expected = [(100, 0.5, rate) for rate in rates]
-    expected += [(101, 2.0, rate) for rate in (rates[0], rates[1], beyond)]
-    found = [(c.seed, c.fit.gbit, c.optimizer.learning_rate) for c in asked]
-    assert found == expected
+    assert asked == expected + [
+        (101, 2.0, rate) for rate in (rates[0], rates[1], beyond)
+    ]
     assert run.tune(task)[RATE] == rates[1] and len(asked) == 11  # nothing is repeated
     tries = run.read_tries("fashion")
     assert (tries["score"].isna().sum(), set(tries["rounds"].dropna())) == (1, {5})
@@ -189,27 +217,61 @@ def test_the_next_tries_run_again_where_the_best_diverge(tmp_path, monkeypatch):
     rates = [each[RATE] for each in rules.tries(Method(), 8)]
     order = [rates[n] for n in (3, 4, 2, 5, 6, 1, 7, 0)]  # the best first; no edge
 
-    def score(config):
-        place = order.index(config.optimizer.learning_rate)
-        return None if config.fit.gbit == 2.0 and place < 3 else 1 - place / 10
+    def ran(task, configs):
+        found = []
+        for config in configs.values():
+            place = order.index(config.optimizer.learning_rate)
+            lost = config.fit.gbit == 2.0 and place < 3
+            outcome = None if lost else FakeRun(val_accuracy=1 - place / 10)
+            found.append({config.seed: outcome})
+        return found
 
-    scored(monkeypatch, tmp_path, score)
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    monkeypatch.setattr(run, "_run", ran)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
     task = run.Task("fashion", "pdst", Method(), tmp_path)
     assert run.tune(task)[RATE] == order[3]
     assert len(run.read_tries("fashion")) == 8 + 4
 
 
+def test_an_entry_that_is_tuned_has_three_rates_elsewhere(tmp_path, monkeypatch):
+    """Its own settings stay; an entry without tries there has them all here."""
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    old = json.dumps({RATE: 0.5, MOMENTUM: 0.9})
+    columns = ["method", "share", "seed", "settings", "score"]
+    rows = pd.DataFrame([("mine", 1.0, 101, old, 0.8)], columns=columns)
+    run._write(rows, "fashion_tries")
+
+    def ran(task, configs):
+        return [{c.seed: FakeRun(val_accuracy=0.5)} for c in configs.values()]
+
+    monkeypatch.setattr(run, "_run", ran)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
+    for name, count in (("mine", 3), ("new", 8)):
+        run.tune(run.Task("cifar10", name, Method(name="pdst"), tmp_path))
+        tried = run.read_tries("cifar10")
+        own = (tried["method"] == name) & (tried["share"] == 0.25)
+        assert own.sum() == count
+
+
 def test_half_of_the_clients_train_the_whole_model():
     """So that every weight of a common model is trained by some client."""
     for name, least in (("heterofl", 0.5), ("fedrolex", 0.5), ("fiarse", 0.25)):
-        assert configured(name).budgets == ((least, 0.5), (1.0, 0.5))
-    assert configured("heterofl_own").budgets == ((0.5, 1.0),)
+        method = rules.METHODS["fashion"][name]
+        config = rules.configuration("fashion", name, method, {RATE: 0.1})
+        assert config.budgets == ((least, 0.5), (1.0, 0.5))
+    own = rules.METHODS["fashion"]["heterofl_own"]
+    config = rules.configuration("fashion", "heterofl_own", own, {RATE: 0.1})
+    assert config.budgets == ((0.5, 1.0),)
 
 
 def test_a_pilot_is_no_longer_than_the_run_may_be():
     """A quarter of 80 rounds; the whole has room for PruneFL's sixty."""
+    method = rules.METHODS["cifar10"]["prunefl"]
     for share, pilot in ((0.25, 20), (1.0, 60)):
-        config = configured("prunefl", None, "cifar10", density=0.05, share=share)
+        config = rules.configuration(
+            *("cifar10", "prunefl", method, {RATE: 0.1}), density=0.05, share=share
+        )
         assert config.fit.pilot == pilot
 
 
@@ -217,7 +279,7 @@ def test_a_killed_run_is_no_result_and_a_diverged_one_has_none(tmp_path, monkeyp
     monkeypatch.setattr(run.runner, "run", lambda *args, **options: None)
     method = rules.METHODS["fashion"]["pdst"]
     task = run.Task("fashion", "pdst", method, tmp_path)
-    configs = {"a": configured("pdst")}
+    configs = {"a": rules.configuration("fashion", "pdst", method, {RATE: 0.1})}
     with pytest.raises(ValueError, match="has not ended"):
         run._run(task, configs)
     note = run.on_disk.failure(tmp_path, "a")
@@ -253,13 +315,22 @@ def test_records_hold_the_chosen_model_of_the_last_stage():
 def test_other_workloads_try_three_rates_of_the_settings_found_before(
     tmp_path, monkeypatch
 ):
-    """An entry of one's own too; one without tries there has them all here."""
-    asked = scored(monkeypatch, tmp_path, lambda c: c.optimizer.learning_rate)
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
     old = json.dumps({RATE: 0.5, MOMENTUM: 0.9, "algorithm.allocation": "erk"})
     rows = [("pdst", 1.0, 101, old, 0.8), ("pdst", 0.25, 100, "{}", 0.9)]
-    rows += [("mine", 1.0, 101, old, 0.8)]
     columns = ["method", "share", "seed", "settings", "score"]
     run._write(pd.DataFrame(rows, columns=columns), "fashion_tries")
+    asked = []
+
+    def ran(task, configs):
+        asked.extend(configs.values())
+        return [
+            {config.seed: FakeRun(val_accuracy=config.optimizer.learning_rate)}
+            for config in configs.values()
+        ]
+
+    monkeypatch.setattr(run, "_run", ran)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
     method = rules.METHODS["cifar10"]["pdst"]
     found = run.tune(run.Task("cifar10", "pdst", method, tmp_path))
     rates = [each[RATE] for each in rules.tries(method, 3)]
@@ -267,11 +338,6 @@ def test_other_workloads_try_three_rates_of_the_settings_found_before(
     assert {config.algorithm.allocation for config in asked} == {"erk"}
     assert {(c.optimizer.momentum, c.fit.gbit) for c in asked} == {(0.9, 0.75)}
     assert found == json.loads(old) | {RATE: rates[-1]}
-    for name, count in (("mine", 3), ("new", 8)):
-        run.tune(run.Task("cifar10", name, Method(name="pdst"), tmp_path))
-        tried = run.read_tries("cifar10")
-        own = (tried["method"] == name) & (tried["share"] == 0.25)
-        assert own.sum() == count
 
 
 def test_a_last_round_leaves_four_fifths_to_the_common_model(tmp_path, monkeypatch):
@@ -292,7 +358,6 @@ def test_the_long_budget_takes_the_leaders_and_their_settings(tmp_path, monkeypa
     """By their best scores at the whole budget; common methods of the table alone."""
     monkeypatch.setattr(run, "RESULTS", tmp_path)
     tries = [
-        ("pdst", 0.25, '{"a": 1}', 0.99),
         ("pdst", 1.0, '{"a": 2}', 0.7),
         ("pdst", 1.0, '{"a": 3}', 0.8),
         ("spdst", 0.25, '{"a": 4}', 0.99),
@@ -348,3 +413,27 @@ def test_all_configurations_are_valid(workload, name):
         system = build.build_system(plain, clients)
         budgets = build.build_budgets(plain, system)
         build.build_stages(plain, network(plain.model["name"]), budgets, system)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_from_the_results(tmp_path, monkeypatch):
+    """An entry of one's own, small: tries, the best again, two densities, two seeds."""
+    small = rules.WORKLOADS["fashion"]._replace(
+        fields=rules.WORKLOADS["fashion"].fields
+        | {"dataset": "fashion_mnist_sample", "num_clients": 20, "cohort_size": 4},
+        **{"gbit": 0.1, "dense": 3, "most": 4, "seeds": 2, "tries": 3},
+    )
+    monkeypatch.setitem(rules.WORKLOADS, "fashion", small)
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(run, "JOBS", 1)
+    task = run.Task("fashion", "mine", Method(name="pdst"), tmp_path / "runs")
+    run.evaluate(task, run.tune(task))
+    tries, rows = run.read_tries("fashion"), run.read_records("fashion")
+    assert (tries["share"] == 0.25).sum() == 3
+    assert (tries["share"] == 1.0).sum() in (2, 3)  # one more at an edge
+    assert set(rows["density"]) == {0.05, 0.2} and set(rows["seed"]) == {0, 1}
+    assert rows["gbit"].max() <= 0.1 * 1.05 and rows["accuracy"].between(0, 1).all()
+    assert json.loads(tries["settings"][0]).keys() == {RATE, MOMENTUM}
+    monkeypatch.setattr(run.runner, "run", None)  # nothing is left to run
+    run.evaluate(task, run.tune(task))
+    assert len(run.read_records("fashion")) == len(rows)

@@ -1,13 +1,15 @@
-"""Benchmarks at tiny settings: their counts and their files."""
+"""Every benchmark at tiny settings: its counts and its files."""
 
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from benchmarks import __main__, measure, throughput, workload
+from benchmarks import __main__, measure, population, throughput, workload
+from sparsefl_jax import models
 from sparsefl_jax.runs.setup import trace
 from sparsefl_jax.simulation import initial_state
 
@@ -57,6 +59,17 @@ def test_a_table_has_the_columns_of_all_rows(tmp_path, capsys):
     assert json.loads((tmp_path / "one.json").read_text())["results"] == rows
 
 
+def test_a_round_goes_on_where_the_one_before_ended():
+    one = workload.prepare(TINY)
+    call = workload.going(one)
+    logs = [jax.device_get(call()) for _ in range(2)]
+    assert one.steps == 4 * 2  # 12 samples by 8
+    assert one.flops == 6 * (784 * 4 + 4 * 10) * 8
+    assert [int(log.executed_steps[0]) for log in logs] == [8, 8]
+    np.testing.assert_array_equal(logs[0].ids, logs[1].ids)
+    assert logs[1].clients["loss"].sum() < logs[0].clients["loss"].sum()
+
+
 def test_a_segment_has_rounds_and_seeds_of_their_own():
     one = workload.prepare(TINY._replace(rounds=3, seeds=2), "1")
     call = workload.going(one)
@@ -98,6 +111,20 @@ def test_throughput_by_hand(tmp_path, monkeypatch, environments):
     assert environments == [{}, {"XLA_FLAGS": measure.flags(1)}]
 
 
+def test_a_table_stands_for_its_set_ups(tmp_path, monkeypatch):
+    called = []
+
+    def apart(function, name, *arguments, **environment):
+        called.append(name)
+        return {"set-up": name}
+
+    monkeypatch.setattr(measure, "apart", apart)
+    written("throughput", tmp_path, "--only", "toys", "pfl", "segments")
+    segments = ["pfl-1", "pfl-10", "pfl-50", "pfl-50-seeds"]
+    assert called == ["toy", "toy-seeds", "pfl", *segments]
+    assert len(workload.SETUPS) == sum(map(len, workload.TABLES.values()))
+
+
 @pytest.mark.usefixtures("environments")
 def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
     small = TINY._replace(clients=256, samples=8, widths=(32,))
@@ -132,6 +159,31 @@ def test_ones_own_networks_are_built_as_written():
             assert found == size + second_bias, (name, form)
 
 
+@pytest.mark.usefixtures("environments")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
+    small = population.SETUP._replace(widths=(3,))
+    cases = {
+        "stateless": (small._replace(method=sfl.fedavg), [100]),
+        "host": (small, [100, 1000]),
+        "disk": (small, [5000]),
+    }
+    monkeypatch.setattr(population, "CASES", cases)
+    monkeypatch.setattr(population, "ROUNDS", 2)
+    told = written("population", tmp_path, "--only", *cases, "--most", "5000")
+    assert [r["where"] for r in told] == ["stateless", "host", "host", "disk"]
+    del told[2]
+    model = 4 * (784 * 3 + 3 + 3 * 10 + 10)
+    kept = [r["kept by each, KiB"] for r in told]
+    assert kept == [0, model / 2**10, model / 2**10]
+    # Three segments of two rounds of 20 clients: at most 120 of 5000 have a row.
+    files = [2**20 * r["files, MiB"] for r in told]
+    assert files[:2] == [0, 0] and 40 * model <= files[2] < 1000 * model
+    assert all(r["peak, MiB"] > 50 for r in told)  # JAX alone needs more
+    images = population.IMAGES * 28 * 28 / 2**20
+    assert all(r["arrays on devices, MiB"] > images for r in told)
+
+
 def test_a_process_of_its_own_has_its_own_devices():
     one = {"XLA_FLAGS": measure.flags(1)}
     row = measure.apart(throughput.row, "weak-1", "", 32, 1, 1, **one)
@@ -150,3 +202,9 @@ def test_every_method_can_be_timed(name):
     model = workload.make_model(tiny, data)
     sparse = initial_state.initial_model(jax.random.key(0), model)
     trace(workload.make_stage(tiny, model, 1), sparse, data)
+
+
+def test_every_network_has_a_usual_batch():
+    missing = models.MODELS.keys() - workload.NETWORKS.keys()
+    tokens = {"char_gru", "encoder", "pretrained_encoder"}
+    assert missing == tokens  # benchmarks draw images and features
