@@ -125,16 +125,6 @@ def test_merge_by_hand():
     assert float(told["unanimous"]) == pytest.approx(2 / 3)
 
 
-def test_a_forgetful_client_keeps_nothing():
-    params = {"fc": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}}
-    parts = bare(params), local.make_optimizer("adam")
-    method, kept = fedpm(*parts, keep_optimizer=False), fedpm(*parts)
-    server = method.init(jax.random.key(0), SparseModel(params, masks.full(params), {}))
-    assert not jax.tree.leaves(method.first_state(None, server, None))
-    sizes = [v.size for v in jax.tree.leaves(kept.first_state(None, server, None))]
-    assert sum(sizes) == 2 * 8 + 1  # Adam's moments and its count, no weights
-
-
 @pytest.mark.slow
 def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
     """Otherwise 500 evaluations, and the best one, would test a single draw."""

@@ -22,13 +22,6 @@ from tests.silent import network, shapes
 FREE = "index='none' was chosen: no positions are charged"
 
 
-def test_the_schedule_of_the_paper():
-    rates = schedules.cosine(0.4, 300)
-    assert rates[10] == pytest.approx(0.39890, abs=5e-6)
-    assert rates[290] == pytest.approx(0.0010956, abs=5e-8)
-    assert rates[10:300:10].sum() == pytest.approx(5.8) and rates[300] == 0
-
-
 def test_the_entries_of_resnet18():
     """The paper's density counts all 11,173,962 parameters; 14,730 are always dense.
 

@@ -18,7 +18,6 @@ from tests.by_hand import (
     batches,
     context,
     linear_loss,
-    merged,
     model_of,
     one_client,
 )
@@ -69,19 +68,6 @@ def half_of_eight(key, **given):
     )
     weights = {"w": jnp.asarray(WEIGHTS, jnp.float32)}
     return method, method.init(key, SparseModel(weights, masks.full(weights), {}))
-
-
-def test_the_server_adds_the_mean_change_of_the_clients(key):
-    """It is uniform, and a weight that a client lacks counts as unchanged there."""
-    method, server = half_of_eight(key, shared=False)
-    contexts = context(index=0, size=300), context(index=1, size=100)
-    train = jax.jit(lambda ctx: one_client(method, server, ctx, batches(1, ROW))[1])
-    ups = [train(ctx) for ctx in contexts]
-    held = sum(np.asarray(unpack_model(up).mask["w"], int) for up in ups)
-    assert held.sum() == 8 and held.max() == 2 and held.min() == 0
-    new, _ = merged(method, server, *zip(contexts, ups, strict=True))
-    want = WEIGHTS - 0.01 * ROW * held / 2
-    np.testing.assert_allclose(new.model.params["w"], want, rtol=1e-6)
 
 
 def test_a_client_exchanges_fewer_and_fewer_weights(key):
