@@ -6,11 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import data as datasets
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
-from sparsefl_jax.runs import cli, experiment, records, simulate
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs import cli, experiment, records
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
 
@@ -55,16 +54,6 @@ def test_a_run_writes_its_files(config, tmp_path, monkeypatch):
     assert clients["largest_share"] == counts.sum(1).max() / 160
 
 
-@pytest.mark.slow
-def test_functions_alone_equal_the_configured_run(config, tmp_path):
-    experiment.run(config, tmp_path / "a", progress=False)
-    data = build.build_data(config)
-    model = build.build_model(config, data)
-    stages = build.build_stages(config, model)
-    run = simulate.run(jax.random.key(0), stages, model, data, eval_every=2)
-    assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
-
-
 def test_server_optimizer_from_a_configuration(config):
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
     config.server_optimizer.name = "adam"
@@ -72,17 +61,6 @@ def test_server_optimizer_from_a_configuration(config):
     params = {"w": np.ones(2, np.float32)}
     server = stage.algorithm.init(None, SparseModel(params, params, {}))
     assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
-
-
-def test_a_section_is_switched_by_name(config):
-    config.partition = {"name": "lda", "alpha": 0.5}
-    defaults.complete(config)
-    fields.switch(config, "partition", "shards")
-    data = build.build_data(config)
-    assert (datasets.partition_counts(data) > 0).sum(1).tolist() == [2] * 8
-    config.partition.aplha = 0.1
-    with pytest.raises(ValueError, match="aplha"):
-        build.build_data(config)
 
 
 def test_budgets_must_be_the_densities_of_the_method(config):

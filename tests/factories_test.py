@@ -156,20 +156,3 @@ def test_an_own_method_is_checked_before_it_is_built(given, error, said):
         "bound",
         "others",
     ]
-
-
-SENDS_NO_POSITIONS = {
-    *("ditto", "fedavg", "fedluar", "fedpm", "fedprox", "fedrolex", "fjord"),
-    *("heterofl", "local_only", "rank_tiers", "scaffold", "spafl"),
-    "fedbat",  # signs of all kernels
-    "ssfl",  # scores of all weights
-}
-
-
-def test_every_method_that_sends_positions_takes_their_code():
-    takes = {
-        name: inspect.signature(factory).parameters
-        for name, factory in sfl.algorithms.ALGORITHMS.items()
-    }
-    without = {name for name, arguments in takes.items() if "index" not in arguments}
-    assert without == SENDS_NO_POSITIONS

@@ -12,8 +12,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import bare, bits, context, merged, one_client
-from tests.fjord_test import data
+from tests.by_hand import bare, bits, close, context, merged
 
 KEY, RATE = jax.random.key(0), 0.1
 OPTIMIZER = local.make_optimizer("sgd", learning_rate=RATE)
@@ -24,6 +23,7 @@ PARAMS = {
     n: {"kernel": np.float32(RNG.normal(size=s)), "bias": np.ones(s[-1:], np.float32)}
     for n, s in SHAPES.items()
 }
+MORE = jax.tree.map(lambda w: w + 1, PARAMS)
 
 
 def start(params, stats=None):
@@ -94,30 +94,15 @@ def test_without_a_threshold_the_gradient_is_that_of_the_weights():
     assert jax.grad(lambda t: jnp.sum(above(w, t)))(jnp.float32(1.0)) == 0
 
 
-# --- Training
+# --- The server and its models
 
 
-def test_only_what_is_held_moves_by_the_mean_change():
-    method = fiarse(TINY, OPTIMIZER, server_rate=0.5)
-    server = method.init(KEY, start(*TINY.init(KEY)))
-    sent, moves, counts = [], 0, 0
-    smaller = np.zeros((8, 16), bool)
-    old = server.params["fc1"]["kernel"]
-    for index, budget in enumerate((0.25, 0.5)):
-        ctx = context(index=index, budget=budget)
-        sent.append((ctx, one_client(method, server, ctx, data(4))[1]))
-        got = unpack_model(sent[-1][1])
-        held = np.asarray(got.mask["fc1"]["kernel"])
-        moves += (got.params["fc1"]["kernel"] - old) * held
-        counts += held.astype(int)
-        assert held[smaller].all()  # masks nest
-        smaller = held
-    new, _ = merged(method, server, *sent)
-    want = old + 0.5 * moves / np.maximum(counts, 1)
-    got = new.params["fc1"]["kernel"]
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
-    np.testing.assert_array_equal(got[counts == 0], old[counts == 0])
-    assert {0, 1, 2} == set(np.unique(counts))
+def test_an_entry_moves_by_the_servers_rate_times_the_mean_change():
+    method = fiarse(bare(PARAMS), OPTIMIZER, server_rate=0.5)
+    server, more = (method.init(KEY, start(p)) for p in (PARAMS, MORE))
+    ctx = context(budget=1.0)
+    new, _ = merged(method, server, (ctx, method.broadcast(KEY, ctx, more)))
+    close(new.params, jax.tree.map(lambda w: w + 0.5, PARAMS), atol=2e-6)
 
 
 def test_deployed_at_every_size_and_cut_for_each_client():

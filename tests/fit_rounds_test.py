@@ -15,7 +15,6 @@ from sparsefl_jax.core.types import Held
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.defaults import complete, default_config, values
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System
@@ -185,13 +184,6 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
         fit_rounds.fitted(asked, experiment.build)
 
 
-def test_a_first_stage_has_rounds_of_its_own():
-    asked = config()
-    asked.first_stage, asked.fit.gbit = {"name": "fedavg"}, 1.0
-    with pytest.raises(ValueError, match="^first_stage.num_rounds is missing, expec"):
-        fields.check(asked)
-
-
 def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):
     asked = config()
     asked.fit.gbit = 1.0
@@ -229,16 +221,6 @@ def test_evaluations_are_spread_over_the_rounds(monkeypatch):
     assert (found.num_rounds, found.eval_every) == (12, 2)
     asked.fit.evaluations = 40
     assert fit_rounds.fitted(asked, experiment.build)[0].eval_every == 1
-
-
-def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
-    """Also beside `--dry_run=2`."""
-    asked = config("pdst", 0.1)
-    asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
-    monkeypatch.setattr(fit_rounds.simulate, "simulate", None)  # nothing runs
-    with pytest.raises(TypeError):
-        cli.dry_run(asked, 2)
-    assert "pilot: trains 4 rounds" in capsys.readouterr().err
 
 
 def record(clients, down, up):
