@@ -26,10 +26,8 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEMPLATE = re.compile(r"<!-- template -->\n```python\n(.*?)```\n<!-- end -->", re.S)
 FENCED = re.compile(r"^(```+)([\w{}-]*)[^\n]*\n(.*?)^\1$", re.S | re.M)
 # Runs, and all laws.
-SLOW = (
-    *("data_and_models.md", "quickstart.md", "runs.md", "slow_clients.md"),
-    "write_a_method.md",
-)
+SLOW = ("data_and_models.md", "runs.md", "slow_clients.md", "write_a_method.md")
+QUICKSTART = "quickstart.md"  # prints, and has a test of its own
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -124,7 +122,7 @@ def test_every_file_and_function_that_a_page_names_is_there():
             page, id=name(page), marks=[pytest.mark.slow] * (name(page) in SLOW)
         )
         for page in PAGES
-        if blocks(page, "python")
+        if blocks(page, "python") and name(page) != QUICKSTART
     ],
 )
 def test_the_code_of_a_page_runs(page, monkeypatch, tmp_path):
@@ -137,6 +135,18 @@ def test_the_code_of_a_page_runs(page, monkeypatch, tmp_path):
     if "<!-- template -->" in page.read_text():
         code.insert(0, TEMPLATE.search(README.read_text())[1])
     exec("\n".join(code), {"__name__": "page"})
+
+
+@pytest.mark.slow
+def test_the_quick_start_prints_accuracy_and_traffic():
+    [code] = blocks(ROOT / "docs" / QUICKSTART, "python")
+    assert len(code.splitlines()) <= 20
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    accuracy, gbit = map(float, done.stdout.split())
+    assert accuracy > 0.3 and gbit > 0
 
 
 def test_the_method_of_the_readme_learns_and_is_counted(key):
