@@ -75,13 +75,6 @@ def test_labels_hold_what_tells_runs_apart_and_no_more(tmp_path, labels, configs
     assert tuple(make_labels(groups_of(tmp_path, *configs))) == labels
 
 
-def test_equal_configurations_are_told_apart_by_their_folders(tmp_path):
-    for name in ("x", "y"):
-        write(tmp_path / name / "seed_0", POINTS)
-    groups = read_groups([tmp_path / "x", tmp_path / "y"])
-    assert make_labels(groups) == ["fedavg, x", "fedavg, y"]
-
-
 def test_fields_that_differ_and_fields_that_do_not(tmp_path):
     groups = groups_of(
         tmp_path,

@@ -12,7 +12,7 @@ from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
 from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.runs import dry_run, experiment, simulate
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.training import local
 from tests.tiny import tiny_config
@@ -188,6 +188,13 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
     assert half["bits_up"] == full["bits_up"] and half["bits_down"] == full["bits_down"]
     assert half["loss"] != full["loss"]
     assert half["loss"] == pytest.approx(full["loss"], rel=0.02)
+
+
+def test_the_plan_says_in_what_a_run_computes(tmp_path):
+    config = tiny_config(tmp_path)
+    config.model.dtype = "bfloat16"
+    plan = dry_run.text(experiment.build(config))
+    assert "cpu, bfloat16, precision highest" in plan
 
 
 def test_other_dtypes_are_refused(tmp_path):

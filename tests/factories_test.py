@@ -63,16 +63,7 @@ NUMBERS = {
 }
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
-    *(
-        "allocation",
-        "criterion",
-        "draw",
-        "fill",
-        "gradient",
-        "initial",
-        "mask",
-        "mask_update",
-    ),
+    *("allocation", "criterion", "draw", "fill", "initial", "mask", "mask_update"),
     *(
         "merge",
         "mode",
@@ -84,7 +75,7 @@ NAMES = (
         "submask",
         "train",
     ),
-    *("uplink", "variant", "weighting", "weights"),
+    *("gradient", "uplink", "variant", "weighting", "weights"),
 )
 
 
@@ -150,9 +141,3 @@ def test_an_own_method_is_checked_before_it_is_built(given, error, said):
     assert str(caught.value).startswith(said)
     made = own(MODEL, OPTIMIZER, share=1, bound=float("inf"))
     assert (made.name, made.settings["share"]) == ("own", 1)
-    assert [*inspect.signature(own).parameters][2:] == [
-        "share",
-        "what",
-        "bound",
-        "others",
-    ]

@@ -1,4 +1,4 @@
-"""FedMef beyond the contract: squeezing and pruning by hand, identities, and bits."""
+"""FedMef beyond the contract: squeezing and pruning by hand, and bits."""
 
 import jax
 import jax.numpy as jnp

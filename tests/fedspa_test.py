@@ -1,4 +1,4 @@
-"""FedSpa beyond the contract: its arguments, and that it is FedAvg at density 1."""
+"""FedSpa beyond the contract: its arguments, the density it tells, and clipping."""
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,7 @@ from sparsefl_jax.core.types import (
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import (
-    batches,
-    context,
-    model_of,
-    one_client,
-)
+from tests.by_hand import batches, context, model_of, one_client
 from tests.refusals import refused
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()

@@ -18,13 +18,6 @@ from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
 
-def test_schedule_moves_every_few_rounds_only():
-    s = schedules.polynomial(0.1, 40, frequency=10)
-    steps = np.flatnonzero(np.diff(s)) + 2  # the round that begins a step
-    np.testing.assert_array_equal(steps, [10, 20, 30, 40])
-    assert s[8] == 0 and s[9] == schedules.polynomial(0.1, 40)[9]
-
-
 def test_schedule_begins_later():
     """With S = .8 between rounds 250 and 750: .8 (1 - .98^3), .8 (1 - .5^3)."""
     s = schedules.polynomial(0.2, 750, frequency=10, begin=250)

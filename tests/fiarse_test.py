@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from sparsefl_jax.algorithms import fiarse
 from sparsefl_jax.algorithms.fiarse import above
@@ -38,23 +37,6 @@ def received(budget, params=PARAMS, **arguments):
     method = fiarse(bare(params), OPTIMIZER, **arguments)
     server = method.init(KEY, start(params))
     return method.broadcast(KEY, context(3, last=2, budget=budget), server)
-
-
-def largest(number, params=PARAMS):
-    sizes = np.concatenate([np.abs(params[n]["kernel"]).ravel() for n in SHAPES])
-    return {n: np.abs(params[n]["kernel"]) >= np.sort(sizes)[-number] for n in SHAPES}
-
-
-@pytest.mark.parametrize(
-    ("budget", "number"), [(1, 1564), (0.64, 1000), (1 / 4, 391), (1 / 16, 97)]
-)
-def test_a_client_holds_the_largest_of_all_layers_together(budget, number):
-    got = unpack_model(received(budget))
-    for name, mask in largest(number).items():
-        np.testing.assert_array_equal(got.mask[name]["kernel"], mask)
-        expected = PARAMS[name]["kernel"] * mask
-        np.testing.assert_array_equal(got.params[name]["kernel"], expected)
-        np.testing.assert_array_equal(got.params[name]["bias"], PARAMS[name]["bias"])
 
 
 def test_so_many_are_held_as_a_decimal_says():

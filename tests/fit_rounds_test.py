@@ -15,6 +15,7 @@ from sparsefl_jax.core.types import Held
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
+from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.defaults import complete, default_config, values
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System
@@ -147,16 +148,6 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     assert fit_rounds.resumed(asked, begun) is None
 
 
-@pytest.mark.slow
-def test_a_dry_run_leaves_the_pilot_out_unless_it_runs_rounds(monkeypatch, capsys):
-    monkeypatch.setattr(fit_rounds, "pilot", None)
-    asked = config()
-    asked.fit.gbit = 3.5 * ROUND
-    cli.dry_run(asked)
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("A pilot will set the rounds, by fit.gbit=0.00")
-
-
 @pytest.mark.parametrize("resume, by", [((), None), (("--resume",), "pilot")])
 def test_a_new_run_of_a_kept_configuration_fits_its_budget(
     tmp_path, monkeypatch, resume, by
@@ -184,13 +175,11 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
         fit_rounds.fitted(asked, experiment.build)
 
 
-def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):
+def test_a_first_stage_has_rounds_of_its_own():
     asked = config()
-    asked.fit.gbit = 1.0
-    (tmp_path / "config.json").write_text(asked.to_json_best_effort())
-    monkeypatch.setattr(fit_rounds, "pilot", None)
-    with pytest.raises(ValueError, match="holds a run already, expected an empty"):
-        experiment.run(asked, tmp_path, progress=False)
+    asked.first_stage, asked.fit.gbit = {"name": "fedavg"}, 1.0
+    with pytest.raises(ValueError, match="^first_stage.num_rounds is missing, expec"):
+        fields.check(asked)
 
 
 @pytest.mark.parametrize("rounds", [26, 27])
