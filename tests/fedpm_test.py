@@ -35,6 +35,20 @@ def test_estimator_by_hand():
     assert not nothing.any() and not none.any()
 
 
+def test_masks_are_drawn_with_the_scores_probabilities(key):
+    frozen = {"fc": {"kernel": jnp.full((4, 10_000), -2.0)}}
+    odds = jnp.log(jnp.array([1 / 99, 1.0, 3.0, 1e6]))
+    scores = {"fc": {"kernel": jnp.broadcast_to(odds[:, None], (4, 10_000))}}
+    drawn = supermask.draw(key, scores, frozen)["fc"]["kernel"]
+    assert set(np.unique(drawn)) == {-2, 0}
+    share = np.mean(np.asarray(drawn) != 0, 1)
+    want = np.array([0.01, 0.5, 0.75, 1.0])
+    error = 5 * np.sqrt(want * (1 - want) / 10_000) + 1e-4
+    assert (np.abs(share - want) <= error).all()
+    again = supermask.draw(jax.random.key(1), scores, frozen)["fc"]["kernel"]
+    assert np.mean(again[1] != drawn[1]) > 0.4
+
+
 def test_constants_have_the_size_of_the_fan_in(key):
     shapes = {
         "conv": {"kernel": (5, 5, 3, 64), "bias": (64,)},
@@ -109,6 +123,16 @@ def test_merge_by_hand():
     np.testing.assert_allclose(new.scores["fc"]["kernel"][:, 0], want, rtol=1e-5)
     assert new.stats["mean"] == 3.0 and new.frozen is old
     assert float(told["unanimous"]) == pytest.approx(2 / 3)
+
+
+def test_a_forgetful_client_keeps_nothing():
+    params = {"fc": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}}
+    parts = bare(params), local.make_optimizer("adam")
+    method, kept = fedpm(*parts, keep_optimizer=False), fedpm(*parts)
+    server = method.init(jax.random.key(0), SparseModel(params, masks.full(params), {}))
+    assert not jax.tree.leaves(method.first_state(None, server, None))
+    sizes = [v.size for v in jax.tree.leaves(kept.first_state(None, server, None))]
+    assert sum(sizes) == 2 * 8 + 1  # Adam's moments and its count, no weights
 
 
 @pytest.mark.slow

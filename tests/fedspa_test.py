@@ -1,4 +1,4 @@
-"""FedSpa beyond the contract: its arguments, the density it tells, and clipping."""
+"""FedSpa beyond the contract: its arguments, and that it is FedAvg at density 1."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,14 @@ from sparsefl_jax.core.types import (
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import batches, context, model_of, one_client
+from tests.by_hand import (
+    batches,
+    context,
+    linear_loss,
+    merged,
+    model_of,
+    one_client,
+)
 from tests.refusals import refused
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
@@ -44,6 +51,54 @@ def test_clients_tell_the_density_that_they_trained(given, key):
         return one_client(method, server, ctx, data, key)[2]["density"]
 
     assert float(told(key)) == pytest.approx((38 + 19 + 20) / 212)
+
+
+ROW = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.5, 6.0, 5.0])
+WEIGHTS = np.array([8.0, 2.0, 3.0, 7.0, 1.0, 5.0, 6.0, 4.0])
+
+
+def half_of_eight(key, **given):
+    """Returns a method with gradient ROW and four weights a mask, and its server."""
+    method = fedspa(
+        model_of(linear_loss, {"w": 1}, {"w": np.zeros(8)}),
+        sfl.training.make_optimizer("sgd", learning_rate=0.01),
+        density=0.5,
+        allocation="uniform",
+        prunable=("w",),
+        **given,
+    )
+    weights = {"w": jnp.asarray(WEIGHTS, jnp.float32)}
+    return method, method.init(key, SparseModel(weights, masks.full(weights), {}))
+
+
+def test_the_server_adds_the_mean_change_of_the_clients(key):
+    """It is uniform, and a weight that a client lacks counts as unchanged there."""
+    method, server = half_of_eight(key, shared=False)
+    contexts = context(index=0, size=300), context(index=1, size=100)
+    train = jax.jit(lambda ctx: one_client(method, server, ctx, batches(1, ROW))[1])
+    ups = [train(ctx) for ctx in contexts]
+    held = sum(np.asarray(unpack_model(up).mask["w"], int) for up in ups)
+    assert held.sum() == 8 and held.max() == 2 and held.min() == 0
+    new, _ = merged(method, server, *zip(contexts, ups, strict=True))
+    want = WEIGHTS - 0.01 * ROW * held / 2
+    np.testing.assert_allclose(new.model.params["w"], want, rtol=1e-6)
+
+
+def test_a_client_exchanges_fewer_and_fewer_weights(key):
+    """Of four: .5 in round 0, .25 (1 + cos(pi t / 3)) in round t, rounded up."""
+    method, server = half_of_eight(key, mask_update="dst", adjust_until=3)
+    client = {"w": jnp.arange(8) < 4}
+    down = method.broadcast(key, context(), server)
+
+    @jax.jit
+    def after(round):
+        ctx = context()._replace(round=round)
+        return method.update(key, ctx, down, client, batches(1, ROW))[1]["w"]
+
+    # 2 and then 3 are the smallest; entries 4 and then 6 have the largest gradients.
+    for round, alive in ((0, [0, 3, 4, 6]), (1, [0, 3, 4, 6]), (2, [0, 2, 3, 4])):
+        assert np.flatnonzero(after(jnp.int32(round))).tolist() == alive
+    assert np.flatnonzero(after(jnp.int32(3))).tolist() == [0, 1, 2, 3]
 
 
 def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):

@@ -12,10 +12,17 @@ from sparsefl_jax.sparsity import schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, unpack_model
-from tests.by_hand import KEY, bare, close, context, merged
+from tests.by_hand import KEY, bare, batches, close, context, merged, one_client
 from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
+
+
+def test_schedule_moves_every_few_rounds_only():
+    s = schedules.polynomial(0.1, 40, frequency=10)
+    steps = np.flatnonzero(np.diff(s)) + 2  # the round that begins a step
+    np.testing.assert_array_equal(steps, [10, 20, 30, 40])
+    assert s[8] == 0 and s[9] == schedules.polynomial(0.1, 40)[9]
 
 
 def test_schedule_begins_later():
@@ -154,3 +161,21 @@ def test_rounding_of_the_mean_is_no_step_of_a_servers_adam():
     total = jax.tree.map(lambda *parts: sum(parts), *sums)
     new, _ = method.aggregate(None, jnp.int32(0), server, total)
     np.testing.assert_array_equal(new.model.params["w"], start["w"])
+
+
+def test_a_client_does_not_keep_what_it_received_as_pruned(key):
+    """A fifth arrives where the schedule would keep more: zeros are no candidates."""
+    model, ctx = small_world.tiny_model(), context()
+    method = fedsparsify_local(model, local.make_optimizer(), **SCHEDULE)
+    params, stats = model.init(key)
+
+    def fifth(leaf):
+        alive = jnp.arange(leaf.size).reshape(leaf.shape) % 5 == 0
+        return alive | (leaf.ndim == 1)
+
+    start = SparseModel(params, jax.tree.map(fifth, params), stats)
+    server = method.init(key, start)
+    data = batches(2, np.ones(small_world.FEATURES))
+    down, up, _ = jax.jit(lambda: one_client(method, server, ctx, data))()
+    received, kept = (flat(m["weights"].mask) for m in (down, up))
+    assert 0.1 < received.mean() < 0.3 and not (kept & ~received).any()

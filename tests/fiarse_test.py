@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from sparsefl_jax.algorithms import fiarse
 from sparsefl_jax.algorithms.fiarse import above
@@ -11,7 +12,9 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import bare, bits, close, context, merged
+from tests.by_hand import bare, bits, context, merged, one_client
+from tests.fjord_test import data
+from tests.refusals import refused
 
 KEY, RATE = jax.random.key(0), 0.1
 OPTIMIZER = local.make_optimizer("sgd", learning_rate=RATE)
@@ -22,7 +25,6 @@ PARAMS = {
     n: {"kernel": np.float32(RNG.normal(size=s)), "bias": np.ones(s[-1:], np.float32)}
     for n, s in SHAPES.items()
 }
-MORE = jax.tree.map(lambda w: w + 1, PARAMS)
 
 
 def start(params, stats=None):
@@ -37,6 +39,23 @@ def received(budget, params=PARAMS, **arguments):
     method = fiarse(bare(params), OPTIMIZER, **arguments)
     server = method.init(KEY, start(params))
     return method.broadcast(KEY, context(3, last=2, budget=budget), server)
+
+
+def largest(number, params=PARAMS):
+    sizes = np.concatenate([np.abs(params[n]["kernel"]).ravel() for n in SHAPES])
+    return {n: np.abs(params[n]["kernel"]) >= np.sort(sizes)[-number] for n in SHAPES}
+
+
+@pytest.mark.parametrize(
+    ("budget", "number"), [(1, 1564), (0.64, 1000), (1 / 4, 391), (1 / 16, 97)]
+)
+def test_a_client_holds_the_largest_of_all_layers_together(budget, number):
+    got = unpack_model(received(budget))
+    for name, mask in largest(number).items():
+        np.testing.assert_array_equal(got.mask[name]["kernel"], mask)
+        expected = PARAMS[name]["kernel"] * mask
+        np.testing.assert_array_equal(got.params[name]["kernel"], expected)
+        np.testing.assert_array_equal(got.params[name]["bias"], PARAMS[name]["bias"])
 
 
 def test_so_many_are_held_as_a_decimal_says():
@@ -76,21 +95,75 @@ def test_without_a_threshold_the_gradient_is_that_of_the_weights():
     assert jax.grad(lambda t: jnp.sum(above(w, t)))(jnp.float32(1.0)) == 0
 
 
-# --- The server and its models
+# --- Training
 
 
-def test_an_entry_moves_by_the_servers_rate_times_the_mean_change():
-    method = fiarse(bare(PARAMS), OPTIMIZER, server_rate=0.5)
-    server, more = (method.init(KEY, start(p)) for p in (PARAMS, MORE))
-    ctx = context(budget=1.0)
-    new, _ = merged(method, server, (ctx, method.broadcast(KEY, ctx, more)))
-    close(new.params, jax.tree.map(lambda w: w + 0.5, PARAMS), atol=2e-6)
+def trained(budget, steps=4, **arguments):
+    method = fiarse(TINY, OPTIMIZER, **arguments)
+    params, stats = TINY.init(KEY)
+    server, ctx = method.init(KEY, start(params, stats)), context(budget=budget)
+    every = data(40)
+    some = {n: getattr(every, n)[:, :steps] for n in ("order", "weight")}
+    batches = every._replace(**some, num_steps=jnp.int32(steps))
+    return method, server, *one_client(method, server, ctx, batches)
+
+
+def test_a_weight_that_falls_below_the_threshold_stays_there():
+    """Plain SGD: within a round ever fewer weights take part."""
+    before, alive = None, None
+    for steps in (4, 40):
+        _, _, down, up, _ = trained(0.5, steps)
+        got, sent = unpack_model(down), unpack_model(up)
+        sizes = [np.abs(got.params[n]["kernel"]) for n in ("fc1", "fc2")]
+        threshold = min(s[s > 0].min() for s in sizes)
+        now = np.concatenate(
+            [np.abs(sent.params[n]["kernel"]).ravel() for n in ("fc1", "fc2")]
+        )
+        if before is not None:
+            np.testing.assert_array_equal(now[~alive], before[~alive])
+            assert not (now >= threshold)[~alive].any()
+        before, alive = now, now >= threshold
+    assert 0 < alive.sum() < 96  # of the 96 that it holds, some have fallen
+    held = np.concatenate([np.ravel(sent.mask[n]["kernel"]) for n in ("fc1", "fc2")])
+    assert held.sum() == 96 and (now[held & ~alive] > 0).all()  # they travel still
+
+
+def test_a_full_client_has_no_threshold():
+    """A weight that crosses 0 goes on."""
+    biased, plain = (trained(1.0, gradient=g)[3] for g in ("biased", "masked"))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        unpack_model(biased).params,
+        unpack_model(plain).params,
+    )
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_only_what_is_held_moves_by_the_mean_change(rate):
+    method = fiarse(TINY, OPTIMIZER, server_rate=rate)
+    server = method.init(KEY, start(*TINY.init(KEY)))
+    sent, moves, counts = [], 0, 0
+    smaller = np.zeros((8, 16), bool)
+    old = server.params["fc1"]["kernel"]
+    for index, budget in enumerate((0.25, 0.5)):
+        ctx = context(index=index, budget=budget)
+        sent.append((ctx, one_client(method, server, ctx, data(4))[1]))
+        got = unpack_model(sent[-1][1])
+        held = np.asarray(got.mask["fc1"]["kernel"])
+        moves += (got.params["fc1"]["kernel"] - old) * held
+        counts += held.astype(int)
+        assert held[smaller].all()  # masks nest
+        smaller = held
+    new, _ = merged(method, server, *sent)
+    want = old + rate * moves / np.maximum(counts, 1)
+    got = new.params["fc1"]["kernel"]
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(got[counts == 0], old[counts == 0])
+    assert {0, 1, 2} == set(np.unique(counts))
 
 
 def test_deployed_at_every_size_and_cut_for_each_client():
-    method = fiarse(TINY, OPTIMIZER, sizes=(0.25, 1.0))
-    server = method.init(KEY, start(*TINY.init(KEY)))
-    down = method.broadcast(KEY, context(budget=0.25), server)
+    method, server, down, _, _ = trained(0.25, sizes=(0.25, 1.0))
     models = method.deploy(KEY, server)
     assert list(models) == ["global", "d0.25", "d1.0"]
     info = context(budget=0.25).client
@@ -98,3 +171,9 @@ def test_deployed_at_every_size_and_cut_for_each_client():
     for part in (models["d0.25"], mine):
         jax.tree.map(np.testing.assert_array_equal, part[:2], unpack_model(down)[:2])
     assert int(models["d1.0"].mask["fc1"]["kernel"].sum()) == 128
+
+
+def test_refused_arguments():
+    refused(lambda: fiarse(TINY, OPTIMIZER, gradient="tcb"), "gradient='tcb'")
+    refused(lambda: fiarse(TINY, OPTIMIZER, sizes=(0.0,)), "sizes=0.0")
+    refused(lambda: fiarse(TINY, OPTIMIZER, server_rate=0.0), "server_rate=0.0")

@@ -148,6 +148,16 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     assert fit_rounds.resumed(asked, begun) is None
 
 
+@pytest.mark.slow
+def test_a_dry_run_leaves_the_pilot_out_unless_it_runs_rounds(monkeypatch, capsys):
+    monkeypatch.setattr(fit_rounds, "pilot", None)
+    asked = config()
+    asked.fit.gbit = 3.5 * ROUND
+    cli.dry_run(asked)
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("A pilot will set the rounds, by fit.gbit=0.00")
+
+
 @pytest.mark.parametrize("resume, by", [((), None), (("--resume",), "pilot")])
 def test_a_new_run_of_a_kept_configuration_fits_its_budget(
     tmp_path, monkeypatch, resume, by
@@ -182,6 +192,15 @@ def test_a_first_stage_has_rounds_of_its_own():
         fields.check(asked)
 
 
+def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):
+    asked = config()
+    asked.fit.gbit = 1.0
+    (tmp_path / "config.json").write_text(asked.to_json_best_effort())
+    monkeypatch.setattr(fit_rounds, "pilot", None)
+    with pytest.raises(ValueError, match="holds a run already, expected an empty"):
+        experiment.run(asked, tmp_path, progress=False)
+
+
 @pytest.mark.parametrize("rounds", [26, 27])
 def test_what_follows_the_rounds_is_noticed(rounds):
     """FedDST adjusts its mask until halfway: 13 of 26 rounds, and 13 of 27."""
@@ -210,6 +229,16 @@ def test_evaluations_are_spread_over_the_rounds(monkeypatch):
     assert (found.num_rounds, found.eval_every) == (12, 2)
     asked.fit.evaluations = 40
     assert fit_rounds.fitted(asked, experiment.build)[0].eval_every == 1
+
+
+def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
+    """Also beside `--dry_run=2`."""
+    asked = config("pdst", 0.1)
+    asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
+    monkeypatch.setattr(fit_rounds.simulate, "simulate", None)  # nothing runs
+    with pytest.raises(TypeError):
+        cli.dry_run(asked, 2)
+    assert "pilot: trains 4 rounds" in capsys.readouterr().err
 
 
 def record(clients, down, up):
