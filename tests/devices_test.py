@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,18 +53,12 @@ def test_use_cpu_cores_leaves_a_count_that_is_set(monkeypatch):
 
 
 def test_peak_memory_adds_up_devices():
-    class Device:
-        process_index = 0
+    def device(stats):
+        return SimpleNamespace(process_index=0, memory_stats=lambda: stats)
 
-        def __init__(self, stats):
-            self.stats = stats
-
-        def memory_stats(self):
-            return self.stats
-
-    two = [Device({"peak_bytes_in_use": n}) for n in (3, 4)]
+    two = [device({"peak_bytes_in_use": n}) for n in (3, 4)]
     assert hardware.peak_memory(two)["devices"] == 7
-    assert hardware.peak_memory([*two, Device(None)])["devices"] is None
+    assert hardware.peak_memory([*two, device(None)])["devices"] is None
 
 
 GROUPS = {  # version: what /proc/self/cgroup says, files below /sys/fs/cgroup

@@ -8,14 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
 from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import dry_run, experiment, records, simulate, sinks
+from sparsefl_jax.runs import dry_run, experiment, simulate
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.programs import Memory
 from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
@@ -186,13 +184,6 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
         kinds = {v.dtype.name for v in held if jnp.issubdtype(v.dtype, jnp.floating)}
         assert kinds == {"float32"}
         told[dtype] = segment.records[0]
-        with sinks.open_sinks((), tmp_path) as (log, _):
-            log(segment.records, 1.0)
-            about = {"seconds": 1.0, "commit": None, "data": {}}
-        np.save(tmp_path / "partition.npy", datasets.partition_counts(data))
-        facts = {0: Memory({}, {}, chunk=1)}.get, tmp_path, segment.snapshot
-        said = records.write_summary(config, *facts, about)
-        assert said["compute_dtype"] == dtype
     full, half = told["float32"], told["bfloat16"]
     assert half["bits_up"] == full["bits_up"] and half["bits_down"] == full["bits_down"]
     assert half["loss"] != full["loss"]

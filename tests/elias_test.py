@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefl_jax.wire import codes, elias, packets, streams
-from sparsefl_jax.wire.charges import message_bits, most_bits
+from sparsefl_jax.wire.charges import most_bits
 from sparsefl_jax.wire.packets import Packet
 from tests.refusals import refused
 
@@ -46,10 +46,6 @@ def leaf(size, bits, share, seed=0):
     rng, s = np.random.default_rng(seed), 2 ** (bits - 1) - 1
     levels = rng.integers(1, s + 1, size) * rng.choice([-1, 1], size)
     return np.where(rng.random(size) < share, levels, 0).astype(np.int8)
-
-
-def charged(message):
-    return message_bits(packets.layout(message), packets.count(message))
 
 
 def test_omega_is_that_of_the_papers():

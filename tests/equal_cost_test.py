@@ -216,7 +216,6 @@ def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
 @pytest.mark.parametrize(
     "budgets, words",
     [
-        ({"gbits": [1.0]}, "gbits"),
         ({"gbit": [0.0]}, "budget gbit=0"),
         ({"gbit": [math.inf]}, "budget gbit=inf"),
     ],

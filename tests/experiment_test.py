@@ -6,11 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import data as datasets
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.runs import cli, experiment, records, simulate
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
 
@@ -65,26 +63,6 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
 
-def test_server_optimizer_from_a_configuration(config):
-    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
-    config.server_optimizer.name = "adam"
-    (stage,) = build.build_stages(config, tiny_model())
-    params = {"w": np.ones(2, np.float32)}
-    server = stage.algorithm.init(None, SparseModel(params, params, {}))
-    assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
-
-
-def test_a_section_is_switched_by_name(config):
-    config.partition = {"name": "lda", "alpha": 0.5}
-    defaults.complete(config)
-    fields.switch(config, "partition", "shards")
-    data = build.build_data(config)
-    assert (datasets.partition_counts(data) > 0).sum(1).tolist() == [2] * 8
-    config.partition.aplha = 0.1
-    with pytest.raises(ValueError, match="aplha"):
-        build.build_data(config)
-
-
 def test_budgets_must_be_the_densities_of_the_method(config):
     config.algorithm = {"name": "hetero_spdst", "densities": (0.25, 0.5)}
     config.cohort_size = 4
@@ -128,24 +106,3 @@ def test_the_catalogue_lists_everything():
     listed = cli.catalogue()
     for name in ("spdst", "resnet18", "cifar10_sample", "lda", "flash_cifar10.py"):
         assert f"  {name} " in listed
-
-
-def test_below_the_door_a_configuration_has_plain_values(tmp_path, monkeypatch):
-    config, seen = tiny_config(tmp_path), []
-
-    def types(value):
-        inner = value.values() if isinstance(value, dict) else value
-        each = inner if isinstance(value, dict | tuple) else ()
-        return {type(value)}.union(*map(types, each))
-
-    def stop(config):
-        seen.append(types(vars(config)))
-        raise ValueError("seen")
-
-    monkeypatch.setattr(experiment, "build_data", stop)
-    for go in (experiment.build, lambda c: experiment.run(c, tmp_path / "run")):
-        with pytest.raises(ValueError, match="^seen$"):
-            go(config)
-    plain = {bool, int, float, str, dict, tuple, type(None)}
-    assert len(seen) == 2 and all(found <= plain for found in seen)
-    assert not (tmp_path / "run").exists()

@@ -9,7 +9,6 @@ from sparsefl_jax.algorithms import compressed, fedbat
 from sparsefl_jax.algorithms.fedbat import _cut
 from sparsefl_jax.sparsity import one_bit
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.training import local
 from tests.by_hand import bits
 from tests.fedmrn_test import ROW, SGD, VECTOR, one_client
 
@@ -63,28 +62,9 @@ def test_a_warm_up_of_all_steps_is_compression_by_stochastic_signs():
     np.testing.assert_allclose(move["w"], other["w"], rtol=1e-6)
 
 
-def test_a_step_size_is_learnt_only_between_its_bounds():
-    found = [
-        float(one_client(vector(**given), steps=8)[0]["alpha"].values["w"])
-        for given in ({"rho": 0.0}, {"rho": 0.5})
-    ]
-    assert found[0] != pytest.approx(found[1], rel=1e-3)
-    slow = fedbat(VECTOR, local.make_optimizer(learning_rate=1e-5), prunable=("w",))
-    alpha = one_client(slow, steps=8)[0]["alpha"].values["w"]
-    assert float(alpha) == np.float32(5e-4)
-
-
 def test_bits_are_those_of_signs():
     whole = fedbat(small_world.tiny_model(), SGD)
     up, *_ = one_client(whole, model=small_world.tiny_model(), row=np.ones(8))
     assert bits(up) == 192 + 2 * 32 + 32 * (20 + 16)
     sent = [one_client(m)[0] for m in (vector(), compressed(VECTOR, SGD, up="sign"))]
     assert [*map(bits, sent)] == [4 + 32] * 2
-
-
-@pytest.mark.parametrize(
-    "bounds", [(0.2, 0.1), (0.0, 1.0), (1.0,), (0.1, float("inf"))]
-)
-def test_refuses_bounds(bounds):
-    with pytest.raises(ValueError, match="alpha_range="):
-        fedbat(VECTOR, SGD, prunable=("w",), alpha_range=bounds)

@@ -54,11 +54,6 @@ def test_clients_readjust_in_rounds_1_11_and_21_below_the_end():
     assert fresh == [r in (1, 11) for r in at]
 
 
-def test_masks_adjust_before_round_2_at_the_earliest():
-    with pytest.raises(ValueError, match=r"adjust_until=1, expected in \[2, inf\)"):
-        linear(adjust_until=1)
-
-
 @pytest.mark.parametrize(
     ("variant", "alive", "zeros"),
     [

@@ -94,14 +94,6 @@ def test_from_arrays_takes_functions_lists_and_natural_users():
     assert rows(fed.test, 0).tolist() == list(range(1, 40, 2))
 
 
-def test_partition_counts():
-    x, y = arrays(40)
-    fed = federated.from_arrays(x, y, num_clients=3, partition="dirichlet", alpha=1.0)
-    counts = federated.partition_counts(fed)
-    assert counts.shape == (3, 4)
-    np.testing.assert_array_equal(counts.sum(axis=1), fed.train.size)
-
-
 def test_few_test_samples_are_moved_with_a_warning():
     y, y_test = np.repeat(np.arange(2), 20), np.zeros(4, np.int32)
     dataset = make_dataset(np.ones((40, 1)), y, np.ones((4, 1)), y_test)

@@ -17,7 +17,6 @@ from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import bare, bits, close, context, same
-from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
 SHAPES = {  # kernels of 6, 12 and 4 entries, biases of 3 and 1
@@ -172,19 +171,12 @@ STEP = {"server_optimizer": optax.adam(0.1)}
 
 
 @given
-def test_without_recycling_it_is_fedavg():
-    ours, theirs = make(layers=0, **STEP), fedavg(bare(START), OPTIMIZER, **STEP)
-    for one, other in zip(play(ours, **ALONE), play(theirs, **ALONE), strict=True):
+@pytest.mark.parametrize("layers, updates", [(0, UPDATES), (2, UPDATES[:1] * ROUNDS)])
+def test_without_recycling_and_where_updates_repeat_it_is_fedavg(layers, updates):
+    ours, theirs = make(layers=layers, **STEP), fedavg(bare(START), OPTIMIZER, **STEP)
+    each = (play(method, updates, **ALONE) for method in (ours, theirs))
+    for one, other in zip(*each, strict=True):
         same((one[3].params, one[3].stats), (other[3].params, other[3].stats))
-
-
-@given
-def test_where_updates_repeat_it_is_fedavg():
-    again = [UPDATES[0]] * ROUNDS
-    ours, theirs = make(layers=2, **STEP), fedavg(bare(START), OPTIMIZER, **STEP)
-    pairs = zip(play(ours, again, **ALONE), play(theirs, again, **ALONE), strict=True)
-    for one, other in pairs:
-        same(one[3].params, other[3].params)
 
 
 @given
@@ -259,8 +251,3 @@ def test_the_controls_do_not_read_the_score():
 def test_a_layer_that_does_not_move_is_recycled():
     found = drawings([1.0, 0.0, 1.0], 1000, layers=1)
     assert (found == [False, True, False]).all()
-
-
-def test_one_layer_has_to_be_collected():
-    make(layers=2)
-    refused(lambda: make(layers=3), "layers=3, expected an integer from 0 to 2")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from docs.figures import card, messages, peers
+from docs.figures import card, messages
 from docs.figures.__main__ import PICTURES
 from sparsefl_jax import Packet
 
@@ -53,12 +53,6 @@ def test_colours_say_what_the_receiver_knows():
     assert messages.colors_of(known, {})["w"].tolist() == [*[card.SENT] * 3, ""]
     assert messages.described(fresh) == ("3 × 32 bits, positions 4", 100)
     assert messages.described(known) == ("3 × 32 bits", 96)
-
-
-def test_bars_are_those_of_the_page():
-    other = "| a | b |\n| - | - |\n| 1 | 2 |\n\n"
-    page = other + "| set-up | ours / peer |\n|---|---|\n| x | 3 |\n\n" + other
-    assert peers.table(page) == [{"set-up": "x", "ours / peer": "3"}]
 
 
 @pytest.mark.slow
