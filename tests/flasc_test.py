@@ -1,12 +1,14 @@
 """FLASC: rounds of a linear loss by hand, what is charged, and refusals."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import flasc
+from sparsefl_jax.algorithms import flasc, rank_tiers
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.wire.packets import Packet
 from tests.adapters_test import SGD, adapted_network, run, train_records
 from tests.by_hand import (
     KEY,
@@ -19,6 +21,7 @@ from tests.by_hand import (
     one_client,
     same,
 )
+from tests.flasc_by_hand import flat
 from tests.refusals import refused
 
 ADAM = {"server_optimizer": optax.adam(0.05)}
@@ -129,3 +132,33 @@ def test_leaves_that_are_not_ranked_travel_whole():
     (record,) = train_records(run(method, model))
     for way, name in (("down", "params"), ("up", "delta")):
         assert record[f"entries_{way}"][name] == 2 * (28 // 4 + 18)
+
+
+@pytest.mark.parametrize("weighting, times", [("uniform", 1), ("examples", 3)])
+def test_a_client_of_three_samples_weighs_as_asked(weighting, times):
+    model = adapted_network()
+    method = flasc(model, SGD, density=1.0, weighting=weighting)
+    start, stats = model.init(KEY)
+    uplink = {"delta": Packet(start), "stats": Packet(stats)}
+    sums = []
+    for samples in (1, 3):
+        sums.append(flat(method.contribute(context(size=samples), uplink)))
+    np.testing.assert_allclose(sums[1], times * sums[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "factory, options", [(flasc, {"density": 1.0}), (rank_tiers, {})]
+)
+def test_the_server_has_adam_by_default(factory, options):
+    """Its first step is 1e-3 in the direction of the change."""
+    model = adapted_network()
+    method = factory(model, SGD, **options)
+    start, stats = model.init(KEY)
+    server = method.init(KEY, SparseModel(start, None, stats))
+    ones = jax.tree.map(jnp.ones_like, start)
+    mask = jax.tree.map(lambda v: jnp.ones(v.shape, bool), start)
+    uplink = {"delta": Packet(ones, mask, index="none"), "stats": Packet(stats)}
+    total = method.contribute(context(), uplink)
+    new, _ = method.aggregate(KEY, jnp.int32(0), server, total)
+    moved = method.deploy(KEY, new)["global"].params
+    np.testing.assert_allclose(flat(moved) - flat(start), 1e-3, rtol=1e-3)

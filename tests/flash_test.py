@@ -1,4 +1,4 @@
-"""FLASH beyond the contract: timing of surgery, presets of the configs."""
+"""FLASH beyond the contract: N:M masks, timing of surgery, presets of the configs."""
 
 import importlib
 
@@ -8,12 +8,14 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import hetero_jmwst, nst
+from sparsefl_jax.algorithms import hetero_jmwst, jmwst, nst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
-from tests.by_hand import batches, context, linear_loss, model_of
+from tests.by_hand import bare, batches, context, linear_loss, model_of
+from tests.tiny import network
 
 ONES = np.ones(40)
 
@@ -95,6 +97,21 @@ def test_surgery_takes_the_smallest_and_grows_zeros_without_momentum_from_before
     assert done.metrics["work"].extra > 0
 
 
+def test_a_weight_that_is_nan_is_told_though_no_loss_depends_on_it():
+
+    def loss_fn(key, params, *rest):
+        return linear_loss(key, {"w": params["w"].at[0].set(0.0)}, *rest)
+
+    spoil = optax.stateless(lambda grads, _: {"w": grads["w"].at[0].set(jnp.nan)})
+    done = surgery.learner(loss_fn, {"w": True}, 0.5, 0.5, False)(
+        jax.random.key(0),
+        spoil,
+        model(),
+        batches(4, ONES),
+    )
+    assert jnp.isnan(done.metrics["loss"])
+
+
 def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     """The gradient of (sum w)^2 / 2 is the sum of the weights: its own, not all."""
 
@@ -125,10 +142,13 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     np.testing.assert_array_equal(up["weights"].mask["w"], kept["w"])
 
 
-def test_clients_of_hetero_jmwst_move_their_masks_every_r_int_rounds():
+@pytest.mark.parametrize(
+    ("factory", "given"),
+    [(jmwst, {"density": 0.5}), (hetero_jmwst, {"densities": (0.5,)})],
+)
+def test_clients_move_their_masks_every_r_int_rounds(factory, given):
     vector, optimizer = model_of(linear_loss, {"w": 1}), local.make_optimizer()
-    given = {"densities": (0.5,), "prunable": ("w",)}
-    method = hetero_jmwst(vector, optimizer, r_int=3, **given)
+    method = factory(vector, optimizer, r_int=3, prunable=("w",), **given)
     down = pack_up(model(), model().mask, {"w": True}, index="bitmap")
 
     @jax.jit
@@ -141,9 +161,63 @@ def test_clients_of_hetero_jmwst_move_their_masks_every_r_int_rounds():
     assert found == [True, False, False, True, False]
 
 
-def test_the_rate_of_the_released_code_falls_over_1000_rounds():
-    module = importlib.import_module("configs.flash_mnist")
-    assert module.get_config("spdst,release").lr_horizon == 1000
+def test_group_masks_have_n_of_m_in_every_group():
+    method = sensitivity(bare({"w": 1}), None, density=0.5, prunable=("w",), group=4)
+    start = SparseModel({"w": jnp.ones((16, 3))}, {"w": jnp.ones((16, 3), bool)}, {})
+    server = method.init(jax.random.key(0), start)
+    total = {"sum": jnp.array([2 * 0.5]), "weight": jnp.float32(2)}
+    server, _ = method.aggregate(jax.random.key(1), jnp.int32(0), server, total)
+    groups = np.asarray(server.model.mask["w"]).reshape(4, 4, 3)
+    np.testing.assert_array_equal(groups.sum(1), 2)
+    assert len({tuple(g) for g in groups.transpose(0, 2, 1).reshape(-1, 4)}) > 1
+    np.testing.assert_array_equal(server.model.params["w"], 1.0)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_kept_momentum_revives_no_weight(keep):
+    """It also grows masked weights, whose gradient is 1 as everywhere."""
+    optimizer = local.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
+    method = spdst(
+        model_of(linear_loss, {"w": 1}, model().params),
+        optimizer,
+        prunable=("w",),
+        keep_optimizer=keep,
+    )
+    server, data = method.init(None, model()), batches(1, ONES)
+    client, before = method.first_state(None, server, None), model().params["w"]
+    for round, speed in ((0, 1.0), (1, 1.9 if keep else 1.0)):
+        ctx = context(round, round - 1)
+        down = method.broadcast(None, ctx, server)
+        up, client, _ = method.update(jax.random.key(0), ctx, down, client, data)
+        moved = before - up["weights"].values["w"]
+        np.testing.assert_allclose(moved[:20], 0.1 * speed, rtol=1e-5)
+        assert not up["weights"].values["w"][20:].any()
+        traces = [v for v in jax.tree.leaves(client) if v.shape == (40,)]
+        assert len(traces) == keep
+        for trace in traces:
+            np.testing.assert_allclose(trace, speed * (np.arange(40) < 20), rtol=1e-5)
+
+
+CONFIGS = [
+    *(
+        ("flash_mnist", f"{method},paper")
+        for method in ("fedavg", "nst", "pdst", "jmwst", "hetero_spdst")
+    ),
+    ("flash_mnist", "spdst,release"),
+    ("flash_cifar10", "spdst,release"),
+    ("flash_cifar10", "hetero_jmwst,mini"),
+]
+
+
+@pytest.mark.parametrize(("name", "arg"), CONFIGS)
+def test_every_preset_builds(name, arg):
+    config = importlib.import_module(f"configs.{name}").get_config(arg)
+    budgets = build.build_budgets(config)
+    stages = build.build_stages(config, network(config.model.name), budgets)
+    assert len(stages) == (2 if config.first_stage else 1)
+    assert config.density is None or 0 < config.density <= 1
+    horizon = config.lr_horizon or config.num_rounds
+    assert (horizon == 1000) == ("release" in arg)
 
 
 @pytest.mark.parametrize("method", ["spdst", "jmwst", "hetero_jmwst"])
@@ -156,3 +230,9 @@ def test_no_stage1_leaves_a_random_mask(method):
     assert given.to_dict() == usual.to_dict() | cut
     with pytest.raises(ValueError, match="no_stage1"):
         module.get_config("nst,no_stage1")
+
+
+def test_density_reaches_both_stages():
+    config = importlib.import_module("configs.flash_mnist").get_config("jmwst")
+    config.density = 0.05
+    assert config.algorithm.density == config.first_stage.density == 0.05

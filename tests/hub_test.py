@@ -1,7 +1,12 @@
-"""Data sets of Hugging Face: layouts, columns, splits and caches."""
+"""Data sets of Hugging Face: layouts, columns, splits and caches, and a run."""
 
 import io
+import json
+import re
+import shlex
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +29,8 @@ from tests.hub_layouts import (
     table,
     write,
 )
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +67,9 @@ def test_a_grey_image_among_colours_has_three_equal_channels(place):
     """TinyImageNet has some, and a split `valid` instead of a test set."""
     features = {"image": datasets.Image(), "label": classes(200)}
     pictures = [picture(0, 8, 8, 3), picture(1, 8, 8)]
+    with pytest.raises(ValueError, match=r"shape \(8, 8, 3\)"):  # the first is grey
+        rows = {"train": (pictures[::-1], [0, 1])}
+        sources.load(write(place / "grey", (features, rows)))
     tests = [picture(2, 8, 8, 3), *pictures[1:]]
     rows = {"train": (pictures, [199, 3]), "valid": (tests, [0, 1])}
     data = sources.load(write(place / "tiny", (features, rows)), hf={"test": "valid"})
@@ -238,3 +248,34 @@ def test_without_the_library_the_message_names_it(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match=r"pip install 'sparsefl_jax\[hf\]'"):
         sources.load(f"hf:{place}")
+
+
+@pytest.mark.slow
+def test_the_folder_and_the_network_of_the_documentation_train_with_spdst(place):
+    """The command as printed, with the module as printed and fewer rounds."""
+    page = (ROOT / "docs" / "data_and_models.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    [network] = [block for block in blocks if "def table_network" in block]
+    [command] = re.findall(r"python launch.py (.*table_network.*?)   # reads", page)
+    (place / "my_module.py").write_text(network)
+    x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+    rows = {f"x{i}": x[:, i] for i in range(8)}
+    rows |= {"label": (x[:, 0] > 0).astype(np.int64)}
+    rows |= {"user": [f"user {i % 20}" for i in range(400)]}
+    (place / "mine").mkdir()
+    datasets.Dataset.from_dict(rows).to_parquet(place / "mine" / "train.parquet")
+    arguments = command.replace("configs/", f"{ROOT}/configs/")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "launch.py"), *shlex.split(arguments)]
+        + ["--config.num_rounds=5", "--workdir=run"],
+        capture_output=True,
+        text=True,
+        cwd=place,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    last = json.loads((place / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    config = json.loads((place / "run" / "config.json").read_text())
+    assert config["algorithm"]["name"] == "spdst"
+    # A fifth of the 8 * 32 + 32 + 32 * 2 + 2 values, in kernels, and the 34 biases.
+    assert last["models"]["global"]["parameters"] == 70 + 34
+    assert last["accuracy"] > 0.6

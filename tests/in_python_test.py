@@ -16,12 +16,13 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
-from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.runs import experiment, records, simulate
 from sparsefl_jax.runs.config.build import describe, plain_value
 from sparsefl_jax.runs.folder import differences, read_config
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.system import interrupt
 from tests.by_hand import needed
-from tests.tiny import write_images
+from tests.tiny import ctrl_c, write_images
 
 ROOT = Path(__file__).parent.parent
 MODEL = sfl.models.build("mlp", 4, (2, 3, 1), widths=(16,))
@@ -86,6 +87,34 @@ def test_files_change_no_result_and_an_ended_run_is_read_back(
     assert read.config.first_stage.density == 0.5
     assert read.config.optimizer.learning_rate == 0.1
     assert equal(read.models, pure.models)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
+    def run(folder):
+        return ended.run(stages(), workdir=folder, eval_every=1)
+
+    send, written = ctrl_c(monkeypatch), records.recording
+
+    @contextlib.contextmanager
+    def stopping(*args):
+        with written(*args) as (at, recorder):
+
+            def record(segment):
+                if segment.snapshot[:2] == (1, 2):  # stage, round
+                    send()
+                return recorder.record(segment)
+
+            yield at, recorder._replace(record=record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "recording", stopping)
+        with pytest.raises(interrupt.StoppedError):
+            run(tmp_path / "stopped")
+    assert not (tmp_path / "stopped" / "summary.json").exists()
+    stopped = run(tmp_path / "stopped")
+    whole = run(tmp_path / "whole")
+    assert equal(stopped[:3], whole[:3]) and stopped.metrics == whole.metrics
 
 
 def doubled(logits, targets, weight):

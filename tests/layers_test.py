@@ -1,15 +1,40 @@
-"""Batch normalisation: values, gradients and padding."""
+"""Dense layers in loops, and batch normalisation: values and padding."""
+
+from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from sparsefl_jax.models import layers
+from sparsefl_jax.models.forms import fast
 from tests.models_test import normal, quick_jit
 
 
-def normalised(x, weight=None, train=True):
+def test_the_loop_of_steps_updates_a_dense_kernel_in_place():
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.relu(nn.Dense(37, name="fc1")(x))
+            return nn.Dense(53, name="fc2")(x)
+
+    network, x = Network(), normal(0, 4, 29)
+    variables = network.init(jax.random.key(0), x)
+
+    def step(_, v):
+        grads = fast(jax.grad(lambda v: (network.apply(v, x) ** 2).sum()))(v)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, v, grads)
+
+    program = jax.jit(lambda v: lax.fori_loop(0, 9, step, v), donate_argnums=0)
+    text = program.lower(variables).compile().as_text()
+    copies = [line for line in text.splitlines() if " copy(" in line]
+    assert not [line for line in copies if "f32[37,53]" in line]
+
+
+@partial(quick_jit, static_argnames="train")
+def batch_norm(x, weight=None, train=True):
     module = layers.BatchNorm()
     variables = module.init(jax.random.key(0), x, train=False)
     out, changed = module.apply(
@@ -18,24 +43,17 @@ def normalised(x, weight=None, train=True):
     return out, changed["batch_stats"]
 
 
-batch_norm = quick_jit(normalised, static_argnames="train")
-
-
 def test_batch_norm_equals_flax():
     x = 3.0 + 2.0 * normal(0, 6, 5, 4, 3)
     module = nn.BatchNorm(use_running_average=False, momentum=0.9, epsilon=1e-5)
 
+    @quick_jit
     def flax(x):
         variables = module.init(jax.random.key(0), x)
         return module.apply(variables, x, mutable=["batch_stats"])
 
-    def slope(function, x):
-        return jax.grad(lambda x: (normal(1, *x.shape) * function(x)[0]).sum())(x)
-
-    want, changed = quick_jit(flax)(x)
+    want, changed = flax(x)
     got, stats = batch_norm(x)
-    pair = quick_jit(lambda x: (slope(normalised, x), slope(flax, x)))(x)
-    np.testing.assert_allclose(*pair, atol=1e-4)
     np.testing.assert_allclose(got, want, atol=1e-5)
     for name in ("mean", "var"):
         np.testing.assert_allclose(stats[name], changed["batch_stats"][name], rtol=1e-5)

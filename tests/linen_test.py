@@ -1,5 +1,6 @@
 """Users' modules train as in plain Flax on batches without padding."""
 
+from collections.abc import Callable
 from functools import partial
 
 import flax.linen as nn
@@ -22,15 +23,17 @@ EXAMPLE = jax.ShapeDtypeStruct((1, *SHAPE), jnp.float32)
 class Net(nn.Module):
     """A convolution, normalised, and a dense layer."""
 
+    norm: Callable = nn.BatchNorm
+
     @nn.compact
     def __call__(self, x, training):
         x = nn.Conv(4, (3, 3), strides=2)(x)
-        x = nn.relu(nn.BatchNorm(use_running_average=not training, momentum=0.5)(x))
+        x = nn.relu(self.norm(use_running_average=not training, momentum=0.5)(x))
         return nn.Dense(3)(x.reshape(x.shape[0], -1))
 
 
 def by_flax(module, params, stats, batches, rate):
-    """Trains in a plain loop over batches without padding."""
+    """Trains in a plain loop over batches without padding; also returns gradients."""
 
     @jax.jit
     def step(params, stats, x, y):
@@ -42,10 +45,12 @@ def by_flax(module, params, stats, batches, rate):
 
         return jax.grad(loss, has_aux=True)(params)
 
+    every = []
     for x, y in batches:
         grads, stats = step(params, stats, x, y)
         params = jax.tree.map(lambda p, g: p - rate * g, params, grads)
-    return params, stats
+        every.append(grads)
+    return params, stats, every
 
 
 def close(got, want):
@@ -53,8 +58,12 @@ def close(got, want):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), got, want)
 
 
-def test_training_equals_flax_on_the_batches_without_padding():
-    module = Net()
+@pytest.mark.parametrize(
+    "norm",
+    [nn.BatchNorm, pytest.param(nn.remat(nn.BatchNorm), marks=pytest.mark.slow)],
+)
+def test_training_equals_flax_on_the_batches_without_padding(norm):
+    module = Net(norm)
     model = Model.from_flax(module, EXAMPLE)
     params, stats = model.init(jax.random.key(0))
     x, y = 3 + 2 * normal(1, 11, *SHAPE), np.arange(11, dtype=np.int32) % 3
@@ -79,10 +88,24 @@ def test_training_equals_flax_on_the_batches_without_padding():
         return local.train(jax.random.key(3), loss_fn, tx, start, batches).model
 
     pairs = [*zip(whole, labels, strict=True)]
-    want, want_stats = by_flax(module, params, stats, pairs, rate)
+    want, want_stats, every = by_flax(module, params, stats, pairs, rate)
     done = train(params, stats, batches)
     close(done.stats, want_stats)
     close(done.params, want)
+
+    # The gradient of the last batch alone, at the weights it began with.
+    @jax.jit
+    def gradient(params, stats, x, y, weight):
+        of = jax.grad(loss_fn, argnums=1, has_aux=True)
+        return of(jax.random.key(0), params, stats, x, y, weight)[0]
+
+    before, before_stats, _ = by_flax(module, params, stats, pairs[:2], rate)
+    padded = np.concatenate([whole[2], x[:1]]), np.append(labels[2], y[0])
+    weight = jnp.float32([1, 1, 1, 0])
+    close(gradient(before, before_stats, *padded, weight), every[2])
+    # Without padding it differs, so the test can fail.
+    wrong = gradient(before, before_stats, *padded, jnp.ones(4, jnp.float32))
+    assert not np.allclose(wrong["Dense_0"]["bias"], every[2]["Dense_0"]["bias"])
 
 
 def test_a_batch_of_padding_alone_keeps_the_statistics():

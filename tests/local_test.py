@@ -1,20 +1,29 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.core.types import Batches, SparseModel
+from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
 from sparsefl_jax.models import Model
 from sparsefl_jax.training import local
 
 RATE = 0.25
 
 
-def linear():
+def network():
     def apply(params, stats, x, *, train, weight=None, key=None):
         return x @ params["w"], {"calls": stats["calls"] + 1}
 
-    return local.objective(Model(None, apply, {"w": 6}))
+    return Model(None, apply, {"w": 6})
+
+
+def linear():
+    return local.objective(network())
+
+
+def begin(tx):
+    return local.start(tx, start())
 
 
 def start():
@@ -22,7 +31,7 @@ def start():
     return SparseModel(params, None, {"calls": jnp.float32(0)})
 
 
-def client(size, *, epochs=1, slots=3):
+def client(size, *, steps=None, epochs=1, slots=3):
     """Returns `size` samples in batches of two; padding points to row 0."""
     rng = np.random.default_rng(0)
     order = np.zeros((epochs, slots * 2), np.int32)
@@ -33,7 +42,7 @@ def client(size, *, epochs=1, slots=3):
         jnp.asarray(rng.integers(3, size=6), jnp.int32),
         jnp.asarray(order.reshape(epochs, slots, 2)),
         jnp.asarray(np.tile(weight, epochs).reshape(epochs, slots, 2)),
-        jnp.int32(-(-size // 2)),
+        jnp.int32(-(-size // 2) if steps is None else steps),
     )
 
 
@@ -54,8 +63,8 @@ def by_hand(params, batches, first, last, decay=0.0):
 
 
 def run(key, tx, batches, **span):
-    begun = local.start(tx, start())
-    return local.train_steps(key, linear(), tx, begun, batches, epoch=0, **span)
+    loss_fn = linear()
+    return local.train_steps(key, loss_fn, tx, begin(tx), batches, epoch=0, **span)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +73,7 @@ def run(key, tx, batches, **span):
 def test_train_steps_runs_its_span(key, size, first, last):
     tx, batches = sgd(), client(size)
     out = run(key, tx, batches, first=first, last=last, num_trips=3)
-    want = by_hand(start().params, batches, first, last)
+    want = by_hand(begin(tx).params, batches, first, last)
     np.testing.assert_allclose(out.params["w"], want, atol=1e-6)
     assert out.sums["count"] == min(size, 2 * last) - 2 * first
     assert out.stats["calls"] == last - first
@@ -98,6 +107,46 @@ def test_the_loss_is_nan_where_a_weight_is_not_finite(key, bad):
         assert bool(jnp.isfinite(loss)) == finite
 
 
+def test_steps_beyond_the_data_leave_everything_though_they_hold_nan(key):
+    tx = sgd(momentum=0.9)
+    batches = client(2, steps=3)
+    x = batches.x.at[5].set(jnp.nan)
+    order = batches.order.at[0, 1:].set(5)
+    loss_fn = linear()
+    short = local.train(key, loss_fn, tx, start(), client(2))
+    long = local.train(key, loss_fn, tx, start(), batches._replace(x=x, order=order))
+    jax.tree.map(np.testing.assert_array_equal, long, short)
+    assert np.isfinite(long.model.params["w"]).all()
+
+
+def test_own_steps_counts_steps_with_a_sample():
+    assert [int(local.own_steps(client(n), 0)) for n in (0, 1, 2, 3, 6)] == [
+        0,
+        1,
+        1,
+        2,
+        3,
+    ]
+
+
+def test_the_projection_holds_after_every_step(key):
+    tx = sgd(momentum=0.9)
+    mask = jnp.array([[1, 0, 1], [0, 1, 1]], bool)
+
+    def project(params):
+        return {"w": jnp.where(mask, params["w"], 0.0)}
+
+    loss_fn = linear()
+    for out in (
+        local.train(key, loss_fn, tx, start(), client(5), project=project),
+        local.train(key, loss_fn, tx, start()._replace(mask={"w": mask}), client(5)),
+    ):
+        assert np.all(np.asarray(out.model.params["w"])[~mask] == 0)
+        assert np.all(np.asarray(out.model.params["w"])[mask] != 0)
+    # Five samples; the mask keeps four of six weights.
+    assert float(out.metrics["work"].forward["w"]) == pytest.approx(5 * 4 / 6)
+
+
 @pytest.mark.parametrize(
     ("options", "weight"),
     [
@@ -123,10 +172,34 @@ def test_a_norm_that_is_clipped_is_that_of_the_mask(key, options, weight):
         local.train(key, loss_fn, tx, model, batch, gradients="all")
 
 
+def test_a_given_optimizer_state_is_continued(key):
+    tx = sgd(momentum=0.9)
+    velocity = jax.tree.map(jnp.ones_like, tx.init(begin(tx).params))
+    state = local.start(tx, start(), velocity)
+    jax.tree.map(np.testing.assert_array_equal, state.opt_state, velocity)
+    kept = local.train(key, linear(), tx, start(), client(5), opt_state=velocity)
+    assert jax.tree.structure(kept.opt_state) == jax.tree.structure(velocity)
+    anew = local.train(key, linear(), tx, start(), client(5))
+    assert anew.opt_state == EmptyState()
+    moved = (np.asarray(t.model.params["w"]) for t in (kept, anew))
+    assert not np.allclose(*moved)
+
+
+def test_the_rate_follows_the_schedule():
+    schedule = optax.schedules.exponential_decay(1.0, 1, 0.5)
+    optimizer = local.make_optimizer("sgd", schedule=schedule, momentum=0.9)
+    for round in (0, 2):
+        tx = optimizer(jnp.int32(round))
+        step, _ = tx.update(jnp.ones(1), tx.init(jnp.ones(1)))
+        np.testing.assert_allclose(step, [-(0.5**round)])
+    states = [jax.tree.structure(optimizer(r).init(jnp.ones(1))) for r in (0, 1)]
+    assert states[0] == states[1]
+
+
 def test_weight_decay_is_added_to_the_gradient(key):
     tx, batches = sgd(weight_decay=0.1), client(4)
     out = run(key, tx, batches, first=0, last=2, num_trips=2)
-    want = by_hand(start().params, batches, 0, 2, decay=0.1)
+    want = by_hand(begin(tx).params, batches, 0, 2, decay=0.1)
     np.testing.assert_allclose(out.params["w"], want, atol=1e-6)
 
 
@@ -147,6 +220,22 @@ def test_clip_bounds_the_gradient_before_weight_decay():
     np.testing.assert_allclose(step, [-10.6, -0.8], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["sgdd", "_src", "losses", "apply_updates"])
+def test_make_optimizer_refuses_what_is_none(name):
+    with pytest.raises(ValueError, match=rf"optimizer\.name='{name}'"):
+        local.make_optimizer(name)
+
+
 def test_make_optimizer_names_an_argument_that_does_not_exist():
     with pytest.raises(ValueError, match=r"optimizer\.name='sgd': .*beta"):
         local.make_optimizer("sgd", beta=0.9)
+
+
+def test_work_is_the_share_that_the_mask_leaves():
+    mask = {"a": jnp.array([True, False, True, False]), "b": jnp.ones(3, bool)}
+    found = local.work(jnp.float32(8), mask, extra=5)
+    assert {k: float(v) for k, v in found.forward.items()} == {"a": 4.0, "b": 8.0}
+    assert found.forward == found.input_grad == found.weight_grad
+    assert float(found.extra) == 5.0
+    dense = local.dense_work(jnp.float32(8), mask)
+    assert {k: float(v) for k, v in dense.forward.items()} == {"a": 8.0, "b": 8.0}

@@ -1,11 +1,15 @@
 """A user's loss in training, records and evaluation, and invalid models."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.training import local
+from tests.by_hand import needed
 
 CLASSES, CLIENTS, LABELS = 4, 3, ([0, 1], [1, 2], [0, 3])
 
@@ -90,6 +94,24 @@ def test_a_loss_of_ones_own_is_trained_recorded_and_evaluated(world, name):
     assert headline["loss"] == pytest.approx(want, rel=1e-5)
 
 
+def test_a_step_follows_the_gradient_of_that_loss(world):
+    data, model = world
+    params, stats = jax.device_get(model.init(jax.random.key(1)))
+    x, y = np.float64(data.x[:4]), data.y[:4]
+    grads, _ = jax.grad(local.objective(model), 1, has_aux=True)(
+        None, params, stats, data.x[:4], data.y[:4], jnp.array([1.0, 1, 1, 0])
+    )
+    bias = params["fc2"]["bias"]
+    for i in range(CLASSES):
+        values = []
+        for step in (1e-3, -1e-3):
+            moved = bias + step * np.eye(CLASSES)[i]
+            changed = params | {"fc2": params["fc2"] | {"bias": moved}}
+            values.append(by_hand(changed, x, y)[:3].mean())
+        slope = (values[0] - values[1]) / 2e-3
+        assert float(grads["fc2"]["bias"][i]) == pytest.approx(slope, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("value", "names", "told"),
     [
@@ -113,3 +135,18 @@ def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
         sfl.run(jax.random.key(0), [stage], model, data)
     with pytest.raises(ValueError, match="loss=0.5, expected a function"):
         model.fitting(0.5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, factory in sfl.ALGORITHMS.items()
+        if "prunable" in inspect.signature(factory).parameters
+    ],
+)
+def test_a_glob_that_matches_nothing_is_refused_when_the_method_is_made(name):
+    factory = sfl.ALGORITHMS[name]
+    parts = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+    with pytest.raises(ValueError, match="'conv9/kernel' matches no leaf"):
+        factory(*parts, prunable=("conv9/kernel",), **needed(factory))

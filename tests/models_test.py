@@ -1,4 +1,4 @@
-"""Every network: parameters, multiply-adds, paths and shapes in training."""
+"""Every network: parameters, multiply-adds, paths and one training step."""
 
 from functools import cache, partial
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.models import Model, build
+from sparsefl_jax.models import MODELS, Model, build
 
 MNIST, FEMNIST, CIFAR = (10, (28, 28, 1)), (62, (28, 28, 1)), (10, (32, 32, 3))
 
@@ -88,12 +88,53 @@ def test_counts(name, data, kwargs, num_params, num_stats, macs):
     assert macs is None or sum(counts) == macs
     for path, count in paths(model.macs).items():
         assert (count > 0) == path.endswith("kernel"), path
-    x = jax.ShapeDtypeStruct((3, *data[1]), jnp.int32 if model.tokens else jnp.float32)
-    step = partial(model.apply, train=True, key=jax.random.key(0))
-    logits, new = jax.eval_shape(step, params, stats, x)
-    assert (logits.shape[0], logits.shape[-1]) == (3, data[0])
-    assert logits.dtype == jnp.float32
+
+
+SMALL = {
+    "mlp": ((8, 8, 1), {}),
+    "mnistnet": ((14, 14, 1), {}),
+    "lenet5_caffe": ((16, 16, 1), {}),
+    "conv4": ((28, 28, 3), {}),
+    "ic": ((14, 14, 1), {}),
+    "fedsparsify_cnn": ((8, 8, 3), {"widths": (4, 4, 4, 4, 4, 4, 8), "dropout": 0.0}),
+    "sa": ((16,), {}),
+    "femnist_cnn": ((8, 8, 1), {}),
+    "simple_cnn": ((8, 8, 3), {}),
+    "small_cnn": ((8, 8, 3), {}),
+    "resnet18": ((16, 16, 3), {"base": 2}),
+}
+
+
+QUICK = ("mlp", "mnistnet", "sa")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SMALL],
+)
+def test_one_training_step(name):
+    shape, kwargs = SMALL[name]
+    model = build(name, 5, shape, **kwargs)
+    params, stats = model.init(jax.random.key(0))
+    x, y = normal(1, 3, *shape), jnp.array([0, 1, 4], jnp.int32)
+
+    @quick_jit
+    def slope(params):
+        def loss(params):
+            logits, new = model.apply(params, stats, x, train=True)
+            return -nn.log_softmax(logits)[jnp.arange(3), y].mean(), (logits, new)
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    (before, (logits, new)), grads = jax.device_get(slope(params))
+    assert logits.shape == (3, 5) and logits.dtype == np.float32
     assert jax.tree.structure(new) == jax.tree.structure(stats)
+    assert all(np.isfinite(v).all() for v in jax.tree.leaves(grads))
+    assert all((v != 0).any() for k, v in paths(grads).items() if "kernel" in k)
+    step = 0.001 * before / sum((v * v).sum() for v in jax.tree.leaves(grads))
+    moved = jax.tree.map(lambda p, g: p - step * g, jax.device_get(params), grads)
+    after = slope(moved)[0][0]
+    assert 0.9985 < after / before < 0.9995
 
 
 def test_mnistnet_can_end_in_a_softmax():
@@ -146,6 +187,33 @@ def test_any_linen_module():
     # Two uses of 36 entries at five positions; a head's features are no positions.
     assert model.macs["shared"] == {"kernel": 2 * 5 * 36, "bias": 0}
     assert model.macs["heads"]["kernel"] == 5 * 36
+    params, stats = model.init(jax.random.key(0))
+    assert stats == {}
+    x = jnp.ones(example.shape, jnp.float32)
+    first, second = (
+        model.apply(params, stats, x, train=True, key=jax.random.key(i))[0]
+        for i in (0, 1)
+    )
+    assert first.dtype == jnp.float32 and not jnp.array_equal(first, second)
+    logits, _ = model.apply(params, stats, x, train=False)
+    assert logits.shape == (7, 2, 3)
+
+
+def test_reading_puts_preprocessing_in_front():
+    plain = build("mlp", 3, (2, 2, 1), widths=(4,))
+    raw = np.arange(8, dtype=np.uint8).reshape(2, 2, 2, 1)
+
+    def preprocess(key, x, train):
+        assert (key is None) == (not train)
+        return x.astype(jnp.float32) / 8 + (train and jax.random.normal(key))
+
+    model = plain.reading(preprocess)
+    params, stats = model.init(jax.random.key(0))
+    got, _ = model.apply(params, stats, raw, train=False)
+    want, _ = plain.apply(params, stats, raw.astype(np.float32) / 8, train=False)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    other, _ = model.apply(params, stats, raw, train=True, key=jax.random.key(0))
+    assert not np.allclose(got, other)
 
 
 def test_what_a_network_is_made_of_decides_its_name():
@@ -156,6 +224,8 @@ def test_what_a_network_is_made_of_decides_its_name():
         model.saving(lambda x, kernel, weight: x, ("fc1/kernel",)),
     ):
         assert same.name == "mlp" and same.settings["widths"] == (6,)
+    other = model._replace(apply=model.apply)  # which may be any other
+    assert (other.name, other.settings) == ("", {})
 
 
 @pytest.mark.slow
@@ -184,6 +254,10 @@ def test_other_collections_are_refused():
 
 
 def test_errors_are_one_line():
+    with pytest.raises(
+        ValueError, match="model='lenet'.*, expected one of mlp, mnistnet"
+    ):
+        build("lenet", *MNIST)
     with pytest.raises(ValueError, match="mlp='width' .did you mean 'widths'"):
         build("mlp", *MNIST, width=3)
     with pytest.raises(
@@ -195,3 +269,4 @@ def test_errors_are_one_line():
     for name in ("conv4", "vgg16"):
         with pytest.raises(ValueError, match="smaller than a kernel or a pool"):
             build(name, 10, (16, 16, 3))
+    assert all(factory.__doc__ for factory in MODELS.values())
