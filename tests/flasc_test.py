@@ -1,4 +1,4 @@
-"""FLASC: what it equals, what stays, what travels on adapters, and refusals."""
+"""FLASC: rounds of a linear loss by hand, what is charged, and refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import compressed, fedavg, flasc, rank_tiers
+from sparsefl_jax.algorithms import flasc, rank_tiers
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.wire.packets import Packet
 from tests.adapters_test import SGD, adapted_network, run, train_records
@@ -25,64 +25,6 @@ from tests.flasc_by_hand import flat
 from tests.refusals import refused
 
 ADAM = {"server_optimizer": optax.adam(0.05)}
-ENTRIES = 6 * 2 + 2 * 8 + (8 * 2 + 2)  # A, B and the last layer
-FFA = 2 * 8 + (8 * 2 + 2)
-
-
-def params(done, name="global"):
-    return done.models[name].params
-
-
-@pytest.fixture(scope="module")
-def dense():
-    """Three rounds of FedAvg with Adam on adapters."""
-    model = adapted_network()
-    method = fedavg(model, SGD, weighting="uniform", **ADAM)
-    return params(run(method, model, rounds=3))
-
-
-def test_at_density_1_it_is_fedavg_with_adam(dense):
-    """Bit for bit, and with the same bits: 46 entries each way, nothing else."""
-    model = adapted_network()
-    done = run(flasc(model, SGD, density=1.0, **ADAM), model, rounds=3)
-    same(params(done), dense)
-    same(params(done, "unpruned"), dense)
-    for record in train_records(done):
-        assert record["bits_up"] == 2 * 32 * ENTRIES
-
-
-def test_with_a_dense_downlink_it_is_compression_by_top_k():
-    """23 of 46 entries go up, of all leaves together."""
-    model = adapted_network()
-    half = {"weighting": "uniform"} | ADAM
-    topk = compressed(model, SGD, up="topk", feedback="none", density=0.5, **half)
-    ours = flasc(model, SGD, density=1.0, up_density=0.5, **half)
-    one, other = (run(method, model, rounds=3) for method in (ours, topk))
-    same(params(one), params(other))
-    for a, b in zip(*map(train_records, (one, other)), strict=True):
-        assert a["entries_up"]["delta"] == b["entries_up"]["delta"] == 2 * 23
-        assert a["bits_up"] == b["bits_up"]
-
-
-def test_the_first_mask_has_no_entry_of_b():
-    """A has 12 entries and the last kernel 16; B and the bias start at 0."""
-    model = adapted_network()
-    for density, of_b in ((28 / 46, 0), (36 / 46, 8)):
-        method = flasc(model, SGD, density=density)
-        start, stats = model.init(KEY)
-        server = method.init(KEY, SparseModel(start, None, stats))
-        sent = method.broadcast(KEY, context(), server)["params"]
-        assert flat(sent.mask).sum() == round(46 * density)
-        assert sent.mask["fc"]["lora_b"]["kernel"].sum() == of_b
-
-
-def test_with_frozen_a_the_largest_are_of_b_and_the_head():
-    model = adapted_network(freeze=("*lora_a*",))
-    done = run(flasc(model, SGD, density=0.5, **ADAM), model, rounds=2)
-    assert params(done)["fc"].keys() == {"lora_b"}
-    for record in train_records(done):
-        assert record["entries_up"]["delta"] == 2 * FFA // 2
-        assert record["entries_down"]["params"] == 2 * FFA // 2
 
 
 # --- Rounds of a linear loss: the gradient is the mean of the samples
@@ -125,6 +67,12 @@ def test_a_round_by_hand():
     assert new.dense.params["w"][3] == W[3]  # no client has sent it
 
 
+def test_at_density_1_no_positions_travel():
+    messages, _, _ = round_of(flasc(LINEAR, SGD, density=1.0, **SUM))
+    for down, up in messages:
+        assert bits(down) == bits(up) == 5 * 32
+
+
 def test_what_is_masked_is_not_trained():
     """The receiver knows the positions of what goes up."""
     method = flasc(LINEAR, SGD, density=0.6, train="masked", **SUM)
@@ -144,20 +92,6 @@ def test_of_what_is_trained_within_the_mask_a_share_can_go_up():
     for (_, up), want in zip(messages, wants, strict=True):
         np.testing.assert_allclose(up["delta"].values["w"], want, atol=1e-6)
         assert bits(up) == 32 + 3 + 4  # n H(1/5) = 3.6
-
-
-def test_the_next_mask_is_that_of_the_new_model():
-    """With 20 times the mean change it is [3.8, -3, 0.8, -1, 1.3]."""
-    method = flasc(
-        LINEAR, SGD, density=0.6, up_density=0.4, server_optimizer=optax.sgd(20.0)
-    )
-    _, _, new = round_of(method)
-    assert new.mask["w"].tolist() == [True, True, False, False, True]
-    deployed = method.deploy(KEY, new)
-    want = [3.8, -3, 0, 0, 1.3]
-    np.testing.assert_allclose(deployed["global"].params["w"], want, atol=1e-5)
-    want = [3.8, -3, 0.8, -1, 1.3]
-    np.testing.assert_allclose(deployed["unpruned"].params["w"], want, atol=1e-5)
 
 
 def test_densities_fall_in_steps_to_one_entry():
@@ -185,22 +119,10 @@ def test_positions_are_charged_where_the_mask_is_new():
 
 @pytest.mark.parametrize("name", ("density", "up_density"))
 def test_one_entry_is_the_least(name):
-    for value in (0.0, 1.01):
-        given = {"density": 0.5} | {name: value}
-        refused(lambda g=given: flasc(LINEAR, SGD, **g), f"{name}={value}, expected in")
     given = {"density": 0.5} | {name: 0.19}
     told = f"{name}=0.19, expected at least 0.2 to leave one of 5 entries"
     refused(lambda: flasc(LINEAR, SGD, **given), told)
     flasc(LINEAR, SGD, **given | {name: 0.2})
-
-
-def test_other_arguments_are_refused():
-    for given, told in (
-        ({"train": "sparse"}, "train='sparse', expected one of dense, masked"),
-        ({"decay": 0.0}, "decay=0.0, expected in (0, 1]"),
-        ({"decay_every": 0}, "decay_every=0, expected in [1, inf)"),
-    ):
-        refused(lambda g=given: flasc(LINEAR, SGD, density=0.5, **g), told)
 
 
 def test_leaves_that_are_not_ranked_travel_whole():

@@ -91,14 +91,18 @@ def test_a_first_round_takes_the_clock_longer_by_what_is_handed():
     np.testing.assert_allclose(took, want / 1000, rtol=1e-6)
 
 
-def test_clients_alone_draw_networks_of_their_own_or_start_from_the_same():
-    optimizer = sfl.training.make_optimizer()
+def begun(method, **settings):
+    """Returns the method, its server, and the parameters that it starts from."""
     params, stats = MODEL.init(jax.random.key(0))
+    made = method(MODEL, sfl.training.make_optimizer(), **settings)
     start = sfl.SparseModel(params, masks.full(params), stats)
+    return made, made.init(jax.random.key(1), start), params
+
+
+def test_clients_alone_draw_networks_of_their_own_or_start_from_the_same():
     first = {}
     for initial in ("seed", "sent"):
-        method = local_only(MODEL, optimizer, initial=initial)
-        server = method.init(jax.random.key(1), start)
+        method, server, params = begun(local_only, initial=initial)
         pair = [
             method.first_state(jax.random.key(k), server, None).trained.params
             for k in (2, 3)
@@ -110,11 +114,7 @@ def test_clients_alone_draw_networks_of_their_own_or_start_from_the_same():
 
 
 def test_the_first_mask_of_nst_is_the_servers_drawn_from_the_seed():
-    optimizer = sfl.training.make_optimizer()
-    params, stats = MODEL.init(jax.random.key(0))
-    start = sfl.SparseModel(params, masks.full(params), stats)
-    method = nst(MODEL, optimizer, density=0.5)
-    server = method.init(jax.random.key(1), start)
+    method, server, _ = begun(nst, density=0.5)
     mask = method.first_state(jax.random.key(2), server, None)
     jax.tree.map(np.testing.assert_array_equal, mask, server.mask)
     assert {n: p.bits for n, p in method.handed(server).items()} == {"seed": 32}

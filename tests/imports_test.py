@@ -93,10 +93,6 @@ def test_no_circle_of_imports(package):
     in_order(package)
 
 
-def test_every_folder_has_its_place(package):
-    assert {m.split(".")[1] for m in package if "." in m} == set(FOLDERS)
-
-
 def test_libraries_are_neither_patched_nor_read_where_they_are_private():
     root = Path(next(iter(sparsefl_jax.__path__)))
     private = re.compile(r"\b(unittest|mock|asyncio|_src)\b")

@@ -88,25 +88,19 @@ def compiling_forever(monkeypatch, stage):
     return done
 
 
-def test_a_signal_during_compilation_ends_at_once(tmp_path, monkeypatch):
-    done = compiling_forever(monkeypatch, 0)
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [(0, "compiling"), pytest.param(1, "compiling, all saved", marks=pytest.mark.slow)],
+)
+def test_a_signal_during_compilation_ends_at_once(tmp_path, monkeypatch, stage, said):
+    done = compiling_forever(monkeypatch, stage)
     try:
-        with pytest.raises(interrupt.StoppedError, match="compiling") as stopped:
+        with pytest.raises(interrupt.StoppedError, match=said) as stopped:
             experiment.run(tiny_config(tmp_path), tmp_path / "run", progress=False)
         assert stopped.value.code == 128 + signal.SIGINT and not done.is_set()
     finally:
         done.set()
-
-
-@pytest.mark.slow
-def test_rounds_before_a_compilation_are_saved(tmp_path, monkeypatch):
-    done = compiling_forever(monkeypatch, 1)
-    try:
-        with pytest.raises(interrupt.StoppedError, match="compiling, all saved"):
-            experiment.run(tiny_config(tmp_path), tmp_path / "run", progress=False)
-    finally:
-        done.set()
-    assert list((tmp_path / "run/checkpoint").iterdir())
+    assert stage == 0 or list((tmp_path / "run/checkpoint").iterdir())
 
 
 COMPILING = """
@@ -144,22 +138,3 @@ def test_a_process_does_not_wait_for_a_compilation(tmp_path):
     assert process.returncode == 128 + signal.SIGINT
     assert "ended while compiling" in said and "launch.py --resume" in said
     assert "Traceback" not in said
-
-
-WITHOUT = """
-import signal, sys
-sys.modules["fcntl"] = None
-del signal.SIGHUP, signal.SIGUSR2
-import sparsefl_jax
-from sparsefl_jax.runs import cli
-from sparsefl_jax.system import interrupt
-print(len(interrupt.SIGNALS))
-"""
-
-
-@pytest.mark.slow
-def test_it_imports_where_windows_lacks_a_module_and_signals():
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True
-    )
-    assert done.stdout == "2\n", done.stderr

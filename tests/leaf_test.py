@@ -1,15 +1,13 @@
-"""LEAF's JSON: its layouts, pixels and users, what is refused, and a run on it."""
+"""LEAF's JSON: its layouts, pixels and users, and what is refused."""
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
 from sparsefl_jax.data import leaf, sources
 from sparsefl_jax.data.federated import federate
-from sparsefl_jax.runs import experiment
-from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.config import build, defaults
 
 
 @pytest.fixture(autouse=True)
@@ -166,17 +164,14 @@ def test_bad_files_are_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_configuration_names_the_folder_and_a_wider_head(tmp_path):
+def test_a_configuration_names_the_folder_and_more_classes(tmp_path):
     sizes = dict.fromkeys("abcde", 6)
     config = defaults.default_config()
     config.dataset = write(tmp_path / "femnist", {"all_data/0.json": content(sizes)})
     config.partition.name, config.num_clients = "natural", 0
-    config.test_split, config.cohort_size, config.num_classes = "within", 2, 62
-    config.model.name, config.model.widths = "mlp", (4,)
-    parts = experiment.build(defaults.complete(config))
-    params, _ = jax.eval_shape(parts.setup.model.init, jax.random.key(0))
-    assert params["fc2"]["kernel"].shape == (4, 62)
-    assert parts.setup.data.train.size.tolist() == [5] * 5
+    config.test_split, config.num_classes = "within", 62
+    data = build.build_data(defaults.complete(config))
+    assert (data.num_classes, data.train.size.tolist()) == (62, [5] * 5)
     config.num_classes = 4
     with pytest.raises(ValueError, match="expected 0 to 3 for num_classes=4"):
-        experiment.build(config)
+        build.build_data(config)

@@ -9,7 +9,6 @@ from sparsefl_jax.algorithms import fedavg, magnitude
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from tests.by_hand import bare, bits, context
-from tests.refusals import refused
 
 PARAMS = {
     "a": {"kernel": np.float32([[3, -4, 0.5], [0.1, 2, -2]]), "bias": np.zeros(3)},
@@ -54,11 +53,6 @@ def test_positions_travel_once():
         down = method.broadcast(None, context(1, last), server)
         assert bits(down) == 32 * (4 + 3) + positions
     assert method.alive(3, 1.0) == 0.4
-
-
-def test_an_unknown_scope_is_refused():
-    said = "scope='leaf', expected one of global, layer"
-    refused(lambda: magnitude(bare(PARAMS), OPTIMIZER, density=0.4, scope="leaf"), said)
 
 
 def test_fedavg_deploys_its_model_pruned_as_well():

@@ -104,11 +104,3 @@ def test_jaccard_mismatch():
     assert float(whole) == 0 and each.tolist() == [0.0, 0.0]
     a["y"] = jnp.array([True, False])
     assert float(masks.jaccard_mismatch(a, b, select)[0]) == pytest.approx(0.8)
-
-
-def test_apply_selects_and_full_keeps():
-    params = {"w": jnp.array([1.0, jnp.nan, -jnp.inf], jnp.float16)}
-    out = masks.apply(params, {"w": jnp.array([True, False, False])})
-    assert out["w"].tolist() == [1.0, 0.0, 0.0] and out["w"].dtype == jnp.float16
-    assert not np.signbit(np.asarray(out["w"])).any()
-    assert all(m.all() for m in jax.tree.leaves(masks.full(PARAMS)))

@@ -73,9 +73,8 @@ def test_the_working_set_grows_with_chunk_batch_and_devices(world):
 
 
 def test_a_budget_on_a_cpu_makes_no_chunk_larger(world):
-    for memory_gb in (None, 1.0):
-        (traced,) = prepared(setup_of(world, memory_gb=memory_gb)).traced
-        assert traced.memory.chunk == 1  # one client a core
+    (traced,) = prepared(setup_of(world, memory_gb=1.0)).traced
+    assert traced.memory.chunk == 1  # one client a core
 
 
 def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
@@ -224,11 +223,6 @@ def test_summary_tells_memory_and_compilation(tmp_path):
     told = summary["memory"]
     totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
     assert told["estimated"] == max(totals) and told["process"] > 10**8
-    assert told["devices"] is None  # CPUs do not tell
-    spent = sum(stage["compile_seconds"] for stage in summary["stages"])
-    assert spent < summary["seconds"]
-    table = sfl.report.summary_table(summary)
-    assert "of it compilation" in table
 
 
 def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):

@@ -40,22 +40,11 @@ def test_a_partition_of_ones_own_deals_out_the_samples(tmp_path):
     assert data.train.index[1].tolist() == list(range(1, 160, 16))
 
 
-@pytest.mark.parametrize(
-    "name, line",
-    [
-        ("tests.tiny:a_network", "model.width         int  4"),
-        ("tests.tiny:a_partition", "partition.stride"),
-        ("tests.tiny:a_method", "algorithm.strength"),
-    ],
-)
-def test_fields_lists_what_a_function_of_ones_own_takes(name, line):
-    assert f"\n{line.split('  ')[0]}" in cli.listing(name)
-
-
-def test_fields_tells_a_network_by_its_first_argument():
+def test_fields_tells_a_network_and_a_partition_by_their_arguments():
     listing = cli.listing("tests.tiny:a_network")
     assert listing.startswith("tests.tiny:a_network: A network of one's own.\n")
     assert "of its hidden layer" in listing and "model.dtype" in listing
+    assert "\npartition.stride" in cli.listing("tests.tiny:a_partition")
     with pytest.raises(ValueError, match="--fields='json:dumps', expected one of"):
         cli.listing("json:dumps")
 
@@ -151,11 +140,3 @@ def test_layers_that_no_mask_covers_are_named_at_once(tmp_path):
     config.algorithm.prunable = config.first_stage.prunable = ("*", "!*bias")
     with warnings.catch_warnings(action="error"):
         experiment.build(config)
-
-
-def test_the_builder_takes_a_network_of_ones_own():
-    model = models.build("tests.tiny:a_network", 3, (5,), width=2, dtype="bfloat16")
-    assert model.dtype == "bfloat16"
-    assert np.sum(list(model.macs["fc1"].values())) == 10
-    with pytest.raises(ValueError, match="argument of model .*did you mean 'width'"):
-        models.build("tests.tiny:a_network", 3, (5,), widht=2)

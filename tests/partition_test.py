@@ -33,6 +33,12 @@ def assert_each_once(parts, num_samples):
     )
 
 
+def sizes(split, y, clients, seeds, **given):
+    """Returns the sizes of the clients by seed."""
+    drawn = (split(y, clients, seed=seed, **given) for seed in range(seeds))
+    return np.array([[len(part) for part in parts] for parts in drawn])
+
+
 @pytest.mark.parametrize("name", CALLS)
 @FAST
 @given(
@@ -106,13 +112,8 @@ def test_dirichlet_matches_spafl_sizes_and_cuts_test_alike():
 def test_dirichlet_gives_the_last_client_a_sample_of_each_class_more_than_the_first():
     """It rounds cumulative counts down: -1/2 for the first, +1/2 for the last."""
     labels, options = np.repeat(np.arange(10), 60), {"alpha": 10.0, "min_samples": 1}
-    sizes = np.array(
-        [
-            [len(p) for p in partition.dirichlet(labels, 20, seed=seed, **options)]
-            for seed in range(200)
-        ]
-    )
-    first, *middle, last = sizes.mean(0)
+    found = sizes(partition.dirichlet, labels, 20, 200, **options)
+    first, *middle, last = found.mean(0)
     assert last - first == pytest.approx(10, abs=1.5)  # five standard errors
     assert np.mean(middle) == pytest.approx(30, abs=0.1)
 
@@ -121,19 +122,15 @@ def test_dirichlet_gives_the_last_client_a_sample_of_each_class_more_than_the_fi
 def test_dirichlet_unevenness_is_that_of_spafl(alpha, expected):
     y = np.repeat(np.arange(10), 5000)
     given = {"alpha": alpha, "min_samples": 16 if alpha == 0.1 else 1}
-    sizes = [
-        [len(p) for p in partition.dirichlet(y, 100, seed=seed, **given)]
-        for seed in range(8)
-    ]
-    variation = np.mean(np.std(sizes, axis=1) / np.mean(sizes, axis=1))
+    found = sizes(partition.dirichlet, y, 100, 8, **given)
+    variation = np.mean(np.std(found, axis=1) / np.mean(found, axis=1))
     assert variation == pytest.approx(expected, abs=0.06)
 
 
 def test_dirichlet_balanced_caps_growth():
     y = np.repeat(np.arange(100), 50)
     spread = [
-        np.std([len(p) for p in partition.dirichlet(y, 20, seed=0, balanced=b)])
-        for b in (False, True)
+        np.std(sizes(partition.dirichlet, y, 20, 1, balanced=b)) for b in (False, True)
     ]
     assert spread[1] < 0.7 * spread[0]
 
@@ -193,12 +190,9 @@ def test_quantity_sizes_have_the_spread_of_a_dirichlet():
     # The share of one of N clients has variance (1/N) (1 - 1/N) / (N alpha + 1).
     y, clients = np.arange(10_000) % 10, 100
     for alpha, variation in ((0.5, (99 / 51) ** 0.5), (10.0, (99 / 1001) ** 0.5)):
-        sizes = [
-            [len(p) for p in partition.quantity(y, clients, seed=s, alpha=alpha)]
-            for s in range(10)
-        ]
+        drawn = sizes(partition.quantity, y, clients, 10, alpha=alpha)
         # One sample each is no part of the draw: 99 % of the samples are.
-        found = np.mean(np.std(sizes, axis=1)) / 99
+        found = np.mean(np.std(drawn, axis=1)) / 99
         assert found == pytest.approx(variation, rel=0.1)
 
 
