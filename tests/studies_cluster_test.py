@@ -48,12 +48,6 @@ def whole(tmp_path_factory):
     return unbroken(tmp_path_factory.mktemp("unbroken"), ROUNDS)
 
 
-def test_no_slurm(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    submit = lambda: launchers.submitting("slurm", tmp_path, "timeout_min=1")  # noqa: E731
-    refused(submit, 'Could not detect "srun"')
-
-
 def _free_ports() -> int:
     """Returns the first of two ports that are free now."""
     while True:

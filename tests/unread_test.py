@@ -28,14 +28,6 @@ UNREAD = [
         "no field 'algorithm.density'; did you mean 'density'?",
     ),
     (
-        {"first_stage": {"name": "sensitivity", "density": 0.5, "mu": 0.1}},
-        "no field 'first_stage.mu'; ",
-    ),
-    (
-        {"partition": {"name": "iid", "alpha": 0.1}},
-        "no field 'partition.alpha'; ",
-    ),
-    (
         {"partition": {"name": "iid", "test_fraction": 0.3}},
         "test_fraction=0.3 has no effect with test_split=",
     ),
@@ -154,11 +146,6 @@ KEPT = [  # a command line, the density of both stages, another field of the met
         ("rounds", 60),
     ),
     (
-        f"flash_cifar10.py:mini,pdst {METHOD}=nst --config.density=0.05",
-        (None, 0.05),
-        ("prune_rate", 0.25),
-    ),
-    (
         f"fedprox_cifar10.py {METHOD}=pdst --config.density=0.05",
         (None, 0.05),
         ("allocation", "uniform"),
@@ -225,10 +212,3 @@ def test_a_section_may_be_given_in_part():
     config = defaults.default_config()
     config.until, config.server_optimizer = {"gbit": 1.0}, {"name": "adam"}
     fields.check(config)
-
-
-def test_a_part_of_a_section_that_goes_with_another_is_refused():
-    config = defaults.default_config()
-    config.deadline = {"over": 1.5}
-    with pytest.raises(ValueError, match="deadline.over=1.5 has no effect here"):
-        fields.check(config)
