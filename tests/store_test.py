@@ -208,7 +208,6 @@ def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatc
     "num_clients, cohort, length, num_devices, rows",
     [
         (100, 10, 3, 1, 30),
-        (100, 10, 3, 4, 32),  # to be sharded
         (100, 10, 50, 4, 100),  # no more than there are
         (7, 3, 6, 2, 8),
         (7, 3, 1, 2, 4),

@@ -196,13 +196,8 @@ def test_points_share_data_partition_and_metric(tmp_path, own, said):
     assert not (tmp_path / "out").exists()
 
 
-def test_labels_of_points_are_kept(tmp_path):
+def test_a_file_may_label_its_points(tmp_path):
     write_study(tmp_path)
-    one, other = points(tmp_path)
-    named = [one._replace(label="Dense"), other]
-    on_disk.write(tmp_path / "out", named)
-    read = on_disk.read(tmp_path / "out")
-    assert [point.label for point in read] == ["Dense", ""]
     file = tmp_path / "labelled.py"
     file.write_text(
         "from tests.tiny_study import points\nfrom pathlib import Path\n"

@@ -10,7 +10,6 @@ import pytest
 from benchmarks import pages
 from benchmarks import table as tables
 from benchmarks.tables import Row, Table
-from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, fit_rounds, simulate
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import interrupt
@@ -101,9 +100,6 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
 
     tables.fill(table, "tiny", root=root)
     assert calls == [*first, "dense_seed1", "thin_seed1"]
-    records = read_records(root / "runs/tables/tiny/dense_seed1/metrics.jsonl")
-    rounds = [r["round"] for r in records]
-    assert sorted(rounds) == [1, 2, 2, 3, 4, 4]  # two of them evaluations
 
     found = pages.results("tiny", root)
     assert list(found) == [("dense", 0), ("dense", 1), ("thin", 0), ("thin", 1)]

@@ -98,17 +98,6 @@ def test_frozen_embeddings_are_no_parameters(folder, key):
     np.testing.assert_array_equal(logits(frozen, key, x), logits(free, key, x))
 
 
-@pytest.mark.slow
-def test_frozen_embeddings_follow_the_dtype(folder, key):
-    model = transformer.pretrained_encoder(CLASSES, (7,), folder=folder)
-    half, x = model.computing("bfloat16"), padded(SENTENCES)
-    assert 0 < np.abs(logits(half, key, x) - logits(model, key, x)).max() < 0.4
-    params, _ = half.init(key)
-    traced = jax.make_jaxpr(lambda p: half.apply(p, {}, x, train=False))(params)
-    products = [line for line in str(traced).splitlines() if "= dot_general" in line]
-    assert products and all(":bf16" in line for line in products)
-
-
 def test_wiring_names_the_kernels_and_slices_no_width(key):
     model = models.build("encoder", 2, (7,), layers=2, width=4, heads=1, hidden=3)
     shapes = jax.eval_shape(model.init, key)
@@ -135,17 +124,6 @@ def test_equal_widths_are_not_sliced_either(key):
     del params["embed"]
     with pytest.raises(ValueError, match="width slicing: 'layer1/norm1' normalises"):
         width.check(sfl.SparseModel(params, {}, {}))
-
-
-def test_the_default_pattern_prunes_the_dense_layers(key):
-    model = models.build("encoder", 2, (7,), layers=1)
-    found = wiring.modules(masks.prunable(model.macs))
-    chosen = {m for m, leaves in found.items() if leaves.get("kernel")}
-    names = ("query", "key", "value", "out", "up", "down")
-    assert chosen == {f"layer1/{n}" for n in names} | {"pooler", "score"}
-    assert not any(
-        any(v for n, v in f.items() if n != "kernel") for f in found.values()
-    )
 
 
 def test_a_padded_sample_is_finite(key):

@@ -3,13 +3,10 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import cli, experiment, simulate
+from sparsefl_jax.runs import cli, experiment
 from sparsefl_jax.runs.config import build, defaults, fields
-from sparsefl_jax.runs.setup import Setup, traced
 from tests.refusals import ROOT, change, given, launched, refused
 from tests.tiny import network, tiny_config
 
@@ -98,21 +95,6 @@ def test_what_a_first_stage_reads_is_its_own(tmp_path):
     assert (first.drop_last, main.drop_last) == (True, False)
     config.first_stage = {"name": "fedavg", "epochs": 3}
     experiment.build(defaults.complete(config))
-
-
-def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
-    config = tiny_config(tmp_path)
-    data = build.build_data(config)
-    model = build.build_model(config, data)
-    optimizer = build.build_optimizer(config)
-    fedavg = build.build_algorithm("fedavg", {}, model, optimizer)
-    stages = [Stage(fedavg, 1, 2)]
-    segments = simulate.segments(None, stages, model, data, observe_rounds=(2,))
-    refused(lambda: next(segments), "observe_rounds=(2,), expected rounds from 1 to nu")
-    refused(
-        lambda: traced(Setup(stages, model, data, budgets=np.full(8, 0.5))),
-        "budgets have no effect here",
-    )
 
 
 def test_a_tier_without_a_client_is_refused(tmp_path):
