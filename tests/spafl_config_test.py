@@ -42,7 +42,6 @@ def test_every_method_variant_and_preset_builds(file):
     [
         ("paper,release", "expected one of paper, release"),
         ("initial", "option 'initial', expected with fedpm"),
-        ("fedavg,without13", "option 'without13', expected with spafl"),
     ],
 )
 def test_what_an_argument_can_not_be(arg, told):

@@ -299,12 +299,6 @@ def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch, capsys):
     assert "expected the folder of a study" in said and said.count("\n") == 1
 
 
-def test_submitit_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    said = "--launcher=local needs submitit: pip install 'sparsefl_jax[cluster]'"
-    refused(lambda: launchers.submitting("local", tmp_path), said)
-
-
 def test_options_of_a_launcher():
     found = launchers._parse("slurm_setup=['export A=1','b'],x=1")
     assert found == {"slurm_setup": ["export A=1", "b"], "x": 1}

@@ -87,15 +87,6 @@ def test_features_are_the_first_tokens_states(kind, tmp_path, monkeypatch):
         sources.load(name, text_encoder=folder)
 
 
-def test_what_is_missing_is_one_line(tmp_path, monkeypatch):
-    pytest.importorskip("safetensors", reason="needs the extra [text]")
-    folder = by_hand.write(tmp_path / "bert", "bert", by_hand.tensors("bert", 2))
-    (tmp_path / "bert" / "vocab.txt").write_text("[PAD]")
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ValueError, match=r"'sparsefl_jax\[text\]'"):
-        sources.load("sentences_sample", text_encoder=folder)
-
-
 @pytest.mark.needs("data/tfds/glue", "data/tfds/mnist")
 def test_real_sentences(shared, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))

@@ -184,11 +184,6 @@ REFUSED = [
         "are set, expected one of them",
     ),
     ("sentences_sample", {"text_encoder": "no/model"}, "'no/model' has no config.json"),
-    (
-        "mnist_sample",
-        {"text_encoder": "a"},
-        "text_encoder='a' has no effect here: .* has no texts",
-    ),
 ]
 
 

@@ -145,7 +145,6 @@ def test_dropout_draws_in_training_alone(key):
     "change, told",
     [
         ({"heads": 3}, "heads=3, expected a divisor of width=64"),
-        ({"layers": 0}, "layers=0, expected at least 1"),
         ({"dropout": 1.0}, "dropout=1.0, expected in .0, 1."),
     ],
     ids=str,
