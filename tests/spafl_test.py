@@ -1,4 +1,4 @@
-"""SpaFL: the estimators, eq. (13), resets, and what travels."""
+"""SpaFL: the estimator's gradients, eq. (13), resets, recursion, and what travels."""
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,22 @@ from sparsefl_jax.sparsity import masks, straight_through
 from sparsefl_jax.wire import packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare, batches, context, model_of
+
+
+def test_gradients_of_hand_computed_vectors():
+    """Importances .2 and .3 against thresholds .25: filter 0 pruned, filter 1 alive."""
+    kernel = jnp.array([[0.3, 0.4], [-0.1, 0.2]])
+    g = jnp.array([[1.0, 2.0], [3.0, -1.0]])
+
+    def loss(kernel, threshold):
+        return jnp.sum(g * straight_through.prune({"w": kernel}, {"w": threshold})["w"])
+
+    value = loss(kernel, jnp.array([0.25, 0.25]))
+    assert float(value) == pytest.approx(2 * 0.4 - 0.2)
+    for_kernel, for_threshold = jax.grad(loss, (0, 1))(kernel, jnp.full(2, 0.25))
+    np.testing.assert_allclose(for_threshold, [-(0.3 - 0.3), -(0.8 - 0.2)], atol=1e-6)
+    want = [[0.0, 2.0 + 0.3], [0.0, -1.0 + 0.3]]  # through: 0 and .6; n = 2
+    np.testing.assert_allclose(for_kernel, want, atol=1e-6)
 
 
 def test_a_weight_of_zero_has_no_slope_through_its_importance():
@@ -39,7 +55,10 @@ def test_the_window_estimator_passes_far_from_the_threshold_only():
 @pytest.mark.parametrize(
     ("column", "delta", "want"),
     [
+        ([0.3, -0.1], 0.02, [0.29, -0.11]),
+        ([0.3, -0.1], -0.02, [0.31, -0.09]),
         ([-0.3, 0.1], 0.02, [-0.29, 0.11]),
+        ([0.3, -0.1], 0.0, [0.3, -0.1]),
         ([0.25, -0.25], 0.02, [0.25, -0.25]),
     ],
 )
@@ -63,12 +82,14 @@ def test_the_divisor_of_equation_13(divisor, n):
 def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes():
     kernel = jnp.ones((2, 200))
     one_alive = jnp.full(200, 2.0).at[0].set(0.5)  # 0.5 % of the filters
+    three_alive = one_alive.at[:3].set(0.5)  # 1.5 %
 
     def count(threshold):
         masks = straight_through.filter_masks({"w": kernel}, {"w": threshold})
         return int(masks["w"][0].sum())
 
     assert count(one_alive) == 200
+    assert count(three_alive) == 3
     assert count(jnp.ones(200).at[:5].set(0.5)) == 5
 
 
@@ -82,15 +103,22 @@ def test_one_percent_of_the_filters_is_dead_and_one_filter_more_is_not(filters):
         assert bool(is_dead(kernel, threshold)) == (alive <= most)
 
 
+def quiet_loss(key, params, stats, x, y, weight):
+    """A loss that tells nothing: the regulariser alone moves thresholds."""
+    del key, x, y
+    zero = jnp.zeros((), jnp.float32)
+    sums = {"loss": zero, "correct": zero, "count": jnp.sum(weight)}
+    return 0.0 * sum(jnp.sum(p) for p in jax.tree.leaves(params)), (stats, sums)
+
+
 @pytest.mark.parametrize("variant", ["paper", "release_fashion_mnist"])
 @pytest.mark.parametrize("factory", [spafl, local_only])
 def test_a_layer_that_died_is_alive_when_the_next_round_begins(factory, variant):
     """The official code evaluates every client in between, which revives it there."""
 
-    def loss(key, params, stats, x, y, weight):
-        zero = jnp.zeros((), jnp.float32)
-        sums = {"loss": zero, "correct": zero, "count": jnp.sum(weight)}
-        return jnp.sum(params["w"]), (stats, sums)
+    def loss(key, params, stats, *batch):
+        value, told = quiet_loss(key, params, stats, *batch)
+        return value + jnp.sum(params["w"]), told
 
     optimizer = sfl.training.make_optimizer(learning_rate=0.5)
     settings = {"prunable": ("w",), "variant": variant, "initial": "sent"}

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import pages
 from benchmarks import table as tables
 from benchmarks.tables import Row, Table
+from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, fit_rounds, simulate
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import interrupt
@@ -100,6 +101,9 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
 
     tables.fill(table, "tiny", root=root)
     assert calls == [*first, "dense_seed1", "thin_seed1"]
+    records = read_records(root / "runs/tables/tiny/dense_seed1/metrics.jsonl")
+    rounds = [r["round"] for r in records]
+    assert sorted(rounds) == [1, 2, 2, 3, 4, 4]  # two of them evaluations
 
     found = pages.results("tiny", root)
     assert list(found) == [("dense", 0), ("dense", 1), ("thin", 0), ("thin", 1)]
@@ -152,31 +156,53 @@ def judged(final, best, best_round, **densities):
     return {"final": final, "best": best, "best_round": best_round} | densities
 
 
-def test_a_model_has_the_density_of_the_round_whose_accuracy_counts(tmp_path):
-    """The best rounds of the two models differ; personal ones count by layer."""
-    accuracy = {
-        "aggregated": judged(0.5, 0.75, 1, density=0.375),
-        "personal": judged(0.25, 0.625, 2, density=0.1, layer_density=0.3),
-    }
-    densities = {1: (0.875, 0.7), 2: (0.5, 0.6), 3: (0.375, 0.3)}
-    models = {
-        round: {
-            "aggregated": {"density": aggregated},
-            "personal": {"density": 0.1, "layer_density": layers},
-        }
-        for round, (aggregated, layers) in densities.items()
-    }
-    finished(tmp_path, accuracy, models)
+def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
+    told = judged(0.5, 0.75, 2, density=0.1, layer_density=0.3)
+    in_round = {2: {"density": 0.1, "layer_density": 0.6}}
+    in_round[3] = {"density": 0.1, "layer_density": 0.3}
+    models = {round: {"personal": model} for round, model in in_round.items()}
+    finished(tmp_path, {"personal": told}, models)
 
     def shown(best, kept):
-        table = Table({"nst": Row("tiny.py:nst")}, best=best)
-        entry = {"row": "nst", "seed": 0} | tables.entry(tmp_path, kept)
-        return [row["density"] for row in rows_of(pages.markdown(table, [entry]))]
+        table = Table({"dense": Row("tiny.py:spafl")}, best=best)
+        entry = {"row": "dense", "seed": 0} | tables.entry(tmp_path, kept)
+        [row] = rows_of(pages.markdown(table, [entry]))
+        return row["here, %"], row["density"]
 
-    assert shown(best=True, kept=True) == ["0.875 (final 0.375)", "0.600 (final 0.300)"]
-    assert shown(best=False, kept=False) == ["0.375", "0.300"]
+    best = "75.00 (final 50.00)"
+    assert shown(best=True, kept=True) == (best, "0.600 (final 0.300)")
+    assert shown(best=False, kept=False) == ("50.00", "0.300")
     # A result of which the density in the best round was not kept.
-    assert shown(best=True, kept=False) == ["(final 0.375)", "(final 0.300)"]
+    assert shown(best=True, kept=False) == (best, "(final 0.300)")
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_every_model_has_a_row_with_its_own_accuracy_and_density(tmp_path, best):
+    """The aggregate is denser than the model that is cut to the target."""
+    accuracy = {
+        "aggregated": judged(0.5, 0.75, 1, density=0.375),
+        "masked": judged(0.25, 0.625, 2, density=0.125),
+    }
+    densities = {1: (0.875, 0.25), 2: (0.5, 0.1875), 3: (0.375, 0.125)}
+    models = {
+        round: {"aggregated": {"density": a}, "masked": {"density": m}}
+        for round, (a, m) in densities.items()
+    }
+    finished(tmp_path, accuracy, models)
+    found = {"row": "nst", "seed": 0, "own": 0.5} | tables.entry(tmp_path, best)
+    table = Table({"nst": Row("tiny.py:nst", "96.2")}, 1, best, ("own",))
+    rows = rows_of(pages.markdown(table, [found]))
+    shown = [[r[h] for h in ("model", "paper, %", "own", "density")] for r in rows]
+    if best:
+        first, second = "0.875 (final 0.375)", "0.188 (final 0.125)"
+        accuracies = ["75.00 (final 50.00)", "62.50 (final 25.00)"]
+    else:
+        first, second, accuracies = "0.375", "0.125", ["50.00", "25.00"]
+    assert shown == [
+        ["aggregated", "96.2", "0.500", first],
+        ["masked", "-", "-", second],
+    ]
+    assert [row["here, %"] for row in rows] == accuracies
 
 
 def test_spafls_gbit_are_those_of_its_thresholds(tmp_path):
@@ -189,7 +215,11 @@ def test_spafls_gbit_are_those_of_its_thresholds(tmp_path):
     finished(tmp_path, {}, {}, traffic)
     found = declared.extra(tmp_path)
     assert found["gbit"] == pytest.approx(2 * 2 * 5800 * 32 / 1e9, rel=1e-12)
-    assert found["counted"] == "thresholds alone"
+    told = {"personal": judged(0.5, 0.5, 1, density=0.5)}
+    numbers = dict.fromkeys(("flops_share", "minutes"), 0.25) | {"date": "2026-11-22"}
+    entry = {"row": "spafl", "seed": 0, "accuracy": told, "commit": "abc"} | numbers
+    row, *_ = rows_of(pages.markdown(declared, [entry | found]))
+    assert row["Gbit"] == "0.00 (thresholds alone)"
     finished(
         tmp_path, {}, {}, [dict.fromkeys(("entries_down", "entries_up"), {"w": 9})]
     )
@@ -213,15 +243,35 @@ def test_every_table_declares_what_can_be_configured(name):
     assert {row for row, _ in pages.results(name)} <= set(table.rows)
 
 
-def test_rows_that_have_not_run_are_a_line_and_not_dashes():
-    left = "Rows not run: 2 of 2; `--list` names them."
-    assert pages.markdown(TABLE, []).strip() == left
+@pytest.mark.slow
+def test_a_row_can_change_what_two_stages_refer_to():
+    table = pages.declared("flash_mnist")
+    config = tables.row_config(table, "spdst_d05", 0)
+    assert config.first_stage.density == 0.05  # follows `density`
 
 
 def test_unknown_rows_are_refused():
     with pytest.raises(ValueError, match="only='fedav'"):
         tables.wanted(TABLE, "fedav")
     assert tables.wanted(TABLE, "thin", 1) == [("thin", 0)]
+
+
+def entry(row, seed=0, final=0.75, **more):
+    """Returns the result of a run."""
+    found = {"row": row, "seed": seed, "date": "2026-11-21", "commit": "abc"}
+    found |= dict.fromkeys(("gbit", "flops_share", "minutes"), 0.25)
+    found["versions"] = dict.fromkeys(("jax", "jaxlib", "numpy"), "1.0")
+    return found | {"accuracy": {"global": {"final": final, "density": 0.25}}} | more
+
+
+def test_rows_that_have_not_run_are_a_line_and_not_dashes():
+    line = "Rows not run: {} of 2; `--list` names them."
+    row, blank, left = pages.markdown(TABLE, [entry("thin")]).splitlines()[2:]
+    assert "density=0.25" in row and "| 75.00 |" in row and not blank
+    assert left == line.format(1)
+    assert pages.markdown(TABLE, []).strip() == line.format(2)
+    whole = pages.markdown(TABLE, [entry("thin"), entry("dense")])
+    assert "Rows not run" not in whole and len(whole.splitlines()) == 4
 
 
 NEEDING = Table(
@@ -296,8 +346,21 @@ def test_the_minutes_of_a_row_by_hand(monkeypatch, seconds, gbit, rounds, minute
     assert found == {"minutes": pytest.approx(minutes), "rounds": rounds}
 
 
-def test_a_result_without_a_commit_is_not_valid():
-    versions = dict.fromkeys(("jax", "jaxlib", "numpy"), "1.0")
-    found = {"versions": versions, "accuracy": {"global": {"density": 0.25}}}
-    assert pages.valid(found | {"commit": "abc"})
-    assert not pages.valid(found | {"commit": None})
+def test_the_overview_says_what_each_table_has_and_lacks(root, monkeypatch):
+    found = [entry("dense"), entry("dense", 1), entry("thin", commit=None)]
+    costs = [("tiny", 3.4), ("tiny", 12.0), ("another", 99.0)]
+    costs = [{"table": table, "minutes": minutes} for table, minutes in costs]
+    (root / "benchmarks/tables").mkdir(parents=True)
+    for name, content in (("tiny", found), ("minutes", costs)):
+        (root / f"benchmarks/tables/{name}.json").write_text(json.dumps(content))
+    monkeypatch.setattr(pages, "TABLES", ["tiny"])
+    monkeypatch.setattr(pages, "declared", lambda name: NEEDING)
+    lacking = "a GPU (12 PFLOP): 1; time: 1"
+    line = f"| [tiny](tiny.md#title) | 5 | 2 | 1 | 1 to 2 | 3 to 12 | {lacking}"
+    index = root / "docs/reproduction/index.md"
+    index.write_text("# Index\n<!-- table overview -->\n<!-- end -->\n")
+    pages.draw_overview(root)
+    assert index.read_text().splitlines()[4] == f"{line}; FEMNIST: 1 |"
+    tables.publish(NEEDING, "tiny", entry("far"), root)  # redraws it
+    line = line.replace("| 5 | 2 | 1 |", "| 5 | 3 | 2 |")
+    assert index.read_text().splitlines()[4] == f"{line} |"

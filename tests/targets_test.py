@@ -4,6 +4,7 @@ Most tests need an extra, `aot-tpu` or `aot-gpu`; `pip install -e '.[aot-tpu]'`.
 others compile for the CPU's devices in a target's place.
 """
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -27,7 +28,7 @@ WORLD = workload.Workload("mlp", 16, 24, 8, widths=(64, 32), batch_size=8)
 IMAGES = 16 * 24 * 28 * 28
 MODEL = 4 * (784 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10)
 EXTRAS = {"v5e:2x2": "aot-tpu", "h100:4": "aot-gpu"}
-METHODS, TWO = sfl.ALGORITHMS, ("fedavg", "spafl")
+TWO = ("fedavg", "spafl")
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +141,23 @@ def test_an_unknown_target_is_refused(name):
     refused(lambda: accelerators.make(name), said)
 
 
-@pytest.mark.parametrize("name", EXTRAS)
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    said = "target='v5e:2x2' needs libtpu: pip install 'sparsefl_jax[aot-tpu]'"
+    refused(lambda: accelerators.make("v5e:2x2"), said)
+
+
 @pytest.mark.parametrize(
-    "method",
-    [pytest.param(m, marks=() if m in TWO else pytest.mark.slow) for m in METHODS],
+    ("name", "method"),
+    [
+        *((name, method) for name in EXTRAS for method in TWO),
+        *(
+            pytest.param(name, method, marks=pytest.mark.slow)
+            for name in EXTRAS
+            for method in sfl.ALGORITHMS
+            if method not in TWO
+        ),
+    ],
 )
 def test_every_method_compiles(name, method, compiled):
     one = compiled(name, method)
@@ -185,12 +199,44 @@ def test_a_configuration_is_planned_for_a_target(tmp_path, monkeypatch):
     assert "each of 2 devices:" in table
 
 
-@pytest.mark.slow
-def test_the_command_line_refuses_in_one_line():
+def launch(*arguments):
     command = [sys.executable, "-m", "benchmarks.targets"]
-    command += ["--config=configs/flash_cifar10.py:mini"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=1800
+    )
+
+
+MINI = "--config=configs/flash_cifar10.py:mini"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([MINI], "expected TARGET --config=FILE"),
+        (["v5e:2x2"], "expected TARGET --config=FILE"),
+        ([MINI, "v9:2x2"], "target='v9:2x2', expected a TPU's topology"),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(arguments, said):
+    done = launch(*arguments)
     assert done.returncode == 2 and done.stdout == ""
     *_, last = done.stderr.splitlines()  # below what the GPU's extra says by itself
-    assert last.startswith("error: expected TARGET --config=FILE")
-    assert "Traceback" not in done.stderr
+    assert last.startswith(f"error: {said}") and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs the extra [aot-tpu]"
+)
+def test_the_command_line_prints_every_stage():
+    """FLASH's two stages of 10 clients, on a single chip."""
+    done = launch("v5e:1x1", MINI)
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.partition("compiled for v5e:1x1 by libtpu ")[2]
+    figures = {line[:26].strip(): line[26:].split() for line in table.splitlines()}
+    assert figures["a round: collectives"] == ["-", "-"]
+    assert len(figures["memory: peak"]) == 4
+    assert figures["time, estimated"][1::2] == ["ms", "ms"]
+    assert all(float(ms) > 0 for ms in figures["time, estimated"][::2])
+    assert "the compiler's estimate, not a measurement" in done.stdout

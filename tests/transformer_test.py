@@ -98,6 +98,29 @@ def test_frozen_embeddings_are_no_parameters(folder, key):
     np.testing.assert_array_equal(logits(frozen, key, x), logits(free, key, x))
 
 
+@pytest.mark.slow
+def test_frozen_embeddings_follow_the_dtype(folder, key):
+    model = transformer.pretrained_encoder(CLASSES, (7,), folder=folder)
+    half, x = model.computing("bfloat16"), padded(SENTENCES)
+    assert 0 < np.abs(logits(half, key, x) - logits(model, key, x)).max() < 0.4
+    params, _ = half.init(key)
+    traced = jax.make_jaxpr(lambda p: half.apply(p, {}, x, train=False))(params)
+    products = [line for line in str(traced).splitlines() if "= dot_general" in line]
+    assert products and all(":bf16" in line for line in products)
+
+
+def test_multiply_adds_by_hand():
+    model = models.build("encoder", 2, (7,), layers=1, width=6, heads=2, hidden=5)
+    layer = model.macs["layer1"]
+    square = {name: 7 * 36 for name in ("query", "key", "value", "out")}
+    kernels = {n: part["kernel"] for n, part in layer.items() if "kernel" in part}
+    assert kernels == square | {"up": 7 * 30, "down": 7 * 30}
+    assert model.macs["pooler"]["kernel"] == 36  # of the first token alone
+    assert model.macs["score"] == {"bias": 0, "kernel": 12}
+    others = jax.tree.leaves([model.macs["embed"], layer["norm1"], layer["norm2"]])
+    assert not any(others) and model.tokens
+
+
 def test_wiring_names_the_kernels_and_slices_no_width(key):
     model = models.build("encoder", 2, (7,), layers=2, width=4, heads=1, hidden=3)
     shapes = jax.eval_shape(model.init, key)
@@ -117,18 +140,42 @@ def test_wiring_names_the_kernels_and_slices_no_width(key):
         compact(sparse, "encoder", 2, (7,), **sizes)
 
 
-def test_equal_widths_are_not_sliced_either(key):
-    """Their shapes are those of a chain where the embeddings are frozen."""
+@pytest.mark.parametrize(
+    "leave, told",
+    [
+        ((), "leaf 'embed/position/embedding'"),
+        (("embed",), "'layer1/norm1' normalises"),
+    ],
+)
+def test_equal_widths_are_not_sliced_either(leave, told, key):
+    """Their shapes are those of a chain, with frozen embeddings as well."""
     model = models.build("encoder", 2, (7,), layers=1, width=4, heads=1, hidden=4)
     params, _ = jax.eval_shape(model.init, key)
-    del params["embed"]
-    with pytest.raises(ValueError, match="width slicing: 'layer1/norm1' normalises"):
+    params = {k: v for k, v in params.items() if k not in leave}
+    with pytest.raises(ValueError, match=f"width slicing: {told}"):
         width.check(sfl.SparseModel(params, {}, {}))
 
 
-def test_a_padded_sample_is_finite(key):
+def test_the_default_pattern_prunes_the_dense_layers(key):
+    model = models.build("encoder", 2, (7,), layers=1)
+    found = wiring.modules(masks.prunable(model.macs))
+    chosen = {m for m, leaves in found.items() if leaves.get("kernel")}
+    names = ("query", "key", "value", "out", "up", "down")
+    assert chosen == {f"layer1/{n}" for n in names} | {"pooler", "score"}
+    assert not any(
+        any(v for n, v in f.items() if n != "kernel") for f in found.values()
+    )
+
+
+def test_padding_changes_nothing_and_a_padded_sample_is_finite(key):
     model = models.build("encoder", 2, (7,), layers=1, width=8, heads=2)
-    assert np.isfinite(logits(model, key, jnp.zeros((1, 7), jnp.int32))).all()
+    long, empty = padded(SENTENCES), jnp.zeros((1, 7), jnp.int32)
+    params, _ = model.init(key)
+    other = params["embed"]["word"]["embedding"].at[0].set(5.0)
+    changed = params | {"embed": params["embed"] | {"word": {"embedding": other}}}
+    before, after = (apply(model, p, {}, long) for p in (params, changed))
+    np.testing.assert_array_equal(before, after)
+    assert np.isfinite(apply(model, params, {}, empty)).all()
 
 
 @pytest.mark.slow
@@ -145,6 +192,7 @@ def test_dropout_draws_in_training_alone(key):
     "change, told",
     [
         ({"heads": 3}, "heads=3, expected a divisor of width=64"),
+        ({"layers": 0}, "layers=0, expected at least 1"),
         ({"dropout": 1.0}, "dropout=1.0, expected in .0, 1."),
     ],
     ids=str,
@@ -191,20 +239,22 @@ def test_a_damaged_file_is_one_line(folder, tmp_path):
         transformer.read_states(tmp_path / "none")
 
 
-def test_the_configuration_prunes_the_layers_alone():
-    config = flash_sst2.get_config("jmwst,mini")
+@pytest.mark.parametrize("method", ("fedavg", "jmwst"))
+def test_the_configuration_prunes_the_layers_alone(method):
+    config = flash_sst2.get_config(f"{method},mini")
     fields.check(config)
-    whole = flash_sst2.get_config("jmwst")
+    whole = flash_sst2.get_config(method)
     whole.tokenizer = "elsewhere"
     assert whole.model.folder == "elsewhere" and whole.num_rounds == 50
-    assert whole.partition.alpha == 1.0 and whole.density == 0.2
+    assert whole.partition.alpha == 1.0 and whole.density in (None, 0.2)
     with pytest.raises(ValueError, match="folder='elsewhere' has no config.json"):
         models.build(whole.model.name, 2, (64,), folder=whole.model.folder)
-    model = models.build("encoder", 3, (4,), layers=1)
-    chosen = masks.prunable(model.macs, tuple(config.algorithm.prunable))
-    paths = [p for p, leaf in wiring.modules(chosen).items() if any(leaf.values())]
-    names = ("down", "key", "out", "query", "up", "value")
-    assert sorted(paths) == [f"layer1/{n}" for n in names]
+    if method != "fedavg":
+        model = models.build("encoder", 3, (4,), layers=1)
+        chosen = masks.prunable(model.macs, tuple(config.algorithm.prunable))
+        paths = [p for p, leaf in wiring.modules(chosen).items() if any(leaf.values())]
+        names = ("down", "key", "out", "query", "up", "value")
+        assert sorted(paths) == [f"layer1/{n}" for n in names]
 
 
 @pytest.mark.slow
