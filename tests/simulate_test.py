@@ -14,13 +14,6 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 
 
-def test_deal_goes_in_snake_order_by_size():
-    sizes = jnp.array([10, 60, 50, 20, 40, 30], jnp.int32)
-    order, place = placement.deal(jnp.arange(6), sizes, devices=2, chunk=1)
-    assert order[..., 0].tolist() == [[1, 2], [5, 4], [3, 0]]
-    assert order.reshape(-1)[place].tolist() == list(range(6))
-
-
 @pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 3), (2, 2), (3, 4)])
 def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
     sizes = jnp.array([3, 9, 1, 9, 4, 4, 7], jnp.int32)
@@ -31,39 +24,10 @@ def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
     assert order.reshape(-1)[place].tolist() == list(range(7))
 
 
-def test_stratified_sampler_takes_the_same_share_of_each_tier(key):
-    budgets = np.array([0.1, 0.2, 0.1, 0.2, 0.1, 0.1])
-    draw = jax.jit(cohorts.stratified_sampler(budgets, 3))
-    for round in range(20):
-        ids = np.asarray(draw(key, round))
-        assert len(set(ids.tolist())) == 3 and ids.dtype == np.int32
-        assert np.sort(budgets[ids]).tolist() == [0.1, 0.1, 0.2]
-
-
 @pytest.mark.parametrize("cohort", [2, 4, 1])
 def test_stratified_sampler_refuses_parts_of_clients(cohort):
     with pytest.raises(ValueError, match=f"cohort_size={cohort} .*shares"):
         cohorts.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], cohort)
-
-
-def test_cohorts_depend_on_key_and_round_only(key):
-    stage = Stage(None, 6, 2)
-    whole = cohorts.cohorts(key, stage, 30, jnp.arange(6))
-    cut = [cohorts.cohorts(key, stage, 30, jnp.arange(a, a + 3)) for a in (0, 3)]
-    assert whole.shape == (6, 2)
-    np.testing.assert_array_equal(whole, np.concatenate(cut))
-    other = cohorts.cohorts(jax.random.key(1), stage, 30, jnp.arange(6))
-    assert np.any(whole != other)
-    assert len({tuple(row) for row in whole.tolist()}) > 1
-
-
-def test_cohorts_follow_the_stage_s_own_sampler(key):
-    def sampler(key, round):
-        return jnp.stack([round, round + 1])
-
-    stage = Stage(None, 3, 2, sampler=sampler)
-    ids = cohorts.cohorts(key, stage, 9, jnp.arange(2, 5))
-    assert ids.tolist() == [[2, 3], [3, 4], [4, 5]]
 
 
 def test_a_sampler_that_repeats_a_client_is_refused(key):
@@ -172,18 +136,24 @@ def population():
     return placement.Population(X, Y, index, info)
 
 
-@pytest.mark.parametrize("devices, chunk", [(2, 1), (1, 2)])
-def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
+def begun(key, rounds, **settings):
+    """Returns a compiled segment of FedAvg and its first state."""
     model = linear()
     algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
-    stage = Stage(algorithm, 2, 2, batch_size=3)
-    plan = placement.make_plan(stage, {"kernel": True}, jax.devices()[:devices], chunk)
+    stage = Stage(algorithm, rounds, 2, batch_size=3)
+    plan = placement.make_plan(stage, {"kernel": True}, **settings)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
     state = initial_state.start(key, plan, sparse, population().info)
+    return jax.jit(round_program.make_segment(plan), donate_argnums=2), state
+
+
+@pytest.mark.parametrize("devices, chunk", [(2, 1), (1, 2)])
+def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
+    settings = {"devices": jax.devices()[:devices], "chunk": chunk}
+    segment, state = begun(key, 2, **settings)
     assert state.last_round.tolist() == [-1, -1]
     ids = np.array([[1, 0], [0, 1]], np.int32)
-    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     state, log = segment(key, population(), state, np.arange(2, dtype=np.int32), ids)
     np.testing.assert_allclose(state.server.params["kernel"], golden(2), atol=1e-6)
     assert log.clients["count"].tolist() == [[3, 1], [1, 3]]
@@ -194,16 +164,10 @@ def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
 
 
 def test_a_segment_leaves_out_rounds_beyond_a_number(key):
-    model = linear()
-    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
-    stage = Stage(algorithm, 3, 2, batch_size=3)
-    plan = placement.make_plan(stage, {"kernel": True}, observed=True)
-    params, stats = model.init(key)
-    sparse = SparseModel(params, masks.full(params), stats)
-    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
+    segment, start = begun(key, 3, observed=True)
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1, 0]] * 3, np.int32)
     for count in (1, 2, 3):
-        state = initial_state.start(key, plan, sparse, population().info)
+        state = jax.tree.map(jnp.copy, start)  # as a segment's state is donated
         arguments = key, population(), state, rounds, ids, None, np.int32(count)
         state, log = segment(*arguments)
         kernel = state.server.params["kernel"]

@@ -23,14 +23,6 @@ def test_a_slice_keeps_the_first_channels_and_every_input_and_class():
     for module, leaf in (("fc1", "bias"), ("bn1", "scale"), ("bn1", "bias")):
         assert mask[module][leaf].tolist() == half
     assert mask["fc2"]["bias"].all()
-    stats = {"mean": jnp.zeros(4), "var": jnp.zeros(4)}
-    found = width.window_of_stats(stats, 0.5)
-    assert found["mean"].tolist() == found["var"].tolist() == half
-
-
-def test_channels_are_rounded_up_but_not_beyond_a_whole_product():
-    kept = [int(width.num_kept(rate, 10)) for rate in (0.1, 0.2, 0.3, 0.31, 0.7, 1)]
-    assert kept == [1, 2, 3, 4, 7, 10]
 
 
 def test_the_scaler_divides_hidden_layers_alone():

@@ -40,11 +40,8 @@ def test_every_method_variant_and_preset_builds(file):
 @pytest.mark.parametrize(
     ("arg", "told"),
     [
-        ("spaffl", "option 'spaffl', expected one of spafl, local"),
-        ("spafl,fedavg", "expected one of spafl, local"),
         ("paper,release", "expected one of paper, release"),
         ("initial", "option 'initial', expected with fedpm"),
-        ("fedavg,without13", "option 'without13', expected with spafl"),
     ],
 )
 def test_what_an_argument_can_not_be(arg, told):

@@ -1,4 +1,4 @@
-"""SparsyFed: a round by hand, the power, and supports that only shrink."""
+"""SparsyFed: rounds by hand, the power, and the bound of the density."""
 
 import jax
 import jax.numpy as jnp
@@ -41,13 +41,9 @@ def a_round(world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [{"exponent": 1.0, "sparse_inputs": False}, {"exponent": 2.0}],
-    ids=["top_k", "squares"],
-)
-def test_a_round_with_other_arguments_by_hand(arguments):
-    """At exponent 1 without sparse inputs: top-k of the weights, which come back."""
+def test_a_round_of_top_k_by_hand():
+    """At exponent 1 without sparse inputs, where weights come back."""
+    arguments = {"exponent": 1.0, "sparse_inputs": False}
     world = small_world.make_world(sparsyfed, SPARSE | arguments)
     passings, _ = first_round(world)
     state, regrown = small_world.start(world), 0
@@ -58,38 +54,7 @@ def test_a_round_with_other_arguments_by_hand(arguments):
         want = by_hand.client(state.server.model, data, rate, **arguments)
         close((sent.params, sent.stats), want)
         regrown += np.sum((by_hand.support(sent.params) != 0) & ~received)
-    assert (regrown > 0) == (arguments["exponent"] == 1)
-
-
-def make(name, **kwargs):
-    return local.make_optimizer(name, learning_rate=0.1, **kwargs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        make("sgd", weight_decay=0.01),
-        make("sgd", momentum=0.9),
-        make("adam"),
-    ],
-    ids=["decay", "momentum", "adam"],
-)
-def test_supports_shrink_under_every_optimizer(optimizer):
-    """The union of the first cohort's masks is the most that is ever alive again."""
-
-    def method(model, _):
-        return sparsyfed(model, optimizer, **SPARSE)
-
-    world = small_world.make_world(method, {})
-    dense = jax.tree.map(jnp.ones_like, world.model.mask)
-    world = world._replace(model=world.model._replace(mask=dense))
-    states = small_world.path(world)[0]
-    alive = [by_hand.support(s.server.model.params) != 0 for s in states]
-    assert alive[0].all() and alive[1].sum() > by_hand.COUNT
-    for old, new in zip(alive, alive[1:], strict=False):
-        assert not np.any(new & ~old)
-    assert alive[-1].sum() < alive[1].sum()
+    assert regrown > 0
 
 
 @pytest.mark.parametrize("exponent", [1.25, 2.0, 4.0])

@@ -48,12 +48,6 @@ def whole(tmp_path_factory):
     return unbroken(tmp_path_factory.mktemp("unbroken"), ROUNDS)
 
 
-def test_no_slurm(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    submit = lambda: launchers.submitting("slurm", tmp_path, "timeout_min=1")  # noqa: E731
-    refused(submit, 'Could not detect "srun"')
-
-
 def _free_ports() -> int:
     """Returns the first of two ports that are free now."""
     while True:
@@ -98,6 +92,14 @@ def _slurm(environment, *command) -> None:
     subprocess.run(command, env={**os.environ, **environment}, check=True)
 
 
+def submitted(study, workdir, environment, least):
+    """Starts a study on SLURM, and waits for more than some records."""
+    flags = "--launcher=slurm", LIMIT
+    begun = started(study, workdir, *flags, rounds=ROUNDS, **environment)
+    until(begun, lambda: lines(workdir) > least)
+    return begun
+
+
 @pytest.mark.slow
 def test_local_jobs_that_are_preempted(whole, tmp_path):
     study, whole = whole
@@ -115,9 +117,7 @@ def test_local_jobs_that_are_preempted(whole, tmp_path):
 @pytest.mark.slow
 def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
     study, whole = whole
-    flags = "--launcher=slurm", LIMIT
-    begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
-    until(begun, lambda: lines(tmp_path) > 5)
+    begun = submitted(study, tmp_path, slurm, 5)
     first, second = _queue(slurm)
     assert first.removesuffix("_0") == second.removesuffix("_1")  # an array
     _slurm(slurm, "scancel", "--signal=USR2", first)  # as before the limit of time
@@ -132,21 +132,17 @@ def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
 @pytest.mark.slow
 def test_jobs_that_are_cancelled(whole, slurm, tmp_path):
     study, whole = whole
-    flags = "--launcher=slurm", LIMIT
-    begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
-    until(begun, lambda: lines(tmp_path) > 5)
+    begun = submitted(study, tmp_path, slurm, 5)
     first, _ = _queue(slurm)
     _slurm(slurm, "scancel", first)  # by somebody else
     code, output = ended(begun)
     assert code == 2 and "error: 1 of 2 points failed, first fedavg: job" in output
-    before = lines(tmp_path)
     assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
-    begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
-    until(begun, lambda: lines(tmp_path) > before)
+    begun = submitted(study, tmp_path, slurm, lines(tmp_path))
     begun.send_signal(signal.SIGTERM)  # by the study
     code, output = ended(begun)
     assert code == 143 and not _queue(slurm), output
     assert records(tmp_path) != whole
-    code, output = ended(started(study, tmp_path, *flags, rounds=ROUNDS, **slurm))
+    code, output = ended(submitted(study, tmp_path, slurm, 5))
     assert code == 0, output
     assert records(tmp_path) == whole

@@ -68,17 +68,6 @@ def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path):
     assert records(tmp_path / "out") == whole
 
 
-def test_two_at_once(whole, tmp_path):
-    study, whole = whole
-    both = [
-        started(study, tmp_path / "out", *flags, rounds=ROUNDS)
-        for flags in ([], ["--jobs=2"])
-    ]
-    for code, output in map(ended, both):
-        assert code == 0 and "2 of 2 points done" in output, output
-    assert records(tmp_path / "out") == whole
-
-
 @pytest.mark.parametrize("flags", JOBS, ids=["here", "jobs"])
 def test_a_point_that_diverges(flags, tmp_path):
     study = write_study(tmp_path)

@@ -68,7 +68,6 @@ def test_a_trace_has_a_row_for_each_client(tmp_path):
     [
         ([HEAD, "a,0.5,1,1,1"], "has shares of sum 0.5, expected 1"),
         ([HEAD, "a,1,0,1,1"], "line 2: gflops=0.0, expected in [1e-6"),
-        ([HEAD, "a,1,1,x,1"], "line 2: mbit_down='x', expected a number"),
         ([HEAD, "a,1,1,inf,1"], "line 2: mbit_down=inf, expected in [1e-6"),
         ([HEAD, "", "a,1,x,1,1"], "line 3: gflops='x', expected a number"),
         (
@@ -115,7 +114,6 @@ CHANGES = [
         "deadline.over=1.5 has no effect here: it goes with deadline.seconds or",
     ),
     ({"system": "iot", "deadline.quantile": 1.5}, "deadline.quantile=1.5, expected in"),
-    ({"system": 3}, "system=3, expected a string"),
 ]
 
 

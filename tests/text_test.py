@@ -11,18 +11,6 @@ from tests import transformer_by_hand as by_hand
 pytestmark = pytest.mark.slow
 
 
-def test_hashed_letters():
-    texts = ["Good good film", "film good GOOD", "film", ""]
-    x = tokens.hashed(texts, num_features=4096)
-    assert x.shape == (4, 4096) and x.dtype == np.float32
-    np.testing.assert_array_equal(x[0], x[1])  # order and case carry nothing
-    assert (x[2] != 0).sum() == 7  # " fi", "fil", "ilm", "lm ", " fil", "film", "ilm "
-    np.testing.assert_allclose(np.linalg.norm(x, axis=1), [1, 1, 1, 0], rtol=1e-6)
-    assert x[0] @ x[2] == pytest.approx(1 / np.sqrt(5))  # counts 2 and 1, 7 of each
-    with pytest.raises(ValueError, match="hash=0, expected at least 1"):
-        tokens.hashed(["a"], num_features=0)
-
-
 def test_hashed_letters_are_those_of_scikit_learn():
     text = pytest.importorskip("sklearn.feature_extraction.text", reason="not there")
     texts = [
@@ -40,6 +28,8 @@ def test_hashed_letters_are_those_of_scikit_learn():
         want = vectorizer.transform(texts).toarray()
         found = tokens.hashed(texts, num_features=size)
         np.testing.assert_array_equal(found, want)
+    with pytest.raises(ValueError, match="hash=0, expected at least 1"):
+        tokens.hashed(["a"], num_features=0)
 
 
 class Lengths:
@@ -95,15 +85,6 @@ def test_features_are_the_first_tokens_states(kind, tmp_path, monkeypatch):
     by_hand.write(tmp_path / kind, kind, weights)
     with pytest.raises(ValueError, match="cannot be used"):  # other weights encode anew
         sources.load(name, text_encoder=folder)
-
-
-def test_what_is_missing_is_one_line(tmp_path, monkeypatch):
-    pytest.importorskip("safetensors", reason="needs the extra [text]")
-    folder = by_hand.write(tmp_path / "bert", "bert", by_hand.tensors("bert", 2))
-    (tmp_path / "bert" / "vocab.txt").write_text("[PAD]")
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ValueError, match=r"'sparsefl_jax\[text\]'"):
-        sources.load("sentences_sample", text_encoder=folder)
 
 
 @pytest.mark.needs("data/tfds/glue", "data/tfds/mnist")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import masks, top_k
+from sparsefl_jax.sparsity import top_k
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
@@ -72,20 +72,6 @@ def test_largest_overall_has_its_count_whatever_the_ties(count, seed):
     np.testing.assert_array_equal(kept, reference_top_k(flat, min(max(count, 0), 7)))
 
 
-def test_largest_of_random_scores_has_the_counts(key):
-    params = {"a": jnp.zeros((10, 10)), "b": jnp.zeros(7)}
-    select = {"a": True, "b": False}
-
-    def draw(key, counts):
-        return top_k.largest(masks.uniform_scores(key, params, select), counts, select)
-
-    mask = jax.jit(jax.vmap(draw))(
-        jax.random.split(key, 3), jnp.array([[0], [33], [100]], jnp.int32)
-    )
-    assert mask["a"].sum((1, 2)).tolist() == [0, 33, 100]
-    assert mask["b"].all()
-
-
 @pytest.mark.parametrize(
     "k, kept", [(-1, [0, 1, 0, 0]), (0, [0, 1, 0, 0]), (1, [0, 1, 0, 0]),
                 (2, [1, 1, 0, 1]), (3, [1, 1, 0, 1]), (9, [1, 1, 1, 1])],
@@ -95,14 +81,6 @@ def test_at_least_keeps_the_ties_of_the_last_and_never_nothing(k, kept):
     select = {"a": True, "b": True, "c": False}
     mask = top_k.at_least(scores, k, select)
     assert [*mask["a"].tolist(), *mask["b"].tolist()] == kept and mask["c"].all()
-
-
-@pytest.mark.parametrize("share, kept", [(0.3, 4), (0.25, 3), (0.01, 1), (1.0, 12)])
-def test_a_share_of_the_largest_magnitudes(share, kept):
-    x = np.array([[3, -7, 1, 0], [-12, 5, -2, 11], [4, -6, 8, 9]], np.float32)
-    found = jax.jit(top_k.largest_share)(x, jnp.float32(share))
-    want = np.abs(x) >= np.sort(np.abs(x), None)[-kept]
-    np.testing.assert_array_equal(found, want)
 
 
 @pytest.mark.parametrize("share, kept", [(0.15, 15), (0.151, 16), (0.55, 55)])

@@ -3,13 +3,10 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import cli, experiment, simulate
+from sparsefl_jax.runs import cli, experiment
 from sparsefl_jax.runs.config import build, defaults, fields
-from sparsefl_jax.runs.setup import Setup, traced
 from tests.refusals import ROOT, change, given, launched, refused
 from tests.tiny import network, tiny_config
 
@@ -26,14 +23,6 @@ UNREAD = [
     (
         {"algorithm": {"name": "fedavg", "density": 0.5}},
         "no field 'algorithm.density'; did you mean 'density'?",
-    ),
-    (
-        {"first_stage": {"name": "sensitivity", "density": 0.5, "mu": 0.1}},
-        "no field 'first_stage.mu'; ",
-    ),
-    (
-        {"partition": {"name": "iid", "alpha": 0.1}},
-        "no field 'partition.alpha'; ",
     ),
     (
         {"partition": {"name": "iid", "test_fraction": 0.3}},
@@ -108,21 +97,6 @@ def test_what_a_first_stage_reads_is_its_own(tmp_path):
     experiment.build(defaults.complete(config))
 
 
-def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
-    config = tiny_config(tmp_path)
-    data = build.build_data(config)
-    model = build.build_model(config, data)
-    optimizer = build.build_optimizer(config)
-    fedavg = build.build_algorithm("fedavg", {}, model, optimizer)
-    stages = [Stage(fedavg, 1, 2)]
-    segments = simulate.segments(None, stages, model, data, observe_rounds=(2,))
-    refused(lambda: next(segments), "observe_rounds=(2,), expected rounds from 1 to nu")
-    refused(
-        lambda: traced(Setup(stages, model, data, budgets=np.full(8, 0.5))),
-        "budgets have no effect here",
-    )
-
-
 def test_a_tier_without_a_client_is_refused(tmp_path):
     config = tiny_config(tmp_path)
     config.budgets = ((0.5, 0.01), (1.0, 0.99))
@@ -152,11 +126,6 @@ KEPT = [  # a command line, the density of both stages, another field of the met
         "--config.algorithm.rounds=60",
         (None, 0.1),
         ("rounds", 60),
-    ),
-    (
-        f"flash_cifar10.py:mini,pdst {METHOD}=nst --config.density=0.05",
-        (None, 0.05),
-        ("prune_rate", 0.25),
     ),
     (
         f"fedprox_cifar10.py {METHOD}=pdst --config.density=0.05",
@@ -225,10 +194,3 @@ def test_a_section_may_be_given_in_part():
     config = defaults.default_config()
     config.until, config.server_optimizer = {"gbit": 1.0}, {"name": "adam"}
     fields.check(config)
-
-
-def test_a_part_of_a_section_that_goes_with_another_is_refused():
-    config = defaults.default_config()
-    config.deadline = {"over": 1.5}
-    with pytest.raises(ValueError, match="deadline.over=1.5 has no effect here"):
-        fields.check(config)

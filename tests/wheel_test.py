@@ -81,12 +81,6 @@ def test_an_editable_installation_runs_a_mini(tree, tmp_path):
     runs([scripts / "sparsefl"], "flash_cifar10", tmp_path / "empty")
 
 
-@pytest.mark.slow
-def test_a_clone_runs_a_mini_from_another_folder(tmp_path):
-    command = sys.executable, "-m", "sparsefl_jax"
-    runs(command, "flash_cifar10", tmp_path, ROOT)
-
-
 @pytest.mark.parametrize("folder", ["configs", "studies"])
 def test_what_travels_in_the_wheel_imports_the_package_alone(folder):
     for file in (ROOT / folder).glob("*.py"):
