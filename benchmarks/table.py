@@ -126,7 +126,9 @@ def _evaluated_models(path: Path, round: int) -> dict:
 def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
     """Adds a result to the table's JSON file and redraws the table on its page."""
     entries = results(name, root) | {(new["row"], new["seed"]): new}
-    ordered = [entries[run] for run in sorted(entries, key=_position(table))]
+    rows = list(table.rows)
+    runs = sorted(entries, key=lambda run: (rows.index(run[0]), run[1]))
+    ordered = [entries[run] for run in runs]
     path = root / "benchmarks" / "tables" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, json.dumps(ordered, indent=1) + "\n")
@@ -135,11 +137,6 @@ def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
         pages.redraw(document, name, text)
     pages.draw_overview(root)
     print(text, flush=True)
-
-
-def _position(table: Table):
-    rows = list(table.rows)
-    return lambda run: (rows.index(run[0]) if run[0] in rows else len(rows), run[1])
 
 
 def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
