@@ -39,7 +39,7 @@ from sparsefl_jax.models import convolution, lowerings
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.system import hardware
 
-MODELS = [name for name in workload.NETWORKS if name != "mlp"]
+MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
 # Winograd compiles slower and rounds more, so it has to win clearly.
 HANDICAP = 0.9
 # Parts of a batch gained up to a quarter in a single layer, but nothing in a network.

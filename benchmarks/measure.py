@@ -29,6 +29,7 @@ def machine() -> dict:
     return {
         "devices": f"{jax.device_count()} x {kind}",
         "processor": f"{len(hardware.cores())} x {hardware.processor()}",
+        "load": round(os.getloadavg()[0], 2),
         "precision": provenance.precision(),
         "compilation_cache": jax.config.jax_compilation_cache_dir or "off",
         **provenance.versions(),

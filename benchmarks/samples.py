@@ -11,11 +11,11 @@ def draw(clients: int, samples: int, shape: tuple[int, ...], classes: int):
     Args:
       clients: N.
       samples: M, the samples of every client.
-      shape: the shape of an image (H, W, C).
+      shape: the shape of a sample; (H, W, C) gives uint8 images, all others float32.
       classes: the number of labels.
 
     Returns:
-      x [n, H, W, C] uint8, y [n] int64, and each client's rows of them [N, M] int64.
+      x [n, ...], y [n] int64, and each client's rows of them [N, M] int64.
 
     Example:
       >>> x, y, rows = draw(3, 2, (4, 4, 1), 10)
@@ -24,6 +24,9 @@ def draw(clients: int, samples: int, shape: tuple[int, ...], classes: int):
     """
     rng, total = np.random.default_rng(0), clients * samples
     count = min(total, _ROWS)
-    x = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
+    if len(shape) == 3:
+        x = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
+    else:
+        x = rng.normal(size=(count, *shape)).astype(np.float32)
     y = rng.integers(0, classes, count)
     return x, y, np.arange(total).reshape(clients, samples) % count

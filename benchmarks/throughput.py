@@ -8,8 +8,8 @@
 `--only` takes set-ups and tables of them from `workload.py`: `published`, `networks`,
 `own` (networks as users of linen and nnx write them), `methods`, `cohorts` (1 to 10,000
 clients a round), `weak` and `strong` (1 to 8 devices, 4 clients each or 32 in all),
-`segments` (rounds between two returns to the host) and `toys`. Each set-up runs in a
-process of its own.
+`segments` (rounds between two returns to the host, and three seeds in one program) and
+`toys`. Each set-up runs in a process of its own.
 
 A step is one client's minibatch: forward pass, both gradients, update. GFLOP/s are six
 times the network's multiply-adds per sample, so normalisation, pooling and the
@@ -67,9 +67,9 @@ def row(name: str, beside: str, samples: int, chunk, repeats: int) -> dict:
     matmul = measure.matmul_rate(setup.on) / 1e9
     found = (
         {"set-up": name, "devices": len(setup.on)}
-        | {"clients, cohort, batch": f"{setup.clients}, {setup.drawn}, {setup.batch}"}
+        | {"clients, cohort, batch": setup.sizes}
         | rates
-        | measure.times("ms a round", 1e3 / setup.rounds, seconds[""])
+        | measure.times("ms a round", 1e3 / setup.all_rounds, seconds[""])
         | {"GFLOP/s": gflops, "matmul": matmul, "fraction": gflops / matmul}
         | {"peak, MB": (peak["devices"] or peak["process"]) / 1e6}
         | {"temporaries, MB": one.bytes["temporaries"] / 1e6}

@@ -36,6 +36,7 @@ NETWORKS = {
     "conv4": Network(16, CIFAR),
     "ic": Network(64),
     "fedsparsify_cnn": Network(32, CIFAR),
+    "sa": Network(64, (768,), 3),
     "femnist_cnn": Network(20, classes=62),
     "simple_cnn": Network(10, CIFAR),
     "small_cnn": Network(32, CIFAR),
@@ -65,6 +66,7 @@ class Workload(NamedTuple):
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
     written: str = "ours"  # or one of `FORMS`: the network as a user would write it
     rounds: int = 1  # of a call
+    seeds: int = 0  # in one program, as in `examples/seeds.ipynb`; 0: one, not mapped
     devices: int = 0  # 0 for all
 
     @property
@@ -92,7 +94,17 @@ class Workload(NamedTuple):
     @property
     def steps(self) -> int:
         """Returns the minibatches of a call, of all its clients."""
-        return self.rounds * self.drawn * -(-self.samples // self.batch)
+        return self.all_rounds * self.drawn * -(-self.samples // self.batch)
+
+    @property
+    def all_rounds(self) -> int:
+        """Returns the rounds of a call, of all its seeds."""
+        return self.rounds * max(self.seeds, 1)
+
+    @property
+    def sizes(self) -> str:
+        """Returns the columns of tables: clients, cohort and batch."""
+        return f"{self.clients}, {self.drawn}, {self.batch}"
 
 
 def arguments(name: str) -> dict:
@@ -176,10 +188,11 @@ TABLES = {
         "pfl-1": PFL._replace(devices=1),
         "pfl-10": PFL._replace(devices=1, rounds=10),
         "pfl-50": PFL._replace(devices=1, rounds=50),
+        "pfl-50-seeds": PFL._replace(devices=1, rounds=50, seeds=3),
     },
     "toys": {  # to see that a benchmark runs
         "toy": Workload("mlp", 8, 12, 4, widths=(4,), batch_size=8),
-        "toy-2": Workload("mlp", 8, 12, 4, widths=(4,), rounds=2),
+        "toy-seeds": Workload("mlp", 8, 12, 4, widths=(4,), rounds=2, seeds=2),
     },
 }
 SETUPS = {name: one for table in TABLES.values() for name, one in table.items()}
@@ -270,17 +283,25 @@ def prepare(setup: Workload, chunk="auto", model=None, data=None) -> Round:
 
     def start():
         sparse = initial_state.initial_model(key, model)
-        return initial_state.start(key, plan, sparse, population.info)
+        state = initial_state.start(key, plan, sparse, population.info)
+        if not setup.seeds:
+            return state
+        return jax.tree.map(lambda v: jax.numpy.stack([v] * setup.seeds), state)
 
     first = np.arange(setup.rounds, dtype=np.int32)
-    ids = cohorts.cohorts(key, stage, setup.clients, first)
+    draw = lambda key: cohorts.cohorts(key, stage, setup.clients, first)  # noqa: E731
+    segment, root, ids = round_program.make_segment(plan), key, draw(key)
+    if setup.seeds:
+        segment = jax.vmap(segment, in_axes=(0, None, 0, None, 0))
+        root = jax.random.split(key, setup.seeds)
+        ids = jax.numpy.stack([draw(key) for key in root])
     begun = time.perf_counter()
-    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
-    compiled = segment.lower(key, population, start(), first, ids).compile()
+    segment = jax.jit(segment, donate_argnums=2)
+    compiled = segment.lower(root, population, start(), first, ids).compile()
     compile_seconds = time.perf_counter() - begun
 
     def step(state, t):
-        return compiled(key, population, state, first + np.int32(t), ids)
+        return compiled(root, population, state, first + np.int32(t), ids)
 
     planned = compiled.memory_analysis()
     sizes = {

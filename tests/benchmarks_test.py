@@ -70,14 +70,14 @@ def test_a_round_goes_on_where_the_one_before_ended():
     assert logs[1].clients["loss"].sum() < logs[0].clients["loss"].sum()
 
 
-def test_a_segment_has_rounds_of_its_own():
-    one = workload.prepare(TINY._replace(rounds=3), "1")
+def test_a_segment_has_rounds_and_seeds_of_their_own():
+    one = workload.prepare(TINY._replace(rounds=3, seeds=2), "1")
     call = workload.going(one)
     first, second = (jax.device_get(call()) for _ in range(2))
-    assert one.steps == 3 * 4 * 2  # rounds, clients, minibatches
-    assert first.ids.shape == (3, 4)
-    assert first.executed_steps.tolist() == [8, 8, 8]
-    assert len({tuple(ids) for ids in first.ids}) > 1  # drawn apart
+    assert one.steps == 2 * 3 * 4 * 2  # seeds, rounds, clients, minibatches
+    assert first.ids.shape == (2, 3, 4)
+    assert first.executed_steps.tolist() == [[8, 8, 8], [8, 8, 8]]
+    assert len({tuple(ids) for ids in first.ids.reshape(-1, 4)}) > 4  # drawn apart
     assert second.clients["loss"].mean() < first.clients["loss"].mean()
 
 
@@ -92,13 +92,13 @@ def test_throughput_by_hand(tmp_path, monkeypatch, environments):
         return {name: np.array(lasts[name]) for name in calls}
 
     monkeypatch.setattr(measure, "in_turns", in_turns)
-    segment = TINY._replace(cohort=2, rounds=6, devices=1)
+    segment = TINY._replace(cohort=2, rounds=3, seeds=2, devices=1)
     setups = {"pfl": TINY, "lenet5_spafl": segment, "mlp": TINY._replace(cohort=8)}
     for name, setup in setups.items():
         monkeypatch.setitem(workload.SETUPS, name, setup)
     only = "--only", "pfl", "lenet5_spafl", "--beside", "mlp"
     one, other = written("throughput", tmp_path, *only)
-    # Two minibatches of four clients; of two clients in six rounds.
+    # Two minibatches of four clients; of two clients in three rounds of two seeds.
     assert [one[c] for c in COLUMNS] == [2, "8, 4, 8", 8, 8 / 2]
     assert [other[c] for c in COLUMNS] == [1, "8, 2, 8", 24, 24 / 2]
     assert (one["ms a round: best"], one["ms a round: median"]) == (1e3, 2e3)
@@ -120,7 +120,8 @@ def test_a_table_stands_for_its_set_ups(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measure, "apart", apart)
     written("throughput", tmp_path, "--only", "toys", "pfl", "segments")
-    assert called == ["toy", "toy-2", "pfl", "pfl-1", "pfl-10", "pfl-50"]
+    segments = ["pfl-1", "pfl-10", "pfl-50", "pfl-50-seeds"]
+    assert called == ["toy", "toy-seeds", "pfl", *segments]
     assert len(workload.SETUPS) == sum(map(len, workload.TABLES.values()))
 
 
@@ -206,5 +207,5 @@ def test_every_method_can_be_timed(name):
 
 def test_every_network_has_a_usual_batch():
     missing = models.MODELS.keys() - workload.NETWORKS.keys()
-    others = {"sa", "char_gru", "encoder", "pretrained_encoder"}
-    assert missing == others  # benchmarks draw images
+    tokens = {"char_gru", "encoder", "pretrained_encoder"}
+    assert missing == tokens  # benchmarks draw images and features
