@@ -110,7 +110,8 @@ def published() -> list[dict]:
 def main(workdir: str) -> None:
     """Writes the results and the page from the folder of the study."""
     entries = [entry(g.name, run) for g in read_groups([workdir]) for run in g.runs]
-    files.write_json(ROOT / RESULTS, entries)
+    text = "[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n"
+    files.write_text(ROOT / RESULTS, text)
     redraw(ROOT / PAGE, "adapters", costs(entries))
     redraw(ROOT / PAGE, "adapters_differences", compared(entries))
 

@@ -1,4 +1,4 @@
-"""Reads the text of a compiled program: collectives, the compiler's cycles.
+"""Reads the text of a compiled program: collectives, copies, the compiler's cycles.
 
 The text is that of `jax.stages.Compiled.as_text`. It holds what one device runs.
 """
@@ -15,6 +15,7 @@ COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter"),
     *("all-to-all", "collective-permute", "ragged-all-to-all"),
 )
+_COPIES = ("copy", "copy-done")
 _SHAPE = re.compile(r"\b(pred|[suf]\d+|bf16|c\d+|f8\w+)\[([\d,]*)\]")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _CALLED = re.compile(
@@ -94,6 +95,20 @@ def collectives(
         if kind in COLLECTIVES:
             found[kind] = found.get(kind, 0) + one.times * one.bytes
     return {kind: round(size) for kind, size in found.items()}
+
+
+def largest_copy(text: str) -> int:
+    """Returns the bytes of the largest array that a program copies as a whole.
+
+    Example:
+      >>> largest_copy('''ENTRY %main (x: f32[8,2]) -> f32[8,2] {
+      ...   %x = f32[8,2]{1,0} parameter(0)
+      ...   ROOT %y = f32[8,2]{0,1} copy(%x)
+      ... }''')
+      64
+    """
+    copies = (one.bytes for one in instructions(text) if one.opcode in _COPIES)
+    return max(copies, default=0)
 
 
 def estimated_cycles(

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 TABLES = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("[!_]*.py"))
 _FIRST = ("configuration", "model", "paper, %", "here, %", "seeds", "density")
 _LAST = ("Gbit", "FLOPs / dense", "minutes", "date", "commit")
-_OVERVIEW = ("table", "rows", "run", "seeds", "minutes a row", "missing")
+_OVERVIEW = ("table", "rows", "run", "valid", "seeds", "minutes a row", "missing")
 
 
 def declared(name: str) -> Table:
@@ -144,20 +144,27 @@ def overview(root=ROOT) -> str:
     """Formats what each table has and what it lacks as Markdown."""
     lines = [_OVERVIEW, ("---", *["--:"] * (len(_OVERVIEW) - 2), "---")]
     for name in TABLES:
-        rows = declared(name).rows
-        run = Counter(row for row, _ in results(name, root))  # the number of seeds
+        rows, found = declared(name).rows, results(name, root)
+        run = Counter(row for row, _ in found)  # with the number of seeds
         took = [e["minutes"] for e in minutes(root) if e["table"] == name]
         missing = Counter(rows[row].needs or "time" for row in rows if row not in run)
         cells = (
             f"[{name}]({_section(name, root)})",
             len(rows),
             len(run),
+            len({row for (row, _), entry in found.items() if valid(entry)}),
             _range(run.values()),
             _range(map(round, took)),
             "; ".join(f"{needs}: {n}" for needs, n in missing.items()) or "-",
         )
         lines.append(map(str, cells))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def valid(entry: dict) -> bool:
+    """Returns whether an entry names commit and versions, and each model's density."""
+    named = entry["commit"] and {"jax", "jaxlib", "numpy"} <= set(entry["versions"])
+    return bool(named) and all("density" in m for m in entry["accuracy"].values())
 
 
 def minutes(root=ROOT) -> list[dict]:

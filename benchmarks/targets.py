@@ -59,6 +59,7 @@ class Expected(NamedTuple):
     flops: float | None  # of a step; None: the compiler does not say
     bytes: float | None  # that a step reads and writes
     collectives: dict[str, int]  # bytes of a round by kind
+    largest_copy: int  # bytes of the largest array that is copied as a whole
     seconds: float | None  # of a round, the compiler's estimate; None: it has none
     together: Memory  # of all devices
 
@@ -151,6 +152,7 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
         flops=costs.get("flops"),
         bytes=costs.get("bytes accessed"),
         collectives={kind: round(size / rounds) for kind, size in moved.items()},
+        largest_copy=hlo.largest_copy(text),
         seconds=cycles / target.clock / rounds if cycles and target.clock else None,
         together=program.memory,
     )
@@ -200,6 +202,7 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
             if s.seconds is None
             else f"{1e3 * s.seconds:.3g} ms"
         ),
+        "largest whole copy": lambda s: size(s.largest_copy),
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
     platform = target.devices[0].platform

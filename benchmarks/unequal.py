@@ -194,7 +194,11 @@ def published() -> dict:
 def main(tune: str, workdir: str) -> None:
     """Writes the results and the page from the folders of both studies."""
     found = {"tuning": collect(Path(tune)), "study": collect(Path(workdir))}
-    files.write_json(ROOT / RESULTS, found)
+    parts = (
+        f'"{part}": [\n' + ",\n".join(map(json.dumps, entries)) + "\n]"
+        for part, entries in found.items()
+    )
+    files.write_text(ROOT / RESULTS, "{\n" + ",\n".join(parts) + "\n}\n")
     for name, text in tables(found).items():
         redraw(ROOT / PAGE, name, text)
 

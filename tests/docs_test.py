@@ -75,10 +75,8 @@ def test_the_page_of_a_paper_shows_what_was_measured(table):
 
 @pytest.mark.parametrize("table", MEASURED)
 def test_what_was_measured_is_from_the_record_of_a_run(table):
-    """A summary names the commit and the versions, and the density of each model."""
-    for entry in tables.results(table).values():
-        assert entry["commit"] and {"jax", "jaxlib", "numpy"} <= set(entry["versions"])
-        assert all("density" in model for model in entry["accuracy"].values())
+    """A summary names the versions that ran, and the density of each model."""
+    assert all(map(tables.valid, tables.results(table).values()))
 
 
 def test_the_index_shows_what_each_table_has_and_lacks():

@@ -259,6 +259,7 @@ def entry(row, seed=0, final=0.75, **more):
     """Returns the result of a run."""
     found = {"row": row, "seed": seed, "date": "2026-11-21", "commit": "abc"}
     found |= dict.fromkeys(("gbit", "flops_share", "minutes"), 0.25)
+    found["versions"] = dict.fromkeys(("jax", "jaxlib", "numpy"), "1.0")
     return found | {"accuracy": {"global": {"final": final, "density": 0.25}}} | more
 
 
@@ -297,7 +298,7 @@ def test_what_a_row_needs_decides_whether_it_runs(root, monkeypatch):
 
 
 def test_the_overview_says_what_each_table_has_and_lacks(root, monkeypatch):
-    found = [entry("dense"), entry("dense", 1), entry("thin")]
+    found = [entry("dense"), entry("dense", 1), entry("thin", commit=None)]
     costs = [("tiny", 3.4), ("tiny", 12.0), ("another", 99.0)]
     costs = [{"table": table, "minutes": minutes} for table, minutes in costs]
     (root / "benchmarks/tables").mkdir(parents=True)
@@ -306,11 +307,11 @@ def test_the_overview_says_what_each_table_has_and_lacks(root, monkeypatch):
     monkeypatch.setattr(pages, "TABLES", ["tiny"])
     monkeypatch.setattr(pages, "declared", lambda name: NEEDING)
     lacking = "a GPU (12 PFLOP): 1; time: 1"
-    line = f"| [tiny](tiny.md#title) | 5 | 2 | 1 to 2 | 3 to 12 | {lacking}"
+    line = f"| [tiny](tiny.md#title) | 5 | 2 | 1 | 1 to 2 | 3 to 12 | {lacking}"
     index = root / "docs/reproduction/index.md"
     index.write_text("# Index\n<!-- table overview -->\n<!-- end -->\n")
     pages.draw_overview(root)
     assert index.read_text().splitlines()[4] == f"{line}; FEMNIST: 1 |"
     tables.publish(NEEDING, "tiny", entry("far"), root)  # redraws it
-    line = line.replace("| 5 | 2 |", "| 5 | 3 |")
+    line = line.replace("| 5 | 2 | 1 |", "| 5 | 3 | 2 |")
     assert index.read_text().splitlines()[4] == f"{line} |"

@@ -175,6 +175,15 @@ def test_devices_exchange_no_more_than_the_model(name, compiled):
     assert one.memory["temporaries"] < 20 * MODEL + IMAGES
 
 
+def test_gpus_do_not_copy_the_rows_of_all_clients(compiled):
+    """SpaFL keeps a model a client: a device holds a quarter of those of a layer.
+
+    TPUs lay them out anew, because 64 columns do not fill their tiles.
+    """
+    rows = 4 * 784 * 64 * WORLD.clients // 4
+    assert compiled("h100:4", "spafl").largest_copy < rows / 4
+
+
 @pytest.mark.slow
 def test_a_configuration_is_planned_for_a_target(tmp_path, monkeypatch):
     """On the CPU's devices in its place: all of the plan but the time."""
