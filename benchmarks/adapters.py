@@ -9,7 +9,6 @@ and `docs/figures/adapters.py` are drawn; commit them.
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,8 @@ import pandas as pd
 from benchmarks.measure import markdown
 from benchmarks.pages import ROOT, redraw
 from benchmarks.v1.page import difference, differences
-from sparsefl_jax.report import read_run
-from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.report import read_groups
+from sparsefl_jax.report.load import Run
 from sparsefl_jax.system import files
 
 RESULTS, PAGE = "benchmarks/tables/adapters.json", "docs/methods/flasc.md"
@@ -36,18 +35,17 @@ PAIRS = (  # the paper's claim, and what a smaller rank or another rival does
 )
 
 
-def entry(point: str, folder: Path) -> dict:
+def entry(point: str, run: Run) -> dict:
     """Returns the results of a finished run.
 
     Args:
       point: the name of its point in the study.
-      folder: the directory of the run.
+      run: its records.
 
     Returns:
       `curve`: the Gbit both ways so far and the accuracy, a share of 1, at each
       evaluation; `positions`, a share of all bits; seed, commit and versions.
     """
-    run = read_run(folder)
     stages = run.summary["stages"]
     bits = {way: sum(s[f"bits_{way}"] for s in stages) for way in ("up", "down")}
     positions = sum(stage["bits_positions"] for stage in stages)
@@ -58,11 +56,6 @@ def entry(point: str, folder: Path) -> dict:
         "positions": positions / sum(bits.values()),
         **{name: run.summary[name] for name in ("seconds", "commit", "versions")},
     }
-
-
-def tables(entries: Sequence[dict]) -> dict[str, str]:
-    """Returns the tables of the page, Markdown by name."""
-    return {"adapters": costs(entries), "adapters_differences": compared(entries)}
 
 
 def reached(entries: Sequence[dict]) -> dict[str, pd.Series]:
@@ -116,16 +109,11 @@ def published() -> list[dict]:
 
 def main(workdir: str) -> None:
     """Writes the results and the page from the folder of the study."""
-    folder = Path(workdir)
-    entries = [
-        entry(point.name, run)
-        for point in on_disk.read(folder)
-        for _, run in on_disk.folders(folder, point)
-    ]
+    entries = [entry(g.name, run) for g in read_groups([workdir]) for run in g.runs]
     text = "[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n"
     files.write_text(ROOT / RESULTS, text)
-    for name, table in tables(entries).items():
-        redraw(ROOT / PAGE, name, table)
+    redraw(ROOT / PAGE, "adapters", costs(entries))
+    redraw(ROOT / PAGE, "adapters_differences", compared(entries))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ part pfl_1500 80 throughput --only pfl-50 --repeats 30 \
     ${dry:+--only toy --repeats 1}
 if "$peers" -c "from importlib import metadata; metadata.version('pfl')" 2>/dev/null; then
     part peers 120 peers.compare --python "$peers" --only pfl --repeats 20 \
-        --peers "PyTorch loop" pfl-research ${dry:+--samples 1 --repeats 1}
+        --peers "PyTorch loop" pfl-research ${dry:+--repeats 1}
 else
     echo "peers: left out, as $peers has no pfl-research"
 fi

@@ -168,7 +168,7 @@ def valid(entry: dict) -> bool:
 
 
 def minutes(root=ROOT) -> list[dict]:
-    """Returns the minutes of rows on two cores, as estimated by `table.measure`."""
+    """Returns the minutes of rows on two cores, as estimated from a few rounds."""
     path = root / "benchmarks" / "tables" / "minutes.json"
     return json.loads(path.read_text()) if path.exists() else []
 

@@ -3,7 +3,6 @@
     python -m benchmarks.table flash_mnist --list        # what there is, what is next
     python -m benchmarks.table flash_mnist               # everything missing, in order
     python -m benchmarks.table flash_mnist --only spdst --seeds 1
-    python -m benchmarks.table flash_mnist --minutes     # what its rows cost, roughly
 
 Each row and seed is a run in `runs/tables/NAME/ROW_seedS`: one seed of each row, then a
 second of each. A stopped run is resumed, a finished one is read. A row that needs a GPU
@@ -11,11 +10,6 @@ runs where JAX finds one, or with `--only`; one whose data are missing ends the 
 with a line that says so. Results go to `benchmarks/tables/NAME.json` and to the pages,
 see `benchmarks/pages.py`; commit both. The field "counted" names the bits that an
 entry's Gbit include, if not all.
-
-`--minutes` trains five rounds of each stage of a row, with one evaluation, or one round
-if five would take over a minute. Of rows with the same method, network, data and
-sizes it measures the first: a density does not change the time of dense arithmetic.
-Results go to `benchmarks/tables/minutes.json` one by one; measured rows are left out.
 """
 
 import argparse
@@ -26,7 +20,6 @@ import sys
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from sparsefl_jax.system import hardware
 
@@ -37,11 +30,8 @@ from benchmarks.pages import ROOT, page, results  # noqa: E402
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
-from sparsefl_jax.runs import experiment, fit_rounds  # noqa: E402
-from sparsefl_jax.system import files, interrupt, provenance  # noqa: E402
-
-_ROUNDS, _MOST = 5, 60.0  # seconds
-_SIZES = ("num_clients", "cohort_size", "epochs", "batch_size", "num_rounds")
+from sparsefl_jax.runs import experiment  # noqa: E402
+from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 
 def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
@@ -136,7 +126,9 @@ def _evaluated_models(path: Path, round: int) -> dict:
 def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
     """Adds a result to the table's JSON file and redraws the table on its page."""
     entries = results(name, root) | {(new["row"], new["seed"]): new}
-    ordered = [entries[run] for run in sorted(entries, key=_position(table))]
+    rows = list(table.rows)
+    runs = sorted(entries, key=lambda run: (rows.index(run[0]), run[1]))
+    ordered = [entries[run] for run in runs]
     path = root / "benchmarks" / "tables" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, json.dumps(ordered, indent=1) + "\n")
@@ -145,59 +137,6 @@ def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
         pages.redraw(document, name, text)
     pages.draw_overview(root)
     print(text, flush=True)
-
-
-def _position(table: Table):
-    rows = list(table.rows)
-    return lambda run: (rows.index(run[0]) if run[0] in rows else len(rows), run[1])
-
-
-def measure(table: Table, name: str, *, root=ROOT, only=None) -> None:
-    """Estimates the minutes of rows that have no estimate.
-
-    Args:
-      table, name, root: as in `fill`.
-      only: the row to measure, even if it has an estimate; None for all without one.
-    """
-    path = root / "benchmarks" / "tables" / "minutes.json"
-    seen = {e["row"] for e in pages.minutes(root) if e["table"] == name}
-    kinds = {_kind(row_config(table, row, 0)) for row in seen}
-    for row, _ in wanted(table, only, 1):
-        config = row_config(table, row, 0)
-        if _kind(config) in kinds and not only:
-            continue
-        print(f"{name}: {row}", file=sys.stderr, flush=True)
-        kinds.add(_kind(config))
-        facts = {"date": datetime.date.today().isoformat()}
-        facts |= {"commit": provenance.commit(), "versions": provenance.versions()}
-        facts |= {"device": f"{jax.device_count()} x {jax.devices()[0].device_kind}"}
-        about = {"table": name, "row": row}
-        others = [e for e in pages.minutes(root) if not about.items() <= e.items()]
-        found = about | minutes(config) | facts
-        files.write_json(path, [*others, found])
-        print(f"{name}: {row}: {found['minutes']:.0f} minutes", flush=True)
-    pages.draw_overview(root)
-
-
-def minutes(config) -> dict:
-    """Estimates the `minutes` of a run from a few `rounds` of each of its stages."""
-    stages = (setup := experiment.build(config).setup).stages
-    for rounds in (1, _ROUNDS):
-        found = fit_rounds.pilot(setup, [rounds] * len(stages), config.seed)
-        if _ROUNDS * sum(found.seconds) > _MOST:
-            break
-    longer = [s.num_rounds / len(r) for s, r in zip(stages, found.rounds, strict=True)]
-    bits = [sum(r["bits_down"] + r["bits_up"] for r in stage) for stage in found.rounds]
-    part = min(1.0, (setup.until.gbit or np.inf) / (np.dot(longer, bits) / 1e9))
-    seconds = part * float(np.dot(longer, found.seconds))
-    return {"minutes": seconds / 60, "rounds": rounds}
-
-
-def _kind(config) -> str:
-    """Returns what decides the time of a run, as far as it is known before."""
-    first = config.get("first_stage", {}).get("name")
-    kind = [config.dataset, config.model.to_dict(), config.algorithm.name, first]
-    return str(kind + [config[name] for name in _SIZES])
 
 
 def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
@@ -219,7 +158,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=pages.TABLES)
     parser.add_argument("--list", action="store_true", help="show, run nothing")
-    parser.add_argument("--minutes", action="store_true", help="estimate, run nothing")
     parser.add_argument("--only", help="one row")
     parser.add_argument("--seeds", type=int, help="seeds below this number")
     args = parser.parse_args()
@@ -229,8 +167,6 @@ def main() -> None:
         if args.list:
             return print(listing(table, args.name, **chosen))
         hardware.keep_compilations()
-        if args.minutes:
-            return measure(table, args.name, only=args.only)
         fill(table, args.name, **chosen)
     except (interrupt.StoppedError, KeyboardInterrupt) as error:
         command = "python -m benchmarks.table " + " ".join(sys.argv[1:])

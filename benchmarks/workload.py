@@ -238,8 +238,8 @@ def make_data(setup: Workload):
     )
 
 
-def make_model(setup: Workload, data, **kwargs):
-    """Builds the network; `kwargs` are arguments of its own."""
+def make_model(setup: Workload, data):
+    """Builds the network."""
     network = NETWORKS[setup.model]
     example = jax.ShapeDtypeStruct((3, *network.shape), np.float32)
     if setup.written == "linen":
@@ -247,10 +247,10 @@ def make_model(setup: Workload, data, **kwargs):
     elif setup.written == "nnx":
         model = sfl.Model.from_nnx(nnx.NETWORKS[setup.model], example)
     else:
-        kwargs |= {} if setup.widths is None else {"widths": setup.widths}
+        widths = {} if setup.widths is None else {"widths": setup.widths}
         name, options = OURS.get(setup.model, (setup.model, {}))
         shape = network.classes, network.shape
-        model = sfl.models.build(name, *shape, **options, **kwargs)
+        model = sfl.models.build(name, *shape, **options, **widths)
     return model.reading(sfl.data.make_preprocess(data.mean, data.std))
 
 

@@ -147,8 +147,9 @@ def test_ones_own_networks_are_built_as_written():
         "gru": gates + 1290,
         "transformer": 48 * 64 + 64 + 64 * 64 + 2 * block + 128 + 650,
     }
-    for name, size in sizes.items():
-        for form in workload.FORMS:
+    written = {"linen": sizes.keys(), "nnx": sizes.keys() - {"transformer"}}
+    for form, names in written.items():
+        for name in names:
             setup = workload.SETUPS[f"{name}-{form}"]
             tiny = setup._replace(clients=2, samples=2)
             data = workload.make_data(tiny)
@@ -156,7 +157,7 @@ def test_ones_own_networks_are_built_as_written():
                 shapes, _ = workload.make_model(tiny, data).shapes()
             found = sum(leaf.size for leaf in jax.tree.leaves(shapes))
             second_bias = 128 * ((name, form) == ("gru", "linen"))  # of the last gate
-            assert found == size + second_bias, (name, form)
+            assert found == sizes[name] + second_bias, (name, form)
 
 
 @pytest.mark.usefixtures("environments")

@@ -1,7 +1,6 @@
 """A table's rows run one by one, are resumed, reused and written."""
 
 import json
-from types import SimpleNamespace
 
 import equal_cost_test
 import numpy as np
@@ -11,7 +10,7 @@ from benchmarks import pages
 from benchmarks import table as tables
 from benchmarks.tables import Row, Table
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import experiment, fit_rounds, simulate
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, network, write_images
@@ -296,54 +295,6 @@ def test_what_a_row_needs_decides_whether_it_runs(root, monkeypatch):
     assert [line.split("seed 0")[1].strip() for line in lines] == [
         *("-", "needs a GPU (12 PFLOP)", "-", "-", "needs FEMNIST")
     ]
-
-
-def test_minutes_are_written_one_by_one_for_each_method(root, monkeypatch):
-    (root / "benchmarks/tables").mkdir(parents=True)
-    costs = {"fedavg": 3.0}
-
-    def measured(config):
-        return {"minutes": costs[config.algorithm.name], "rounds": 5}
-
-    def known():
-        return [(e["row"], e["minutes"]) for e in pages.minutes(root)]
-
-    monkeypatch.setattr(tables, "minutes", measured)
-    with pytest.raises(KeyError):  # as if it was interrupted in the second one
-        tables.measure(NEEDING, "tiny", root=root)
-    assert known() == [("dense", 3.0)]
-    costs |= {"fedavg": 7.0, "pdst": 4.0}
-    tables.measure(NEEDING, "tiny", root=root)
-    assert known() == [("dense", 3.0), ("thin", 4.0)]  # `other` has another density
-    tables.measure(NEEDING, "tiny", root=root, only="dense")
-    assert known() == [("thin", 4.0), ("dense", 7.0)]
-    facts = {"table", "row", "minutes", "rounds", "date", "commit", "device"}
-    assert set(pages.minutes(root)[0]) == facts | {"versions"}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "gbit", "rounds", "minutes"),
-    [
-        (2.0, None, 5, (3 + 400 * 2) / 60),
-        (30.0, None, 1, (3 + 400 * 30) / 60),  # five take over a minute
-        (2.0, 200.5, 5, (3 + 400 * 2) / 60 / 2),  # of 401 Gbit
-        (2.0, 500.0, 5, (3 + 400 * 2) / 60),
-    ],
-)
-def test_the_minutes_of_a_row_by_hand(monkeypatch, seconds, gbit, rounds, minutes):
-    """A first stage of one round in 3 s, then 400 rounds; each has 1 Gbit."""
-    stages = SimpleNamespace(num_rounds=1), SimpleNamespace(num_rounds=400)
-    setup = SimpleNamespace(stages=stages, until=SimpleNamespace(gbit=gbit))
-    each = {"bits_down": 4 * 10**8, "bits_up": 6 * 10**8}
-
-    def pilot(setup, count, seed):
-        return fit_rounds.Pilot([[each], [each] * count[1]], [3.0, count[1] * seconds])
-
-    parts = SimpleNamespace(setup=setup)
-    monkeypatch.setattr(tables.experiment, "build", lambda config: parts)
-    monkeypatch.setattr(tables.fit_rounds, "pilot", pilot)
-    found = tables.minutes(SimpleNamespace(seed=0))
-    assert found == {"minutes": pytest.approx(minutes), "rounds": rounds}
 
 
 def test_the_overview_says_what_each_table_has_and_lacks(root, monkeypatch):

@@ -68,7 +68,6 @@ def run(
     python=sys.executable,
     only=("pfl", "mlp"),
     peers=tuple(PEERS),
-    samples=0,
     repeats=5,
 ) -> Iterator[dict]:
     """Yields a row for each set-up and peer.
@@ -77,17 +76,15 @@ def run(
       python: the peers' interpreter.
       only: set-ups; `all` of them, or those of the networks of `own/`.
       peers: which of them.
-      samples: of a client; 0 for the set-up's.
       repeats: rounds of each to time.
     """
     ours = [sys.executable, "-m", "benchmarks.peers.ours"]
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with LOG.open("w") as log:
         for name in workload.chosen(only, TABLES):
-            setup = SETUPS[name]._replace(samples=samples or SETUPS[name].samples)
             for peer in (peer for peer in OF[name] if peer in peers):
                 command = [python, "-m", PEERS[peer]]
-                found = pair(ours, command, setup, repeats, log)
+                found = pair(ours, command, SETUPS[name], repeats, log)
                 yield {"set-up": name, "peer": peer} | found
 
 

@@ -19,8 +19,7 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 
-from benchmarks import samples
-from benchmarks.peers import networks
+from benchmarks.peers import bare, networks
 from benchmarks.peers.turns import Turns, cores, setup
 
 
@@ -59,9 +58,8 @@ class Pace(TrainingProcessCallback):
 
 def users(at: dict) -> FederatedDataset:
     """The clients, sampled without replacement within a round as far as it goes."""
-    x, y, rows = samples.draw(at["clients"], at["samples"], at["shape"], at["classes"])
-    x, y = (torch.from_numpy(v).to(networks.DEVICE) for v in (x, y))
-    x = x.float().div_(255).sub_(0.5).permute(0, 3, 1, 2)
+    x, y, rows = bare.data(at)
+    x = x.permute(0, 3, 1, 2)
     drawn, rng = [], np.random.default_rng(1)
 
     def sampler():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tables import Row
+from benchmarks.tables import Row, Table
 from sparsefl_jax import models, report
 from sparsefl_jax.wire import paper_counts
 
@@ -77,6 +77,17 @@ def rows(
         argument = ",".join(filter(None, (method, option)))
         found[name] = Row(f"{config}:{argument}", figures, own, needs)
     return found
+
+
+def table(found: dict[str, Row], *network, seeds: int = 1) -> Table:
+    """Returns the table of some rows, whose best rounds count.
+
+    Args:
+      found: the rows.
+      *network: what `emergent` takes.
+      seeds: how many to run of each row.
+    """
+    return Table(found, seeds, best=True, columns=SHOWN, extra=emergent(*network))
 
 
 def emergent(network: str, classes: int, shape: tuple[int, ...]) -> Callable:

@@ -1,6 +1,6 @@
 """The rows of one of FedSparsify's environments: a panel of Figures 2 and 5."""
 
-from benchmarks.tables import Row
+from benchmarks.tables import Row, Table
 
 METHODS = ("global", "local", "random", "snip", "grasp", "prunefl")
 DENSITIES = (".2", ".15", ".1", ".05", ".01")  # 1 - S
@@ -31,3 +31,13 @@ def rows(
         )
         for name, (method, overrides) in (dense | densities).items()
     }
+
+
+def of_100_clients(config: str) -> Table:
+    """Returns the table of 10 of 100 clients a round: Figure 5."""
+    found = {
+        f"{split}_{name}": row
+        for split in ("noniid", "iid")
+        for name, row in rows(config, "clients100", split).items()
+    }
+    return Table(found, seeds=1)

@@ -4,16 +4,10 @@
 round.
 """
 
-from benchmarks.tables import Table, _complement
+from benchmarks.tables import _complement
 
 _ROWS = _complement.rows(
     "configs/complement_femnist.py", _complement.IC, needs="FEMNIST"
 )
 
-TABLE = Table(
-    rows=_ROWS,
-    seeds=1,
-    best=True,
-    columns=_complement.SHOWN,
-    extra=_complement.emergent("ic", 62, (28, 28, 1)),
-)
+TABLE = _complement.table(_ROWS, "ic", 62, (28, 28, 1))

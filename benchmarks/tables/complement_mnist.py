@@ -5,7 +5,7 @@ pruned model on all held-out samples, best round. `cs0.5_random` deals the image
 clients.
 """
 
-from benchmarks.tables import Row, Table, _complement
+from benchmarks.tables import Row, _complement
 
 _CONFIG = "configs/complement_mnist.py"
 _RANDOM = {
@@ -18,10 +18,4 @@ _ROWS = _complement.rows(_CONFIG, _complement.IC) | {
     "cs0.5_random": Row(f"{_CONFIG}:cs", "", {"density": 0.5} | _RANDOM),
 }
 
-TABLE = Table(
-    rows=_ROWS,
-    seeds=1,
-    best=True,
-    columns=_complement.SHOWN,
-    extra=_complement.emergent("ic", 62, (28, 28, 1)),
-)
+TABLE = _complement.table(_ROWS, "ic", 62, (28, 28, 1))

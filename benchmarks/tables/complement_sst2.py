@@ -5,16 +5,11 @@ a round, or all. Accuracy is that of the pruned model on the validation sentence
 round.
 """
 
-from benchmarks.tables import Table, _complement
+from benchmarks.tables import _complement
 
 _CONFIG, _EVERYONE = "configs/complement_sst2.py", {"cohort_size": 400}
 _ALL = _complement.rows(_CONFIG, _complement.SA_ALL, overrides=_EVERYONE)
 _ROWS = _complement.rows(_CONFIG, _complement.SA)
 _ROWS |= {f"all_{name}": row for name, row in _ALL.items()}
 
-TABLE = Table(
-    rows=_ROWS,
-    best=True,
-    columns=_complement.SHOWN,
-    extra=_complement.emergent("sa", 2, (768,)),
-)
+TABLE = _complement.table(_ROWS, "sa", 2, (768,), seeds=3)

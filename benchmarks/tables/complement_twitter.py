@@ -5,17 +5,11 @@ features of a DistilBERT (`text_encoder`). Accuracy is that of the pruned model 
 held-out tweets, best round.
 """
 
-from benchmarks.tables import Table, _complement
+from benchmarks.tables import _complement
 
 _CONFIG, _NEEDS = "configs/complement_twitter.py", "Sentiment140"
 _ALL = _complement.rows(_CONFIG, _complement.SA_ALL, "all", needs=_NEEDS)
 _ROWS = _complement.rows(_CONFIG, _complement.SA, "users10", needs=_NEEDS)
 _ROWS |= {f"all_{name}": row for name, row in _ALL.items()}
 
-TABLE = Table(
-    rows=_ROWS,
-    seeds=1,
-    best=True,
-    columns=_complement.SHOWN,
-    extra=_complement.emergent("sa", 3, (768,)),
-)
+TABLE = _complement.table(_ROWS, "sa", 3, (768,))

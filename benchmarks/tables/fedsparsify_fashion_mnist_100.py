@@ -3,13 +3,6 @@
 The test accuracy of round 200, IID and with two classes a client.
 """
 
-from benchmarks.tables import Table, _fedsparsify
+from benchmarks.tables import _fedsparsify
 
-_CONFIG = "configs/fedsparsify_fashion_mnist.py"
-_ROWS = {
-    f"{split}_{name}": row
-    for split in ("noniid", "iid")
-    for name, row in _fedsparsify.rows(_CONFIG, "clients100", split).items()
-}
-
-TABLE = Table(rows=_ROWS, seeds=1)
+TABLE = _fedsparsify.of_100_clients("configs/fedsparsify_fashion_mnist.py")
