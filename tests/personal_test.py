@@ -63,6 +63,14 @@ def by_hand(world, sparse, client):
     return float(np.mean(np.argmax(logits, -1) == data.y_test[rows]))
 
 
+def own_share(world, method, state, client, budgets=None):
+    """Returns the accuracy of a client's own model on its test samples."""
+    rows = state.clients, placement.client_info(world[0], budgets)
+    row, mine = jax.tree.map(lambda v: jnp.asarray(v[client]), rows)
+    sparse = method.personalize(KEY, state.server, row, mine)["personal"]
+    return by_hand(world, sparse, client)
+
+
 def changed(state, client):
     """Returns the state with one client's last kernel negated."""
     params = jax.tree.map(np.array, state.clients.trained.params)
@@ -73,16 +81,9 @@ def changed(state, client):
 
 def test_only_clients_that_took_part_are_judged_again(world):
     method, state, evaluation = begin(world, spafl)
-    info = placement.client_info(world[0])
-
-    def want(state, client):
-        row, mine = jax.tree.map(lambda v: v[client], (state.clients, info))
-        sparse = method.personalize(KEY, state.server, row, mine)["personal"]
-        return by_hand(world, sparse, client)
-
     other = functools.reduce(changed, range(5), state)
-    first = [want(state, i) for i in range(5)]
-    moved = [want(other, i) for i in range(5)]
+    first = [own_share(world, method, state, i) for i in range(5)]
+    moved = [own_share(world, method, other, i) for i in range(5)]
     again, *rest = [i for i in range(5) if first[i] != moved[i]]
     assert rest
     before, filters = evaluation(state)
@@ -138,12 +139,7 @@ def test_slices_are_judged_at_each_clients_width(world):
     budgets = np.array([0.5, 1.0, 0.5, 0.2, 1.0], np.float32)
     method, state, evaluation = begin(world, heterofl, budgets)
     record, filters = evaluation(state)
-    info = placement.client_info(world[0], budgets)
-    shares = []
-    for i in range(5):
-        mine = jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), info)
-        sparse = method.personalize(KEY, state.server, None, mine)["personal"]
-        shares.append(by_hand(world, sparse, i))
+    shares = [own_share(world, method, state, i, budgets) for i in range(5)]
     assert record["accuracy"] == pytest.approx(np.mean(shares), abs=1e-6)
     np.testing.assert_array_equal(filters.sum(1) - 3, np.ceil(budgets * 6))
 
@@ -152,11 +148,7 @@ def test_masks_of_a_clients_own_are_judged_on_its_samples_though_it_keeps_nothin
     world,
 ):
     method, state, evaluation = begin(world, fedspa, density=0.3, shared=False)
-    info, shares = placement.client_info(world[0]), []
-    for i in range(5):
-        mine = jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), info)
-        sparse = method.personalize(KEY, state.server, (), mine)["personal"]
-        shares.append(by_hand(world, sparse, i))
+    shares = [own_share(world, method, state, i) for i in range(5)]
     assert len(set(shares)) > 1
     assert evaluation(state)[0]["accuracy"] == pytest.approx(np.mean(shares), abs=1e-6)
 

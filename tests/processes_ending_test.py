@@ -64,8 +64,6 @@ def test_start_refuses(arguments, said):
 HERE = ["--coordinator=localhost:{port}", "--processes=2", "--process_id=0"]
 ALONE = [
     (["--distributed"], "found no launcher of several processes"),
-    (["--processes=2", "--process_id=0"], "found no launcher of several processes"),
-    ([*HERE[:2], "--process_id=2"], "process_id and num_processes must be nonnegative"),
     ([*HERE, "--wait_minutes=.02"], "the other processes have not come at localhost:"),
     (["--wait_minutes=3"], "--wait_minutes=3 is read in several processes alone"),
 ]

@@ -41,11 +41,6 @@ def case():
     return model, SparseModel(params, width.window(params, 0.5), stats), x
 
 
-def test_only_static_models_say_so(case):
-    assert case[0].static_stats
-    assert not make("batch").static_stats
-
-
 def test_training_gives_back_the_statistics_of_the_batch(case):
     model, sparse, x = case
     layer = sparse.params["fc1"]

@@ -17,7 +17,6 @@ from sparsefl_jax.runs import checkpoint, cli, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt, provenance
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -119,24 +118,6 @@ def test_padding_of_the_tables_changes_no_fingerprint():
     assert [name for name in old if old[name] != new[name]] == ["train"]
 
 
-def test_the_summary_holds_the_fingerprint(finished):
-    summary = json.loads((finished / "summary.json").read_text())
-    fields = {"x", "y", "x_test", "y_test", "mean", "std", "num_classes"}
-    assert set(summary["data"]) == fields | {"train", "val", "test"}
-
-
-def test_another_partition_is_refused_by_its_tables(finished):
-    config = run_folder.read_config(finished)
-    data = build.build_data(config)
-    moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
-    saved = checkpoint.read(finished)
-    setup = Setup([], None, data)
-    at, _ = run_folder.start(saved, setup)
-    assert (at.stage, at.round) == (0, 4)
-    with pytest.raises(ValueError, match="checkpoint: train changed"):
-        run_folder.start(saved, setup._replace(data=moved))
-
-
 def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
     saved, old = checkpoint.read(finished), sfl.__version__
     now = provenance.facts(saved.about["machine"]["chunk"])
@@ -152,10 +133,7 @@ def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
     assert said.endswith(f"not bit for bit: {changed}")
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["settings"] == provenance.settings()
-    assert provenance.settings().keys() == {
-        *("jax_threefry_partitionable", "jax_enable_x64", "jax_random_seed_offset"),
-        *("jax_default_matmul_precision", "jax_default_prng_impl"),
-    }
+    assert {"x", "y", "train", "test"} < summary["data"].keys()
 
 
 METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"
@@ -331,12 +309,8 @@ def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):
 @pytest.mark.slow
 def test_seeds_are_extended_together(tmp_path):
     config = four_rounds(tmp_path)
-    config.seeds, config.num_rounds, config.eval_every, config.lr_horizon = (
-        2,
-        1,
-        1,
-        None,
-    )
+    config.update({"seeds": 2, "num_rounds": 1, "eval_every": 1})
+    config.lr_horizon = None
     experiment.run(config, tmp_path / "a", progress=False)
     shutil.rmtree(tmp_path / "a/seed_1")  # as if the run had stopped between two seeds
     config.num_rounds = 2

@@ -127,24 +127,6 @@ def drawn_lines(monkeypatch):
     return found
 
 
-def test_lines_at_the_same_values_share_a_label(tmp_path, monkeypatch):
-    named = [
-        dict(zip("abcd", v, strict=True)) for v in ([1, 0.5, 1, 0.2], [1, 1, 1, 0])
-    ]
-    lines_ = list(records(stages=(2,), every=1))
-    for record, layers in zip(lines_[::2], named, strict=True):
-        record["layer_density"] = layers
-    for record in lines_[1::2]:
-        record["models"]["masked"]["accuracy"] = record["accuracy"]
-    found = drawn_lines(monkeypatch)
-    run = read_run(write_run(tmp_path, lines_))
-    plots.density_by_round(run, tmp_path / "density.svg")
-    assert list(found) == ["all layers", "a, c", "b", "d"]
-    assert found["a, c"] == ([1, 2], [100, 100]) and found["b"] == ([1, 2], [50, 100])
-    plots.accuracy_by_round(run, tmp_path / "accuracy.svg")
-    assert "aggregated, masked" in found and "masked" not in found
-
-
 def test_losses_are_drawn_over_all_rounds(tmp_path, monkeypatch):
     lines_ = list(records(stages=(2, 2), every=2))
     for n, record in enumerate(r for r in lines_ if r["phase"] == "train"):

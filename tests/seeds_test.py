@@ -1,14 +1,12 @@
 """Seeds run one after another: each costs only itself, and they share programs."""
 
 import contextlib
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.report import read_summary
 from sparsefl_jax.runs import experiment, programs
 from sparsefl_jax.system import interrupt
 
@@ -18,22 +16,16 @@ Y = np.arange(240) % 4
 X[:, 0, 0, 0] += Y
 
 
-def data(seed, poisoned=None):
-    """Returns data whose partition, and so the widths of tables, differ by seed.
-
-    In that of the poisoned seed, a sample of client 4 is too large for a finite loss.
-    """
+def data(seed):
+    """Returns data whose partition, and so the widths of tables, differ by seed."""
     arrays = dict(x_test=X[160:], y_test=Y[160:], name="tiny")
     how = dict(num_clients=8, partition="dirichlet", alpha=0.5, seed=seed)
-    found = sfl.from_arrays(X[:160].copy(), Y[:160], **arrays, **how)
-    if seed == poisoned:
-        found.x[found.train.index[4, 0]] = 3e38
-    return found
+    return sfl.from_arrays(X[:160], Y[:160], **arrays, **how)
 
 
-def run(data, folder, rounds=2):
+def run(folder):
     method = sfl.fedavg(MODEL, sfl.training.make_optimizer(learning_rate=0.1))
-    stages = [sfl.Stage(method, rounds, 3, batch_size=8)]
+    stages = [sfl.Stage(method, 2, 3, batch_size=8)]
     return sfl.experiment(stages, MODEL, data, workdir=folder, seeds=3, progress=False)
 
 
@@ -56,7 +48,7 @@ def test_a_seed_that_diverges_fails_after_the_others(fate, tmp_path):
     fates, ran = fate
     fates[1] = FloatingPointError("training loss nan")
     with pytest.raises(FloatingPointError, match="^seed 1: training loss nan$"):
-        run(data, tmp_path / "run")
+        run(tmp_path / "run")
     assert ran == [0, 1, 2] and not (tmp_path / "run/report.html").exists()
 
 
@@ -69,24 +61,13 @@ def test_other_errors_are_raised_as_they_are(fate, tmp_path, error, then):
     fates, ran = fate
     fates[1] = error
     with pytest.raises(type(error)) as raised:
-        run(data, tmp_path / "run")
+        run(tmp_path / "run")
     assert raised.value is error and ran == [0, 1]
     ran.clear()
     runs = [(SimpleNamespace(seed=i, partition_seed=0), tmp_path) for i in range(3)]
     with contextlib.suppress(interrupt.StoppedError):  # else a study goes on
         assert list(map(type, experiment.run_each(runs))) == [dict, type(error), dict]
     assert ran == then
-
-
-@pytest.mark.slow
-def test_one_of_three_diverges(tmp_path):
-    with pytest.raises(FloatingPointError, match=r"^seed 1: training loss \w+ in"):
-        run(lambda seed: data(seed, poisoned=1), tmp_path, rounds=8)
-    done = {path.parent.name for path in tmp_path.glob("*/summary.json")}
-    assert done == {"seed_0", "seed_2"}
-    assert read_summary(tmp_path / "seed_2")["ended_by"] == "rounds"
-    last = (tmp_path / "seed_1/metrics.jsonl").read_text().splitlines()[-1]
-    assert 0 < json.loads(last)["round"] < 8
 
 
 @pytest.mark.slow
@@ -103,5 +84,5 @@ def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch, files):
         return found
 
     monkeypatch.setattr(programs, "compile_stage", compiled)
-    run(data, tmp_path if files else None)
+    run(tmp_path if files else None)
     assert len(texts) == 1

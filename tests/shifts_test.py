@@ -145,7 +145,6 @@ def test_a_configuration_sets_the_shift_of_any_partition():
             {"feature_shift": "rotation", "shift_strength": 0.5},
             "shift_strength=0.5 has no effect with feature_shift='rotation'",
         ),
-        ({"shift_strength": 0.5}, "shift_strength=0.5 has no effect"),
         ({"feature_shift": "blur", "test_split": "pooled"}, "test_split='pooled'"),
         ({"feature_shift": "blur", "x": np.ones((40, 4))}, r"needs images.*\(4,\)"),
         (
