@@ -102,9 +102,8 @@ def test_flash_saves(name):
     for d in densities:
         (down, up), sparse = whole, bits(d)
         assert down == up and sparse[0] == sparse[1]
-        found[f"Table 4, {data}, d = {d}: savings"] = paper_counts.saving(
-            down, sparse[0]
-        )
+        saved = paper_counts.saving(down, sparse[0])
+        found[f"Table 4, {data}, d = {d}: savings"] = saved
     settle(f"test_flash_saves[{name}]", found)
 
 
@@ -131,13 +130,11 @@ def test_sparsyfed_saves():
         )
         place = f"ResNet-18, S = {sparsity}"
         if sparsity == 0.95:
-            found[f"{place}: weights that travel"] = simulated.records[1][
-                "entries_down"
-            ]["weights"]
+            sent = simulated.records[1]["entries_down"]["weights"]
+            found[f"{place}: weights that travel"] = sent
             found[f"{place}: times less than dense"] = first / second
-        found[f"{place}: savings of values"] = paper_counts.saving(
-            32 * first, 32 * second
-        )
+        saved = paper_counts.saving(32 * first, 32 * second)
+        found[f"{place}: savings of values"] = saved
     settle("test_sparsyfed_saves", found)
 
 

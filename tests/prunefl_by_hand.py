@@ -127,15 +127,11 @@ def searches(world):
     states, _ = small_world.path(world)
     cohort, found = world.cohorts[1].tolist(), []
     for passing, index in zip(plain_loop.passings(world, 1), cohort, strict=True):
-        data, model = (
-            plain_loop.inputs(world, states[1], 1, index)[-1],
-            states[1].server.model,
-        )
+        data = plain_loop.inputs(world, states[1], 1, index)[-1]
+        model = states[1].server.model
         velocity, total = _zeros(model), _zeros(model)
-        number, work = (
-            min(small_world.SIZES[index], 2 * BATCH),
-            times(0.0, layers(1.0, 1.0)),
-        )
+        number = min(small_world.SIZES[index], 2 * BATCH)
+        work = times(0.0, layers(1.0, 1.0))
         for iteration in range(3):
             model, grads, velocity = steps(model, data, 0.9 * RATE, (0, 1), velocity)
             work = plus(work, times(number, densities(model.mask)))

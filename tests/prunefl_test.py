@@ -10,12 +10,9 @@ import pytest
 from sparsefl_jax.algorithms import prunefl, prunefl_initial
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.runs import experiment
-from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.training import local
 from tests.by_hand import batches, context, linear_loss, model_of
 from tests.prunefl_by_hand import greedy
-from tests.tiny import tiny_config
 
 SELECT = {"a": True, "b": False, "c": True}
 SHAPES = {"a": (5, 8), "b": (3,), "c": (30,)}
@@ -179,12 +176,3 @@ def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):
     # What is alive went on training: 0.1 a step.
     kept = up["weights"].values["w"][up["weights"].mask["w"]]
     np.testing.assert_allclose(kept, 5 - 0.2 * iterations, atol=1e-4)
-
-
-def test_a_time_for_every_layer(tmp_path):
-    config = tiny_config(tmp_path)
-    config.first_stage = {}
-    config.algorithm = {"name": "prunefl", "layer_time": (1.0, 2.0, 3.0)}
-    with pytest.raises(ValueError, match="a number above 0 for each of .*fc1/kernel"):
-        experiment.run(defaults.complete(config), tmp_path / "a", progress=False)
-    assert not (tmp_path / "a" / "metrics.jsonl").exists()

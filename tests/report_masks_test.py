@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from report_test import records, svg_size, write_run
+from report_test import drawn_lines, records, svg_size, write_run
 
 from sparsefl_jax.report import (
-    lines,
     maps,
     masks,
     plot_run,
@@ -147,29 +146,17 @@ def with_thresholds(lines):
         yield line
 
 
-@pytest.fixture
-def spied(monkeypatch):
-    """Records the arrays that are drawn as cells and lines."""
-    seen = {"cells": [], "lines": []}
-    cells, line = maps._filters, lines.draw_line
-
-    def on_cells(ax, shares, *colors):
-        seen["cells"].append(np.array(shares, float))
-        return cells(ax, shares, *colors)
-
-    def on_line(ax, values, *rest):
-        seen["lines"].append((values.index.tolist(), values.tolist(), rest[0]))
-        line(ax, values, *rest)
-
-    monkeypatch.setattr(maps, "_filters", on_cells)
-    monkeypatch.setattr(lines, "draw_line", on_line)
-    return seen
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.usefixtures("drawn")
-def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, spied):
+def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypatch):
+    cells, draw_cells = [], maps._filters
+
+    def spy(ax, shares):
+        cells.append(np.array(shares, float))
+        return draw_cells(ax, shares)
+
+    monkeypatch.setattr(maps, "_filters", spy)
     run = write_run(tmp_path, with_thresholds(records(stages=(3, 8))))
     rounds = {(0, 3): draw(1, 0.9)}
     rounds |= {(1, r): draw(9, 0.8 - 0.08 * r, seed=r) for r in range(1, 9)}
@@ -179,7 +166,7 @@ def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, spied):
     assert [path.stem for path in drawn[-2:]] == FILTERS
     assert run / "plots/thresholds_by_round.svg" in drawn
     assert all(min(svg_size(path)) >= 180 for path in drawn[-2:])
-    activity, patterns = spied["cells"][:4], spied["cells"][4:]
+    activity, patterns = cells[:4], cells[4:]
     # filters x rounds: the share of the clients that keep a filter
     assert [v.shape for v in activity] == [(size, 9) for size in SIZES]
     np.testing.assert_allclose(activity[1][:, 0], rounds[0, 3][0, 5:16])
@@ -192,14 +179,15 @@ def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, spied):
     assert page.count("<figure>") == len(drawn) and "each client keeps" in page
 
 
-def test_thresholds_over_the_rounds(tmp_path, spied):
+def test_thresholds_over_the_rounds(tmp_path, monkeypatch):
+    found = drawn_lines(monkeypatch)
     run = write_run(tmp_path, with_thresholds(records(stages=(2, 3))))
     plots.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
-    assert len(spied["lines"]) == 8
-    x, y, name = spied["lines"][1]
+    assert len(found) == 8
+    name, x, y = found[1]
     assert name == "b" and x == [1, 2, 3, 4, 5]
     np.testing.assert_allclose(y, [0.002, 0.004, 0.002, 0.004, 0.006])
-    np.testing.assert_allclose(spied["lines"][5][1], 4 * np.array(y))
+    np.testing.assert_allclose(found[5][2], 4 * np.array(y))
 
 
 def test_filters_are_not_drawn_where_none_was_pruned_or_kept(tmp_path):

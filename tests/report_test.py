@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.report import plot_run, plots, read_run, summary_table
+from sparsefl_jax.report import lines, plot_run, read_run, summary_table
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
 STAGE = dict(bits_values=3_000_000_000, bits_positions=500_000_000, flops=2e12)
@@ -107,6 +107,18 @@ def write_run(folder, lines, summary=SUMMARY, num_clients=20, num_classes=10):
     return folder
 
 
+def drawn_lines(monkeypatch):
+    """Collects the lines that are drawn: (label, rounds, values)."""
+    found, draw = [], lines.draw_line
+
+    def spy(ax, values, label, *rest):
+        found.append((label, values.index.tolist(), values.round(6).tolist()))
+        draw(ax, values, label, *rest)
+
+    monkeypatch.setattr(lines, "draw_line", spy)
+    return found
+
+
 def svg_size(path):
     """Returns the width and the height in points."""
     root = ElementTree.parse(path).getroot()
@@ -156,19 +168,15 @@ def test_plot_run_draws_all(tmp_path, stages, num_layers, num_clients, num_class
 
 @pytest.mark.filterwarnings("error")
 def test_size_stands_beside_accuracy_where_it_changes(tmp_path, monkeypatch):
-    lines, drawn = list(records(stages=(6,), every=2)), {}
-    for size, record in zip(
-        (900.0, 500.0, 100.0), (r for r in lines if r["phase"] == "eval"), strict=True
-    ):
+    written, drawn = list(records(stages=(6,), every=2)), drawn_lines(monkeypatch)
+    evals = [r for r in written if r["phase"] == "eval"]
+    for size, record in zip((900.0, 500.0, 100.0), evals, strict=True):
         record["models"]["aggregated"]["parameters"] = size
-    run = read_run(write_run(tmp_path, lines))
-    draw = lambda ax, values, name, *_: drawn.update({name: values})  # noqa: E731
-    monkeypatch.setattr(plots.lines, "draw_line", draw)
+    write_run(tmp_path, written)
     assert tmp_path / "plots" / "size_by_round.svg" in plot_run(tmp_path)
-    assert drawn["parameters"].to_dict() == {2: 900, 4: 500, 6: 100}
-    np.testing.assert_allclose(
-        drawn["accuracy"], [100 * e["accuracy"] for e in run.evals]
-    )
+    assert ("parameters", [2, 4, 6], [900, 500, 100]) in drawn
+    (shown,) = [values for label, _, values in drawn if label == "accuracy"]
+    np.testing.assert_allclose(shown, [100 * e["accuracy"] for e in evals], atol=1e-5)
 
 
 @pytest.mark.filterwarnings("error")
