@@ -166,12 +166,6 @@ def world():
     return small_world.make_world(pqsu, {"density": 0.5})
 
 
-def record(world, log, passing):
-    layouts = {"down": packets.layout(passing.down), "up": packets.layout(passing.up)}
-    model = small_world.tiny_model()
-    return ledger.round_record(log, layouts, model, ["fc1/kernel", "fc2/kernel"], 4)
-
-
 @pytest.mark.slow
 def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
     states, _ = small_world.path(world)
@@ -182,7 +176,9 @@ def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
     np.testing.assert_array_equal(new.clients.loss, 0)
     np.testing.assert_array_equal(log.clients["uploaded"], 0)
     log = jax.tree.map(lambda v: v[0], log)
-    told = record(world, log, plain_loop.passings(world, 1)[0])
+    passing, names = plain_loop.passings(world, 1)[0], ["fc1/kernel", "fc2/kernel"]
+    layouts = {"down": packets.layout(passing.down), "up": packets.layout(passing.up)}
+    told = ledger.round_record(log, layouts, small_world.tiny_model(), names, 4)
     assert told["bits_up_by_client"] == [3, 3, 3]  # a bit of each packet
     assert min(told["bits_down_by_client"]) > 0
 

@@ -58,7 +58,7 @@ def greedy(weights, alive, squared, *, rate, times, constant, cap, dense=0.0):
     return [k.reshape(m.shape) for k, m in zip(stay, alive, strict=True)]
 
 
-def reconfigured(world, params, mask, squared, rate=PRUNE):
+def reconfigured(world, params, mask, squared):
     """The new mask and parameters of a model in the world, by `greedy`."""
     select = world.layers
     params, mask, squared = jax.device_get((params, mask, squared))
@@ -68,14 +68,8 @@ def reconfigured(world, params, mask, squared, rate=PRUNE):
         g.sum() for g, s in zip(jax.tree.leaves(squared), chosen, strict=True) if not s
     )
     size = sum(m.size for m in layers[1])
-    new = greedy(
-        *layers,
-        rate=rate,
-        times=TIMES,
-        constant=CONSTANT,
-        cap=int(CAP * size),
-        dense=dense,
-    )
+    limits = {"times": TIMES, "constant": CONSTANT, "cap": int(CAP * size)}
+    new = greedy(*layers, rate=PRUNE, dense=dense, **limits)
     new = trees.replace_layers(mask, select, new)
     return new, jax.tree.map(lambda p, m: np.where(m, p, 0), params, new)
 

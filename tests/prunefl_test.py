@@ -44,29 +44,16 @@ def drawn(seed, density, coarse):
     ],
 )
 def test_the_rule_is_the_greedy_loop(times, constant, max_density):
-    rule = jax.jit(
-        make_rule(
-            select=SELECT,
-            prune_rate=0.3,
-            layer_time=times,
-            constant_time=constant,
-            max_density=max_density,
-        )
-    )
+    rule = jax.jit(make_rule(SELECT, 0.3, times, constant, max_density))
+    limits = {"times": times, "constant": constant, "cap": int(max_density * 70)}
     sizes = set()
     for seed in range(12):
         model, squared = drawn(seed, (1.0, 0.5, 0.1)[seed % 3], coarse=seed % 2)
         new = jax.device_get(rule(model, squared, np.float32(seed % 5 / 5)))
-        layers = [[tree[k] for k in "ac"] for tree in (model.params, model.mask)]
-        want = greedy(
-            *layers,
-            [squared[k] for k in "ac"],
-            rate=0.3 * 0.5 ** (seed % 5 / 5),
-            times=times,
-            constant=constant,
-            cap=int(max_density * 70),
-            dense=squared["b"].sum(),
-        )
+        trees = model.params, model.mask, squared
+        layers = [[tree[k] for k in "ac"] for tree in trees]
+        rate, dense = 0.3 * 0.5 ** (seed % 5 / 5), squared["b"].sum()
+        want = greedy(*layers, rate=rate, dense=dense, **limits)
         for k, mask in zip("ac", want, strict=True):
             np.testing.assert_array_equal(new.mask[k], mask)
             kept = np.where(mask, model.params[k], 0)

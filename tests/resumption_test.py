@@ -271,15 +271,10 @@ def test_without_a_checkpoint_nothing_is_extended(run):
     assert files(run) == before
 
 
-def about_of(run):
-    (path,) = run.glob("checkpoint/*/about/metadata")
-    return path, json.loads(path.read_text())
-
-
 @pytest.mark.parametrize("change", [{"seconds": 1.0}, {"checksum": 0}])
 def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
-    path, about = about_of(run)
-    path.write_text(json.dumps(about | change))
+    (path,) = run.glob("checkpoint/*/about/metadata")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(
         ValueError, match="checkpoint cannot be read: a checksum differs$"
     ):
@@ -298,11 +293,8 @@ def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):
         monkeypatch.setattr(sys, "argv", argv)
         values(cli.completed(argv))
         old, new = run_folder.read_config(run), holder.value
-        assert list(run_folder.differences(old, new)) == [
-            "eval_every",
-            "num_rounds",
-            "until.gbit",
-        ]
+        changed = ["eval_every", "num_rounds", "until.gbit"]
+        assert list(run_folder.differences(old, new)) == changed
         assert new.until.gbit == 2.0 and new.eval_every == 4
 
 

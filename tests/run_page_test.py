@@ -95,12 +95,7 @@ def test_flat_plots_are_sentences(tmp_path):
     rows = np.stack([one, one])
     write_masks(run, {(1, 1): one, (1, 3): one}, {(1, 2): rows})
     drawn = {path.stem for path in plot_run(run)}
-    assert drawn == {
-        "accuracy_by_round",
-        "loss_by_round",
-        "accuracy_by_gbit",
-        "partition_by_client",
-    }
+    assert not any("density" in name or "mismatch" in name for name in drawn)
     text = words_of(run)
     assert "mask keeps 20.00 % of the kernels in every round" in text
     assert "mask never changes" in text and "sent the same mask" in text

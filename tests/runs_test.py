@@ -196,21 +196,6 @@ def test_a_run_that_goes_on_is_left_alone(finished, config):
     assert experiment.run(config, run, resume=True, progress=False)["rounds"] == 5
 
 
-def damaged(run, file, change):
-    data = bytearray(file.read_bytes())
-    if change == "cut":
-        data = data[: len(data) // 2]
-    elif change == "flip":
-        data[len(data) // 2] ^= 0xFF
-    file.write_bytes(data)
-    try:
-        checkpoint.read(run)
-    except ValueError as error:
-        assert "\n" not in str(error) and "damaged" in str(error), error
-        return True
-    return False
-
-
 @pytest.mark.parametrize("change", ["cut", "flip"])
 def test_a_damaged_checkpoint_is_refused_in_one_line(finished, tmp_path, change):
     source = finished / "seed_3"
@@ -223,10 +208,17 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(finished, tmp_path, change)
         run = tmp_path / "run"
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(source, run)
-        if damaged(run, run / file, change):
-            refused += 1
-        else:  # not needed to read the arrays
+        data = bytearray((run / file).read_bytes())
+        if change == "cut":
+            data = data[: len(data) // 2]
+        else:
+            data[len(data) // 2] ^= 0xFF
+        (run / file).write_bytes(data)
+        try:  # not all are needed to read the arrays
             assert checkpoint.read(run).about["checksums"] == whole
+        except ValueError as error:
+            assert "\n" not in str(error) and "damaged" in str(error), error
+            refused += 1
     assert refused >= 6  # the others are orbax's own copies
 
 

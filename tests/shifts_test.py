@@ -136,25 +136,19 @@ def test_a_configuration_sets_the_shift_of_any_partition():
 
 
 @pytest.mark.parametrize(
-    "kwargs, message",
+    "shift, kwargs, message",
     [
-        ({"feature_shift": "rotate"}, "did you mean 'rotation'"),
-        ({"feature_shift": "blur", "shift_strength": 0.0}, "shift_strength=0.0"),
-        ({"feature_shift": "noise", "shift_strength": np.nan}, "shift_strength=nan"),
-        (
-            {"feature_shift": "rotation", "shift_strength": 0.5},
-            "shift_strength=0.5 has no effect with feature_shift='rotation'",
-        ),
-        ({"feature_shift": "blur", "test_split": "pooled"}, "test_split='pooled'"),
-        ({"feature_shift": "blur", "x": np.ones((40, 4))}, r"needs images.*\(4,\)"),
-        (
-            {"feature_shift": "rotation", "x": np.ones((40, 2, 3, 1))},
-            r"needs square images.*\(2, 3, 1\)",
-        ),
+        ("rotate", {}, "did you mean 'rotation'"),
+        ("blur", {"shift_strength": 0.0}, "shift_strength=0.0"),
+        ("noise", {"shift_strength": np.nan}, "shift_strength=nan"),
+        ("rotation", {"shift_strength": 0.5}, "has no effect with feature_shift='rot"),
+        ("blur", {"test_split": "pooled"}, "test_split='pooled'"),
+        ("blur", {"x": np.ones((40, 4))}, r"needs images.*\(4,\)"),
+        ("rotation", {"x": np.ones((40, 2, 3, 1))}, r"needs square im.*\(2, 3, 1\)"),
     ],
 )
-def test_bad_arguments_are_named(kwargs, message):
-    arrays = numbered(40) | {"num_clients": 4} | kwargs
+def test_bad_arguments_are_named(shift, kwargs, message):
+    arrays = numbered(40) | {"num_clients": 4, "feature_shift": shift} | kwargs
     if "x" in kwargs:
         del arrays["x_test"], arrays["y_test"]
     with pytest.raises(ValueError, match=message) as caught:
