@@ -102,11 +102,7 @@ def configured_noise(change=()):
 
 
 @pytest.mark.parametrize(
-    "field, value",
-    [
-        ("optimizer.learning_rate", 0.05),
-        ("algorithm.name", "fedprox"),
-    ],
+    "field, value", [("optimizer.learning_rate", 0.05), ("algorithm.name", "fedprox")]
 )
 def test_runs_of_other_settings_share_no_noise_with_one_seed(field, value):
     found = alike(configured_noise(), configured_noise({field: value}))

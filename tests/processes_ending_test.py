@@ -52,7 +52,6 @@ def test_what_one_refuses_ends_both(tmp_path):
     "arguments, said",
     [
         (("here", 2, 0), "coordinator='here', expected host:port"),
-        ((":12", 2, 0), "coordinator=':12'"),
         (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected in .0, inf."),
     ],
 )

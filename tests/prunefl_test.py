@@ -11,7 +11,7 @@ from sparsefl_jax.algorithms import prunefl, prunefl_initial
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from tests.by_hand import batches, context, linear_loss, model_of
+from tests.by_hand import KEY, batches, context, linear_loss, model_of
 from tests.prunefl_by_hand import greedy
 
 SELECT = {"a": True, "b": False, "c": True}
@@ -28,9 +28,7 @@ def drawn(seed, density, coarse):
         squared = {k: np.round(2 * g) for k, g in squared.items()}
     mask = {k: (rng.random(s) < density) | (k == "b") for k, s in SHAPES.items()}
     params = {k: np.where(mask[k], w, 0) for k, w in weights.items()}
-    params, squared = (
-        jax.tree.map(lambda x: x.astype(np.float32), t) for t in (params, squared)
-    )
+    params, squared = (jax.tree.map(np.float32, t) for t in (params, squared))
     return SparseModel(params, mask, {}), squared
 
 
@@ -85,13 +83,13 @@ def linear_method(every):
 def test_squared_gradients_are_of_the_rounds_since_the_last_reconfiguration():
     """Three steps of gradient 2 add 36 to the client's 100, or to 0 in a new window."""
     method, server = linear_method(every=2)
-    data, key = batches(3, np.full(8, 2.0)), jax.random.key(0)
+    data = batches(3, np.full(8, 2.0))
 
     @jax.jit
     def told(round, last):
         ctx = context(round, last)
-        down = method.broadcast(key, ctx, server)
-        up, kept, _ = method.update(key, ctx, down, {"w": jnp.full(8, 100.0)}, data)
+        down = method.broadcast(KEY, ctx, server)
+        up, kept, _ = method.update(KEY, ctx, down, {"w": jnp.full(8, 100.0)}, data)
         return up["squared_gradients"].sent, kept["w"]
 
     for round, last, due, total in (
@@ -145,18 +143,12 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
     ],
 )
 def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):
-    method = prunefl_initial(
-        model_of(linear_loss, {"w": 1}),
-        local.make_optimizer(),
-        num_batches=2,
-        prunable=("w",),
-        **settings,
-    )
+    given = {"num_batches": 2, "prunable": ("w",)} | settings
+    parts = model_of(linear_loss, {"w": 1}), local.make_optimizer()
+    method = prunefl_initial(*parts, **given)
     down = method.broadcast(None, context(), method.init(None, model()))
     data = batches(3, np.ones(40))  # one batch more than are used
-    up, _, metrics = jax.jit(method.update)(
-        jax.random.key(0), context(), down, (), data
-    )
+    up, _, metrics = jax.jit(method.update)(KEY, context(), down, (), data)
     assert metrics["iterations"] == iterations
     assert metrics["count"] == 4 * iterations
     assert int(up["weights"].mask["w"].sum()) == alive

@@ -87,19 +87,6 @@ def test_equal_layers_grow_by_draws_of_their_own(key):
     assert np.any(np.asarray(after["a"]) != after["b"])
 
 
-def test_freshly_grown_zeros_are_pruned_before_weights_and_ties_by_index():
-    prune = jax.jit(regrow._prune)
-    params, mask = network(
-        [0.0, 5.0, 0.0, 5.0, None, None], [1.0, 1.0, None, 1.0, 1.0, 2.0]
-    )
-    pruned = prune(params["a"], mask["a"], jnp.int32(2))
-    assert pruned.tolist() == [False, True, False, True, False, False]
-    pruned = prune(params["a"], mask["a"], jnp.int32(1))
-    assert pruned.tolist() == [False, True, True, True, False, False]
-    pruned = prune(params["b"], mask["b"], jnp.int32(2))
-    assert pruned.tolist() == [False, False, False, True, True, True]
-
-
 def test_where_nothing_is_counted_exact_zeros_go(key):
     # A fully dense layer with the larger share has rate 0: its mask becomes w != 0.
     a = [9.0, 0.0] + [9.0] * 18

@@ -14,13 +14,14 @@ from sparsefl_jax.report.comparison import figures
 from sparsefl_jax.report.comparison.measures import compare
 
 
-def write_seed(folder, seed, gain=0.0, name="flash"):
+def write_seed(folder, seed, gain=0.0, name="flash", density=1.0):
     """Writes a run whose accuracies exceed those of `records` by `gain`."""
     lines = list(records(stages=(2, 6), every=2))
     for record in lines:
         if record["phase"] == "eval":
             record["accuracy"] += gain
             record["models"]["aggregated"]["accuracy"] += gain
+            record["models"]["aggregated"]["density"] = density
             record["gbit_cumulative"] *= 1 + gain
     write_run(folder, lines, summary=None)
     config = {"seed": seed, "seeds": 1, "algorithm": {"name": name}}
@@ -106,17 +107,9 @@ def test_an_empty_run_has_a_row(tmp_path):
 
 
 def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
-    folders = []
-    for name, density, gain in (("a", 0.2, 0.0), ("b", 0.1, -0.1)):
-        path = write_seed(tmp_path / name, 0, gain)
-
-        def reached(evals, density=density):
-            for record in evals:
-                record["models"]["aggregated"]["density"] = density
-
-        edit(path, reached)
-        folders.append(path)
-    found = compare(read_groups(folders))
+    one = write_seed(tmp_path / "a", 0, density=0.2)
+    other = write_seed(tmp_path / "b", 0, -0.1, density=0.1)
+    found = compare(read_groups([one, other]))
     final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
     expected = [
         (0, 0, 0.2, final),

@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 from report_test import drawn_lines, records, svg_size, write_run
 
-from sparsefl_jax.report import (
-    maps,
-    masks,
-    plot_run,
-    plots,
-    read_run,
-    write_page,
-)
+from sparsefl_jax.report import maps, masks, plot_run, plots, read_run, write_page
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs.records import write_masks as write_segment
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
@@ -129,13 +122,6 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     assert set(last["layer_mean"]) == set(NAMES)
 
 
-@pytest.mark.filterwarnings("error")
-def test_masks_that_can_not_be_compared_are_not_drawn(tmp_path):
-    run = write_run(tmp_path, records(stages=(4,)))
-    write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)})
-    assert maps.plot_masks(read_run(run), tmp_path) == []
-
-
 def with_thresholds(lines):
     for line in lines:
         if line["phase"] == "train":
@@ -190,10 +176,12 @@ def test_thresholds_over_the_rounds(tmp_path, monkeypatch):
     np.testing.assert_allclose(found[5][2], 4 * np.array(y))
 
 
-def test_filters_are_not_drawn_where_none_was_pruned_or_kept(tmp_path):
+def test_single_masks_and_filters_that_all_keep_are_not_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(4,)))
     assert maps.plot_filters(read_run(run), tmp_path) == []
-    write_masks(run, filters={(0, 4): np.ones((5, sum(SIZES)), bool)})
+    every = {(0, 4): np.ones((5, sum(SIZES)), bool)}
+    write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)}, every)
+    assert maps.plot_masks(read_run(run), tmp_path) == []
     assert maps.plot_filters(read_run(run), tmp_path) == []
     write_masks(run, filters={(0, 4): draw(1, 0.5)})  # of the server alone
     (path,) = maps.plot_filters(read_run(run), tmp_path)

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from comparison_browser_test import in_a_browser
 from report_masks_test import write_masks
 from report_page_test import Page
 from report_test import drawn_lines, records, write_run
@@ -129,15 +128,6 @@ def test_a_pilot_is_named(tmp_path, by):
     (run / "config.json").write_text(json.dumps({"num_rounds": 3, "fit": fit}))
     told = "A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 3 rounds."
     assert (told in words_of(run)) == (by == "pilot")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize("width", [360, 1200])
-def test_in_a_browser(tmp_path, width):
-    run = write_run(tmp_path / "run", records())
-    plot_run(run)
-    in_a_browser(write_page(run).read_text(), tmp_path, width)
 
 
 def test_a_page_tells_which_devices_are_left_out(tmp_path):

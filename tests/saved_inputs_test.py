@@ -104,18 +104,6 @@ def test_the_hook_sees_kernel_and_padding_and_is_left_out_of_an_evaluation(netwo
     assert seen == [images, columns]
 
 
-def test_layers_of_linen_itself_and_half_precision():
-    example = jax.ShapeDtypeStruct((4, 3), jnp.float32)
-    model = base.wrap(nn.Dense(2), example)
-    params, x = {"kernel": jnp.ones((3, 2)), "bias": jnp.zeros(2)}, jnp.eye(4, 3)
-    double = model.saving(lambda x, kernel, weight: 2 * x, ("kernel",))
-    for dtype in ("float32", "bfloat16"):
-        exact, _ = gradient(model.computing(dtype), params, {}, x)
-        found, _ = gradient(double.computing(dtype), params, {}, x)
-        np.testing.assert_array_equal(found["kernel"], 2 * exact["kernel"])
-        np.testing.assert_array_equal(found["bias"], exact["bias"])
-
-
 def test_a_kernel_that_no_hook_sees_is_refused():
     class Handmade(nn.Module):
         @nn.compact

@@ -71,8 +71,7 @@ def test_other_errors_are_raised_as_they_are(fate, tmp_path, error, then):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("files", [True, False])
-def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch, files):
+def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch):
     """So that the cache has that of the second seed, whose split is another."""
     tables, texts = [data(seed).train.index.shape for seed in range(3)], set()
     assert len(set(tables)) > 1
@@ -84,5 +83,5 @@ def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch, files):
         return found
 
     monkeypatch.setattr(programs, "compile_stage", compiled)
-    run(tmp_path if files else None)
+    run(tmp_path)
     assert len(texts) == 1

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from ml_collections import config_dict
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.shifts import Shift
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build, defaults
 
 
 def numbered(num, num_test=8):
@@ -121,15 +120,12 @@ def test_corruption_takes_turns():
 
 
 def test_a_configuration_sets_the_shift_of_any_partition():
-    config = defaults.complete(defaults.default_config())
-    with config.unlocked():
-        config.partition.feature_shift = config_dict.placeholder(object)
-    config.partition.feature_shift = "rotation"
-    fields.switch(config, "partition", "quantity")
-    config.num_clients = 4
-    shifted = build.build_data(config)
-    config.partition.feature_shift = None
-    plain = build.build_data(config)
+    def built(**shift):
+        config = defaults.default_config()
+        config.partition, config.num_clients = {"name": "quantity", **shift}, 4
+        return build.build_data(defaults.complete(config))
+
+    shifted, plain = built(feature_shift="rotation"), built()
     for client in range(4):
         one, other = (d.x[d.train.index[client, 0]] for d in (shifted, plain))
         np.testing.assert_array_equal(one, np.rot90(other, client))
