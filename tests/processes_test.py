@@ -1,4 +1,4 @@
-"""Two processes over gloo give what one device gives."""
+"""Two processes over gloo, and eight devices, give what one device gives."""
 
 import json
 import signal
@@ -94,3 +94,46 @@ def test_one_may_compile_much_longer_than_the_other():
     begun = begin_all((["-c", LATE, port, i] for i in (0, 1)), devices=2)
     codes, errors = ended(begun)
     assert codes == [0, 0], "\n".join(errors)
+
+
+# One round on one device and on eight; rows are sharded and never gathered.
+EIGHT = r"""
+import re
+import jax
+import numpy as np
+import sparsefl_jax as sfl
+from sparsefl_jax.data import cohorts
+from sparsefl_jax.simulation import initial_state, placement, round_program
+from tests.store_test import METHODS, make_world
+
+data, model, parts = make_world(24)
+methods = METHODS | {"fedavg": sfl.fedavg}
+key, rounds = jax.random.key(0), np.zeros(1, np.int32)
+layers = jax.tree.map(lambda m: m > 0, model.macs)
+assert len(jax.devices()) == 8
+for name, method in methods.items():
+    results = []
+    for count in (1, 8):
+        stage = sfl.Stage(method(*parts), 1, 11, batch_size=4)
+        plan = placement.make_plan(stage, layers, jax.devices()[:count])
+        population = placement.make_population(plan, data)
+        start = initial_state.initial_model(key, model)
+        state = initial_state.start(key, plan, start, population.info)
+        ids = cohorts.cohorts(key, stage, 24, rounds)
+        arguments = key, population, state, rounds, ids
+        run = jax.jit(round_program.make_segment(plan), donate_argnums=2)
+        run = run.lower(*arguments).compile()
+        state, log = run(*arguments)
+        results.append(jax.device_get((state, log)))
+        for leaf in jax.tree.leaves(state.clients):
+            assert leaf.addressable_shards[0].data.shape[0] == 24 // count
+    assert plan.mesh.size == 8
+    assert not re.search(r"f32\[24,[^ ]* all-gather", run.as_text()), name
+    for one, eight in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, eight, rtol=1e-6, atol=1e-6)
+"""
+
+
+def test_eight_devices_give_what_one_gives():
+    codes, errors = ended(begin_all([["-c", EIGHT]], devices=8))
+    assert codes == [0], errors[0]

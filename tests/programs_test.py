@@ -3,8 +3,10 @@
 import json
 from types import SimpleNamespace
 
+import jax
 import pytest
 
+import sparsefl_jax as sfl
 from benchmarks import programs as benchmark
 from benchmarks import workload
 from sparsefl_jax.models import convolution, programs
@@ -91,3 +93,19 @@ def test_a_clock_wins_over_an_estimate(tmp_path, monkeypatch):
     assert table["tpu"] == {"by": "clock", "rounds": {"c": entry(3, 1, DENSE)}}
     with pytest.raises(SystemExit, match="tpu by the clock, which is kept"):
         benchmark.keep("tpu", "estimate", {"a": entry(1, 1, DENSE)})
+
+
+@pytest.mark.slow
+def test_all_programs_of_a_network_are_timed():
+    """On the CPU, which the table does not need."""
+    setup = workload.Workload("lenet5_caffe", 4, 4, 2, sfl.fedavg, batch_size=2)
+    run = lambda *parts: benchmark.timed(*parts, repeats=1)  # noqa: E731
+    _, one = benchmark.compare(setup, run)
+    assert one["ms"].keys() == {*programs.FORMS, programs.IN_TURN}
+    params = jax.eval_shape(
+        sfl.models.build("lenet5_caffe", 10, (28, 28, 1)).init, jax.random.key(0)
+    )[0]
+    assert one["parameters"] == sum(v.size for v in jax.tree.leaves(params))
+    # 5x5 kernels on 24x24 and 8x8 places, two dense layers; two samples.
+    macs = 24 * 24 * 25 * 20 + 8 * 8 * 25 * 20 * 50 + 800 * 500 + 500 * 10
+    assert one["macs"] == 2 * macs

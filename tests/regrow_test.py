@@ -63,6 +63,31 @@ def test_by_hand(key):
     assert (np.asarray(new["bias"]) == 1).all() and after["bias"].all()
 
 
+def test_what_is_pruned_and_drawn_again_keeps_its_weight(key):
+    """The 0.5 goes, two holes, and where both grow all weights are those of before."""
+    weights = {"w": jnp.array([1.0, -3.0, 0.5, 2.0, 0.0])}
+    mask, select = {"w": jnp.array([True, True, True, True, False])}, {"w": True}
+    carry = regrow.start_carry(weights, select, 0.8)
+    new, after, _ = jax.jit(
+        jax.vmap(
+            lambda k: regrow.prune_regrow(
+                k, weights, mask, jnp.float32(0.25), select=select, carry=carry
+            )
+        )
+    )(jax.random.split(key, 100))
+    grown = np.asarray(after["w"])
+    assert grown[:, [0, 1, 3]].all()
+    for holes, want in (
+        ([True, True], [1, -3, 0.5, 2, 0]),
+        ([True, False], [1, -3, 0.5, 2, 0]),
+        ([False, True], [1, -3, 0, 2, 0]),
+        ([False, False], [1, -3, 0, 2, 0]),
+    ):
+        drawn = (grown[:, [2, 4]] == holes).all(1)
+        assert drawn.any()
+        assert (np.asarray(new["w"])[drawn] == np.float32(want)).all()
+
+
 def test_a_dense_layer_with_a_small_share_loses_what_the_rate_says(key):
     params, mask = network([0.1] * 18 + [None] * 2, [5.0] * 8 + [None] * 12)
     _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
@@ -85,6 +110,19 @@ def test_equal_layers_grow_by_draws_of_their_own(key):
     params, mask = network([1.0] * 10 + [None] * 10, [1.0] * 10 + [None] * 10)
     _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
     assert np.any(np.asarray(after["a"]) != after["b"])
+
+
+def test_freshly_grown_zeros_are_pruned_before_weights_and_ties_by_index():
+    prune = jax.jit(regrow._prune)
+    params, mask = network(
+        [0.0, 5.0, 0.0, 5.0, None, None], [1.0, 1.0, None, 1.0, 1.0, 2.0]
+    )
+    pruned = prune(params["a"], mask["a"], jnp.int32(2))
+    assert pruned.tolist() == [False, True, False, True, False, False]
+    pruned = prune(params["a"], mask["a"], jnp.int32(1))
+    assert pruned.tolist() == [False, True, True, True, False, False]
+    pruned = prune(params["b"], mask["b"], jnp.int32(2))
+    assert pruned.tolist() == [False, False, False, True, True, True]
 
 
 def test_where_nothing_is_counted_exact_zeros_go(key):
@@ -145,15 +183,20 @@ def test_carry_growth_is_added(key):
     assert abs(float(count.mean()) - 100) < 5
 
 
-def test_what_grows_anywhere_may_be_a_survivor_that_starts_at_zero():
-    """Weight 1 is the smallest, and the largest of all scores is that of weight 0."""
+def test_what_was_just_pruned_competes_for_growth_and_starts_at_zero():
+    """Weight 1 is the smallest, and its gradient the largest of the three holes."""
     params = {"a": jnp.array([4.0, -1.0, 2.0, 0.0, 0.0]), "bias": jnp.ones(2)}
     mask = {"a": jnp.arange(5) < 3, "bias": jnp.ones(2, bool)}
     scores = {"a": jnp.array([9.0, 3.0, 8.0, 2.0, 1.0]), "bias": jnp.ones(2)}
     select = {"a": True, "bias": False}
     given = params, mask, scores, jnp.array([2]), jnp.array([3])
-    exchange = functools.partial(regrow.exchange, select=select, anywhere=True)
+    exchange = functools.partial(regrow.exchange, select=select)
     new, grown = jax.jit(exchange)(*given)
+    assert grown["a"].tolist() == [True, True, True, False, False]
+    assert new["a"].tolist() == [4.0, 0.0, 2.0, 0.0, 0.0]
+    assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
+    # The largest of all scores is a survivor's.
+    new, grown = jax.jit(functools.partial(exchange, anywhere=True))(*given)
     assert grown["a"].tolist() == [True, False, True, False, False]
     assert new["a"].tolist() == [0.0, 0.0, 2.0, 0.0, 0.0]
     assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()

@@ -1,14 +1,16 @@
 """A run's page: its words, its densities by hand, and what it leaves out."""
 
 import json
+import re
 
 import numpy as np
 import pytest
+from comparison_browser_test import in_a_browser
 from report_masks_test import write_masks
 from report_page_test import Page
-from report_test import drawn_lines, records, write_run
+from report_test import records, write_run
 
-from sparsefl_jax.report import plot_run, plots, read_run, write_page
+from sparsefl_jax.report import lines, plot_run, plots, read_run, write_page
 from sparsefl_jax.report.density import density_rows
 
 SIZES = {"conv/kernel": 100, "fc1/kernel": 700, "fc2/kernel": 200}
@@ -94,7 +96,12 @@ def test_flat_plots_are_sentences(tmp_path):
     rows = np.stack([one, one])
     write_masks(run, {(1, 1): one, (1, 3): one}, {(1, 2): rows})
     drawn = {path.stem for path in plot_run(run)}
-    assert not any("density" in name or "mismatch" in name for name in drawn)
+    assert drawn == {
+        "accuracy_by_round",
+        "loss_by_round",
+        "accuracy_by_gbit",
+        "partition_by_client",
+    }
     text = words_of(run)
     assert "mask keeps 20.00 % of the kernels in every round" in text
     assert "mask never changes" in text and "sent the same mask" in text
@@ -108,6 +115,36 @@ def test_flat_plots_are_sentences(tmp_path):
     assert "mask changes in round 3 only, with a mismatch of 50.00 %" in text
 
 
+def drawn_lines(monkeypatch):
+    """Collects the lines that are drawn, by their labels."""
+    found, draw = {}, lines.draw_line
+
+    def spy(ax, values, label, *rest):
+        found[label] = (values.index.tolist(), values.round(6).tolist())
+        draw(ax, values, label, *rest)
+
+    monkeypatch.setattr(lines, "draw_line", spy)
+    return found
+
+
+def test_lines_at_the_same_values_share_a_label(tmp_path, monkeypatch):
+    named = [
+        dict(zip("abcd", v, strict=True)) for v in ([1, 0.5, 1, 0.2], [1, 1, 1, 0])
+    ]
+    lines_ = list(records(stages=(2,), every=1))
+    for record, layers in zip(lines_[::2], named, strict=True):
+        record["layer_density"] = layers
+    for record in lines_[1::2]:
+        record["models"]["masked"]["accuracy"] = record["accuracy"]
+    found = drawn_lines(monkeypatch)
+    run = read_run(write_run(tmp_path, lines_))
+    plots.density_by_round(run, tmp_path / "density.svg")
+    assert list(found) == ["all layers", "a, c", "b", "d"]
+    assert found["a, c"] == ([1, 2], [100, 100]) and found["b"] == ([1, 2], [50, 100])
+    plots.accuracy_by_round(run, tmp_path / "accuracy.svg")
+    assert "aggregated, masked" in found and "masked" not in found
+
+
 def test_losses_are_drawn_over_all_rounds(tmp_path, monkeypatch):
     lines_ = list(records(stages=(2, 2), every=2))
     for n, record in enumerate(r for r in lines_ if r["phase"] == "train"):
@@ -115,32 +152,85 @@ def test_losses_are_drawn_over_all_rounds(tmp_path, monkeypatch):
     found = drawn_lines(monkeypatch)
     run = read_run(write_run(tmp_path, lines_))
     plots.loss_by_round(run, tmp_path / "loss.svg")
-    assert found == [
-        ("training, local", [1, 2, 3, 4], [4, 3, 2, 1]),
-        ("aggregated, masked (test)", [2, 4], [1, 1]),
-    ]
+    assert found == {
+        "training, local": ([1, 2, 3, 4], [4, 3, 2, 1]),
+        "aggregated, masked (test)": ([2, 4], [1, 1]),
+    }
+
+
+def judged(folder, **more):
+    """Writes stages of 2 and 3 rounds, the middle evaluation of which is the best."""
+    accuracies = iter((0.9, 0.3, 0.6, 0.5))  # the first is one of the first stage
+    found = []
+    for record in records(stages=(2, 3), every=1):
+        if record["phase"] == "eval":
+            if (record["stage"], record["round"]) == (0, 1):
+                continue
+            record["accuracy"] = next(accuracies)
+            record["models"] = {"global": {"accuracy": record["accuracy"], "loss": 1.0}}
+            record |= {"metric": "pooled", **more}
+        found.append(record)
+    return write_run(folder, found)
+
+
+def test_the_best_evaluation_is_marked_and_named(tmp_path, monkeypatch):
+    marked = []
+    monkeypatch.setattr(
+        plots, "_mark_best", lambda ax, x, best: marked.append((x, best))
+    )
+    run = judged(tmp_path)
+    plot_run(run)
+    (x, best), (gbit, _) = marked
+    assert x == 4 and best["accuracy"] == 0.6
+    assert gbit == pytest.approx(1e3 * best["gbit_cumulative"])  # drawn in Mbit
+    text = words_of(run)
+    assert "Best of 3 evaluations of the last stage: 60.00 % in round 4" in text
+    assert "chosen by the test set itself, so it is optimistic" in text
+    assert "Accuracy of global (pooled): the server's model on the whole test" in text
+    assert "best, round 4" in text
 
 
 @pytest.mark.parametrize("by", ["pilot", "plan"])
 def test_a_pilot_is_named(tmp_path, by):
-    run = write_run(tmp_path, records(stages=(3,)))
+    run = judged(tmp_path)
     fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": by}
     (run / "config.json").write_text(json.dumps({"num_rounds": 3, "fit": fit}))
     told = "A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 3 rounds."
     assert (told in words_of(run)) == (by == "pilot")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("width", [360, 1200])
+def test_in_a_browser(tmp_path, width):
+    run = write_run(tmp_path / "run", records())
+    plot_run(run)
+    in_a_browser(write_page(run).read_text(), tmp_path, width)
+
+
 def test_a_page_tells_which_devices_are_left_out(tmp_path):
-    """Without a clock there is no such table."""
+    """Of six draws three were late; without a clock there is no such table."""
     train, evaluation = records(stages=(1,))
     tiers = {"old": {"drawn": 3, "dropped": 3}, "new": {"drawn": 3, "dropped": 0}}
     clocked = {"hours_cumulative": 0.5, "tiers": tiers, "dropped": 3}
     told = {"models": {"global": MASKED}, "tier_accuracy": {"old": 0.25, "new": 0.5}}
-    run = write_run(tmp_path / "a", [train | clocked, evaluation | told])
+    kept = [train | clocked, evaluation | told]
+    run = write_run(tmp_path / "a", kept)
+    config = {"system": "iot", "deadline": {"quantile": 0.5, "over": 1.3}}
+    (run / "config.json").write_text(json.dumps(config))
     page = write_page(run).read_text()
-    rows = Page(page).rows
-    assert ["old", "3", "3", "100.00 %", "25.00 %"] in rows
-    assert ["new", "3", "0", "0.00 %", "50.00 %"] in rows
-    assert "30 min 0 s" in page and "<h2>Devices" in page
+    assert "1.3 times as many clients are drawn" in page
+    assert "does not end with the first uplinks" in page
+    cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page.partition("<h2>Devices")[2])
+    words = [re.sub(r"<[^>]*>", "", cell) for cell in cells[:15]]
+    assert words == [
+        *("devices", "drawn", "late", "share late", "accuracy"),
+        *("old", "3", "3", "100.00 %", "25.00 %"),
+        *("new", "3", "0", "0.00 %", "50.00 %"),
+    ]
+    assert "30 min 0 s" in page and "no uplink" not in page
+    tiers["new"]["dropped"] = 3
+    page = write_page(write_run(tmp_path / "c", kept)).read_text()
+    assert "Rounds in which no uplink came in time: 1." in page
     plain = write_run(tmp_path / "b", [train, evaluation | {"models": {"m": MASKED}}])
     assert "<h2>Devices" not in write_page(plain).read_text()

@@ -15,6 +15,25 @@ sys.path.insert(0, str(SCRIPTS))
 import same_results  # noqa: E402
 import same_results_tree  # noqa: E402
 
+ALWAYS = ("spafl_disk",)
+
+
+@pytest.fixture
+def base():
+    """Returns the commit to compare with; skips without git or a full clone."""
+    try:
+        return same_results.merge_base()
+    except ValueError as error:
+        pytest.skip(f"needs the commit that this branch began at: {error}")
+
+
+def check(base, names):
+    names, tolerance = same_results.expected(base, names)
+    if not names:
+        pytest.skip(f"commits since {base[:7]} say that these results change")
+    found = same_results.compare(base, names, tolerance)
+    assert found == {name: [] for name in names}
+
 
 def test_commits_say_what_changes(monkeypatch):
     said = "\nfloats 1e-6\n\nfedavg (the mean is in float64)\nfloats 1e-7\n"
@@ -27,17 +46,13 @@ def test_commits_say_what_changes(monkeypatch):
 
 
 @pytest.mark.slow  # .ci/run compares five
-def test_all_results_are_those_of_the_base():
-    """Needs git and a full clone."""
-    try:
-        base = same_results.merge_base()
-    except ValueError as error:
-        pytest.skip(f"needs the commit that this branch began at: {error}")
-    names, tolerance = same_results.expected(base, same_results_tree.RUNS)
-    if not names:
-        pytest.skip(f"commits since {base[:7]} say that these results change")
-    found = same_results.compare(base, names, tolerance)
-    assert found == {name: [] for name in names}
+def test_results_are_those_of_the_base(base):
+    check(base, ALWAYS)
+
+
+@pytest.mark.slow
+def test_all_results_are_those_of_the_base(base):
+    check(base, same_results_tree.RUNS)
 
 
 def test_every_method_is_compared():

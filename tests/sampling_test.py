@@ -76,7 +76,33 @@ def test_cohorts_of_two_rounds_share_clients_by_chance_only(key):
     assert abs(np.mean(shared) - 20) < 6 * deviation
 
 
+@pytest.mark.parametrize(
+    "num_clients", [50, pytest.param(MANY, marks=pytest.mark.slow)]
+)
+def test_the_sampler_is_pure_and_may_be_compiled_and_mapped(key, num_clients):
+    draw = cohorts.uniform_sampler(num_clients, 6)
+    plain = np.stack([draw(key, round) for round in range(4)])
+    mapped = jax.jit(jax.vmap(draw, (None, 0)))(key, jnp.arange(4))
+    assert mapped.dtype == jnp.int32
+    np.testing.assert_array_equal(plain, mapped)
+    assert len({tuple(row) for row in plain.tolist()}) == 4
+    assert np.any(plain != np.stack([draw(jax.random.key(9), r) for r in range(4)]))
+
+
 def test_a_large_population_takes_no_memory_of_its_size(key):
     draw = jax.jit(cohorts.uniform_sampler(10**9, 10))
     memory = draw.lower(key, 0).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 100_000
+
+
+@pytest.mark.slow
+def test_tiers_that_are_large_get_their_shares_and_all_alike(key):
+    budgets = np.where(np.arange(3 * MANY) % 3 == 1, 0.5, 1.0)  # a third has half
+    draw = jax.jit(jax.vmap(cohorts.stratified_sampler(budgets, 30), (None, 0)))
+    ids = np.asarray(draw(key, jnp.arange(2000)))
+    assert ids.dtype == np.int32
+    assert all(len(set(row)) == 30 for row in ids.tolist())
+    np.testing.assert_array_equal(np.sum(budgets[ids] == 0.5, 1), 10)
+    for tier in (0.5, 1.0):
+        members = np.bincount(ids.ravel(), minlength=len(budgets))[budgets == tier]
+        assert_alike(members)

@@ -1,12 +1,14 @@
 """Seeds run one after another: each costs only itself, and they share programs."""
 
 import contextlib
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.report import read_summary
 from sparsefl_jax.runs import experiment, programs
 from sparsefl_jax.system import interrupt
 
@@ -16,16 +18,22 @@ Y = np.arange(240) % 4
 X[:, 0, 0, 0] += Y
 
 
-def data(seed):
-    """Returns data whose partition, and so the widths of tables, differ by seed."""
+def data(seed, poisoned=None):
+    """Returns data whose partition, and so the widths of tables, differ by seed.
+
+    In that of the poisoned seed, a sample of client 4 is too large for a finite loss.
+    """
     arrays = dict(x_test=X[160:], y_test=Y[160:], name="tiny")
     how = dict(num_clients=8, partition="dirichlet", alpha=0.5, seed=seed)
-    return sfl.from_arrays(X[:160], Y[:160], **arrays, **how)
+    found = sfl.from_arrays(X[:160].copy(), Y[:160], **arrays, **how)
+    if seed == poisoned:
+        found.x[found.train.index[4, 0]] = 3e38
+    return found
 
 
-def run(folder):
+def run(data, folder, rounds=2):
     method = sfl.fedavg(MODEL, sfl.training.make_optimizer(learning_rate=0.1))
-    stages = [sfl.Stage(method, 2, 3, batch_size=8)]
+    stages = [sfl.Stage(method, rounds, 3, batch_size=8)]
     return sfl.experiment(stages, MODEL, data, workdir=folder, seeds=3, progress=False)
 
 
@@ -48,7 +56,7 @@ def test_a_seed_that_diverges_fails_after_the_others(fate, tmp_path):
     fates, ran = fate
     fates[1] = FloatingPointError("training loss nan")
     with pytest.raises(FloatingPointError, match="^seed 1: training loss nan$"):
-        run(tmp_path / "run")
+        run(data, tmp_path / "run")
     assert ran == [0, 1, 2] and not (tmp_path / "run/report.html").exists()
 
 
@@ -61,7 +69,7 @@ def test_other_errors_are_raised_as_they_are(fate, tmp_path, error, then):
     fates, ran = fate
     fates[1] = error
     with pytest.raises(type(error)) as raised:
-        run(tmp_path / "run")
+        run(data, tmp_path / "run")
     assert raised.value is error and ran == [0, 1]
     ran.clear()
     runs = [(SimpleNamespace(seed=i, partition_seed=0), tmp_path) for i in range(3)]
@@ -71,7 +79,19 @@ def test_other_errors_are_raised_as_they_are(fate, tmp_path, error, then):
 
 
 @pytest.mark.slow
-def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch):
+def test_one_of_three_diverges(tmp_path):
+    with pytest.raises(FloatingPointError, match=r"^seed 1: training loss \w+ in"):
+        run(lambda seed: data(seed, poisoned=1), tmp_path, rounds=8)
+    done = {path.parent.name for path in tmp_path.glob("*/summary.json")}
+    assert done == {"seed_0", "seed_2"}
+    assert read_summary(tmp_path / "seed_2")["ended_by"] == "rounds"
+    last = (tmp_path / "seed_1/metrics.jsonl").read_text().splitlines()[-1]
+    assert 0 < json.loads(last)["round"] < 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", [True, False])
+def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch, files):
     """So that the cache has that of the second seed, whose split is another."""
     tables, texts = [data(seed).train.index.shape for seed in range(3)], set()
     assert len(set(tables)) > 1
@@ -83,5 +103,5 @@ def test_all_seeds_have_the_same_programs(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(programs, "compile_stage", compiled)
-    run(tmp_path)
+    run(data, tmp_path if files else None)
     assert len(texts) == 1
