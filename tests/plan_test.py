@@ -86,7 +86,6 @@ def cases():
 def test_no_round_costs_more_than_it_can(file, method, tmp_path):
     config = small(file, method, tmp_path)
     setup, traced = experiment.build(config)
-    setup = setup._replace(eval_every=ROUNDS)
     records = simulate.run_setup(jax.random.key(config.seed), setup).metrics
     for index, one in enumerate(traced):
         most = simulate.most(setup, index, one)

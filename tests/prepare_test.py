@@ -101,12 +101,6 @@ def test_own_builder_is_prepared_and_read(folder):
         sources.load("sparsefl_dots", data_dir=folder)
 
 
-@pytest.mark.skipif(not HAS_TENSORFLOW, reason="needs TensorFlow, from extra [prepare]")
-def test_builder_that_needs_tensorflow(folder):
-    prepare.prepare("sparsefl_plain_dots", folder)
-    check(sources.load("sparsefl_plain_dots", data_dir=folder))
-
-
 @pytest.mark.skipif(HAS_TENSORFLOW, reason="TensorFlow is installed")
 def test_missing_tensorflow_is_one_line(folder):
     with pytest.raises(ValueError, match=r"sparsefl_jax\[prepare\].*'tensorflow'"):

@@ -30,6 +30,14 @@ FEDSPARSIFY = {
 }
 
 
+def exchanged(simulated):
+    """Returns the entries sent down and up, by round."""
+    return [
+        [sum(record[f"entries_{way}"].values()) for record in simulated.records]
+        for way in ("down", "up")
+    ]
+
+
 @pytest.mark.parametrize(
     "name, sparsity", [(n, s) for n in FEDSPARSIFY for s in SPARSITIES]
 )
@@ -38,11 +46,7 @@ def test_fedsparsify(name, sparsity):
     table, make = FEDSPARSIFY[name]
     model = make()
     method = fedsparsify_global(model, STILL, density=1 - sparsity, rounds=200)
-    simulated = silent.rounds(model, method, 201, clients=1)
-    alive, sent = (
-        [sum(record[f"entries_{way}"].values()) for record in simulated.records]
-        for way in ("down", "up")
-    )
+    alive, sent = exchanged(silent.rounds(model, method, 201, clients=1))
     assert alive == sent  # though the paper's C.C. has an upload after its purge
     row = f"{table}, S = {sparsity}"
     settle(
@@ -59,15 +63,9 @@ def test_fedavg_of_fedsparsify(name):
     table, make = FEDSPARSIFY[name]
     model = make()
     simulated = silent.rounds(model, fedavg(model, STILL), 200, clients=1)
-    entries = sum(
-        sum(record[f"entries_{way}"].values())
-        for record in simulated.records
-        for way in ("down", "up")
-    )
-    settle(
-        f"test_fedavg_of_fedsparsify[{name}]",
-        {f"{table}, S = 0: C.C.": 10 * entries / 1e6},
-    )
+    entries = sum(map(sum, exchanged(simulated)))
+    found = {f"{table}, S = 0: C.C.": 10 * entries / 1e6}
+    settle(f"test_fedavg_of_fedsparsify[{name}]", found)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "femnist_cnn"])
@@ -102,9 +100,8 @@ def test_flash_saves(name):
     for d in densities:
         (down, up), sparse = whole, bits(d)
         assert down == up and sparse[0] == sparse[1]
-        found[f"Table 4, {data}, d = {d}: savings"] = paper_counts.saving(
-            down, sparse[0]
-        )
+        saved = paper_counts.saving(down, sparse[0])
+        found[f"Table 4, {data}, d = {d}: savings"] = saved
     settle(f"test_flash_saves[{name}]", found)
 
 
@@ -131,13 +128,11 @@ def test_sparsyfed_saves():
         )
         place = f"ResNet-18, S = {sparsity}"
         if sparsity == 0.95:
-            found[f"{place}: weights that travel"] = simulated.records[1][
-                "entries_down"
-            ]["weights"]
+            sent = simulated.records[1]["entries_down"]["weights"]
+            found[f"{place}: weights that travel"] = sent
             found[f"{place}: times less than dense"] = first / second
-        found[f"{place}: savings of values"] = paper_counts.saving(
-            32 * first, 32 * second
-        )
+        saved = paper_counts.saving(32 * first, 32 * second)
+        found[f"{place}: savings of values"] = saved
     settle("test_sparsyfed_saves", found)
 
 

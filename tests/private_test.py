@@ -102,11 +102,7 @@ def configured_noise(change=()):
 
 
 @pytest.mark.parametrize(
-    "field, value",
-    [
-        ("optimizer.learning_rate", 0.05),
-        ("algorithm.name", "fedprox"),
-    ],
+    "field, value", [("optimizer.learning_rate", 0.05), ("algorithm.name", "fedprox")]
 )
 def test_runs_of_other_settings_share_no_noise_with_one_seed(field, value):
     found = alike(configured_noise(), configured_noise({field: value}))
@@ -185,11 +181,7 @@ def traced(method, model, data):
     "name, kwargs, told",
     [
         ("fedavg", {}, "weighting='examples', expected 'uniform'"),
-        (
-            "spdst",
-            {},
-            "sums no delta, expected one weighted_sum of .'delta'.*no models",
-        ),
+        ("spdst", {}, "sums no delta, expected one weighted_sum of .'delta'"),
         ("jmwst", {"density": 0.5}, "no votes"),
         ("fjord", {}, "covered_sum|personalize is set"),
         ("pqsu", {"density": 0.5}, "flag sent, expected sent=True"),
@@ -204,17 +196,15 @@ def test_a_method_that_sums_anything_else_is_refused_by_name(name, kwargs, told)
 
 def test_running_statistics_and_covered_sums_are_refused():
     data, _ = data_and_model()
-    total = {"sum": {"delta": 1.0, "stats": {"mean": 1.0}}, "weight": 1.0}
-    for name, summand in (
-        ("sums delta, stats, expected.*running statistics", total),
-        (
-            "sums delta, expected.*covered_sum",
-            {"sum": {"delta": {"w": 1.0}}, "weight": {"w": 1.0}},
-        ),
+    one, stats = {"w": 1.0}, {"mean": 1.0}
+    for told, sums, weight in (
+        ("stats, expected.*running statistics", {"delta": one, "stats": stats}, 1.0),
+        ("sums delta, expected.*covered_sum", {"delta": one}, one),
     ):
+        summand = {"sum": sums, "weight": weight}
         odd = averaging()._replace(contribute=lambda ctx, uplink, s=summand: s)
         method = sfl.private(odd, clip=1, noise_multiplier=0)
-        with pytest.raises(ValueError, match=name):
+        with pytest.raises(ValueError, match=told):
             method.contribute(CTX, uplink(w=[1]))
 
 
@@ -226,27 +216,19 @@ def test_methods_with_differences_and_equal_weights_are_taken():
     traced(sfl.compressed(model, OPTIMIZER, density=0.5, **uniform), model, data)
 
 
-@pytest.mark.parametrize(
-    "change, told",
-    [
-        ({"budgets": np.ones(4)}, "budgets is set, expected None"),
-        ({"system": True}, "system is set, expected None"),
-        (
-            {"sampler": lambda key, round: jnp.arange(2)},
-            "sampler is set, expected None",
-        ),
-        ({"stages": 2}, "2 stages, expected one"),
-    ],
-)
-def test_a_run_that_the_accountant_does_not_know_is_refused(change, told):
+def test_a_run_that_the_accountant_does_not_know_is_refused():
     data, model = data_and_model()
-    method = sfl.private(averaging(model), clip=1, noise_multiplier=1)
-    stage = Stage(method, 2, 2, sampler=change.pop("sampler", None))
-    if "system" in change:
-        change["system"] = sfl.make_system("mobile", 4)
-    stages = [stage] * change.pop("stages", 1)
-    with pytest.raises(ValueError, match=told):
-        setup.check(setup.make(stages, model, data, **change))
+    stage = Stage(sfl.private(averaging(model), clip=1, noise_multiplier=1), 2, 2)
+    sampled = stage._replace(sampler=lambda key, round: jnp.arange(2))
+    system = sfl.make_system("mobile", 4)
+    for stages, settings, told in (
+        ([stage], {"budgets": np.ones(4)}, "budgets is set, expected None"),
+        ([stage], {"system": system}, "system is set, expected None"),
+        ([sampled], {}, "sampler is set, expected None"),
+        ([stage, stage], {}, "2 stages, expected one"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            setup.check(setup.make(stages, model, data, **settings))
 
 
 def test_arguments_out_of_range_are_refused():

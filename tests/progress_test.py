@@ -36,24 +36,3 @@ def test_lines_of_a_file_come_seldom():
             bar.update([train(round)])
     begin, end, *empty = out.getvalue().splitlines()
     assert "| 0/9 [" in begin and "| 9/9 [" in end and empty == [""]
-
-
-def test_a_terminal_has_one_line_that_changes():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    with Progress(2, file=Terminal()) as bar:
-        bar.update([train(1)])
-        bar.update([train(2)])
-    said = bar.bar.fp.getvalue()
-    assert said.count("\r") >= 2 and said.endswith("0.5 of 0.5 Gbit]\n")
-    assert said.count("\n") == 1
-
-
-def test_silence():
-    out = io.StringIO()
-    with Progress(1, show=False, file=out) as bar:
-        bar.compiling(0, 1, 3.0)
-        bar.update([train(1)])
-    assert out.getvalue() == ""

@@ -58,7 +58,7 @@ def greedy(weights, alive, squared, *, rate, times, constant, cap, dense=0.0):
     return [k.reshape(m.shape) for k, m in zip(stay, alive, strict=True)]
 
 
-def reconfigured(world, params, mask, squared, rate=PRUNE):
+def reconfigured(world, params, mask, squared):
     """The new mask and parameters of a model in the world, by `greedy`."""
     select = world.layers
     params, mask, squared = jax.device_get((params, mask, squared))
@@ -68,14 +68,8 @@ def reconfigured(world, params, mask, squared, rate=PRUNE):
         g.sum() for g, s in zip(jax.tree.leaves(squared), chosen, strict=True) if not s
     )
     size = sum(m.size for m in layers[1])
-    new = greedy(
-        *layers,
-        rate=rate,
-        times=TIMES,
-        constant=CONSTANT,
-        cap=int(CAP * size),
-        dense=dense,
-    )
+    limits = {"times": TIMES, "constant": CONSTANT, "cap": int(CAP * size)}
+    new = greedy(*layers, rate=PRUNE, dense=dense, **limits)
     new = trees.replace_layers(mask, select, new)
     return new, jax.tree.map(lambda p, m: np.where(m, p, 0), params, new)
 
@@ -127,15 +121,11 @@ def searches(world):
     states, _ = small_world.path(world)
     cohort, found = world.cohorts[1].tolist(), []
     for passing, index in zip(plain_loop.passings(world, 1), cohort, strict=True):
-        data, model = (
-            plain_loop.inputs(world, states[1], 1, index)[-1],
-            states[1].server.model,
-        )
+        data = plain_loop.inputs(world, states[1], 1, index)[-1]
+        model = states[1].server.model
         velocity, total = _zeros(model), _zeros(model)
-        number, work = (
-            min(small_world.SIZES[index], 2 * BATCH),
-            times(0.0, layers(1.0, 1.0)),
-        )
+        number = min(small_world.SIZES[index], 2 * BATCH)
+        work = times(0.0, layers(1.0, 1.0))
         for iteration in range(3):
             model, grads, velocity = steps(model, data, 0.9 * RATE, (0, 1), velocity)
             work = plus(work, times(number, densities(model.mask)))

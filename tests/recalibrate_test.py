@@ -1,7 +1,5 @@
 """Statistics that are computed before an evaluation."""
 
-from functools import partial
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,6 +10,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, layers
 from sparsefl_jax.simulation import batch_statistics
 from sparsefl_jax.sparsity import masks, width
+from tests.by_hand import close, same
 
 KEY = jax.random.key(0)
 
@@ -39,11 +38,6 @@ def case():
     params, stats = model.init(KEY)
     x = 2 + np.random.default_rng(0).normal(size=(11, 5)).astype(np.float32)
     return model, SparseModel(params, width.window(params, 0.5), stats), x
-
-
-def test_only_static_models_say_so(case):
-    assert case[0].static_stats
-    assert not make("batch").static_stats
 
 
 def test_training_gives_back_the_statistics_of_the_batch(case):
@@ -82,9 +76,8 @@ def test_statistics_are_the_mean_over_batches(case, batch_size):
         options = {"batch_size": batch_size, "devices": devices}
         renew = batch_statistics.make_recalibration(model, x, **options)
         got = renew(KEY, sparse)
-        jax.tree.map(np.testing.assert_array_equal, got.params, sparse.params)
-        close = partial(np.testing.assert_allclose, atol=1e-5)
-        jax.tree.map(close, got.stats, want)
+        same(got.params, sparse.params)
+        close(got.stats, want, 1e-5)
 
 
 def test_running_statistics_stay(case):

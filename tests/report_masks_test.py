@@ -5,17 +5,9 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from report_test import records, svg_size, write_run
+from report_test import drawn_lines, records, svg_size, write_run
 
-from sparsefl_jax.report import (
-    lines,
-    maps,
-    masks,
-    plot_run,
-    plots,
-    read_run,
-    write_page,
-)
+from sparsefl_jax.report import maps, masks, plot_run, plots, read_run, write_page
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs.records import write_masks as write_segment
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
@@ -33,14 +25,12 @@ def draw(count, density, seed=0):
     return np.random.default_rng(seed).random((count, sum(SIZES))) < density
 
 
-def write_masks(
-    run, server=None, clients=None, filters=None, *, names=NAMES, sizes=SIZES
-):
+def write_masks(run, server=None, clients=None, filters=None):
     """Writes the masks of a run, by stage and round; returns their folder."""
     folder = run / "masks"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("layers", "filters"):
-        text = json.dumps({"names": names, "sizes": sizes})
+        text = json.dumps({"names": NAMES, "sizes": SIZES})
         (folder / f"{name}.json").write_text(text)
     kinds = {"server": server, "clients": clients, "filters": filters}
     for kind, kept in kinds.items():
@@ -73,16 +63,6 @@ def test_packed_mismatch_is_that_of_the_bool_masks(monkeypatch, piece, density):
         expected, layers = jaccard_mismatch(trees[i], trees[j], select)
         np.testing.assert_allclose(whole[i, j], expected, atol=1e-6)
         np.testing.assert_allclose(by_layer[:, i, j], layers, atol=1e-6)
-
-
-def test_an_empty_union_is_no_mismatch_and_a_disjoint_one_is_whole():
-    empty, full = np.zeros(sum(SIZES), bool), np.ones(sum(SIZES), bool)
-    left = np.arange(sum(SIZES)) % 2 == 0
-    packed = [np.packbits(m) for m in (empty, empty, full, left, ~left)]
-    whole, by_layer = masks.pairwise_mismatch(packed, SIZES)
-    assert whole[0, 1] == 0 and (by_layer[:, 0, 1] == 0).all()
-    assert whole[0, 2] == 1 and whole[3, 4] == 1
-    assert (np.diagonal(whole) == 0).all() and (whole == whole.T).all()
 
 
 def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
@@ -142,57 +122,27 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     assert set(last["layer_mean"]) == set(NAMES)
 
 
-@pytest.mark.filterwarnings("error")
-def test_masks_that_can_not_be_compared_are_not_drawn(tmp_path):
-    run = write_run(tmp_path, records(stages=(4,)))
-    write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)})
-    assert maps.plot_masks(read_run(run), tmp_path) == []
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-@pytest.mark.usefixtures("drawn")
-def test_of_many_observed_rounds_the_first_and_the_last_are_drawn(tmp_path):
-    run = write_run(tmp_path, records(stages=(20,)))
-    write_masks(run, {}, {(0, r): draw(3, 0.3, seed=r) for r in range(1, 21)})
-    assert len(maps.plot_masks(read_run(run), tmp_path)) == 2
-    width, height = svg_size(tmp_path / "client_mismatch.svg")
-    assert 0.7 < width / height < 1.5  # three rows of three
-
-
-def with_thresholds(lines, names=NAMES):
+def with_thresholds(lines):
     for line in lines:
         if line["phase"] == "train":
-            for i, name in enumerate(names):
+            for i, name in enumerate(NAMES):
                 told = line.setdefault("server", {})
                 told[f"threshold_mean/{name}"] = 0.001 * line["round"] * (i + 1)
                 told[f"threshold_max/{name}"] = 0.004 * line["round"] * (i + 1)
         yield line
 
 
-@pytest.fixture
-def spied(monkeypatch):
-    """Records the arrays that are drawn as cells and lines."""
-    seen = {"cells": [], "lines": []}
-    cells, line = maps._filters, lines.draw_line
-
-    def on_cells(ax, shares, *colors):
-        seen["cells"].append(np.array(shares, float))
-        return cells(ax, shares, *colors)
-
-    def on_line(ax, values, *rest):
-        seen["lines"].append((values.index.tolist(), values.tolist(), rest[0]))
-        line(ax, values, *rest)
-
-    monkeypatch.setattr(maps, "_filters", on_cells)
-    monkeypatch.setattr(lines, "draw_line", on_line)
-    return seen
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.usefixtures("drawn")
-def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, spied):
+def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypatch):
+    cells, draw_cells = [], maps._filters
+
+    def spy(ax, shares):
+        cells.append(np.array(shares, float))
+        return draw_cells(ax, shares)
+
+    monkeypatch.setattr(maps, "_filters", spy)
     run = write_run(tmp_path, with_thresholds(records(stages=(3, 8))))
     rounds = {(0, 3): draw(1, 0.9)}
     rounds |= {(1, r): draw(9, 0.8 - 0.08 * r, seed=r) for r in range(1, 9)}
@@ -202,7 +152,7 @@ def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, spied):
     assert [path.stem for path in drawn[-2:]] == FILTERS
     assert run / "plots/thresholds_by_round.svg" in drawn
     assert all(min(svg_size(path)) >= 180 for path in drawn[-2:])
-    activity, patterns = spied["cells"][:4], spied["cells"][4:]
+    activity, patterns = cells[:4], cells[4:]
     # filters x rounds: the share of the clients that keep a filter
     assert [v.shape for v in activity] == [(size, 9) for size in SIZES]
     np.testing.assert_allclose(activity[1][:, 0], rounds[0, 3][0, 5:16])
@@ -215,34 +165,24 @@ def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, spied):
     assert page.count("<figure>") == len(drawn) and "each client keeps" in page
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-@pytest.mark.usefixtures("drawn")
-def test_filters_of_the_server_alone_and_of_many_layers(tmp_path, spied):
-    run = write_run(tmp_path, with_thresholds(records(stages=(4,)), range(21)))
-    names, sizes = [f"layer{i}/kernel" for i in range(21)], [64, 7] * 10 + [5]
-    rng = np.random.default_rng(0)
-    rounds = {(0, r): rng.random((1, sum(sizes))) < 0.5 for r in (2, 4)}
-    write_masks(run, filters=rounds, names=names, sizes=sizes)
-    drawn = maps.plot_filters(read_run(run), tmp_path)
-    assert [p.stem for p in drawn] == FILTERS[:1]
-    assert [v.shape for v in spied["cells"]] == [(size, 2) for size in sizes]
-    plots.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
-    assert len(spied["lines"]) == 2 * 21
-
-
-def test_thresholds_over_the_rounds(tmp_path, spied):
+def test_thresholds_over_the_rounds(tmp_path, monkeypatch):
+    found = drawn_lines(monkeypatch)
     run = write_run(tmp_path, with_thresholds(records(stages=(2, 3))))
     plots.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
-    assert len(spied["lines"]) == 8
-    x, y, name = spied["lines"][1]
+    assert len(found) == 8
+    name, x, y = found[1]
     assert name == "b" and x == [1, 2, 3, 4, 5]
     np.testing.assert_allclose(y, [0.002, 0.004, 0.002, 0.004, 0.006])
-    np.testing.assert_allclose(spied["lines"][5][1], 4 * np.array(y))
+    np.testing.assert_allclose(found[5][2], 4 * np.array(y))
 
 
-def test_filters_are_not_drawn_where_none_was_pruned_or_kept(tmp_path):
+def test_single_masks_and_filters_that_all_keep_are_not_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(4,)))
     assert maps.plot_filters(read_run(run), tmp_path) == []
-    write_masks(run, filters={(0, 4): np.ones((5, sum(SIZES)), bool)})
+    every = {(0, 4): np.ones((5, sum(SIZES)), bool)}
+    write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)}, every)
+    assert maps.plot_masks(read_run(run), tmp_path) == []
     assert maps.plot_filters(read_run(run), tmp_path) == []
+    write_masks(run, filters={(0, 4): draw(1, 0.5)})  # of the server alone
+    (path,) = maps.plot_filters(read_run(run), tmp_path)
+    assert path.stem == FILTERS[0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.report import plot_run, plots, read_run, summary_table
+from sparsefl_jax.report import lines, plot_run, read_run, summary_table
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
 STAGE = dict(bits_values=3_000_000_000, bits_positions=500_000_000, flops=2e12)
@@ -37,6 +37,11 @@ SUMMARY = {
 }
 
 
+COUNTED = dict(bits_up=1000, bits_up_values=900, bits_up_positions=100)
+COUNTED |= dict(bits_down=2000, bits_down_values=2000, bits_down_positions=0)
+COUNTED |= dict(flops_dense=1e9, flops_executed=1.2e9, clients=[1, 2])
+
+
 def records(stages=(20, 40), layers=LAYERS, every=5):
     """Yields fake records in the form of a real run, smooth with noise."""
     rng = np.random.default_rng(0)
@@ -50,46 +55,26 @@ def records(stages=(20, 40), layers=LAYERS, every=5):
                 for i, n in enumerate(layers)
             }
             gbit += 0.3 * density + 0.05
-            yield dict(
+            at = dict(stage=stage, round=r, gbit_cumulative=gbit)
+            at["pflop_cumulative"] = 1e-6 * (done + r)
+            told = dict(
                 phase="train",
-                stage=stage,
-                round=r,
-                clients=[1, 2],
-                gbit_cumulative=gbit,
-                pflop_cumulative=1e-6 * (done + r),
-            ) | dict(
                 loss=2 * math.exp(-3 * t),
                 train_accuracy=0.95 - 0.7 * math.exp(-6 * t) + 0.02 * rng.normal(),
-                bits_up=1000,
-                bits_up_values=900,
-                bits_up_positions=100,
-                bits_down=2000,
-                bits_down_values=2000,
-                bits_down_positions=0,
                 flops=1e9 * density,
-                flops_dense=1e9,
-                flops_executed=1.2e9,
                 density=density,
                 layer_density=by_layer,
                 mismatch=0.4 * (1 - t),
                 layer_mismatch={n: x * 0.4 * (1 - t) for n, x in by_layer.items()},
             )
+            yield told | at | COUNTED
             if r % every == 0 or r == num_rounds:
                 accuracy = 0.88 - 0.7 * math.exp(-5 * t)
                 models = {"aggregated": dict(accuracy=accuracy, loss=1.0, density=1.0)}
                 models["masked"] = dict(accuracy=accuracy - 0.05, loss=1, density=0.05)
-                yield dict(
-                    phase="eval",
-                    stage=stage,
-                    round=r,
-                    gbit_cumulative=gbit,
-                    pflop_cumulative=1e-6 * (done + r),
-                    models=models,
-                    accuracy=accuracy,
-                    client_accuracy=dict(
-                        p10=accuracy - 0.2, median=accuracy, mean=accuracy - 0.04
-                    ),
-                )
+                shares = dict(p10=accuracy - 0.2, median=accuracy, mean=accuracy - 0.04)
+                found = dict(models=models, accuracy=accuracy, client_accuracy=shares)
+                yield dict(phase="eval") | at | found
         done += num_rounds
 
 
@@ -107,27 +92,30 @@ def write_run(folder, lines, summary=SUMMARY, num_clients=20, num_classes=10):
     return folder
 
 
+def drawn_lines(monkeypatch):
+    """Collects the lines that are drawn: (label, rounds, values)."""
+    found, draw = [], lines.draw_line
+
+    def spy(ax, values, label, *rest):
+        found.append((label, values.index.tolist(), values.round(6).tolist()))
+        draw(ax, values, label, *rest)
+
+    monkeypatch.setattr(lines, "draw_line", spy)
+    return found
+
+
 def svg_size(path):
     """Returns the width and the height in points."""
     root = ElementTree.parse(path).getroot()
     return tuple(map(float, root.get("viewBox").split()[2:]))
 
 
-def test_read_run_returns_what_was_written(tmp_path):
-    written = list(records())
-    run = read_run(write_run(tmp_path, written))
-    assert run.train == [r for r in written if r["phase"] == "train"]
-    assert run.evals == [r for r in written if r["phase"] == "eval"]
-    assert run.starts == [0, 20]
-    assert run.summary == SUMMARY and run.config["algorithm"]["name"] == "flash"
-    assert run.partition.shape == (20, 10)
-
-
 def test_read_run_drops_a_truncated_last_line_only(tmp_path):
     metrics = write_run(tmp_path, records()) / "metrics.jsonl"
     lines = metrics.read_text().splitlines()
     metrics.write_text("\n".join(lines)[:-7])
-    assert len(read_run(tmp_path).evals) == len(read_evals(lines)) - 1
+    whole = sum(json.loads(line)["phase"] == "eval" for line in lines[1:])
+    assert len(read_run(tmp_path).evals) == whole - 1
     metrics.write_text("\n".join([*lines[:2], lines[2][:-7], lines[3]]))
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 3: "):
         read_run(tmp_path)
@@ -138,10 +126,6 @@ def test_records_of_another_schema_are_refused(tmp_path):
     metrics.write_text(metrics.read_text().replace('{"schema": 1}', '{"schema": 3}'))
     with pytest.raises(ValueError, match="metrics.jsonl: schema=3, expected 1"):
         read_run(tmp_path)
-
-
-def read_evals(lines):
-    return [r for r in map(json.loads, lines[1:]) if r["phase"] == "eval"]
 
 
 PLOTS = ("accuracy_by_round", "loss_by_round", "accuracy_by_gbit")
@@ -169,19 +153,15 @@ def test_plot_run_draws_all(tmp_path, stages, num_layers, num_clients, num_class
 
 @pytest.mark.filterwarnings("error")
 def test_size_stands_beside_accuracy_where_it_changes(tmp_path, monkeypatch):
-    lines, drawn = list(records(stages=(6,), every=2)), {}
-    for size, record in zip(
-        (900.0, 500.0, 100.0), (r for r in lines if r["phase"] == "eval"), strict=True
-    ):
+    written, drawn = list(records(stages=(6,), every=2)), drawn_lines(monkeypatch)
+    evals = [r for r in written if r["phase"] == "eval"]
+    for size, record in zip((900.0, 500.0, 100.0), evals, strict=True):
         record["models"]["aggregated"]["parameters"] = size
-    run = read_run(write_run(tmp_path, lines))
-    draw = lambda ax, values, name, *_: drawn.update({name: values})  # noqa: E731
-    monkeypatch.setattr(plots.lines, "draw_line", draw)
+    write_run(tmp_path, written)
     assert tmp_path / "plots" / "size_by_round.svg" in plot_run(tmp_path)
-    assert drawn["parameters"].to_dict() == {2: 900, 4: 500, 6: 100}
-    np.testing.assert_allclose(
-        drawn["accuracy"], [100 * e["accuracy"] for e in run.evals]
-    )
+    assert ("parameters", [2, 4, 6], [900, 500, 100]) in drawn
+    (shown,) = [values for label, _, values in drawn if label == "accuracy"]
+    np.testing.assert_allclose(shown, [100 * e["accuracy"] for e in evals], atol=1e-5)
 
 
 @pytest.mark.filterwarnings("error")
@@ -196,26 +176,13 @@ def test_plot_run_leaves_out_what_is_absent_or_not_finite(tmp_path):
     write_run(tmp_path, lines, summary=None)
     (tmp_path / "partition.npy").unlink()
     assert [p.stem for p in plot_run(tmp_path)] == list(PLOTS[:4])
-
-
-def test_an_empty_run_has_no_plots(tmp_path):
-    write_run(tmp_path, [])
-    (tmp_path / "partition.npy").unlink()
+    (tmp_path / "metrics.jsonl").write_text('{"schema": 1}\n')
     assert plot_run(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (999.6, "1.00 kbit"),
-        (999_999, "1.00 Mbit"),
-        (-2_500_000, "-2.50 Mbit"),
-        (0.0125, "0.0125 bit"),
-        (math.nan, "-"),
-    ],
-)
-def test_format_si(value, expected):
-    assert format_si(value, "bit") == expected
+def test_numbers_are_rounded_before_they_get_a_prefix():
+    found = [format_si(v, "bit") for v in (999.6, 999_999, -2_500_000, 0.0125)]
+    assert found == ["1.00 kbit", "1.00 Mbit", "-2.50 Mbit", "0.0125 bit"]
 
 
 def test_summary_table_holds_every_figure_in_aligned_columns():
@@ -235,11 +202,6 @@ def test_summary_table_holds_every_figure_in_aligned_columns():
     assert max(map(len, lines)) <= 88
 
 
-def test_summary_table_of_one_stage_has_no_total():
-    table = summary_table(SUMMARY | {"stages": SUMMARY["stages"][:1]})
-    assert "total" not in table and "sensitivity" in table
-
-
 def test_summary_table_names_limits_and_the_choice_of_the_best():
     best = dict(stage=1, round=40, accuracy=0.87, score=0.9, chosen_by="validation")
     table = summary_table(SUMMARY | {"ended_by": "gbit", "best": best})
@@ -247,3 +209,5 @@ def test_summary_table_names_limits_and_the_choice_of_the_best():
     assert "best by validation: 87.00 % on the test set in round 60" in table
     by_test = summary_table(SUMMARY | {"best": best | {"chosen_by": "test"}})
     assert "validation" not in by_test and "ended" not in by_test
+    single = summary_table(SUMMARY | {"stages": SUMMARY["stages"][:1]})
+    assert "total" not in single and "sensitivity" in single

@@ -17,7 +17,6 @@ from sparsefl_jax.runs import checkpoint, cli, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt, provenance
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -69,6 +68,14 @@ def resume(run, **how):
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
 
+def refused(run, said, **how):
+    """Checks that resuming is refused and changes no file."""
+    before = files(run)
+    with pytest.raises(ValueError, match=said):
+        resume(run, **how)
+    assert files(run) == before
+
+
 @pytest.mark.slow
 def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
     config = run_folder.read_config(run)
@@ -97,11 +104,8 @@ def test_other_data_are_refused(run):
     arrays["x"][7] = 0
     np.savez(path, **arrays)
     (run / "summary.json").unlink()
-    before = files(run)
     for fields in ({}, {"num_rounds": 8}):
-        with pytest.raises(ValueError, match="checkpoint: (.*, )?x(,.*)? changed"):
-            resume(run, fields=fields)
-    assert files(run) == before
+        refused(run, "checkpoint: (.*, )?x(,.*)? changed", fields=fields)
 
 
 def test_padding_of_the_tables_changes_no_fingerprint():
@@ -119,24 +123,6 @@ def test_padding_of_the_tables_changes_no_fingerprint():
     assert [name for name in old if old[name] != new[name]] == ["train"]
 
 
-def test_the_summary_holds_the_fingerprint(finished):
-    summary = json.loads((finished / "summary.json").read_text())
-    fields = {"x", "y", "x_test", "y_test", "mean", "std", "num_classes"}
-    assert set(summary["data"]) == fields | {"train", "val", "test"}
-
-
-def test_another_partition_is_refused_by_its_tables(finished):
-    config = run_folder.read_config(finished)
-    data = build.build_data(config)
-    moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
-    saved = checkpoint.read(finished)
-    setup = Setup([], None, data)
-    at, _ = run_folder.start(saved, setup)
-    assert (at.stage, at.round) == (0, 4)
-    with pytest.raises(ValueError, match="checkpoint: train changed"):
-        run_folder.start(saved, setup._replace(data=moved))
-
-
 def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
     saved, old = checkpoint.read(finished), sfl.__version__
     now = provenance.facts(saved.about["machine"]["chunk"])
@@ -152,10 +138,7 @@ def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
     assert said.endswith(f"not bit for bit: {changed}")
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["settings"] == provenance.settings()
-    assert provenance.settings().keys() == {
-        *("jax_threefry_partitionable", "jax_enable_x64", "jax_random_seed_offset"),
-        *("jax_default_matmul_precision", "jax_default_prng_impl"),
-    }
+    assert {"x", "y", "train", "test"} < summary["data"].keys()
 
 
 METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"
@@ -186,10 +169,7 @@ def test_an_edited_configuration_is_refused_by_its_field(run):
     told["optimizer"]["learning_rate"] = 0.2
     (run / "config.json").write_text(json.dumps(told))
     (run / "summary.json").unlink()
-    before = files(run)
-    with pytest.raises(ValueError, match="learning_rate is 0.1 there and 0.2 here"):
-        resume(run)
-    assert files(run) == before
+    refused(run, "learning_rate is 0.1 there and 0.2 here")
 
 
 @pytest.fixture
@@ -230,16 +210,14 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     constant = settle({"final_learning_rate": None}, {"num_rounds": 8})
     assert constant.config.lr_horizon is None and not constant.notes
 
-    first = {"first_stage": {"name": "sensitivity", "density": 0.5}}
-    found = settle(first, {"num_rounds": 8})
+    first = {"name": "sensitivity", "density": 0.5}
+    found = settle({"first_stage": first}, {"num_rounds": 8})
     assert found.config.first_stage["num_rounds"] == 4
     stages = build.build_stages(found.config, network("mlp"))
     assert [stage.num_rounds for stage in stages] == [4, 8]
+    began = {"first_stage": first | {"num_rounds": 4}}
     with pytest.raises(ValueError, match="first_stage.num_rounds=8, expected 4"):
-        settle(
-            {"first_stage": first["first_stage"] | {"num_rounds": 4}},
-            {"first_stage.num_rounds": 8},
-        )
+        settle(began, {"first_stage.num_rounds": 8})
 
 
 def test_a_schedule_that_has_ended_is_noted(settle):
@@ -287,21 +265,13 @@ def test_a_finished_run_says_that_nothing_is_left(run, capsys):
 
 def test_without_a_checkpoint_nothing_is_extended(run):
     shutil.rmtree(run / "checkpoint")
-    before = files(run)
-    with pytest.raises(ValueError, match="has no checkpoint to extend"):
-        resume(run, fields={"num_rounds": 8})
-    assert files(run) == before
-
-
-def about_of(run):
-    (path,) = run.glob("checkpoint/*/about/metadata")
-    return path, json.loads(path.read_text())
+    refused(run, "has no checkpoint to extend", fields={"num_rounds": 8})
 
 
 @pytest.mark.parametrize("change", [{"seconds": 1.0}, {"checksum": 0}])
 def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
-    path, about = about_of(run)
-    path.write_text(json.dumps(about | change))
+    (path,) = run.glob("checkpoint/*/about/metadata")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(
         ValueError, match="checkpoint cannot be read: a checksum differs$"
     ):
@@ -320,23 +290,16 @@ def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):
         monkeypatch.setattr(sys, "argv", argv)
         values(cli.completed(argv))
         old, new = run_folder.read_config(run), holder.value
-        assert list(run_folder.differences(old, new)) == [
-            "eval_every",
-            "num_rounds",
-            "until.gbit",
-        ]
+        changed = ["eval_every", "num_rounds", "until.gbit"]
+        assert list(run_folder.differences(old, new)) == changed
         assert new.until.gbit == 2.0 and new.eval_every == 4
 
 
 @pytest.mark.slow
 def test_seeds_are_extended_together(tmp_path):
     config = four_rounds(tmp_path)
-    config.seeds, config.num_rounds, config.eval_every, config.lr_horizon = (
-        2,
-        1,
-        1,
-        None,
-    )
+    config.update({"seeds": 2, "num_rounds": 1, "eval_every": 1})
+    config.lr_horizon = None
     experiment.run(config, tmp_path / "a", progress=False)
     shutil.rmtree(tmp_path / "a/seed_1")  # as if the run had stopped between two seeds
     config.num_rounds = 2

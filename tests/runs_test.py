@@ -70,16 +70,13 @@ def test_load_gives_configuration_arrays_and_models(finished):
     assert run.config.num_rounds == 4 and run.config.model.widths == [16]
     assert run.metrics["train"]["loss"].shape == (5,)
     assert run.metrics["eval"]["models.global.accuracy"].shape == (3,)
-    assert run.metrics["train"]["layer_density.fc1/kernel"].dtype == float
     model = run.models["global"]
-    assert set(model.params) == set(model.mask) and model.stats == {}
     kernel, mask = model.params["fc1"]["kernel"], model.mask["fc1"]["kernel"]
     assert mask.dtype == bool and not mask.all() and not kernel[~mask].any()
     summary = json.loads((finished / "seed_3/summary.json").read_text())
     best = run.metrics["eval"]["val_accuracy"][1:].max()  # of the last stage
-    assert summary["best"]["chosen_by"] == "validation"
+    assert summary["best"]["chosen_by"] == run.best.chosen_by == "validation"
     assert summary["best"]["score"] == best == run.best.score
-    assert run.best.chosen_by == "validation"
     assert run.best.models.keys() == run.models.keys()
     with pytest.raises(ValueError, match="seed_N"):
         sfl.load_run(finished)
@@ -152,9 +149,6 @@ def test_limits_end_a_run_and_are_named(finished, config, tmp_path):
         records = records_of(tmp_path / name)
         assert records[-1]["phase"] == "eval" and records[-1]["round"] == last - 1
         assert sum(r["phase"] == "train" for r in records) == last
-    assert json.loads((finished / "seed_3/summary.json").read_text())["ended_by"] == (
-        "rounds"
-    )
 
 
 def records_of(run):
@@ -196,21 +190,6 @@ def test_a_run_that_goes_on_is_left_alone(finished, config):
     assert experiment.run(config, run, resume=True, progress=False)["rounds"] == 5
 
 
-def damaged(run, file, change):
-    data = bytearray(file.read_bytes())
-    if change == "cut":
-        data = data[: len(data) // 2]
-    elif change == "flip":
-        data[len(data) // 2] ^= 0xFF
-    file.write_bytes(data)
-    try:
-        checkpoint.read(run)
-    except ValueError as error:
-        assert "\n" not in str(error) and "damaged" in str(error), error
-        return True
-    return False
-
-
 @pytest.mark.parametrize("change", ["cut", "flip"])
 def test_a_damaged_checkpoint_is_refused_in_one_line(finished, tmp_path, change):
     source = finished / "seed_3"
@@ -223,10 +202,17 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(finished, tmp_path, change)
         run = tmp_path / "run"
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(source, run)
-        if damaged(run, run / file, change):
-            refused += 1
-        else:  # not needed to read the arrays
+        data = bytearray((run / file).read_bytes())
+        if change == "cut":
+            data = data[: len(data) // 2]
+        else:
+            data[len(data) // 2] ^= 0xFF
+        (run / file).write_bytes(data)
+        try:  # not all are needed to read the arrays
             assert checkpoint.read(run).about["checksums"] == whole
+        except ValueError as error:
+            assert "\n" not in str(error) and "damaged" in str(error), error
+            refused += 1
     assert refused >= 6  # the others are orbax's own copies
 
 

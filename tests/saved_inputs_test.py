@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-import sparsefl_jax as sfl
 from sparsefl_jax.models import base
 from tests.models_test import normal, quick_jit
 
@@ -105,18 +104,6 @@ def test_the_hook_sees_kernel_and_padding_and_is_left_out_of_an_evaluation(netwo
     assert seen == [images, columns]
 
 
-def test_layers_of_linen_itself_and_half_precision():
-    example = jax.ShapeDtypeStruct((4, 3), jnp.float32)
-    model = base.wrap(nn.Dense(2), example)
-    params, x = {"kernel": jnp.ones((3, 2)), "bias": jnp.zeros(2)}, jnp.eye(4, 3)
-    double = model.saving(lambda x, kernel, weight: 2 * x, ("kernel",))
-    for dtype in ("float32", "bfloat16"):
-        exact, _ = gradient(model.computing(dtype), params, {}, x)
-        found, _ = gradient(double.computing(dtype), params, {}, x)
-        np.testing.assert_array_equal(found["kernel"], 2 * exact["kernel"])
-        np.testing.assert_array_equal(found["bias"], exact["bias"])
-
-
 def test_a_kernel_that_no_hook_sees_is_refused():
     class Handmade(nn.Module):
         @nn.compact
@@ -137,17 +124,6 @@ def test_an_input_whose_first_axis_is_not_the_batch_is_refused():
 
     example = jax.ShapeDtypeStruct((4, 3), jnp.float32)
     model = base.wrap(Transposed(), example).saving(positive, ("fc/kernel",))
-    params, x = (
-        {"fc": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}},
-        jnp.ones((4, 3)),
-    )
+    params = {"fc": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}}
     with pytest.raises(ValueError, match=r"fc/kernel reads \[3, 4\], expected the 4"):
-        model.apply(params, {}, x, train=True, weight=jnp.ones(4))
-
-
-def test_the_tiny_network_can_be_hooked():
-    model = sfl.testing.tiny_model()
-    params, stats = model.init(jax.random.key(0))
-    blind = model.saving(lambda x, kernel, weight: 0 * x, ("fc1/kernel",))
-    found, _ = gradient(blind, params, stats, normal(0, 3, 8))
-    assert not found["fc1"]["kernel"].any() and found["fc2"]["kernel"].any()
+        model.apply(params, {}, jnp.ones((4, 3)), train=True, weight=jnp.ones(4))

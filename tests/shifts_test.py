@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from ml_collections import config_dict
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.shifts import Shift
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build, defaults
 
 
 def numbered(num, num_test=8):
@@ -121,41 +120,31 @@ def test_corruption_takes_turns():
 
 
 def test_a_configuration_sets_the_shift_of_any_partition():
-    config = defaults.complete(defaults.default_config())
-    with config.unlocked():
-        config.partition.feature_shift = config_dict.placeholder(object)
-    config.partition.feature_shift = "rotation"
-    fields.switch(config, "partition", "quantity")
-    config.num_clients = 4
-    shifted = build.build_data(config)
-    config.partition.feature_shift = None
-    plain = build.build_data(config)
+    def built(**shift):
+        config = defaults.default_config()
+        config.partition, config.num_clients = {"name": "quantity", **shift}, 4
+        return build.build_data(defaults.complete(config))
+
+    shifted, plain = built(feature_shift="rotation"), built()
     for client in range(4):
         one, other = (d.x[d.train.index[client, 0]] for d in (shifted, plain))
         np.testing.assert_array_equal(one, np.rot90(other, client))
 
 
 @pytest.mark.parametrize(
-    "kwargs, message",
+    "shift, kwargs, message",
     [
-        ({"feature_shift": "rotate"}, "did you mean 'rotation'"),
-        ({"feature_shift": "blur", "shift_strength": 0.0}, "shift_strength=0.0"),
-        ({"feature_shift": "noise", "shift_strength": np.nan}, "shift_strength=nan"),
-        (
-            {"feature_shift": "rotation", "shift_strength": 0.5},
-            "shift_strength=0.5 has no effect with feature_shift='rotation'",
-        ),
-        ({"shift_strength": 0.5}, "shift_strength=0.5 has no effect"),
-        ({"feature_shift": "blur", "test_split": "pooled"}, "test_split='pooled'"),
-        ({"feature_shift": "blur", "x": np.ones((40, 4))}, r"needs images.*\(4,\)"),
-        (
-            {"feature_shift": "rotation", "x": np.ones((40, 2, 3, 1))},
-            r"needs square images.*\(2, 3, 1\)",
-        ),
+        ("rotate", {}, "did you mean 'rotation'"),
+        ("blur", {"shift_strength": 0.0}, "shift_strength=0.0"),
+        ("noise", {"shift_strength": np.nan}, "shift_strength=nan"),
+        ("rotation", {"shift_strength": 0.5}, "has no effect with feature_shift='rot"),
+        ("blur", {"test_split": "pooled"}, "test_split='pooled'"),
+        ("blur", {"x": np.ones((40, 4))}, r"needs images.*\(4,\)"),
+        ("rotation", {"x": np.ones((40, 2, 3, 1))}, r"needs square im.*\(2, 3, 1\)"),
     ],
 )
-def test_bad_arguments_are_named(kwargs, message):
-    arrays = numbered(40) | {"num_clients": 4} | kwargs
+def test_bad_arguments_are_named(shift, kwargs, message):
+    arrays = numbered(40) | {"num_clients": 4, "feature_shift": shift} | kwargs
     if "x" in kwargs:
         del arrays["x_test"], arrays["y_test"]
     with pytest.raises(ValueError, match=message) as caught:
