@@ -62,21 +62,18 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
     length = MAX_TOKENS if max_tokens is None else max_tokens
     at_least("max_tokens", length, 2)
     if name == WORDS:
-        encode = in_chunks(
-            lambda texts: [_hashed_words(text, length) for text in texts],
-            length,
-            np.int32,
-        )
-        return TextEncoding("tokenizer", encode, f"{WORDS} {length}")
-    pieces, content = _read_vocabulary(Path(name))
-    pieces.no_padding()
-    pieces.enable_truncation(length)
+        ids, source = partial(_hashed_words, length=length), WORDS
+    else:
+        pieces, content = _read_vocabulary(Path(name))
+        pieces.no_padding()
+        pieces.enable_truncation(length)
+        source = hashlib.sha256(content).hexdigest()
 
-    def ids(texts):
-        return [found.ids for found in pieces.encode_batch(texts)]
+        def ids(texts):
+            return [found.ids for found in pieces.encode_batch(texts)]
 
-    identity = f"{hashlib.sha256(content).hexdigest()} {length}"
-    return TextEncoding("tokenizer", in_chunks(ids, length, np.int32), identity)
+    encode = in_chunks(ids, length, np.int32)
+    return TextEncoding("tokenizer", encode, f"{source} {length}")
 
 
 def hashing(num_features: int = HASH) -> TextEncoding:
@@ -183,11 +180,12 @@ def _murmur(run: str) -> int:
     return found - (found >> 31 << 32)
 
 
-def _hashed_words(text: str, length: int) -> list[int]:
-    """Returns 1 and then a token from 2 on for each word and mark."""
-    words = _WORD.findall(text.lower())[: length - 1]
-    hashes = [zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words]
-    return [1, *(2 + h for h in hashes)]
+def _hashed_words(texts: list[str], length: int) -> Iterator[list[int]]:
+    """Yields 1 and then a token from 2 on for each word and mark of a text."""
+    for text in texts:
+        words = _WORD.findall(text.lower())[: length - 1]
+        hashes = [zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words]
+        yield [1, *(2 + h for h in hashes)]
 
 
 def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
