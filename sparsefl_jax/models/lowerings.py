@@ -88,9 +88,18 @@ def _patches(x, size, stride, pad):
 
 def _fold(columns, sides, stride, pad):
     """Transposes `_patches`: [B, h, w, size, size, I] -> [B, H, W, I]."""
-    places = range(columns.shape[3])
-    parts = ((columns[:, :, :, i, j] for j in places) for i in places)
-    image = shifts.fold(parts, [n + 2 * pad for n in sides], (stride, stride))
+    size = columns.shape[3]
+
+    def spread(v, axis, start):
+        reach = start + stride * (v.shape[axis] - 1) + 1
+        config = [(0, 0, 0)] * v.ndim
+        config[axis] = (start, sides[axis - 1] + 2 * pad - reach, stride - 1)
+        return lax.pad(v, jnp.zeros((), v.dtype), config)
+
+    def row(i):
+        return sum(spread(columns[:, :, :, i, j], 2, j) for j in range(size))
+
+    image = sum(spread(row(i), 1, i) for i in range(size))
     return image[:, pad : pad + sides[0], pad : pad + sides[1]]
 
 

@@ -91,9 +91,8 @@ def maximum_grad(x: Array, g: Array, read: tuple | None, windows: Windows) -> Ar
     padded = _bordered(x, windows)
     views = _places(padded, windows)
     share = g / _hits(views, y)
-    parts, m = [jnp.where(v == y, share, 0.0) for v in views], windows.size[1]
-    rows = [parts[i : i + m] for i in range(0, len(parts), m)]
-    dx = materialize(shifts.fold(rows, padded.shape[1:3], windows.strides))
+    parts = [jnp.where(v == y, share, 0.0) for v in views]
+    dx = materialize(_placed(parts, padded.shape, windows))
     return dx[:, a : a + x.shape[1], c : c + x.shape[2]]
 
 
@@ -161,3 +160,19 @@ def _places(x: Array, windows: Windows) -> list[Array]:
     sides = zip(x.shape[1:3], windows.size, windows.strides, strict=True)
     out = [(n - k) // s + 1 for n, k, s in sides]
     return shifts.views(x, windows.size, out, windows.strides)
+
+
+def _placed(parts: Sequence[Array], shape, windows: Windows) -> Array:
+    """Adds parts, one for each place of the windows, into images of a shape."""
+    (_, m), strides = windows.size, windows.strides
+    placed, zero = [], jnp.zeros((), parts[0].dtype)
+    for place, part in enumerate(parts):
+        start = place // m, place % m
+        ends = [
+            (a, n - a - (h - 1) * d - 1, d - 1)
+            for a, n, h, d in zip(
+                start, shape[1:3], part.shape[1:3], strides, strict=True
+            )
+        ]
+        placed.append(lax.pad(part, zero, [(0, 0, 0), *ends, (0, 0, 0)]))
+    return functools.reduce(jnp.add, placed)

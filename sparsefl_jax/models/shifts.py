@@ -5,10 +5,9 @@ as in a depthwise convolution, the views are multiplied and added; otherwise the
 side by side and one matmul for each group sums them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import jax.numpy as jnp
-from jax import lax
 
 from sparsefl_jax.core.types import Array
 
@@ -104,28 +103,3 @@ def views(x: Array, size, out, strides, dilation=(1, 1)) -> list[Array]:
         for n, d, r, s in zip(size, dilation, reach, strides, strict=True)
     )
     return [x[:, i, j] for i in rows for j in columns]
-
-
-def fold(parts: Iterable[Iterable[Array]], sides, strides) -> Array:
-    """Transposes `views`: adds the parts of all places into images [B, H, W, C].
-
-    Args:
-      parts: [B, h, w, C] of each place, row by row.
-      sides: H and W.
-      strides: steps between windows.
-
-    Example:
-      >>> ones = jnp.ones((1, 2, 1, 1))
-      >>> fold([[ones], [ones]], (3, 1), (1, 1)).ravel().tolist()
-      [1.0, 2.0, 1.0]
-    """
-
-    def spread(v, axis, start):
-        side, stride = sides[axis - 1], strides[axis - 1]
-        reach = start + stride * (v.shape[axis] - 1) + 1
-        config = [(0, 0, 0)] * v.ndim
-        config[axis] = (start, side - reach, stride - 1)
-        return lax.pad(v, jnp.zeros((), v.dtype), config)
-
-    rows = (sum(spread(v, 2, j) for j, v in enumerate(row)) for row in parts)
-    return sum(spread(row, 1, i) for i, row in enumerate(rows))
