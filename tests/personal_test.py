@@ -131,7 +131,7 @@ def test_a_model_that_reads_the_server_or_draws_is_always_judged_again(world):
         (own._replace(personalize=drawn), False),
     ):
         shapes = personal._shapes(method, model)
-        assert personal._lasting(method, shapes) is lasting
+        assert personal._alone(method, shapes)[0] is lasting
 
 
 def test_slices_are_judged_at_each_clients_width(world):

@@ -26,7 +26,7 @@ def test_hashed_letters_are_those_of_scikit_learn():
             n_features=size, dtype=np.float32, analyzer="char_wb", ngram_range=(3, 4)
         )
         want = vectorizer.transform(texts).toarray()
-        found = tokens.hashed(texts, num_features=size)
+        found = tokens.hashing(size).encode(texts)
         np.testing.assert_array_equal(found, want)
     with pytest.raises(ValueError, match="hash=0, expected at least 1"):
         tokens.hashed(["a"], num_features=0)

@@ -4,6 +4,7 @@ The alphabet is newline and printable ASCII, 96 characters; '?' stands for any o
 Of a play the users are the roles; the mark that ends a sentence can be its label.
 """
 
+import collections
 import re
 from collections.abc import Callable
 
@@ -112,21 +113,16 @@ def by_character(play: str, samples: Callable) -> dict:
       >>> arrays["x"].shape, arrays["x_test"].shape, arrays["users"]
       ((1, 5), (1, 5), array(['A'], dtype='<U1'))
     """
-    parts = {"": [], "_test": []}
+    parts = collections.defaultdict(list)
     for name, words in speeches(play).items():
         x, y = samples(words)
         end = len(x) - max(1, round(len(x) / 5))
         if end > 0:
-            arrays = x, y, np.full(len(x), name)
-            parts[""].append([v[:end] for v in arrays])
-            parts["_test"].append([v[end:] for v in arrays])
-    return {
-        key + suffix: np.concatenate(values)
-        for suffix, found in parts.items()
-        for key, values in zip(
-            ("x", "y", "users"), zip(*found, strict=True), strict=True
-        )
-    }
+            arrays = {"x": x, "y": y, "users": np.full(len(x), name)}
+            for key, values in arrays.items():
+                parts[key].append(values[:end])
+                parts[f"{key}_test"].append(values[end:])
+    return {key: np.concatenate(values) for key, values in parts.items()}
 
 
 def by_speaker(play: str, encode: Callable) -> dict:

@@ -120,14 +120,11 @@ def choose(
     free = {name: kind for name, kind in kinds.items() if name not in taken}
     label = label or _label(free)
     free.pop(label, None)
-    given = [role for role in ("image", "text", "table") if role in dict(pairs)]
+    given = {role: (named[role],) for role in ("image", "text") if role in named}
+    given |= {"table": tuple(table)} if table else {}
     if len(given) > 1:
-        raise ValueError(f"hf.{given[0]} and hf.{given[1]} are set, expected one")
-    if given:
-        samples = tuple(table) if given[0] == "table" else (named[given[0]],)
-        kind = given[0]
-    else:
-        kind, samples = _samples(free)
+        raise ValueError(f"hf.{' and hf.'.join([*given][:2])} are set, expected one")
+    ((kind, samples),) = given.items() or [_samples(free)]
     texts = [name for name in _of(free, "text") if name not in samples]
     if user is None and kind != "text" and len(texts) == 1:
         user = texts[0]

@@ -62,33 +62,25 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
     length = MAX_TOKENS if max_tokens is None else max_tokens
     at_least("max_tokens", length, 2)
     if name == WORDS:
-        encode = in_chunks(
-            lambda texts: [_hashed_words(text, length) for text in texts],
-            length,
-            np.int32,
-        )
-        return TextEncoding("tokenizer", encode, f"{WORDS} {length}")
-    pieces, content = _read_vocabulary(Path(name))
-    pieces.no_padding()
-    pieces.enable_truncation(length)
+        ids, source = partial(_hashed_words, length=length), WORDS
+    else:
+        pieces, content = _read_vocabulary(Path(name))
+        pieces.no_padding()
+        pieces.enable_truncation(length)
+        source = hashlib.sha256(content).hexdigest()
 
-    def ids(texts):
-        return [found.ids for found in pieces.encode_batch(texts)]
+        def ids(texts):
+            return [found.ids for found in pieces.encode_batch(texts)]
 
-    identity = f"{hashlib.sha256(content).hexdigest()} {length}"
-    return TextEncoding("tokenizer", in_chunks(ids, length, np.int32), identity)
+    encode = in_chunks(ids, length, np.int32)
+    return TextEncoding("tokenizer", encode, f"{source} {length}")
 
 
 def hashing(num_features: int = HASH) -> TextEncoding:
-    """Returns the default encoding of texts."""
-    encode = partial(hashed, num_features=num_features)
-    return TextEncoding("hash", encode, f"hash {num_features}")
+    """Returns the default encoding: counts of runs of letters in hashed buckets.
 
-
-def hashed(
-    texts: Sequence[str], title: str | None = None, *, num_features: int
-) -> np.ndarray:
-    """Counts runs of letters in hashed buckets, with signs, and scales to length 1.
+    The counts have signs, and those of a text are scaled to length 1; zeros stand for
+    an empty text.
 
     This is feature hashing (Weinberger et al., ICML 2009, arXiv:0902.2206) of the runs
     of 3 and 4 letters of each lower-case word and the spaces around it, as
@@ -97,24 +89,19 @@ def hashed(
     everywhere and leak nothing from one user to another.
 
     Args:
-      texts: n strings.
-      title: what a progress bar on a terminal is called; None for no bar.
       num_features: D, the number of buckets, at least 1.
-
-    Returns:
-      [n, D] float32; zeros for an empty text.
 
     Raises:
       ValueError: num_features is below 1.
 
     Example:
-      >>> x = hashed(["good film", "film GOOD", ""], num_features=16)
+      >>> x = hashing(16).encode(["good film", "film GOOD", ""])
       >>> x.shape, bool((x[0] == x[1]).all()), bool(x[2].any())
       ((3, 16), True, False)
     """
     at_least("hash", num_features, 1)
 
-    def encode(chunk):
+    def counts(chunk):
         x = np.zeros((len(chunk), num_features), np.float32)
         for row, text in zip(x, chunk, strict=True):
             hashes = np.array([_murmur(run) for run in _runs(text)], np.int64)
@@ -122,7 +109,8 @@ def hashed(
         squares = np.square(x, dtype=np.float64).sum(1, keepdims=True)
         return x / np.sqrt(np.maximum(squares, 1))
 
-    return in_chunks(encode, num_features, np.float32)(texts, title)
+    encode = in_chunks(counts, num_features, np.float32)
+    return TextEncoding("hash", encode, f"hash {num_features}")
 
 
 def in_chunks(function: Callable, size: int, dtype: type) -> Callable:
@@ -183,11 +171,12 @@ def _murmur(run: str) -> int:
     return found - (found >> 31 << 32)
 
 
-def _hashed_words(text: str, length: int) -> list[int]:
-    """Returns 1 and then a token from 2 on for each word and mark."""
-    words = _WORD.findall(text.lower())[: length - 1]
-    hashes = [zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words]
-    return [1, *(2 + h for h in hashes)]
+def _hashed_words(texts: list[str], length: int) -> Iterator[list[int]]:
+    """Yields 1 and then a token from 2 on for each word and mark of a text."""
+    for text in texts:
+        words = _WORD.findall(text.lower())[: length - 1]
+        hashes = [zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words]
+        yield [1, *(2 + h for h in hashes)]
 
 
 def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:

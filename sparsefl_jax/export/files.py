@@ -25,7 +25,7 @@ from sparsefl_jax import models
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree, SparseModel
-from sparsefl_jax.core.validate import one_line, one_of
+from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
@@ -157,7 +157,7 @@ def load_sparse(path: str | Path) -> Exported:
     name = f"path={str(path)!r}"
     if not Path(path).is_file():
         raise ValueError(f"{name}, expected a file that an export wrote")
-    try:
+    with blaming(f"{name} cannot be read"):
         head, stored = _read(Path(path))
         if head.crc32 != _checksum(head, stored):
             raise ValueError("its checksum differs")
@@ -165,8 +165,6 @@ def load_sparse(path: str | Path) -> Exported:
         sizes = _sizes(sparse, stored, os.path.getsize(path))
         about = {key: getattr(head, key) for key in ("network", "reading", "run")}
         model = _network(head.network, head.reading)
-    except Exception as error:  # safetensors and JSON have error types of their own
-        raise ValueError(f"{name} cannot be read: {one_line(error)}") from error
     return Exported(sparse, model, about, sizes)
 
 

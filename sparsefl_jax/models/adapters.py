@@ -18,7 +18,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from sparsefl_jax.core import validate
-from sparsefl_jax.core.types import Array, Held, PyTree
+from sparsefl_jax.core.types import Held, PyTree
 from sparsefl_jax.models import saved_inputs
 from sparsefl_jax.models.layers import torch_uniform
 
@@ -209,7 +209,7 @@ def _inserted(model, factors, shapes: Leaves, rank: int, scale, dropout) -> Any:
                 x = jnp.where(left, x / (1 - dropout), jnp.zeros_like(x))
             for name, kernel in adapters[path]:
                 given = {"kernel": kernel.astype(y.dtype)}
-                x = saved_inputs.affine(name, _product, given, x)
+                x = saved_inputs.affine(name, lambda p, x: x @ p["kernel"], given, x)
             return y + scale * x
 
         options = {"train": train, "weight": weight, "key": key}
@@ -222,10 +222,6 @@ def _inserted(model, factors, shapes: Leaves, rank: int, scale, dropout) -> Any:
 
     macs = unflatten_dict(macs, sep="/")
     return model._replace(init=init, apply=apply, macs=macs)
-
-
-def _product(params: PyTree, x: Array) -> Array:
-    return x @ params["kernel"]
 
 
 def _factors(path: str) -> tuple[str, str]:

@@ -139,7 +139,7 @@ class Model(_Fields):
           >>> Model.from_nnx(lambda rngs: nnx.Linear(3, 4, rngs=rngs), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        kind, make_params, call, shapes = nnx_modules.functions(make)
+        kind, make_params, apply, shapes = nnx_modules.functions(make)
         trial.check_size(shapes)
         if not shapes[0]:
             raise ValueError("module has no parameters, expected something to train")
@@ -149,15 +149,8 @@ class Model(_Fields):
             traced = isinstance(key, jax.core.Tracer)
             return make_params(key) if traced else compiled(key)
 
-        def apply(params, stats, x, *, train, weight=None, key=None):
-            logits, new = call(params, stats, x, train=train, weight=weight, key=key)
-            return logits.astype(jnp.float32), _unless_padding(
-                train, weight, new, stats
-            )
-
-        macs = jax.tree.map(lambda _: 0, shapes[0])
         trial.try_out(kind, init, apply, example)
-        named = cls(init, apply, macs, name=kind, settings={"make": make})
+        named = cls(init, apply, {}, name=kind, settings={"make": make})
         return _counted(named, example)
 
     def fitting(self, loss: Callable) -> "Model":
@@ -324,18 +317,11 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
                 variables, x, **arguments(train, weight), **options
             )
         new = changed.get("batch_stats", stats)
-        return logits.astype(jnp.float32), _unless_padding(train, weight, new, stats)
+        new = trial.unless_padding(train, weight, new, stats)
+        return logits.astype(jnp.float32), new
 
     linen.check_collections(initialised)
     return Model(init, apply, {})
-
-
-def _unless_padding(train: bool, weight: Array | None, new: PyTree, old: PyTree):
-    """Returns the new statistics, or the old ones after a batch of padding alone."""
-    if not train or weight is None:
-        return new
-    valid = jnp.any(weight > 0)
-    return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
 
 
 def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:

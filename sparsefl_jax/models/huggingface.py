@@ -155,11 +155,7 @@ def names(folder: str | Path) -> dict[str, str]:
       Names without '.weight' or '.bias' by the path of our module, such as 'layer1/up'.
     """
     family, sizes = _read_config(Path(folder) / "config.json")
-    head = {  # BERT's pooler stands inside, a task's head outside
-        module: f"{family.begin if '.' in name else ''}{name}"
-        for module, name in family.head.items()
-    }
-    return _encoder(family, sizes, family.begin) | head
+    return _by_module(family, sizes, family.begin)
 
 
 def _read_config(path: Path) -> tuple[_Family, Sizes]:
@@ -200,22 +196,23 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
 def _named(tensors, family: _Family, sizes: Sizes) -> dict[str, PyTree]:
     """Returns the tensors under the names of our modules, with our axes."""
     begin = family.begin if any(n.startswith(family.begin) for n in tensors) else ""
-    wanted = _encoder(family, sizes, begin)
-    for module, name in family.head.items():
-        inside = f"{begin}{name}"  # BERT's pooler; a task's head stands outside
-        name = inside if f"{inside}.weight" in tensors else name
-        if f"{name}.weight" in tensors:
-            wanted[module] = name
-    leaves = {m: _leaves(tensors, name, m, sizes) for m, name in wanted.items()}
+    leaves = {
+        module: _leaves(tensors, name, module, sizes)
+        for module, name in _by_module(family, sizes, begin).items()
+        if module not in family.head or f"{name}.weight" in tensors
+    }
     return unflatten_dict(leaves, sep="/")
 
 
-def _encoder(family: _Family, sizes: Sizes, begin: str) -> dict[str, str]:
-    """Returns the names of an encoder's tensors by module, without the head's."""
+def _by_module(family: _Family, sizes: Sizes, begin: str) -> dict[str, str]:
+    """Returns the names of a network's tensors by module."""
     found = {module: begin + name for module, name in family.whole.items()}
     for i in range(sizes.layers):
         for module, name in family.layer.items():
             found[f"layer{i + 1}/{module}"] = f"{begin}{family.before_layer}{i}.{name}"
+    for module, name in family.head.items():
+        # BERT's pooler stands inside, a task's head outside.
+        found[module] = f"{begin if '.' in name else ''}{name}"
     return found
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 
 from sparsefl_jax.core.types import Array
+from sparsefl_jax.models import shifts
 
 WINOGRAD = ("winograd2", "winograd3", "winograd4")
 NAMES = ("plain", "canonical", "patches", *WINOGRAD)
@@ -81,10 +82,8 @@ def plain(x: Array, w: Array, stride: int, pad: int) -> Array:
 def _patches(x, size, stride, pad):
     """Returns the patches [B, h, w, size * size * I] of x [B, H, W, I]."""
     x = jnp.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    h, w = ((n - size) // stride * stride + 1 for n in x.shape[1:3])
-    sides = range(size)
-    views = [x[:, i : i + h : stride, j : j + w : stride] for i in sides for j in sides]
-    return jnp.concatenate(views, -1)
+    out = [(n - size) // stride + 1 for n in x.shape[1:3]]
+    return jnp.concatenate(shifts.views(x, (size, size), out, (stride, stride)), -1)
 
 
 def _fold(columns, sides, stride, pad):
@@ -191,10 +190,8 @@ def _cover(m, sides):
 
 def _cut(m, x, size, count):
     """Cuts x [B, H, W, C] into tiles m apart: [size * size, B * th * tw, C]."""
-    h, w = (m * (t - 1) + 1 for t in count)
-    sides = range(size)
-    views = [x[:, i : i + h : m, j : j + w : m] for i in sides for j in sides]
-    return jnp.stack([v.reshape(-1, v.shape[-1]) for v in views])
+    places = shifts.views(x, (size, size), count, (m, m))
+    return jnp.stack([v.reshape(-1, v.shape[-1]) for v in places])
 
 
 def _filters(m, w):

@@ -42,7 +42,7 @@ def sa(
 ) -> Model:
     """Sentiment analyser of Complement Sparsification (AAAI 2023), 24,707 parameters.
 
-    Its input is the 768 features of a text, see `data.tokens.hashed`.
+    Its input is the 768 features of a text, see `data.tokens.hashing`.
     """
     return _mlp(num_classes, input_shape, widths, nn.initializers.he_uniform())
 

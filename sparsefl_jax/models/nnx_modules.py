@@ -80,8 +80,9 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
             keywords["rngs"] = nnx.Rngs(key)
         with _Intercepted(called, train, weight):
             logits = called(x, **keywords)
-        new = nnx.split(called, *_KINDS, ...)[2] if train else None
-        return logits, given_stats if new is None else _nested(new)
+        new = _nested(nnx.split(called, *_KINDS, ...)[2]) if train else given_stats
+        new = trial.unless_padding(train, weight, new, given_stats)
+        return logits.astype(jnp.float32), new
 
     return kind, init, apply, (_nested(params), _nested(stats))
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.core.types import Array
+from sparsefl_jax.models import shifts
 from sparsefl_jax.models.fusion import materialize
 
 
@@ -156,11 +157,9 @@ def _bordered(x: Array, windows: Windows) -> Array:
 
 def _places(x: Array, windows: Windows) -> list[Array]:
     """Returns the entries [B, h, w, C] of bordered x at each place of the windows."""
-    rows, columns = (
-        [slice(i, i + (n - k) // s * s + 1, s) for i in range(k)]
-        for n, k, s in zip(x.shape[1:3], windows.size, windows.strides, strict=True)
-    )
-    return [x[:, i, j] for i in rows for j in columns]
+    sides = zip(x.shape[1:3], windows.size, windows.strides, strict=True)
+    out = [(n - k) // s + 1 for n, k, s in sides]
+    return shifts.views(x, windows.size, out, windows.strides)
 
 
 def _placed(parts: Sequence[Array], shape, windows: Windows) -> Array:

@@ -36,13 +36,13 @@ def convolve(
       [9.0, 9.0]
     """
     size, inputs = kernel.shape[:2], kernel.shape[2]
-    views = _views(x, size, out[1:3], strides, dilation)
+    places = views(x, size, out[1:3], strides, dilation)
     kernels = kernel.reshape(-1, inputs, groups, kernel.shape[3] // groups)
     if inputs == 1:
-        pairs = zip(views, kernels[:, None, None], strict=True)
+        pairs = zip(places, kernels[:, None, None], strict=True)
         y = sum(v[..., None] * k for v, k in pairs)
     else:
-        columns = jnp.stack(views, 3)
+        columns = jnp.stack(places, 3)
         columns = columns.reshape(*columns.shape[:4], groups, inputs)
         y = jnp.einsum("bhwkgi,kigo->bhwgo", columns, kernels)
     return y.reshape(out)
@@ -69,21 +69,34 @@ def weight_grad(
       >>> weight_grad(x, g, (3, 3, 1, 2), 2, (1, 1), (1, 1))[0, 0].tolist()
       [[4.0, 4.0]]
     """
-    views = _views(x, out[:2], g.shape[1:3], strides, dilation)
+    places = views(x, out[:2], g.shape[1:3], strides, dilation)
     if out[2] == 1:
         # Rows first, which XLA:CPU sums much faster than three leading axes at once.
-        each = (jnp.repeat(v, out[3] // groups, axis=3) * g for v in views)
+        each = (jnp.repeat(v, out[3] // groups, axis=3) * g for v in places)
         dw = jnp.stack([v.sum(1).sum((0, 1)) for v in each])
     else:
         g = g.reshape(*g.shape[:3], groups, -1)
-        columns = jnp.stack(views, 3)
+        columns = jnp.stack(places, 3)
         columns = columns.reshape(*columns.shape[:4], groups, out[2])
         dw = jnp.einsum("bhwkgi,bhwgo->kigo", columns, g)
     return dw.reshape(out)
 
 
-def _views(x, size, out, strides, dilation) -> list[Array]:
-    """Returns the entries [B, h, w, C] of x at each place of the windows."""
+def views(x: Array, size, out, strides, dilation=(1, 1)) -> list[Array]:
+    """Returns the entries [B, h, w, C] of x at each place of its windows.
+
+    Args:
+      x: [B, H, W, C], with its borders.
+      size: the places of a window along each axis.
+      out: h and w, the windows along each axis.
+      strides: steps between windows.
+      dilation: steps between the places of a window.
+
+    Example:
+      >>> x = jnp.arange(4).reshape(1, 2, 2, 1)
+      >>> [v.item() for v in views(x, (2, 2), (1, 1), (2, 2))]
+      [0, 1, 2, 3]
+    """
     reach = [s * (n - 1) + 1 for s, n in zip(strides, out, strict=True)]
     rows, columns = (
         [slice(i * d, i * d + r, s) for i in range(n)]

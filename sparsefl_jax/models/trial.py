@@ -123,6 +123,14 @@ def keywords(
     return kwargs | {"mask": valid if mask is None else valid & jnp.asarray(mask, bool)}
 
 
+def unless_padding(train: bool, weight: Array | None, new: PyTree, old: PyTree):
+    """Returns the new statistics, or the old ones after a batch of padding alone."""
+    if not train or weight is None:
+        return new
+    valid = jnp.any(weight > 0)
+    return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
+
+
 def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
     """Runs two samples and a padded one, and checks that the padding has no effect.
 

@@ -75,17 +75,15 @@ def channels(kernels: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """
     axes, written, before = {}, set(), None
     for module, (*window, inputs, outputs) in kernels.items():
-        reads = inputs
+        reads, fits = inputs, inputs in written
         if before is None:
-            reads = 0
+            reads, fits = 0, True
         elif not window:
             last = kernels[before]
             fits = inputs == last[-1]
             if len(last) > 2:  # flattened, or the mean over positions
                 reads, fits = last[-1], inputs % last[-1] == 0
-        else:
-            fits = inputs in written
-        if before is not None and not fits:
+        if not fits:
             raise ValueError(
                 f"width slicing: {module!r} reads {inputs} channels, expected a number "
                 "that an earlier layer writes, as in a chain or a residual network"

@@ -174,10 +174,7 @@ def mark_stages(ax: Any, run: Run, positions: Sequence[float]) -> None:
 
 def _scale_shares(ax) -> None:
     """Scales percentages from 0, or logarithmically if they differ much."""
-    values = [line.get_ydata() for line in ax.lines]
-    if not values:
-        return
-    low, high = min(map(np.min, values)), max(map(np.max, values))
+    low, high = ax.dataLim.intervaly
     if low > 0 and high > 20 * low:
         ax.set_yscale("log")
         figure.label_powers(ax.yaxis)

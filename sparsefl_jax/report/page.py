@@ -7,7 +7,7 @@ from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, f
 from sparsefl_jax.data import partition_statistics, statistics_rows
 from sparsefl_jax.report import charge, density, masks, table, tiers
 from sparsefl_jax.report.comparison import costs, evaluations
-from sparsefl_jax.report.load import Run, read_run
+from sparsefl_jax.report.load import Run, column, read_run
 from sparsefl_jax.report.render import data_uri, render
 from sparsefl_jax.system.files import write_text
 
@@ -81,18 +81,18 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
     last, best = evaluations.last_eval(run), evaluations.best_eval(run)
     when = f", round {run.done(best)}" if best else ""
     model = next(iter(last["models"].values()), {})
-    gbit = max((r["gbit_cumulative"] for r in run.train), default=None)
     flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
-    clients, hours = last.get("client_accuracy", {}), costs.total(run, "hours")
+    clients, spent = last.get("client_accuracy", {}), costs.progress(run)
+    gbit, hours = (column(spent, name).max() for name in ("gbit", "hours"))
     found = {
         "accuracy, last round": format_percent(evaluations.accuracy(last)),
         f"best{when}": format_percent(best and evaluations.accuracy(best)),
         "clients, p10": format_percent(clients.get("p10")),
         "clients, median": format_percent(clients.get("median")),
         "density, all parameters": format_percent(model.get("density")),
-        "traffic, both ways": format_si(None if gbit is None else 1e9 * gbit, "bit"),
+        "traffic, both ways": format_si(1e9 * gbit, "bit"),
         "FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
-        "virtual time": format_seconds(None if hours is None else 3600 * hours),
+        "virtual time": format_seconds(3600 * hours),
         "time": table.duration({"seconds": run.summary.get("seconds")}),
     }
     return [(name, value) for name, value in found.items() if value != MISSING]

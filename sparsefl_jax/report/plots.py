@@ -113,11 +113,8 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
         _draw_models(ax, run, 100 * evals, "accuracy")
         if (best := best_eval(run)) is not None:
             _mark_best(ax, scale * best["gbit_cumulative"], best)
-        ends = [
-            max((r["gbit_cumulative"] for r in run.train if r["stage"] < i), default=0)
-            for i in range(len(run.starts))
-        ]
-        lines.mark_stages(ax, run, [scale * end for end in ends])
+        starts = costs.progress(run)["gbit"].reindex(run.starts, fill_value=0.0)
+        lines.mark_stages(ax, run, list(scale * starts))
         ax.set_xlim(left=0)
         name_lines(ax)
 

@@ -5,7 +5,6 @@ clients are sums over rows of that pass. For personal models see `personal`.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -164,24 +163,20 @@ def make_evaluation(
     def of_server(key, models):
         results = {split: {} for split in samples}
         models = {name: renew(key, sparse) for name, sparse in models.items()}
-        for (split, part), (name, sparse) in itertools.product(
-            samples.items(), models.items()
-        ):
-            correct, loss = evaluator(split)(sparse)
-            clients = shares(correct, *part.split)
-            parameters = np.asarray(alive(sparse.mask), np.int64).sum()
-            size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
-            results[split][name] = (
-                {
-                    "accuracy": clients
-                    if metric == "clients"
-                    else correct.astype(float),
+        for split, part in samples.items():
+            for name, sparse in models.items():
+                correct, loss = evaluator(split)(sparse)
+                clients = shares(correct, *part.split)
+                accuracy = clients if metric == "clients" else correct.astype(float)
+                parameters = np.asarray(alive(sparse.mask), np.int64).sum()
+                size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
+                results[split][name] = {
+                    "clients": clients,
+                    "accuracy": accuracy,
                     "loss": loss,
                     "density": np.float32(parameters) / np.float32(max(size, 1)),
                     "parameters": parameters,
-                },
-                clients,
-            )
+                }
         return results, np.asarray(filters(target(models).mask))[None]
 
     def for_stage(stage):
@@ -212,15 +207,13 @@ def make_evaluation(
                 size = samples[split].split.size
                 for name, judged in judge(key, state, seen).items():
                     clients = (judged.correct / np.maximum(size, 1))[size > 0]
-                    results[split][name] = (
-                        {
-                            "accuracy": clients,
-                            "loss": (judged.loss / np.maximum(size, 1))[size > 0],
-                            "density": judged.density,
-                            "layer_density": judged.layer_density,
-                        },
-                        clients,
-                    )
+                    results[split][name] = {
+                        "clients": clients,
+                        "accuracy": clients,
+                        "loss": (judged.loss / np.maximum(size, 1))[size > 0],
+                        "density": judged.density,
+                        "layer_density": judged.layer_density,
+                    }
             return _record("clients", groups, results, judged.filters)
 
         return evaluation
@@ -280,11 +273,11 @@ def used_rows(split: Rows) -> np.ndarray:
 def _record(metric: str, groups: dict, results: dict, filters: np.ndarray):
     """Returns the fields of an evaluation, and the active filters."""
     models = {
-        name: {key: float(np.mean(value)) for key, value in fields.items()}
-        for name, (fields, _) in results["test"].items()
+        name: {k: float(np.mean(v)) for k, v in fields.items() if k != "clients"}
+        for name, fields in results["test"].items()
     }
     headline, *_ = models
-    clients = results["test"][headline][1]
+    clients = results["test"][headline]["clients"]
     record = {
         "models": models,
         "accuracy": models[headline]["accuracy"],
@@ -295,8 +288,7 @@ def _record(metric: str, groups: dict, results: dict, filters: np.ndarray):
     if tiers:
         record["tier_accuracy"] = tiers
     if "val" in results:
-        fields, _ = results["val"][headline]
-        record["val_accuracy"] = float(np.mean(fields["accuracy"]))
+        record["val_accuracy"] = float(np.mean(results["val"][headline]["accuracy"]))
     return record, filters
 
 

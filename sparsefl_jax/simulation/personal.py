@@ -56,18 +56,15 @@ def _shapes(algorithm, model):
     return jax.eval_shape(make, jax.random.key(0))
 
 
-def _lasting(algorithm, shapes) -> bool:
-    """Returns whether a client's models depend on its own state alone."""
-    read = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)
-    return not any(jax.tree.leaves(read[:2]))  # neither the key nor the server
+def _alone(algorithm, shapes) -> tuple[bool, bool]:
+    """Returns whether models depend on the client alone, and on the server alone.
 
-
-def _by_server(algorithm, shapes) -> bool:
-    """Returns whether models depend on the server and the client's budget alone."""
-    if jax.tree.leaves(shapes[2]):
-        return False
-    key, *_, info = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)
-    return not any((key, info.index, info.num_examples))
+    The former stay as they are until the client takes part again; the latter are the
+    same for all clients of a budget.
+    """
+    key, server, _, info = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)
+    own = jax.tree.leaves(shapes[2]) or info.index or info.num_examples
+    return not (key or any(jax.tree.leaves(server))), not (key or own)
 
 
 def make_judge(
@@ -99,7 +96,8 @@ def make_judge(
       last call, or None for all.
     """
     shapes = _shapes(stage.algorithm, model)
-    if _by_server(stage.algorithm, shapes):
+    lasting, by_server = _alone(stage.algorithm, shapes)
+    if by_server:
         return _by_budget(
             stage.algorithm, info, samples.split, layers, evaluator(), renew
         )
@@ -108,7 +106,7 @@ def make_judge(
     judge = _judge_group(model, stage.algorithm, layers, devices)
     x, y = flat.flat(samples.x), np.asarray(samples.y, np.int32)
     on_device = jax.device_put((x, y))
-    lasting, known = _lasting(stage.algorithm, shapes), {}
+    known = {}
     reader = exchange.make_reader(Mesh(np.array(devices), ("clients",)))
 
     def take(rows, ids):

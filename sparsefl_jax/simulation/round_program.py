@@ -17,8 +17,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.algorithm import Stage, target
-from sparsefl_jax.core.types import Array, Context, Held, PyTree
+from sparsefl_jax.core.algorithm import target
+from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
@@ -62,23 +62,15 @@ def strong(tree: PyTree) -> PyTree:
     )
 
 
-def make_client_fn(
-    stage: Stage, layers: PyTree = None, macs: PyTree = None, held: Held | None = None
-) -> Callable:
+def make_client_fn(plan: placement.Plan) -> Callable:
     """Returns one client's part of a round, from the server's state to its summand.
-
-    Args:
-      stage: the stage.
-      layers: tree of Python bools, the layers whose uplink masks are logged; None logs
-        no masks.
-      macs: as `Model.macs`; needed where the population has a clock.
-      held: as `Model.held`.
 
     Returns:
       `client_fn(key, round, num_steps, server, population, row, last_round, info) ->
       (summand, row, log)`. The log is `(metrics, down, up, time, masks)`, as in
       `RoundLog`. Of a late client the summand is 0.
     """
+    stage, _, _, layers, observed, macs, held = plan
     algorithm = stage.algorithm
 
     @fast
@@ -113,7 +105,7 @@ def make_client_fn(
             lost = algorithm.undelivered(ctx, before, row)
             row = clock.delivered(time, lost, row)
         sent_masks = ()
-        if layers is not None:
+        if observed:  # static branch
             models = jax.eval_shape(algorithm.deploy, key, server)
             shapes = target(models).params  # the same in all of them
             sent_masks = observed_masks.uplink_masks(uplink, shapes, layers)
@@ -133,8 +125,8 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
       `exchange.routes`. It returns the sum of summands per device [D, ...], logs
       [D, chunk, ...], and all rows.
     """
-    stage, mesh, chunk, layers, observed, *costs = plan
-    client_fn = make_client_fn(stage, layers if observed else None, *costs)
+    stage, mesh, chunk, *_ = plan
+    client_fn = make_client_fn(plan)
 
     def on_one_device(
         key, round, server, population, way, clients, num_steps, last_round, ids

@@ -103,12 +103,10 @@ def law_zeros(world: World) -> None:
 
     A deployed model is 0 there, or holds what `init` received.
     """
-    for round in range(len(world.cohorts)):
-        for passing in plain_loop.passings(world, round):
-            for (way, name), packet in passing.packets().items():
-                if packet.mask is not None:
-                    where = f"{way}[{name!r}] of round {round}"
-                    outside(world, where, packet.values, packet.mask)
+    for round, _, (way, name), packet in plain_loop.packets(world):
+        if packet.mask is not None:
+            where = f"{way}[{name!r}] of round {round}"
+            outside(world, where, packet.values, packet.mask)
     state, info = small_world.path(world)[0][-1], rows(world.population.info, 0)
     row = plain_loop.inputs(world, state, 0, 0)[3]
     method, start = world.algorithm, jax.device_get(world.model)
@@ -130,11 +128,12 @@ def law_bytes(world: World) -> None:
         for place, passing in enumerate(plain_loop.passings(world, round)):
             for way in ("down", "up"):
                 message, logged = getattr(passing, way), getattr(logs[round], way)
-                counts = {n: recount(packet) for n, packet in message.items()}
                 logged = {n: rows(count, place) for n, count in logged.items()}
-                same(world, "bytes", f"log.{way} of round {round}", logged, counts)
+                counted = {n: c._replace(measured=None) for n, c in logged.items()}
+                counts = {n: recount(packet) for n, packet in message.items()}
+                same(world, "bytes", f"log.{way} of round {round}", counted, counts)
                 for name, description in layout(message).items():
-                    bits = packet_bits(description, counts[name]).total
+                    bits = packet_bits(description, logged[name]).total
                     check_bytes(world, f"{way}[{name!r}]", message[name], int(bits))
 
 
@@ -161,13 +160,10 @@ def law_fresh(world: World) -> None:
 def masks_stand(world: World) -> bool:
     """Returns whether there are masks, and none changed in the rounds of the world."""
     seen, sparse = collections.defaultdict(set), False
-    for round, cohort in enumerate(world.cohorts.tolist()):
-        passings = plain_loop.passings(world, round)
-        for index, passing in zip(cohort, passings, strict=True):
-            for place, packet in passing.packets().items():
-                if packet.sent and packet.mask is not None:
-                    seen[place, index].add(tuple(_mask_bytes(packet)))
-                    sparse |= not all(m.all() for m in jax.tree.leaves(packet.mask))
+    for _, index, place, packet in plain_loop.packets(world):
+        if packet.sent and packet.mask is not None:
+            seen[place, index].add(tuple(_mask_bytes(packet)))
+            sparse |= not all(m.all() for m in jax.tree.leaves(packet.mask))
     return sparse and all(len(masks) == 1 for masks in seen.values())
 
 
@@ -177,14 +173,12 @@ def trusted(world: World) -> list[str]:
         "both ends know how many samples a client has, and the set of its labels",
         "work of the backward passes, and on masks, is what the method states",
     ]
-    for round in range(len(world.cohorts)):
-        for passing in plain_loop.passings(world, round):
-            for (way, name), packet in passing.packets().items():
-                if packet.assumed:
-                    lines.append(f"{way}/{name} is free in part: {packet.assumed}")
-                if more := slack(packet):
-                    charge = f"{way}/{name} is charged up to {more} bits less"
-                    lines.append(f"{charge} than its code takes")
+    for _, _, (way, name), packet in plain_loop.packets(world):
+        if packet.assumed:
+            lines.append(f"{way}/{name} is free in part: {packet.assumed}")
+        if more := slack(packet):
+            charge = f"{way}/{name} is charged up to {more} bits less"
+            lines.append(f"{charge} than its code takes")
     return list(dict.fromkeys(lines))
 
 

@@ -5,7 +5,7 @@ between server and clients, as the bytes that are charged, and `passings` keeps 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -32,11 +32,6 @@ class Passing(NamedTuple):
     summand: PyTree
     client: PyTree
     metrics: dict
-
-    def packets(self) -> dict[tuple[str, str], Packet]:
-        """Returns all packets by their way, 'down' or 'up', and their name."""
-        ways = {"down": self.down, "up": self.up}
-        return {(way, name): ways[way][name] for way in ways for name in ways[way]}
 
 
 @once
@@ -187,6 +182,15 @@ def passings(world: World, round: int, samples: str = "own") -> list[Passing]:
         jax.device_get(run_client(*inputs(world, state, round, index, samples)))
         for index in world.cohorts[round].tolist()
     ]
+
+
+def packets(world: World) -> Iterator[tuple[int, int, tuple[str, str], Packet]]:
+    """Yields all packets: round, client, way ('down' or 'up') and name, and packet."""
+    for round, cohort in enumerate(world.cohorts.tolist()):
+        for index, passing in zip(cohort, passings(world, round), strict=True):
+            for way in ("down", "up"):
+                for name, packet in getattr(passing, way).items():
+                    yield round, index, (way, name), packet
 
 
 @once

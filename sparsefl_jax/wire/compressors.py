@@ -41,6 +41,7 @@ from sparsefl_jax.wire.positions import POSITIONS
 
 Feedback = Literal["ef", "ef21", "none"]
 LEVELS = ("fixed", "elias")  # how 'qsgd' writes them
+_plus_minus = partial(one_bit.levels, lowest=-1.0)
 
 
 def _identity(key: Key, mean: PyTree) -> PyTree:
@@ -263,8 +264,7 @@ def stc(density: float = 0.01, index: str = "packed") -> Compressor:
         return {"delta": delta, "scale": Packet(scale)}
 
     def decode(message: Message) -> PyTree:
-        dense = _with_scale(lambda bit, s: s * _plus_minus(bit), message)
-        return masks.apply(dense, message["delta"].mask)
+        return masks.apply(sign().decode(message), message["delta"].mask)
 
     return Compressor(encode, decode)
 
@@ -409,10 +409,6 @@ def _rows(leaf: Array, bucket: int) -> Array:
 def _signs(update: PyTree) -> PyTree:
     """Returns 1 where an entry is at least 0, otherwise 0; uint8."""
     return jax.tree.map(lambda v: (v >= 0).astype(jnp.uint8), update)
-
-
-def _plus_minus(bit: Array) -> Array:
-    return 2 * bit.astype(jnp.float32) - 1
 
 
 def _mean_inside(size: Array, mask: Array) -> Array:

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import Array
-from sparsefl_jax.wire.codes import write
 from sparsefl_jax.wire.numbers import HOST, Numbers
 
 _GOLDEN = math.log((math.sqrt(5) - 1) / 2)  # ln(phi - 1)
@@ -102,19 +101,13 @@ def write_gaps(mask: np.ndarray) -> np.ndarray:
       >>> write_gaps(np.array([False, True, True, False, True])).tolist()
       [1, 0, 0, 1, 0]
     """
-    gaps = np.diff(np.flatnonzero(mask), prepend=-1) - 1
-    low = _low_bits(mask.size, gaps.size)
-    ends = np.cumsum((gaps >> low) + 1 + low)
-    starts = np.concatenate([[0], ends[:-1]]) if gaps.size else ends
-    stream = np.zeros(ends[-1] if gaps.size else 0, np.int8)
-    change = np.zeros(stream.size + 1, np.int8)
-    np.add.at(change, starts, 1)
-    np.add.at(change, ends - 1 - low, -1)
-    stream = np.cumsum(change[:-1], dtype=np.int8).astype(np.uint8)
-    if low:
-        codes = write(gaps & ((1 << low) - 1), low).reshape(-1, low)
-        stream[(ends - low)[:, None] + np.arange(low)] = codes
-    return stream
+    places = np.flatnonzero(mask)
+    low = int(_low_bits(mask.size, places.size))
+    words = []
+    for rest in (np.diff(places, prepend=-1) - 1).tolist():
+        ones, rest = divmod(rest, 1 << low)
+        words.append("1" * ones + "0" + (format(rest, f"0{low}b") if low else ""))
+    return np.frombuffer("".join(words).encode(), np.uint8) - ord("0")
 
 
 def read_gaps(
@@ -131,29 +124,22 @@ def read_gaps(
       [n] bool, and how many bits were read.
 
     Example:
-      >>> flat, taken = read_gaps(np.array([1, 0, 0, 1, 0]), (5,), 3)
+      >>> flat, taken = read_gaps(np.uint8([1, 0, 0, 1, 0]), (5,), 3)
       >>> flat.tolist(), taken
       ([False, True, True, False, True], 5)
     """
     size = math.prod(shape)
     low = int(_low_bits(size, k))
     stream = stream[: k * low + most_unary(size, k)]
-    place = np.arange(stream.size)
-    zeros = np.where(stream == 0, place, stream.size)
-    next_zero = np.minimum.accumulate(zeros[::-1])[::-1].tolist()
-    starts, ends, offset = [], [], 0
+    text, at = (stream + ord("0")).tobytes().decode(), 0
+    place, flat = -1, np.zeros(size, bool)
     for _ in range(k):
-        end = next_zero[offset]
-        starts.append(offset)
-        ends.append(end)
-        offset = end + 1 + low
-    starts, ends = np.array(starts, np.int64), np.array(ends, np.int64)
-    rest = np.zeros(k, np.int64)
-    for bit in range(low):
-        rest = 2 * rest + stream[ends + 1 + bit]
-    flat = np.zeros(size, bool)
-    flat[np.cumsum(((ends - starts) << low) + rest + 1) - 1] = True
-    return flat, offset
+        zero = text.index("0", at)
+        end = zero + 1 + low
+        place += ((zero - at) << low) + int(text[zero:end], 2) + 1
+        flat[place] = True
+        at = end
+    return flat, at
 
 
 def position_bits(

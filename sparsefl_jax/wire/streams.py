@@ -71,7 +71,7 @@ def decode(data: bytes, like: Packet) -> Packet:
         blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like.values)
         return dataclasses.replace(like, values=blank)
     values, found, offset = [], [], 0
-    leaves = _leaves(like, known=like.bits == 0)
+    leaves = _leaves(like)
     if like.index in VALUES:
         sizes = [int(mask.sum()) for _, mask in leaves]
         codes = VALUES[like.index].read(stream, sizes, like.bits, like.bucket)
@@ -88,7 +88,7 @@ def decode(data: bytes, like: Packet) -> Packet:
             out[mask] = from_codes(codes, leaf.dtype, like.bits)
             offset += nnz * like.bits
         else:
-            out[mask] = np.asarray(leaf)[mask]
+            out[mask] = leaf[mask]
         values.append(out)
         found.append(mask)
     treedef = jax.tree.structure(like.values)
@@ -126,15 +126,11 @@ def slack(packet: Packet) -> int:
     return VALUES[packet.index].slack if packet.index in VALUES else 0
 
 
-def _leaves(packet: Packet, known: bool = True) -> list:
-    """Returns (values, mask) per leaf; values stay shapes unless they are `known`."""
-    values = jax.tree.leaves(packet.values)
-    values = [np.asarray(v) for v in values] if known else values
+def _leaves(packet: Packet) -> list:
+    """Returns (values, mask) per leaf in NumPy; shapes stay shapes."""
+    values, held = map(jax.tree.leaves, jax.device_get((packet.values, packet.mask)))
     if packet.mask is None:
-        return [(v, np.ones(v.shape, bool)) for v in values]
-    if _positions_travel(packet) and not known:
-        return [(v, None) for v in values]
-    held = [np.asarray(m) for m in jax.tree.leaves(packet.mask)]
+        held = [np.ones(v.shape, bool) for v in values]
     return list(zip(values, held, strict=True))
 
 

@@ -137,12 +137,6 @@ def axes(tables: "Sequence[pd.DataFrame]") -> list[Axis]:
     return list(map(axis, [*known, *sorted(names - set(known)), "rounds"]))
 
 
-def total(run: Run, name: str) -> float | None:
-    """Returns what a run has cost so far; None if it is unknown."""
-    found = column(progress(run), name)
-    return float(found.max()) if len(found) else None
-
-
 def curve(table: "pd.DataFrame", name: str) -> Curve:
     """Returns the headline accuracy of a run's last stage over a cost.
 
