@@ -160,7 +160,7 @@ def check(workdir: Path, config, resume: bool) -> None:
 
 @contextlib.contextmanager
 def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
-    """Holds a run's folder for this process.
+    """Holds a run's folder for process 0; the others go on without.
 
     Args:
       workdir: created if absent, unless the run is resumed.
@@ -171,6 +171,9 @@ def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
       ValueError: the folder is not empty or, with `resume`, holds no run, a run of
         another configuration, or one that is still in progress.
     """
+    if not processes.leads():
+        yield
+        return
     check(workdir, config, resume)
     workdir.mkdir(parents=True, exist_ok=True)
     with locked(workdir):
