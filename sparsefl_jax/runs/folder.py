@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
-import msgspec
 
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming
@@ -51,15 +50,6 @@ LATER = (
 _OURS = ("lock", "config.json.tmp")  # possible leftovers of a run killed at its start
 
 
-class _Named(msgspec.Struct):
-    name: str
-
-
-class _Config(msgspec.Struct):
-    algorithm: _Named
-    model: _Named
-
-
 def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     """Returns the configuration of a run; newer fields have their defaults.
 
@@ -72,7 +62,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
         raise ValueError(
             f"workdir={str(workdir)!r}, expected the directory of a run{there}"
         )
-    fields = files.read_json(path, _Config)
+    fields = files.read_json(path, dict)
     with blaming(path):
         return with_defaults(fields)
 
