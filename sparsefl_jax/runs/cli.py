@@ -353,7 +353,8 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
       ValueError: absl or ml_collections cannot parse the command line.
     """
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
-        formats.say(help_text(values))
+        text = _HELP.format(program=program())
+        formats.say(text + values.module_help("sparsefl_jax.launch"))
         sys.exit()
     try:
         rest = values(completed(argv))
@@ -402,13 +403,3 @@ def program() -> str:
     if name == "__main__.py":
         return "python -m sparsefl_jax"
     return f"python {name}" if name.endswith(".py") else name
-
-
-def help_text(values, module: str = "sparsefl_jax.launch") -> str:
-    """Returns the help text: how to begin, and the flags of this program.
-
-    Args:
-      values: absl's `FlagValues`, with the flags defined.
-      module: the name of the module that defines them.
-    """
-    return _HELP.format(program=program()) + values.module_help(module)

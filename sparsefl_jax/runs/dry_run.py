@@ -66,7 +66,7 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
     )
     columns, total = [], np.zeros(3)
     for stage, records, seconds in zip(stages, *found, strict=True):
-        first, *later = ([_bits(r), r["flops"]] for r in records)
+        first, *later = ([r["bits_down"] + r["bits_up"], r["flops"]] for r in records)
         each = np.mean(later or [first], axis=0)
         left = stage.num_rounds - len(records)
         took = seconds / len(records)
@@ -99,10 +99,6 @@ def memory(memories: Sequence[Memory]) -> str:
     known = all(one.working_set is not None for one in memories)
     size = format_si(max(one.total() for one in memories), "B")
     return size if known else f"at least {size}"
-
-
-def _bits(record: dict) -> int:
-    return record["bits_down"] + record["bits_up"]
 
 
 def _head(setup: Setup) -> list[str]:

@@ -58,10 +58,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     """
     path = Path(workdir) / "config.json"
     if not path.exists():
-        there = ", with config.json" if path.parent.exists() else ""
-        raise ValueError(
-            f"workdir={str(workdir)!r}, expected the directory of a run{there}"
-        )
+        raise ValueError(f"workdir={str(workdir)!r}, expected the directory of a run")
     fields = files.read_json(path, dict)
     with blaming(path):
         return with_defaults(fields)
@@ -127,8 +124,6 @@ def check(workdir: Path, config, resume: bool) -> None:
     name = f"workdir={str(workdir)!r}"
     with blaming("workdir"):
         str(workdir).encode()  # orbax writes to no path that is not Unicode
-    if workdir.exists() and not workdir.is_dir():
-        raise ValueError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()
     if resume or begun:
         differs = difference(read_config(workdir), config)
