@@ -153,8 +153,8 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
             "                 training": format_si(most.flops, "FLOP"),
         }
         if parts.setup.system is not None:
-            time = 3600 * min(most.hours, most.closes)
-            column["                 virtual time"] = format_seconds(time)
+            time = format_seconds(3600 * most.hours)
+            column["                 virtual time"] = time
         rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
         column["all clients' rows"] = rows
         sizes = held.parts().items()
