@@ -209,7 +209,7 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped, write) ->
         write_page()
 
     while waiting or running:
-        free = [p for p in waiting if not on_disk.held(workdir, p)]
+        free = [p for p in waiting if not run_folder.in_use(workdir / p.name)]
         for point in [p for p in free if _complete(workdir, p)]:
             free.remove(point)
             waiting.remove(point)
@@ -224,7 +224,7 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped, write) ->
             if not job.done():
                 continue
             del running[name]
-            if on_disk.held(workdir, point):
+            if run_folder.in_use(workdir / name):
                 waiting.append(point)  # another process was faster
                 continue
             left = not _complete(workdir, point)
