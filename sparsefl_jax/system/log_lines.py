@@ -25,7 +25,7 @@ def begin(workdir: Path, position: dict | None) -> dict[str, list[int]]:
     Returns:
       The end of each log by name: its length and CRC-32.
     """
-    ends = dict.fromkeys(FILES, [0, 0]) if position is None else dict(position)
+    ends = {name: (position or {}).get(name, [0, 0]) for name in FILES}
     for name, end in ends.items():
         with files.naming(workdir / name), (workdir / name).open("ab") as file:
             file.truncate(end[0])
