@@ -131,6 +131,7 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
         traced, held = parts.traced[index], memories[index]
         most = simulate.most(parts.setup, index, traced)
         share = alive(stage, share)[-1]
+        left = f"at most {share:.3g}" if share < 1 else "unknown"
         under = sum(
             math.prod(shape)
             for packet in traced.layouts["down"].values()
@@ -147,7 +148,7 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
             "rounds, clients in each": f"{stage.num_rounds}, {stage.cohort_size}",
             "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, {held.chunk}",
             "weights under a mask": format_si(under),
-            "of these alive at the end": _share(share) if under else MISSING,
+            "of these alive at the end": left if under else MISSING,
             "a round at most: down": down,
             "                 up": up,
             "                 training": format_si(most.flops, "FLOP"),
@@ -165,10 +166,6 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
 
 def _rows(columns: Sequence[dict[str, str]]) -> list[str]:
     return align([[name, *(each[name] for each in columns)] for name in columns[0]])
-
-
-def _share(share: float) -> str:
-    return f"at most {share:.3g}" if share < 1 else "unknown"
 
 
 def _notes(parts: Parts) -> list[str]:
