@@ -171,15 +171,16 @@ def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
 
 def test_the_line_of_progress(study, tmp_path, ran):
     runner.run(study[:1], tmp_path, show=False)
-    (tmp_path / "fedprox").mkdir()
-    with run_folder.locked(tmp_path / "fedprox"):
-        said = "1 of 2 points done, 1 running"
-        assert progress.line(tmp_path, study) == said
-    with run_folder.locked(tmp_path / "fedavg"):  # about to end
-        assert "running" not in progress.line(tmp_path, study)
     (tmp_path / "failed").mkdir()
     (tmp_path / "failed/fedprox.txt").write_text("seed 0: why")
-    assert progress.line(tmp_path, study) == "1 of 2 points done, 1 failed"
+    # Two seeds have taken 4 s together, and two are left.
+    said = "1 of 2 points done, 1 failed, 4.0 s of computing left"
+    assert progress.line(tmp_path, study) == said
+    (tmp_path / "fedprox").mkdir()
+    with run_folder.locked(tmp_path / "fedprox"):
+        assert "1 running, 1 failed" in progress.line(tmp_path, study)
+    with run_folder.locked(tmp_path / "fedavg"):  # about to end
+        assert "running" not in progress.line(tmp_path, study)
 
 
 def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):

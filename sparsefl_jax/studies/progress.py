@@ -5,7 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from sparsefl_jax import report
+from sparsefl_jax.core.formats import format_seconds
 from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -13,19 +16,15 @@ from sparsefl_jax.studies.points import Point
 _WAIT = 20.0  # times as long as the page takes, until it is written again
 
 
-def status(workdir: Path, point: Point) -> str:
-    """Returns 'done', 'running', 'missing', or 'failed: ' and why.
+def ending(workdir: Path, point: Point) -> str:
+    """Describes the outcome of a point in one line; its results are on the page.
 
     Args:
       workdir: the study's folder.
-      point: one of its points.
+      point: one that no longer runs.
     """
-    state = on_disk.state(workdir, point)
-    if state.failed:
-        return f"failed: {state.failed.splitlines()[0]}"
-    if state.done == len(point.seeds):
-        return "done"
-    return "running" if state.running else "missing"
+    failed = on_disk.state(workdir, point).failed.splitlines()
+    return f"{point.name} failed: {failed[0]}" if failed else f"{point.name} has ended"
 
 
 def line(workdir: Path, points: Sequence[Point]) -> str:
@@ -35,10 +34,22 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
       workdir: the study's folder.
       points: all of them.
     """
-    kinds = [status(workdir, point).partition(":")[0] for point in points]
-    parts = [f"{kinds.count('done')} of {len(points)} points done"]
-    parts += [f"{kinds.count(k)} {k}" for k in ("running", "failed") if k in kinds]
-    return ", ".join(parts)
+    states = [on_disk.state(workdir, point) for point in points]
+    whole = [len(point.seeds) for point in points]
+    done = sum(state.done == n for state, n in zip(states, whole, strict=True))
+    failed = sum(bool(s.failed) for s in states)
+    running = sum(s.running for s in states)
+    ended = (folder.parent for folder in workdir.glob("*/seed_*/summary.json"))
+    seconds = [report.read_summary(folder).get("seconds") for folder in ended]
+    each = float(np.mean([s for s in seconds if s] or [0.0]))
+    left = each * (sum(whole) - sum(state.done for state in states))
+    parts = [
+        f"{done} of {len(points)} points done",
+        f"{running} running" if running else "",
+        f"{failed} failed" if failed else "",
+        f"{format_seconds(left)} of computing left" if left else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def seldom(write: Callable[[], None]) -> Callable[[], None]:
@@ -73,12 +84,20 @@ def write_page(
       unlike: whether runs may differ in data, partition, table of devices or metric.
       say: is called with a line if the page cannot be written.
     """
-    states = [(point.name, status(workdir, point)) for point in points]
-    folders = [folder for p in points for folder in on_disk.begun(workdir, p)]
+    status, folders = [], []
+    for point in points:
+        state = on_disk.state(workdir, point)
+        kind = "running" if state.running else "missing"
+        if state.done == len(point.seeds):
+            kind = "done"
+        if state.failed:
+            kind = f"failed: {state.failed.splitlines()[0]}"
+        status.append((point.name, kind))
+        folders += on_disk.begun(workdir, point)
     try:
         with on_disk.writing(workdir):
             comparison = report.compare(report.read_groups(folders), unlike=unlike)
             title = workdir.resolve().name
-            report.write_comparison(comparison, workdir, title=title, status=states)
+            report.write_comparison(comparison, workdir, title=title, status=status)
     except (ValueError, OSError) as error:
         say(f"the page cannot be written: {one_line(error)}")

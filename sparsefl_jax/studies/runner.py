@@ -165,7 +165,7 @@ def _with_rounds(
                 failed.append(point.name)
                 trace = "".join(traceback.format_exception(error))
                 _note(workdir, point, f"the budget: {one_line(error)}\n{trace}")
-                say(f"{point.name} {progress.status(workdir, point)}")
+                say(progress.ending(workdir, point))
         fitted.append(point)
     return fitted, failed
 
@@ -204,7 +204,7 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped, write) ->
     write_page = progress.seldom(write)
 
     def tell(point):
-        say(f"{point.name} {progress.status(workdir, point)}")
+        say(progress.ending(workdir, point))
         say(progress.line(workdir, points))
         write_page()
 
