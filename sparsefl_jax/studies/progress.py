@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax import report
-from sparsefl_jax.core.formats import format_seconds
+from sparsefl_jax.core.formats import format_percent, format_seconds
 from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -17,14 +17,20 @@ _WAIT = 20.0  # times as long as the page takes, until it is written again
 
 
 def ending(workdir: Path, point: Point) -> str:
-    """Describes the outcome of a point in one line; its results are on the page.
+    """Describes the outcome of a point in one line.
 
     Args:
       workdir: the study's folder.
       point: one that no longer runs.
     """
-    failed = on_disk.state(workdir, point).failed.splitlines()
-    return f"{point.name} failed: {failed[0]}" if failed else f"{point.name} has ended"
+    state = on_disk.state(workdir, point)
+    if state.failed:
+        return f"{point.name} failed: {state.failed.splitlines()[0]}"
+    summaries = [report.read_summary(f) for _, f in on_disk.folders(workdir, point)]
+    models = [next(iter(s.get("accuracy", {}).values()), {}) for s in summaries]
+    accuracies = ", ".join(format_percent(model.get("final")) for model in models)
+    took = format_seconds(sum(s.get("seconds", 0.0) for s in summaries))
+    return f"{point.name}: {accuracies} in {took}"
 
 
 def line(workdir: Path, points: Sequence[Point]) -> str:
