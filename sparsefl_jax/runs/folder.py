@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
+import msgspec
 
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming
@@ -50,6 +51,15 @@ LATER = (
 _OURS = ("lock", "config.json.tmp")  # possible leftovers of a run killed at its start
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Config(msgspec.Struct):
+    algorithm: _Named
+    model: _Named
+
+
 def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     """Returns the configuration of a run; newer fields have their defaults.
 
@@ -59,7 +69,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     path = Path(workdir) / "config.json"
     if not path.exists():
         raise ValueError(f"workdir={str(workdir)!r}, expected the directory of a run")
-    fields = files.read_json(path, dict)
+    fields = files.read_json(path, _Config)
     with blaming(path):
         return with_defaults(fields)
 
