@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.core.validate import blaming, one_line
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 # A larger number could overflow in a sum or a percentage.
@@ -35,7 +35,7 @@ def read_json(path: Path, kind: Any = Any) -> Any:
     Raises:
       ValueError: the file cannot be read, or does not fit the type.
     """
-    with blaming(f"{path} cannot be read"):
+    with _reading(path):
         value = msgspec.json.decode(path.read_bytes())
         msgspec.convert(value, kind)
     return value
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
     Raises:
       ValueError: the file cannot be read, or is not UTF-8.
     """
-    with blaming(f"{path} cannot be read"):
+    with _reading(path):
         return path.read_text(encoding="utf-8")
 
 
@@ -80,8 +80,19 @@ def open_array(path: Path) -> np.ndarray:
     Raises:
       ValueError: the file cannot be read.
     """
-    with blaming(f"{path} cannot be read"):
+    with _reading(path):
         return np.lib.format.open_memmap(path, mode="r")
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Names the file, once, in errors while it is read."""
+    try:
+        yield
+    except Exception as error:  # NumPy raises errors of many types
+        if isinstance(error, OSError) and error.strerror:
+            error = OSError(error.strerror)
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:
