@@ -11,7 +11,7 @@ from tests.checkpoint_test import stop_after
 from tests.refusals import refused
 from tests.tiny import tiny_config
 
-LINES = [log_lines.HEADER, b'{"a": 2}\n', b'{"a": 3}\n', b'{"a": 4}\n']
+LINES = [b'{"schema": 1}\n', b'{"a": 2}\n', b'{"a": 3}\n', b'{"a": 4}\n']
 
 
 def damage(path, how):

@@ -275,11 +275,11 @@ def define_config(values):
             else:
                 config = defaults.load_config(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
-            if of_run and not any(arg.lstrip("-") == "resume" for arg in argv):
+            if of_run and "resume" not in _given(argv):
                 fit = config.fit  # a new run fits its budget anew
                 with fit.unlocked(), fit.ignore_type():
                     fit.by = None
-            fields.follow(config, _overrides(argv))
+            fields.follow(config, _given(argv, r"config\."))
             return config
 
     meaning = "A file in configs/ with a variant of it, or the config.json of a run."
@@ -315,26 +315,21 @@ def completed(argv: list[str]) -> list[str]:
     alone = ("--fields", "--fields=", "-fields")
     argv = [f"--fields={EVERYTHING}" if arg in alone else arg for arg in argv]
     argv = ["--dry_run=0" if arg in ("--dry_run", "-dry_run") else arg for arg in argv]
-    text = [arg.removeprefix("-").removeprefix("-") for arg in argv]
-    overrides = any(arg.startswith("config.") for arg in text)
-    given = any(arg.partition("=")[0] == "config" for arg in text)
-    if not overrides or given:
+    given = _given(argv)
+    if "config" in given or not _given(argv, r"config\."):
         return argv
-    if "resume" not in text:
+    if "resume" not in given:
         raise ValueError("--config.FIELD=VALUE is set, expected --config=FILE with it")
-    for at, arg in enumerate(text):
-        name, there, value = arg.partition("=")
-        if name == "workdir":
-            value = value if there else "".join(argv[at + 1 : at + 2])
-            return [argv[0], f"--config={Path(value) / 'config.json'}", *argv[1:]]
+    if workdir := given.get("workdir"):
+        return [argv[0], f"--config={Path(workdir) / 'config.json'}", *argv[1:]]
     return argv
 
 
-def _overrides(argv: list[str]) -> dict[str, str]:
-    """Returns the values of `--config.FIELD=VALUE` flags by field."""
+def _given(argv: list[str], head: str = "") -> dict[str, str]:
+    """Returns the values of flags by name, without the head that they all have."""
     given = {}
     for arg, following in zip(argv, [*argv[1:], ""], strict=True):
-        if found := re.fullmatch(r"--?config\.([\w.]+)(?:=(.*))?", arg, re.DOTALL):
+        if found := re.fullmatch(rf"--?{head}([\w.]+)(?:=(.*))?", arg, re.DOTALL):
             given[found[1]] = following if found[2] is None else found[2]
     return given
 
@@ -353,7 +348,8 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
       ValueError: absl or ml_collections cannot parse the command line.
     """
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
-        formats.say(help_text(values))
+        text = _HELP.format(program=program())
+        formats.say(text + values.module_help("sparsefl_jax.launch"))
         sys.exit()
     try:
         rest = values(completed(argv))
@@ -402,13 +398,3 @@ def program() -> str:
     if name == "__main__.py":
         return "python -m sparsefl_jax"
     return f"python {name}" if name.endswith(".py") else name
-
-
-def help_text(values, module: str = "sparsefl_jax.launch") -> str:
-    """Returns the help text: how to begin, and the flags of this program.
-
-    Args:
-      values: absl's `FlagValues`, with the flags defined.
-      module: the name of the module that defines them.
-    """
-    return _HELP.format(program=program()) + values.module_help(module)

@@ -66,7 +66,7 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
     )
     columns, total = [], np.zeros(3)
     for stage, records, seconds in zip(stages, *found, strict=True):
-        first, *later = ([_bits(r), r["flops"]] for r in records)
+        first, *later = ([r["bits_down"] + r["bits_up"], r["flops"]] for r in records)
         each = np.mean(later or [first], axis=0)
         left = stage.num_rounds - len(records)
         took = seconds / len(records)
@@ -101,10 +101,6 @@ def memory(memories: Sequence[Memory]) -> str:
     return size if known else f"at least {size}"
 
 
-def _bits(record: dict) -> int:
-    return record["bits_down"] + record["bits_up"]
-
-
 def _head(setup: Setup) -> list[str]:
     """Describes devices, network and clients."""
     devices, model = list(setup.devices or jax.devices()), setup.model
@@ -135,6 +131,7 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
         traced, held = parts.traced[index], memories[index]
         most = simulate.most(parts.setup, index, traced)
         share = alive(stage, share)[-1]
+        left = f"at most {share:.3g}" if share < 1 else "unknown"
         under = sum(
             math.prod(shape)
             for packet in traced.layouts["down"].values()
@@ -151,14 +148,14 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
             "rounds, clients in each": f"{stage.num_rounds}, {stage.cohort_size}",
             "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, {held.chunk}",
             "weights under a mask": format_si(under),
-            "of these alive at the end": _share(share) if under else MISSING,
+            "of these alive at the end": left if under else MISSING,
             "a round at most: down": down,
             "                 up": up,
             "                 training": format_si(most.flops, "FLOP"),
         }
         if parts.setup.system is not None:
-            time = 3600 * min(most.hours, most.closes)
-            column["                 virtual time"] = format_seconds(time)
+            time = format_seconds(3600 * most.hours)
+            column["                 virtual time"] = time
         rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
         column["all clients' rows"] = rows
         sizes = held.parts().items()
@@ -169,10 +166,6 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
 
 def _rows(columns: Sequence[dict[str, str]]) -> list[str]:
     return align([[name, *(each[name] for each in columns)] for name in columns[0]])
-
-
-def _share(share: float) -> str:
-    return f"at most {share:.3g}" if share < 1 else "unknown"
 
 
 def _notes(parts: Parts) -> list[str]:

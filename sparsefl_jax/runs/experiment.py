@@ -4,7 +4,6 @@ A run is built from a configuration or from parts made in Python. Several seeds 
 after another. The files are described in `docs/runs.md`.
 """
 
-import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -286,12 +285,9 @@ def all_seeds(
     runs = [(one, path / f"seed_{one.seed}") for one in configs]
     if not resume:
         source.parts(configs[0])  # raises before anything is written
-    if not processes.leads():
-        for one, below in runs:
-            one_seed(one, below, True, source, progress)
-        return processes.lead()
+    leads = processes.leads()
     with folder.claimed(path, config, resume):
-        if resume:  # all are asked before any goes on
+        if resume and leads:  # all are asked before any goes on
             for one, below in runs:
                 if (below / "config.json").exists():
                     folder.resumption(below, one)
@@ -308,7 +304,8 @@ def all_seeds(
                 summaries.append(outcome)
         if diverged:
             raise diverged[0]
-        report.write_comparison(report.compare(report.read_groups([path])), path)
+        if leads:
+            report.write_comparison(report.compare(report.read_groups([path])), path)
     return processes.lead(summaries)
 
 
@@ -345,9 +342,17 @@ def one_seed(
     processes.check_same("the configuration", plain(config))
     leads = processes.leads()
     message = "ending after this segment; again to leave at once"
-    with _claimed(config, path, resume, source) as (going, parts):
-        if parts is None:
+    # Errors of a new run are raised before anything is written.
+    parts = None if resume else source.parts(config)
+    with folder.claimed(path, config, resume):
+        going = folder.resumption(path, config) if leads else folder.Resumption(config)
+        done, begun = processes.lead([going.done, going.saved is not None])
+        if done:
             return processes.lead(_ended(path, going, progress) if leads else None)
+        if begun and not leads:
+            going = folder.resumption(path, config)
+        if parts is None:
+            parts = source.parts(going.config, begun)
         setup, key = parts.setup, jax.random.key(going.config.seed)
         with (
             records.recording(path, going, parts, progress) as (at, recorder),
@@ -373,34 +378,6 @@ def one_seed(
             if stop:  # do not start later runs, such as those of other seeds
                 raise interrupt.StoppedError("the run has finished", stop)
         return processes.lead(written)
-
-
-@contextlib.contextmanager
-def _claimed(
-    config: SimpleNamespace, path: Path, resume: bool, source: Source
-) -> Iterator[tuple[folder.Resumption, Parts | None]]:
-    """Holds the folder of a run, in process 0.
-
-    Yields:
-      The `Resumption` of the run and its parts; None if the run has ended.
-    """
-    # Errors of a new run are raised before anything is written.
-    parts = None if resume else source.parts(config)
-    with contextlib.ExitStack() as stack:
-        if processes.leads():
-            stack.enter_context(folder.claimed(path, config, resume))
-            going = folder.resumption(path, config)
-            processes.lead([going.done, going.saved is not None])
-        else:
-            done, begun = processes.lead()
-            going = folder.Resumption(config, done=done)
-            if begun and not done:
-                going = folder.resumption(path, config)
-        if going.done:
-            parts = None
-        elif parts is None:
-            parts = source.parts(going.config, going.saved is not None)
-        yield going, parts
 
 
 def _ended(path: Path, going: folder.Resumption, progress: bool | str) -> dict:

@@ -150,7 +150,8 @@ def measure(
     lengths, until = [stage.num_rounds for stage in setup.stages], Limits(**budgets)
     *earlier, main = pilot(setup, lengths, seed, until=until, progress=progress).rounds
     begun = [record for stage in earlier for record in stage] + main[:1]
-    begin = {"gbit": sum(map(_gbit, begun)), "pflop": sum(map(_pflop, begun))}
+    gbit = sum(r["bits_down"] + r["bits_up"] for r in begun) / 1e9
+    begin = {"gbit": gbit, "pflop": sum(r["flops"] for r in begun) / 1e15}
     if not main:  # the stages before have spent the budget
         return Measured(dict.fromkeys(begin, math.inf), 0.0, 0.0, 0.0)
     later = slice(1 if len(main) > 1 else 0, len(main))
@@ -158,7 +159,7 @@ def measure(
     first, again = _each_exchange(main, shares, _base(setup))
     *_, samples = exchanges(setup, seed)
     work = float(samples[later] @ _of_work(setup, shares))
-    pflop = sum(map(_pflop, main[later])) / max(work, 1.0)
+    pflop = sum(r["flops"] for r in main[later]) / 1e15 / max(work, 1.0)
     return Measured(begin, first, again, pflop)
 
 
@@ -305,11 +306,3 @@ def pilot(
             bar.update(segment.records)
             begin = now
     return measured
-
-
-def _gbit(record: dict) -> float:
-    return (record["bits_down"] + record["bits_up"]) / 1e9
-
-
-def _pflop(record: dict) -> float:
-    return record["flops"] / 1e15

@@ -68,10 +68,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     """
     path = Path(workdir) / "config.json"
     if not path.exists():
-        there = ", with config.json" if path.parent.exists() else ""
-        raise ValueError(
-            f"workdir={str(workdir)!r}, expected the directory of a run{there}"
-        )
+        raise ValueError(f"workdir={str(workdir)!r}, expected the directory of a run")
     fields = files.read_json(path, _Config)
     with blaming(path):
         return with_defaults(fields)
@@ -137,8 +134,6 @@ def check(workdir: Path, config, resume: bool) -> None:
     name = f"workdir={str(workdir)!r}"
     with blaming("workdir"):
         str(workdir).encode()  # orbax writes to no path that is not Unicode
-    if workdir.exists() and not workdir.is_dir():
-        raise ValueError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()
     if resume or begun:
         differs = difference(read_config(workdir), config)
@@ -160,7 +155,7 @@ def check(workdir: Path, config, resume: bool) -> None:
 
 @contextlib.contextmanager
 def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
-    """Holds a run's folder for this process.
+    """Holds a run's folder for process 0; the others go on without.
 
     Args:
       workdir: created if absent, unless the run is resumed.
@@ -171,6 +166,9 @@ def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
       ValueError: the folder is not empty or, with `resume`, holds no run, a run of
         another configuration, or one that is still in progress.
     """
+    if not processes.leads():
+        yield
+        return
     check(workdir, config, resume)
     workdir.mkdir(parents=True, exist_ok=True)
     with locked(workdir):

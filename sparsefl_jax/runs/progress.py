@@ -29,7 +29,7 @@ class _Lines(tqdm):
 class Progress:
     """Shows rounds, rounds/s and time left, accuracy, density, Gbit so far and in all.
 
-    The total is extrapolated from the rounds of the current stage.
+    The Gbit in all are extrapolated from the rounds of the last segment.
 
     Args:
       total: rounds of all stages.
@@ -57,7 +57,6 @@ class Progress:
         )
         self.title = title
         self.evaluation = []  # the last one's headline, in words
-        self.stage, self.bits, self.rounds = None, 0, 0  # of the last stage
 
     def __enter__(self):
         return self
@@ -79,15 +78,10 @@ class Progress:
                 density = next(iter(record["models"].values()))["density"]
                 accuracy = f"accuracy {record['accuracy']:.2%}"
                 self.evaluation = [accuracy, f"density {density:.3f}"]
-        if rounds[-1]["stage"] != self.stage:
-            self.stage, self.bits, self.rounds = rounds[-1]["stage"], 0, 0
-        self.rounds += len(rounds)
-        self.bits += sum(r["bits_down"] + r["bits_up"] for r in rounds)
-        if self.bar.disable:
-            return
+        bits = sum(r["bits_down"] + r["bits_up"] for r in rounds)
         spent = rounds[-1]["gbit_cumulative"]
         left = self.bar.total - self.bar.n - len(rounds)
-        whole = spent + self.bits / 1e9 / self.rounds * left
+        whole = spent + bits / 1e9 / len(rounds) * left
         told = [*self.evaluation, f"{spent:.3g} of {whole:.3g} Gbit"]
         self.bar.set_description_str(self.title, refresh=False)
         self.bar.set_postfix_str(", ".join(told), refresh=False)

@@ -9,7 +9,7 @@ and of work on masks, times the largest factor by which a round exceeded that so
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -383,10 +383,9 @@ class Most(NamedTuple):
     """Upper bounds on the cost of a round of a stage, all clients together."""
 
     bits: int  # both ways, every packet whole and with its positions
-    flops: float  # of the largest clients, see `most_flops`
+    flops: float  # of the largest clients, all dense, and one sort at every step
     factor: float | None = None  # largest so far, of FLOPs over dense FLOPs
-    hours: float = 0.0  # of its slowest client, see `most_seconds`
-    closes: float = math.inf  # hours after which a round closes
+    hours: float = 0.0  # of its slowest client, at most up to the deadline
 
 
 def reached(until: Limits, at: Snapshot) -> dict[str, bool]:
@@ -407,54 +406,27 @@ def reached(until: Limits, at: Snapshot) -> dict[str, bool]:
 def most(setup: Setup, stage: int, traced) -> Most:
     """Bounds the cost of a round of a stage before any has run.
 
+    Work on masks is charged like a sort, n log2(n) for n weights, at most once in every
+    step. A method may still train for more steps than its epochs have.
+
     Args:
       setup: the run.
       stage: which of its stages.
       traced: one round of it by shape, an item of what `runs.setup.traced` returns.
     """
-    one, model, data = setup.stages[stage], setup.model, setup.data
-    bits = sum(map(charges.most_bits, traced.layouts.values()))
-    sizes = np.sort(np.asarray(data.train.size, np.int64))[-one.cohort_size :]
-    steps = int(np.sum(-(-sizes // one.batch_size)))
+    one, sizes = setup.stages[stage], np.asarray(setup.data.train.size, np.int64)
     weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
-    flops = ledger.flops_per_sample(model)
-    flops = most_flops(flops, weights, int(sizes.sum()), steps)
-    each = Most(one.cohort_size * bits, one.epochs * flops)
+    steps = -(-sizes // one.batch_size)
+    flops = float(ledger.flops_per_sample(setup.model)) * sizes
+    flops = one.epochs * (flops + steps * weights * math.log2(weights + 1))  # [N]
+    down, up = (charges.most_bits(traced.layouts[way]) for way in ("down", "up"))
+    largest = float(np.sum(np.sort(flops)[-one.cohort_size :]))
+    each = Most(one.cohort_size * (down + up), largest)
     if traced.clock is None:
         return each
-    slowest = float(np.max(most_seconds(setup, one, traced, weights)))
-    closes = float(traced.clock.deadline) / 3600
-    slowest *= 1 + clock.ROUNDING
-    return each._replace(hours=slowest / 3600, closes=closes)
-
-
-def most_seconds(setup: Setup, stage: Stage, traced, weights: int) -> np.ndarray:
-    """Bounds the time of every client in a round, [N]."""
-    sizes = np.asarray(setup.data.train.size, np.int64)
-    steps = -(-sizes // stage.batch_size)
-    flops = ledger.flops_per_sample(setup.model)
-    flops = stage.epochs * most_flops(flops, weights, sizes, steps)
-    down, up = (float(charges.most_bits(traced.layouts[w])) for w in ("down", "up"))
-    return clock.seconds(traced.clock.device, flops, down, up)
-
-
-def most_flops(flops: int, weights: int, samples: Any, steps: Any) -> Any:
-    """Bounds the FLOPs of training: all dense, and one sort at every step.
-
-    Work on masks is charged like a sort, n log2(n) for n weights, at most once in every
-    step. A method may still train for more steps than its epochs have.
-
-    Args:
-      flops: of training on a sample, see `ledger.flops_per_sample`.
-      weights: n, parameters of the network.
-      samples, steps: numbers of samples and of minibatches, for all clients together or
-        as arrays with one entry for each client.
-
-    Example:
-      >>> most_flops(600, weights=7, samples=2, steps=1)
-      1221.0
-    """
-    return float(flops) * samples + steps * weights * math.log2(weights + 1)
+    took = clock.seconds(traced.clock.device, flops, float(down), float(up))
+    slowest = float(np.max(took)) * (1 + clock.ROUNDING)
+    return each._replace(hours=min(slowest, float(traced.clock.deadline)) / 3600)
 
 
 def updated(each: Most, records: list[dict]) -> Most:
@@ -498,6 +470,6 @@ def fitting(until: Limits, at: Snapshot, each: Most, wanted: int) -> int:
         flops = max(each.flops, 1.0) * factor
         rounds = min(rounds, (until.pflop * 1e15 - at.flops) / flops)
     if until.hours:
-        hours = min(each.hours * factor, each.closes)
-        rounds = min(rounds, (until.hours - (at.hours or 0.0)) / hours)
+        hours = until.hours - (at.hours or 0.0)
+        rounds = min(rounds, hours / (each.hours * factor))
     return max(1, math.ceil((1 - _SLACK) * rounds))

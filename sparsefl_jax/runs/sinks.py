@@ -96,7 +96,7 @@ def open_sinks(
         for name, lines in zip(log_lines.FILES, (records, [line]), strict=True):
             ends[name] = log_lines.append(workdir / name, lines, ends[name])
         for name, tool in tools.items():
-            with _naming(name):
+            with blaming(f"sinks={name!r}", OSError):
                 tool.write(rows)
 
     def flushed() -> dict:
@@ -105,7 +105,7 @@ def open_sinks(
 
     def close(name: str, kind, error, trace) -> None:
         try:
-            with _naming(name):
+            with blaming(f"sinks={name!r}", OSError):
                 tools[name].close(files.read_optional(workdir / "summary.json"))
         except OSError:
             if error is None:  # else the run's own error counts
@@ -113,14 +113,10 @@ def open_sinks(
 
     with contextlib.ExitStack() as stack:
         for name in names:
-            with _naming(name):
+            with blaming(f"sinks={name!r}", OSError):
                 tools[name] = opened(name, workdir, step)
             stack.push(functools.partial(close, name))
         yield write, flushed
-
-
-def _naming(name: str):
-    return blaming(f"sinks={name!r}", OSError)
 
 
 def opened(name: str, workdir: Path, step: int) -> Sink:

@@ -234,13 +234,8 @@ def state(workdir: Path, point: Point) -> State:
     done = sum((f / "summary.json").exists() for _, f in folders(workdir, point))
     note = failure(workdir, point.name)
     reason = note.read_text().strip() if note.exists() else ""
-    running = done < len(point.seeds) and held(workdir, point)
+    running = done < len(point.seeds) and run_folder.in_use(workdir / point.name)
     return State(done, reason, running)
-
-
-def held(workdir: Path, point: Point) -> bool:
-    """Returns whether a process holds a point, to run it."""
-    return run_folder.in_use(workdir / point.name)
 
 
 def failure(workdir: Path, name: str) -> Path:

@@ -179,20 +179,9 @@ def _fitted(workdir: Path, point: Point) -> Point:
     return point._replace(config=config)
 
 
-def _ended(config, folder: Path) -> bool:
-    """Returns whether a run of its configuration, free fields apart, has ended."""
-    if not (folder / "summary.json").exists():
-        return False
-    found = run_folder.read_config(folder)
-    config = fit_rounds.resumed(config, found) or config
-    return run_folder.differences(found, config).keys() <= set(run_folder.FREE)
-
-
 def _complete(workdir: Path, point: Point) -> bool:
-    return all(
-        _ended(point.of_seed(seed), folder)
-        for seed, folder in on_disk.folders(workdir, point)
-    )
+    """Returns whether all runs of a point have ended; `write` has compared them."""
+    return on_disk.state(workdir, point).done == len(point.seeds)
 
 
 def _here(workdir: Path) -> Callable:
@@ -220,7 +209,7 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped, write) ->
         write_page()
 
     while waiting or running:
-        free = [p for p in waiting if not on_disk.held(workdir, p)]
+        free = [p for p in waiting if not run_folder.in_use(workdir / p.name)]
         for point in [p for p in free if _complete(workdir, p)]:
             free.remove(point)
             waiting.remove(point)
@@ -235,10 +224,12 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped, write) ->
             if not job.done():
                 continue
             del running[name]
-            if on_disk.held(workdir, point):
+            if run_folder.in_use(workdir / name):
                 waiting.append(point)  # another process was faster
                 continue
-            _note_loss(workdir, point, job)
+            left = not _complete(workdir, point)
+            if left and not on_disk.failure(workdir, name).exists():  # such as a kill
+                _note(workdir, point, f"{job.fate()}\n")
             tell(point)
         if number := stopped():
             for _, job in running.values():
@@ -248,13 +239,6 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped, write) ->
             raise interrupt.StoppedError("the study has stopped", number)
         if running or not free:
             time.sleep(_POLL)
-
-
-def _note_loss(workdir: Path, point: Point, job) -> None:
-    """Notes why a point ended without a result or a reason, such as a kill."""
-    there = on_disk.failure(workdir, point.name).exists()
-    if not _complete(workdir, point) and not there:
-        _note(workdir, point, f"{job.fate()}\n")
 
 
 def _note(workdir: Path, point: Point, text: str) -> None:

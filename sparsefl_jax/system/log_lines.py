@@ -16,7 +16,6 @@ import msgspec
 from sparsefl_jax.system import files
 
 SCHEMA = 1  # of metrics.jsonl, see `report.load`
-HEADER = b'{"schema": %d}\n' % SCHEMA  # the first line of metrics.jsonl
 FILES = ("metrics.jsonl", "timing.jsonl")
 
 
@@ -26,14 +25,13 @@ def begin(workdir: Path, position: dict | None) -> dict[str, list[int]]:
     Returns:
       The end of each log by name: its length and CRC-32.
     """
-    for name, content in zip(FILES, (HEADER, b""), strict=True):
-        with files.naming(workdir / name):
-            if position is None:
-                (workdir / name).write_bytes(content)
-            else:
-                os.truncate(workdir / name, position[name][0])
-    whole = {FILES[0]: _after([0, 0], HEADER), FILES[1]: [0, 0]}
-    return whole if position is None else {name: position[name] for name in FILES}
+    ends = {name: (position or {}).get(name, [0, 0]) for name in FILES}
+    for name, end in ends.items():
+        with files.naming(workdir / name), (workdir / name).open("ab") as file:
+            file.truncate(end[0])
+    if position is None:  # the first line of metrics.jsonl
+        ends[FILES[0]] = append(workdir / FILES[0], [{"schema": SCHEMA}], [0, 0])
+    return ends
 
 
 def append(path: Path, records: Iterable[dict], end: list[int]) -> list[int]:

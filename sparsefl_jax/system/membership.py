@@ -5,7 +5,6 @@ connections close, and so the next computation of the others fails. If process 0
 ended, or one of them stops answering, JAX itself ends the others.
 """
 
-import contextlib
 import functools
 import os
 import re
@@ -13,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -69,8 +67,7 @@ def start(
     in_range("wait_minutes", wait_minutes, "(0, inf)")
     # `interrupt` handles the signals.
     jax.config.update("jax_enable_preemption_service", False)
-    with _waiting(coordinator, wait_minutes):
-        _initialize((coordinator, count, index), wait_minutes)
+    _join((coordinator, count, index), wait_minutes)
     if processes.several():
         _meet()
     old_hook = sys.excepthook
@@ -84,30 +81,9 @@ def start(
     sys.excepthook = hook
 
 
-def _initialize(arguments: tuple, wait_minutes: float) -> None:
+def _join(arguments: tuple, minutes: float) -> None:
+    """Joins the others, or ends this process if they do not start in time."""
     coordinator, *_ = arguments
-    try:
-        jax.distributed.initialize(
-            *arguments,
-            # JAX aborts the process at its limit, so `_waiting` has a lower one.
-            initialization_timeout=int(60 * wait_minutes) + 600,
-            heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=SHUTDOWN,
-        )
-    except ValueError as error:
-        if coordinator is not None:
-            raise
-        raise ValueError(
-            "found no launcher of several processes, expected SLURM, Open MPI or "
-            "Kubernetes, or --coordinator=host:port --processes=P --process_id=I"
-        ) from error
-    except jax.errors.JaxRuntimeError as error:
-        raise ValueError(f"coordinator={coordinator!r}: {one_line(error)}") from error
-
-
-@contextlib.contextmanager
-def _waiting(coordinator: str | None, minutes: float) -> Iterator[None]:
-    """Prints that this process waits for others, and ends it if they do not start."""
     place = f" at {coordinator}" if coordinator else ""
     say = functools.partial(print, file=sys.stderr, flush=True)
     notice = f"waiting for the other processes{place}, {minutes:g} minutes at most"
@@ -130,7 +106,22 @@ def _waiting(coordinator: str | None, minutes: float) -> Iterator[None]:
     # Python's own handler would not run before the others have started.
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        yield
+        jax.distributed.initialize(
+            *arguments,
+            # JAX aborts the process at its limit, so the timer has a lower one.
+            initialization_timeout=int(60 * minutes) + 600,
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=SHUTDOWN,
+        )
+    except ValueError as error:
+        if coordinator is not None:
+            raise
+        raise ValueError(
+            "found no launcher of several processes, expected SLURM, Open MPI or "
+            "Kubernetes, or --coordinator=host:port --processes=P --process_id=I"
+        ) from error
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(f"coordinator={coordinator!r}: {one_line(error)}") from error
     finally:
         for timer in timers:
             timer.cancel()
