@@ -329,9 +329,11 @@ def test_an_assumed_base_is_in_the_plan_the_records_and_the_page(tmp_path):
     assert page == [f"Not charged: 'model/base', down, in stage 0 ({said})."]
 
 
-def test_a_base_is_charged_once():
+@pytest.mark.parametrize("given", [False, True])
+def test_a_base_is_charged_once(given):
     """48 + 8 entries are held; factors 12 and 16, and the last layer 18, always go."""
-    model = adapted_network(base=network().init(KEY0)[0], charge_base=True)
+    base = {"base": network().init(KEY0)[0]} if given else {}
+    model = adapted_network(charge_base=True, **base)
     for record in train_records(run(sfl.fedavg(model, SGD), model, 2, 3)):
         bits = 32 * (12 + 16 + 18 + (56 if record["round"] == 1 else 0))
         assert record["bits_down_by_client"] == [bits] * 3

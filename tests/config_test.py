@@ -94,3 +94,7 @@ def test_every_method_of_a_later_paper_builds_at_the_density_that_is_asked_for(f
             sections = config.first_stage, config.algorithm
             asked = {section.get("density") for section in sections}
             assert (0.3 in asked) == (method != "fedavg")
+            config.num_rounds = 50  # a schedule follows
+            until = {"feddst": 25, "fedrts": 30, "fedtiny": 30, "fedmef": 30}
+            found = config.algorithm.get("adjust_until")
+            assert found == until.get(config.algorithm.name)

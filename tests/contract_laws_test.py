@@ -280,6 +280,9 @@ def test_check_algorithm_shows_its_laws_and_says_that_all_hold(monkeypatch, caps
     ]
     laws.check_algorithm(nst, progress=False, density=0.5)
     assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(message_laws, "masks_stand", lambda world: False)
+    laws.check_algorithm(nst, density=0.5)
+    assert "masks did not" not in capsys.readouterr().err
 
 
 def late(model, optimizer, *, first=0):

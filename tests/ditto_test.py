@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import ditto
+from sparsefl_jax.algorithms import ditto, fedavg
 from sparsefl_jax.core.types import SparseModel
 from tests.by_hand import batches, context
 from tests.scaffold_test import COHORTS, ENTRIES, MODEL, PLAIN, RATE, TARGETS, play
@@ -42,6 +42,19 @@ def test_rounds_by_hand(lam):
             np.testing.assert_allclose(
                 used.params["w"], x if v is None else v, atol=1e-5
             )
+
+
+@pytest.mark.parametrize("lam", [0.0, 2.0])
+def test_servers_and_packets_are_those_of_fedavg_bit_for_bit(lam):
+    pairs = zip(
+        play(ditto(MODEL, PLAIN, lam=lam)), play(fedavg(MODEL, PLAIN)), strict=True
+    )
+    for (server, _, ups), (want, _, others) in pairs:
+        np.testing.assert_array_equal(server.params["w"], want.params["w"])
+        for up, other in zip(ups, others, strict=True):
+            assert up.keys() == other.keys()
+            pair = up["delta"].values["w"], other["delta"].values["w"]
+            np.testing.assert_array_equal(*pair)
 
 
 def trained(method, data):

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.runs import cli, experiment, records, simulate
 from sparsefl_jax.runs.config import build
@@ -61,6 +62,15 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
     stages = build.build_stages(config, model)
     run = simulate.run(jax.random.key(0), stages, model, data, eval_every=2)
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
+
+
+def test_server_optimizer_from_a_configuration(config):
+    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
+    config.server_optimizer.name = "adam"
+    (stage,) = build.build_stages(config, tiny_model())
+    params = {"w": np.ones(2, np.float32)}
+    server = stage.algorithm.init(None, SparseModel(params, params, {}))
+    assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
 
 
 def test_budgets_must_be_the_densities_of_the_method(config):

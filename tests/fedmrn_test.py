@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import compressed, fedavg, fedmrn
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import one_bit
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
 from tests.by_hand import batches, bits, context, linear_loss, model_of
@@ -72,6 +72,17 @@ def test_plain_training_is_compression_by_masked_noise():
     np.testing.assert_array_equal(up["mask"].values["w"], sent["delta"].values["w"])
     np.testing.assert_array_equal(move["w"], other["w"])
     assert np.abs(move["w"]).min() > 0
+
+
+@pytest.mark.slow
+def test_seeds_are_of_a_client_and_a_round():
+    world = small_world.make_world(fedmrn, {})
+    seeds = [
+        int(p.up["seed"].values)
+        for round in range(4)
+        for p in plain_loop.passings(world, round)
+    ]
+    assert len(set(seeds)) == 12
 
 
 def test_the_first_of_binary_masks_is_empty():

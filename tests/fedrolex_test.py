@@ -50,6 +50,15 @@ def one_round(method, server, round):
     return merged(method, server, *sent, round=round)[0]
 
 
+def test_round_0_is_heterofls_bit_for_bit():
+    model, sparse = network()
+    ours, theirs = fedrolex(model, OPTIMIZER), heterofl(model, OPTIMIZER)
+    new, _, ups = one_round(ours, ours.init(KEY, sparse), 0)
+    want, _, sent = one_round(theirs, theirs.init(KEY, sparse), 0)
+    same(new.model, want)
+    same(ups, sent)
+
+
 def rolled(params, shift):
     """Rolls all hidden channels; the input and the classes stay."""
 

@@ -42,6 +42,7 @@ def case():
 
 def test_training_gives_back_the_statistics_of_the_batch(case):
     model, sparse, x = case
+    assert model.static_stats and not make("batch").static_stats
     layer = sparse.params["fc1"]
     outputs = x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
     for count, weight in ((11, None), (9, jnp.array([1.0] * 9 + [0.0] * 2))):

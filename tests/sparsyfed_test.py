@@ -57,6 +57,37 @@ def test_a_round_of_top_k_by_hand():
     assert regrown > 0
 
 
+def make(name, **kwargs):
+    return local.make_optimizer(name, learning_rate=0.1, **kwargs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        make("sgd", weight_decay=0.01),
+        make("sgd", momentum=0.9),
+        make("adam"),
+    ],
+    ids=["decay", "momentum", "adam"],
+)
+def test_supports_shrink_under_every_optimizer(optimizer):
+    """The union of the first cohort's masks is the most that is ever alive again."""
+
+    def method(model, _):
+        return sparsyfed(model, optimizer, **SPARSE)
+
+    world = small_world.make_world(method, {})
+    dense = jax.tree.map(jnp.ones_like, world.model.mask)
+    world = world._replace(model=world.model._replace(mask=dense))
+    states = small_world.path(world)[0]
+    alive = [by_hand.support(s.server.model.params) != 0 for s in states]
+    assert alive[0].all() and alive[1].sum() > by_hand.COUNT
+    for old, new in zip(alive, alive[1:], strict=False):
+        assert not np.any(new & ~old)
+    assert alive[-1].sum() < alive[1].sum()
+
+
 @pytest.mark.parametrize("exponent", [1.25, 2.0, 4.0])
 def test_the_power_its_root_and_its_derivative(exponent):
     """At 0 the derivative is 0, and finite."""

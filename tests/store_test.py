@@ -67,7 +67,12 @@ def whole(told):
 
 @pytest.mark.parametrize(
     "where, method, rounds, every",
-    [("host", "nst", 6, 2), ("host", "spafl", 6, 3), ("disk", "spafl", 2, 2)],
+    [
+        ("host", "nst", 6, 2),
+        ("host", "spafl", 6, 3),
+        ("disk", "spafl", 2, 2),
+        ("disk", "nst", 2, 1),
+    ],
 )
 def test_rows_elsewhere_give_what_those_on_the_device_give(
     world, key, where, method, rounds, every

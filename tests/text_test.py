@@ -29,7 +29,7 @@ def test_hashed_letters_are_those_of_scikit_learn():
         found = tokens.hashing(size).encode(texts)
         np.testing.assert_array_equal(found, want)
     with pytest.raises(ValueError, match="hash=0, expected at least 1"):
-        tokens.hashed(["a"], num_features=0)
+        tokens.hashing(0)
 
 
 class Lengths:

@@ -113,6 +113,15 @@ def test_what_tokens_have_no_use_for_is_refused(play, field, value):
     refused(lambda: build.build_model(config, play), said)
 
 
+def test_images_are_no_tokens(tmp_path):
+    config = tiny_config(tmp_path)
+    config.model = {"name": "tests.tokens_test:reader"}
+    with pytest.raises(
+        ValueError, match="reads tokens, expected a data set of integer"
+    ):
+        build.build_model(config, build.build_data(config))
+
+
 @pytest.mark.slow
 def test_a_token_beyond_the_table_is_refused(tmp_path):
     x = np.arange(40).reshape(20, 2) % 9

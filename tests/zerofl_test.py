@@ -31,3 +31,20 @@ def test_the_gradient_reaches_weights_that_the_layer_does_not_use():
         return jnp.sum((used - 1) ** 2)
 
     assert jax.grad(loss)(params)["w"].tolist() == [-2, -10, 4, -2]
+
+
+@pytest.mark.slow
+def test_leaves_that_are_not_prunable_stay_dense():
+    """Whatever their size: they travel whole and the deployed model has them whole."""
+    arguments = by_hand.SPARSE | {"prunable": ("fc2/kernel",)}
+    world = small_world.make_world(zerofl, arguments)
+    passings, server = first_round(world)
+    for passing in jax.device_get(passings):
+        assert passing.up["weights"].mask["fc1"] == {"bias": None, "kernel": None}
+        assert passing.up["dense"].values["fc1"]["kernel"].shape == (8, 16)
+        assert passing.metrics["work"].weight_grad["fc1"]["kernel"] == np.float32(
+            passing.metrics["count"]
+        )
+    deployed = world.algorithm.deploy(world.key, server)["global"]
+    assert deployed.mask["fc1"]["kernel"].all()
+    assert deployed.mask["fc2"]["kernel"].sum() == 20  # ceil(0.3 * 64)
