@@ -113,6 +113,10 @@ def test_what_tokens_have_no_use_for_is_refused(play, field, value):
     refused(lambda: build.build_model(config, play), said)
 
 
+def reader(num_classes, input_shape):
+    return models.build("char_gru", num_classes, (3,), units=2)
+
+
 def test_images_are_no_tokens(tmp_path):
     config = tiny_config(tmp_path)
     config.model = {"name": "tests.tokens_test:reader"}

@@ -2,6 +2,8 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 
 from sparsefl_jax.algorithms import zerofl
 from sparsefl_jax.algorithms.zerofl import _sparse
