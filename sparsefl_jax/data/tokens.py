@@ -68,9 +68,7 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
         pieces.no_padding()
         pieces.enable_truncation(length)
         source = hashlib.sha256(content).hexdigest()
-
-        def ids(texts):
-            return [found.ids for found in pieces.encode_batch(texts)]
+        ids = lambda texts: [p.ids for p in pieces.encode_batch(texts)]  # noqa: E731
 
     encode = in_chunks(ids, length, np.int32)
     return TextEncoding("tokenizer", encode, f"{source} {length}")
@@ -79,8 +77,8 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
 def hashing(num_features: int = HASH) -> TextEncoding:
     """Returns the default encoding: counts of runs of letters in hashed buckets.
 
-    The counts have signs, and those of a text are scaled to length 1; zeros stand for
-    an empty text.
+    Samples are [n, D] float32. The counts have signs, and those of a text are scaled to
+    length 1; zeros stand for an empty text.
 
     This is feature hashing (Weinberger et al., ICML 2009, arXiv:0902.2206) of the runs
     of 3 and 4 letters of each lower-case word and the spaces around it, as

@@ -82,7 +82,13 @@ def weight_grad(
     return dw.reshape(out)
 
 
-def views(x: Array, size, out, strides, dilation=(1, 1)) -> list[Array]:
+def views(
+    x: Array,
+    size: Sequence[int],
+    out: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int] = (1, 1),
+) -> list[Array]:
     """Returns the entries [B, h, w, C] of x at each place of its windows.
 
     Args:

@@ -123,7 +123,9 @@ def keywords(
     return kwargs | {"mask": valid if mask is None else valid & jnp.asarray(mask, bool)}
 
 
-def unless_padding(train: bool, weight: Array | None, new: PyTree, old: PyTree):
+def unless_padding(
+    train: bool, weight: Array | None, new: PyTree, old: PyTree
+) -> PyTree:
     """Returns the new statistics, or the old ones after a batch of padding alone."""
     if not train or weight is None:
         return new

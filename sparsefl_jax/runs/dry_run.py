@@ -154,7 +154,7 @@ def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
             "                 training": format_si(most.flops, "FLOP"),
         }
         if parts.setup.system is not None:
-            time = format_seconds(3600 * most.hours)
+            time = format_seconds(3600 * min(most.hours, most.closes))
             column["                 virtual time"] = time
         rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
         column["all clients' rows"] = rows

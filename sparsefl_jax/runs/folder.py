@@ -134,6 +134,8 @@ def check(workdir: Path, config, resume: bool) -> None:
     name = f"workdir={str(workdir)!r}"
     with blaming("workdir"):
         str(workdir).encode()  # orbax writes to no path that is not Unicode
+    if workdir.exists() and not workdir.is_dir():
+        raise ValueError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()
     if resume or begun:
         differs = difference(read_config(workdir), config)

@@ -385,7 +385,8 @@ class Most(NamedTuple):
     bits: int  # both ways, every packet whole and with its positions
     flops: float  # of the largest clients, all dense, and one sort at every step
     factor: float | None = None  # largest so far, of FLOPs over dense FLOPs
-    hours: float = 0.0  # of its slowest client, at most up to the deadline
+    hours: float = 0.0  # of its slowest client
+    closes: float = math.inf  # hours after which a round closes
 
 
 def reached(until: Limits, at: Snapshot) -> dict[str, bool]:
@@ -426,7 +427,8 @@ def most(setup: Setup, stage: int, traced) -> Most:
         return each
     took = clock.seconds(traced.clock.device, flops, float(down), float(up))
     slowest = float(np.max(took)) * (1 + clock.ROUNDING)
-    return each._replace(hours=min(slowest, float(traced.clock.deadline)) / 3600)
+    closes = float(traced.clock.deadline) / 3600
+    return each._replace(hours=slowest / 3600, closes=closes)
 
 
 def updated(each: Most, records: list[dict]) -> Most:
@@ -470,6 +472,6 @@ def fitting(until: Limits, at: Snapshot, each: Most, wanted: int) -> int:
         flops = max(each.flops, 1.0) * factor
         rounds = min(rounds, (until.pflop * 1e15 - at.flops) / flops)
     if until.hours:
-        hours = until.hours - (at.hours or 0.0)
-        rounds = min(rounds, hours / (each.hours * factor))
+        hours = min(each.hours * factor, each.closes)
+        rounds = min(rounds, (until.hours - (at.hours or 0.0)) / hours)
     return max(1, math.ceil((1 - _SLACK) * rounds))

@@ -181,7 +181,8 @@ def _fitted(workdir: Path, point: Point) -> Point:
 
 def _complete(workdir: Path, point: Point) -> bool:
     """Returns whether all runs of a point have ended; `write` has compared them."""
-    return on_disk.state(workdir, point).done == len(point.seeds)
+    folders = on_disk.folders(workdir, point)
+    return all((folder / "summary.json").exists() for _, folder in folders)
 
 
 def _here(workdir: Path) -> Callable:
