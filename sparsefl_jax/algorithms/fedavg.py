@@ -125,7 +125,8 @@ def fit(
     batches: Batches,
 ) -> tuple[Message, PyTree, dict[str, Any]]:
     """Trains the received model; returns its change, the client's state and metrics."""
-    start = SparseModel(downlink["params"].values, None, downlink["stats"].values)
+    received = downlink["params"]
+    start = SparseModel(received.values, received.mask, downlink["stats"].values)
     trained = local.train(key, loss_fn, tx, start, batches, opt_state=client)
     delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
     uplink = {"delta": Packet(delta), "stats": Packet(trained.model.stats)}
