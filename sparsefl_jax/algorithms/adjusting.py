@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import Allocation, Server, layer_counts, spdst
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.models.base import Model
@@ -35,7 +35,7 @@ def adjusting(
     density: float,
     schedule: tuple[int, int, float],
     first: Start,
-    allocation: Allocation,
+    allocation: masked.Allocation,
     prunable: Sequence[str],
     index: str,
     *,
@@ -63,7 +63,7 @@ def adjusting(
     """
     adjust_every, adjust_until, prune_rate = schedule
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    counts = layer_counts(allocation, density, select)
+    counts = masked.layer_counts(allocation, density, select)
     rates = schedules.cosine(prune_rate, adjust_until)
     charged = {} if gradients else {"bits": 0}
 
@@ -80,7 +80,7 @@ def adjusting(
         if first == "magnitude":  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
-        return Server(masks.pruned(start, mask), jnp.int32(0))
+        return masked.Server(masks.pruned(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)
@@ -104,14 +104,13 @@ def adjusting(
         return uplink, client, trained.metrics | {"work": work}
 
     def contribute(ctx, uplink):
-        sent, grown = unpack_model(uplink), uplink["grown"]
-        weight = ctx.client.num_examples
+        grown, weight = uplink["grown"], ctx.client.num_examples
         named = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
         values = grown.values if gradients else grown.mask
-        mean = means.weighted_sum((sent.params, sent.stats), weight)
+        mean = masked.summand(ctx, uplink)
         return {"mean": mean, "grown": means.weighted_sum(values, named)}
 
-    frozen = spdst(model, optimizer, prunable=prunable, index=index)._replace(
+    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)._replace(
         init=init,
         update=update,
         contribute=contribute,

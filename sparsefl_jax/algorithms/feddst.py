@@ -93,8 +93,7 @@ def feddst(
         rates = np.full_like(rates, prune_rate)
 
     def due(round):
-        late = round >= adjust_until
-        return (round > 0) & ((round - 1) % adjust_every == 0) & ~late
+        return (round > 0) & ((round - 1) % adjust_every == 0) & (round < adjust_until)
 
     # Its broadcast and deploy also serve a mask that changes.
     frozen = spdst(model, optimizer, prunable=prunable, index=index)

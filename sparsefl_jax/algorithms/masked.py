@@ -165,8 +165,7 @@ def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Call
 
 def within(start: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model pruned by its mask; leaves that are not selected are dense."""
-    layers = trees.layers(start.mask, select)
-    mask = trees.replace_layers(masks.full(start.params), select, layers)
+    mask = masks.total(start.params, select, trees.layers(start.mask, select))
     return masks.pruned(start, mask)
 
 
