@@ -146,8 +146,7 @@ def _power(params: PyTree, exponent: float, select: PyTree) -> PyTree:
 
 def _alive(model: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model with the mask of its weights that are not 0."""
-    kept = [w != 0 for w in trees.layers(model.params, select)]
-    return model._replace(mask=masks.total(model.params, select, kept))
+    return model._replace(mask=masks.support(model.params, select))
 
 
 def _saved(kernel: Array) -> Array:

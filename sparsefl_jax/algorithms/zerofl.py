@@ -104,9 +104,7 @@ def zerofl(
         values = weights if uplink == "weights" else change
         mask = _largest(scores, min(1.0, density + mask_ratio), select)
         # A layer whose inputs are not among the largest leaves ties of exact zeros.
-        mask = jax.tree.map(
-            lambda m, v, s: m & (v != 0) if s else m, mask, values, select
-        )
+        mask = jax.tree.map(jnp.logical_and, mask, masks.support(values, select))
         sent = SparseModel(values, mask, trained.model.stats)
         message = pack_up(sent, None, select, index=index)
         return message, client, trained.metrics
