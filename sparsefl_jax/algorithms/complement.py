@@ -73,9 +73,8 @@ def complement(
         return full | (density == 1)
 
     def init(key, start):
-        params = masks.apply(start.params, start.mask)
-        start = SparseModel(params, masks.full(params), start.stats)
-        return Server(start, params, jnp.int32(0))
+        whole = masks.dense(masks.apply(start.params, start.mask), start.stats)
+        return Server(whole, whole.params, jnp.int32(0))
 
     def broadcast(key, ctx, server):
         held = server.model, server.since
@@ -104,9 +103,7 @@ def complement(
         return moved(round, server, pruned)._replace(unpruned=params), {}
 
     def deploy(key, server):
-        whole = SparseModel(
-            server.unpruned, masks.full(server.unpruned), server.model.stats
-        )
+        whole = masks.dense(server.unpruned, server.model.stats)
         return {"global": server.model, "unpruned": whole}
 
     return Algorithm(

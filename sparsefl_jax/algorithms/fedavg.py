@@ -104,8 +104,7 @@ def fedavg(
 
 def deploy(key: Key, server: Server) -> dict[str, SparseModel]:
     """Returns the whole model."""
-    mask = masks.full(server.params)
-    return {"global": SparseModel(server.params, mask, server.stats)}
+    return {"global": masks.dense(server.params, server.stats)}
 
 
 def server_step(

@@ -86,7 +86,7 @@ def fiarse(
         return masks.pruned(server, mask)
 
     def init(key, start):
-        return start._replace(mask=masks.full(start.params))
+        return masks.dense(start.params, start.stats)
 
     def broadcast(key, ctx, server):
         part = cut(server, ctx.client.budget)

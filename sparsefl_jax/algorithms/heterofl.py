@@ -107,8 +107,7 @@ def heterofl(
 
     def deploy(key, server):
         stats = trees.merge(server.stats, server.static)
-        mask = masks.full(server.params)
-        return {"global": SparseModel(server.params, mask, stats)}
+        return {"global": masks.dense(server.params, stats)}
 
     def personalize(key, server, client, info):
         return {"personal": model_slice(server, info.budget)}

@@ -88,8 +88,7 @@ def zerofl(
     )
 
     def init(key, start):
-        params = masks.apply(start.params, start.mask)
-        return SparseModel(params, masks.full(params), start.stats)
+        return masks.dense(masks.apply(start.params, start.mask), start.stats)
 
     def broadcast(key, ctx, server):
         return {"params": Packet(server.params), "stats": Packet(server.stats)}

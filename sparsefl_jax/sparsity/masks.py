@@ -137,6 +137,16 @@ def apply(params: PyTree, mask: PyTree) -> PyTree:
     return jax.tree.map(lambda m, w: jnp.where(m, w, jnp.zeros_like(w)), mask, params)
 
 
+def dense(params: PyTree, stats: PyTree) -> SparseModel:
+    """Returns the model of which nothing is pruned.
+
+    Example:
+      >>> dense({'w': jnp.ones(2)}, {}).mask['w'].tolist()
+      [True, True]
+    """
+    return SparseModel(params, full(params), stats)
+
+
 def pruned(model: SparseModel, mask: PyTree) -> SparseModel:
     """Returns the model with another mask, and exact zeros where that is False.
 

@@ -91,7 +91,7 @@ def local_only(
         return server, {}
 
     def deploy(key, server):
-        return {"newcomer": server._replace(mask=masks.full(server.params))}
+        return {"newcomer": masks.dense(server.params, server.stats)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
     return Algorithm(*steps, personalize, handed=handed)
