@@ -64,7 +64,7 @@ def fedavg(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> fedadam = fedavg(model, optimizer, server_optimizer=optax.adam(0.01))
     """
-    weight, loss_fn = means.weigh(weighting), local.objective(model)
+    weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
     server_tx = server_optimizer or optax.sgd(1.0)
     if prune is not None:
         select = masks.prunable(model.macs, KERNELS)

@@ -170,7 +170,7 @@ def fedspa(
         mask = client if dynamic else held(server, info.index)
         return {"personal": masks.pruned(server.model, mask)}
 
-    contribute = partial(summand, weight=means.weigh("uniform"))
+    contribute = partial(summand, weight=means.WEIGHTINGS["uniform"])
     steps = init, broadcast, update, contribute, _add, _deploy, init_client
     alive = (lambda round, start: density) if same else None
     return Algorithm(*steps, None if same else personalize, alive, handed=handed)

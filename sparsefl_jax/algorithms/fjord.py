@@ -70,7 +70,7 @@ def fjord(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fjord(model, optimizer, widths=(0.4, 0.5, 0.6), draw="round")
     """
-    rates, weight = sorted(set(widths)), means.weigh(weighting)
+    rates, weight = sorted(set(widths)), means.WEIGHTINGS[weighting]
     if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
         raise ValueError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
     if distill and draw == "round":

@@ -86,7 +86,7 @@ def pqsu(
       >>> method = pqsu(model, optimizer, density=0.5, quantize="up")
     """
     one_of("index", index, POSITIONS)
-    weight, loss_fn = means.weigh(weighting), local.objective(model)
+    weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
     filters.shrinking(model.macs, prunable)  # refuses globs that match none
 
     def init(key, start: SparseModel):

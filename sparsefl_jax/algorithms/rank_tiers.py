@@ -60,7 +60,7 @@ def rank_tiers(
     """
     server_tx = server_optimizer or optax.adam(1e-3)
     shared = {"server_optimizer": server_tx, "weighting": weighting}
-    averaging, weight = fedavg(model, optimizer, **shared), means.weigh(weighting)
+    averaging, weight = fedavg(model, optimizer, **shared), means.WEIGHTINGS[weighting]
 
     def held(params, budget):
         def kept(path, leaf):

@@ -81,7 +81,7 @@ def sparsyfed(
     """
     if exponent != 1:
         adapters.refuse(model, f"exponent={exponent} keeps B at 0, where it starts")
-    contribute = partial(summand, weight=means.weigh(weighting))
+    contribute = partial(summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
     inputs = _saved if sparse_inputs else None
     loss_fn = sparse_passes.objective(

@@ -60,7 +60,7 @@ def ssfl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = ssfl(model, optimizer, density=0.5)
     """
-    weight, score = means.weigh(weighting), partial(saliency, scored(model, mode))
+    weight, score = means.WEIGHTINGS[weighting], partial(saliency, scored(model, mode))
     select = masks.prunable(model.macs, prunable)
 
     def keep(size):

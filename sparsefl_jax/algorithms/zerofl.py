@@ -80,7 +80,7 @@ def zerofl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = zerofl(model, optimizer, density=0.1, mask_ratio=0.2)
     """
-    contribute = partial(summand, weight=means.weigh(weighting))
+    contribute = partial(summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
     inputs = (lambda kernel: jnp.float32(density)) if sparse_inputs else None
     loss_fn = sparse_passes.objective(
