@@ -13,8 +13,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Positive, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, top_k, trees
@@ -29,7 +28,7 @@ def fiarse(
     optimizer: Optimizer,
     *,
     gradient: Literal["biased", "masked"] = "biased",
-    sizes: Sequence[float] = (),
+    sizes: tuple[Share, ...] = (),
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
     server_rate: Positive = 1.0,
@@ -73,8 +72,6 @@ def fiarse(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fiarse(model, optimizer, sizes=(0.25, 0.5))
     """
-    for size in sizes:
-        in_range("sizes", size, "(0, 1]")
     select = masks.prunable(model.macs, prunable)
 
     def cut(server, size):
