@@ -18,7 +18,7 @@ from jax import lax
 
 from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
@@ -92,7 +92,10 @@ def adjusting(
 
         def name():
             grads, work = screen(screen_key, loss_fn, trained, batches, select=select)
-            return *_steepest(grads, trained.model.mask, doubt, select), work
+            steep = jax.tree.map(jnp.abs, grads)
+            pruned = jax.tree.map(jnp.logical_not, trained.model.mask)
+            named = top_k.largest(steep, doubt, select, within=pruned)
+            return masks.apply(grads, named), named, work
 
         blank = zeros.params, zeros.mask, trained.metrics["work"]
         grads, named, work = lax.cond(adjust, name, lambda: blank)
@@ -152,12 +155,3 @@ def steepness(total: dict[str, PyTree], params: PyTree, select: PyTree) -> PyTre
     """
     steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
     return trees.merge(steep, trees.split(params, select)[1])
-
-
-def _steepest(
-    grads: PyTree, mask: PyTree, count: Array, select: PyTree
-) -> tuple[PyTree, PyTree]:
-    """Returns the `count` [L] largest gradients of pruned entries, and their mask."""
-    steep, pruned = jax.tree.map(jnp.abs, grads), jax.tree.map(jnp.logical_not, mask)
-    named = top_k.largest(steep, count, select, within=pruned)
-    return masks.apply(grads, named), named

@@ -81,7 +81,15 @@ def heterofl(
         held = jnp.zeros((width.num_classes(params),), jnp.bool_)
         own = jnp.expand_dims(rows < ctx.client.num_examples, range(1, batches.y.ndim))
         held = held.at[batches.y].max(own)
-        loss_fn = local.objective(_sliced(model, rate, held, scaler, mask_classes))
+
+        def apply(params, *args, **kwargs):
+            params = width.scale(params, rate) if scaler else params
+            logits, stats = model.apply(params, *args, **kwargs)
+            if mask_classes:  # static branch
+                logits = jnp.where(held[None], logits, jnp.zeros_like(logits))
+            return logits, stats
+
+        loss_fn = local.objective(model._replace(apply=apply))
         stats = trees.merge(downlink["stats"].values, downlink["static"].values)
         start = SparseModel(params, mask, stats)
         trained = local.train(key, loss_fn, tx, start, batches)
@@ -133,18 +141,3 @@ def model_slice(server: Server, rate: Array, start: Array | int = 0) -> SparseMo
     stats = trees.merge(server.stats, server.static)
     mask = width.window(server.params, rate, start)
     return SparseModel(masks.apply(server.params, mask), mask, stats)
-
-
-def _sliced(
-    model: Model, rate: Array, held: Array, scaler: bool, mask_classes: bool
-) -> Model:
-    """Returns the network that a client trains, of a width and with its classes [C]."""
-
-    def apply(params, *args, **kwargs):
-        params = width.scale(params, rate) if scaler else params
-        logits, stats = model.apply(params, *args, **kwargs)
-        if mask_classes:  # static branch
-            logits = jnp.where(held[None], logits, jnp.zeros_like(logits))
-        return logits, stats
-
-    return model._replace(apply=apply)
