@@ -4,14 +4,14 @@ Wu et al., "FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware 
 Extraction", NeurIPS 2024, https://arxiv.org/abs/2407.19389.
 """
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import KERNELS
+from sparsefl_jax.algorithms.masked import KERNELS, covered_summand
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
@@ -112,15 +112,8 @@ def fiarse(
         uplink = pack_up(new, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
-    def contribute(ctx, uplink):
-        sent, one = unpack_model(uplink), jnp.float32(1)
-        return {
-            "params": means.covered_sum(sent.params, sent.mask, one),
-            "stats": means.weighted_sum(sent.stats, one),
-        }
-
     def aggregate(key, round, server, total):
-        params = means.covered_mean(total["params"], server.params)
+        params = means.covered_mean(total["covered"], server.params)
         if server_rate != 1:  # static branch
             params = jax.tree.map(
                 lambda old, mean: old + server_rate * (mean - old),
@@ -138,11 +131,12 @@ def fiarse(
     def personalize(key, server, client, info):
         return {"personal": cut(server, info.budget)}
 
+    contribute = partial(covered_summand, weight=means.WEIGHTINGS["uniform"])
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def above(w: Array, threshold: Array, gradient: str = "biased") -> Array:
     """Returns the weights whose magnitude reaches a threshold, and 0 for the others.
 

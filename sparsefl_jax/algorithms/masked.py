@@ -183,12 +183,14 @@ def summand_with_mask(ctx: Context, uplink: Message) -> dict[str, PyTree]:
     return {"mean": summand(ctx, uplink), "masks": kept}
 
 
-def covered_summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
+def covered_summand(
+    ctx: Context, uplink: Message, weight: Callable = means.WEIGHTINGS["examples"]
+) -> dict[str, PyTree]:
     """Returns a client's weights where its mask has them, and its statistics."""
-    sent, weight = unpack_model(uplink), ctx.client.num_examples
+    sent, share = unpack_model(uplink), weight(ctx.client)
     return {
-        "covered": means.covered_sum(sent.params, sent.mask, weight),
-        "stats": means.weighted_sum(sent.stats, weight),
+        "covered": means.covered_sum(sent.params, sent.mask, share),
+        "stats": means.weighted_sum(sent.stats, share),
     }
 
 
