@@ -67,15 +67,7 @@ def ssfl(
         return max(1, int(size * density * (1 + 1e-12)))
 
     # Its init, broadcast and deploy also serve scores that travel.
-    vote = one_shot(
-        score,
-        keep=keep,
-        passes=1,
-        density=density,
-        select=select,
-        first_samples=False,
-        index="bitmap",
-    )
+    vote = one_shot(score, keep=keep, density=density, select=select)
 
     def broadcast(key, ctx, server):
         message = vote.broadcast(key, ctx, server)
