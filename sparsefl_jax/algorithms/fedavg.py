@@ -19,6 +19,7 @@ from sparsefl_jax.core.types import Batches, Key, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -124,8 +125,7 @@ def fit(
     batches: Batches,
 ) -> tuple[Message, PyTree, dict[str, Any]]:
     """Trains the received model; returns its change, the client's state and metrics."""
-    received = downlink["params"]
-    start = SparseModel(received.values, received.mask, downlink["stats"].values)
+    start = unpack_params(downlink)
     trained = local.train(key, loss_fn, tx, start, batches, opt_state=client)
     delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
     uplink = {"delta": Packet(delta), "stats": Packet(trained.model.stats)}

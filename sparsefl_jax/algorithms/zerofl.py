@@ -20,7 +20,7 @@ from sparsefl_jax.core.types import Fraction, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means, sparse_passes
-from sparsefl_jax.wire.messages import pack_up
+from sparsefl_jax.wire.messages import pack_up, unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 Uplink = Literal["weights", "diff_on_top", "top_of_diff"]
@@ -94,11 +94,10 @@ def zerofl(
         return {"params": Packet(server.params), "stats": Packet(server.stats)}
 
     def update(key, ctx, downlink, client, batches):
-        received, tx = downlink["params"].values, optimizer(ctx.round)
-        start = SparseModel(received, None, downlink["stats"].values)
-        trained = sparse_passes.train(key, loss_fn, tx, start, batches)
+        received, tx = unpack_params(downlink), optimizer(ctx.round)
+        trained = sparse_passes.train(key, loss_fn, tx, received, batches)
         weights = trained.model.params
-        change = jax.tree.map(jnp.subtract, weights, received)
+        change = jax.tree.map(jnp.subtract, weights, received.params)
         scores = change if uplink == "top_of_diff" else weights
         values = weights if uplink == "weights" else change
         mask = _largest(scores, min(1.0, density + mask_ratio), select)
