@@ -126,8 +126,6 @@ def _kept(w: Array, density: float) -> Array:
 def _densities(sent: PyTree) -> dict[str, Array]:
     """Returns the density of a client's uplink, by kernel and in total: Tables 2, 3."""
     kernels = jax.tree.map(lambda m: m.ndim > 1, sent)
-    shares = zip(
-        trees.layer_paths(kernels), masks.layer_densities(sent, kernels), strict=True
-    )
-    of_layers = {f"client_density/{path}": share for path, share in shares}
+    paths, shares = trees.layer_paths(kernels), masks.layer_densities(sent, kernels)
+    of_layers = {f"client_density/{path}": shares[i] for i, path in enumerate(paths)}
     return {"client_density": masks.density(sent, kernels)} | of_layers
