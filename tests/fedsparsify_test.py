@@ -67,6 +67,9 @@ def test_the_shortest_schedules_and_their_ends():
     ]
     assert schedules.cosine(0.4, 2).tolist() == [0.4, 0.2, 0.0]
     assert schedules.cosine(1, 1).tolist() == [1, 0]
+    for rate in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=f"rate={rate}"):
+            schedules.cosine(rate, 2)
 
 
 @pytest.mark.slow

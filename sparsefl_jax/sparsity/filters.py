@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks, top_k, trees, width
 
@@ -38,7 +39,8 @@ def largest(
       A bool tree like `params`.
 
     Raises:
-      ValueError: no hidden layer is prunable, or a layer has another name.
+      ValueError: no hidden layer is prunable, or `density` is out of
+        range, or a layer has another name.
 
     Example:
       >>> shapes = {'fc1': (1, 2), 'fc2': (2, 1)}
@@ -46,6 +48,7 @@ def largest(
       >>> largest(params, 0.5)['fc2']['kernel'].tolist()
       [[True], [False]]
     """
+    in_range("density", density, "(0, 1]")
     leaves = trees.by_path(params)
     mask = trees.by_path(masks.full(params))
     for link in shrinking(params, prunable):

@@ -6,7 +6,7 @@ float64 tables [T] that the compiled program looks up.
 
 import numpy as np
 
-from sparsefl_jax.core.validate import whole
+from sparsefl_jax.core.validate import in_range, whole
 
 _MOST_ROUNDS = 10**6  # every program holds the table
 
@@ -37,15 +37,17 @@ def polynomial(
       [T] float64, s_t; item t - 1 is for round t.
 
     Raises:
-      ValueError: `rounds`, `frequency` or `begin` is out of range.
+      ValueError: an argument is out of range.
 
     Example:
       >>> print(polynomial(0.1, 200)[[0, 1, 9, 49, 199]].round(4))
       [0.     0.0135 0.1167 0.5146 0.9   ]
     """
+    in_range("density", density, "(0, 1]")
     whole("begin", begin, 0, _MOST_ROUNDS - 1)
     whole("rounds", rounds, begin + 1, _MOST_ROUNDS)
     whole("frequency", frequency, 1, rounds)
+    in_range("power", power, "(0, inf)")
     t = np.arange(1, rounds + 1)
     done = np.clip((t // frequency * frequency - begin) / (rounds - begin), 0, 1)
     last = 1 - density
@@ -64,12 +66,13 @@ def cosine(rate: float, rounds: int) -> np.ndarray:
       [T + 1] float64; item t is for round t. Later rounds have the last one, 0.
 
     Raises:
-      ValueError: `rounds` is out of range.
+      ValueError: an argument is out of range.
 
     Example:
       >>> cosine(0.4, 2).tolist()
       [0.4, 0.2, 0.0]
     """
+    in_range("rate", rate, "[0, 1]")
     whole("rounds", rounds, 1, _MOST_ROUNDS)
     angle = np.pi * np.arange(rounds + 1) / rounds
     return np.where(angle < np.pi, rate / 2 * (1 + np.cos(angle)), 0.0).round(15)
