@@ -18,9 +18,9 @@ clients a round. It gave 30.4 % (chance 10 %) with seed 0, with 231 Mbit each wa
 run.
 """
 
-from sparsefl_jax.presets import flash, mini
+from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete
+from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("fedrolex", "heterofl")
 WIDTHS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
@@ -29,7 +29,7 @@ WIDTHS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
     options = parse_options(arg, METHODS, ("low",), ("mini",))
-    config = flash.base({"fedavg"})
+    config = default_config()
     config.dataset, config.augment = "cifar10", ("crop", "flip")
     config.model = {"name": "resnet18", "variant": "preactivation", "norm": "static"}
     config.model.init = "torch"
@@ -40,7 +40,7 @@ def get_config(arg: str = ""):
     config.num_rounds, config.batch_size = 3200, 10
     config.optimizer.update(learning_rate=2e-4, momentum=0.9)
     config.optimizer.update(weight_decay=1e-3, clip=1.0)
-    config.final_learning_rate, config.metric = None, "pooled"
+    config.metric = "pooled"
     if "mini" in options:
         config.partition = {"name": "lda", "alpha": 1.0}
         mini.cifar10(config)

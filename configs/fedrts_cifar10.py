@@ -18,6 +18,7 @@ commit bb93a0f, 2026-11-25), and fedtiny 41.8 % in 120 s of processor time (comm
 cb258cc, 2026-11-25).
 """
 
+from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
@@ -42,17 +43,11 @@ def get_config(arg: str = ""):
         config.num_rounds, config.epochs, config.batch_size = 60, 2, 16
         config.optimizer.learning_rate = 0.05
         prunable = ("conv*/kernel", "fc1/kernel")
-    config.algorithm = {"name": method}
     if method == "fedavg":
         return complete(config)
     config.density = 2220062 / 11159232
-    config.algorithm.density = config.get_oneway_ref("density")
+    methods.choose(config, method)
     config.algorithm.prunable = prunable
-    rounds = config.get_oneway_ref("num_rounds")
     if method == "fedmef":
         config.algorithm.keep_inputs = 0.5
-    if method == "feddst":
-        config.algorithm.adjust_until = rounds // 2
-    else:
-        config.algorithm.adjust_until = rounds * 3 // 5
     return complete(config)

@@ -20,9 +20,9 @@ with seed 0, with 460 Mbit up and 471 Mbit down, in 68 s on 2 CPU cores with com
 (commit bb93a0f, 2026-11-25). The other methods have not been run.
 """
 
-from sparsefl_jax.presets import flash, mini
+from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete
+from sparsefl_jax.runs.config.defaults import complete, default_config
 
 SIZES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 METHODS = {
@@ -37,11 +37,10 @@ def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
     options = parse_options(arg, tuple(METHODS), ("mini",))
     method = next((name for name in METHODS if name in options), "fiarse")
-    config = flash.base({"fedavg"})
+    config = default_config()
     config.dataset, config.augment = "cifar10", ("crop", "flip")
     config.model = {"name": "resnet18", "norm": "static", "init": "torch"}
     config.partition = {"name": "dirichlet", "alpha": 0.3, "balanced": True}
-    config.final_learning_rate = None
     config.num_rounds, config.epochs, config.batch_size = 800, 4, 20
     config.cohort_size, config.algorithm = 12, METHODS[method]
     if "mini" in options:

@@ -54,7 +54,6 @@ def get_config(arg: str = ""):
         config.model.widths = (8, 16, 32)
         config.num_rounds, config.epochs, config.batch_size = 40, 5, 4
         frequency, begin, last = 1, 10, 30
-    config.algorithm = {"name": "fedavg"}
     if method == "fedavg":
         return complete(config)
     if method == "static":  # a random mask after the first round

@@ -41,7 +41,6 @@ def get_config(arg: str = ""):
         config.optimizer.learning_rate = 0.5 * 0.02 ** (1 / 700)
         config.final_learning_rate, config.lr_horizon = 0.01, 699
     if method == "fedavg":
-        config.algorithm = {"name": "fedavg"}
         return complete(config)
     config.density = 0.05
     config.algorithm = {"name": "sparsyfed"}

@@ -13,6 +13,7 @@ clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper. Mea
 with seed 0: 46.4 % (chance 10 %) in 39 s on 2 CPU cores with compilation (2026-11-23).
 """
 
+from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
@@ -38,15 +39,7 @@ def get_config(arg: str = ""):
         config.num_clients, config.num_rounds, config.epochs = 20, 60, 2
     else:  # its rounds count from 1: round t has the rate 0.1 * 0.998^(t + 1)
         config.optimizer.learning_rate = 0.1 * 0.998
-    if method == "fedavg":
-        return complete(config)
-    config.density = 0.5
-    density = config.get_oneway_ref("density")
-    if method == "random":
-        config.algorithm = {"name": "pdst", "density": density}
-        return complete(config)
-    config.algorithm = {"name": "spdst"}
-    config.first_stage = {"name": "ssfl", "density": density}
-    config.first_stage.num_rounds = config.first_stage.epochs = 1
-    config.first_stage.cohort_size = config.get_oneway_ref("num_clients")
+    if method != "fedavg":
+        config.density = 0.5
+        methods.choose(config, "pdst" if method == "random" else "ssfl")
     return complete(config)

@@ -175,5 +175,5 @@ def test_deployed_at_every_size_and_cut_for_each_client():
 
 def test_refused_arguments():
     refused(lambda: fiarse(TINY, OPTIMIZER, gradient="tcb"), "gradient='tcb'")
-    refused(lambda: fiarse(TINY, OPTIMIZER, sizes=(0.0,)), "sizes=0.0")
+    refused(lambda: fiarse(TINY, OPTIMIZER, sizes=(0.0,)), "sizes=(0.0,), expected")
     refused(lambda: fiarse(TINY, OPTIMIZER, server_rate=0.0), "server_rate=0.0")

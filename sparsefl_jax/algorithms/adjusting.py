@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import Allocation, Server, layer_counts, spdst
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
@@ -35,7 +35,7 @@ def adjusting(
     density: float,
     schedule: tuple[int, int, float],
     first: Start,
-    allocation: Allocation,
+    allocation: masked.Allocation,
     prunable: Sequence[str],
     index: str,
     *,
@@ -63,7 +63,7 @@ def adjusting(
     """
     adjust_every, adjust_until, prune_rate = schedule
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    counts = layer_counts(allocation, density, select)
+    counts = masked.layer_counts(allocation, density, select)
     rates = schedules.cosine(prune_rate, adjust_until)
     charged = {} if gradients else {"bits": 0}
 
@@ -80,7 +80,7 @@ def adjusting(
         if first == "magnitude":  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
-        return Server(masks.pruned(start, mask), jnp.int32(0))
+        return masked.Server(masks.pruned(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)
@@ -92,7 +92,10 @@ def adjusting(
 
         def name():
             grads, work = screen(screen_key, loss_fn, trained, batches, select=select)
-            return *_steepest(grads, trained.model.mask, doubt, select), work
+            steep = jax.tree.map(jnp.abs, grads)
+            pruned = jax.tree.map(jnp.logical_not, trained.model.mask)
+            named = top_k.largest(steep, doubt, select, within=pruned)
+            return masks.apply(grads, named), named, work
 
         blank = zeros.params, zeros.mask, trained.metrics["work"]
         grads, named, work = lax.cond(adjust, name, lambda: blank)
@@ -104,14 +107,13 @@ def adjusting(
         return uplink, client, trained.metrics | {"work": work}
 
     def contribute(ctx, uplink):
-        sent, grown = unpack_model(uplink), uplink["grown"]
-        weight = ctx.client.num_examples
+        grown, weight = uplink["grown"], ctx.client.num_examples
         named = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
         values = grown.values if gradients else grown.mask
-        mean = means.weighted_sum((sent.params, sent.stats), weight)
+        mean = masked.summand(ctx, uplink)
         return {"mean": mean, "grown": means.weighted_sum(values, named)}
 
-    frozen = spdst(model, optimizer, prunable=prunable, index=index)._replace(
+    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)._replace(
         init=init,
         update=update,
         contribute=contribute,
@@ -153,12 +155,3 @@ def steepness(total: dict[str, PyTree], params: PyTree, select: PyTree) -> PyTre
     """
     steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
     return trees.merge(steep, trees.split(params, select)[1])
-
-
-def _steepest(
-    grads: PyTree, mask: PyTree, count: Array, select: PyTree
-) -> tuple[PyTree, PyTree]:
-    """Returns the `count` [L] largest gradients of pruned entries, and their mask."""
-    steep, pruned = jax.tree.map(jnp.abs, grads), jax.tree.map(jnp.logical_not, mask)
-    named = top_k.largest(steep, count, select, within=pruned)
-    return masks.apply(grads, named), named

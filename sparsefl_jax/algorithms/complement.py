@@ -73,9 +73,8 @@ def complement(
         return full | (density == 1)
 
     def init(key, start):
-        params = masks.apply(start.params, start.mask)
-        start = SparseModel(params, masks.full(params), start.stats)
-        return Server(start, params, jnp.int32(0))
+        whole = masks.dense(masks.apply(start.params, start.mask), start.stats)
+        return Server(whole, whole.params, jnp.int32(0))
 
     def broadcast(key, ctx, server):
         held = server.model, server.since
@@ -104,9 +103,7 @@ def complement(
         return moved(round, server, pruned)._replace(unpruned=params), {}
 
     def deploy(key, server):
-        whole = SparseModel(
-            server.unpruned, masks.full(server.unpruned), server.model.stats
-        )
+        whole = masks.dense(server.unpruned, server.model.stats)
         return {"global": server.model, "unpruned": whole}
 
     return Algorithm(
@@ -129,8 +126,6 @@ def _kept(w: Array, density: float) -> Array:
 def _densities(sent: PyTree) -> dict[str, Array]:
     """Returns the density of a client's uplink, by kernel and in total: Tables 2, 3."""
     kernels = jax.tree.map(lambda m: m.ndim > 1, sent)
-    shares = zip(
-        trees.layer_paths(kernels), masks.layer_densities(sent, kernels), strict=True
-    )
-    of_layers = {f"client_density/{path}": share for path, share in shares}
+    paths, shares = trees.layer_paths(kernels), masks.layer_densities(sent, kernels)
+    of_layers = {f"client_density/{path}": shares[i] for i, path in enumerate(paths)}
     return {"client_density": masks.density(sent, kernels)} | of_layers

@@ -155,7 +155,7 @@ def compressed(
     _refuse_combinations(coder.votes, feedback, stale, server_optimizer)
     check = _checked_ef21(feedback, clients, start, weighting)
     equal = feedback == "ef21" or coder.votes
-    weight = means.weigh(weighting or ("uniform" if equal else "examples"))
+    weight = means.WEIGHTINGS[weighting or ("uniform" if equal else "examples")]
     step_coder = None if down is None else _compressor("down", down, given, DOWN)
     loss_fn, server_tx = local.objective(model), server_optimizer or optax.sgd(1.0)
     pending_of, remember = FEEDBACK[feedback]

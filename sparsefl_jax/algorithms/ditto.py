@@ -95,7 +95,7 @@ def ditto(
 
     def personalize(key, server, client, info):
         params, stats = _own(client, (server.params, server.stats))
-        return {"personal": SparseModel(params, masks.full(params), stats)}
+        return {"personal": masks.dense(params, stats)}
 
     changed = {"init_client": init_client, "update": update}
     return averaging._replace(**changed, personalize=personalize)

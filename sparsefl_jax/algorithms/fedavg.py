@@ -19,6 +19,7 @@ from sparsefl_jax.core.types import Batches, Key, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -64,7 +65,7 @@ def fedavg(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> fedadam = fedavg(model, optimizer, server_optimizer=optax.adam(0.01))
     """
-    weight, loss_fn = means.weigh(weighting), local.objective(model)
+    weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
     server_tx = server_optimizer or optax.sgd(1.0)
     if prune is not None:
         select = masks.prunable(model.macs, KERNELS)
@@ -104,8 +105,7 @@ def fedavg(
 
 def deploy(key: Key, server: Server) -> dict[str, SparseModel]:
     """Returns the whole model."""
-    mask = masks.full(server.params)
-    return {"global": SparseModel(server.params, mask, server.stats)}
+    return {"global": masks.dense(server.params, server.stats)}
 
 
 def server_step(
@@ -125,7 +125,7 @@ def fit(
     batches: Batches,
 ) -> tuple[Message, PyTree, dict[str, Any]]:
     """Trains the received model; returns its change, the client's state and metrics."""
-    start = SparseModel(downlink["params"].values, None, downlink["stats"].values)
+    start = unpack_params(downlink)
     trained = local.train(key, loss_fn, tx, start, batches, opt_state=client)
     delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
     uplink = {"delta": Packet(delta), "stats": Packet(trained.model.stats)}

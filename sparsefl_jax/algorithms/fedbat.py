@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Fraction, NonNegative, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, Fraction, NonNegative, PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, one_bit, trees
 from sparsefl_jax.training import local, means, through
+from sparsefl_jax.wire.messages import unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -85,8 +86,8 @@ def fedbat(
 
     def update(key, ctx, downlink, client, batches):
         train_key, sign_key = jax.random.split(key)
-        params, stats = downlink["params"].values, downlink["stats"].values
-        kernels, _ = trees.split(params, select)
+        received = unpack_params(downlink)
+        kernels, _ = trees.split(received.params, select)
         num_steps = through.num_steps(batches)
         plain = jnp.maximum(jnp.floor(warmup * num_steps), 1)
 
@@ -99,8 +100,7 @@ def fedbat(
 
         zeros = jax.tree.map(lambda _: jnp.float32(0), kernels)
         trained = through.train(
-            *(train_key, loss_fn, optimizer(ctx.round)),
-            *(SparseModel(params, None, stats), batches),
+            *(train_key, loss_fn, optimizer(ctx.round), received, batches),
             select=select,
             seen=seen,
             extra=zeros,

@@ -25,7 +25,7 @@ from sparsefl_jax.algorithms.masked import (
     spdst,
 )
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
+from sparsefl_jax.core.types import Count, Fraction, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k
 from sparsefl_jax.training import local
@@ -93,8 +93,7 @@ def feddst(
         rates = np.full_like(rates, prune_rate)
 
     def due(round):
-        late = round >= adjust_until
-        return (round > 0) & ((round - 1) % adjust_every == 0) & ~late
+        return (round > 0) & ((round - 1) % adjust_every == 0) & (round < adjust_until)
 
     # Its broadcast and deploy also serve a mask that changes.
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
@@ -122,14 +121,13 @@ def feddst(
         return uplink, client, trained.metrics
 
     def aggregate(key, round, server, total):
-        mean, union, stats = covered_average(total)
-        size, held = jax.tree.map(jnp.abs, mean), jnp.asarray(counts(mean))
-        mask = top_k.largest(size, held, select, within=union)
+        mean = covered_average(total)
+        size = jax.tree.map(jnp.abs, mean.params)
+        mask = top_k.largest(size, jnp.asarray(counts(size)), select, within=mean.mask)
         if release:  # static branch
-            sparse = masks.density(union, select) <= density
-            mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), union, mask)
-        new = SparseModel(masks.apply(mean, mask), mask, stats)
-        return moved(round, server, new), {}
+            sparse = masks.density(mean.mask, select) <= density
+            mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
+        return moved(round, server, masks.pruned(mean, mask)), {}
 
     return frozen._replace(
         init=init,

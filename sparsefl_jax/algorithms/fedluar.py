@@ -117,12 +117,10 @@ def fedluar(
 
     def aggregate(key, round, server, total):
         mean, recycled = means.weighted_mean(total), server.recycled
-        new, weights = (
-            trees.layers(tree, kernels) for tree in (mean["delta"], server.params)
-        )
+        new = trees.layers(mean["delta"], kernels)
         moves = zip(recycled, server.last, new, strict=True)
         last = [jnp.where(r, old, new) for r, old, new in moves]
-        pairs = zip(last, weights, strict=True)
+        pairs = zip(last, trees.layers(server.params, kernels), strict=True)
         score = jnp.stack([_norm(u) / (_norm(w) + 1e-6) for u, w in pairs])
         score = jnp.where(recycled, server.score, score)
         delta = mean["delta"]  # 0 in recycled layers, of which nothing was sent

@@ -87,8 +87,7 @@ def fedmef(
     """
     select = masks.prunable(model.macs, prunable)
     if keep_inputs < 1:  # static branch
-        share = jnp.float32(keep_inputs)
-        model = sparse_passes.saving(model, select, lambda kernel: share)
+        model = sparse_passes.saving(model, select, lambda kernel: keep_inputs)
 
     def squeezing(loss_fn, tx, received, doubt, batches):
         low = _smallest(received, doubt, select)

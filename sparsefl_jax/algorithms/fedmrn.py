@@ -15,10 +15,11 @@ from jax.flatten_util import ravel_pytree
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Positive, SparseModel
+from sparsefl_jax.core.types import Positive
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, one_bit, trees
 from sparsefl_jax.training import local, means, through
+from sparsefl_jax.wire.messages import unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -93,8 +94,8 @@ def fedmrn(
     def update(key, ctx, downlink, client, batches):
         train_key, code_key = jax.random.split(key)
         seed_key, mask_key = jax.random.split(code_key)
-        params, stats = downlink["params"].values, downlink["stats"].values
-        kernels, _ = trees.split(params, select)
+        received = unpack_params(downlink)
+        kernels, _ = trees.split(received.params, select)
         seed = jax.random.bits(seed_key, (), jnp.uint32)
         z, num_steps = draw_noise(seed, kernels), through.num_steps(batches)
 
@@ -112,8 +113,7 @@ def fedmrn(
             return jax.tree.map(show, u, z, own, other), kept
 
         trained = through.train(
-            *(train_key, loss_fn, optimizer(ctx.round)),
-            *(SparseModel(params, None, stats), batches),
+            *(train_key, loss_fn, optimizer(ctx.round), received, batches),
             select=select,
             seen=seen,
         )

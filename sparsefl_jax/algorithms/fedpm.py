@@ -18,6 +18,7 @@ from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import supermask
 from sparsefl_jax.training import local, means
+from sparsefl_jax.training.screening import work
 from sparsefl_jax.wire.messages import Initial, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
@@ -112,29 +113,25 @@ def fedpm(
         frozen, scores = downlink["frozen"].values, downlink["scores"].values
         train_key, mask_key = jax.random.split(key)
         start = SparseModel(scores, None, downlink["stats"].values)
-        zeros = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
+        none = {"work": local.dense_work(jnp.float32(0), frozen)}
         tx = optimizer(ctx.round)
 
         def masked_loss(key, scores, stats, x, y, weight):
             draw_key, key = jax.random.split(key)
             params = supermask.draw(draw_key, scores, frozen)
             loss, (stats, sums) = loss_fn(key, params, stats, x, y, weight)
-            alive = local.work(sums["count"], supermask.mask_of(params)).forward
-            return loss, (stats, sums | {"alive": alive})
+            done = work(sums["count"], supermask.mask_of(params))
+            return loss, (stats, sums | {"work": done})
 
-        kept = {"opt_state": client, "sums": {"alive": zeros}}
+        kept = {"opt_state": client, "sums": none}
         trained = local.train(train_key, masked_loss, tx, start, batches, **kept)
-        metrics = dict(trained.metrics)
-        alive = metrics.pop("alive")
-        dense = local.dense_work(metrics["count"], frozen)
-        metrics["work"] = dense._replace(forward=alive, input_grad=alive)
         drawn = supermask.draw(mask_key, trained.model.params, frozen)
         mask, _ = supermask.scored(supermask.mask_of(drawn))
         uplink = {
             "mask": Packet(mask, bits=1, index="entropy"),
             "stats": Packet(trained.model.stats),
         }
-        return uplink, trained.opt_state, metrics
+        return uplink, trained.opt_state, trained.metrics
 
     def contribute(ctx, uplink):
         values = {name: packet.values for name, packet in uplink.items()}

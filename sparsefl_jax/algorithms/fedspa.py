@@ -31,7 +31,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.training.screening import readjust
-from sparsefl_jax.wire.messages import pack_slice, pack_up, unpack_model
+from sparsefl_jax.wire.messages import pack_slice, pack_up, unpack_model, unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -163,14 +163,13 @@ def fedspa(
     def received(downlink, client):
         if not dynamic:  # static branch
             return unpack_model(downlink)
-        params = masks.apply(downlink["params"].values, client)
-        return SparseModel(params, client, downlink["stats"].values)
+        return masks.pruned(unpack_params(downlink), client)
 
     def personalize(key, server, client, info):
         mask = client if dynamic else held(server, info.index)
         return {"personal": masks.pruned(server.model, mask)}
 
-    contribute = partial(summand, weight=means.weigh("uniform"))
+    contribute = partial(summand, weight=means.WEIGHTINGS["uniform"])
     steps = init, broadcast, update, contribute, _add, _deploy, init_client
     alive = (lambda round, start: density) if same else None
     return Algorithm(*steps, None if same else personalize, alive, handed=handed)

@@ -4,17 +4,16 @@ Wu et al., "FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware 
 Extraction", NeurIPS 2024, https://arxiv.org/abs/2407.19389.
 """
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import KERNELS
+from sparsefl_jax.algorithms.masked import KERNELS, covered_summand
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Positive, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, top_k, trees
@@ -29,7 +28,7 @@ def fiarse(
     optimizer: Optimizer,
     *,
     gradient: Literal["biased", "masked"] = "biased",
-    sizes: Sequence[float] = (),
+    sizes: tuple[Share, ...] = (),
     prunable: Sequence[str] = KERNELS,
     index: str = "packed",
     server_rate: Positive = 1.0,
@@ -73,8 +72,6 @@ def fiarse(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fiarse(model, optimizer, sizes=(0.25, 0.5))
     """
-    for size in sizes:
-        in_range("sizes", size, "(0, 1]")
     select = masks.prunable(model.macs, prunable)
 
     def cut(server, size):
@@ -86,7 +83,7 @@ def fiarse(
         return masks.pruned(server, mask)
 
     def init(key, start):
-        return start._replace(mask=masks.full(start.params))
+        return masks.dense(start.params, start.stats)
 
     def broadcast(key, ctx, server):
         part = cut(server, ctx.client.budget)
@@ -115,15 +112,8 @@ def fiarse(
         uplink = pack_up(new, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
-    def contribute(ctx, uplink):
-        sent, one = unpack_model(uplink), jnp.float32(1)
-        return {
-            "params": means.covered_sum(sent.params, sent.mask, one),
-            "stats": means.weighted_sum(sent.stats, one),
-        }
-
     def aggregate(key, round, server, total):
-        params = means.covered_mean(total["params"], server.params)
+        params = means.covered_mean(total["covered"], server.params)
         if server_rate != 1:  # static branch
             params = jax.tree.map(
                 lambda old, mean: old + server_rate * (mean - old),
@@ -141,11 +131,12 @@ def fiarse(
     def personalize(key, server, client, info):
         return {"personal": cut(server, info.budget)}
 
+    contribute = partial(covered_summand, weight=means.WEIGHTINGS["uniform"])
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def above(w: Array, threshold: Array, gradient: str = "biased") -> Array:
     """Returns the weights whose magnitude reaches a threshold, and 0 for the others.
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import optax
 
 from sparsefl_jax.algorithms.masked import KERNELS, within
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import NonNegative
+from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
+from sparsefl_jax.core.types import Array, Context, Key, NonNegative, PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -67,19 +67,10 @@ def finetune(
     def init_client(key, handed, info):
         return unpack_model(handed)
 
-    def broadcast(key, ctx, server):
-        return {}
-
     def update(key, ctx, downlink, client, batches):
         tx = optax.chain(optimizer(ctx.round), optax.scale(scale))
         trained = local.train(key, loss_fn, tx, client, batches)
         return {}, trained.model, trained.metrics
-
-    def contribute(ctx, uplink):
-        return ()
-
-    def aggregate(key, round, server, total):
-        return server, {}
 
     def deploy(key, server):
         return {"global": server}
@@ -91,3 +82,18 @@ def finetune(
     return Algorithm(
         *steps, personalize, handed=handed, alive=lambda round, start: start
     )
+
+
+def broadcast(key: Key, ctx: Context, server: PyTree) -> Message:
+    """Sends a client nothing."""
+    return {}
+
+
+def contribute(ctx: Context, uplink: Message) -> tuple:
+    """Adds nothing to the sum."""
+    return ()
+
+
+def aggregate(key: Key, round: Array, server: PyTree, total: tuple) -> tuple:
+    """Leaves the server as it is."""
+    return server, {}

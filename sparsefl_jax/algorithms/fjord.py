@@ -18,7 +18,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_slice
+from sparsefl_jax.wire.messages import pack_slice, unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -70,7 +70,7 @@ def fjord(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fjord(model, optimizer, widths=(0.4, 0.5, 0.6), draw="round")
     """
-    rates, weight = sorted(set(widths)), means.weigh(weighting)
+    rates, weight = sorted(set(widths)), means.WEIGHTINGS[weighting]
     if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
         raise ValueError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
     if distill and draw == "round":
@@ -104,19 +104,17 @@ def fjord(
         return message
 
     def update(key, ctx, downlink, client, batches):
-        params, mask = downlink["params"].values, downlink["params"].mask
-        place = largest(ctx.client.budget)
+        start, place = unpack_params(downlink), largest(ctx.client.budget)
         if draw == "round":  # static branch
             place = downlink["width"].values.astype(jnp.int32)
         loss_fn = _ordered_dropout(model, rates, place, draw, distill)
         tx = optimizer(ctx.round)
-        start = SparseModel(params, mask, downlink["stats"].values)
         sums = {"seen": jnp.zeros((len(rates),), jnp.float32)}
         trained = local.train(key, loss_fn, tx, start, batches, sums=sums)
         metrics = dict(trained.metrics)
-        metrics["work"] = _work(metrics.pop("seen"), params, rates)
+        metrics["work"] = _work(metrics.pop("seen"), start.params, rates)
         uplink = {
-            "params": pack_slice(trained.model.params, mask),
+            "params": pack_slice(trained.model.params, start.mask),
             "stats": pack_slice(trained.model.stats, downlink["stats"].mask),
         }
         return uplink, client, metrics

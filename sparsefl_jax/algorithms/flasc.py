@@ -16,10 +16,10 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Count, PyTree, Share, SparseModel
+from sparsefl_jax.core.types import Array, Count, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import is_new, renewed
 from sparsefl_jax.wire.packets import Packet
 
@@ -91,7 +91,7 @@ def flasc(
     """
     server_tx = server_optimizer or optax.adam(1e-3)
     shared = {"server_optimizer": server_tx, "weighting": weighting}
-    averaging, loss_fn = fedavg(model, optimizer, **shared), local.objective(model)
+    averaging = fedavg(model, optimizer, **shared)
     select = masks.prunable(model.macs, prunable)
     size = int(trees.layer_sizes(model.shapes()[0], select).sum())
     down = _counts("density", density, size, decay)
@@ -116,15 +116,14 @@ def flasc(
         return {"params": sent, "stats": Packet(server.dense.stats)}
 
     def update(key, ctx, downlink, client, batches):
-        params, mask = downlink["params"].values, downlink["params"].mask
-        within = mask if train == "masked" else None
-        start = SparseModel(params, within, downlink["stats"].values)
-        trained = local.train(key, loss_fn, optimizer(ctx.round), start, batches)
-        delta = jax.tree.map(jnp.subtract, trained.model.params, params)
-        kept = mask if all_trained else largest(delta, up, ctx.round)
+        params = downlink["params"]
+        if train == "dense":  # static branch
+            downlink = downlink | {"params": Packet(params.values)}
+        uplink, client, metrics = averaging.update(key, ctx, downlink, client, batches)
+        delta = uplink["delta"].values
+        kept = params.mask if all_trained else largest(delta, up, ctx.round)
         sent = Packet(masks.apply(delta, kept), kept, index=up_index)
-        stats = Packet(trained.model.stats)
-        return {"delta": sent, "stats": stats}, client, trained.metrics
+        return uplink | {"delta": sent}, client, metrics
 
     def aggregate(key, round, server, total):
         dense, metrics = averaging.aggregate(key, round, server.dense, total)

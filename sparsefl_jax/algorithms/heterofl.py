@@ -16,7 +16,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, trees, width
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_slice
+from sparsefl_jax.wire.messages import pack_slice, unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -75,24 +75,31 @@ def heterofl(
         return pack_slices(server, ctx.client.budget)
 
     def update(key, ctx, downlink, client, batches):
-        params, mask = downlink["params"].values, downlink["params"].mask
-        rate, tx = ctx.client.budget, optimizer(ctx.round)
+        received, tx = unpack_params(downlink), optimizer(ctx.round)
         rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
-        held = jnp.zeros((width.num_classes(params),), jnp.bool_)
+        held = jnp.zeros((width.num_classes(received.params),), jnp.bool_)
         own = jnp.expand_dims(rows < ctx.client.num_examples, range(1, batches.y.ndim))
         held = held.at[batches.y].max(own)
-        loss_fn = local.objective(_sliced(model, rate, held, scaler, mask_classes))
-        stats = trees.merge(downlink["stats"].values, downlink["static"].values)
-        start = SparseModel(params, mask, stats)
+
+        def apply(params, *args, **kwargs):
+            params = width.scale(params, ctx.client.budget) if scaler else params
+            logits, stats = model.apply(params, *args, **kwargs)
+            if mask_classes:  # static branch
+                logits = jnp.where(held[None], logits, jnp.zeros_like(logits))
+            return logits, stats
+
+        loss_fn = local.objective(model._replace(apply=apply))
+        stats = trees.merge(received.stats, downlink["static"].values)
+        start = received._replace(stats=stats)
         trained = local.train(key, loss_fn, tx, start, batches)
         new = trained.model
         _, running = trees.split(new.stats, is_static(new.stats))
         uplink = {"stats": pack_slice(running, downlink["stats"].mask)}
-        sent = mask
+        sent = received.mask
         if mask_classes:  # static branch
             uplink["classes"] = Packet(held.astype(jnp.uint8), bits=1)
-            columns = width.columns(params, held)
-            sent = jax.tree.map(jnp.logical_and, mask, columns)
+            columns = width.columns(received.params, held)
+            sent = jax.tree.map(jnp.logical_and, sent, columns)
         uplink["params"] = pack_slice(new.params, sent)
         return uplink, client, trained.metrics
 
@@ -107,8 +114,7 @@ def heterofl(
 
     def deploy(key, server):
         stats = trees.merge(server.stats, server.static)
-        mask = masks.full(server.params)
-        return {"global": SparseModel(server.params, mask, stats)}
+        return {"global": masks.dense(server.params, stats)}
 
     def personalize(key, server, client, info):
         return {"personal": model_slice(server, info.budget)}
@@ -134,18 +140,3 @@ def model_slice(server: Server, rate: Array, start: Array | int = 0) -> SparseMo
     stats = trees.merge(server.stats, server.static)
     mask = width.window(server.params, rate, start)
     return SparseModel(masks.apply(server.params, mask), mask, stats)
-
-
-def _sliced(
-    model: Model, rate: Array, held: Array, scaler: bool, mask_classes: bool
-) -> Model:
-    """Returns the network that a client trains, of a width and with its classes [C]."""
-
-    def apply(params, *args, **kwargs):
-        params = width.scale(params, rate) if scaler else params
-        logits, stats = model.apply(params, *args, **kwargs)
-        if mask_classes:  # static branch
-            logits = jnp.where(held[None], logits, jnp.zeros_like(logits))
-        return logits, stats
-
-    return model._replace(apply=apply)

@@ -165,8 +165,7 @@ def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Call
 
 def within(start: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model pruned by its mask; leaves that are not selected are dense."""
-    layers = trees.layers(start.mask, select)
-    mask = trees.replace_layers(masks.full(start.params), select, layers)
+    mask = masks.total(start.params, select, trees.layers(start.mask, select))
     return masks.pruned(start, mask)
 
 
@@ -184,12 +183,14 @@ def summand_with_mask(ctx: Context, uplink: Message) -> dict[str, PyTree]:
     return {"mean": summand(ctx, uplink), "masks": kept}
 
 
-def covered_summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
+def covered_summand(
+    ctx: Context, uplink: Message, weight: Callable = means.WEIGHTINGS["examples"]
+) -> dict[str, PyTree]:
     """Returns a client's weights where its mask has them, and its statistics."""
-    sent, weight = unpack_model(uplink), ctx.client.num_examples
+    sent, share = unpack_model(uplink), weight(ctx.client)
     return {
-        "covered": means.covered_sum(sent.params, sent.mask, weight),
-        "stats": means.weighted_sum(sent.stats, weight),
+        "covered": means.covered_sum(sent.params, sent.mask, share),
+        "stats": means.weighted_sum(sent.stats, share),
     }
 
 

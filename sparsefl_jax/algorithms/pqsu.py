@@ -23,8 +23,6 @@ from sparsefl_jax.wire.messages import is_new
 from sparsefl_jax.wire.packets import Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
-DIRECTIONS = {"both": ("down", "up"), "up": ("up",), "none": ()}
-
 
 class Client(NamedTuple):
     """The state of a client that uploads selectively."""
@@ -86,7 +84,7 @@ def pqsu(
       >>> method = pqsu(model, optimizer, density=0.5, quantize="up")
     """
     one_of("index", index, POSITIONS)
-    weight, loss_fn = means.weigh(weighting), local.objective(model)
+    weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
     filters.shrinking(model.macs, prunable)  # refuses globs that match none
 
     def init(key, start: SparseModel):
@@ -101,7 +99,7 @@ def pqsu(
         zeros = jax.tree.map(jnp.zeros_like, kept)
         new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
         positions = Packet(zeros, kept, new, bits=0, index=index)
-        return _pack(server, "down" in DIRECTIONS[quantize]) | {"filters": positions}
+        return _pack(server, quantize == "both") | {"filters": positions}
 
     def update(key, ctx, downlink, client, batches):
         received, tx = _unpack(downlink), optimizer(ctx.round)
@@ -118,7 +116,7 @@ def pqsu(
             sent = loss < client.loss
             client = Client(jnp.where(sent, loss, client.loss))
         trained = SparseModel(state.params, received.mask, state.stats)
-        uplink = _pack(trained, "up" in DIRECTIONS[quantize], sent, selective)
+        uplink = _pack(trained, quantize != "none", sent, selective)
         work = local.work(state.sums["count"], received.mask)
         uploaded = jnp.float32(sent)
         return uplink, client, state.sums | {"work": work, "uploaded": uploaded}

@@ -12,11 +12,10 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import deploy, fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.sparsity.width import num_kept
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import pack_slice
 from sparsefl_jax.wire.packets import Packet
 
@@ -61,8 +60,7 @@ def rank_tiers(
     """
     server_tx = server_optimizer or optax.adam(1e-3)
     shared = {"server_optimizer": server_tx, "weighting": weighting}
-    averaging, weight = fedavg(model, optimizer, **shared), means.weigh(weighting)
-    loss_fn = local.objective(model)
+    averaging, weight = fedavg(model, optimizer, **shared), means.WEIGHTINGS[weighting]
 
     def held(params, budget):
         def kept(path, leaf):
@@ -79,13 +77,9 @@ def rank_tiers(
         return {"params": params, "stats": Packet(server.stats)}
 
     def update(key, ctx, downlink, client, batches):
-        params, tx = downlink["params"], optimizer(ctx.round)
-        start = SparseModel(params.values, params.mask, downlink["stats"].values)
-        trained = local.train(key, loss_fn, tx, start, batches)
-        delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
-        stats = Packet(trained.model.stats)
-        uplink = {"delta": pack_slice(delta, start.mask), "stats": stats}
-        return uplink, client, trained.metrics
+        uplink, client, metrics = averaging.update(key, ctx, downlink, client, batches)
+        delta = pack_slice(uplink["delta"].values, downlink["params"].mask)
+        return uplink | {"delta": delta}, client, metrics
 
     def contribute(ctx, uplink):
         delta, share = uplink["delta"], weight(ctx.client)

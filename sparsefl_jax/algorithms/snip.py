@@ -69,7 +69,6 @@ def snip(
     return one_shot(
         partial(saliency, scored(model, mode)),
         keep=lambda size: round(size * density),
-        passes=1,
         density=density,
         select=masks.prunable(model.macs, prunable),
         first_samples=first_samples,
@@ -111,11 +110,11 @@ def one_shot(
     score: Callable,
     *,
     keep: Callable,
-    passes: int,
     density: float,
     select: PyTree,
-    first_samples: bool,
-    index: str,
+    passes: int = 1,
+    first_samples: bool = False,
+    index: str = "bitmap",
 ) -> Algorithm:
     """Builds a stage that prunes by the scores of one batch and does not train.
 
@@ -138,8 +137,8 @@ def one_shot(
       score: `(key, params, stats, x, y, weight) -> (scores, sums)`: scores like
         `params`, of which the largest stay, and the sums of `model.loss`.
       keep: `(n) -> int`, the number of the n prunable weights that stay.
-      passes: the work of scoring, in training steps.
       select: tree of Python bools, the leaves that can be pruned.
+      passes: the work of scoring, in training steps.
       density, first_samples, index: as in `snip`.
 
     Raises:

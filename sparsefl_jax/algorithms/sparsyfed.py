@@ -81,7 +81,7 @@ def sparsyfed(
     """
     if exponent != 1:
         adapters.refuse(model, f"exponent={exponent} keeps B at 0, where it starts")
-    contribute = partial(summand, weight=means.weigh(weighting))
+    contribute = partial(summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
     inputs = _saved if sparse_inputs else None
     loss_fn = sparse_passes.objective(
@@ -146,8 +146,7 @@ def _power(params: PyTree, exponent: float, select: PyTree) -> PyTree:
 
 def _alive(model: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model with the mask of its weights that are not 0."""
-    kept = [w != 0 for w in trees.layers(model.params, select)]
-    return model._replace(mask=masks.total(model.params, select, kept))
+    return model._replace(mask=masks.support(model.params, select))
 
 
 def _saved(kernel: Array) -> Array:

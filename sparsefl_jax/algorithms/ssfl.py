@@ -60,22 +60,14 @@ def ssfl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = ssfl(model, optimizer, density=0.5)
     """
-    weight, score = means.weigh(weighting), partial(saliency, scored(model, mode))
+    weight, score = means.WEIGHTINGS[weighting], partial(saliency, scored(model, mode))
     select = masks.prunable(model.macs, prunable)
 
     def keep(size):
         return max(1, int(size * density * (1 + 1e-12)))
 
     # Its init, broadcast and deploy also serve scores that travel.
-    vote = one_shot(
-        score,
-        keep=keep,
-        passes=1,
-        density=density,
-        select=select,
-        first_samples=False,
-        index="bitmap",
-    )
+    vote = one_shot(score, keep=keep, density=density, select=select)
 
     def broadcast(key, ctx, server):
         message = vote.broadcast(key, ctx, server)

@@ -20,7 +20,7 @@ from sparsefl_jax.core.types import Fraction, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means, sparse_passes
-from sparsefl_jax.wire.messages import pack_up
+from sparsefl_jax.wire.messages import pack_up, unpack_params
 from sparsefl_jax.wire.packets import Packet
 
 Uplink = Literal["weights", "diff_on_top", "top_of_diff"]
@@ -80,7 +80,7 @@ def zerofl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = zerofl(model, optimizer, density=0.1, mask_ratio=0.2)
     """
-    contribute = partial(summand, weight=means.weigh(weighting))
+    contribute = partial(summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
     inputs = (lambda kernel: jnp.float32(density)) if sparse_inputs else None
     loss_fn = sparse_passes.objective(
@@ -88,25 +88,21 @@ def zerofl(
     )
 
     def init(key, start):
-        params = masks.apply(start.params, start.mask)
-        return SparseModel(params, masks.full(params), start.stats)
+        return masks.dense(masks.apply(start.params, start.mask), start.stats)
 
     def broadcast(key, ctx, server):
         return {"params": Packet(server.params), "stats": Packet(server.stats)}
 
     def update(key, ctx, downlink, client, batches):
-        received, tx = downlink["params"].values, optimizer(ctx.round)
-        start = SparseModel(received, None, downlink["stats"].values)
-        trained = sparse_passes.train(key, loss_fn, tx, start, batches)
+        received, tx = unpack_params(downlink), optimizer(ctx.round)
+        trained = sparse_passes.train(key, loss_fn, tx, received, batches)
         weights = trained.model.params
-        change = jax.tree.map(jnp.subtract, weights, received)
+        change = jax.tree.map(jnp.subtract, weights, received.params)
         scores = change if uplink == "top_of_diff" else weights
         values = weights if uplink == "weights" else change
         mask = _largest(scores, min(1.0, density + mask_ratio), select)
         # A layer whose inputs are not among the largest leaves ties of exact zeros.
-        mask = jax.tree.map(
-            lambda m, v, s: m & (v != 0) if s else m, mask, values, select
-        )
+        mask = jax.tree.map(jnp.logical_and, mask, masks.support(values, select))
         sent = SparseModel(values, mask, trained.model.stats)
         message = pack_up(sent, None, select, index=index)
         return message, client, trained.metrics

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import jax
 
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.runs import folder as run_folder
@@ -78,7 +77,7 @@ def export_run(
         sparse = make_recalibration(model, x)(key, sparse)
     if model.merged is not None:
         params = model.merged(masks.apply(sparse.params, sparse.mask))
-        sparse = SparseModel(params, masks.full(params), sparse.stats)
+        sparse = masks.dense(params, sparse.stats)
     if path is None:
         file = "model" if client is None else f"client_{client}"
         path = Path(run) / f"{file}.safetensors"

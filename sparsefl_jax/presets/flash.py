@@ -41,9 +41,8 @@ def base(options: set[str], cohort_size: int = 10):
         config.lr_horizon, config.lr_delay = 1000, 1
     config.algorithm = {"name": method}
     if method == "fedspa_dst":
-        until = config.get_oneway_ref("num_rounds")
-        dynamic = {"mask_update": "dst", "adjust_until": until}
-        config.algorithm = {"name": "fedspa"} | dynamic
+        config.algorithm = {"name": "fedspa", "mask_update": "dst"}
+        config.algorithm.adjust_until = config.get_oneway_ref("num_rounds")
     if method == "fedavg":
         return config
     hetero = method.startswith("hetero")

@@ -35,9 +35,8 @@ def _tiers(config) -> tuple[float, float, float]:
     return (0.5 * top, 0.75 * top, top)
 
 
-def _until(config, share: tuple[int, int], least: int):
-    """Refers to a share of the rounds, as a fraction; `least` where it is too small."""
-    times, parts = share
+def _until(config, times: int, parts: int, least: int):
+    """Refers to `times` / `parts` of the rounds; `least` where that is too small."""
     if config.num_rounds * times // parts < least:
         return least
     return config.get_oneway_ref("num_rounds") * times // parts
@@ -60,7 +59,7 @@ _HETERO = Brought(
     budgets=lambda config: tuple(zip(_tiers(config), (0.3, 0.3, 0.4), strict=True)),
 )
 _ADJUSTED = Brought(  # as long as in FedRTS's paper, until round 300 of 500
-    arguments=lambda config: {"adjust_until": _until(config, (3, 5), 1)}
+    arguments=lambda config: {"adjust_until": _until(config, 3, 5, 1)}
 )
 _HALF_WIDTH = Brought(budgets=lambda config: ((0.5, 1.0),))
 BROUGHT = {
@@ -81,7 +80,7 @@ BROUGHT = {
         },
     ),
     "feddst": Brought(  # readjusts until halfway, as its released code does
-        arguments=lambda config: {"adjust_until": _until(config, (1, 2), 2)}
+        arguments=lambda config: {"adjust_until": _until(config, 1, 2, 2)}
     ),
     "fedrts": _ADJUSTED,
     "fedtiny": _ADJUSTED,

@@ -47,15 +47,19 @@ def base(
     config.eval_every, config.metric = 1, "clients"
     method = _method(options)
     config.optimizer.learning_rate = rates.get(method, rate)
-    if method in ("spafl", "local"):
+    if method == "fedpm":
+        config.optimizer.name = "adam"
+    else:
         config.optimizer.momentum = 0.9
-        config.algorithm = _thresholds(options, method, release, alpha, prunable)
+    if method in ("spafl", "local"):
+        config.algorithm = release if "release" in options else {"clamp": True}
+        config.algorithm.name = "spafl" if method == "spafl" else "local_only"
+        config.algorithm.alpha, config.algorithm.prunable = alpha, prunable
     else:
         methods.choose(config, method)  # at half the width, or 0.4 to 0.6 for fjord
-        if method == "fedpm":
-            config.optimizer.name = "adam"
-        else:
-            config.optimizer.momentum = 0.9
+    if method == "spafl":
+        config.algorithm.extract = "without13" not in options
+        config.algorithm.thresholds_only = "thresholds_only" in options
     if method in ("heterofl", "fjord"):  # decay and clipping of HeteroFL's paper
         config.optimizer.weight_decay, config.optimizer.clip = 5e-4, 1.0
     if method in ("fedavg", "fjord"):  # FjORD's own mean is by samples
@@ -63,16 +67,6 @@ def base(
     if "initial" in options:
         config.algorithm["weights"] = "initial"
     return config
-
-
-def _thresholds(options, method, release, alpha, prunable) -> dict:
-    settings = {"clamp": True} if "release" not in options else dict(release)
-    settings |= {"alpha": alpha, "prunable": prunable}
-    if method == "local":
-        return {"name": "local_only"} | settings
-    settings["extract"] = "without13" not in options
-    settings["thresholds_only"] = "thresholds_only" in options
-    return {"name": "spafl"} | settings
 
 
 def finish(config):

@@ -216,6 +216,8 @@ def _shown(kind) -> str:
         return " | ".join(map(repr, parts))
     if get_origin(kind) is Annotated:
         return f"{_shown(parts[0])} in {parts[1]}"
+    if get_origin(kind) is tuple:
+        return f"tuple[{_shown(parts[0])}, ...]"
     if get_origin(kind) is Union:
         return " | ".join(map(_shown, parts))
     return "None" if kind is NoneType else inspect.formatannotation(kind)

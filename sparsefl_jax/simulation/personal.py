@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, ClientInfo, PyTree
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data import flat
 from sparsefl_jax.models.base import Model
@@ -48,8 +48,7 @@ def _shapes(algorithm, model):
     """Returns the shapes of a key, the server, a client's state, and its facts."""
 
     def make(key):
-        params, stats = model.init(key)
-        server = algorithm.init(key, SparseModel(params, masks.full(params), stats))
+        server = algorithm.init(key, masks.dense(*model.init(key)))
         info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
         return key, server, algorithm.first_state(key, server, info), info
 

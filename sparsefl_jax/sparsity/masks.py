@@ -98,6 +98,25 @@ def total(params: PyTree, select: PyTree, kept: list[Array]) -> PyTree:
     return trees.replace_layers(full(params), select, kept)
 
 
+def support(params: PyTree, select: PyTree) -> PyTree:
+    """Returns the mask of the entries that are not 0.
+
+    Args:
+      params: a tree of arrays.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Example:
+      >>> params = {'b': jnp.array([0.]), 'w': jnp.array([0., 2.])}
+      >>> mask = support(params, {'b': False, 'w': True})
+      >>> mask['b'].tolist(), mask['w'].tolist()
+      ([True], [False, True])
+    """
+    return total(params, select, [w != 0 for w in trees.layers(params, select)])
+
+
 def apply(params: PyTree, mask: PyTree) -> PyTree:
     """Puts exact zeros where the mask is False.
 
@@ -116,6 +135,16 @@ def apply(params: PyTree, mask: PyTree) -> PyTree:
       [1.0, 0.0]
     """
     return jax.tree.map(lambda m, w: jnp.where(m, w, jnp.zeros_like(w)), mask, params)
+
+
+def dense(params: PyTree, stats: PyTree) -> SparseModel:
+    """Returns the model of which nothing is pruned.
+
+    Example:
+      >>> dense({'w': jnp.ones(2)}, {}).mask['w'].tolist()
+      [True, True]
+    """
+    return SparseModel(params, full(params), stats)
 
 
 def pruned(model: SparseModel, mask: PyTree) -> SparseModel:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.core.types import Array, Key, PyTree
-from sparsefl_jax.sparsity import trees
+from sparsefl_jax.sparsity import masks, trees
 
 
 def has_score(params: PyTree) -> PyTree:
@@ -153,10 +153,7 @@ def mask_of(params: PyTree) -> PyTree:
       >>> mask_of({'kernel': jnp.array([0.0, 2.0])})['kernel'].tolist()
       [False, True]
     """
-    select = has_score(params)
-    return jax.tree.map(
-        lambda s, p: p != 0 if s else jnp.ones(p.shape, bool), select, params
-    )
+    return masks.support(params, has_score(params))
 
 
 def _uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:

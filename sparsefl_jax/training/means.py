@@ -7,36 +7,18 @@ FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (WFA: the mean over the clien
 hold an entry).
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import one_of
 
 Weighting = Literal["examples", "uniform"]
-WEIGHTINGS = {  # a client's weight in a mean
+WEIGHTINGS = {  # a client's weight in a mean, a scalar, from its `ClientInfo`
     "examples": lambda client: client.num_examples,
     "uniform": lambda client: jnp.ones_like(client.num_examples),
 }
-
-
-def weigh(weighting: Weighting) -> Callable:
-    """Returns the function that gives a client's weight in a mean.
-
-    Args:
-      weighting: 'examples' for the number of training samples, or 'uniform'.
-
-    Returns:
-      `weight(info: ClientInfo) -> scalar`.
-
-    Raises:
-      ValueError: there is no such weighting.
-    """
-    one_of("weighting", weighting, WEIGHTINGS)
-    return WEIGHTINGS[weighting]
 
 
 def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:
@@ -73,10 +55,8 @@ def weighted_mean(total: dict[str, PyTree], old: PyTree | None = None) -> PyTree
       >>> weighted_mean(total, jnp.float32(9.)).item()
       2.0
     """
-    weight = total["weight"]
-    if old is None:  # static branch
-        old = jax.tree.map(jnp.zeros_like, total["sum"])
-    return jax.tree.map(lambda s, o: _divide(s, weight, o), total["sum"], old)
+    weights = jax.tree.map(lambda _: total["weight"], total["sum"])
+    return covered_mean({"sum": total["sum"], "weight": weights}, old)
 
 
 def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:

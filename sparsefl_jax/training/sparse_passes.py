@@ -57,11 +57,22 @@ def objective(
         model = saving(model, select, inputs)
     loss_fn = local.objective(model)
 
+    def work(count, used):
+        def of(share):
+            return jax.tree.map(
+                lambda w, s: count * (share(w) if s else jnp.float32(1)), used, select
+            )
+
+        passes = of(nonzero)
+        gradient = of(inputs or (lambda kernel: jnp.float32(1)))
+        sizes = trees.layer_sizes(used, select) if sorts else np.zeros(1)
+        extra = np.sum(sizes * np.log2(sizes + 1))
+        return Work(passes, passes, gradient, count, jnp.float32(extra))
+
     def sparse_loss(key, params, stats, x, y, weight):
         used = weights(params)
         loss, (stats, sums) = loss_fn(key, used, stats, x, y, weight)
-        done = _work(sums["count"], used, select, inputs, sorts)
-        return loss, (stats, sums | {"work": done})
+        return loss, (stats, sums | {"work": work(sums["count"], used)})
 
     return sparse_loss
 
@@ -104,20 +115,3 @@ def nonzero(kernel: Array) -> Array:
       0.5
     """
     return jnp.mean(kernel != 0, dtype=jnp.float32)
-
-
-def _work(
-    count: Array, used: PyTree, select: PyTree, inputs: Callable | None, sorts: bool
-) -> Work:
-    """Returns the work of `count` samples with these weights."""
-
-    def of(share):
-        return jax.tree.map(
-            lambda w, s: count * (share(w) if s else jnp.float32(1)), used, select
-        )
-
-    passes = of(nonzero)
-    gradient = of(inputs or (lambda kernel: jnp.float32(1)))
-    sizes = trees.layer_sizes(used, select) if sorts else np.zeros(1)
-    extra = np.sum(sizes * np.log2(sizes + 1))
-    return Work(passes, passes, gradient, count, jnp.float32(extra))

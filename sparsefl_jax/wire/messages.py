@@ -102,6 +102,18 @@ def unpack_model(message: Message) -> SparseModel:
     return SparseModel(params, mask, message["stats"].values)
 
 
+def unpack_params(message: Message) -> SparseModel:
+    """Returns the model of the packets 'params', with their mask if any, and 'stats'.
+
+    Example:
+      >>> half = pack_slice(jnp.ones(2), jnp.array([True, False]))
+      >>> unpack_params({'params': half, 'stats': Packet({})}).mask.tolist()
+      [True, False]
+    """
+    packet = message["params"]
+    return SparseModel(packet.values, packet.mask, message["stats"].values)
+
+
 Initial = Literal["sent", "seed"]
 SEEDED = "the client draws the initial network from the seed, or knows it"
 

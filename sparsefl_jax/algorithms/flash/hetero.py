@@ -17,8 +17,7 @@ from sparsefl_jax.algorithms.flash.joint import (
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Count, Fraction, PyTree
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.types import Array, Count, Fraction, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
 from sparsefl_jax.training import local
@@ -39,7 +38,7 @@ def hetero_spdst(
     model: Model,
     optimizer: Optimizer,
     *,
-    densities: Sequence[float] = (0.1, 0.15, 0.2),
+    densities: tuple[Share, ...] = (0.1, 0.15, 0.2),
     submask: Submask = "frozen",
     average: Average = "wfa",
     prunable: Sequence[str] = KERNELS,
@@ -78,7 +77,7 @@ def hetero_jmwst(
     model: Model,
     optimizer: Optimizer,
     *,
-    densities: Sequence[float] = (0.1, 0.15, 0.2),
+    densities: tuple[Share, ...] = (0.1, 0.15, 0.2),
     r_int: Count = 1,
     submask: Submask = "magnitude",
     average: Average = "wfa",
@@ -122,8 +121,6 @@ def _hetero(
     """Builds both methods; `r_int` 0 freezes the largest mask."""
     if not densities:
         raise ValueError("densities=(), expected at least one")
-    for density in densities:
-        in_range("densities", density, "(0, 1]")
     summand, merged = AVERAGES[average]
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"

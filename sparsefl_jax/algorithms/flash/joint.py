@@ -181,8 +181,7 @@ def nst(
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
-        params = masks.apply(received.params, client)
-        start = SparseModel(params, client, received.stats)
+        start = masks.pruned(received, client)
         found = learn(key, optimizer(ctx.round), start, batches)
         uplink = pack_up(found.model, received.mask, select, index=index)
         return uplink, found.model.mask, found.metrics

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, averaged, moved, spdst
+from sparsefl_jax.algorithms.masked import KERNELS, averaged, moved, spdst, summand
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, NonNegative, Positive, Share
@@ -111,11 +111,10 @@ def prunefl(
         return uplink, squared, trained.metrics | {"work": done}
 
     def contribute(ctx, uplink):
-        trained, squared = unpack_model(uplink), uplink["squared_gradients"]
-        weight = ctx.client.num_examples
+        squared, weight = uplink["squared_gradients"], ctx.client.num_examples
         sent = jnp.where(squared.sent, weight, jnp.zeros_like(weight))
         return {
-            "mean": means.weighted_sum((trained.params, trained.stats), weight),
+            "mean": summand(ctx, uplink),
             "squared": means.weighted_sum(squared.values, sent),
         }
 

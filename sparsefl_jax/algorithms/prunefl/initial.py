@@ -1,6 +1,6 @@
 """PruneFL's stage 1: one client trains and prunes until the density settles."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -96,58 +96,16 @@ def prunefl_initial(
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
     reconfigure = make_rule(select, prune_rate, layer_time, constant_time, max_density)
-
-    limits = num_batches, reconfigure_every, max_iterations, start_accuracy
-    search = _searching(loss_fn, select, reconfigure, *limits)
     # Its init, broadcast and deploy also serve a mask that changes.
     frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
-        found = search(key, optimizer(ctx.round), received, batches)
-        trained = SparseModel(found.state.params, found.mask, found.state.stats)
-        metrics = {**found.state.sums, "work": found.work}
-        metrics["iterations"] = found.iteration.astype(jnp.float32)
-        uplink = pack_up(trained, received.mask, select, index=index)
-        return uplink, client, metrics
-
-    def aggregate(key, round, server, total):
-        new = masked.mean_on_union(total)
-        return masked.moved(round, server, new), {}
-
-    return frozen._replace(
-        update=update,
-        contribute=masked.summand_with_mask,
-        aggregate=aggregate,
-        alive=None,
-    )
-
-
-def _searching(
-    loss_fn: Callable,
-    select: PyTree,
-    reconfigure: Callable,
-    num_batches: int,
-    reconfigure_every: int,
-    max_iterations: int,
-    start_accuracy: float,
-) -> Callable:
-    """Returns `(key, tx, model, batches) -> Search`, a client's training and pruning.
-
-    Args:
-      loss_fn: of the client.
-      select: tree of Python bools, the prunable leaves.
-      reconfigure: as `make_rule` returns it.
-      num_batches, reconfigure_every, max_iterations, start_accuracy: as in
-        `prunefl_initial`.
-    """
-
-    def search(key, tx, model, batches):
-        sorting = top_k.flops(model.params, select)
+        tx = optax.chain(summing(2), optimizer(ctx.round))
+        sorting = top_k.flops(received.params, select)
         steps = jnp.minimum(local.own_steps(batches, 0), num_batches)
         shared = jnp.minimum(batches.num_steps, num_batches)
         span = {"epoch": 0, "first": 0, "last": steps, "num_trips": shared}
-        tx = optax.chain(summing(2), tx)
 
         def train(at: Search) -> Search:
             step_key = jax.random.fold_in(key, at.iteration)
@@ -185,12 +143,26 @@ def _searching(
             return at._replace(iteration=at.iteration + 1)
 
         zero, none = jnp.zeros((), jnp.float32), jnp.int32(0)
-        untrained = local.start(tx, model), model.mask, work(zero, model.mask)
+        untrained = local.start(tx, received), received.mask, work(zero, received.mask)
         begin = Search(*untrained, none, jnp.int32(max_iterations), zero, none)
-        return lax.while_loop(
+        found = lax.while_loop(
             lambda at: (at.iteration < max_iterations) & (at.settled < _PATIENCE),
             iterate,
             begin,
         )
+        trained = SparseModel(found.state.params, found.mask, found.state.stats)
+        metrics = {**found.state.sums, "work": found.work}
+        metrics["iterations"] = found.iteration.astype(jnp.float32)
+        uplink = pack_up(trained, received.mask, select, index=index)
+        return uplink, client, metrics
 
-    return search
+    def aggregate(key, round, server, total):
+        new = masked.mean_on_union(total)
+        return masked.moved(round, server, new), {}
+
+    return frozen._replace(
+        update=update,
+        contribute=masked.summand_with_mask,
+        aggregate=aggregate,
+        alive=None,
+    )

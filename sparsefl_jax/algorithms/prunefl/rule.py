@@ -73,21 +73,16 @@ def make_rule(
     def reconfigure(model: SparseModel, squared: PyTree, halvings) -> SparseModel:
         sizes = trees.layer_sizes(model.params, select)
         rate = jnp.float32(prune_rate) * jnp.float32(0.5) ** halvings
-        stay = _largest_alive(model, select, rate)
+        alive = masks.counts(model.mask, select)
+        kept = alive - floor_count(rate * alive.astype(jnp.float32))
+        size = jax.tree.map(jnp.abs, model.params)
+        stay = top_k.largest(size, kept, select, within=model.mask)
         room = int(max_density * sizes.sum()) - jnp.sum(masks.counts(stay, select))
         join = _worthwhile(squared, stay, select, times, constant_time, room)
         mask = jax.tree.map(jnp.logical_or, stay, join)
         return masks.pruned(model, mask)
 
     return reconfigure
-
-
-def _largest_alive(model: SparseModel, select: PyTree, rate: Array) -> PyTree:
-    """Returns the mask without the floor(rate n_l) smallest alive weights per layer."""
-    alive = masks.counts(model.mask, select)
-    kept = alive - floor_count(rate * alive.astype(jnp.float32))
-    size = jax.tree.map(jnp.abs, model.params)
-    return top_k.largest(size, kept, select, within=model.mask)
 
 
 def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> PyTree:

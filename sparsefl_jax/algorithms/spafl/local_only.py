@@ -7,6 +7,7 @@ out.
 
 from collections.abc import Sequence
 
+from sparsefl_jax.algorithms.finetune import aggregate, broadcast, contribute
 from sparsefl_jax.algorithms.spafl.client_training import (
     VariantName,
     make_training,
@@ -68,30 +69,19 @@ def local_only(
         return start
 
     def handed(server):
-        if initial == "seed":  # static branch
-            return {}
         start = {"params": server.params, "stats": server.stats}
-        return pack_initial(start, initial)
+        return pack_initial(start, initial) if initial == "sent" else {}
 
     def init_client(key, handed, info):
         if initial == "seed":  # static branch
             return begin(*model.init(key))
         return begin(handed["params"].values, handed["stats"].values)
 
-    def broadcast(key, ctx, server):
-        return {}
-
     def update(key, ctx, downlink, client, batches):
         return {}, *train(key, ctx.round, revived(client), batches)
 
-    def contribute(ctx, uplink):
-        return ()
-
-    def aggregate(key, round, server, total):
-        return server, {}
-
     def deploy(key, server):
-        return {"newcomer": server._replace(mask=masks.full(server.params))}
+        return {"newcomer": masks.dense(server.params, server.stats)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
     return Algorithm(*steps, personalize, handed=handed)
