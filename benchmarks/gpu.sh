@@ -2,7 +2,7 @@
 # Runs the benchmarks to measure on a GPU, part by part; about eight minutes (estimate).
 #
 #   benchmarks/gpu.sh          # tables in build/gpu, or in the folder OUT
-#   benchmarks/gpu.sh --dry    # the same parts at toy sizes (peers: one round) on a CPU, as a test
+#   benchmarks/gpu.sh --dry    # the same parts on a CPU as a test, small (peers: one round)
 #
 # A part is one benchmark with a time limit. The results of a finished part are in a
 # folder of its name, and the next call skips it; a part that failed leaves NAME.part
