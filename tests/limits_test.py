@@ -63,7 +63,7 @@ def run(world, key, every=ROUNDS, **settings):
     for segment in sfl.segments(
         key, [stage], model, data, eval_every=every, **settings
     ):
-        state = segment.snapshot.state
+        state, _ = segment.snapshot.state, segment.models  # which are kept
         rows = store.take(state.clients, np.arange(len(SIZES)))
         state = jax.device_get(state._replace(clients=rows))
         yield segment._replace(snapshot=segment.snapshot._replace(state=state))

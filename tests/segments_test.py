@@ -40,6 +40,8 @@ def test_the_length_of_segments_changes_no_result(monkeypatch):
     last = one[-1], long[-1]
     states = (jax.tree.leaves((s.snapshot.state, s.models)) for s in last)
     jax.tree.map(np.testing.assert_array_equal, *states)
+    with pytest.raises(ValueError, match="models of round 1 are asked for after the"):
+        one[0].models  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,11 @@ class Segment(NamedTuple):
 
     @property
     def models(self) -> dict[str, SparseModel]:
-        """Returns the models that the server deploys; valid as long as the state."""
+        """Returns the models that the server deploys.
+
+        Raises:
+          ValueError: the next segment has begun, and they have not been read before.
+        """
         return self.deploy()
 
 
@@ -280,6 +284,11 @@ def _deployed(deploy: Callable, key: Key) -> Callable:
     def deployed(round, server):
         @functools.cache
         def models():
+            if any(leaf.is_deleted() for leaf in jax.tree.leaves(server)):
+                raise ValueError(  # XLA may end the process instead
+                    f"models of round {round} are asked for after the next segment, "
+                    "expected before it"
+                )
             values = compiled(keys.of_round(key, keys.DEPLOY, round), server)
             return dict(zip(names, values, strict=True))
 
