@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.simulation import evaluate
@@ -28,6 +29,26 @@ def test_masked_entries_count_as_zero(count):
     expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(count), y]
     np.testing.assert_allclose(loss, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(correct, logits.argmax(1) == y)
+
+
+@pytest.mark.parametrize(("metric", "accuracy"), [("pooled", 4 / 6), ("clients", 0.75)])
+def test_the_metric_weighs_samples_or_clients(metric, accuracy):
+    """Of four samples of one client half are right, and both of the other client."""
+    users, x = np.repeat([0, 1], [4, 2]), np.ones((6, 2, 2, 1), np.float32)
+    y = np.array([0, 0, 1, 1, 0, 0], np.int32)
+    of_test = {"x_test": x, "y_test": y, "users_test": users}
+    data = sfl.from_arrays(x, y, users=users, partition="natural", **of_test)
+    model = models.build("mlp", 2, (2, 2, 1), widths=(3,))
+    params, stats = jax.tree.map(np.zeros_like, model.init(jax.random.key(0)))
+    params["fc2"]["bias"][0] = 1.0  # every sample is of class 0
+    stage = sfl.Stage(sfl.fedavg(model, sfl.training.make_optimizer()), 1, 2)
+    judge = evaluate.make_evaluation(model, data, metric=metric)(stage)
+    full = jax.tree.map(lambda p: np.ones(p.shape, bool), params)
+    deployed = {"global": SparseModel(params, full, stats)}
+    record, _ = judge(jax.random.key(0), None, deployed, None)
+    assert record["accuracy"] == pytest.approx(accuracy)
+    assert record["models"]["global"]["accuracy"] == pytest.approx(accuracy)
+    assert record["client_accuracy"]["mean"] == pytest.approx(0.75)
 
 
 def test_shares_leave_out_clients_without_samples():

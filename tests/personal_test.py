@@ -131,7 +131,24 @@ def test_a_model_that_reads_the_server_or_draws_is_always_judged_again(world):
         (own._replace(personalize=drawn), False),
     ):
         shapes = personal._shapes(method, model)
-        assert personal._alone(method, shapes)[0] is lasting
+        assert personal._alone(method, shapes) == (lasting, False)
+
+
+def test_a_model_that_reads_a_budget_alone_is_judged_once_for_it(world):
+    _, model, _ = world
+    sliced = heterofl(model, local.make_optimizer())
+
+    def drawn(key, server, client, info):
+        models = sliced.personalize(key, server, client, info)
+        noise = {"noise": jax.random.normal(key)}
+        return {name: m._replace(stats=noise) for name, m in models.items()}
+
+    for method, by_server in (
+        (sliced, True),
+        (sliced._replace(personalize=drawn), False),
+    ):
+        shapes = personal._shapes(method, model)
+        assert personal._alone(method, shapes) == (False, by_server)
 
 
 def test_slices_are_judged_at_each_clients_width(world):

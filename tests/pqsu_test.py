@@ -161,6 +161,16 @@ def test_the_last_epochs_loss_decides(epochs, before, loss):
         assert all(p.sent for p in uplink.values())
 
 
+def test_bits_of_an_uplink():
+    """Two weights of 32 bits, or codes of 8 and their grid: a scale and a zero."""
+    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
+    parts = model_of(loss_fn, macs), lambda round: optax.sgd(1.0)
+    for quantize, sent in (("none", 64), ("up", 16 + 64), ("both", 16 + 64)):
+        method = pqsu(*parts, density=0.5, quantize=quantize, selective=False)
+        (uplink, *_), _ = one_client(method, EmptyState(), [1.0, 2.0, 6.0, 0.0], 1)
+        assert bits(uplink) == sent
+
+
 @pytest.fixture(scope="module")
 def world():
     return small_world.make_world(pqsu, {"density": 0.5})

@@ -12,7 +12,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import base
 from sparsefl_jax.testing import laws, small_world
 from sparsefl_jax.wire.packets import Packet
-from tests.adapters_test import SGD, network, run
+from tests.adapters_test import SGD, adapted_network, network, run, train_records
 from tests.by_hand import KEY, bare, bits, close, context, merged, same
 from tests.refusals import refused
 
@@ -72,6 +72,16 @@ def test_the_means_by_hand(coverage):
             of = (tree["fc"][name]["kernel"][place] for tree in (start, other))
             want["fc"][name]["kernel"][place] = sum(of)
     close(new.params, want)
+
+
+def test_what_goes_up():
+    """A rank has 6 entries of A and 8 of B; 18 of the last layer always travel."""
+    model = adapted_network()
+    for coverage in (False, True):
+        method = rank_tiers(model, SGD, coverage=coverage, **SUM)
+        budgets = np.float32([0.5, 0.5, 1.0])
+        (record,) = train_records(run(method, model, cohort=3, budgets=budgets))
+        assert sorted(record["bits_up_by_client"]) == [32 * 32, 32 * 32, 32 * 46]
 
 
 def test_budgets_are_for_adapters():
