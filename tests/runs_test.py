@@ -165,7 +165,7 @@ def test_a_directory_with_a_run_is_left_as_it_is(finished, config, tmp_path):
         with pytest.raises(ValueError, match="batch_size is 8 there and 4 here"):
             experiment.run(config, run, resume=resume, progress=False)
     assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match="expected the directory of a run"):
+    with pytest.raises(ValueError, match="has no config.json, expected a run"):
         experiment.run(config, tmp_path / "none", resume=True, progress=False)
     assert not (tmp_path / "none").exists()
     (tmp_path / "metrics.jsonl").write_text("")

@@ -55,7 +55,7 @@ def export_run(
       >>> export_run("no/such/run")
       Traceback (most recent call last):
         ...
-      ValueError: workdir='no/such/run', expected the directory of a run
+      ValueError: workdir='no/such/run' has no config.json, expected a run
     """
     config = run_folder.read_config(run)
     deployed = _deployed(run, client, best)

@@ -68,7 +68,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     """
     path = Path(workdir) / "config.json"
     if not path.exists():
-        raise ValueError(f"workdir={str(workdir)!r}, expected the directory of a run")
+        raise ValueError(f"workdir={str(workdir)!r} has no config.json, expected a run")
     fields = files.read_json(path, _Config)
     with blaming(path):
         return with_defaults(fields)

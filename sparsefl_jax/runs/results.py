@@ -54,7 +54,7 @@ def load_run(run: str | Path) -> Result:
       >>> load_run("no/such/run")
       Traceback (most recent call last):
         ...
-      ValueError: workdir='no/such/run', expected the directory of a run
+      ValueError: workdir='no/such/run' has no config.json, expected a run
     """
     config, saved = _read(run, state=False)
     metrics = frames(read_records(Path(run) / "metrics.jsonl"))
@@ -89,7 +89,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
       >>> load_clients("no/such/run", [0])
       Traceback (most recent call last):
         ...
-      ValueError: workdir='no/such/run', expected the directory of a run
+      ValueError: workdir='no/such/run' has no config.json, expected a run
     """
     config, saved = _read(run)
     with blaming(Path(run) / "config.json"):
