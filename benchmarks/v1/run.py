@@ -214,18 +214,27 @@ def evaluate(task: Task, settings: dict) -> None:
     seeds = rules.WORKLOADS[task.workload].seeds
     rows = read_records(task.workload)
     done = set(rows[rows["method"] == task.name]["density"])
-    missing = {
-        f"density-{density:g}": density
+    missing = [
+        density
         for density in (rules.DENSITIES if task.method.density else (1.0,))
         if density not in done
-    }
+    ]
+    part = -(-seeds // JOBS)  # of a point's seeds, which keeps all jobs busy
+    parts = [range(seeds)[at : at + part] for at in range(0, seeds, part)]
     configs = {
-        name: _config(
-            task, settings, density=density if density < 1 else None, seeds=seeds
+        f"density-{density:g}-{own[0]}": _config(
+            task,
+            settings,
+            density=density if density < 1 else None,
+            seed=own[0],
+            seeds=len(own),
         )
-        for name, density in missing.items()
+        for density in missing
+        for own in parts
     }
-    for density, runs in zip(missing.values(), _run(task, configs), strict=True):
+    found = iter(_run(task, configs))
+    for density in missing:
+        runs = dict(itertools.chain(*(next(found).items() for _ in parts)))
         for seed, run in runs.items():
             new = records(run, task.method.model) if run else pd.DataFrame(index=[0])
             new = new.assign(method=task.name, density=density, seed=seed)
