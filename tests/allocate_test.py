@@ -100,12 +100,6 @@ def test_n_of_m_counts_and_takes_the_largest(key, n, m):
             )
 
 
-def test_n_of_m_neighbours_are_channels_of_one_tap():
-    kernel = jnp.zeros((2, 1, 4, 1)).at[1, 0, :, 0].set(1.0)
-    mask = top_k.n_of_m({"k": kernel}, 1, 4, {"k": True})["k"]
-    assert mask.sum((2, 3)).tolist() == [[1], [1]]
-
-
 MNISTNET = {
     "conv1": (5, 5, 1, 10),
     "conv2": (5, 5, 10, 20),

@@ -10,22 +10,18 @@ from sparsefl_jax.runs.config import fields
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
 
-NAN, INF = math.nan, math.inf
-LDA = {"name": "lda"}
+NAN = math.nan
 HETERO = {"name": "hetero_jmwst"}
-SPARSIFY = {"name": "fedsparsify_global", "density": 0.5}
 
 # What is changed in a configuration that runs, and what the line must say.
 REFUSED = [
     # unknown and missing names
     ({"algorithm.name": "spdts"}, "did you mean 'spdst'"),
     ({"model.name": "resnet19"}, "did you mean 'resnet18'"),
-    ({"partition.name": "ldaa"}, "did you mean 'lda'"),
     ({"optimizer.name": "sdg"}, "did you mean 'sgd'"),
     ({"optimizer.name": "scale"}, "optimizer.name='scale'"),
     ({"optimizer.name": "lbfgs"}, "optimizer.name='lbfgs'"),
     ({"dataset": "cifar1o"}, "cifar10"),
-    ({"test_split": "withn"}, "test_split='withn'"),
     ({"init_what": "masks"}, "did you mean 'mask'"),
     ({"sinks": ("tensorbord",)}, "did you mean 'tensorboard'"),
     ({"augment": ("rotate",)}, "augment='rotate'"),
@@ -40,7 +36,6 @@ REFUSED = [
     ({"algorithm": {"name": ".x:y"}}, "algorithm.name='.x:y'"),
     ({"algorithm": {"name": "builtins:max"}}, "algorithm.name='builtins:max'"),
     ({"algorithm": {}}, "algorithm.name is missing"),
-    ({"model": {}}, "model.name is missing"),
     ({"first_stage": {"density": 0.5}}, "first_stage.name is missing"),
     ({"algorithm": {"name": "pdst"}}, "argument: 'density'"),
     # misspelt fields
@@ -53,7 +48,6 @@ REFUSED = [
     ({"model.num_classes": 9}, "no field 'model.num_classes'"),
     ({"optimizer.schedule": "cosine"}, "no field 'optimizer.schedule'"),
     # wrong types
-    ({"cohort_size": "ten"}, "cohort_size='ten', expected an integer"),
     ({"cohort_size": 2.5}, "cohort_size=2.5, expected an integer"),
     ({"num_rounds": None}, "num_rounds=None, expected an integer"),
     ({"seed": 2**31}, "seed=2147483648, expected an integer below 2**31"),
@@ -69,9 +63,7 @@ REFUSED = [
     ({"budgets": (0.5, 1)}, "budgets=(0.5, 1), expected a tuple, each a tuple"),
     # not finite
     ({"optimizer.learning_rate": NAN}, "optimizer.learning_rate=nan"),
-    ({"optimizer.learning_rate": INF}, "optimizer.learning_rate=inf"),
     ({"final_learning_rate": NAN}, "final_learning_rate=nan"),
-    ({"partition": LDA | {"alpha": NAN}}, "partition.alpha=nan"),
     ({"until.gbit": NAN}, "until.gbit=nan"),
     # out of range
     ({"seed": -1}, "seed=-1, expected at least 0"),
@@ -90,8 +82,6 @@ REFUSED = [
     ({"chunk": "0"}, "chunk='0'"),
     ({"chunk": "many"}, "chunk='many'"),
     ({"density": 1.5}, "density=1.5, expected in (0, 1]"),
-    ({"first_stage.density": 0.0}, "density=0.0, expected in (0, 1]"),
-    ({"first_stage.density": 1.5}, "density=1.5, expected in (0, 1]"),
     ({"first_stage.group": 7}, "m=7, but 'fc1/kernel' has 6 inputs"),
     ({"first_stage.group": -1}, "group=-1"),
     ({"first_stage.group": 4, "first_stage.density": 0.1}, "group=4"),  # none is left
@@ -102,28 +92,16 @@ REFUSED = [
     ({"optimizer.clip": -1.0}, "clip=-1.0"),
     ({"optimizer.learning_rate": 0.0, "final_learning_rate": 0.1}, "learning_rate=0.0"),
     ({"final_learning_rate": 0.0}, "final_learning_rate=0.0"),
-    *(
-        ({"final_learning_rate": 0.01, "lr_decay": v}, f"lr_decay={v}, expected in (0,")
-        for v in (-0.5, 0.0, 1.0, 2.0)
-    ),
+    ({"final_learning_rate": 0.01, "lr_decay": 1.0}, "lr_decay=1.0, expected in (0, "),
     (
         {"final_learning_rate": 0.5, "lr_decay": 0.9},
         "final_learning_rate=0.5, expected in (0, 0.1]",
     ),
     ({"optimizer.momentum": -5.0}, "momentum=-5.0, expected in [0, 1)"),
-    ({"optimizer.momentum": 1.0}, "momentum=1.0, expected in [0, 1)"),
     ({"optimizer": {"name": "adam", "b1": 1.0}}, "b1=1.0, expected in [0, 1)"),
     ({"optimizer": {"name": "adam", "b2": -0.1}}, "b2=-0.1, expected in [0, 1)"),
     ({"optimizer": {"name": "rmsprop", "decay": 2.0}}, "decay=2.0, expected in [0, 1)"),
     ({"optimizer": {"name": "adam", "eps": -1e-8}}, "eps=-1e-08, expected in [0, inf)"),
-    (
-        {
-            "server_optimizer.name": "sgd",
-            "server_optimizer.momentum": -5.0,
-            "algorithm": {"name": "fedavg"},
-        },
-        "momentum=-5.0, expected in [0, 1)",
-    ),
     *(
         (
             {section: {"name": name, key: value}},
@@ -131,8 +109,6 @@ REFUSED = [
         )
         for section, name, key, value in (
             ("first_stage", "sensitivity", "density", 1e-9),
-            ("first_stage", "snip", "density", 1e-9),
-            ("algorithm", "pdst", "density", 1e-9),
             ("algorithm", "prunefl", "max_density", 1e-9),
             ("algorithm", "hetero_spdst", "densities", (1e-9, 0.5)),
         )
@@ -141,16 +117,10 @@ REFUSED = [
         {"first_stage.density": 0.01, "first_stage.prunable": ("fc1/kernel",)},
         "sensitivity: density=0.01, expected at least 0.01 to leave one of 96 weights",
     ),
-    ({"num_classes": 2**30}, "the network has 2**31 parameters or more"),
     ({"model.widths": (2**30,)}, "the network has 2**31 parameters or more"),
-    ({"model": {"name": "sa", "widths": (2**29,)}}, "2**31 parameters or more"),
     (
-        {"algorithm": SPARSIFY | {"rounds": 2**31 - 1}},
+        {"algorithm": {"name": "fedsparsify_local", "density": 0.5, "rounds": 2**31 - 1}},
         "rounds=2147483647, expected an integer from 2 to 1000000",
-    ),
-    (
-        {"algorithm": SPARSIFY | {"rounds": 4, "frequency": 5}},
-        "frequency=5, expected an integer from 1 to 4",
     ),
     ({"partition": {"name": "natural", "min_samples": 0}}, "min_samples=0"),
     ({"lr_horizon": 0}, "lr_horizon=0"),
@@ -158,7 +128,6 @@ REFUSED = [
     ({"budgets": ((0.5,),)}, "budgets=((0.5,),), expected pairs"),
     ({"budgets": ((0.5, 1.5), (1.0, -0.5))}, "expected pairs"),
     ({"budgets": ((0.5, 0.6), (1.0, 0.6))}, "sum to 1"),
-    ({"budgets": ((1.0, 1.0),), "num_clients": 0, "partition": LDA}, "num_clients"),
     ({"checkpoint_minutes": -1.0}, "checkpoint_minutes=-1.0"),
     ({"until.gbit": 0.0}, "until.gbit=0.0, expected above 0"),
     ({"until.pflop": -2.0}, "until.pflop=-2.0"),
