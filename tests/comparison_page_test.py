@@ -185,6 +185,7 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys):
     for path in (out / "figures").iterdir():
         assert "spafl † other" in path.read_text()
     assert "spafl † (clients) &" in (out / "comparison.tex").read_text()
+    assert ",spafl †,metric,clients," in (out / "comparison.csv").read_text()
 
 
 @pytest.mark.usefixtures("unplotted")

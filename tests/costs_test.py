@@ -96,13 +96,10 @@ def test_a_methods_metrics_take_no_field_of_the_ledger():
     assert record["clients"] == [0, 1]
     assert record["flops"] == 2 * 3 * 4 * (3 + 5)  # FLOPs of a multiply-add, passes
     assert record["density"] == 1.0
+    assert record["train_accuracy"] == 5 / 8  # right samples over samples
     assert record["client"] == {"bits_up": 7.5, "clients": 7.5}
     assert record["server"] == {"flops": -1.0, "density": 2.0}
     assert "assumed" not in record
-
-
-def test_train_accuracy_is_right_samples_over_samples():
-    assert record_of(round_log([3, 5], [1, 4]))["train_accuracy"] == 5 / 8
 
 
 def test_a_cohorts_samples_are_summed_exactly():
