@@ -10,7 +10,7 @@ from sparsefl_jax.runs.config import fields
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
 
-NAN = math.nan
+NAN, INF = math.nan, math.inf
 HETERO = {"name": "hetero_jmwst"}
 
 # What is changed in a configuration that runs, and what the line must say.
@@ -63,6 +63,7 @@ REFUSED = [
     ({"budgets": (0.5, 1)}, "budgets=(0.5, 1), expected a tuple, each a tuple"),
     # not finite
     ({"optimizer.learning_rate": NAN}, "optimizer.learning_rate=nan"),
+    ({"optimizer.learning_rate": INF}, "optimizer.learning_rate=inf"),
     ({"final_learning_rate": NAN}, "final_learning_rate=nan"),
     ({"until.gbit": NAN}, "until.gbit=nan"),
     # out of range

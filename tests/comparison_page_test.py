@@ -173,8 +173,6 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys):
     error = capsys.readouterr().err.splitlines()
     assert error[-1].startswith("error: ") and "--unlike" in error[-1]
     assert not out.exists()
-    with pytest.raises(ValueError, match="another metric"):
-        compare(read_groups([one, other]), unlike=False)
     assert main([str(one), str(other), "--unlike"]) == 0
     assert "\nspafl † (clients) " in capsys.readouterr().out
     text = (out / "report.html").read_text()

@@ -47,19 +47,14 @@ def charged(message):
     return int(bits.values), int(bits.positions)
 
 
-def test_top_k_keeps_exactly_k_of_all_or_of_each_leaf():
-    for scope, kept in (("global", [5]), ("leaf", [4, 2])):
-        message, update = sent("topk", scope=scope)
-        mask = message["delta"].mask
-        counts = [int(m.sum()) for m in jax.tree.leaves(mask)]
-        assert sum(counts) == sum(kept)  # ceil(4.6), or ceil(3.5) and ceil(1.1)
-        assert scope == "global" or counts == kept
-        x, q = flat(UPDATE), flat(update)
-        np.testing.assert_array_equal(q[q != 0], x[q != 0])
-        if scope == "global":
-            assert set(np.flatnonzero(q)) == set(np.argsort(-np.abs(x))[:5])
-        share = sum(kept) / 46  # a contraction, at least by leaf
-        assert scope == "leaf" or np.sum((q - x) ** 2) <= (1 - share) * np.sum(x**2)
+def test_top_k_of_each_leaf_and_the_first_of_equal_ones():
+    """Over all leaves, `compressed_test.top` has it in NumPy, as signs and STC."""
+    _, update = sent("topk", scope="leaf")
+    for name, k in (("a", 4), ("b", 2)):  # ceil(3.5) and ceil(1.1)
+        x, q = flat(UPDATE[name]), flat(update[name])
+        kept = np.argsort(-np.abs(x))[:k]
+        np.testing.assert_array_equal(np.flatnonzero(q), np.sort(kept))
+        np.testing.assert_array_equal(q[kept], x[kept])
     ties, _ = sent("topk", {"w": jnp.array([1.0, -2.0, 2.0, 2.0])}, density=0.5)
     assert ties["delta"].mask["w"].tolist() == [False, True, True, False]
 
@@ -138,12 +133,8 @@ def test_levels_of_qsgd_in_elias_codes(bits, bucket):
     jax.tree.map(np.testing.assert_array_equal, read, levels)
 
 
-def test_signs_keep_the_norm_and_a_zero_is_a_plus():
-    message, back = sent("sign")
-    for name, leaf in UPDATE.items():
-        q = np.asarray(back[name])
-        np.testing.assert_allclose(np.abs(q).sum(), np.abs(leaf).sum(), rtol=1e-5)
-        assert (np.sign(q) == np.sign(leaf)).all()
+def test_a_sign_is_a_bit_and_that_of_a_zero_a_plus():
+    message, _ = sent("sign")
     assert charged(message) == (46 + 2 * 32, 0)
     bits = sent("sign", {"w": jnp.array([0.0, -0.0, -1.0])})[0]["delta"].values["w"]
     assert bits.tolist() == [1, 1, 0]
@@ -182,14 +173,8 @@ def test_stochastic_signs_by_hand():
     assert charged(sent("stochastic_sign")[0]) == (46 + 2 * 32, 0)
 
 
-def test_stc_sends_one_magnitude_a_leaf():
-    message, back = sent("stc")
-    for name, k in (("a", 4), ("b", 2)):
-        x, q = flat(UPDATE[name]), flat(back[name])
-        kept = np.argsort(-np.abs(x))[:k]
-        assert set(np.flatnonzero(q)) == set(kept)
-        np.testing.assert_allclose(np.abs(q[kept]), np.abs(x[kept]).mean(), rtol=1e-6)
-        assert (np.sign(q[kept]) == np.sign(x[kept])).all()
+def test_stc_charges_a_bit_a_value_a_magnitude_a_leaf_and_no_zero():
+    message, _ = sent("stc")
     values, positions = charged(message)
     assert values == 6 + 2 * 32
     assert positions == 6 + 4 + sum(
