@@ -18,6 +18,7 @@ REFUSED = [
     # unknown and missing names
     ({"algorithm.name": "spdts"}, "did you mean 'spdst'"),
     ({"model.name": "resnet19"}, "did you mean 'resnet18'"),
+    ({"model.dtype": "float16"}, "model.dtype='float16' (did you mean 'bfloat16'?)"),
     ({"optimizer.name": "sdg"}, "did you mean 'sgd'"),
     ({"optimizer.name": "scale"}, "optimizer.name='scale'"),
     ({"optimizer.name": "lbfgs"}, "optimizer.name='lbfgs'"),
