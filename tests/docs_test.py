@@ -10,17 +10,16 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from absl import flags
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import pages as tables
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import cli, experiment, simulate
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.training import local
+from tests.refusals import ROOT, given
 
-ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEMPLATE = re.compile(r"<!-- template -->\n```python\n(.*?)```\n<!-- end -->", re.S)
@@ -180,12 +179,8 @@ def printed_commands():
 
 def config_of(arguments: list[str], monkeypatch):
     """Returns the configuration of a command line, as `launch.py` reads it."""
-    argv = ["launch.py", *(a for a in arguments if re.match(r"--config[.=]", a))]
-    monkeypatch.setattr(sys, "argv", argv)  # where it looks for overrides
-    values = flags.FlagValues()
-    config = cli.define_config(values)
-    cli.parsed(argv, values)
-    return config.value
+    ours = (a for a in arguments if re.match(r"--config[.=]", a))
+    return given(monkeypatch, *ours)
 
 
 LAUNCHES = [rest for program, rest, _ in printed_commands() if program == "launch.py"]
