@@ -256,9 +256,11 @@ def test_nothing_sent_is_no_byte_and_decodes_to_zeros():
     assert streams.decode(b"", packet).values["w"].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("bits, most, index", [(1, 2, "entropy"), (3, 4, "none")])
-def test_encode_refuses_codes_that_do_not_fit(bits, most, index):
-    packet = Packet({"w": np.array([0, most], np.int8)}, bits=bits, index=index)
+@pytest.mark.parametrize(
+    "dtype, bits, most, index", [(np.uint8, 1, 2, "entropy"), (np.int8, 3, 4, "none")]
+)
+def test_encode_refuses_codes_that_do_not_fit(dtype, bits, most, index):
+    packet = Packet({"w": np.array([0, most], dtype)}, bits=bits, index=index)
     with pytest.raises(
         ValueError, match=f"bits={bits} but codes reach from 0 to {most}"
     ):

@@ -18,6 +18,7 @@ REFUSED = [
     ({"feedback": "EF"}, "feedback='EF', expected one of ef, ef21, none"),
     ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None uses it"),
     ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
+    ({"index": "none"}, "index='none', expected one of bitmap, coo, csr, golomb"),
     (
         {"up": "majority", "feedback": "ef"},
         "feedback='ef', expected 'none' with up='majority'",
