@@ -174,7 +174,9 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys):
     assert error[-1].startswith("error: ") and "--unlike" in error[-1]
     assert not out.exists()
     assert main([str(one), str(other), "--unlike"]) == 0
-    assert "\nspafl † (clients) " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "\nspafl † (clients) " in printed
+    assert "spafl †: another metric than fedavg." in printed
     text = (out / "report.html").read_text()
     tables = re.findall(r"<table.*?</table>", text, re.S)
     named = [table for table in tables if "spafl" in table]
