@@ -205,6 +205,7 @@ def test_a_field_of_another_kind_is_named(finished, tmp_path, file, field, value
 @pytest.mark.parametrize("make", [contents, changed])
 @pytest.mark.parametrize("entry", list(ENTRIES))
 def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):
+    assert all((finished / file).is_file() for _, file in REFUSED)
     seen = 0
     for path in sorted(p for p in finished.rglob("*") if p.is_file()):
         if make is changed and path.suffix not in (".json", ".jsonl"):
