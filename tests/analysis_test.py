@@ -101,36 +101,6 @@ def test_the_rate_of_fedsparsify_makes_its_gradient_term_negative():
         analysis.convergence_bound(eta, L, S, **given)
 
 
-def test_the_norm_of_pruned_weights_is_bounded_and_equal_weights_reach_it():
-    rng = np.random.default_rng(0)
-    for weights in (rng.normal(size=100), np.ones(100)):
-        order = np.argsort(np.abs(weights))
-        dense, pruned = weights.copy(), weights.copy()
-        dense[order[:20]], pruned[order[:40]] = 0, 0
-        found = analysis.pruned_norm({"w": dense}, {"w": pruned})
-        assert found == pytest.approx(np.linalg.norm(dense[order[20:40]]))
-        norm = np.linalg.norm(dense)
-        most = analysis.pruned_norm_bound(norm, 0.2, 0.4)
-        assert found <= most * (1 + 1e-12)
-    assert found == pytest.approx(most) and found > norm * 0.2  # appendix D.1's
-
-
-def test_the_errors_of_complement_sparsification_bound_its_gap_to_fedavg():
-    """Eq. 8 against eq. 12 on one round of two clients, in NumPy."""
-    rng = np.random.default_rng(1)
-    w, mask, ratio = rng.normal(size=6), np.arange(6) % 2 == 0, 1.5
-    pruned = np.where(mask, w, 0)
-    clients = pruned + 0.1 * rng.normal(size=(2, 6))
-    share = np.array([0.25, 0.75])
-    theirs = pruned + ratio * share @ np.where(mask, 0, clients)  # eqs. 7 and 8
-    fedavg = w + ratio * (share @ clients - pruned)  # eq. 12
-    found = analysis.approximation({"w": w}, {"w": mask}, {"w": share @ clients}, ratio)
-    gap = np.linalg.norm(theirs - fedavg)
-    assert gap == pytest.approx(math.hypot(found.kept_moved, found.pruned))
-    moved = ratio * np.linalg.norm(share @ clients - pruned)
-    assert found.step == pytest.approx(moved)
-
-
 def test_a_runs_own_numbers_are_read_from_its_folder(tmp_path):
     line = next(lines([(0.0, None)], extra={"density": 1.0}))
     rounds = [

@@ -35,7 +35,6 @@ LINES = [
     ),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
-    ([f"--config={MINI}", "--config.num_rounds=None"], "num_rounds=None, expected an"),
     ([], "--config is missing"),
     (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),
     (["--config=spafl_fmnist:release"], "you mean configs/spafl_fashion_mnist.py?"),
@@ -62,12 +61,6 @@ SWITCHED = [  # a file, flags, a section, what it must hold
         "--config.algorithm.mu 0.5 --config.algorithm.name fedprox",
         "algorithm",
         {"name": "fedprox", "mu": 0.5, "keep_optimizer": False, "alpha": None},
-    ),
-    (
-        "spafl_fashion_mnist.py:fedavg",  # whose weighting the file has set
-        "--config.algorithm.name=fedprox --config.algorithm.keep_optimizer",
-        "algorithm",
-        {"weighting": "uniform", "keep_optimizer": True},
     ),
     (
         "flash_cifar10.py:mini",

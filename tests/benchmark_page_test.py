@@ -165,14 +165,8 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     alone = table(rows("fedavg", 1.0, [(0.4, 0.6, 0.7)]))
     run._write(alone[run.RECORDS], "writers")  # begun, with nothing to compare
     fields = rules.RATE, rules.MOMENTUM, "first_stage.epochs"
-    tries = [
-        ("spdst", dict(zip(fields, tried, strict=True)), score)
-        for *tried, score in (
-            (0.1, None, 2, 0.5),
-            (0.3, 0.9, 3, 0.6),
-            (0.9, 0.9, 3, None),
-        )
-    ]
+    tried = ((0.1, None, 2), 0.5), ((0.3, 0.9, 3), 0.6), ((0.9, 0.9, 3), None)
+    tries = [("spdst", dict(zip(fields, v, strict=True)), score) for v, score in tried]
     tries += [("pdst", {rules.RATE: r}, r) for r in (0.1, 0.3, 0.9)]
     tries = [(m, 0.25, 100, json.dumps(s), score, 5, 1.0) for m, s, score in tries]
     run._write(pd.DataFrame(tries, columns=run.TRIES), f"{SMALL}_tries")

@@ -15,7 +15,15 @@ from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.runs.config.defaults import values
 from tests.tiny import network
 
+PLAIN = Method()
 OWN = {"algorithm.scope": ("global", "leaf"), "algorithm.power": (1.0, 2.0, 3.0)}
+
+
+def configured(name, settings=None, workload="fashion", **options):
+    """Returns the configuration of a method of the benchmark."""
+    method = rules.METHODS[workload][name]
+    settings = settings or {RATE: 0.1}
+    return rules.configuration(workload, name, method, settings, **options)
 
 
 def test_each_eighth_of_the_range_has_a_rate_and_each_value_its_share():
@@ -67,11 +75,8 @@ def test_a_winner_at_an_edge_is_extended_by_a_step():
 
 
 def test_a_configuration_spends_a_share_of_the_budget():
-    method = rules.METHODS["fashion"]["spdst"]
     settings = {RATE: 0.3, MOMENTUM: 0.9, "first_stage.epochs": 2}
-    config = rules.configuration(
-        *("fashion", "spdst", method, settings), seed=100, density=0.05, share=0.25
-    )
+    config = configured("spdst", settings, seed=100, density=0.05, share=0.25)
     assert (config.fit.gbit, config.fit.most, config.fit.evaluations) == (0.5, 112, 40)
     assert (config.until.gbit, config.seed, config.metric) == (0.5, 100, "pooled")
     assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
@@ -99,12 +104,10 @@ def test_tuning_sees_no_seed_that_counts():
 
 def test_densities_and_first_stages_of_what_is_dense_first():
     """A half of a quarter of 26 dense rounds is 3; FedAvg is pruned at the end."""
-    task = "fashion", "magnitude", rules.METHODS["fashion"]["magnitude"]
     tried = {RATE: 0.1, "first_stage.share": 0.5}
-    config = rules.configuration(*task, tried, density=0.2, share=0.25)
+    config = configured("magnitude", tried, density=0.2, share=0.25)
     assert (config.first_stage.num_rounds, config.algorithm.density) == (3, 0.2)
-    task = "fashion", "fedavg_pruned", rules.METHODS["fashion"]["fedavg_pruned"]
-    config = rules.configuration(*task, {RATE: 0.1}, density=0.2)
+    config = configured("fedavg_pruned", density=0.2)
     assert (config.algorithm.prune, config.density) == (0.2, None)
 
 
@@ -130,43 +133,25 @@ def test_a_common_model_is_trained_further_by_all_clients():
 
 
 def test_personal_models_weight_clients_alike():
-    ditto = rules.METHODS["fashion"]["ditto"]
-    config = rules.configuration("fashion", "ditto", ditto, {RATE: 0.1})
+    config = configured("ditto")
     assert (config.metric, config.algorithm.weighting) == ("clients", "uniform")
 
 
 def test_clients_that_train_alone_have_all_rounds():
     """A quarter of 450, evaluated forty times at most."""
-    alone = rules.METHODS["fashion"]["local_only"]
-    config = rules.configuration(
-        "fashion", "local_only", alone, {RATE: 0.1}, share=0.25
-    )
+    config = configured("local_only", share=0.25)
     assert (config.num_rounds, config.eval_every) == (112, 2)
     assert config.fit.get("gbit") is config.until.get("gbit") is None
 
 
 def test_every_method_is_in_a_table():
     used = set()
-    for name, method in rules.METHODS["fashion"].items():
-        config = rules.configuration("fashion", name, method, {}, density=None)
+    for name in rules.METHODS["fashion"]:
+        config = configured(name)
         used |= {config.algorithm.name, config.first_stage.get("name")}
     used |= {"sparsyfed", "finetune"}  # on CIFAR-10; after a common model
     used |= {"rank_tiers"}  # on adapters
     assert ALGORITHMS.keys() == used - {None}
-
-
-def test_the_last_share_chooses_and_a_diverged_try_has_no_score():
-    rows = [
-        ("spdst", 0.25, '{"a": 1}', 0.9),
-        ("spdst", 1.0, '{"a": 2}', 0.7),
-        ("spdst", 1.0, '{"a": 3}', 0.8),
-        ("spdst", 1.0, '{"a": 4}', None),
-        ("jmwst", 0.25, '{"a": 5}', None),
-    ]
-    tries = pd.DataFrame(rows, columns=["method", "share", "settings", "score"])
-    assert run.best(tries, "spdst") == {"a": 3}
-    with pytest.raises(ValueError, match="jmwst has no settings, expected tries that"):
-        run.best(tries, "jmwst")
 
 
 class FakeRun(dict):
@@ -178,100 +163,100 @@ class FakeRun(dict):
         return 5
 
 
-def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tmp_path, monkeypatch):
+@pytest.fixture
+def tune(tmp_path, monkeypatch):
+    """Tunes a method whose runs end with `score(config)`; None: they diverge."""
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
+
+    def tuned(score, name="pdst", workload="fashion", method=PLAIN):
+        def ran(task, configs):
+            scores = ((c.seed, score(c)) for c in configs.values())
+            return [
+                {seed: None if s is None else FakeRun(val_accuracy=s)}
+                for seed, s in scores
+            ]
+
+        monkeypatch.setattr(run, "_run", ran)
+        return run.tune(run.Task(workload, name, method, tmp_path))
+
+    return tuned
+
+
+def test_the_best_two_tries_run_again_and_one_beyond_the_edge(tune):
     """The first two rates are best at a quarter, the second at the whole budget.
 
     The third diverges. A step below the first follows, 100^(1/8) times smaller.
     """
-    rates = [each[RATE] for each in rules.tries(Method(), 8)]
+    rates = [each[RATE] for each in rules.tries(PLAIN, 8)]
     asked = []
 
     def score(config):
         rate, share = config.optimizer.learning_rate, config.fit.gbit
         asked.append((config.seed, share, rate))
-        if rate == rates[2]:
-            return None
         best = rates[0] if share == 0.5 else rates[1]
-        return FakeRun(val_accuracy=1 - abs(math.log(rate / best)) / 10, accuracy=0.5)
+        return None if rate == rates[2] else 1 - abs(math.log(rate / best)) / 10
 
-    def ran(task, configs):
-        return [{config.seed: score(config)} for config in configs.values()]
-
-    monkeypatch.setattr(run, "RESULTS", tmp_path)
-    monkeypatch.setattr(run, "_run", ran)
-    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
-    task = run.Task("fashion", "pdst", Method(), tmp_path)
-    assert run.tune(task)[RATE] == rates[1]
+    assert tune(score)[RATE] == rates[1]
     beyond = float(f"{rates[0] / 1.7783:.2g}")
     expected = [(100, 0.5, rate) for rate in rates]
     assert asked == expected + [
         (101, 2.0, rate) for rate in (rates[0], rates[1], beyond)
     ]
-    assert run.tune(task)[RATE] == rates[1] and len(asked) == 11  # nothing is repeated
+    assert tune(score)[RATE] == rates[1] and len(asked) == 11  # nothing is repeated
     tries = run.read_tries("fashion")
     assert (tries["score"].isna().sum(), set(tries["rounds"].dropna())) == (1, {5})
 
 
-def test_the_next_tries_run_again_where_the_best_diverge(tmp_path, monkeypatch):
+def test_the_next_tries_run_again_where_the_best_diverge(tune):
     """At the whole budget the three best of a quarter diverge, and the fourth ends."""
-    rates = [each[RATE] for each in rules.tries(Method(), 8)]
+    rates = [each[RATE] for each in rules.tries(PLAIN, 8)]
     order = [rates[n] for n in (3, 4, 2, 5, 6, 1, 7, 0)]  # the best first; no edge
 
-    def ran(task, configs):
-        found = []
-        for config in configs.values():
-            place = order.index(config.optimizer.learning_rate)
-            lost = config.fit.gbit == 2.0 and place < 3
-            outcome = None if lost else FakeRun(val_accuracy=1 - place / 10)
-            found.append({config.seed: outcome})
-        return found
+    def score(config):
+        place = order.index(config.optimizer.learning_rate)
+        return None if config.fit.gbit == 2.0 and place < 3 else 1 - place / 10
 
-    monkeypatch.setattr(run, "RESULTS", tmp_path)
-    monkeypatch.setattr(run, "_run", ran)
-    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
-    task = run.Task("fashion", "pdst", Method(), tmp_path)
-    assert run.tune(task)[RATE] == order[3]
+    assert tune(score)[RATE] == order[3]
     assert len(run.read_tries("fashion")) == 8 + 4
 
 
-def test_an_entry_that_is_tuned_has_three_rates_elsewhere(tmp_path, monkeypatch):
-    """Its own settings stay; an entry without tries there has them all here."""
-    monkeypatch.setattr(run, "RESULTS", tmp_path)
-    old = json.dumps({RATE: 0.5, MOMENTUM: 0.9})
+def test_other_workloads_try_three_rates_of_the_settings_found_before(tune):
+    """Also for an entry of one's own; one without tries has them all here."""
+    old = {RATE: 0.5, MOMENTUM: 0.9, "algorithm.allocation": "erk"}
+    rows = [(name, 1.0, 101, json.dumps(old), 0.8) for name in ("pdst", "mine")]
+    rows.append(("pdst", 0.25, 100, "{}", 0.9))
     columns = ["method", "share", "seed", "settings", "score"]
-    rows = pd.DataFrame([("mine", 1.0, 101, old, 0.8)], columns=columns)
-    run._write(rows, "fashion_tries")
+    run._write(pd.DataFrame(rows, columns=columns), "fashion_tries")
+    asked, method = [], Method(name="pdst")
+    rates = [each[RATE] for each in rules.tries(method, 3)]
 
-    def ran(task, configs):
-        return [{c.seed: FakeRun(val_accuracy=0.5)} for c in configs.values()]
+    def score(config):
+        asked.append(config)
+        return config.optimizer.learning_rate
 
-    monkeypatch.setattr(run, "_run", ran)
-    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
-    for name, count in (("mine", 3), ("new", 8)):
-        run.tune(run.Task("cifar10", name, Method(name="pdst"), tmp_path))
-        tried = run.read_tries("cifar10")
-        own = (tried["method"] == name) & (tried["share"] == 0.25)
-        assert own.sum() == count
+    for name in ("pdst", "mine"):
+        asked.clear()
+        found = tune(score, name, "cifar10", method)
+        assert [config.optimizer.learning_rate for config in asked] == rates
+        assert {config.algorithm.allocation for config in asked} == {"erk"}
+        assert {(c.optimizer.momentum, c.fit.gbit) for c in asked} == {(0.9, 0.75)}
+        assert found == old | {RATE: rates[-1]}
+    tune(score, "new", "cifar10", method)
+    assert [config.seed for config in asked].count(100) == 3 + 8
 
 
 def test_half_of_the_clients_train_the_whole_model():
     """So that every weight of a common model is trained by some client."""
     for name, least in (("heterofl", 0.5), ("fedrolex", 0.5), ("fiarse", 0.25)):
-        method = rules.METHODS["fashion"][name]
-        config = rules.configuration("fashion", name, method, {RATE: 0.1})
-        assert config.budgets == ((least, 0.5), (1.0, 0.5))
-    own = rules.METHODS["fashion"]["heterofl_own"]
-    config = rules.configuration("fashion", "heterofl_own", own, {RATE: 0.1})
-    assert config.budgets == ((0.5, 1.0),)
+        assert configured(name).budgets == ((least, 0.5), (1.0, 0.5))
+    assert configured("heterofl_own").budgets == ((0.5, 1.0),)
 
 
 def test_a_pilot_is_no_longer_than_the_run_may_be():
     """A quarter of 80 rounds; the whole has room for PruneFL's sixty."""
-    method = rules.METHODS["cifar10"]["prunefl"]
     for share, pilot in ((0.25, 20), (1.0, 60)):
-        config = rules.configuration(
-            *("cifar10", "prunefl", method, {RATE: 0.1}), density=0.05, share=share
-        )
+        config = configured("prunefl", None, "cifar10", density=0.05, share=share)
         assert config.fit.pilot == pilot
 
 
@@ -279,18 +264,16 @@ def test_a_killed_run_is_no_result_and_a_diverged_one_has_none(tmp_path, monkeyp
     monkeypatch.setattr(run.runner, "run", lambda *args, **options: None)
     method = rules.METHODS["fashion"]["pdst"]
     task = run.Task("fashion", "pdst", method, tmp_path)
-    configs = {"a": rules.configuration("fashion", "pdst", method, {RATE: 0.1})}
+    configs = {"a": configured("pdst")}
     with pytest.raises(ValueError, match="has not ended"):
         run._run(task, configs)
     note = run.on_disk.failure(tmp_path, "a")
     note.parent.mkdir(parents=True, exist_ok=True)
-    for text, lost in (("training loss is nan", True), ("no space is left", False)):
-        note.write_text(f"seed 0: {text}\n")
-        if lost:
-            assert run._run(task, configs) == [{0: None}]
-        else:
-            with pytest.raises(ValueError, match="has not ended; .*no space"):
-                run._run(task, configs)
+    note.write_text("seed 0: training loss is nan\n")
+    assert run._run(task, configs) == [{0: None}]
+    note.write_text("seed 0: no space is left\n")
+    with pytest.raises(ValueError, match="has not ended; .*no space"):
+        run._run(task, configs)
 
 
 def test_records_hold_the_chosen_model_of_the_last_stage():
@@ -312,34 +295,6 @@ def test_records_hold_the_chosen_model_of_the_last_stage():
     assert (row["accuracy"], row["alive"], row["commit"]) == (0.9, 1.0, "abc")
 
 
-def test_other_workloads_try_three_rates_of_the_settings_found_before(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(run, "RESULTS", tmp_path)
-    old = json.dumps({RATE: 0.5, MOMENTUM: 0.9, "algorithm.allocation": "erk"})
-    rows = [("pdst", 1.0, 101, old, 0.8), ("pdst", 0.25, 100, "{}", 0.9)]
-    columns = ["method", "share", "seed", "settings", "score"]
-    run._write(pd.DataFrame(rows, columns=columns), "fashion_tries")
-    asked = []
-
-    def ran(task, configs):
-        asked.extend(configs.values())
-        return [
-            {config.seed: FakeRun(val_accuracy=config.optimizer.learning_rate)}
-            for config in configs.values()
-        ]
-
-    monkeypatch.setattr(run, "_run", ran)
-    monkeypatch.setattr(run.evaluations, "last_eval", lambda run: run)
-    method = rules.METHODS["cifar10"]["pdst"]
-    found = run.tune(run.Task("cifar10", "pdst", method, tmp_path))
-    rates = [each[RATE] for each in rules.tries(method, 3)]
-    assert [config.optimizer.learning_rate for config in asked] == rates
-    assert {config.algorithm.allocation for config in asked} == {"erk"}
-    assert {(c.optimizer.momentum, c.fit.gbit) for c in asked} == {(0.9, 0.75)}
-    assert found == json.loads(old) | {RATE: rates[-1]}
-
-
 def test_a_last_round_leaves_four_fifths_to_the_common_model(tmp_path, monkeypatch):
     """At density .05 top-k had 50 rounds: 40 before the last one, 10 of a try."""
     monkeypatch.setattr(run, "RESULTS", tmp_path)
@@ -355,9 +310,13 @@ def test_a_last_round_leaves_four_fifths_to_the_common_model(tmp_path, monkeypat
 
 
 def test_the_long_budget_takes_the_leaders_and_their_settings(tmp_path, monkeypatch):
-    """By their best scores at the whole budget; common methods of the table alone."""
+    """By their best scores at the whole budget; common methods of the table alone.
+
+    The settings are those of the last share; a try that diverged has no score.
+    """
     monkeypatch.setattr(run, "RESULTS", tmp_path)
     tries = [
+        ("pdst", 0.25, '{"a": 1}', 0.9),
         ("pdst", 1.0, '{"a": 2}', 0.7),
         ("pdst", 1.0, '{"a": 3}', 0.8),
         ("spdst", 0.25, '{"a": 4}', 0.99),
@@ -375,6 +334,8 @@ def test_the_long_budget_takes_the_leaders_and_their_settings(tmp_path, monkeypa
     assert run.leaders("fashion", 2) == ["jmwst", "pdst"]
     task = run.Task("fashion_long", "pdst", rules.METHODS["fashion"]["pdst"], tmp_path)
     assert run.tune(task) == {"a": 3}
+    with pytest.raises(ValueError, match="stc has no settings, expected tries that"):
+        run.best(tries, "stc")
 
 
 def test_an_entry_has_the_samples_of_the_records(tmp_path, monkeypatch):
@@ -406,7 +367,7 @@ def test_all_configurations_are_valid(workload, name):
     tried = rules.tries(method, 8)
     for settings in [*tried, *(s for t in tried for s in rules.beyond(t, method, 8))]:
         density = 0.05 if method.density else None
-        config = rules.configuration(workload, name, method, settings, density=density)
+        config = configured(name, settings, workload, density=density)
         fields.check(config)
         plain = values(config)
         clients = config.num_clients or 100

@@ -25,6 +25,7 @@ from sparsefl_jax.training import local
 from sparsefl_jax.wire import charges, numbers, packets
 from tests.by_hand import needed
 from tests.simulate_test import PARTS, X, Y, linear, step
+from tests.tiny import federation
 
 FAST, SLOW = (1e3, 1e2, 50.0, 0.5), (10.0, 40.0, 10.0, 1.0)  # FLOP/s, bit/s, bit/s, s
 DEVICES = Device(*np.array([FAST, SLOW], np.float32).T)
@@ -210,13 +211,9 @@ def test_a_quantile_of_dense_rounds_is_a_deadline():
 
 def world(count=8, **closing):
     """Returns a stage, its network and data, and fast and slow devices."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(64, 6)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(np.int32)
-    data = sfl.from_arrays(x[:48], y[:48], num_clients=count, x_test=x, y_test=y)
-    model = sfl.models.build("mlp", 2, (6,), widths=(4,))
-    optimizer = sfl.training.make_optimizer(learning_rate=0.1, momentum=0.9)
-    method = sfl.fedavg(model, optimizer, keep_optimizer=True)
+    given = [6] * count, 64, 2, (6,), (4,)
+    data, model, parts = federation(*given, learning_rate=0.1, momentum=0.9)
+    method = sfl.fedavg(*parts, keep_optimizer=True)
     tier = np.arange(count) % 2
     device = Device(*np.array([(1e6, 1e5, 1e5, 0.0), (1e5, 1e4, 1e4, 0.5)])[tier].T)
     available = np.array([[1.0, 1, 0], [1.0, 0, 0]])[tier]

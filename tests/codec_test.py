@@ -250,21 +250,20 @@ def test_entropy_coded_packets_come_back(dtype, masked, share, shapes):
     assert_same(back.mask, packet.mask)
 
 
-def test_entropy_refuses_other_codes():
-    packet = Packet(np.array([0, 2], np.uint8), bits=1, index="entropy")
-    with pytest.raises(ValueError, match="bits=1 but codes reach from 0 to 2"):
-        streams.encode(packet)
-
-
 def test_nothing_sent_is_no_byte_and_decodes_to_zeros():
     packet = Packet({"w": np.ones(3, np.float32)}, sent=False)
     assert streams.encode(packet) == b""
     assert streams.decode(b"", packet).values["w"].tolist() == [0, 0, 0]
 
 
-def test_encode_refuses_codes_that_do_not_fit():
-    packet = Packet({"w": np.array([0, 4], np.int8)}, bits=3)
-    with pytest.raises(ValueError, match="bits=3 but codes reach from 0 to 4"):
+@pytest.mark.parametrize(
+    "dtype, bits, most, index", [(np.uint8, 1, 2, "entropy"), (np.int8, 3, 4, "none")]
+)
+def test_encode_refuses_codes_that_do_not_fit(dtype, bits, most, index):
+    packet = Packet({"w": np.array([0, most], dtype)}, bits=bits, index=index)
+    with pytest.raises(
+        ValueError, match=f"bits={bits} but codes reach from 0 to {most}"
+    ):
         streams.encode(packet)
 
 

@@ -55,7 +55,6 @@ def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
 
 
 GUESSES = [
-    ("learning_rat", "optimizer.learning_rate"),
     ("optimizer.learnin_rate", "optimizer.learning_rate"),
     ("rounds", "num_rounds"),
     ("model.widht", "model.widths"),

@@ -207,36 +207,29 @@ def test_majority_by_hand():
     assert ups[0]["delta"].bits == 1 and set(ups[0]) == {"delta", "stats"}
 
 
-def test_ef21_by_hand_and_the_server_holds_the_mean_of_the_estimates():
-    method = make(up="topk", density=0.3, feedback="ef21", clients=3)
-    cohorts, held = [(0, 2), (1, 2), (0, 1)], np.zeros((3, 11))
-    played = play(method, cohorts)
-    for deltas, cohort, one in zip(DELTAS, cohorts, played, strict=False):
-        before, clients, _, _, server = one
-        for i in cohort:
-            held[i] += top(0.3)(vector(deltas[i]) - held[i], LEAVES)
-            close(clients[i].memory, held[i])
-        close(server.estimate, held.mean(0))
-        close(server.params, vector(before.params) + held.mean(0))
-
-
-def test_an_ef21_that_starts_at_the_gradient_sends_it_whole_once():
-    given = {"feedback": "ef21", "clients": 3, "start": "gradient"}
+@pytest.mark.parametrize("start", ["zero", "gradient"])
+def test_ef21_by_hand_and_the_server_holds_the_mean_of_the_estimates(start):
+    """The first gradient travels whole."""
+    given = {"feedback": "ef21", "clients": 3, "start": start}
     method = make(up="stc", density=0.3, **given)
-    cohorts, held, seen = [(0, 2), (1, 2), (0, 1)], np.zeros((3, 11)), set()
+    cohorts, held = [(0, 2), (1, 2), (0, 1)], np.zeros((3, 11))
+    begun = set() if start == "gradient" else {0, 1, 2}
     played = play(method, cohorts)
     for deltas, cohort, one in zip(DELTAS, cohorts, played, strict=False):
         before, clients, _, ups, server = one
         for i in cohort:
-            new = vector(deltas[i])
-            if i in seen:
+            new, names = vector(deltas[i]), {"whole"}
+            if i in begun:
                 new = held[i] + ternary(0.3)(new - held[i], LEAVES)
+                names = {"delta", "scale"}
             sent = {name for name, packet in ups[i].items() if packet.sent}
-            assert sent == {"stats", *({"delta", "scale"} if i in seen else {"whole"})}
-            assert (ups[i]["whole"].bits, ups[i]["whole"].mask) == (32, None)  # charged
+            assert sent == {"stats", *names}
+            if start == "gradient":
+                assert (ups[i]["whole"].bits, ups[i]["whole"].mask) == (32, None)
             held[i] = new
             close(clients[i].memory, held[i])
-        seen |= set(cohort)
+        begun |= set(cohort)
+        close(server.estimate, held.mean(0))
         close(server.params, vector(before.params) + held.mean(0))
 
 

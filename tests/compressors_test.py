@@ -35,10 +35,10 @@ def flat(tree):
     return np.concatenate([np.asarray(v).reshape(-1) for v in jax.tree.leaves(tree)])
 
 
-def sent(name, update=UPDATE, key=KEY, **given):
+def sent(name, update=UPDATE, **given):
     """Returns the message of an update and what it decodes to."""
     coder = compressors.build(name, BUILT[name] | given)
-    message = jax.jit(coder.encode)(key, update)
+    message = jax.jit(coder.encode)(KEY, update)
     return message, jax.jit(coder.decode)(message)
 
 
@@ -47,19 +47,14 @@ def charged(message):
     return int(bits.values), int(bits.positions)
 
 
-def test_top_k_keeps_exactly_k_of_all_or_of_each_leaf():
-    for scope, kept in (("global", [5]), ("leaf", [4, 2])):
-        message, update = sent("topk", scope=scope)
-        mask = message["delta"].mask
-        counts = [int(m.sum()) for m in jax.tree.leaves(mask)]
-        assert sum(counts) == sum(kept)  # ceil(4.6), or ceil(3.5) and ceil(1.1)
-        assert scope == "global" or counts == kept
-        x, q = flat(UPDATE), flat(update)
-        np.testing.assert_array_equal(q[q != 0], x[q != 0])
-        if scope == "global":
-            assert set(np.flatnonzero(q)) == set(np.argsort(-np.abs(x))[:5])
-        share = sum(kept) / 46  # a contraction, at least by leaf
-        assert scope == "leaf" or np.sum((q - x) ** 2) <= (1 - share) * np.sum(x**2)
+def test_top_k_of_each_leaf_and_the_first_of_equal_ones():
+    """Over all leaves, `compressed_test.top` has it in NumPy, as signs and STC."""
+    _, update = sent("topk", scope="leaf")
+    for name, k in (("a", 4), ("b", 2)):  # ceil(3.5) and ceil(1.1)
+        x, q = flat(UPDATE[name]), flat(update[name])
+        kept = np.argsort(-np.abs(x))[:k]
+        np.testing.assert_array_equal(np.flatnonzero(q), np.sort(kept))
+        np.testing.assert_array_equal(q[kept], x[kept])
     ties, _ = sent("topk", {"w": jnp.array([1.0, -2.0, 2.0, 2.0])}, density=0.5)
     assert ties["delta"].mask["w"].tolist() == [False, True, True, False]
 
@@ -78,25 +73,18 @@ def test_the_least_share_is_one_entry(name):
     assert values == [0, 0, 0, 0, 0, 12 if given else 2]
 
 
-def test_random_k_is_at_the_same_positions_for_one_key_alone():
-    (one, _), (same, _) = sent("randomk"), sent("randomk", jax.tree.map(abs, UPDATE))
-    other, _ = sent("randomk", key=jax.random.key(2))
-    masks = [flat(message["delta"].mask) for message in (one, same, other)]
-    assert masks[0].sum() == masks[2].sum() == 5
-    assert (masks[0] == masks[1]).all() and (masks[0] != masks[2]).any()
-    assert charged(one) == (32 * 5, 0)
-
-
-@pytest.mark.parametrize("name", ["qsgd", "randomk"])
+@pytest.mark.parametrize("name", ["qsgd", "randomk", "stochastic_sign"])
 def test_the_mean_over_keys_is_the_update(name):
+    """That of signs is cut to their scale."""
     given = {"unbiased": True} if name == "randomk" else {}
     coder, update = compressors.build(name, BUILT[name] | given), UPDATE["b"]
+    scale = np.abs(update).mean() if name == "stochastic_sign" else np.inf
 
     def draw(key):
         return coder.decode(coder.encode(key, {"w": update}))["w"]
 
-    drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4096)))
-    error = np.abs(drawn.mean(0) - np.asarray(update))
+    drawn = np.float64(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4096)))
+    error = np.abs(drawn.mean(0) - np.clip(np.asarray(update), -scale, scale))
     assert (error <= 4 * drawn.std(0) / 64 + 1e-6).all()
     assert (drawn.std(0) > 0).any()
     if name == "qsgd":  # s = 3 levels, n = 11
@@ -138,15 +126,13 @@ def test_levels_of_qsgd_in_elias_codes(bits, bucket):
     jax.tree.map(np.testing.assert_array_equal, read, levels)
 
 
-def test_signs_keep_the_norm_and_a_zero_is_a_plus():
-    message, back = sent("sign")
-    for name, leaf in UPDATE.items():
-        q = np.asarray(back[name])
-        np.testing.assert_allclose(np.abs(q).sum(), np.abs(leaf).sum(), rtol=1e-5)
-        assert (np.sign(q) == np.sign(leaf)).all()
-    assert charged(message) == (46 + 2 * 32, 0)
+def test_a_sign_is_a_bit_and_that_of_a_zero_a_plus():
+    """Positions that follow from a key are free."""
+    for name in ("sign", "stochastic_sign"):
+        assert charged(sent(name)[0]) == (46 + 2 * 32, 0)
     bits = sent("sign", {"w": jnp.array([0.0, -0.0, -1.0])})[0]["delta"].values["w"]
     assert bits.tolist() == [1, 1, 0]
+    assert charged(sent("randomk")[0]) == (32 * 5, 0)
 
 
 @pytest.mark.parametrize("mask, lowest", [("binary", 0), ("signed", -1)])
@@ -168,28 +154,8 @@ def test_masked_noise_by_hand(mask, lowest):
     assert charged(coder.encode(KEY, update)) == (11 + 32, 0)
 
 
-def test_stochastic_signs_by_hand():
-    coder, x = compressors.stochastic_sign(), np.asarray(UPDATE["b"])
-
-    def draw(key):
-        return coder.decode(coder.encode(key, {"w": UPDATE["b"]}))["w"]
-
-    drawn = np.float64(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4096)))
-    scale = np.abs(x).mean()
-    np.testing.assert_allclose(np.abs(drawn), scale, rtol=1e-6)
-    error = np.abs(drawn.mean(0) - np.clip(x, -scale, scale))
-    assert (error <= 4 * drawn.std(0) / 64 + 1e-6).all()
-    assert charged(sent("stochastic_sign")[0]) == (46 + 2 * 32, 0)
-
-
-def test_stc_sends_one_magnitude_a_leaf():
-    message, back = sent("stc")
-    for name, k in (("a", 4), ("b", 2)):
-        x, q = flat(UPDATE[name]), flat(back[name])
-        kept = np.argsort(-np.abs(x))[:k]
-        assert set(np.flatnonzero(q)) == set(kept)
-        np.testing.assert_allclose(np.abs(q[kept]), np.abs(x[kept]).mean(), rtol=1e-6)
-        assert (np.sign(q[kept]) == np.sign(x[kept])).all()
+def test_stc_charges_a_bit_a_value_a_magnitude_a_leaf_and_no_zero():
+    message, _ = sent("stc")
     values, positions = charged(message)
     assert values == 6 + 2 * 32
     assert positions == 6 + 4 + sum(

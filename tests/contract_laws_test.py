@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -252,32 +251,19 @@ def test_laws_are_all_broken_once():
     assert set(" ".join(BROKEN.values()).split()) | elsewhere == set(laws.LAWS)
 
 
-def test_check_algorithm_shows_its_laws_and_says_that_all_hold(monkeypatch, capsys):
+def test_check_algorithm_says_what_holds_unless_told_not_to(monkeypatch, capsys):
     def law_one(world):
         """Checks that one holds."""
 
-    def law_two(world):
-        """Checks bits.
-
-        More of it.
-        """
-
-    monkeypatch.setattr(laws, "LAWS", {"one": law_one, "two": law_two})
+    monkeypatch.setattr(laws, "LAWS", {"one": law_one})
     monkeypatch.setattr(message_laws, "masks_stand", lambda world: True)
     monkeypatch.setattr(message_laws, "trusted", lambda world: ["a packet is free"])
     with pytest.raises(ValueError, match="num_rounds=3"):
         laws.check_algorithm(nst, num_rounds=3, density=0.5)
     laws.check_algorithm(nst, num_rounds=6, density=0.5)
     printed = capsys.readouterr()
-    *lines, masks_told = printed.err.splitlines()
-    lines = [re.sub(r"\d+\.\d s", "0.0 s", line) for line in lines]
-    assert masks_told.startswith("masks did not change in 6 rounds: the laws on chang")
-    assert printed.out == "" and lines == [
-        "one        one holds ... 0.0 s",
-        "two        bits ... 0.0 s",
-        "2 laws hold for nst, density=0.5, 0.0 s",
-        "on trust: a packet is free",
-    ]
+    told = "one holds", "on trust: a packet is free", "masks did not change in 6 rounds"
+    assert printed.out == "" and all(words in printed.err for words in told)
     laws.check_algorithm(nst, progress=False, density=0.5)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(message_laws, "masks_stand", lambda world: False)

@@ -51,7 +51,8 @@ def passes(x, kernel, stride=1, pad=0):
     """Returns the output, and the gradients of an uneven cotangent."""
     f = functools.partial(reference, stride=stride, pad=pad)
     y, vjp = jax.vjp(f, x, kernel)
-    return y, *vjp(jnp.sin(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))
+    g = jnp.sin(jnp.arange(y.size)).astype(jnp.bfloat16).reshape(y.shape)
+    return y, *vjp(g.astype(y.dtype))  # the same in every dtype
 
 
 def formed(lowering, **options):
@@ -64,6 +65,16 @@ def assert_close(got, want, tolerance):
     for name, a, b in zip(("forward", "dx", "dW"), got, want, strict=False):
         error = np.abs(a - b).max() / np.abs(b).max()
         assert error < tolerance, f"{name}: relative error {error:.1e}"
+
+
+def assert_same_passes(form, x, kernel, **options):
+    """Checks a form of all three passes against `lax`."""
+
+    @quick_jit
+    def run(x, kernel):
+        return formed(form, **options)(x, kernel), passes(x, kernel, **options)
+
+    assert_close(*run(x, kernel), 2e-5)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -88,16 +99,9 @@ def test_every_lowering_equals_lax(size, pad, stride):
 @pytest.mark.parametrize("outputs", [1, 16, 17])
 def test_one_channel_with_few_kernels(outputs):
     rng = np.random.default_rng(0)
-    x, kernel = rng.normal(size=(2, 9, 11, 1)), rng.normal(size=(3, 3, 1, outputs))
-
-    @quick_jit
-    def run(x, kernel):
-        options = {"stride": 2, "pad": 1}
-        form = formed("canonical", **options)
-        return passes(x, kernel, **options), form(x, kernel)
-
-    want, got = run(x.astype(np.float32), kernel.astype(np.float32))
-    assert_close(got, want, 2e-5)
+    shapes = (2, 9, 11, 1), (3, 3, 1, outputs)
+    given = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    assert_same_passes("canonical", *given, stride=2, pad=1)
 
 
 @pytest.mark.parametrize("name", WINOGRAD)
@@ -162,13 +166,7 @@ def test_a_few_images_at_a_time(images):
     x, kernel = (v[0] for v in operands(3, clients=1))
     x = jnp.concatenate([x, x[::-1] + 1, 2 * x])
     lowering = Lowering("winograd2", "patches", "winograd2", images)
-
-    @quick_jit
-    def run(x, kernel):
-        return passes(x, kernel, pad=1), formed(lowering, pad=1)(x, kernel)
-
-    want, got = run(x, kernel)
-    assert_close(got, want, 2e-5)
+    assert_same_passes(lowering, x, kernel, pad=1)
     traced = str(jax.make_jaxpr(formed(lowering, pad=1))(x, kernel))
     assert traced.count("scan[") == 3 * (images < 6)
 

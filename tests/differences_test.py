@@ -3,10 +3,9 @@
 import csv
 import io
 import json
-import re
 
 import pytest
-from equal_cost_test import lines, write
+from equal_cost_test import write
 
 from sparsefl_jax.report import comparison_csv, comparison_table, read_groups
 from sparsefl_jax.report.comparison.differences import (
@@ -44,10 +43,6 @@ FIRST = {"name": "sensitivity", "density": 0.05}
 THIN = {"algorithm": a("jmwst", density=0.1), "first_stage": FIRST | {"density": 0.1}}
 RATES = [{"learning_rate": rate, "clip": 0.0} for rate in (0.1, 0.01, 0.3)]
 LABELS = {  # by labels, configurations
-    ("fedavg", "spafl"): [
-        {"algorithm": a("fedavg"), "num_rounds": 5},
-        {"algorithm": a("spafl", alpha=0.1), "num_rounds": 9},
-    ],
     # The density, wherever it stands.
     ("fedavg", "spdst, density 0.05", "jmwst, density 0.05", "jmwst, density 0.1"): [
         {"algorithm": a("fedavg")},
@@ -210,14 +205,3 @@ def test_what_differs_beside_a_run_made_in_python_is_found(tmp_path):
     )
     found = {"algorithm.rate", "num_clients", "partition.alpha"}
     assert differing(groups).keys() == found
-
-
-def test_unlike_runs_are_marked_in_table_and_csv(tmp_path):
-    one, other = two(tmp_path)
-    write(other, list(lines(POINTS, more={"metric": "clients"})), method="spdst")
-    groups = read_groups([one, other])
-    assert compare(groups).entries[1].label == "spdst †"
-    table = comparison_table(compare(groups))
-    assert re.search(r"^spdst † \(clients\) .*\n\n", table, re.M)
-    assert table.endswith("spdst †: another metric than fedavg.")
-    assert ",spdst †,metric,clients," in comparison_csv(compare(groups)).splitlines()[2]

@@ -76,7 +76,6 @@ def grown(path):
 WRITERS = {
     "config.json": lambda path: files.write_text(path, "{}"),
     "partition.npy": lambda path: files.write_array(path, np.ones(3)),
-    "comparison.csv": lambda path: files.write_text(path, "a,b"),
     "model.safetensors": lambda path: sfl.save_sparse(path, MODEL),
     "0.bin": lambda path: disk_store.save(path.parent, ROWS),
     "checkpoint": lambda path: saved(path.parent),

@@ -138,17 +138,10 @@ def test_a_pilot_runs_as_many_rounds_as_there_are(world, key):
 
 
 @pytest.mark.slow
-def test_the_command_runs_rounds_only_if_it_is_told_to(tmp_path, capsys, monkeypatch):
-    config = tiny_config(tmp_path)
-    config.fit.gbit = 1.0
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_rounds, "pilot", None)  # nothing runs
-        cli.dry_run(config)
-    text = capsys.readouterr().out
-    assert "memory: working set" in text and "follows" not in text
-    assert "A pilot will set the rounds, by fit.gbit=1;" in text
+def test_the_command_tells_what_some_rounds_have_cost(tmp_path, capsys):
     cli.dry_run(tiny_config(tmp_path), 2)
     text = capsys.readouterr().out
+    assert "memory: working set" in text
     assert re.search("^measured rounds +1 of 1 +2 of 4$", text, re.M)
     assert rows(text)["follows"].count(", ") == 2
 

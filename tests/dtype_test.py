@@ -1,7 +1,5 @@
 """Computing in bfloat16: what is rounded, what stays float32, and unused forms."""
 
-from functools import partial
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,15 +10,15 @@ from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
 from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import dry_run, experiment, simulate
-from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs import dry_run, experiment
 from sparsefl_jax.training import local
+from tests.convolution_test import formed, operands
+from tests.models_test import quick_jit
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
 
 HALF = jnp.bfloat16
-QUICK = {"xla_backend_optimization_level": 0}  # for what is run once
 IMAGE = (12, 10, 3)
 
 
@@ -70,8 +68,7 @@ def equations(jaxpr):
 def test_gradients_are_float32_and_those_of_the_network_in_float32(kind):
     full, half, gradients = build_net(kind)
     (want, (stats, sums)), (got, (new, mine)) = (
-        jax.jit(fast(f), compiler_options=QUICK)(params)
-        for f, params in map(gradients, (full, half))
+        quick_jit(fast(f))(params) for f, params in map(gradients, (full, half))
     )
     for leaf in jax.tree.leaves((got, new, mine)):
         assert leaf.dtype == jnp.float32
@@ -142,52 +139,16 @@ def test_auto_never_takes_winograd_and_by_name_it_computes_in_float32():
         for backend in ("cpu", "gpu"):
             names = choose(layer, backend, "bfloat16").names
             assert not any(name.startswith("winograd") for name in names)
-    rng = np.random.default_rng(0)
-    x, kernel = (
-        jnp.asarray(rng.normal(size=shape), HALF)
-        for shape in ((2, 9, 11, 3), (5, 5, 3, 4))
-    )
-
-    @partial(jax.jit, static_argnums=0, compiler_options=QUICK)
-    def passes(lowering, x, kernel):
-        def both(x, kernel):
-            y, vjp = jax.vjp(lambda *v: lowerings.plain(*v, 1, 2), x, kernel)
-            g = jnp.sin(jnp.arange(y.size)).reshape(y.shape).astype(HALF)
-            return y, *vjp(g.astype(y.dtype))
-
-        return fast(both, lowering)(x, kernel)
-
-    want = passes("plain", x.astype(jnp.float32), kernel.astype(jnp.float32))
+    x, kernel = (v.astype(HALF) for v in operands(5))
+    full = (v.astype(jnp.float32) for v in (x, kernel))
+    want = quick_jit(formed("plain", pad=2))(*full)
     for name in ("winograd4", "patches", "canonical", "plain"):
-        for a, b in zip(passes(name, x, kernel), want, strict=True):
+        found = quick_jit(formed(name, pad=2))(x, kernel)
+        for a, b in zip(found, want, strict=True):
             assert a.dtype == HALF
             error = np.abs(np.asarray(a, np.float32) - b).max() / np.abs(b).max()
             # Only col2im sums products that have been rounded.
             assert error < (0.02 if name == "patches" else 0.004), name
-
-
-@pytest.mark.parametrize("method", ["fedavg", "spafl"])
-def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
-    told = {}
-    for dtype in ("float32", "bfloat16"):
-        config = tiny_config(tmp_path)
-        config.model = {"name": "mlp", "widths": (16,), "dtype": dtype}
-        config.algorithm, config.first_stage = {"name": method}, {}
-        config.num_rounds = config.eval_every = 1
-        config = defaults.complete(config)
-        data = build.build_data(config)
-        model = build.build_model(config, data)
-        stages = build.build_stages(config, model)
-        how = {"eval_every": 1, "client_store": "device"}
-        (segment,) = simulate.segments(jax.random.key(0), stages, model, data, **how)
-        held = jax.tree.leaves((segment.snapshot.state, segment.models))
-        kinds = {v.dtype.name for v in held if jnp.issubdtype(v.dtype, jnp.floating)}
-        assert kinds == {"float32"}
-        told[dtype] = segment.records[0]
-    full, half = told["float32"], told["bfloat16"]
-    assert half["bits_up"] == full["bits_up"] and half["bits_down"] == full["bits_down"]
-    assert half["loss"] != full["loss"]
-    assert half["loss"] == pytest.approx(full["loss"], rel=0.02)
 
 
 def test_the_plan_says_in_what_a_run_computes(tmp_path):
@@ -197,11 +158,6 @@ def test_the_plan_says_in_what_a_run_computes(tmp_path):
     assert "cpu, bfloat16, precision highest" in plan
 
 
-def test_other_dtypes_are_refused(tmp_path):
-    config = tiny_config(tmp_path)
-    config.model.dtype = "float16"
-    told = r"='float16' \(did you mean 'bfloat16'\?\), expected one of float32"
-    with pytest.raises(ValueError, match="^model.dtype" + told):
-        experiment.build(config)
-    with pytest.raises(ValueError, match="^dtype" + told):
+def test_other_dtypes_are_refused():
+    with pytest.raises(ValueError, match="^dtype='float16' .did you mean 'bfloat16'"):
         models.build("mlp", 2, (3,), dtype="float16")

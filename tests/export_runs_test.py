@@ -33,29 +33,6 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", ["none", "csr"])
-def test_a_run_s_model_needs_neither_the_run_nor_its_data(
-    finished, tmp_path, monkeypatch, index
-):
-    run, config = finished
-    data = build.build_data(config)
-    model, deployed = build.build_model(config, data), results.load_run(run).models
-    shutil.copytree(run, tmp_path / "run")
-    start = {"name": "newcomer", "index": index}
-    path, _ = export.export_run(tmp_path / "run", tmp_path / "model", **start)
-    shutil.rmtree(tmp_path / "run")
-    monkeypatch.setattr(build, "build_data", None)
-    back = sfl.load_sparse(path)
-    assert same(back.sparse, list(deployed.values())[-1])
-    accuracies = [
-        evaluate.make_evaluator(m, data.x_test, data.y_test)(s)[0].mean()
-        for m, s in ((back.model, back.sparse), (model, [*deployed.values()][-1]))
-    ]
-    assert accuracies[0] == accuracies[1]
-    assert back.about["run"]["method"] == "spafl" and back.about["run"]["seed"] == 5
-
-
-@pytest.mark.slow
 def test_a_client_s_own_model_is_exported(finished, tmp_path):
     run, config = finished
     shutil.copytree(run, tmp_path / "run")
@@ -102,6 +79,8 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     assert __main__.main([str(run), *start, "-o", str(out), "--index", "coo"]) == 0
     printed = capsys.readouterr()
     back, data = sfl.load_sparse(out), build.build_data(config)
+    assert same(back.sparse, results.load_run(run).models["newcomer"])
+    assert back.about["run"]["method"] == "spafl" and back.about["run"]["seed"] == 5
     shape = {"num_classes": 4, "input_shape": [2, 3, 1]}
     network = {"name": "mlp", "widths": [16], "dtype": "float32", **shape}
     assert back.about["network"] == network

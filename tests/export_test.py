@@ -14,6 +14,7 @@ from safetensors import numpy as safetensors
 import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.sparsity import masks, trees
+from tests.models_test import quick_jit
 
 NETWORK = {
     "name": "conv4",
@@ -22,7 +23,6 @@ NETWORK = {
     "widths": (2, 3, 2, 2, 3, 2),
 }
 READING = {"mean": (np.float32(0.3),), "std": (np.float32(0.1),), "scale": 255.0}
-QUICK = {"xla_backend_optimization_level": 0}
 INDEXES = ("none", "bitmap", "coo", "csr")
 
 
@@ -123,7 +123,7 @@ def test_the_network_comes_back_and_takes_raw_samples(sparse, tmp_path):
     mean, std = READING["mean"][0], READING["std"][0]
     inputs = (x.astype(np.float32) / np.float32(255) - mean) / std
     got, want = (
-        jax.jit(functools.partial(model.apply, train=False), compiler_options=QUICK)(
+        quick_jit(functools.partial(model.apply, train=False))(
             sparse.params, sparse.stats, samples
         )[0]
         for model, samples in ((back.model, x), (models.build(**NETWORK), inputs))

@@ -131,8 +131,8 @@ def pruned_norm_bound(norm: float, before: float, after: float) -> float:
       after: sparsity that pruning by magnitude leaves.
 
     Example:
-      >>> pruned_norm_bound(10.0, 0.5, 0.75)  # half of those that are left
-      7.0710678118654755
+      >>> pruned_norm_bound(10.0, 0.2, 0.4)  # a quarter of those that are left
+      5.0
     """
     in_range("norm", norm, "[0, inf)")
     in_range("before", before, "[0, 1)")
