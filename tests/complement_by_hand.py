@@ -5,6 +5,7 @@ import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests.averaging_by_hand import sizes
 from tests.by_hand import same
 
 DENSITY, RATIO = 0.4, 1.5
@@ -14,11 +15,7 @@ def complements(world):
     """Clients send where they received zeros; tensors are cut by their percentile."""
     states = small_world.path(world)[0]
     for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
-        sizes = np.array(
-            [small_world.SIZES[i] for i in world.cohorts[round]], np.float64
-        )
-        messages = plain_loop.passings(world, round)
-        uplinks = [unpack_model(p.up) for p in messages]
+        uplinks = [unpack_model(p.up) for p in plain_loop.passings(world, round)]
         leaves = (
             jax.tree.leaves(tree)
             for tree in (
@@ -30,7 +27,7 @@ def complements(world):
         )
         sent = zip(*(jax.tree.leaves(u.params) for u in uplinks), strict=True)
         for before, after, whole, mask, trained in zip(*leaves, sent, strict=True):
-            mean = np.tensordot(sizes / sizes.sum(), np.stack(trained), 1)
+            mean = np.average(trained, 0, sizes(world, round))
             if round:
                 assert not (np.stack(trained)[:, before != 0]).any()
                 mean = before + RATIO * mean

@@ -12,8 +12,9 @@ from sparsefl_jax.sparsity import schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, unpack_model
+from tests.averaging_by_hand import flat
 from tests.by_hand import KEY, bare, batches, close, context, merged, one_client
-from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
+from tests.fedsparsify_by_hand import DENSITY, ROUNDS
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 

@@ -30,14 +30,8 @@ def _counts(world, state):
 def frozen_and_dense(world):
     frozen(world)
     dense = small_world.make_world(pdst, {"density": 1.0})
-    assert (
-        float(
-            masks.density(
-                headline(dense, small_world.start(dense).server).mask, dense.layers
-            )
-        )
-        == 1
-    )
+    mask = headline(dense, small_world.start(dense).server).mask
+    assert float(masks.density(mask, dense.layers)) == 1
     is_fedavg(dense)
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
-from tests.averaging_by_hand import MOMENTUM, RATE
+from tests.averaging_by_hand import MOMENTUM, RATE, mean, valid
 from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 
@@ -70,27 +70,18 @@ def compare(up, sent, *exact):
         if isinstance(want, dict):
             got = {layer: got[layer]["kernel"] for layer in LAYERS}
         jax.tree.map(np.testing.assert_array_equal, got, want)
-    for layer in LAYERS:
-        assert up["rest"].values[layer]["kernel"] is None
-        bias = up["rest"].values[layer]["bias"]
-        np.testing.assert_allclose(bias, sent["rest"][layer], rtol=0, atol=2e-6)
-    close(up["stats"].values, sent["stats"], 2e-6)
+    rest = {n: {"kernel": None, "bias": sent["rest"][n]} for n in LAYERS}
+    close((up["rest"].values, up["stats"].values), (rest, sent["stats"]), 2e-6)
 
 
 def merges(old, new, moves, passings):
     """Checks the server's weighted mean."""
-    sizes = np.array([p.metrics["count"] for p in passings], np.float64)
-    shares = sizes / sizes.sum()
+    told = [(move, sent["rest"]) for move, sent in moves]
+    kernels, biases = mean(told, [p.metrics["count"] for p in passings])
     for layer in LAYERS:
-        kernel = sum(
-            w * move[layer] for w, (move, _) in zip(shares, moves, strict=True)
-        )
-        bias = sum(
-            w * s["rest"][layer] for w, (_, s) in zip(shares, moves, strict=True)
-        )
-        for name, move in (("kernel", kernel), ("bias", bias)):
-            want = old.params[layer][name] + move
-            np.testing.assert_allclose(new.params[layer][name], want, rtol=0, atol=3e-6)
+        change = {"kernel": kernels[layer], "bias": biases[layer]}
+        want = jax.tree.map(np.add, old.params[layer], change)
+        close(new.params[layer], want, 3e-6)
 
 
 def level(bit, lowest):
@@ -104,15 +95,6 @@ def uniform(key, tree):
         n: np.asarray(jax.random.uniform(k, tree[n].shape))
         for n, k in zip(LAYERS, keys, strict=True)
     }
-
-
-def steps_of(data):
-    """Returns the rows of each step that has any, of one epoch."""
-    found = [
-        order[np.asarray(weight) > 0]
-        for order, weight in zip(data.order[0], data.weight[0], strict=True)
-    ]
-    return [rows for rows in found if rows.size]
 
 
 class Client:
@@ -166,7 +148,7 @@ def masked_client(server, data, key, rate, lowest):
             else jax.random.normal(own, shape)
         )
         z[n] = np.float32(MRN["magnitude"]) * np.asarray(drawn)
-    steps = steps_of(data)
+    steps = list(valid(data))
     for step, rows in enumerate(steps):
         own = jax.random.fold_in(jax.random.fold_in(train_key, 0), step)
         first, second = jax.random.split(jax.random.split(own)[0])
@@ -194,7 +176,7 @@ def mask(drawn, q, lowest):
 
 def signed_client(server, data, key, rate):
     train_key, sign_key = jax.random.split(key)
-    client, steps = Client(server, rate, a=0.0), steps_of(data)
+    client, steps = Client(server, rate, a=0.0), list(valid(data))
     plain, first = max(int(BAT["warmup"] * len(steps)), 1), None
     low, high = BAT["alpha_range"]
 
