@@ -7,22 +7,13 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedspa
-from sparsefl_jax.core.types import (
-    EmptyState,
-    SparseModel,
-)
+from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import (
-    batches,
-    context,
-    linear_loss,
-    merged,
-    model_of,
-    one_client,
-)
+from tests.by_hand import batches, context, merged, model_of, one_client
 from tests.refusals import refused
+from tests.regrowth_by_hand import halved
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
 
@@ -59,16 +50,8 @@ WEIGHTS = np.array([8.0, 2.0, 3.0, 7.0, 1.0, 5.0, 6.0, 4.0])
 
 def half_of_eight(key, **given):
     """Returns a method with gradient ROW and four weights a mask, and its server."""
-    method = fedspa(
-        model_of(linear_loss, {"w": 1}, {"w": np.zeros(8)}),
-        sfl.training.make_optimizer("sgd", learning_rate=0.01),
-        density=0.5,
-        allocation="uniform",
-        prunable=("w",),
-        **given,
-    )
-    weights = {"w": jnp.asarray(WEIGHTS, jnp.float32)}
-    return method, method.init(key, SparseModel(weights, masks.full(weights), {}))
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.01)
+    return halved(fedspa, WEIGHTS, optimizer, key, **given)
 
 
 def test_the_server_adds_the_mean_change_of_the_clients(key):

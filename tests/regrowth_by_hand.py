@@ -11,7 +11,7 @@ from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.averaging_by_hand import RATE, clients, local_sgd, sizes, valid
 from tests.averaging_by_hand import mean as mean_of
-from tests.by_hand import close, gradient
+from tests.by_hand import KEY, close, gradient, linear_loss, model_of
 
 LAYERS = ("fc1", "fc2")
 
@@ -55,6 +55,14 @@ def batch_gradient(params, stats, x, y):
     """Returns the gradient of a batch in training, and its magnitude."""
     grads = jax.device_get(gradient(params, stats, x, y)[0])
     return grads, jax.tree.map(np.abs, grads)
+
+
+def halved(factory, weights, optimizer, key=KEY, **kwargs):
+    """Returns a method on weights of which half are alive, and its first server."""
+    model = model_of(linear_loss, {"w": 1}, {"w": np.zeros(len(weights))})
+    options = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)} | kwargs
+    method, weights = factory(model, optimizer, **options), {"w": jnp.float32(weights)}
+    return method, method.init(key, SparseModel(weights, masks.full(weights), {}))
 
 
 def counts(mask):
