@@ -75,13 +75,8 @@ def play(method, updates=UPDATES, start=START, jit=jax.jit):
 
     aggregate = jit(method.aggregate)
     for round, sent in enumerate(updates):
-        own, before, downs, ups, total = (
-            jax.random.fold_in(key, round),
-            server,
-            [],
-            [],
-            0,
-        )
+        own, before = jax.random.fold_in(key, round), server
+        downs, ups, total = [], [], 0
         for index, (size, update) in enumerate(zip(SIZES, sent, strict=True)):
             ctx = context(round, index=index, size=size)
             down, up, one = exchange(own, ctx, server, update)

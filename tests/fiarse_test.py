@@ -14,7 +14,6 @@ from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
 from tests.by_hand import bare, bits, context, merged, one_client
 from tests.fjord_test import data
-from tests.refusals import refused
 
 KEY, RATE = jax.random.key(0), 0.1
 OPTIMIZER = local.make_optimizer("sgd", learning_rate=RATE)
@@ -173,9 +172,3 @@ def test_deployed_at_every_size_and_cut_for_each_client():
     for part in (models["d0.25"], mine):
         jax.tree.map(np.testing.assert_array_equal, part[:2], unpack_model(down)[:2])
     assert int(models["d1.0"].mask["fc1"]["kernel"].sum()) == 128
-
-
-def test_refused_arguments():
-    refused(lambda: fiarse(TINY, OPTIMIZER, gradient="tcb"), "gradient='tcb'")
-    refused(lambda: fiarse(TINY, OPTIMIZER, sizes=(0.0,)), "sizes=(0.0,), expected")
-    refused(lambda: fiarse(TINY, OPTIMIZER, server_rate=0.0), "server_rate=0.0")
