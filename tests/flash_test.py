@@ -209,9 +209,3 @@ def test_no_stage1_leaves_a_random_mask(method):
     assert given.to_dict() == usual.to_dict() | cut
     with pytest.raises(ValueError, match="no_stage1"):
         module.get_config("nst,no_stage1")
-
-
-def test_density_reaches_both_stages():
-    config = importlib.import_module("configs.flash_mnist").get_config("jmwst")
-    config.density = 0.05
-    assert config.algorithm.density == config.first_stage.density == 0.05
