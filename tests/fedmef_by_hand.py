@@ -7,16 +7,8 @@ from sparsefl_jax.algorithms import fedmef
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests import averaging_by_hand as averaging
 from tests import sparse_passes_by_hand as passes
-from tests.averaging_by_hand import (
-    RATE,
-    clients,
-    fedavg_by_hand,
-    mean,
-    moved,
-    sizes,
-    valid,
-)
 from tests.by_hand import close
 from tests.regrowth_by_hand import DOUBT, ERK, LAYERS, best, counts, first_batch
 
@@ -36,16 +28,16 @@ def squeezed(model, data, rate, low):
     params, stats = passes.double(model.params), passes.double(model.stats)
     velocity, raised = jax.tree.map(np.zeros_like, params), 0
     mask = jax.device_get(model.mask)
-    rows = list(valid(data))
+    rows = list(averaging.valid(data))
     for s, own in enumerate(rows):
         grads, stats = gradient(params, stats, data.x[own], data.y[own])
         norm = np.sqrt(sum(np.sum(params[n]["kernel"][low[n]] ** 2) for n in LAYERS))
         left = (2 * len(rows) - 2 * s) / (2 * len(rows) - s)
-        beta = left * (2 / (1 + np.exp(-norm)) - 1) * RATE
+        beta = left * (2 / (1 + np.exp(-norm)) - 1) * averaging.RATE
         for n in LAYERS:
             grads[n]["kernel"] += 2 * PENALTY * np.where(low[n], params[n]["kernel"], 0)
         grads = jax.tree.map(lambda g, m: np.where(m, g, 0), grads, mask)
-        params, velocity = moved(params, velocity, grads, max(rate, beta))
+        params, velocity = averaging.moved(params, velocity, grads, max(rate, beta))
         raised += beta > rate
     return params, stats, raised
 
@@ -70,8 +62,8 @@ def squeezes(world, times):
         due, mask = round == 2, jax.device_get(old.model.mask)
         doubt = DOUBT[round] if due else dict.fromkeys(LAYERS, 0)
         low = smallest(old.model.params, mask, doubt)
-        for _, data, passing in clients(world, round):
-            rate = RATE * 0.9 ** (times * round)
+        for _, data, passing in averaging.clients(world, round):
+            rate = averaging.RATE * 0.9 ** (times * round)
             params, stats, more = squeezed(old.model, data, rate, low)
             got, grown = unpack_model(passing.up), passing.up["grown"]
             want = mask, params, stats
@@ -88,7 +80,7 @@ def squeezes(world, times):
                     close(grown.values[n]["kernel"], named[n])
             sent.append((params, named))
             raised += more
-        trained, slope = mean(sent, sizes(world, round))
+        trained, slope = averaging.mean(sent, averaging.sizes(world, round))
         want = jax.tree.map(np.copy, mask)
         for n in LAYERS:
             grown = best(np.abs(slope[n]), doubt[n], ~mask[n]["kernel"])
@@ -104,4 +96,4 @@ def extrudes(world):
     """Checks the rounds at two rates, and that it is FedAvg where nothing is pruned."""
     assert squeezes(world, 1) == 0
     assert squeezes(small_world.make_world(falling, MEF), TIMES) > 0
-    fedavg_by_hand(small_world.make_world(fedmef, {"density": 1.0}))
+    averaging.fedavg_by_hand(small_world.make_world(fedmef, {"density": 1.0}))

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fjord
-from sparsefl_jax.core.types import (
-    Batches,
-    EmptyState,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world

@@ -8,30 +8,15 @@ import numpy as np
 WIDTH, HEADS, HIDDEN, LAYERS, ROWS, POSITIONS = 6, 2, 5, 2, 11, 8
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # a vocabulary
 PIECES += ("a", "good", "film", "##s", ",", "bad")
+SHARED = {"vocab_size": ROWS, "max_position_embeddings": POSITIONS}
 CONFIGS = {
-    "bert": {
-        "model_type": "bert",
-        "num_hidden_layers": LAYERS,
-        "hidden_size": WIDTH,
-        "num_attention_heads": HEADS,
-        "intermediate_size": HIDDEN,
-        "vocab_size": ROWS,
-        "max_position_embeddings": POSITIONS,
-        "type_vocab_size": 2,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-12,
-        "pad_token_id": 0,
-    },
-    "distilbert": {
-        "model_type": "distilbert",
-        "n_layers": LAYERS,
-        "dim": WIDTH,
-        "n_heads": HEADS,
-        "hidden_dim": HIDDEN,
-        "vocab_size": ROWS,
-        "max_position_embeddings": POSITIONS,
-        "activation": "relu",
-    },
+    "bert": SHARED
+    | {"model_type": "bert", "num_hidden_layers": LAYERS, "hidden_size": WIDTH}
+    | {"num_attention_heads": HEADS, "intermediate_size": HIDDEN, "hidden_act": "gelu"}
+    | {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 0},
+    "distilbert": SHARED
+    | {"model_type": "distilbert", "n_layers": LAYERS, "dim": WIDTH, "n_heads": HEADS}
+    | {"hidden_dim": HIDDEN, "activation": "relu"},
 }
 # query, key, value, output; normalisation; up, down; normalisation
 LAYER = {
