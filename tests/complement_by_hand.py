@@ -13,18 +13,11 @@ DENSITY, RATIO = 0.4, 1.5
 
 def complements(world):
     """Clients send where they received zeros; tensors are cut by their percentile."""
-    states = small_world.path(world)[0]
-    for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
+    servers = [state.server for state in small_world.path(world)[0]]
+    for round, (old, new) in enumerate(zip(servers, servers[1:], strict=False)):
         uplinks = [unpack_model(p.up) for p in plain_loop.passings(world, round)]
-        leaves = (
-            jax.tree.leaves(tree)
-            for tree in (
-                old.server.model.params,
-                new.server.model.params,
-                new.server.unpruned,
-                new.server.model.mask,
-            )
-        )
+        trees = old.model.params, new.model.params, new.unpruned, new.model.mask
+        leaves = map(jax.tree.leaves, trees)
         sent = zip(*(jax.tree.leaves(u.params) for u in uplinks), strict=True)
         for before, after, whole, mask, trained in zip(*leaves, sent, strict=True):
             mean = np.average(trained, 0, sizes(world, round))
@@ -38,7 +31,7 @@ def complements(world):
             np.testing.assert_array_equal(after, np.where(kept, whole, 0))
             zeros = mask.size - mask.sum()
             assert zeros >= np.ceil((1 - DENSITY) * (mask.size - 1) - 1e-9)
-    deployed = world.algorithm.deploy(world.key, new.server)
+    deployed = world.algorithm.deploy(world.key, new)
     assert list(deployed) == ["global", "unpruned"]
-    same(deployed["global"].params, new.server.model.params)
-    same(deployed["unpruned"].params, new.server.unpruned)
+    same(deployed["global"].params, new.model.params)
+    same(deployed["unpruned"].params, new.unpruned)

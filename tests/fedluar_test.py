@@ -16,6 +16,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.packets import Packet
+from tests.averaging_by_hand import mean
 from tests.by_hand import bare, bits, close, context, same
 
 RNG = np.random.default_rng(0)
@@ -88,10 +89,6 @@ def play(method, updates=UPDATES, start=START, jit=jax.jit):
 
 def make(**arguments):
     return fedluar(bare(START), OPTIMIZER, **arguments)
-
-
-def mean(trees, weights):
-    return jax.tree.map(lambda *v: np.average(v, axis=0, weights=weights), *trees)
 
 
 @given

@@ -12,7 +12,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import bare, bits, context, merged, one_client
+from tests.by_hand import bare, bits, context, merged, one_client, same
 from tests.fjord_test import data
 
 KEY, RATE = jax.random.key(0), 0.1
@@ -130,11 +130,7 @@ def test_a_weight_that_falls_below_the_threshold_stays_there():
 def test_a_full_client_has_no_threshold():
     """A weight that crosses 0 goes on."""
     biased, plain = (trained(1.0, gradient=g)[3] for g in ("biased", "masked"))
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        unpack_model(biased).params,
-        unpack_model(plain).params,
-    )
+    same(unpack_model(biased).params, unpack_model(plain).params)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -170,5 +166,5 @@ def test_deployed_at_every_size_and_cut_for_each_client():
     info = context(budget=0.25).client
     mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
     for part in (models["d0.25"], mine):
-        jax.tree.map(np.testing.assert_array_equal, part[:2], unpack_model(down)[:2])
+        same(part[:2], unpack_model(down)[:2])
     assert int(models["d1.0"].mask["fc1"]["kernel"].sum()) == 128

@@ -12,6 +12,7 @@ from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.runs.simulate import Most
 from sparsefl_jax.simulation import store
 from sparsefl_jax.wire.packets import Packet
+from tests.by_hand import same
 from tests.tiny import federation
 
 pytestmark = pytest.mark.slow
@@ -109,7 +110,7 @@ def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
     assert trained(told) == trained(each)[:last]
     assert [r["round"] for one in told for r in one.records][-2:] == [last, last]
     here, there = told[-1].snapshot, each[last - 1].snapshot
-    jax.tree.map(np.testing.assert_array_equal, here.state, there.state)
+    same(here.state, there.state)
     assert (here.bits, here.flops) == (there.bits, there.flops)
     assert told[-1].records[-1]["models"] == each[last - 1].records[-1]["models"]
 
@@ -147,11 +148,8 @@ def test_a_limit_that_is_never_reached_changes_no_bit(world, key, each):
     assert records[0] == records[1]
     for one in free:
         other = told[ends.index(one.snapshot.round)]
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            (one.snapshot.state, one.models, one.masks),
-            (other.snapshot.state, other.models, other.masks),
-        )
+        kept, want = ((s.snapshot.state, s.models, s.masks) for s in (other, one))
+        same(kept, want)
     assert "clients" in free[0].masks
     assert told[-1].snapshot.ended_by == "rounds"
 
@@ -168,8 +166,7 @@ def test_a_run_goes_on_from_within_a_segment_with_a_higher_limit(
     resume = checkpoint.read(tmp_path).snapshot._replace(ended_by="")
     told = list(run(world, key, until=high, resume=resume))
     assert trained(told) == trained(each)[3:6]
-    there = each[5].snapshot.state
-    jax.tree.map(np.testing.assert_array_equal, told[-1].snapshot.state, there)
+    same(told[-1].snapshot.state, each[5].snapshot.state)
 
 
 def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.testing import small_world
 from tests.averaging_by_hand import clients, valid
-from tests.by_hand import gradient
+from tests.by_hand import gradient, same
 
 
 def sensitive(params, stats, x, y):
@@ -65,8 +65,4 @@ def votes_for(world, scores):
         kept = flat(states[round + 1].server.mask)
         assert kept.sum() == half and logs[round].up["mask"].entries.sum() == 3 * half
         assert votes[kept].min() >= votes[~kept].max() > 0
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            states[round + 1].server._replace(mask=world.model.mask),
-            world.model,
-        )
+        same(states[round + 1].server._replace(mask=world.model.mask), world.model)
