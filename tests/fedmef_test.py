@@ -12,11 +12,13 @@ from tests.by_hand import batches, bits, context, one_client
 from tests.regrowth_by_hand import halved
 
 FIRST, LATER, MOMENTUM = 0.5, 0.05, 0.9  # rates of round 0 and of those that follow
-OPTIMIZER = local.make_optimizer(
-    "sgd",
-    momentum=MOMENTUM,
-    schedule=lambda round: jnp.where(round > 0, LATER, FIRST),
-)
+
+
+def scheduled(round):
+    return jnp.where(round > 0, LATER, FIRST)
+
+
+OPTIMIZER = local.make_optimizer("sgd", momentum=MOMENTUM, schedule=scheduled)
 WEIGHTS = np.arange(16, 0, -1) / 40
 ALIVE, LOW = np.arange(16) < 8, np.isin(np.arange(16), (5, 6, 7))
 # Round 10: int(0.3989 * 8) = 3 of the 8 alive weights are in doubt.

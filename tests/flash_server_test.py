@@ -14,6 +14,7 @@ from tests.by_hand import bare, context, merged
 
 SELECT = {"a": True, "b": True, "bias": False}
 LAYERS = ("a", "b")
+TIERS = {"densities": (0.15, 0.2)}
 CONTEXTS = context(size=300), context(size=100)
 
 
@@ -118,6 +119,10 @@ ONE = client_model(1, {"a": range(30), "b": range(20)})
 TWO = client_model(2, {"a": range(30), "b": range(20, 40)})
 
 
+def hetero(factory=hetero_jmwst, **kwargs):
+    return factory(bare(SELECT), None, prunable=LAYERS, **TIERS, **kwargs)
+
+
 def covered_mean(name):
     """The mean is by examples; an entry that no client holds is 0, not the old 1."""
     mean = (300 * ONE.params[name] + 100 * TWO.params[name]) / 400
@@ -130,9 +135,7 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
     """Of its 70 entries 40 are the mask of 0.2: 40 / 70 of 30 and 40, not the clients'
     mean of 30 and 20; 0.15 has 30 / 70 of them, not 30 / 39 of that mask's 17 and 22.
     """
-    method = hetero_jmwst(
-        bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, submask=submask
-    )
+    method = hetero(submask=submask)
     server = sent(method, ONE, TWO)
     deployed = method.deploy(None, server)
     assert list(deployed) == ["d0.2", "d0.15", "aggregated"]
@@ -156,9 +159,7 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
 
 
 def test_hetero_jmwst_moves_its_mask_every_r_int_rounds():
-    method = hetero_jmwst(
-        bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, r_int=2
-    )
+    method = hetero(r_int=2)
 
     @jax.jit
     def mask(round):  # the first one is full
@@ -171,9 +172,7 @@ def test_hetero_jmwst_moves_its_mask_every_r_int_rounds():
 @pytest.mark.parametrize("factory", [hetero_jmwst, hetero_spdst])
 def test_a_budget_receives_its_part_of_the_aggregate(factory):
     """The largest is the server's mask, which never changes in SPDST."""
-    method = factory(
-        bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, submask="magnitude"
-    )
+    method = hetero(factory, submask="magnitude")
     server = sent(method, ONE, TWO)
     frozen = factory is hetero_spdst
     for budget, counts in ((0.15, (12, 17)), (0.2, (100, 100) if frozen else (17, 22))):
@@ -196,7 +195,7 @@ def test_a_budget_receives_its_part_of_the_aggregate(factory):
 )
 def test_an_entry_that_a_client_lacks_is_a_zero_or_left_out(factory, average):
     """Figure 9 compares both; b is held by one client alone, 300 or 100 samples."""
-    given = {"density": 0.2} if factory is jmwst else {"densities": (0.15, 0.2)}
+    given = {"density": 0.2} if factory is jmwst else TIERS
     method = factory(bare(SELECT), None, prunable=LAYERS, average=average, **given)
     model = method.deploy(None, sent(method, ONE, TWO))["aggregated"]
     for name in LAYERS:

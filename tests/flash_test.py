@@ -112,13 +112,8 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
         return total**2 / 2, (stats, sums)
 
     optimizer = local.make_optimizer("sgd", learning_rate=0.1)
-    method = nst(
-        model_of(loss, {"w": 1}),
-        optimizer,
-        density=0.5,
-        prunable=("w",),
-        prune_rate=0.0,
-    )
+    options = {"density": 0.5, "prunable": ("w",), "prune_rate": 0.0}
+    method = nst(model_of(loss, {"w": 1}), optimizer, **options)
     whole = jnp.ones(40, bool)
     received = SparseModel({"w": jnp.arange(1.0, 41.0)}, {"w": whole}, {})
     down = pack_up(received, received.mask, {"w": True}, index="bitmap")
@@ -156,12 +151,8 @@ def test_clients_move_their_masks_every_r_int_rounds(factory, given):
 def test_kept_momentum_revives_no_weight(keep):
     """It also grows masked weights, whose gradient is 1 as everywhere."""
     optimizer = local.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
-    method = spdst(
-        model_of(linear_loss, {"w": 1}, model().params),
-        optimizer,
-        prunable=("w",),
-        keep_optimizer=keep,
-    )
+    vector = model_of(linear_loss, {"w": 1}, model().params)
+    method = spdst(vector, optimizer, prunable=("w",), keep_optimizer=keep)
     server, data = method.init(None, model()), batches(1, ONES)
     client, before = method.first_state(None, server, None), model().params["w"]
     for round, speed in ((0, 1.0), (1, 1.9 if keep else 1.0)):

@@ -99,15 +99,10 @@ def traced(model, *shape):
     method = heterofl(model, OPTIMIZER)
     params, stats = jax.eval_shape(model.init, KEY)
     sparse = SparseModel(params, None, stats)
-    images = jax.ShapeDtypeStruct((4, *shape), jnp.float32)
-    of = jax.ShapeDtypeStruct
-    batches = Batches(
-        images,
-        of((4,), jnp.int32),
-        of((1, 2, 2), jnp.int32),
-        of((1, 2, 2), jnp.float32),
-        of((), jnp.int32),
-    )
+    floats = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    ints = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    order, weight = ints((1, 2, 2)), floats((1, 2, 2))
+    batches = Batches(floats((4, *shape)), ints((4,)), order, weight, ints(()))
 
     def one_round(sparse, batches):
         return first_round(method, sparse, 0.5, batches)[:2]

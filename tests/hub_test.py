@@ -138,28 +138,25 @@ def test_files_of_ones_own_are_read_in_every_form(way, place, monkeypatch):
     np.testing.assert_array_equal(data.x[2, ..., 0], np.asarray(picture(2, 28, 28)))
 
 
+FLOATS = {"a": (FLOAT, [1, 2]), "b": (FLOAT, [3, 4])}
+INTS = {"a": (INT, [1, 2]), "id": (INT, [7, 8]), "b": (INT, [3, 4])}
 TABLES = {
-    "floats": (table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), y=LABEL), {}),
-    "integers that are named": (
-        table(a=(INT, [1, 2]), id=(INT, [7, 8]), b=(INT, [3, 4]), y=LABEL),
-        {"table": ("a", "b")},
-    ),
-    "a list": (table(v=(datasets.List(FLOAT), [[1, 3], [2, 4]]), y=LABEL), {}),
-    "labels as texts": (
-        table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), mood=(TEXT, ["bad", "good"])),
-        {"label": "mood"},
-    ),
-    "labels as numbers": (
-        table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), n=(INT, [10, 70])),
-        {},
-    ),
+    "floats": table(**FLOATS, y=LABEL),
+    "integers that are named": table(**INTS, y=LABEL),
+    "a list": table(v=(datasets.List(FLOAT), [[1, 3], [2, 4]]), y=LABEL),
+    "labels as texts": table(**FLOATS, mood=(TEXT, ["bad", "good"])),
+    "labels as numbers": table(**FLOATS, n=(INT, [10, 70])),
+}
+COLUMNS = {
+    "integers that are named": {"table": ("a", "b")},
+    "labels as texts": {"label": "mood"},
 }
 
 
 @pytest.mark.parametrize("case", TABLES)
 def test_tables(case, place):
-    layout, hf = TABLES[case]
-    data = sources.load(write(place / "mine", layout), hf=hf)
+    name = write(place / "mine", TABLES[case])
+    data = sources.load(name, hf=COLUMNS.get(case, {}))
     assert data.x.tolist() == [[1, 3], [2, 4]] and data.y.tolist() == [0, 1]
     assert data.num_classes == 2 and data.users is None
 

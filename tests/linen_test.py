@@ -219,23 +219,16 @@ class Eager(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "module, told",
+    "layers, name, flag, mode",
     [
-        (
-            nn.Sequential([nn.Dense(4), Block()]),
-            "Block 'layers_1' is called without its argument 'training', which stays "
-            "False in training",
-        ),
-        (
-            nn.Sequential([Eager()]),
-            "Eager 'layers_0' is called without its argument 'deterministic', which "
-            "stays False in evaluation",
-        ),
+        ([nn.Dense(4), Block()], "Block 'layers_1'", "'training'", "training"),
+        ([Eager()], "Eager 'layers_0'", "'deterministic'", "evaluation"),
     ],
 )
-def test_a_module_within_another_is_told_as_well(module, told):
+def test_a_module_within_another_is_told_as_well(layers, name, flag, mode):
     with pytest.raises(ValueError) as caught:
-        Model.from_flax(module, jnp.ones((1, 3), jnp.float32))
+        Model.from_flax(nn.Sequential(layers), jnp.ones((1, 3), jnp.float32))
+    told = f"{name} is called without its argument {flag}, which stays False in {mode}"
     assert str(caught.value) == f"Sequential: {told}"
 
 

@@ -85,12 +85,10 @@ def test_train_runs_all_epochs_and_sums_over_processed_samples(key):
     assert out.metrics["count"] == 6 and out.model.stats["calls"] == 4
     still = optax.sgd(0.0)
     frozen = local.train(key, linear(), still, start(), batches)
-    logits = batches.x[:3] @ start().params["w"]
-    losses = optax.losses.softmax_cross_entropy_with_integer_labels(
-        logits, batches.y[:3]
-    )
+    logits, y = batches.x[:3] @ start().params["w"], batches.y[:3]
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, y)
     np.testing.assert_allclose(frozen.metrics["loss"], 2 * losses.sum(), rtol=1e-6)
-    hits = jnp.sum(jnp.argmax(logits, -1) == batches.y[:3])
+    hits = jnp.sum(jnp.argmax(logits, -1) == y)
     assert frozen.metrics["correct"] == 2 * hits
 
 

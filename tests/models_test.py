@@ -254,19 +254,14 @@ def test_other_collections_are_refused():
 
 
 def test_errors_are_one_line():
-    with pytest.raises(
-        ValueError, match="model='lenet'.*, expected one of mlp, mnistnet"
+    for name, data, options, said in (
+        ("lenet", MNIST, {}, "model='lenet'.*, expected one of mlp, mnistnet"),
+        ("mlp", MNIST, {"width": 3}, "mlp='width' .did you mean 'widths'"),
+        ("resnet18", CIFAR, {"variant": "v2"}, "variant='v2', expected one of posta"),
+        ("conv4", CIFAR, {"norm": "layer"}, "norm='layer', expected one of"),
+        ("conv4", (10, (16, 16, 3)), {}, "smaller than a kernel or a pool"),
+        ("vgg16", (10, (16, 16, 3)), {}, "smaller than a kernel or a pool"),
     ):
-        build("lenet", *MNIST)
-    with pytest.raises(ValueError, match="mlp='width' .did you mean 'widths'"):
-        build("mlp", *MNIST, width=3)
-    with pytest.raises(
-        ValueError, match="variant='v2', expected one of postactivation"
-    ):
-        build("resnet18", *CIFAR, variant="v2")
-    with pytest.raises(ValueError, match="norm='layer', expected one of"):
-        build("conv4", *CIFAR, norm="layer")
-    for name in ("conv4", "vgg16"):
-        with pytest.raises(ValueError, match="smaller than a kernel or a pool"):
-            build(name, 10, (16, 16, 3))
+        with pytest.raises(ValueError, match=said):
+            build(name, *data, **options)
     assert all(factory.__doc__ for factory in MODELS.values())
