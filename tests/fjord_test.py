@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fjord
-from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
+from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
@@ -29,14 +29,8 @@ def start(model=TINY):
 
 def data(steps=STEPS):
     rng = np.random.default_rng(0)
-    order = jnp.arange(2 * steps, dtype=jnp.int32).reshape(1, steps, 2)
-    return Batches(
-        jnp.asarray(rng.normal(size=(2 * steps, 8)), jnp.float32),
-        jnp.asarray(rng.integers(4, size=2 * steps), jnp.int32),
-        order,
-        jnp.ones(order.shape, jnp.float32),
-        jnp.int32(steps),
-    )
+    x, y = rng.normal(size=(2 * steps, 8)), rng.integers(4, size=2 * steps)
+    return batches(steps, np.ones(8))._replace(x=jnp.float32(x), y=jnp.int32(y))
 
 
 def recording(seen, model=TINY):
