@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
-from tests.averaging_by_hand import MOMENTUM, RATE, mean, valid
+from tests.averaging_by_hand import MOMENTUM, RATE, clients, mean, sizes, valid
 from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 
@@ -18,49 +18,48 @@ LAYERS = ("fc1", "fc2")
 
 def learns_masks(world, lowest=0.0):
     """Checks FedMRN's clients and server in all rounds."""
-    for state, new, data, keys, passings in rounds(world):
+    for old, new, weights, of_clients in rounds(world):
         moves = []
-        for (key, rate), batches, passing in zip(keys, data, passings, strict=True):
-            sent = masked_client(state.server, batches, key, rate, lowest)
-            compare(passing.up, sent, "mask", "seed")
+        for key, rate, data, up in of_clients:
+            sent = masked_client(old, data, key, rate, lowest)
+            compare(up, sent, "mask", "seed")
             move = {n: sent["z"][n] * level(sent["mask"][n], lowest) for n in LAYERS}
-            moves.append((move, sent))
-        merges(state.server, new.server, moves, passings)
+            moves.append((move, sent["rest"]))
+        merges(old, new, moves, weights)
 
 
 def learns_signs(world):
     """Checks FedBAT's clients and server in all rounds."""
     steps = set()
-    for state, new, data, keys, passings in rounds(world):
+    for old, new, weights, of_clients in rounds(world):
         moves = []
-        for (key, rate), batches, passing in zip(keys, data, passings, strict=True):
-            sent = signed_client(state.server, batches, key, rate)
-            compare(passing.up, sent, "signs")
+        for key, rate, data, up in of_clients:
+            sent = signed_client(old, data, key, rate)
+            compare(up, sent, "signs")
             for name in LAYERS:
-                alpha = passing.up["alpha"].values[name]["kernel"]
+                alpha = up["alpha"].values[name]["kernel"]
                 np.testing.assert_allclose(alpha, sent["alpha"][name], rtol=2e-5)
             steps |= {sent["steps"]}
             alpha = sent["alpha"]
             move = {n: alpha[n] * level(sent["signs"][n], -1) for n in LAYERS}
-            moves.append((move, sent))
-        merges(state.server, new.server, moves, passings)
+            moves.append((move, sent["rest"]))
+        merges(old, new, moves, weights)
     assert steps >= {1, 3, 7}  # each client changes over at a step of its own
 
 
 def rounds(world):
-    """Yields both states of each round, and its clients' batches, keys and messages."""
+    """Yields the servers before and after each round, and of its clients the numbers of
+    samples, and the key, the rate, the batches and the uplink of each.
+    """
     states, _ = small_world.path(world)
-    for round, cohort in enumerate(world.cohorts.tolist()):
-        data, keys = [], []
-        for index in cohort:
-            key, *_, info, batches = plain_loop.inputs(
-                world, states[round], round, index
-            )
-            own = jax.random.split(jax.random.fold_in(key, info.index), 3)[2]
-            keys.append((own, RATE * 0.9**round))
-            data.append(batches)
-        passings = plain_loop.passings(world, round)
-        yield states[round], states[round + 1], data, keys, passings
+    for round in range(len(world.cohorts)):
+        found = []
+        for index, data, passing in clients(world, round):
+            key, *_ = plain_loop.inputs(world, states[round], round, index)
+            own = jax.random.split(jax.random.fold_in(key, index), 3)[2]
+            found.append((own, RATE * 0.9**round, data, passing.up))
+        old, new = (states[r].server for r in (round, round + 1))
+        yield old, new, sizes(world, round), found
 
 
 def compare(up, sent, *exact):
@@ -74,10 +73,9 @@ def compare(up, sent, *exact):
     close((up["rest"].values, up["stats"].values), (rest, sent["stats"]), 2e-6)
 
 
-def merges(old, new, moves, passings):
+def merges(old, new, moves, weights):
     """Checks the server's weighted mean."""
-    told = [(move, sent["rest"]) for move, sent in moves]
-    kernels, biases = mean(told, [p.metrics["count"] for p in passings])
+    kernels, biases = mean(moves, weights)
     for layer in LAYERS:
         change = {"kernel": kernels[layer], "bias": biases[layer]}
         want = jax.tree.map(np.add, old.params[layer], change)
