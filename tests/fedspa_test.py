@@ -7,7 +7,6 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedspa
-from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
@@ -33,12 +32,12 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
 def test_clients_tell_the_density_that_they_trained(given, key):
     """Kernels of 8x16 and 16x4 with 38 and 19 alive, and 20 biases, of 212."""
     method = fedspa(MODEL, OPTIMIZER, density=0.3, **given)
-    params, stats = MODEL.init(key)
+    start = masks.dense(*MODEL.init(key))
     ctx, data = context(), batches(2, np.ones(small_world.FEATURES))
 
     @jax.jit
     def told(key):
-        server = method.init(key, SparseModel(params, masks.full(params), stats))
+        server = method.init(key, start)
         return one_client(method, server, ctx, data, key)[2]["density"]
 
     assert float(told(key)) == pytest.approx((38 + 19 + 20) / 212)
@@ -96,11 +95,8 @@ def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):
     model = model_of(objective, {"w": 2}, {"w": jnp.ones(2)})
     options = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)}
     method = fedspa(model, optimizer, **options)
-    ones = {"w": jnp.ones(2)}
-    server = method.init(key, SparseModel(ones, masks.full(ones), {}))
-    ctx = context()
-    downlink = method.broadcast(key, ctx, server)
-    uplink, *_ = method.update(key, ctx, downlink, EmptyState(), batches(1, [1.0]))
+    server = method.init(key, masks.dense({"w": jnp.ones(2)}, {}))
+    _, uplink, _ = one_client(method, server, context(), batches(1, [1.0]), key)
     change = unpack_model(uplink)
     kept = np.asarray(change.mask["w"])
     assert kept.sum() == 1

@@ -66,7 +66,6 @@ def test_the_shortest_schedules_and_their_ends():
         [5, 3],
         [2, 2],
     ]
-    assert schedules.cosine(0.4, 2).tolist() == [0.4, 0.2, 0.0]
     assert schedules.cosine(1, 1).tolist() == [1, 0]
     for rate in (-0.1, 1.1):
         with pytest.raises(ValueError, match=f"rate={rate}"):

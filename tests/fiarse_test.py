@@ -7,7 +7,7 @@ import pytest
 
 from sparsefl_jax.algorithms import fiarse
 from sparsefl_jax.algorithms.fiarse import above
-from sparsefl_jax.core.types import EmptyState, SparseModel
+from sparsefl_jax.core.types import EmptyState
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
@@ -27,8 +27,7 @@ PARAMS = {
 
 
 def start(params, stats=None):
-    params = jax.tree.map(jnp.asarray, params)
-    return SparseModel(params, masks.full(params), stats or {})
+    return masks.dense(jax.tree.map(jnp.asarray, params), stats or {})
 
 
 # --- Who holds what

@@ -86,8 +86,7 @@ def begun(method, **settings):
     """Returns the method, its server, and the parameters that it starts from."""
     params, stats = MODEL.init(jax.random.key(0))
     made = method(MODEL, sfl.training.make_optimizer(), **settings)
-    start = sfl.SparseModel(params, masks.full(params), stats)
-    return made, made.init(jax.random.key(1), start), params
+    return made, made.init(jax.random.key(1), masks.dense(params, stats)), params
 
 
 def test_clients_alone_draw_networks_of_their_own_or_start_from_the_same():

@@ -28,8 +28,7 @@ WIDTHS, CLASSES = (8, 6), 4
 @functools.cache
 def network(**kwargs):
     model = build("mlp", CLASSES, (2, 2, 1), **{"widths": WIDTHS} | kwargs)
-    params, stats = model.init(KEY)
-    return model, SparseModel(params, masks.full(params), stats)
+    return model, masks.dense(*model.init(KEY))
 
 
 def data(labels=(0, 2)):
@@ -65,7 +64,7 @@ def test_the_loss_takes_classes_that_a_client_lacks_as_zeros(option, share, othe
         "fc2": {"kernel": head, "bias": jnp.zeros(CLASSES)},
     }
     method = heterofl(model, local.make_optimizer(learning_rate=RATE), **option)
-    server = method.init(KEY, SparseModel(params, masks.full(params), {}))
+    server = method.init(KEY, masks.dense(params, {}))
     ctx, data = context(size=2, budget=0.5), equal_batches(1, np.ones(4))
     _, up, metrics = jax.jit(lambda: one_client(method, server, ctx, data))()
     # Two samples of class 0, whose share of the odds it is.

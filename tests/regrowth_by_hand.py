@@ -62,7 +62,7 @@ def halved(factory, weights, optimizer, key=KEY, **kwargs):
     model = model_of(linear_loss, {"w": 1}, {"w": np.zeros(len(weights))})
     options = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)} | kwargs
     method, weights = factory(model, optimizer, **options), {"w": jnp.float32(weights)}
-    return method, method.init(key, SparseModel(weights, masks.full(weights), {}))
+    return method, method.init(key, masks.dense(weights, {}))
 
 
 def counts(mask):
