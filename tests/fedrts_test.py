@@ -14,7 +14,7 @@ from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import batches, close, context, merged
+from tests.by_hand import batches, close, context, merged, one_client
 from tests.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.regrowth_by_hand import halved
 from tests.silent import network, shapes
@@ -121,11 +121,8 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
 )
 def test_what_grows_says_that_its_positions_are_free(factory, index, told):
     method, server = drawing(factory=factory, index=index)
-    key, ctx, data = jax.random.key(0), context(10), batches(1, np.ones(16))
-    client = method.first_state(key, server, ctx.client)
-    down = method.broadcast(key, ctx, server)
-    up, *_ = jax.eval_shape(method.update, key, ctx, down, client, data)
-    assert up["grown"].assumed == told
+    parts = method, server, context(10), batches(1, np.ones(16))
+    assert jax.eval_shape(lambda: one_client(*parts))[1]["grown"].assumed == told
 
 
 def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():

@@ -14,7 +14,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
-from tests.by_hand import batches, context, linear_loss, model_of
+from tests.by_hand import KEY, batches, context, linear_loss, model_of
 from tests.tiny import network
 
 ONES = np.ones(40)
@@ -118,9 +118,7 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     received = SparseModel({"w": jnp.arange(1.0, 41.0)}, {"w": whole}, {})
     down = pack_up(received, received.mask, {"w": True}, index="bitmap")
     own = {"w": jnp.arange(40) < 4}
-    up, kept, _ = method.update(
-        jax.random.key(0), context(), down, own, batches(1, ONES)
-    )
+    up, kept, _ = method.update(KEY, context(), down, own, batches(1, ONES))
     want = np.zeros(40)
     want[:4] = np.arange(1, 5) - 0.1 * 10
     want[0] = 0
@@ -139,8 +137,8 @@ def test_clients_move_their_masks_every_r_int_rounds(factory, given):
 
     @jax.jit
     def moves(round):
-        ctx, key = context()._replace(round=round), jax.random.key(0)
-        up, *_ = method.update(key, ctx, down, (), batches(4, ONES))
+        ctx = context()._replace(round=round)
+        up, *_ = method.update(KEY, ctx, down, (), batches(4, ONES))
         return up["weights"].fresh
 
     found = [bool(moves(jnp.int32(round))) for round in range(5)]
