@@ -8,7 +8,7 @@ import pytest
 
 from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local, jmwst
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.sparsity import schedules
+from sparsefl_jax.sparsity import masks, schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, unpack_model
@@ -129,8 +129,7 @@ def test_the_entries_that_are_compared(scope, wanted):
     """int(.5 * 4) and int(.5 * 3) entries of the layers go, or int(.5 * 7) of all."""
     method = fedsparsify_global(bare({"a": 1, "b": 1}), None, scope=scope, **AT_ONCE)
     params = {"a": jnp.zeros(4), "b": jnp.zeros(3)}
-    full = {"a": jnp.ones(4, bool), "b": jnp.ones(3, bool)}
-    server = method.init(None, SparseModel(params, full, {}))
+    server = method.init(None, masks.dense(params, {}))
     server = sent_back(method, server, 0, a=[1, 2, 3, 4], b=[6, 7, 8])
     for name, values in wanted.items():
         np.testing.assert_array_equal(server.model.params[name], values)
@@ -142,7 +141,7 @@ def test_the_momentum_of_what_is_purged_has_no_effect():
     options = AT_ONCE | {"server_optimizer": momentum}
     method = fedsparsify_global(bare({"w": 1}), None, **options)
     start = {"w": jnp.array([4.0, 3.0, -2.0, 1.0])}
-    server = method.init(None, SparseModel(start, {"w": jnp.ones(4, bool)}, {}))
+    server = method.init(None, masks.dense(start, {}))
     server = sent_back(method, server, 0, w=[4, 3.5, 2.5, 1])
     close(server.model.params, {"w": np.array([4, 3.5, 0, 0])})
     server = sent_back(method, server, 1, w=[5, 0.25, 0, 0])
@@ -155,7 +154,7 @@ def test_rounding_of_the_mean_is_no_step_of_a_servers_adam():
     options = AT_ONCE | {"server_optimizer": optax.adam(0.01), "density": 1.0}
     method = fedsparsify_global(bare({"w": 1}), None, **options)
     start = {"w": jnp.array([0.1, 0.7, -0.3, 1 / 3], jnp.float32)}
-    server = method.init(None, SparseModel(start, {"w": jnp.ones(4, bool)}, {}))
+    server = method.init(None, masks.dense(start, {}))
     uplink = pack_up(server.model, server.model.mask, {"w": True}, index="bitmap")
     sums = [method.contribute(context(size=n), uplink) for n in (3, 7, 11)]
     total = jax.tree.map(lambda *parts: sum(parts), *sums)

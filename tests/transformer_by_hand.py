@@ -18,27 +18,24 @@ CONFIGS = {
     | {"model_type": "distilbert", "n_layers": LAYERS, "dim": WIDTH, "n_heads": HEADS}
     | {"hidden_dim": HIDDEN, "activation": "relu"},
 }
+
+
+def names(prefix, *parts):
+    return tuple(f"{prefix}.{{}}.{part}" for part in parts)
+
+
 # query, key, value, output; normalisation; up, down; normalisation
 LAYER = {
-    "bert": (
-        "encoder.layer.{}.attention.self.query",
-        "encoder.layer.{}.attention.self.key",
-        "encoder.layer.{}.attention.self.value",
-        "encoder.layer.{}.attention.output.dense",
-        "encoder.layer.{}.attention.output.LayerNorm",
-        "encoder.layer.{}.intermediate.dense",
-        "encoder.layer.{}.output.dense",
-        "encoder.layer.{}.output.LayerNorm",
+    "bert": names(
+        "encoder.layer",
+        *("attention.self.query", "attention.self.key", "attention.self.value"),
+        *("attention.output.dense", "attention.output.LayerNorm"),
+        *("intermediate.dense", "output.dense", "output.LayerNorm"),
     ),
-    "distilbert": (
-        "transformer.layer.{}.attention.q_lin",
-        "transformer.layer.{}.attention.k_lin",
-        "transformer.layer.{}.attention.v_lin",
-        "transformer.layer.{}.attention.out_lin",
-        "transformer.layer.{}.sa_layer_norm",
-        "transformer.layer.{}.ffn.lin1",
-        "transformer.layer.{}.ffn.lin2",
-        "transformer.layer.{}.output_layer_norm",
+    "distilbert": names(
+        "transformer.layer",
+        *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
+        *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
     ),
 }
 HEAD = {
