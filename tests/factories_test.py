@@ -96,6 +96,12 @@ def test_unknown_names_are_refused(name, argument):
     refused(lambda: make(name, **{argument: "nothing"}), f"{argument}='nothing'")
 
 
+@pytest.mark.parametrize("name, argument", arguments(("prunable",)))
+def test_a_glob_that_matches_nothing_is_refused(name, argument):
+    said = "'conv9/kernel' matches no leaf"
+    refused(lambda: make(name, **{argument: ("conv9/kernel",)}), said)
+
+
 @sfl.method
 def own(model, optimizer, *, share: Share, what: str = "a", bound=1.0, **others):
     if others:

@@ -1,7 +1,5 @@
 """A user's loss in training, records and evaluation, and invalid models."""
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.training import local
-from tests.by_hand import needed
+from tests.models_test import mostly_slow
 
 CLASSES, CLIENTS, LABELS = 4, 3, ([0, 1], [1, 2], [0, 3])
 SUMS = ("loss", "correct", "count")
@@ -56,13 +54,7 @@ METHODS = {
 }
 
 
-SLOW = ("pdst", "heterofl", "fjord", "spafl")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else []) for n in METHODS],
-)
+@mostly_slow(METHODS, quick=("fedavg",))
 def test_a_loss_of_ones_own_is_trained_recorded_and_evaluated(world, name):
     """At rate 0 weights stay, and every sample is seen once."""
     data, model = world
@@ -126,18 +118,3 @@ def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
         sfl.run(jax.random.key(0), [stage], model, data)
     with pytest.raises(ValueError, match="loss=0.5, expected a function"):
         model.fitting(0.5)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name, factory in sfl.ALGORITHMS.items()
-        if "prunable" in inspect.signature(factory).parameters
-    ],
-)
-def test_a_glob_that_matches_nothing_is_refused_when_the_method_is_made(name):
-    factory = sfl.ALGORITHMS[name]
-    parts = sfl.testing.tiny_model(), sfl.training.make_optimizer()
-    with pytest.raises(ValueError, match="'conv9/kernel' matches no leaf"):
-        factory(*parts, prunable=("conv9/kernel",), **needed(factory))

@@ -64,6 +64,13 @@ def normal(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+def mostly_slow(names, quick):
+    """Returns the mark of a test of these names, which is quick for some of them."""
+    slow = pytest.mark.slow
+    rows = [n if n in quick else pytest.param(n, marks=slow) for n in names]
+    return pytest.mark.parametrize("name", rows)
+
+
 def num_entries(tree):
     return sum(v.size for v in jax.tree.leaves(tree))
 
@@ -105,13 +112,7 @@ SMALL = {
 }
 
 
-QUICK = ("mlp", "mnistnet", "sa")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SMALL],
-)
+@mostly_slow(SMALL, quick=("mlp", "mnistnet", "sa"))
 def test_one_training_step(name):
     shape, kwargs = SMALL[name]
     model = build(name, 5, shape, **kwargs)
