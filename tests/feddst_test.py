@@ -98,15 +98,9 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
 @pytest.mark.parametrize(("variant", "first"), [("paper", 4), ("release", 6)])
 def test_the_released_server_counts_all_layers_together(variant, first):
     """7 of 16 entries are alive, 6 of 8 in the first layer: too many by the paper."""
-    method = feddst(
-        bare({"a": jnp.zeros(8), "b": jnp.zeros(8)}),
-        None,
-        density=0.5,
-        adjust_until=2,
-        allocation="uniform",
-        variant=variant,
-        prunable=("a", "b"),
-    )
+    model = bare({"a": jnp.zeros(8), "b": jnp.zeros(8)})
+    options = {"density": 0.5, "adjust_until": 2, "allocation": "uniform"}
+    method = feddst(model, None, variant=variant, prunable=("a", "b"), **options)
     values = {name: jnp.arange(8, 0, -1, dtype=jnp.float32) for name in "ab"}
     held = {"a": jnp.arange(8) < 6, "b": jnp.arange(8) < 1}
     server = Server(SparseModel(values, held, {}), jnp.int32(0))

@@ -105,13 +105,11 @@ def readjusts(world):
             sent.append((params, mask))
         new = states[round + 1].server.model
         for name in LAYERS:
-            values = [p[name]["kernel"] for p, _ in sent]
-            held = [
-                w * m[name]["kernel"] for w, (_, m) in zip(weights, sent, strict=True)
-            ]
-            total = sum(h * v for h, v in zip(held, values, strict=True))
-            union = sum(held) > 0
-            mean = np.where(union, total / np.maximum(sum(held), 1), 0)
+            values = np.stack([p[name]["kernel"] for p, _ in sent])
+            held = np.stack([m[name]["kernel"] for _, m in sent])
+            held = held * weights[:, None, None]
+            total, union = (held * values).sum(0), held.sum(0) > 0
+            mean = np.where(union, total / np.maximum(held.sum(0), 1), 0)
             mask = best(np.abs(mean), HALF[name], union)
             assert (round in CUT) == (union.sum() > HALF[name])
             np.testing.assert_array_equal(new.mask[name]["kernel"], mask)
@@ -176,27 +174,21 @@ def adds_changes(world, dynamic=False, shared=True):
             assert passing.up["weights"].fresh == dynamic
             changes.append((change, stats))
             if dynamic:
-                steep = jax.tree.map(
-                    np.abs, evaluated(params, stats, *first_batch(data))
-                )
+                grads = evaluated(params, stats, *first_batch(data))
+                steep = jax.tree.map(np.abs, grads)
                 kept = {n: ERK[n] - EXCHANGED[round][n] for n in LAYERS}
                 close(passing.client, swapped(params, mask, steep, kept, ERK)[1])
-                models = world.algorithm.personalize(
-                    world.key, state.server, mask, None
-                )
-                close(models["personal"], model)
+                known = world.key, state.server, mask, None
+                close(world.algorithm.personalize(*known)["personal"], model)
         mean = mean_of(changes)
         new = states[round + 1].server.model
         close(new.params, jax.tree.map(np.add, dense.params, mean[0]))
         close(new.stats, mean[1])
-    same = all(
-        (m["fc1"]["kernel"] == seen[3]["fc1"]["kernel"]).all() for m in seen.values()
-    )
-    assert dynamic or same == shared
+    kernels = [mask["fc1"]["kernel"] for mask in seen.values()]
+    assert dynamic or all((k == kernels[0]).all() for k in kernels) == shared
     deployed = world.algorithm.deploy(world.key, states[-1].server)["global"]
-    assert counts(deployed.mask) == (
-        ERK if shared and not dynamic else {"fc1": 128, "fc2": 64}
-    )
+    alive = ERK if shared and not dynamic else {"fc1": 128, "fc2": 64}
+    assert counts(deployed.mask) == alive
 
 
 FEDRTS = {"density": 0.5, "adjust_every": 2, "adjust_until": 4, "gamma": 0.3}
