@@ -62,12 +62,8 @@ def test_federate_is_seeded_and_val_follows_fraction():
     a, b, c = (tested_on(x, y, seed=seed, **given) for seed in (0, 0, 1))
     np.testing.assert_array_equal(a.train.index, b.train.index)
     assert (a.train.index != c.train.index).any()
-    held = [
-        federated.from_arrays(
-            x, y, partition=[np.arange(200)], val_fraction=0.5, seed=seed
-        )
-        for seed in (0, 0, 1)
-    ]
+    given = {"partition": [np.arange(200)], "val_fraction": 0.5}
+    held = [federated.from_arrays(x, y, seed=seed, **given) for seed in (0, 0, 1)]
     first, same, other = (set(h.x_test[:, 0]) for h in held)
     assert first == same != other
     first, same, other = (set(rows(h.val, 0)) for h in held)

@@ -77,12 +77,8 @@ def test_plain_training_is_compression_by_masked_noise():
 @pytest.mark.slow
 def test_seeds_are_of_a_client_and_a_round():
     world = small_world.make_world(fedmrn, {})
-    seeds = [
-        int(p.up["seed"].values)
-        for round in range(4)
-        for p in plain_loop.passings(world, round)
-    ]
-    assert len(set(seeds)) == 12
+    passings = (p for round in range(4) for p in plain_loop.passings(world, round))
+    assert len({int(p.up["seed"].values) for p in passings}) == 12
 
 
 def test_the_first_of_binary_masks_is_empty():

@@ -262,13 +262,9 @@ def test_the_folder_and_the_network_of_the_documentation_train_with_spdst(place)
     (place / "mine").mkdir()
     datasets.Dataset.from_dict(rows).to_parquet(place / "mine" / "train.parquet")
     arguments = command.replace("configs/", f"{ROOT}/configs/")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "launch.py"), *shlex.split(arguments)]
-        + ["--config.num_rounds=5", "--workdir=run"],
-        capture_output=True,
-        text=True,
-        cwd=place,
-    )
+    command = [sys.executable, str(ROOT / "launch.py"), *shlex.split(arguments)]
+    command += ["--config.num_rounds=5", "--workdir=run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=place)
     assert done.returncode == 0, done.stderr[-2000:]
     last = json.loads((place / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     config = json.loads((place / "run" / "config.json").read_text())

@@ -111,13 +111,10 @@ class Client:
         return {n: self.values["u", n] for n in LAYERS}
 
     def gradient(self, shown, data, rows):
-        params = {
-            n: {
-                "kernel": self.params[n]["kernel"] + np.float32(shown[n]),
-                "bias": self.values["b", n],
-            }
-            for n in LAYERS
-        }
+        params = {}
+        for n in LAYERS:
+            kernel = self.params[n]["kernel"] + np.float32(shown[n])
+            params[n] = {"kernel": kernel, "bias": self.values["b", n]}
         found = cross_entropy_gradient(params, self.stats, data.x[rows], data.y[rows])
         grads, self.stats = jax.device_get(found)
         return grads

@@ -17,12 +17,8 @@ from tests.work_by_hand import BATCH, SORTING, densities, layers, plus, times
 from tests.work_by_hand import same as same_work
 
 TIMES, CONSTANT, CAP, PRUNE, HALF_LIFE = (1.0, 2.0), 20.0, 0.55, 0.3, 2
-RULE = {
-    "layer_time": TIMES,
-    "constant_time": CONSTANT,
-    "max_density": CAP,
-    "prune_rate": PRUNE,
-}
+RULE = {"layer_time": TIMES, "constant_time": CONSTANT}
+RULE |= {"max_density": CAP, "prune_rate": PRUNE}
 
 
 def greedy(weights, alive, squared, *, rate, times, constant, cap, dense=0.0):
@@ -100,12 +96,8 @@ def _moves(old, new):
         assert any(jax.tree.leaves(gone))
 
 
-SEARCH = {
-    "num_batches": 2,
-    "reconfigure_every": 2,
-    "max_iterations": 3,
-    "start_accuracy": 0.0,
-} | RULE
+SEARCH = RULE | {"num_batches": 2, "reconfigure_every": 2}
+SEARCH |= {"max_iterations": 3, "start_accuracy": 0.0}
 
 
 def searches(world):
