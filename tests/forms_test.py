@@ -41,9 +41,7 @@ def assert_equal(want, got):
 
 LAYERS = {
     "same": nn.Conv(6, (3, 3)),
-    "strided": nn.Conv(6, (3, 3), strides=2),
     "bordered": nn.Conv(6, (3, 3), strides=2, padding=EDGES),
-    "pointwise": nn.Conv(6, (1, 1), strides=2),
     "oblong": nn.Conv(6, (3, 5)),
     "depthwise": nn.Conv(8, (3, 3), feature_group_count=4),
     "grouped": nn.Conv(8, (3, 3), strides=2, feature_group_count=2),

@@ -49,9 +49,6 @@ HANDED = {  # method, arguments, bits of every round and of a client's first bes
     "fedpm": (sfl.fedpm, {}, SCORES, 0),
     "fedpm_sent": (sfl.fedpm, {"weights": "initial"}, SCORES, DENSE),
     "fedpm_seed": (sfl.fedpm, {"weights": "initial", "initial": "seed"}, SCORES, 32),
-    # Nine of 36 weights and all seven biases; a bitmap of the weights.
-    "magnitude": (sfl.magnitude, {"density": 0.25}, 32 * (9 + 7), 36),
-    "finetune": (sfl.finetune, {}, 0, DENSE + 5 + 4),  # how many of 24 and of 12 travel
     "fedspa": (sfl.fedspa, {"density": 0.5, "mask_update": "dst", "adjust_until": 2},
                32 * WEIGHTS, 32),
 }  # fmt: skip

@@ -70,6 +70,18 @@ def run(world, key, every=ROUNDS, **settings):
         yield segment._replace(snapshot=segment.snapshot._replace(state=state))
 
 
+def spied(patch, module, name):
+    """Returns a list to which every call of a function adds its arguments."""
+    calls, function = [], getattr(module, name)
+
+    def spy(*args):
+        calls.append(args)
+        return function(*args)
+
+    patch.setattr(module, name, spy)
+    return calls
+
+
 def trained(told):
     return [r for one in told for r in one.records if r["phase"] == "train"]
 
@@ -119,18 +131,12 @@ def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
 def test_rows_of_clients_in_rounds_left_out_are_not_written(world, key, each, where):
     data, model, stage = world
     until = Limits(gbit=trained(each)[0]["gbit_cumulative"])
-    written = []
-    keep = store.scatter
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            store,
-            "scatter",
-            lambda r, ids, new: written.append(ids) or keep(r, ids, new),
-        )
+        written = spied(patch, store, "scatter")
         settings = {"until": until, "client_store": where, "eval_every": ROUNDS}
         (segment,) = sfl.segments(key, [stage], model, data, **settings)
     first = set(trained(each)[0]["clients"])
-    assert set(written[-1].tolist()) == first | {len(SIZES)}
+    assert set(written[-1][1].tolist()) == first | {len(SIZES)}
     if where == "disk":
         assert set(segment.snapshot.state.clients.ids.tolist()) == first
 
@@ -170,13 +176,7 @@ def test_a_run_goes_on_from_within_a_segment_with_a_higher_limit(
 
 
 def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
-    made = []
-    compile_stage = programs.compile_stage
-    monkeypatch.setattr(
-        programs,
-        "compile_stage",
-        lambda *args: made.append(compile_stage(*args)) or made[-1],
-    )
+    made = spied(monkeypatch, programs, "compile_stage")
     until = Limits(gbit=1e-3)
     ends = [0, *(one.snapshot.round for one in run(world, key, until=until))]
     assert len(set(np.diff(ends).tolist())) > 1
