@@ -62,10 +62,8 @@ def test_the_shortest_schedules_and_their_ends():
     assert schedules.polynomial(0.5, 1, begin=0).tolist() == [0.5]
     with pytest.raises(ValueError, match="rounds=3"):
         schedules.polynomial(0.5, 3, begin=3)
-    assert schedules.alive(np.array([0.5, 0.8]), np.array([10, 6])).tolist() == [
-        [5, 3],
-        [2, 2],
-    ]
+    left = schedules.alive(np.array([0.5, 0.8]), np.array([10, 6]))
+    assert left.tolist() == [[5, 3], [2, 2]]
     assert schedules.cosine(1, 1).tolist() == [1, 0]
     for rate in (-0.1, 1.1):
         with pytest.raises(ValueError, match=f"rate={rate}"):

@@ -140,9 +140,8 @@ def test_only_what_is_held_moves_by_the_mean_change(rate):
     smaller = np.zeros((8, 16), bool)
     old = server.params["fc1"]["kernel"]
     for index, budget in enumerate((0.25, 0.5)):
-        ctx = context(
-            index=index, budget=budget, size=1 + 3 * index
-        )  # which is no weight
+        size = 1 + 3 * index  # which is no weight
+        ctx = context(index=index, budget=budget, size=size)
         sent.append((ctx, one_client(method, server, ctx, data(4))[1]))
         got = unpack_model(sent[-1][1])
         held = np.asarray(got.mask["fc1"]["kernel"])
