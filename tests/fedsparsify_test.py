@@ -107,6 +107,12 @@ def test_the_votes_that_an_entry_needs(merge, voters, least):
 AT_ONCE = {"density": 0.5, "rounds": 1, "begin": 0}  # half, after the first round
 
 
+def begun(start, **options):
+    """Returns the method on these weights, and its first server."""
+    method = fedsparsify_global(bare(start), None, **AT_ONCE | options)
+    return method, method.init(None, masks.dense(jax.tree.map(jnp.float32, start), {}))
+
+
 def sent_back(method, server, round, **trained):
     """Returns the server after a round in which one client sends these weights."""
     params = {name: jnp.array(value, jnp.float32) for name, value in trained.items()}
@@ -125,9 +131,7 @@ def sent_back(method, server, round, **trained):
 )
 def test_the_entries_that_are_compared(scope, wanted):
     """int(.5 * 4) and int(.5 * 3) entries of the layers go, or int(.5 * 7) of all."""
-    method = fedsparsify_global(bare({"a": 1, "b": 1}), None, scope=scope, **AT_ONCE)
-    params = {"a": jnp.zeros(4), "b": jnp.zeros(3)}
-    server = method.init(None, masks.dense(params, {}))
+    method, server = begun({"a": np.zeros(4), "b": np.zeros(3)}, scope=scope)
     server = sent_back(method, server, 0, a=[1, 2, 3, 4], b=[6, 7, 8])
     for name, values in wanted.items():
         np.testing.assert_array_equal(server.model.params[name], values)
@@ -135,11 +139,8 @@ def test_the_entries_that_are_compared(scope, wanted):
 
 def test_the_momentum_of_what_is_purged_has_no_effect():
     """Round 2 would move the third entry to 2.25, above the second."""
-    momentum = optax.sgd(1.0, momentum=0.5)
-    options = AT_ONCE | {"server_optimizer": momentum}
-    method = fedsparsify_global(bare({"w": 1}), None, **options)
-    start = {"w": jnp.array([4.0, 3.0, -2.0, 1.0])}
-    server = method.init(None, masks.dense(start, {}))
+    start, momentum = np.array([4.0, 3.0, -2.0, 1.0]), optax.sgd(1.0, momentum=0.5)
+    method, server = begun({"w": start}, server_optimizer=momentum)
     server = sent_back(method, server, 0, w=[4, 3.5, 2.5, 1])
     close(server.model.params, {"w": np.array([4, 3.5, 0, 0])})
     server = sent_back(method, server, 1, w=[5, 0.25, 0, 0])
@@ -149,15 +150,12 @@ def test_the_momentum_of_what_is_purged_has_no_effect():
 
 def test_rounding_of_the_mean_is_no_step_of_a_servers_adam():
     """Clients of 3, 7 and 11 samples return what they received; .1 and .7 round."""
-    options = AT_ONCE | {"server_optimizer": optax.adam(0.01), "density": 1.0}
-    method = fedsparsify_global(bare({"w": 1}), None, **options)
-    start = {"w": jnp.array([0.1, 0.7, -0.3, 1 / 3], jnp.float32)}
-    server = method.init(None, masks.dense(start, {}))
+    start, adam = np.float32([0.1, 0.7, -0.3, 1 / 3]), optax.adam(0.01)
+    method, server = begun({"w": start}, server_optimizer=adam, density=1.0)
     uplink = pack_up(server.model, server.model.mask, {"w": True}, index="bitmap")
-    sums = [method.contribute(context(size=n), uplink) for n in (3, 7, 11)]
-    total = jax.tree.map(lambda *parts: sum(parts), *sums)
-    new, _ = method.aggregate(None, jnp.int32(0), server, total)
-    np.testing.assert_array_equal(new.model.params["w"], start["w"])
+    sent = [(context(size=n), uplink) for n in (3, 7, 11)]
+    new, _ = merged(method, server, *sent)
+    np.testing.assert_array_equal(new.model.params["w"], start)
 
 
 def test_a_client_does_not_keep_what_it_received_as_pruned(key):
