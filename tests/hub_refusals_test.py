@@ -27,7 +27,7 @@ def place(tmp_path, monkeypatch):
 
 IMAGE = datasets.Image()
 REFUSED = {  # what is told: the layout
-    "text (text), date (text), user (text), query (te": LAYOUTS["sentiment140"],
+    "the samples may be text (text), date (text), user": LAYOUTS["sentiment140"],
     "no column for the label: a (image), y": table(
         a=(IMAGE, grey(2)), y=(FLOAT, [0, 1])
     ),
@@ -49,6 +49,7 @@ REFUSED = {  # what is told: the layout
 OPTIONS = {  # what is told: the name of a layout, and options
     "hf.label='lable' (did you mean 'label'?)": ("mnist", {"label": "lable"}),
     "hf.image='label' is of type classes": ("mnist", {"image": "label"}),
+    "hf.user='image' is of type image": ("femnist", {"user": "image"}),
     "hf.hash=9 has no effect here": ("mnist", {"hash": 9}),
     "hf.test='dev'": ("mnist", {"test": "dev"}),
     "hf.test='test' has no sample with a label": ("sst2", {"test": "test"}),
