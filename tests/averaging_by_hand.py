@@ -15,6 +15,43 @@ RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
 MU = 0.5  # of FedProx
 
 
+def valid(data):
+    """Yields the rows of each minibatch of an epoch that has any."""
+    for order, weight in zip(data.order[0], data.weight[0], strict=True):
+        rows = np.asarray(order)[np.asarray(weight) > 0]
+        if rows.size:
+            yield rows
+
+
+def moved(params, velocity, grads, rate):
+    """Takes a step of SGD with momentum; returns parameters and velocity."""
+    velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
+    return jax.tree.map(lambda p, v: p - rate * v, params, velocity), velocity
+
+
+def clients(world, round):
+    """Yields a round's clients: the number, the batches, the messages."""
+    state = small_world.path(world)[0][round]
+    ids = world.cohorts[round].tolist()
+    for index, passing in zip(ids, plain_loop.passings(world, round), strict=True):
+        yield index, plain_loop.inputs(world, state, round, index)[-1], passing
+
+
+def sizes(world, round):
+    """Returns the numbers of samples of a round's clients."""
+    return np.array([small_world.SIZES[i] for i in world.cohorts[round]], np.float64)
+
+
+def mean(trees, weights=None):
+    """Returns the mean of trees, by default with equal weights."""
+    return jax.tree.map(lambda *v: np.average(v, 0, weights), *trees)
+
+
+def flat(tree):
+    """Returns all entries of a tree in its order."""
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(jax.device_get(tree))])
+
+
 def local_sgd(model, data, rate, velocity=None, pull=0.0):
     """Trains by masked SGD with momentum over the valid samples of one epoch.
 
@@ -23,16 +60,12 @@ def local_sgd(model, data, rate, velocity=None, pull=0.0):
     params = masks.apply(model.params, model.mask)
     velocity = velocity or jax.tree.map(jnp.zeros_like, params)
     stats = model.stats
-    for order, weight in zip(data.order[0], data.weight[0], strict=True):
-        rows = order[np.asarray(weight) > 0]
-        if not rows.size:
-            break
+    for rows in valid(data):
         grads, stats = cross_entropy_gradient(params, stats, data.x[rows], data.y[rows])
         grads = jax.tree.map(
             lambda g, p, p0: g + pull * (p - p0), grads, params, model.params
         )
-        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
-        params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)
+        params, velocity = moved(params, velocity, grads, rate)
         params = masks.apply(params, model.mask)
     return params, stats, velocity
 
@@ -45,15 +78,11 @@ def averaged(world, pull=0.0):
     """Returns what a round of FedAvg on alive weights makes of the first state."""
     state = small_world.start(world)
     model, ids = headline(world, state.server), world.cohorts[0].tolist()
-    weights = np.array([small_world.SIZES[i] for i in ids], np.float32)
-    weights /= weights.sum()
     trained = [
         local_sgd(model, plain_loop.inputs(world, state, 0, i)[-1], RATE, pull=pull)[:2]
         for i in ids
     ]
-    return jax.tree.map(
-        lambda *v: sum(w * x for w, x in zip(weights, v, strict=True)), *trained
-    )
+    return mean(trained, sizes(world, 0))
 
 
 def first_round(world):

@@ -5,6 +5,7 @@ import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests.averaging_by_hand import sizes
 from tests.by_hand import same
 
 DENSITY, RATIO = 0.4, 1.5
@@ -12,25 +13,14 @@ DENSITY, RATIO = 0.4, 1.5
 
 def complements(world):
     """Clients send where they received zeros; tensors are cut by their percentile."""
-    states = small_world.path(world)[0]
-    for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
-        sizes = np.array(
-            [small_world.SIZES[i] for i in world.cohorts[round]], np.float64
-        )
-        messages = plain_loop.passings(world, round)
-        uplinks = [unpack_model(p.up) for p in messages]
-        leaves = (
-            jax.tree.leaves(tree)
-            for tree in (
-                old.server.model.params,
-                new.server.model.params,
-                new.server.unpruned,
-                new.server.model.mask,
-            )
-        )
+    servers = [state.server for state in small_world.path(world)[0]]
+    for round, (old, new) in enumerate(zip(servers, servers[1:], strict=False)):
+        uplinks = [unpack_model(p.up) for p in plain_loop.passings(world, round)]
+        trees = old.model.params, new.model.params, new.unpruned, new.model.mask
+        leaves = map(jax.tree.leaves, trees)
         sent = zip(*(jax.tree.leaves(u.params) for u in uplinks), strict=True)
         for before, after, whole, mask, trained in zip(*leaves, sent, strict=True):
-            mean = np.tensordot(sizes / sizes.sum(), np.stack(trained), 1)
+            mean = np.average(trained, 0, sizes(world, round))
             if round:
                 assert not (np.stack(trained)[:, before != 0]).any()
                 mean = before + RATIO * mean
@@ -41,7 +31,7 @@ def complements(world):
             np.testing.assert_array_equal(after, np.where(kept, whole, 0))
             zeros = mask.size - mask.sum()
             assert zeros >= np.ceil((1 - DENSITY) * (mask.size - 1) - 1e-9)
-    deployed = world.algorithm.deploy(world.key, new.server)
+    deployed = world.algorithm.deploy(world.key, new)
     assert list(deployed) == ["global", "unpruned"]
-    same(deployed["global"].params, new.server.model.params)
-    same(deployed["unpruned"].params, new.server.unpruned)
+    same(deployed["global"].params, new.model.params)
+    same(deployed["unpruned"].params, new.unpruned)

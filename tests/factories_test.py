@@ -12,70 +12,46 @@ from tests.refusals import refused
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
 
 # argument -> values that no method takes, and values at the ends of what it takes.
+SHARE, FRACTION = ((0.0, 1.01), (1.0, 0.01)), ((-0.01, 1.01), (0.0, 1.0))
+POSITIVE, FROM_0, FROM_1 = ((0.0,), (1e-3,)), ((-1e-6,), (0.0,)), ((0,), (1,))
+FINITE, EVERY = ((-1e-6, float("inf")), (0.0,)), ((0, 1.5), (1,))
 NUMBERS = {
-    "adjust_every": ((0, 1.5), (1,)),
+    **dict.fromkeys(("decay", "density", "keep_inputs", "max_density"), SHARE),
+    **dict.fromkeys(("gamma", "mask_ratio", "prune_rate"), FRACTION),
+    **dict.fromkeys(("start_accuracy", "warmup"), FRACTION),
+    **dict.fromkeys(("aggregation_ratio", "half_life", "server_rate"), POSITIVE),
+    **dict.fromkeys(("temperature", "vote_weight"), POSITIVE),
+    **dict.fromkeys(("alpha", "constant_time", "mu", "rho"), FROM_0),
+    **dict.fromkeys(("max_iterations", "num_batches", "r_int"), FROM_1),
+    **dict.fromkeys(("lam", "penalty", "scale"), FINITE),
+    **dict.fromkeys(("adjust_every", "decay_every"), EVERY),
     "adjust_until": ((0, 2.5), (2,)),
-    "alpha": ((-1e-6,), (0.0,)),
     "alpha_range": (
         ((0.0, 0.1), (0.2, 0.1), (0.1,), (0.1, float("inf"))),
         ((1e-3, 1.0), (0.1, 0.1)),
     ),
     "begin": ((-1, 1.5), (0, 3)),
-    "aggregation_ratio": ((0.0,), (1e-3,)),
-    "constant_time": ((-1e-6,), (0.0,)),
-    "decay": ((0.0, 1.01), (1.0, 0.01)),
-    "decay_every": ((0, 1.5), (1,)),
-    "density": ((0.0, 1.01), (1.0, 0.01)),
     "densities": (((0.5, 1.01), (0.0, 0.5), ()), ((1.0,), (0.5, 0.01))),
     "epsilon": ((0.0, 0.5), (0.01, 0.49)),
     "exponent": ((0.99,), (1.0, 4.0)),
     "frequency": ((0, 5), (1, 4)),
-    "gamma": ((-0.01, 1.01), (0.0, 1.0)),
-    "half_life": ((0.0,), (1e-3,)),
-    "keep_inputs": ((0.0, 1.01), (1.0, 0.01)),
-    "lam": ((-1e-6, float("inf")), (0.0,)),
     "layers": ((-1, 2, 0.5), (0, 1)),
     "layer_time": (((1.0, 0.0), (1.0, float("inf")), (1.0,)), ((1.0, 2.0),)),
     "magnitude": ((0.0, float("inf")), (1e-8,)),
-    "mask_ratio": ((-0.01, 1.01), (0.0, 1.0)),
-    "max_density": ((0.0, 1.01), (1.0, 0.01)),
-    "max_iterations": ((0,), (1,)),
-    "mu": ((-1e-6,), (0.0,)),
-    "num_batches": ((0,), (1,)),
-    "penalty": ((-1e-6, float("inf")), (0.0,)),
     "personal_epochs": ((0, 1.5), (1, 7)),
     "power": ((0.0,), (0.5,)),
     "prune": ((0.0, 1.01), (0.01, 1.0)),
-    "prune_rate": ((-0.01, 1.01), (0.0, 1.0)),
-    "r_int": ((0,), (1,)),
-    "reconfigure_every": ((0,), (1,)),
-    "rho": ((-1e-6,), (0.0,)),
+    "reconfigure_every": FROM_1,
     "rounds": ((1,), (2,)),
-    "scale": ((-1e-6, float("inf")), (0.0,)),
-    "server_rate": ((0.0,), (1e-3,)),
     "sizes": (((0.0,), (0.5, 1.01)), ((), (0.01, 1.0))),
-    "start_accuracy": ((-0.01, 1.01), (0.0, 1.0)),
-    "temperature": ((0.0,), (1e-3,)),
     "up_density": ((0.0, 1.01, 1e-3), (1.0, 0.01)),
-    "vote_weight": ((0.0,), (1e-3,)),
-    "warmup": ((-0.01, 1.01), (0.0, 1.0)),
     "widths": (((0.0, 1.0), (0.5, 1.01), (0.5, 0.5)), ((1.0,), (0.01, 1.0))),
 }
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
-    *("allocation", "criterion", "draw", "fill", "initial", "mask", "mask_update"),
-    *(
-        "merge",
-        "mode",
-        "noise",
-        "prune_by",
-        "quantize",
-        "select",
-        "start",
-        "submask",
-        "train",
-    ),
-    *("gradient", "uplink", "variant", "weighting", "weights"),
+    *("allocation", "criterion", "draw", "fill", "gradient", "initial", "mask"),
+    *("mask_update", "merge", "mode", "noise", "prune_by", "quantize", "select"),
+    *("start", "submask", "train", "uplink", "variant", "weighting", "weights"),
 )
 
 
@@ -120,6 +96,12 @@ def test_unknown_names_are_refused(name, argument):
     refused(lambda: make(name, **{argument: "nothing"}), f"{argument}='nothing'")
 
 
+@pytest.mark.parametrize("name, argument", arguments(("prunable",)))
+def test_a_glob_that_matches_nothing_is_refused(name, argument):
+    said = "'conv9/kernel' matches no leaf"
+    refused(lambda: make(name, **{argument: ("conv9/kernel",)}), said)
+
+
 @sfl.method
 def own(model, optimizer, *, share: Share, what: str = "a", bound=1.0, **others):
     if others:
@@ -143,122 +125,91 @@ def test_an_own_method_is_checked_before_it_is_built(given, error, said):
     assert (made.name, made.settings["share"]) == ("own", 1)
 
 
-FLASH = {"prune_rate": 0.25, "prune_rate_decay": True}
-SPARSIFY = {
-    **{"frequency": 1, "power": 3.0, "keep_optimizer": True},
-    **{"prunable": ("*",), "index": "bitmap"},
-}
-PRUNEFL = {"reconfigure_every": 50, "prune_rate": 0.3}
-
 # What each method's paper or released code sets (see docs/methods): every default.
-FEDAVG = {"server_optimizer": None, "keep_optimizer": False, "weighting": "examples"}
-MASK = {"prunable": ("*kernel",), "index": "bitmap"}
-MASKS = {"prunable": ("*kernel",), "index": "packed"}  # they change all the time
-SPAFL = {"alpha": 0.002, "variant": "paper", "clamp": False, "keep_optimizer": False}
+EXAMPLES, UNIFORM = {"weighting": "examples"}, {"weighting": "uniform"}
+KERNELS, ADDED = {"prunable": ("*kernel",)}, {"server_optimizer": None}
+FEDAVG = ADDED | EXAMPLES | {"keep_optimizer": False}
+MASK = KERNELS | {"index": "bitmap"}
+MASKS = KERNELS | {"index": "packed"}  # they change all the time
+FLASH = MASK | {"prune_rate": 0.25, "prune_rate_decay": True}
+TIERS = {"densities": (0.1, 0.15, 0.2), "average": "wfa"}
+ROLLED = {"scaler": True, "mask_classes": True}
 SENT = {"initial": "sent"}
-TIMES = {"layer_time": None, "constant_time": 0.0, "max_density": 1.0}
-ADJUSTING = {
-    **{"adjust_every": 10, "adjust_until": 300, "prune_rate": 0.4},
-    **{"start": "random", "allocation": "erk"},
-}
+SPAFL = KERNELS | {"alpha": 0.002, "variant": "paper", "clamp": False}
+SPAFL |= {"keep_optimizer": False}
+SPARSIFY = {"frequency": 1, "power": 3.0, "keep_optimizer": True}
+SPARSIFY |= {"prunable": ("*",), "index": "bitmap"}
+PRUNEFL = MASK | {"reconfigure_every": 50, "prune_rate": 0.3}
+PRUNEFL |= {"layer_time": None, "constant_time": 0.0, "max_density": 1.0}
+ADJUSTING = MASKS | {"adjust_every": 10, "adjust_until": 300, "prune_rate": 0.4}
+ADJUSTING |= {"start": "random", "allocation": "erk"}
+UNSET = ("down", "feedback", "density", "scope", "bits", "bucket", "index", "clients")
 PRINTED = {
     "complement": {"aggregation_ratio": 1.5, "index": "bitmap"},
-    "compressed": {
-        **{"up": "topk", "down": None, "feedback": None, "density": None},
-        **{"scope": None, "bits": None, "bucket": None, "index": None},
-        **{"clients": None, "start": "zero", "stale": "keep"},
-        **{"server_optimizer": None, "keep_optimizer": False, "weighting": None},
-    },
-    "ditto": {
-        **{"lam": 1.0, "personal_epochs": None},
-        **{"server_optimizer": None, "weighting": "examples"},
-    },
+    "compressed": FEDAVG
+    | dict.fromkeys((*UNSET, "weighting"))
+    | {"up": "topk", "start": "zero", "stale": "keep"},
+    "ditto": ADDED | EXAMPLES | {"lam": 1.0, "personal_epochs": None},
     "fedavg": FEDAVG | {"prune": None},
-    "fedbat": {
-        **{"rho": 6.0, "warmup": 0.5, "alpha_range": (5e-4, 5e-2)},
-        **{"prunable": ("*kernel",), "weighting": "examples"},
-    },
+    "fedbat": KERNELS
+    | EXAMPLES
+    | {"rho": 6.0, "warmup": 0.5, "alpha_range": (5e-4, 5e-2)},
     "feddst": MASKS
     | {"adjust_every": 10, "prune_rate": 0.5, "allocation": "erk_sparsity"}
     | {"variant": "paper"},
-    "fedluar": FEDAVG
-    | {"layers": 1, "select": "score", "fill": "recycle", "prunable": ("*kernel",)},
-    "fedmef": MASKS
-    | ADJUSTING
-    | {"penalty": 1e-4, "keep_inputs": 1.0, "prune_by": "received"},
-    "fedmrn": {
-        **{"noise": "uniform", "magnitude": 0.01, "mask": "binary"},
-        **{"progressive": True, "prunable": ("*kernel",), "index": "none"},
-        "weighting": "examples",
-    },
+    "fedluar": FEDAVG | KERNELS | {"layers": 1, "select": "score", "fill": "recycle"},
+    "fedmef": ADJUSTING | {"penalty": 1e-4, "keep_inputs": 1.0, "prune_by": "received"},
+    "fedmrn": KERNELS
+    | EXAMPLES
+    | {"noise": "uniform", "magnitude": 0.01, "mask": "binary"}
+    | {"progressive": True, "index": "none"},
     "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
-    "fedrolex": {"scaler": True, "mask_classes": True},
-    "fedrts": MASKS | ADJUSTING | {"gamma": 0.5, "vote_weight": 10.0},
+    "fedrolex": ROLLED,
+    "fedrts": ADJUSTING | {"gamma": 0.5, "vote_weight": 10.0},
     "fedspa": MASKS
     | {"mask_update": "static", "shared": True, "prune_rate": None}
     | {"allocation": "erk", "adjust_until": None},
-    "fedtiny": MASKS | ADJUSTING,
+    "fedtiny": ADJUSTING,
     "fedsparsify_global": SPARSIFY
-    | {"begin": 1, "criterion": "magnitude", "scope": "global"}
-    | {"server_optimizer": None},
+    | ADDED
+    | {"begin": 1, "criterion": "magnitude", "scope": "global"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
     "finetune": MASKS | {"scale": 1.0},
     "fiarse": MASKS | {"gradient": "biased", "sizes": (), "server_rate": 1.0},
-    "fjord": {
-        **{"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
-        "weighting": "examples",
-    },
-    "flasc": {
-        **{"up_density": None, "decay": 1.0, "decay_every": 1, "train": "dense"},
-        **{"server_optimizer": None, "weighting": "uniform"},
-        **{"prunable": ("*",), "index": "packed"},
-    },
+    "fjord": EXAMPLES
+    | {"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
+    "flasc": ADDED
+    | UNIFORM
+    | {"up_density": None, "decay": 1.0, "decay_every": 1, "train": "dense"}
+    | {"prunable": ("*",), "index": "packed"},
     "grasp": MASK
     | {"temperature": 200.0, "halves": True, "first_samples": False, "mode": "train"},
-    "hetero_jmwst": MASK
-    | FLASH
-    | {"densities": (0.1, 0.15, 0.2), "r_int": 1, "submask": "magnitude"}
-    | {"average": "wfa"},
-    "hetero_spdst": MASK
-    | {"densities": (0.1, 0.15, 0.2), "submask": "frozen", "average": "wfa"},
-    "heterofl": {"scaler": True, "mask_classes": True},
-    "jmwst": MASK | FLASH | {"r_int": 1, "average": "fedavg"},
-    "local_only": SPAFL | {"prunable": ("*kernel",), "initial": "seed"},
+    "hetero_jmwst": FLASH | TIERS | {"r_int": 1, "submask": "magnitude"},
+    "hetero_spdst": MASK | TIERS | {"submask": "frozen"},
+    "heterofl": ROLLED,
+    "jmwst": FLASH | {"r_int": 1, "average": "fedavg"},
+    "local_only": SPAFL | {"initial": "seed"},
     "magnitude": MASK | {"scope": "global", "keep_optimizer": False},
-    "nst": MASK | FLASH,
+    "nst": FLASH,
     "pdst": MASK | {"allocation": "uniform"},
-    "pqsu": {
-        **{"prunable": ("*kernel",), "quantize": "both", "selective": True},
-        **{"weighting": "uniform", "index": "bitmap"},
-    },
-    "prunefl": MASK | PRUNEFL | TIMES | {"half_life": 10000.0},
-    "prunefl_initial": MASK
-    | PRUNEFL
-    | TIMES
+    "pqsu": MASK | UNIFORM | {"quantize": "both", "selective": True},
+    "prunefl": PRUNEFL | {"half_life": 10000.0},
+    "prunefl_initial": PRUNEFL
     | {"num_batches": 10, "max_iterations": 1000, "start_accuracy": 0.15},
-    "rank_tiers": {
-        **{"coverage": False, "server_optimizer": None, "weighting": "uniform"},
-    },
-    "scaffold": {"server_optimizer": None},
-    "sensitivity": MASK | FLASH | {"group": 0},
+    "rank_tiers": ADDED | UNIFORM | {"coverage": False},
+    "scaffold": ADDED,
+    "sensitivity": FLASH | {"group": 0},
     "snip": MASK | {"first_samples": False, "mode": "train"},
     "spafl": SPAFL
-    | {"prunable": ("*kernel",), "extract": True, "thresholds_only": False}
     | SENT
-    | {"charge_delta": True},
-    "sparsyfed": MASKS
-    | {"exponent": 1.25, "sparse_inputs": True, "weighting": "examples"},
+    | {"extract": True, "thresholds_only": False, "charge_delta": True},
+    "sparsyfed": MASKS | EXAMPLES | {"exponent": 1.25, "sparse_inputs": True},
     "spdst": MASK | {"keep_optimizer": False},
     "zerofl": MASKS
-    | {"mask_ratio": 0.2, "uplink": "top_of_diff", "sparse_inputs": True}
-    | {"weighting": "examples"},
-    "ssfl": {
-        "prunable": ("*kernel",),
-        "weighting": "examples",
-        "mode": "inference",
-        "initial": "sent",
-    },
+    | EXAMPLES
+    | {"mask_ratio": 0.2, "uplink": "top_of_diff", "sparse_inputs": True},
+    "ssfl": KERNELS | EXAMPLES | SENT | {"mode": "inference"},
 }
 
 

@@ -10,22 +10,14 @@ from sparsefl_jax.algorithms.masked import Server
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
-from tests.by_hand import bare, batches, context, linear_loss, merged, model_of
+from tests.by_hand import bare, batches, context, merged, one_client
+from tests.regrowth_by_hand import halved
 
 
 def linear(**kwargs):
     """Returns FedDST on 16 weights, 8 of them alive, and its first server."""
-    method = feddst(
-        model_of(linear_loss, {"w": 1}),
-        local.make_optimizer(learning_rate=0.0),
-        density=0.5,
-        allocation="uniform",
-        prunable=("w",),
-        **kwargs,
-    )
-    weights = jnp.arange(16, 0, -1, dtype=jnp.float32)
-    start = SparseModel({"w": weights}, {"w": jnp.ones(16, bool)}, {})
-    return method, method.init(None, start)
+    still = local.make_optimizer(learning_rate=0.0)
+    return halved(feddst, np.arange(16, 0, -1), still, **kwargs)
 
 
 # The gradient is largest at the largest weights, and grows among the holes.
@@ -34,16 +26,12 @@ STEEP = [9.0, 8.0, *([0.1] * 6), *np.arange(1.0, 9.0) / 10]
 
 def uplinks(method, server, at):
     """Returns the alive positions and values that a client sends in some rounds."""
-    data = batches(3, STEEP)
-    update, key, sent = jax.jit(method.update), jax.random.key(0), []
+    data, sent = batches(3, STEEP), []
+    update = jax.jit(lambda ctx: one_client(method, server, ctx, data)[1]["weights"])
     for round in at:
-        ctx = context(round, size=6)
-        down = packets.stable(method.broadcast(key, ctx, server))
-        up, _, _ = update(
-            key, ctx, down, method.first_state(key, server, ctx.client), data
-        )
-        alive = np.flatnonzero(up["weights"].mask["w"]).tolist()
-        sent.append((alive, up["weights"].values["w"], bool(up["weights"].fresh)))
+        up = update(context(round, size=6))
+        alive = np.flatnonzero(up.mask["w"]).tolist()
+        sent.append((alive, up.values["w"], bool(up.fresh)))
     return sent
 
 
@@ -110,15 +98,9 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
 @pytest.mark.parametrize(("variant", "first"), [("paper", 4), ("release", 6)])
 def test_the_released_server_counts_all_layers_together(variant, first):
     """7 of 16 entries are alive, 6 of 8 in the first layer: too many by the paper."""
-    method = feddst(
-        bare({"a": jnp.zeros(8), "b": jnp.zeros(8)}),
-        None,
-        density=0.5,
-        adjust_until=2,
-        allocation="uniform",
-        variant=variant,
-        prunable=("a", "b"),
-    )
+    model = bare({"a": jnp.zeros(8), "b": jnp.zeros(8)})
+    options = {"density": 0.5, "adjust_until": 2, "allocation": "uniform"}
+    method = feddst(model, None, variant=variant, prunable=("a", "b"), **options)
     values = {name: jnp.arange(8, 0, -1, dtype=jnp.float32) for name in "ab"}
     held = {"a": jnp.arange(8) < 6, "b": jnp.arange(8) < 1}
     server = Server(SparseModel(values, held, {}), jnp.int32(0))

@@ -16,6 +16,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.packets import Packet
+from tests.averaging_by_hand import mean
 from tests.by_hand import bare, bits, close, context, same
 
 RNG = np.random.default_rng(0)
@@ -75,13 +76,8 @@ def play(method, updates=UPDATES, start=START, jit=jax.jit):
 
     aggregate = jit(method.aggregate)
     for round, sent in enumerate(updates):
-        own, before, downs, ups, total = (
-            jax.random.fold_in(key, round),
-            server,
-            [],
-            [],
-            0,
-        )
+        own, before = jax.random.fold_in(key, round), server
+        downs, ups, total = [], [], 0
         for index, (size, update) in enumerate(zip(SIZES, sent, strict=True)):
             ctx = context(round, index=index, size=size)
             down, up, one = exchange(own, ctx, server, update)
@@ -95,16 +91,12 @@ def make(**arguments):
     return fedluar(bare(START), OPTIMIZER, **arguments)
 
 
-def mean(trees, weights):
-    return jax.tree.map(lambda *v: np.average(v, axis=0, weights=weights), *trees)
-
-
 @given
 @pytest.mark.parametrize(
     "fill, weighting", [("recycle", "examples"), ("freeze", "uniform")]
 )
-def test_rounds_by_hand(fill, weighting):
-    """Every layer is recycled once and twice, and collected."""
+def test_rounds_and_bits_by_hand(fill, weighting):
+    """Every layer is recycled once and twice, and collected; biases have 4 entries."""
     method = make(layers=2, select="cyclic", fill=fill, weighting=weighting)
     weights = SIZES if weighting == "examples" else (1, 1, 1)
     w, u, s, age = jax.tree.map(np.float64, START), {}, {}, dict.fromkeys(KERNELS, 0)
@@ -131,6 +123,8 @@ def test_rounds_by_hand(fill, weighting):
         close(metrics["recycled"], share / sum(ENTRIES))
         close(metrics["staleness"], np.mean([*age.values()]))
         for down, up, (delta, _) in zip(downs, ups, updates, strict=True):
+            assert bits(up) == 32 * (sum(ENTRIES) + 4 - share + STATS)
+            assert bits(down) == 32 * (sum(ENTRIES) + 4 + STATS) + len(KERNELS)
             close(down["params"].values, before.params, atol=0)
             told = down["recycled"].values.tolist()
             assert told == [name in skipped for name in KERNELS]
@@ -142,17 +136,6 @@ def test_rounds_by_hand(fill, weighting):
                 if "bias" in mask:
                     assert mask["bias"].all()
                     close(up["delta"].values[name]["bias"], delta[name]["bias"], 0)
-
-
-@given
-def test_bits_by_hand():
-    for skipped, (_, downs, ups, *_) in zip(
-        TURNS, play(make(layers=2, select="cyclic")), strict=True
-    ):
-        down, up = downs[0], ups[0]
-        left = sum(ENTRIES) + 4 - sum(ENTRIES[i] for i in skipped)
-        assert bits(up) == 32 * (left + STATS)
-        assert bits(down) == 32 * (sum(ENTRIES) + 4 + STATS) + len(KERNELS)
 
 
 @given

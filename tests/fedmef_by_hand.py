@@ -5,10 +5,10 @@ import numpy as np
 
 from sparsefl_jax.algorithms import fedmef
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests import averaging_by_hand as averaging
 from tests import sparse_passes_by_hand as passes
-from tests.averaging_by_hand import MOMENTUM, RATE, fedavg_by_hand
 from tests.by_hand import close
 from tests.regrowth_by_hand import DOUBT, ERK, LAYERS, best, counts, first_batch
 
@@ -28,22 +28,16 @@ def squeezed(model, data, rate, low):
     params, stats = passes.double(model.params), passes.double(model.stats)
     velocity, raised = jax.tree.map(np.zeros_like, params), 0
     mask = jax.device_get(model.mask)
-    rows = [
-        np.asarray(order)[np.asarray(weight) > 0]
-        for order, weight in zip(data.order[0], data.weight[0], strict=True)
-    ]
-    rows = [own for own in rows if own.size]
+    rows = list(averaging.valid(data))
     for s, own in enumerate(rows):
         grads, stats = gradient(params, stats, data.x[own], data.y[own])
         norm = np.sqrt(sum(np.sum(params[n]["kernel"][low[n]] ** 2) for n in LAYERS))
         left = (2 * len(rows) - 2 * s) / (2 * len(rows) - s)
-        beta = left * (2 / (1 + np.exp(-norm)) - 1) * RATE
+        beta = left * (2 / (1 + np.exp(-norm)) - 1) * averaging.RATE
         for n in LAYERS:
             grads[n]["kernel"] += 2 * PENALTY * np.where(low[n], params[n]["kernel"], 0)
         grads = jax.tree.map(lambda g, m: np.where(m, g, 0), grads, mask)
-        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
-        step = max(rate, beta)
-        params = jax.tree.map(lambda p, v, r=step: p - r * v, params, velocity)
+        params, velocity = averaging.moved(params, velocity, grads, max(rate, beta))
         raised += beta > rate
     return params, stats, raised
 
@@ -63,15 +57,13 @@ def smallest(params, mask, count):
 def squeezes(world, times):
     """Four rounds, of which round 2 adjusts; returns the steps at a raised rate."""
     states, raised = small_world.path(world)[0], 0
-    for round, cohort in enumerate(world.cohorts.tolist()):
+    for round in range(len(world.cohorts)):
         old, new, sent = states[round].server, states[round + 1].server, []
         due, mask = round == 2, jax.device_get(old.model.mask)
         doubt = DOUBT[round] if due else dict.fromkeys(LAYERS, 0)
         low = smallest(old.model.params, mask, doubt)
-        passings = plain_loop.passings(world, round)
-        for index, passing in zip(cohort, passings, strict=True):
-            data = plain_loop.inputs(world, states[round], round, index)[-1]
-            rate = RATE * 0.9 ** (times * round)
+        for _, data, passing in averaging.clients(world, round):
+            rate = averaging.RATE * 0.9 ** (times * round)
             params, stats, more = squeezed(old.model, data, rate, low)
             got, grown = unpack_model(passing.up), passing.up["grown"]
             want = mask, params, stats
@@ -86,21 +78,17 @@ def squeezes(world, times):
                 if due:
                     np.testing.assert_array_equal(grown.mask[n]["kernel"], told)
                     close(grown.values[n]["kernel"], named[n])
-            sent.append((params, named, small_world.SIZES[index]))
+            sent.append((params, named))
             raised += more
-        weights = [size for *_, size in sent]
-        mean = jax.tree.map(
-            lambda *v, p=weights: np.average(v, 0, p), *[params for params, *_ in sent]
-        )
+        trained, slope = averaging.mean(sent, averaging.sizes(world, round))
         want = jax.tree.map(np.copy, mask)
         for n in LAYERS:
-            slope = np.average([named[n] for _, named, _ in sent], 0, weights)
-            grown = best(np.abs(slope), doubt[n], ~mask[n]["kernel"])
+            grown = best(np.abs(slope[n]), doubt[n], ~mask[n]["kernel"])
             want[n]["kernel"] = mask[n]["kernel"] & ~low[n] | grown
             assert not np.any(low[n] & np.asarray(new.model.mask[n]["kernel"]))
         assert counts(want) == ERK and new.since == (3 if round >= 2 else 0)
         close(new.model.mask, want)
-        close(new.model.params, masks.apply(mean, want), atol=2e-6)
+        close(new.model.params, masks.apply(trained, want), atol=2e-6)
     return raised
 
 
@@ -108,4 +96,4 @@ def extrudes(world):
     """Checks the rounds at two rates, and that it is FedAvg where nothing is pruned."""
     assert squeezes(world, 1) == 0
     assert squeezes(small_world.make_world(falling, MEF), TIMES) > 0
-    fedavg_by_hand(small_world.make_world(fedmef, {"density": 1.0}))
+    averaging.fedavg_by_hand(small_world.make_world(fedmef, {"density": 1.0}))

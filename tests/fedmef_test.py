@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedmef
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import batches, bits, context, linear_loss, model_of
+from tests.by_hand import batches, bits, context, one_client
+from tests.regrowth_by_hand import halved
 
 FIRST, LATER, MOMENTUM = 0.5, 0.05, 0.9  # rates of round 0 and of those that follow
-OPTIMIZER = local.make_optimizer(
-    "sgd",
-    momentum=MOMENTUM,
-    schedule=lambda round: jnp.where(round > 0, LATER, FIRST),
-)
+
+
+def scheduled(round):
+    return jnp.where(round > 0, LATER, FIRST)
+
+
+OPTIMIZER = local.make_optimizer("sgd", momentum=MOMENTUM, schedule=scheduled)
 WEIGHTS = np.arange(16, 0, -1) / 40
 ALIVE, LOW = np.arange(16) < 8, np.isin(np.arange(16), (5, 6, 7))
 # Round 10: int(0.3989 * 8) = 3 of the 8 alive weights are in doubt.
@@ -25,20 +27,13 @@ STEPS, OWN, EPOCHS = 4, 3, 2
 DATA = batches(STEPS, ROW, epochs=EPOCHS, own=OWN)
 
 
-def made(factory=fedmef, optimizer=OPTIMIZER, **kwargs):
+def made(**kwargs):
     """Returns a method on 16 weights, of which the first 8 are alive, and a server."""
-    model = model_of(linear_loss, {"w": 1}, {"w": jnp.zeros(16)})
-    shared = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)}
-    method = factory(model, optimizer, **shared, **{"start": "magnitude"} | kwargs)
-    ones, weights = {"w": jnp.ones(16, bool)}, {"w": jnp.float32(WEIGHTS)}
-    return method, method.init(jax.random.key(0), SparseModel(weights, ones, {}))
+    return halved(fedmef, WEIGHTS, OPTIMIZER, start="magnitude", **kwargs)
 
 
-def uplink(method, server, round, data=DATA):
-    key, ctx = jax.random.key(0), context(round)
-    down = method.broadcast(key, ctx, server)
-    client = method.first_state(key, server, ctx.client)
-    return jax.jit(method.update)(key, ctx, down, client, data)[0]
+def uplink(method, server, round):
+    return jax.jit(lambda: one_client(method, server, context(round), DATA)[1])()
 
 
 def squeezed(penalty, low, rate):

@@ -11,6 +11,7 @@ from sparsefl_jax.sparsity import one_bit
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
+from tests import by_hand
 from tests.by_hand import batches, bits, context, linear_loss, model_of
 
 MODEL, SGD = small_world.tiny_model(), local.make_optimizer(learning_rate=0.1)
@@ -23,13 +24,11 @@ def one_client(method, *, steps=2, model=VECTOR, row=ROW):
     params, stats = model.init(jax.random.key(0))
     server = method.init(jax.random.key(1), SparseModel(params, None, stats))
     ctx, data = context(size=3), batches(steps, row)
-    client = method.first_state(jax.random.key(3), server, ctx.client)
 
     @jax.jit
     def play(key):
-        down = method.broadcast(key, ctx, server)
-        up, _, metrics = method.update(key, ctx, down, client, data)
-        new, _ = method.aggregate(key, ctx.round, server, method.contribute(ctx, up))
+        _, up, metrics = by_hand.one_client(method, server, ctx, data, key)
+        new, _ = by_hand.merged(method, server, (ctx, up), key=key)
         return up, metrics, jax.tree.map(jnp.subtract, new.params, server.params)
 
     return play(jax.random.key(2))
@@ -77,12 +76,8 @@ def test_plain_training_is_compression_by_masked_noise():
 @pytest.mark.slow
 def test_seeds_are_of_a_client_and_a_round():
     world = small_world.make_world(fedmrn, {})
-    seeds = [
-        int(p.up["seed"].values)
-        for round in range(4)
-        for p in plain_loop.passings(world, round)
-    ]
-    assert len(set(seeds)) == 12
+    passings = (p for round in range(4) for p in plain_loop.passings(world, round))
+    assert len({int(p.up["seed"].values) for p in passings}) == 12
 
 
 def test_the_first_of_binary_masks_is_empty():

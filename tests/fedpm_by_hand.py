@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
+from tests.averaging_by_hand import RATE, moved, valid
 from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.work_by_hand import same as same_work
 
-RATE, MOMENTUM, EPSILON = 0.1, 0.9, 0.01
+EPSILON = 0.01
 
 
 def trains_scores(world):
@@ -23,10 +24,8 @@ def trains_scores(world):
     velocity = jax.tree.map(jnp.zeros_like, states[0].server.scores)
     for round in range(2):
         place = world.cohorts[round].tolist().index(2)
-        server, passing = (
-            states[round].server,
-            plain_loop.passings(world, round)[place],
-        )
+        server = states[round].server
+        passing = plain_loop.passings(world, round)[place]
         key, *_, info, data = plain_loop.inputs(world, states[round], round, 2)
         key = jax.random.split(jax.random.fold_in(key, info.index), 3)[2]
         train_key, mask_key = jax.random.split(key)
@@ -63,17 +62,13 @@ def steps(server, data, key, rate, velocity):
         p = 1 / (1 + np.exp(-s))
         return g * w * p * p * (1 - p)
 
-    for step, order in enumerate(data.order[0]):
-        rows = order[np.asarray(data.weight[0, step]) > 0]
-        if not rows.size:
-            break
+    for step, rows in enumerate(valid(data)):
         own = jax.random.fold_in(jax.random.fold_in(key, 0), step)
         mask = draw(jax.random.split(own)[0], scores)
         drawn = jax.tree.map(lambda m, w: np.where(m, w, 0), mask, server.frozen)
         grads, stats = cross_entropy_gradient(drawn, stats, data.x[rows], data.y[rows])
         grads = jax.tree.map(gradient, grads, server.frozen, scores)
-        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
-        scores = jax.tree.map(lambda s, v: s - rate * v, scores, velocity)
+        scores, velocity = moved(scores, velocity, grads, rate)
         alive = jax.tree.map(lambda m, n=rows.size: n * np.mean(m), mask)
         seen = jax.tree.map(jnp.add, seen, alive)
     return scores, stats, velocity, seen

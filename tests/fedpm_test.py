@@ -84,7 +84,7 @@ def test_initial_weights_are_masked_and_stay(key):
     model = models.build("mlp", 4, (8,), widths=(16,))
     params, stats = model.init(key)
     method = fedpm(model, local.make_optimizer("adam"), weights="initial")
-    server = method.init(key, SparseModel(params, masks.full(params), stats))
+    server = method.init(key, masks.dense(params, stats))
     jax.tree.map(np.testing.assert_array_equal, server.frozen, params)
     drawn = method.deploy(key, server)["global"]
     kept, initial = (p["fc1"]["kernel"] for p in (drawn.params, params))
@@ -100,9 +100,8 @@ def test_refuses():
         params = {"embed": {leaf: jnp.zeros(3)}}
         if leaf == "table":
             params["fc"] = {"kernel": jnp.zeros((3, 2))}
-        model = SparseModel(params, masks.full(params), {})
         with pytest.raises(ValueError, match=said):
-            fedpm(bare(params), None).init(jax.random.key(0), model)
+            fedpm(bare(params), None).init(jax.random.key(0), masks.dense(params, {}))
 
 
 def test_merge_by_hand():
@@ -129,7 +128,7 @@ def test_a_forgetful_client_keeps_nothing():
     params = {"fc": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}}
     parts = bare(params), local.make_optimizer("adam")
     method, kept = fedpm(*parts, keep_optimizer=False), fedpm(*parts)
-    server = method.init(jax.random.key(0), SparseModel(params, masks.full(params), {}))
+    server = method.init(jax.random.key(0), masks.dense(params, {}))
     assert not jax.tree.leaves(method.first_state(None, server, None))
     sizes = [v.size for v in jax.tree.leaves(kept.first_state(None, server, None))]
     assert sum(sizes) == 2 * 8 + 1  # Adam's moments and its count, no weights

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedrolex, heterofl
-from sparsefl_jax.core.types import EmptyState, SparseModel
+from sparsefl_jax.core.types import EmptyState
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.wire import packets
@@ -164,7 +164,7 @@ def test_parameters_of_the_papers_slices(classes, expected):
     @jax.jit
     def entries(budget):
         params, stats = jax.tree.map(jnp.zeros_like, model.shapes())
-        server = method.init(KEY, SparseModel(params, masks.full(params), stats))
+        server = method.init(KEY, masks.dense(params, stats))
         down = method.broadcast(KEY, context(500, budget=budget), server)
         return packets.count(down)["params"].entries
 

@@ -10,13 +10,13 @@ import pytest
 from sparsefl_jax.algorithms import fedrts, fedtiny
 from sparsefl_jax.algorithms.adjusting import in_doubt
 from sparsefl_jax.algorithms.fedrts import beta_logits
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import batches, close, context, linear_loss, merged, model_of
+from tests.by_hand import batches, close, context, merged, one_client
 from tests.printed_spafl import CIFAR, CONVOLUTIONS
+from tests.regrowth_by_hand import halved
 from tests.silent import network, shapes
 
 FREE = "index='none' was chosen: no positions are charged"
@@ -50,18 +50,8 @@ def test_the_entries_of_resnet18():
 
 def drawing(start="random", key=0, factory=fedrts, **kwargs):
     """Returns a method on 16 weights, 8 of them alive, and its first server."""
-    method = factory(
-        model_of(linear_loss, {"w": 1}, {"w": jnp.zeros(16)}),
-        local.make_optimizer(),
-        density=0.5,
-        allocation="uniform",
-        prunable=("w",),
-        start=start,
-        **kwargs,
-    )
-    weights = jnp.arange(16, 0, -1, dtype=jnp.float32)
-    model = SparseModel({"w": weights}, {"w": jnp.ones(16, bool)}, {})
-    return method, method.init(jax.random.key(key), model)
+    parts = factory, np.arange(16, 0, -1), local.make_optimizer(), jax.random.key(key)
+    return halved(*parts, start=start, **kwargs)
 
 
 def votes(server, number=4.0):
@@ -131,11 +121,8 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
 )
 def test_what_grows_says_that_its_positions_are_free(factory, index, told):
     method, server = drawing(factory=factory, index=index)
-    key, ctx, data = jax.random.key(0), context(10), batches(1, np.ones(16))
-    client = method.first_state(key, server, ctx.client)
-    down = method.broadcast(key, ctx, server)
-    up, *_ = jax.eval_shape(method.update, key, ctx, down, client, data)
-    assert up["grown"].assumed == told
+    parts = method, server, context(10), batches(1, np.ones(16))
+    assert jax.eval_shape(lambda: one_client(*parts))[1]["grown"].assumed == told
 
 
 def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():

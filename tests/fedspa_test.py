@@ -7,22 +7,12 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedspa
-from sparsefl_jax.core.types import (
-    EmptyState,
-    SparseModel,
-)
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import (
-    batches,
-    context,
-    linear_loss,
-    merged,
-    model_of,
-    one_client,
-)
+from tests.by_hand import batches, context, merged, model_of, one_client
 from tests.refusals import refused
+from tests.regrowth_by_hand import halved
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
 
@@ -42,12 +32,12 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
 def test_clients_tell_the_density_that_they_trained(given, key):
     """Kernels of 8x16 and 16x4 with 38 and 19 alive, and 20 biases, of 212."""
     method = fedspa(MODEL, OPTIMIZER, density=0.3, **given)
-    params, stats = MODEL.init(key)
+    start = masks.dense(*MODEL.init(key))
     ctx, data = context(), batches(2, np.ones(small_world.FEATURES))
 
     @jax.jit
     def told(key):
-        server = method.init(key, SparseModel(params, masks.full(params), stats))
+        server = method.init(key, start)
         return one_client(method, server, ctx, data, key)[2]["density"]
 
     assert float(told(key)) == pytest.approx((38 + 19 + 20) / 212)
@@ -59,16 +49,8 @@ WEIGHTS = np.array([8.0, 2.0, 3.0, 7.0, 1.0, 5.0, 6.0, 4.0])
 
 def half_of_eight(key, **given):
     """Returns a method with gradient ROW and four weights a mask, and its server."""
-    method = fedspa(
-        model_of(linear_loss, {"w": 1}, {"w": np.zeros(8)}),
-        sfl.training.make_optimizer("sgd", learning_rate=0.01),
-        density=0.5,
-        allocation="uniform",
-        prunable=("w",),
-        **given,
-    )
-    weights = {"w": jnp.asarray(WEIGHTS, jnp.float32)}
-    return method, method.init(key, SparseModel(weights, masks.full(weights), {}))
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.01)
+    return halved(fedspa, WEIGHTS, optimizer, key, **given)
 
 
 def test_the_server_adds_the_mean_change_of_the_clients(key):
@@ -113,11 +95,8 @@ def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):
     model = model_of(objective, {"w": 2}, {"w": jnp.ones(2)})
     options = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)}
     method = fedspa(model, optimizer, **options)
-    ones = {"w": jnp.ones(2)}
-    server = method.init(key, SparseModel(ones, masks.full(ones), {}))
-    ctx = context()
-    downlink = method.broadcast(key, ctx, server)
-    uplink, *_ = method.update(key, ctx, downlink, EmptyState(), batches(1, [1.0]))
+    server = method.init(key, masks.dense({"w": jnp.ones(2)}, {}))
+    _, uplink, _ = one_client(method, server, context(), batches(1, [1.0]), key)
     change = unpack_model(uplink)
     kept = np.asarray(change.mask["w"])
     assert kept.sum() == 1

@@ -1,16 +1,13 @@
 """FedSparsify's rounds in NumPy: the purge, the mean, the vote."""
 
-import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests.averaging_by_hand import flat, sizes
+from tests.by_hand import close
 
 DENSITY, ROUNDS = 0.25, 3  # the fourth round of the world lies beyond the schedule
-
-
-def flat(tree):
-    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(jax.device_get(tree))])
 
 
 def zeros(round, size):
@@ -27,24 +24,21 @@ def purged(params, round):
 
 
 def means(world, round):
-    """Each client's trained parameters and mask, and their weights in the mean."""
+    """Each client's trained parameters and mask, and the mean of the parameters."""
     sent = [unpack_model(p.up) for p in plain_loop.passings(world, round)]
-    sizes = np.array([small_world.SIZES[i] for i in world.cohorts[round]], np.float64)
     trained = np.stack([flat(s.params) for s in sent])
-    return trained, np.stack([flat(s.mask) for s in sent]), sizes / sizes.sum()
+    mean = np.average(trained, 0, sizes(world, round))
+    return trained, np.stack([flat(s.mask) for s in sent]), mean
 
 
 def purges_on_server(world):
     """The mean, cut by its smallest magnitudes; int(s n) zeros; nothing returns."""
     states = small_world.path(world)[0]
     for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
-        trained, _, weights = means(world, round)
-        mean, before = weights @ trained, flat(old.server.model.mask)
+        mean, before = means(world, round)[2], flat(old.server.model.mask)
         mask = flat(new.server.model.mask)
         np.testing.assert_array_equal(mask, purged(mean, round) & before)
-        np.testing.assert_allclose(
-            flat(new.server.model.params), mask * mean, rtol=0, atol=1e-6
-        )
+        close(flat(new.server.model.params), mask * mean)
         if round:  # all biases start at zero, which is a tie
             gone = max(zeros(round, mask.size), (~before).sum())
             assert mask.sum() == mask.size - gone
@@ -54,7 +48,7 @@ def purges_on_clients(world):
     """A client sends what its own purge leaves; half of a cohort must have kept it."""
     states = small_world.path(world)[0]
     for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
-        trained, kept, weights = means(world, round)
+        trained, kept, mean = means(world, round)
         before = flat(old.server.model.mask)
         for mask in kept:  # what arrived as 0 is no candidate, though it may be a tie
             least = min(mask.size - zeros(round, mask.size), before.sum())
@@ -63,7 +57,5 @@ def purges_on_clients(world):
             np.testing.assert_array_equal(params[~mask], 0)
         mask = kept.sum(0) >= len(kept) / 2
         np.testing.assert_array_equal(flat(new.server.model.mask), mask)
-        np.testing.assert_allclose(
-            flat(new.server.model.params), mask * (weights @ trained), rtol=0, atol=1e-6
-        )
+        close(flat(new.server.model.params), mask * mean)
     assert 0 < mask.mean() < 0.5

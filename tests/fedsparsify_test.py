@@ -8,12 +8,13 @@ import pytest
 
 from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local, jmwst
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.sparsity import schedules
+from sparsefl_jax.sparsity import masks, schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, unpack_model
+from tests.averaging_by_hand import flat
 from tests.by_hand import KEY, bare, batches, close, context, merged, one_client
-from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
+from tests.fedsparsify_by_hand import DENSITY, ROUNDS
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
@@ -61,11 +62,8 @@ def test_the_shortest_schedules_and_their_ends():
     assert schedules.polynomial(0.5, 1, begin=0).tolist() == [0.5]
     with pytest.raises(ValueError, match="rounds=3"):
         schedules.polynomial(0.5, 3, begin=3)
-    assert schedules.alive(np.array([0.5, 0.8]), np.array([10, 6])).tolist() == [
-        [5, 3],
-        [2, 2],
-    ]
-    assert schedules.cosine(0.4, 2).tolist() == [0.4, 0.2, 0.0]
+    left = schedules.alive(np.array([0.5, 0.8]), np.array([10, 6]))
+    assert left.tolist() == [[5, 3], [2, 2]]
     assert schedules.cosine(1, 1).tolist() == [1, 0]
     for rate in (-0.1, 1.1):
         with pytest.raises(ValueError, match=f"rate={rate}"):
@@ -109,6 +107,12 @@ def test_the_votes_that_an_entry_needs(merge, voters, least):
 AT_ONCE = {"density": 0.5, "rounds": 1, "begin": 0}  # half, after the first round
 
 
+def begun(start, **options):
+    """Returns the method on these weights, and its first server."""
+    method = fedsparsify_global(bare(start), None, **AT_ONCE | options)
+    return method, method.init(None, masks.dense(jax.tree.map(jnp.float32, start), {}))
+
+
 def sent_back(method, server, round, **trained):
     """Returns the server after a round in which one client sends these weights."""
     params = {name: jnp.array(value, jnp.float32) for name, value in trained.items()}
@@ -127,10 +131,7 @@ def sent_back(method, server, round, **trained):
 )
 def test_the_entries_that_are_compared(scope, wanted):
     """int(.5 * 4) and int(.5 * 3) entries of the layers go, or int(.5 * 7) of all."""
-    method = fedsparsify_global(bare({"a": 1, "b": 1}), None, scope=scope, **AT_ONCE)
-    params = {"a": jnp.zeros(4), "b": jnp.zeros(3)}
-    full = {"a": jnp.ones(4, bool), "b": jnp.ones(3, bool)}
-    server = method.init(None, SparseModel(params, full, {}))
+    method, server = begun({"a": np.zeros(4), "b": np.zeros(3)}, scope=scope)
     server = sent_back(method, server, 0, a=[1, 2, 3, 4], b=[6, 7, 8])
     for name, values in wanted.items():
         np.testing.assert_array_equal(server.model.params[name], values)
@@ -138,11 +139,8 @@ def test_the_entries_that_are_compared(scope, wanted):
 
 def test_the_momentum_of_what_is_purged_has_no_effect():
     """Round 2 would move the third entry to 2.25, above the second."""
-    momentum = optax.sgd(1.0, momentum=0.5)
-    options = AT_ONCE | {"server_optimizer": momentum}
-    method = fedsparsify_global(bare({"w": 1}), None, **options)
-    start = {"w": jnp.array([4.0, 3.0, -2.0, 1.0])}
-    server = method.init(None, SparseModel(start, {"w": jnp.ones(4, bool)}, {}))
+    start, momentum = np.array([4.0, 3.0, -2.0, 1.0]), optax.sgd(1.0, momentum=0.5)
+    method, server = begun({"w": start}, server_optimizer=momentum)
     server = sent_back(method, server, 0, w=[4, 3.5, 2.5, 1])
     close(server.model.params, {"w": np.array([4, 3.5, 0, 0])})
     server = sent_back(method, server, 1, w=[5, 0.25, 0, 0])
@@ -152,15 +150,12 @@ def test_the_momentum_of_what_is_purged_has_no_effect():
 
 def test_rounding_of_the_mean_is_no_step_of_a_servers_adam():
     """Clients of 3, 7 and 11 samples return what they received; .1 and .7 round."""
-    options = AT_ONCE | {"server_optimizer": optax.adam(0.01), "density": 1.0}
-    method = fedsparsify_global(bare({"w": 1}), None, **options)
-    start = {"w": jnp.array([0.1, 0.7, -0.3, 1 / 3], jnp.float32)}
-    server = method.init(None, SparseModel(start, {"w": jnp.ones(4, bool)}, {}))
+    start, adam = np.float32([0.1, 0.7, -0.3, 1 / 3]), optax.adam(0.01)
+    method, server = begun({"w": start}, server_optimizer=adam, density=1.0)
     uplink = pack_up(server.model, server.model.mask, {"w": True}, index="bitmap")
-    sums = [method.contribute(context(size=n), uplink) for n in (3, 7, 11)]
-    total = jax.tree.map(lambda *parts: sum(parts), *sums)
-    new, _ = method.aggregate(None, jnp.int32(0), server, total)
-    np.testing.assert_array_equal(new.model.params["w"], start["w"])
+    sent = [(context(size=n), uplink) for n in (3, 7, 11)]
+    new, _ = merged(method, server, *sent)
+    np.testing.assert_array_equal(new.model.params["w"], start)
 
 
 def test_a_client_does_not_keep_what_it_received_as_pruned(key):

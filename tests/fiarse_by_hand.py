@@ -4,9 +4,9 @@ import jax
 import numpy as np
 
 from sparsefl_jax.algorithms import fedavg, fiarse
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.averaging_by_hand import MOMENTUM, RATE
+from tests.averaging_by_hand import RATE, clients, mean, moved, valid
 from tests.by_hand import close, gradient
 from tests.width_by_hand import with_budgets
 
@@ -24,19 +24,16 @@ def holds_the_largest(world, biased=True):
       biased: whether the gradient passes the threshold.
     """
     states = small_world.path(world)[0]
-    for round, cohort in enumerate(world.cohorts.tolist()):
+    for round in range(len(world.cohorts)):
         old, new = (states[r].server for r in (round, round + 1))
         sums = {n: np.zeros(old.params[n]["kernel"].shape) for n in LAYERS}
         counts, others = {n: np.zeros_like(s) for n, s in sums.items()}, []
-        for index, passing in zip(
-            cohort, plain_loop.passings(world, round), strict=True
-        ):
+        for index, data, passing in clients(world, round):
             held, threshold = largest(old.params, small_world.BUDGETS[index])
             sent = unpack_model(passing.up)
             for name in LAYERS:
                 for mask in (unpack_model(passing.down).mask, sent.mask):
                     np.testing.assert_array_equal(mask[name]["kernel"], held[name])
-            data = plain_loop.inputs(world, states[round], round, index)[-1]
             rate = RATE * 0.9**round
             params, stats = train(old, held, threshold, data, rate, biased)
             close((sent.params, sent.stats), (params, stats))
@@ -44,20 +41,20 @@ def holds_the_largest(world, biased=True):
                 sums[name] += params[name]["kernel"] * held[name]
                 counts[name] += held[name]
             others.append(({n: params[n]["bias"] for n in LAYERS}, stats))
-        biases, stats = jax.tree.map(lambda *v: np.mean(v, 0), *others)
+        biases, stats = mean(others)
         for name in LAYERS:
             before = np.asarray(old.params[name]["kernel"])
             count = counts[name]
-            mean = np.where(count > 0, sums[name] / np.maximum(count, 1), before)
-            close(new.params[name]["kernel"], mean)
+            kernel = np.where(count > 0, sums[name] / np.maximum(count, 1), before)
+            close(new.params[name]["kernel"], kernel)
             still = np.asarray(new.params[name]["kernel"])[count == 0]
             np.testing.assert_array_equal(still, before[count == 0])
             close(new.params[name]["bias"], biases[name])
         close(new.stats, stats)
     whole = with_budgets(small_world.make_world(fiarse, {}), 1.0)
-    mean = small_world.make_world(fedavg, {"weighting": "uniform"})
+    plain = small_world.make_world(fedavg, {"weighting": "uniform"})
     got, want = (
-        small_world.run(w, small_world.start(w), 0)[0].server for w in (whole, mean)
+        small_world.run(w, small_world.start(w), 0)[0].server for w in (whole, plain)
     )
     close((got.params, got.stats), (want.params, want.stats))
 
@@ -77,10 +74,7 @@ def train(model, held, threshold, data, rate, biased):
         kernel = params[name]["kernel"]
         params[name] = params[name] | {"kernel": kernel * held[name]}
     velocity, stats = jax.tree.map(np.zeros_like, params), model.stats
-    for order, weight in zip(data.order[0], data.weight[0], strict=True):
-        rows = order[np.asarray(weight) > 0]
-        if not rows.size:
-            break
+    for rows in valid(data):
         seen, factors = jax.tree.map(np.copy, params), {}
         for name in LAYERS:
             size = np.abs(params[name]["kernel"])
@@ -88,12 +82,11 @@ def train(model, held, threshold, data, rate, biased):
             seen[name]["kernel"] *= reaches
             slope = 2 * threshold / (size + threshold) ** 2 if biased else 0.0
             factors[name] = reaches * (1 + slope * size)
-        grads, stats = gradient(seen, stats, data.x[rows], data.y[rows])
+        found = gradient(seen, stats, data.x[rows], data.y[rows])
+        grads, stats = jax.device_get(found)
         for name in LAYERS:
-            for leaf, value in params[name].items():
-                g = np.asarray(grads[name][leaf])
-                g = g * factors[name] if leaf == "kernel" else g
-                velocity[name][leaf] = MOMENTUM * velocity[name][leaf] + g
-                params[name][leaf] = value - rate * velocity[name][leaf]
+            grads[name]["kernel"] = grads[name]["kernel"] * factors[name]
+        params, velocity = moved(params, velocity, grads, rate)
+        for name in LAYERS:
             params[name]["kernel"] *= held[name]
     return params, stats

@@ -25,14 +25,15 @@ WEIGHTS = 784 * 16 + 16 + 16 * 10 + 10  # of the MLP below
 ROUND = 2 * 3 * 32 * WEIGHTS / 1e9  # Gbit: both ways, 3 clients, float32
 
 
-def config(method="fedavg", density=None):
-    """Returns a small configuration on embedded images."""
+def config(method="fedavg", density=None, **fit):
+    """Returns a small configuration on embedded images, to fit by these fields."""
     config = default_config()
     config.dataset, config.model.name = "fashion_mnist_sample", "mlp"
     config.num_clients, config.cohort_size, config.num_rounds = 10, 3, 2
     config = complete(config)
     config.model.widths = (16,)
-    return methods.choose(config, method, density)
+    methods.choose(config, method, density).fit.update(fit)
+    return config
 
 
 def pretend(monkeypatch, alive=lambda round, rounds: 1.0):
@@ -63,8 +64,7 @@ def read_once():
 def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
     """Dense models cost the same in every round."""
     pretend(monkeypatch)
-    asked = config()
-    asked.fit.gbit = rounds * ROUND
+    asked = config(gbit=rounds * ROUND)
     if rounds < 1:
         with pytest.raises(ValueError, match="does not pay for one round"):
             fit_rounds.fitted(asked, experiment.build)
@@ -76,8 +76,7 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
 
 def test_the_smaller_of_two_budgets_counts(monkeypatch):
     pretend(monkeypatch)
-    asked = config()
-    asked.fit.gbit, asked.fit.pflop = 9 * ROUND, 5.5e-3  # a PFLOP in a thousand rounds
+    asked = config(gbit=9 * ROUND, pflop=5.5e-3)  # a PFLOP in a thousand rounds
     rounds = fit_rounds.fitted(asked, experiment.build)[0].num_rounds
     # Clients have not all the same number of samples.
     assert 4 <= rounds <= 7
@@ -94,9 +93,8 @@ def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch):
         return 0.1 + 0.9 * left**2
 
     pretend(monkeypatch, alive)
-    asked = config("fedsparsify_global", 0.1)
+    asked = config("fedsparsify_global", 0.1, gbit=budget * ROUND)
     asked.algorithm.power = 2.0
-    asked.fit.gbit = budget * ROUND
     cost = {T: sum(alive(t, T) for t in range(T)) for T in range(2, 100)}
     pays = max(T for T, dense in cost.items() if dense <= budget)
     found = fit_rounds.fitted(asked, experiment.build)[0].num_rounds
@@ -105,8 +103,8 @@ def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch):
 
 def test_rounds_to_observe_may_lie_beyond_a_pilot(monkeypatch):
     pretend(monkeypatch)
-    asked = config()
-    asked.fit.gbit, asked.num_rounds, asked.observe_rounds = 28 * ROUND, 40, (27,)
+    asked = config(gbit=28 * ROUND)
+    asked.num_rounds, asked.observe_rounds = 40, (27,)
     seen = []
 
     def build(guess):
@@ -122,8 +120,7 @@ def test_rounds_to_observe_may_lie_beyond_a_pilot(monkeypatch):
 @pytest.mark.parametrize("method", ["pdst", "fedsparsify_global", "jmwst"])
 def test_a_run_spends_its_budget(method, tmp_path):
     """A fitted run costs at most a little more, and one more round would not fit."""
-    asked = config(method, 0.2)
-    asked.fit.gbit = 12 * ROUND
+    asked = config(method, 0.2, gbit=12 * ROUND)
     summary = experiment.run(asked, tmp_path / "run", progress=False)
     kept = json.loads((tmp_path / "run/config.json").read_text())
     rounds = kept["num_rounds"]
@@ -138,8 +135,7 @@ def test_a_run_spends_its_budget(method, tmp_path):
 
 def test_a_run_that_goes_on_keeps_its_rounds():
     """Started again, a budget is not measured again; another budget is."""
-    asked, begun = config(), config()
-    asked.fit.gbit = begun.fit.gbit = 3 * ROUND
+    asked, begun = config(gbit=3 * ROUND), config(gbit=3 * ROUND)
     begun.num_rounds, begun.fit.by = 77, "pilot"
     kept = fit_rounds.resumed(asked, begun)
     assert (kept.num_rounds, kept.fit.by) == (77, "pilot")
@@ -151,9 +147,7 @@ def test_a_run_that_goes_on_keeps_its_rounds():
 @pytest.mark.slow
 def test_a_dry_run_leaves_the_pilot_out_unless_it_runs_rounds(monkeypatch, capsys):
     monkeypatch.setattr(fit_rounds, "pilot", None)
-    asked = config()
-    asked.fit.gbit = 3.5 * ROUND
-    cli.dry_run(asked)
+    cli.dry_run(config(gbit=3.5 * ROUND))
     said = capsys.readouterr().out.splitlines()[-1]
     assert said.startswith("A pilot will set the rounds, by fit.gbit=0.00")
 
@@ -163,8 +157,7 @@ def test_a_new_run_of_a_kept_configuration_fits_its_budget(
     tmp_path, monkeypatch, resume, by
 ):
     """What a run was fitted by holds for that run alone."""
-    kept = config()
-    kept.fit.gbit, kept.fit.by = 1.0, "pilot"
+    kept = config(gbit=1.0, by="pilot")
     path = tmp_path / "config.json"
     path.write_text(kept.to_json_best_effort())
     argv = ["launch.py", f"--config={path}", "--config.fit.gbit=2.0", *resume]
@@ -179,22 +172,19 @@ def test_a_new_run_of_a_kept_configuration_fits_its_budget(
 def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
     """Only the first round sends something, as with fine-tuning."""
     pretend(monkeypatch, alive=lambda round, rounds: float(round == 0))
-    asked = config()
-    asked.fit.gbit = 5 * ROUND
     with pytest.raises(ValueError, match=r"fit.gbit=.*later rounds"):
-        fit_rounds.fitted(asked, experiment.build)
+        fit_rounds.fitted(config(gbit=5 * ROUND), experiment.build)
 
 
 def test_a_first_stage_has_rounds_of_its_own():
-    asked = config()
-    asked.first_stage, asked.fit.gbit = {"name": "fedavg"}, 1.0
+    asked = config(gbit=1.0)
+    asked.first_stage = {"name": "fedavg"}
     with pytest.raises(ValueError, match="^first_stage.num_rounds is missing, expec"):
         fields.check(asked)
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):
-    asked = config()
-    asked.fit.gbit = 1.0
+    asked = config(gbit=1.0)
     (tmp_path / "config.json").write_text(asked.to_json_best_effort())
     monkeypatch.setattr(fit_rounds, "pilot", None)
     with pytest.raises(ValueError, match="holds a run already, expected an empty"):
@@ -205,16 +195,15 @@ def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeyp
 def test_what_follows_the_rounds_is_noticed(rounds):
     """FedDST adjusts its mask until halfway: 13 of 26 rounds, and 13 of 27."""
     for method, follows in (("feddst", True), ("fedavg", False)):
-        given = config()
-        given.num_rounds, given.fit = rounds, {"gbit": 1.0}
+        given = config(gbit=1.0)
+        given.num_rounds = rounds
         density = 0.2 if follows else None
         assert fit_rounds.followed(methods.choose(given, method, density)) == follows
 
 
 def test_fit_most_limits_the_rounds(monkeypatch):
     pretend(monkeypatch)
-    asked = config()
-    asked.fit.gbit, asked.fit.pilot, asked.fit.most = 10 * ROUND, 4, 5
+    asked = config(gbit=10 * ROUND, pilot=4, most=5)
     found, said = fit_rounds.fitted(asked, experiment.build)
     assert (found.num_rounds, found.fit.by) == (5, "pilot")
     assert said.endswith("pays for 5 rounds, by fit.most")
@@ -223,8 +212,7 @@ def test_fit_most_limits_the_rounds(monkeypatch):
 def test_evaluations_are_spread_over_the_rounds(monkeypatch):
     """Twelve rounds in five parts: one every two rounds, and at least every round."""
     pretend(monkeypatch)
-    asked = config()
-    asked.fit.gbit, asked.fit.pilot, asked.fit.evaluations = 12 * ROUND, 4, 5
+    asked = config(gbit=12 * ROUND, pilot=4, evaluations=5)
     found, _ = fit_rounds.fitted(asked, experiment.build)
     assert (found.num_rounds, found.eval_every) == (12, 2)
     asked.fit.evaluations = 40
@@ -233,8 +221,7 @@ def test_evaluations_are_spread_over_the_rounds(monkeypatch):
 
 def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
     """Also beside `--dry_run=2`."""
-    asked = config("pdst", 0.1)
-    asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
+    asked = config("pdst", 0.1, gbit=12 * ROUND, pilot=4)
     monkeypatch.setattr(fit_rounds.simulate, "simulate", None)  # nothing runs
     with pytest.raises(TypeError):
         cli.dry_run(asked, 2)

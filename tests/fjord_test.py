@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fjord
-from sparsefl_jax.core.types import (
-    Batches,
-    EmptyState,
-    SparseModel,
-)
+from sparsefl_jax.core.types import EmptyState
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
@@ -26,21 +22,14 @@ TINY = small_world.tiny_model()  # 8 features, 16 units, statistics of the units
 UNITS = {0.4: 7, 0.5: 8, 0.6: 10, 1.0: 16}
 
 
-def start(model=TINY):
-    params, stats = model.init(KEY)
-    return SparseModel(params, masks.full(params), stats)
+def start():
+    return masks.dense(*TINY.init(KEY))
 
 
 def data(steps=STEPS):
     rng = np.random.default_rng(0)
-    order = jnp.arange(2 * steps, dtype=jnp.int32).reshape(1, steps, 2)
-    return Batches(
-        jnp.asarray(rng.normal(size=(2 * steps, 8)), jnp.float32),
-        jnp.asarray(rng.integers(4, size=2 * steps), jnp.int32),
-        order,
-        jnp.ones(order.shape, jnp.float32),
-        jnp.int32(steps),
-    )
+    x, y = rng.normal(size=(2 * steps, 8)), rng.integers(4, size=2 * steps)
+    return batches(steps, np.ones(8))._replace(x=jnp.float32(x), y=jnp.int32(y))
 
 
 def recording(seen, model=TINY):
@@ -155,7 +144,7 @@ def test_the_teacher_is_the_largest_width():
         "fc2": {"kernel": jnp.array(head), "bias": jnp.zeros(2)},
     }
     method = fjord(model, OPTIMIZER, widths=(0.5, 1.0), distill=True)
-    server = method.init(KEY, SparseModel(params, masks.full(params), {}))
+    server = method.init(KEY, masks.dense(params, {}))
     client = functools.partial(one_client, method, server, context(), batches(1, [1.0]))
     _, up, metrics = jax.jit(jax.vmap(client))(jax.random.split(KEY, 6))
     units = np.asarray(metrics["work"].forward["fc1"]["kernel"])

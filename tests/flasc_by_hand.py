@@ -1,13 +1,13 @@
 """FLASC's rounds in the small world, in NumPy but for the gradient of a batch."""
 
-import jax
 import numpy as np
 import optax
 
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.testing import plain_loop, small_world
-from tests.averaging_by_hand import RATE, local_sgd
+from sparsefl_jax.testing import small_world
+from tests.averaging_by_hand import RATE, clients, flat, local_sgd
+from tests.averaging_by_hand import mean as mean_of
 from tests.by_hand import close
 
 SIZE = 8 * 16 + 16 + 16 * 4 + 4  # of all leaves
@@ -17,11 +17,6 @@ GRADUAL = {
     **{"density": 1.0, "decay": 0.5, "train": "masked"},
     "server_optimizer": optax.adamw(ETA, weight_decay=0.5),
 }
-
-
-def flat(tree):
-    """Returns all entries of a tree in its order."""
-    return np.concatenate([np.asarray(v).ravel() for v in jax.tree.leaves(tree)])
 
 
 def sends_the_largest(world, down=(53,), up=(21,), masked=False, decay=0.0):
@@ -35,22 +30,19 @@ def sends_the_largest(world, down=(53,), up=(21,), masked=False, decay=0.0):
     """
     states = small_world.path(world)[0]
     moment, square = np.zeros(SIZE), np.zeros(SIZE)
-    for round, cohort in enumerate(world.cohorts.tolist()):
+    for round, cohort in enumerate(world.cohorts):
         old, new = (states[r].server.dense for r in (round, round + 1))
         w = flat(old.params)
         first = np.argsort(-np.abs(w), kind="stable")
         sent = np.zeros(SIZE, bool)
         sent[first[: down[min(round, len(down) - 1)]]] = True
         mean, stats = np.zeros(SIZE), []
-        for index, passing in zip(
-            cohort, plain_loop.passings(world, round), strict=True
-        ):
+        for _, data, passing in clients(world, round):
             came, went = passing.down["params"], passing.up["delta"]
             np.testing.assert_array_equal(flat(came.mask), sent)
             np.testing.assert_array_equal(flat(came.values), np.where(sent, w, 0))
             mask = came.mask if masked else masks.full(old.params)
             start = SparseModel(came.values, mask, old.stats)
-            data = plain_loop.inputs(world, states[round], round, index)[-1]
             trained, own, _ = local_sgd(start, data, RATE * 0.9**round)
             delta, kept = flat(trained) - np.where(sent, w, 0), flat(went.mask)
             if masked:
@@ -68,7 +60,7 @@ def sends_the_largest(world, down=(53,), up=(21,), masked=False, decay=0.0):
         root = np.sqrt(square / (1 - 0.999 ** (round + 1)))
         step = moment / (1 - 0.9 ** (round + 1)) / (root + 1e-8) + decay * w
         close(flat(new.params), w - ETA * step, 1e-5)
-        close(new.stats, jax.tree.map(lambda *v: np.mean(v, 0), *stats))
+        close(new.stats, mean_of(stats))
     deployed = world.algorithm.deploy(world.key, states[-1].server)
     assert list(deployed) == ["global", "unpruned"]
     close(deployed["unpruned"].params, new.params, 0)

@@ -10,6 +10,7 @@ from sparsefl_jax.algorithms import flasc, rank_tiers
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.wire.packets import Packet
 from tests.adapters_test import SGD, adapted_network, run, train_records
+from tests.averaging_by_hand import flat
 from tests.by_hand import (
     KEY,
     batches,
@@ -21,7 +22,6 @@ from tests.by_hand import (
     one_client,
     same,
 )
-from tests.flasc_by_hand import flat
 from tests.refusals import refused
 
 ADAM = {"server_optimizer": optax.adam(0.05)}

@@ -16,6 +16,7 @@ from tests.by_hand import bare, context, merged
 
 SELECT = {"a": True, "b": True, "bias": False}
 LAYERS = ("a", "b")
+TIERS = {"densities": (0.15, 0.2)}
 CONTEXTS = context(size=300), context(size=100)
 
 
@@ -120,6 +121,10 @@ ONE = client_model(1, {"a": range(30), "b": range(20)})
 TWO = client_model(2, {"a": range(30), "b": range(20, 40)})
 
 
+def hetero(factory=hetero_jmwst, **kwargs):
+    return factory(bare(SELECT), None, prunable=LAYERS, **TIERS, **kwargs)
+
+
 def covered_mean(name):
     """The mean is by examples; an entry that no client holds is 0, not the old 1."""
     mean = (300 * ONE.params[name] + 100 * TWO.params[name]) / 400
@@ -132,9 +137,7 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
     """Of its 70 entries 40 are the mask of 0.2: 40 / 70 of 30 and 40, not the clients'
     mean of 30 and 20; 0.15 has 30 / 70 of them, not 30 / 39 of that mask's 17 and 22.
     """
-    method = hetero_jmwst(
-        bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, submask=submask
-    )
+    method = hetero(submask=submask)
     server = sent(method, ONE, TWO)
     deployed = method.deploy(None, server)
     assert list(deployed) == ["d0.2", "d0.15", "aggregated"]
@@ -158,9 +161,7 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
 
 
 def test_hetero_jmwst_moves_its_mask_every_r_int_rounds():
-    method = hetero_jmwst(
-        bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, r_int=2
-    )
+    method = hetero(r_int=2)
 
     @jax.jit
     def mask(round):  # the first one is full
@@ -173,9 +174,7 @@ def test_hetero_jmwst_moves_its_mask_every_r_int_rounds():
 @pytest.mark.parametrize("factory", [hetero_jmwst, hetero_spdst])
 def test_a_budget_receives_its_part_of_the_aggregate(factory):
     """The largest is the server's mask, which never changes in SPDST."""
-    method = factory(
-        bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, submask="magnitude"
-    )
+    method = hetero(factory, submask="magnitude")
     server = sent(method, ONE, TWO)
     frozen = factory is hetero_spdst
     for budget, counts in ((0.15, (12, 17)), (0.2, (100, 100) if frozen else (17, 22))):
@@ -198,7 +197,7 @@ def test_a_budget_receives_its_part_of_the_aggregate(factory):
 )
 def test_an_entry_that_a_client_lacks_is_a_zero_or_left_out(factory, average):
     """Figure 9 compares both; b is held by one client alone, 300 or 100 samples."""
-    given = {"density": 0.2} if factory is jmwst else {"densities": (0.15, 0.2)}
+    given = {"density": 0.2} if factory is jmwst else TIERS
     method = factory(bare(SELECT), None, prunable=LAYERS, average=average, **given)
     model = method.deploy(None, sent(method, ONE, TWO))["aggregated"]
     for name in LAYERS:
@@ -210,17 +209,13 @@ def test_an_entry_that_a_client_lacks_is_a_zero_or_left_out(factory, average):
 
 
 @pytest.mark.slow
-def test_a_first_stage_without_surgery_measures_the_random_mask():
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_a_first_stage_without_surgery_measures_the_random_mask(rate):
     """As `no_stage1` has it: clients answer the densities that they received."""
-    moved = {}
-    for rate in (0.0, 0.25):
-        settings = {"density": 0.5, "prune_rate": rate}
-        world = small_world.make_world(sensitivity, settings)
-        passings = plain_loop.passings(world, 0)
-        held = [unpack_model(p.down).mask for p in passings]
-        told = [p.up["density"].values for p in passings]
-        moved[rate] = any(
-            not np.allclose(masks.layer_densities(mask, world.layers), answer)
-            for mask, answer in zip(held, told, strict=True)
-        )
-    assert moved == {0.0: False, 0.25: True}
+    settings = {"density": 0.5, "prune_rate": rate}
+    world = small_world.make_world(sensitivity, settings)
+    moved = []
+    for passing in plain_loop.passings(world, 0):
+        held = masks.layer_densities(unpack_model(passing.down).mask, world.layers)
+        moved.append(not np.allclose(held, passing.up["density"].values))
+    assert any(moved) == (rate > 0)

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from sparsefl_jax.models.forms import fast
-from tests.models_test import normal, quick_jit
+from tests.models_test import mostly_slow, normal, quick_jit
 
 X = normal(0, 3, 13, 11, 4)
 EDGES = ((2, 1), (0, 2))
@@ -41,22 +41,16 @@ def assert_equal(want, got):
 
 LAYERS = {
     "same": nn.Conv(6, (3, 3)),
-    "strided": nn.Conv(6, (3, 3), strides=2),
     "bordered": nn.Conv(6, (3, 3), strides=2, padding=EDGES),
-    "pointwise": nn.Conv(6, (1, 1), strides=2),
     "oblong": nn.Conv(6, (3, 5)),
     "depthwise": nn.Conv(8, (3, 3), feature_group_count=4),
     "grouped": nn.Conv(8, (3, 3), strides=2, feature_group_count=2),
     "dilated": nn.Conv(8, (3, 3), kernel_dilation=2),
     "transposed": nn.ConvTranspose(6, (3, 3), strides=(2, 2)),
 }
-QUICK = ("same", "bordered", "grouped")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in LAYERS],
-)
+@mostly_slow(LAYERS, quick=("same", "bordered", "grouped"))
 def test_no_pass_of_a_layer_is_left_as_it_was(name):
     want, got, text = gradients(LAYERS[name], lowering="patches")
     assert_equal(want, got)

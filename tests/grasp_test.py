@@ -10,7 +10,6 @@ import pytest
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import grasp
 from sparsefl_jax.algorithms.grasp import gradient_flow
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
@@ -78,7 +77,7 @@ def test_what_stays_by_hand(key, temperature, halves, kept):
     model = models.Model(lambda key: (params, {}), apply, {"w": 1}, loss=loss)
     settings = {"density": 0.5, "temperature": temperature, "halves": halves}
     method = grasp(model, None, prunable=("w",), **settings)
-    server = method.init(key, SparseModel(params, masks.full(params), {}))
+    server = method.init(key, masks.dense(params, {}))
     data = batches(2, [1.0])._replace(
         x=jnp.array([[1.0], [0], [1], [0]]),
         order=jnp.arange(4).reshape(1, 1, 4),

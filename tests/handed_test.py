@@ -6,15 +6,6 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.algorithms import (
-    fedpm,
-    fedspa,
-    finetune,
-    local_only,
-    magnitude,
-    nst,
-    spafl,
-)
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.setup import make
@@ -52,16 +43,13 @@ def down(setup):
 EACH = 2 * 32 * FILTERS  # thresholds and how they moved
 SCORES = 32 * WEIGHTS
 HANDED = {  # method, arguments, bits of every round and of a client's first beside it
-    "spafl_seed": (spafl, {"initial": "seed"}, EACH, 32),
-    "local": (local_only, {}, 0, 0),
-    "local_sent": (local_only, {"initial": "sent"}, 0, DENSE),
-    "fedpm": (fedpm, {}, SCORES, 0),
-    "fedpm_sent": (fedpm, {"weights": "initial"}, SCORES, DENSE),
-    "fedpm_seed": (fedpm, {"weights": "initial", "initial": "seed"}, SCORES, 32),
-    # Nine of 36 weights and all seven biases; a bitmap of the weights.
-    "magnitude": (magnitude, {"density": 0.25}, 32 * (9 + 7), 36),
-    "finetune": (finetune, {}, 0, DENSE + 5 + 4),  # how many of 24 and of 12 travel
-    "fedspa": (fedspa, {"density": 0.5, "mask_update": "dst", "adjust_until": 2},
+    "spafl_seed": (sfl.spafl, {"initial": "seed"}, EACH, 32),
+    "local": (sfl.local_only, {}, 0, 0),
+    "local_sent": (sfl.local_only, {"initial": "sent"}, 0, DENSE),
+    "fedpm": (sfl.fedpm, {}, SCORES, 0),
+    "fedpm_sent": (sfl.fedpm, {"weights": "initial"}, SCORES, DENSE),
+    "fedpm_seed": (sfl.fedpm, {"weights": "initial", "initial": "seed"}, SCORES, 32),
+    "fedspa": (sfl.fedspa, {"density": 0.5, "mask_update": "dst", "adjust_until": 2},
                32 * WEIGHTS, 32),
 }  # fmt: skip
 
@@ -80,7 +68,7 @@ def test_a_first_round_takes_the_clock_longer_by_what_is_handed():
     present = np.ones((CLIENTS, 1))
     system = clock.System(device, present, np.zeros(CLIENTS, int), ("phones",))
     records = simulate.run_setup(
-        jax.random.key(0), setup(spafl)._replace(system=system)
+        jax.random.key(0), setup(sfl.spafl)._replace(system=system)
     ).metrics
     bits, took = (
         [r[f"{name}_by_client"] for r in records if r["phase"] == "train"]
@@ -95,14 +83,13 @@ def begun(method, **settings):
     """Returns the method, its server, and the parameters that it starts from."""
     params, stats = MODEL.init(jax.random.key(0))
     made = method(MODEL, sfl.training.make_optimizer(), **settings)
-    start = sfl.SparseModel(params, masks.full(params), stats)
-    return made, made.init(jax.random.key(1), start), params
+    return made, made.init(jax.random.key(1), masks.dense(params, stats)), params
 
 
 def test_clients_alone_draw_networks_of_their_own_or_start_from_the_same():
     first = {}
     for initial in ("seed", "sent"):
-        method, server, params = begun(local_only, initial=initial)
+        method, server, params = begun(sfl.local_only, initial=initial)
         pair = [
             method.first_state(jax.random.key(k), server, None).trained.params
             for k in (2, 3)
@@ -114,7 +101,7 @@ def test_clients_alone_draw_networks_of_their_own_or_start_from_the_same():
 
 
 def test_the_first_mask_of_nst_is_the_servers_drawn_from_the_seed():
-    method, server, _ = begun(nst, density=0.5)
+    method, server, _ = begun(sfl.nst, density=0.5)
     mask = method.first_state(jax.random.key(2), server, None)
     jax.tree.map(np.testing.assert_array_equal, mask, server.mask)
     assert {n: p.bits for n, p in method.handed(server).items()} == {"seed": 32}

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import heterofl
-from sparsefl_jax.core.types import (
-    Batches,
-    EmptyState,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -32,8 +28,7 @@ WIDTHS, CLASSES = (8, 6), 4
 @functools.cache
 def network(**kwargs):
     model = build("mlp", CLASSES, (2, 2, 1), **{"widths": WIDTHS} | kwargs)
-    params, stats = model.init(KEY)
-    return model, SparseModel(params, masks.full(params), stats)
+    return model, masks.dense(*model.init(KEY))
 
 
 def data(labels=(0, 2)):
@@ -69,7 +64,7 @@ def test_the_loss_takes_classes_that_a_client_lacks_as_zeros(option, share, othe
         "fc2": {"kernel": head, "bias": jnp.zeros(CLASSES)},
     }
     method = heterofl(model, local.make_optimizer(learning_rate=RATE), **option)
-    server = method.init(KEY, SparseModel(params, masks.full(params), {}))
+    server = method.init(KEY, masks.dense(params, {}))
     ctx, data = context(size=2, budget=0.5), equal_batches(1, np.ones(4))
     _, up, metrics = jax.jit(lambda: one_client(method, server, ctx, data))()
     # Two samples of class 0, whose share of the odds it is.
@@ -103,15 +98,10 @@ def traced(model, *shape):
     method = heterofl(model, OPTIMIZER)
     params, stats = jax.eval_shape(model.init, KEY)
     sparse = SparseModel(params, None, stats)
-    images = jax.ShapeDtypeStruct((4, *shape), jnp.float32)
-    of = jax.ShapeDtypeStruct
-    batches = Batches(
-        images,
-        of((4,), jnp.int32),
-        of((1, 2, 2), jnp.int32),
-        of((1, 2, 2), jnp.float32),
-        of((), jnp.int32),
-    )
+    floats = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    ints = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    order, weight = ints((1, 2, 2)), floats((1, 2, 2))
+    batches = Batches(floats((4, *shape)), ints((4,)), order, weight, ints(()))
 
     def one_round(sparse, batches):
         return first_round(method, sparse, 0.5, batches)[:2]

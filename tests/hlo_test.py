@@ -62,20 +62,10 @@ def test_loops_multiply_and_those_without_a_length_by_what_is_given():
 def test_a_loop_ends_by_its_condition():
     """As TPU programs say it: the counter is compared with a constant."""
     condition = """
-  %x = (s32[], f32[8]{0}) parameter(0)
   %n = s32[]{:T(128)} constant(50), metadata={op_name="jit(f)"}
   %i = s32[]{:T(128)} get-tuple-element(%x), index=0
-  ROOT %c = pred[]{:T(512)} compare(%i, %n), direction=LT, metadata={op_name="lt"}
-}
-"""
-    known = LOOPS.replace(
-        """
-  %x = (s32[], f32[8]{0}) parameter(0)
-  ROOT %c = pred[] constant(true)
-}
-""",
-        condition,
-    )
+  ROOT %c = pred[]{:T(512)} compare(%i, %n), direction=LT, metadata={op_name="lt"}"""
+    known = LOOPS.replace("\n  ROOT %c = pred[] constant(true)", condition)
     assert known != LOOPS
     # The outer loop has its own count of 3, the inner one 50.
     assert hlo.collectives(known, 10)["all-reduce"] == 3 * 50 * 32

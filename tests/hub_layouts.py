@@ -81,16 +81,12 @@ LAYOUTS["fashion_mnist"] = LAYOUTS["mnist"]
 
 def parts_of(layout):
     """Returns the splits of a layout."""
-    features, splits = layout
-    return datasets.DatasetDict(
-        {
-            split: datasets.Dataset.from_dict(
-                dict(zip(features, values, strict=True)),
-                features=datasets.Features(features),
-            )
-            for split, values in splits.items()
-        }
-    )
+    (features, splits), parts = layout, datasets.DatasetDict()
+    for split, values in splits.items():
+        columns = dict(zip(features, values, strict=True))
+        kinds = datasets.Features(features)
+        parts[split] = datasets.Dataset.from_dict(columns, features=kinds)
+    return parts
 
 
 def write(folder, layout):

@@ -138,28 +138,25 @@ def test_files_of_ones_own_are_read_in_every_form(way, place, monkeypatch):
     np.testing.assert_array_equal(data.x[2, ..., 0], np.asarray(picture(2, 28, 28)))
 
 
+FLOATS = {"a": (FLOAT, [1, 2]), "b": (FLOAT, [3, 4])}
+INTS = {"a": (INT, [1, 2]), "id": (INT, [7, 8]), "b": (INT, [3, 4])}
 TABLES = {
-    "floats": (table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), y=LABEL), {}),
-    "integers that are named": (
-        table(a=(INT, [1, 2]), id=(INT, [7, 8]), b=(INT, [3, 4]), y=LABEL),
-        {"table": ("a", "b")},
-    ),
-    "a list": (table(v=(datasets.List(FLOAT), [[1, 3], [2, 4]]), y=LABEL), {}),
-    "labels as texts": (
-        table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), mood=(TEXT, ["bad", "good"])),
-        {"label": "mood"},
-    ),
-    "labels as numbers": (
-        table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), n=(INT, [10, 70])),
-        {},
-    ),
+    "floats": table(**FLOATS, y=LABEL),
+    "integers that are named": table(**INTS, y=LABEL),
+    "a list": table(v=(datasets.List(FLOAT), [[1, 3], [2, 4]]), y=LABEL),
+    "labels as texts": table(**FLOATS, mood=(TEXT, ["bad", "good"])),
+    "labels as numbers": table(**FLOATS, n=(INT, [10, 70])),
+}
+COLUMNS = {
+    "integers that are named": {"table": ("a", "b")},
+    "labels as texts": {"label": "mood"},
 }
 
 
 @pytest.mark.parametrize("case", TABLES)
 def test_tables(case, place):
-    layout, hf = TABLES[case]
-    data = sources.load(write(place / "mine", layout), hf=hf)
+    name = write(place / "mine", TABLES[case])
+    data = sources.load(name, hf=COLUMNS.get(case, {}))
     assert data.x.tolist() == [[1, 3], [2, 4]] and data.y.tolist() == [0, 1]
     assert data.num_classes == 2 and data.users is None
 
@@ -265,13 +262,9 @@ def test_the_folder_and_the_network_of_the_documentation_train_with_spdst(place)
     (place / "mine").mkdir()
     datasets.Dataset.from_dict(rows).to_parquet(place / "mine" / "train.parquet")
     arguments = command.replace("configs/", f"{ROOT}/configs/")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "launch.py"), *shlex.split(arguments)]
-        + ["--config.num_rounds=5", "--workdir=run"],
-        capture_output=True,
-        text=True,
-        cwd=place,
-    )
+    command = [sys.executable, str(ROOT / "launch.py"), *shlex.split(arguments)]
+    command += ["--config.num_rounds=5", "--workdir=run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=place)
     assert done.returncode == 0, done.stderr[-2000:]
     last = json.loads((place / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     config = json.loads((place / "run" / "config.json").read_text())

@@ -31,6 +31,7 @@ FOLDERS = (
     "__main__",
 )
 PACKAGE = "sparsefl_jax"
+ROOT = Path(next(iter(sparsefl_jax.__path__)))
 
 
 def imported(text: str, known: set[str]) -> set[str]:
@@ -74,15 +75,11 @@ def in_order(imports: dict[str, set[str]]) -> None:
 
 @pytest.fixture(scope="module")
 def package():
-    root = Path(next(iter(sparsefl_jax.__path__)))
-    return graph(
-        {
-            ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(
-                ".__init__"
-            ): path.read_text()
-            for path in root.rglob("*.py")
-        }
-    )
+    sources = {}
+    for path in ROOT.rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        sources[name.removesuffix(".__init__")] = path.read_text()
+    return graph(sources)
 
 
 def test_no_folder_imports_a_higher_one(package):
@@ -94,9 +91,8 @@ def test_no_circle_of_imports(package):
 
 
 def test_libraries_are_neither_patched_nor_read_where_they_are_private():
-    root = Path(next(iter(sparsefl_jax.__path__)))
     private = re.compile(r"\b(unittest|mock|asyncio|_src)\b")
-    assert not [p for p in root.rglob("*.py") if private.search(p.read_text())]
+    assert not [p for p in ROOT.rglob("*.py") if private.search(p.read_text())]
 
 
 def test_an_arrow_up_is_seen_inside_of_a_function():

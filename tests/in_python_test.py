@@ -16,13 +16,14 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
-from sparsefl_jax.runs import experiment, records, simulate
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config.build import describe, plain_value
 from sparsefl_jax.runs.folder import differences, read_config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt
 from tests.by_hand import needed
-from tests.tiny import ctrl_c, write_images
+from tests.checkpoint_test import stop_after
+from tests.tiny import write_images
 
 ROOT = Path(__file__).parent.parent
 MODEL = sfl.models.build("mlp", 4, (2, 3, 1), widths=(16,))
@@ -94,21 +95,8 @@ def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
     def run(folder):
         return ended.run(stages(), workdir=folder, eval_every=1)
 
-    send, written = ctrl_c(monkeypatch), records.recording
-
-    @contextlib.contextmanager
-    def stopping(*args):
-        with written(*args) as (at, recorder):
-
-            def record(segment):
-                if segment.snapshot[:2] == (1, 2):  # stage, round
-                    send()
-                return recorder.record(segment)
-
-            yield at, recorder._replace(record=record)
-
     with monkeypatch.context() as patch:
-        patch.setattr(records, "recording", stopping)
+        stop_after(patch, 3)  # within the second stage
         with pytest.raises(interrupt.StoppedError):
             run(tmp_path / "stopped")
     assert not (tmp_path / "stopped" / "summary.json").exists()
@@ -231,17 +219,15 @@ def halving(model, optimizer, *, private):
     return sfl.private(method, clip=private, noise_multiplier=0.0)
 
 
+PLAIN = sfl.fedavg(MODEL, rate())
 ALIKE = {  # a setting: two methods, or networks, that differ in it alone
     "optimizer.learning_rate": lambda v: (sfl.fedavg(MODEL, rate(v)), MODEL),
     "algorithm.alpha": lambda v: (sfl.spafl(MODEL, rate(), alpha=v), MODEL),
     "algorithm.share": lambda v: (top_share(MODEL, rate(), v), MODEL),
     "algorithm.privacy.clip": lambda v: (halving(MODEL, rate(), private=v), MODEL),
-    "model.loss.amount": lambda v: (
-        sfl.fedavg(MODEL, rate()),
-        MODEL.fitting(sfl.method(smooth)(v)),
-    ),
+    "model.loss.amount": lambda v: (PLAIN, MODEL.fitting(sfl.method(smooth)(v))),
     "model.module.features": lambda v: (
-        sfl.fedavg(MODEL, rate()),
+        PLAIN,
         sfl.Model.from_flax(Wider(int(10 * v)), np.ones((1, 2, 3, 1), np.float32)),
     ),
 }
@@ -261,26 +247,11 @@ def test_runs_that_differ_in_one_setting_are_never_seeds_of_one_another(field, e
 @pytest.mark.parametrize(
     ("method", "model", "said"),
     [
-        (
-            unnamed(MODEL, rate()),
-            MODEL,
-            "algorithm is .* without a name, .* decorated with @sfl.method",
-        ),
-        (
-            sfl.fedavg(MODEL, lambda r: None),
-            MODEL,
-            "algorithm.optimizer is a function",
-        ),
-        (
-            sfl.fedavg(MODEL, rate()),
-            MODEL.fitting(smooth(1)),
-            "model.loss is a function",
-        ),
-        (
-            sfl.fedavg(MODEL, rate()),
-            MODEL._replace(init=MODEL.init),  # which may be any other
-            "model is a Model without a name",
-        ),
+        (unnamed(MODEL, rate()), MODEL, "algorithm .* a name, .* with @sfl.method"),
+        (sfl.fedavg(MODEL, lambda r: None), MODEL, "algorithm.optimizer is a function"),
+        (PLAIN, MODEL.fitting(smooth(1)), "model.loss is a function"),
+        # which may be any other
+        (PLAIN, MODEL._replace(init=MODEL.init), "model is a Model without a name"),
     ],
 )
 def test_what_has_no_name_is_refused_where_files_are_written(
@@ -304,10 +275,9 @@ def test_values_that_a_setting_can_have():
 def test_every_method_is_described_by_its_name(name, ended):
     factory = sfl.ALGORITHMS[name]
     given = needed(factory)
-    found = told(factory(MODEL, rate(), **given), ended)
+    found, again = (told(factory(MODEL, rate(), **given), ended) for _ in range(2))
     assert found["algorithm"]["name"] == name
     assert found["algorithm"].keys() >= given.keys()
-    again = told(factory(MODEL, rate(), **given), ended)
     assert json.dumps(again) == json.dumps(found)
 
 

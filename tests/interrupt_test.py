@@ -24,13 +24,17 @@ with interrupt.listening("asked to end") as by:
 """
 
 
+def begun(code, *arguments):
+    """Starts a process of this code, and reads what it writes."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT, **pipes)
+
+
 def test_a_second_signal_leaves_at_once():
-    with subprocess.Popen(
-        [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with begun(BUSY) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        assert b"asked to end" in process.stderr.readline() + process.stderr.readline()
+        assert "asked to end" in process.stderr.readline() + process.stderr.readline()
         process.send_signal(signal.SIGTERM)  # as a group and its parent are ended
         time.sleep(0.5)
         assert process.poll() is None
@@ -119,13 +123,7 @@ exec(open("launch.py").read())
 def test_a_process_does_not_wait_for_a_compilation(tmp_path):
     (tmp_path / "config.json").write_text(tiny_config(tmp_path).to_json_best_effort())
     flags = [f"--config={tmp_path / 'config.json'}", f"--workdir={tmp_path / 'run'}"]
-    with subprocess.Popen(
-        [sys.executable, "-c", COMPILING, *flags],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with begun(COMPILING, *flags) as process:
         try:
             assert process.stdout.readline() == "compiling\n"
             process.stderr.readline()

@@ -64,17 +64,10 @@ def begin_all(arguments, devices=1):
     """
     flags = f"--xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    return [
-        subprocess.Popen(
-            [sys.executable, *map(str, each)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for each in arguments
-    ]
+    options = {"cwd": ROOT, "env": environment, "text": True}
+    options |= {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    commands = ([sys.executable, *map(str, each)] for each in arguments)
+    return [subprocess.Popen(command, **options) for command in commands]
 
 
 def ended(begun):

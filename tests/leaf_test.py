@@ -142,15 +142,11 @@ def test_bad_content_is_one_line(tmp_path, change, told):
 
 
 def test_bad_files_are_one_line(tmp_path):
-    folder = write(
-        tmp_path / "mixed", TRAIN | {"train/2.json": content({"e": 1}, None, 9)}
-    )
+    mixed = TRAIN | {"train/2.json": content({"e": 1}, None, 9)}
+    folder = write(tmp_path / "mixed", mixed)
     cases = {folder: r"shapes \[\(9,\), \(28, 28, 1\)\]"}
-    for name, text in {
-        "cut": '{"users": ["a"',
-        "list": "[]",
-        "bytes": "\udcff",
-    }.items():
+    texts = {"cut": '{"users": ["a"', "list": "[]", "bytes": "\udcff"}
+    for name, text in texts.items():
         file = tmp_path / name / "0.json"
         file.parent.mkdir()
         file.write_text(text, errors="surrogateescape")

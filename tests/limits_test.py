@@ -12,6 +12,7 @@ from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.runs.simulate import Most
 from sparsefl_jax.simulation import store
 from sparsefl_jax.wire.packets import Packet
+from tests.by_hand import same
 from tests.tiny import federation
 
 pytestmark = pytest.mark.slow
@@ -69,6 +70,18 @@ def run(world, key, every=ROUNDS, **settings):
         yield segment._replace(snapshot=segment.snapshot._replace(state=state))
 
 
+def spied(patch, module, name):
+    """Returns a list to which every call of a function adds its arguments."""
+    calls, function = [], getattr(module, name)
+
+    def spy(*args):
+        calls.append(args)
+        return function(*args)
+
+    patch.setattr(module, name, spy)
+    return calls
+
+
 def trained(told):
     return [r for one in told for r in one.records if r["phase"] == "train"]
 
@@ -109,7 +122,7 @@ def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
     assert trained(told) == trained(each)[:last]
     assert [r["round"] for one in told for r in one.records][-2:] == [last, last]
     here, there = told[-1].snapshot, each[last - 1].snapshot
-    jax.tree.map(np.testing.assert_array_equal, here.state, there.state)
+    same(here.state, there.state)
     assert (here.bits, here.flops) == (there.bits, there.flops)
     assert told[-1].records[-1]["models"] == each[last - 1].records[-1]["models"]
 
@@ -118,18 +131,12 @@ def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
 def test_rows_of_clients_in_rounds_left_out_are_not_written(world, key, each, where):
     data, model, stage = world
     until = Limits(gbit=trained(each)[0]["gbit_cumulative"])
-    written = []
-    keep = store.scatter
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            store,
-            "scatter",
-            lambda r, ids, new: written.append(ids) or keep(r, ids, new),
-        )
+        written = spied(patch, store, "scatter")
         settings = {"until": until, "client_store": where, "eval_every": ROUNDS}
         (segment,) = sfl.segments(key, [stage], model, data, **settings)
     first = set(trained(each)[0]["clients"])
-    assert set(written[-1].tolist()) == first | {len(SIZES)}
+    assert set(written[-1][1].tolist()) == first | {len(SIZES)}
     if where == "disk":
         assert set(segment.snapshot.state.clients.ids.tolist()) == first
 
@@ -147,11 +154,8 @@ def test_a_limit_that_is_never_reached_changes_no_bit(world, key, each):
     assert records[0] == records[1]
     for one in free:
         other = told[ends.index(one.snapshot.round)]
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            (one.snapshot.state, one.models, one.masks),
-            (other.snapshot.state, other.models, other.masks),
-        )
+        kept, want = ((s.snapshot.state, s.models, s.masks) for s in (other, one))
+        same(kept, want)
     assert "clients" in free[0].masks
     assert told[-1].snapshot.ended_by == "rounds"
 
@@ -168,23 +172,14 @@ def test_a_run_goes_on_from_within_a_segment_with_a_higher_limit(
     resume = checkpoint.read(tmp_path).snapshot._replace(ended_by="")
     told = list(run(world, key, until=high, resume=resume))
     assert trained(told) == trained(each)[3:6]
-    there = each[5].snapshot.state
-    jax.tree.map(np.testing.assert_array_equal, told[-1].snapshot.state, there)
+    same(told[-1].snapshot.state, each[5].snapshot.state)
 
 
 def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
-    made = []
-    compile_stage = programs.compile_stage
-    monkeypatch.setattr(
-        programs,
-        "compile_stage",
-        lambda *args: made.append(compile_stage(*args)) or made[-1],
-    )
+    made = spied(monkeypatch, programs, "compile_stage")
     until = Limits(gbit=1e-3)
-    lengths = np.diff(
-        [0, *(one.snapshot.round for one in run(world, key, until=until))]
-    )
-    assert len(set(lengths.tolist())) > 1
+    ends = [0, *(one.snapshot.round for one in run(world, key, until=until))]
+    assert len(set(np.diff(ends).tolist())) > 1
     assert len(made) == 1
 
 

@@ -85,12 +85,10 @@ def test_train_runs_all_epochs_and_sums_over_processed_samples(key):
     assert out.metrics["count"] == 6 and out.model.stats["calls"] == 4
     still = optax.sgd(0.0)
     frozen = local.train(key, linear(), still, start(), batches)
-    logits = batches.x[:3] @ start().params["w"]
-    losses = optax.losses.softmax_cross_entropy_with_integer_labels(
-        logits, batches.y[:3]
-    )
+    logits, y = batches.x[:3] @ start().params["w"], batches.y[:3]
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, y)
     np.testing.assert_allclose(frozen.metrics["loss"], 2 * losses.sum(), rtol=1e-6)
-    hits = jnp.sum(jnp.argmax(logits, -1) == batches.y[:3])
+    hits = jnp.sum(jnp.argmax(logits, -1) == y)
     assert frozen.metrics["correct"] == 2 * hits
 
 
@@ -120,13 +118,8 @@ def test_steps_beyond_the_data_leave_everything_though_they_hold_nan(key):
 
 
 def test_own_steps_counts_steps_with_a_sample():
-    assert [int(local.own_steps(client(n), 0)) for n in (0, 1, 2, 3, 6)] == [
-        0,
-        1,
-        1,
-        2,
-        3,
-    ]
+    own = [int(local.own_steps(client(n), 0)) for n in (0, 1, 2, 3, 6)]
+    assert own == [0, 1, 1, 2, 3]
 
 
 def test_the_projection_holds_after_every_step(key):
@@ -220,13 +213,10 @@ def test_clip_bounds_the_gradient_before_weight_decay():
     np.testing.assert_allclose(step, [-10.6, -0.8], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["sgdd", "_src", "losses", "apply_updates"])
-def test_make_optimizer_refuses_what_is_none(name):
-    with pytest.raises(ValueError, match=rf"optimizer\.name='{name}'"):
-        local.make_optimizer(name)
-
-
-def test_make_optimizer_names_an_argument_that_does_not_exist():
+def test_make_optimizer_refuses_what_is_none_and_names_unknown_arguments():
+    for name in ("sgdd", "_src", "losses", "apply_updates"):
+        with pytest.raises(ValueError, match=rf"optimizer\.name='{name}'"):
+            local.make_optimizer(name)
     with pytest.raises(ValueError, match=r"optimizer\.name='sgd': .*beta"):
         local.make_optimizer("sgd", beta=0.9)
 

@@ -1,7 +1,5 @@
 """A user's loss in training, records and evaluation, and invalid models."""
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +7,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.training import local
-from tests.by_hand import needed
+from tests.models_test import mostly_slow
 
 CLASSES, CLIENTS, LABELS = 4, 3, ([0, 1], [1, 2], [0, 3])
+SUMS = ("loss", "correct", "count")
 
 
 def squared(logits, targets, weight):
@@ -20,7 +19,7 @@ def squared(logits, targets, weight):
         targets = jax.nn.one_hot(targets, CLASSES)
     right = jnp.argmax(logits, -1) == jnp.argmax(targets, -1)
     losses = jnp.sum((logits - targets) ** 2, -1)
-    values = {"loss": losses, "correct": right, "count": jnp.ones_like(weight)}
+    values = dict(zip(SUMS, (losses, right, jnp.ones_like(weight)), strict=True))
     sums = {name: jnp.sum(jnp.where(weight > 0, v, 0.0)) for name, v in values.items()}
     return sums["loss"] / jnp.maximum(sums["count"], 1.0), sums
 
@@ -55,13 +54,7 @@ METHODS = {
 }
 
 
-SLOW = ("pdst", "heterofl", "fjord", "spafl")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else []) for n in METHODS],
-)
+@mostly_slow(METHODS, quick=("fedavg",))
 def test_a_loss_of_ones_own_is_trained_recorded_and_evaluated(world, name):
     """At rate 0 weights stay, and every sample is seen once."""
     data, model = world
@@ -71,19 +64,13 @@ def test_a_loss_of_ones_own_is_trained_recorded_and_evaluated(world, name):
     run = sfl.run(jax.random.key(0), [stage], model, data)
     trained, evaluated = run.metrics
     params = jax.tree.map(np.float64, next(iter(run.models.values())).params)
-    losses = np.concatenate(
-        [
-            by_hand(
-                params,
-                np.float64(data.x[rows[:size]]),
-                data.y[rows[:size]],
-                LABELS[i] if name == "heterofl" else range(CLASSES),
-            )
-            for i, (rows, size) in enumerate(zip(*data.train, strict=True))
-        ]
-    )
+    losses = []
+    for labels, rows, size in zip(LABELS, *data.train, strict=True):
+        x, y = np.float64(data.x[rows[:size]]), data.y[rows[:size]]
+        held = labels if name == "heterofl" else range(CLASSES)
+        losses += by_hand(params, x, y, held).tolist()
     assert len(losses) == 20
-    assert trained["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert trained["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     tested = by_hand(params, np.float64(data.x_test), data.y_test)
     if method.personalize is None:
         want = tested.mean()
@@ -116,11 +103,7 @@ def test_a_step_follows_the_gradient_of_that_loss(world):
     ("value", "names", "told"),
     [
         (0.0, ("loss",), "the sums loss, expected loss, correct, count"),
-        (
-            [1.0, 2.0],
-            ("loss", "correct", "count"),
-            r"its loss of shape \(2,\), expected",
-        ),
+        ([1.0, 2.0], SUMS, r"its loss of shape \(2,\), expected"),
     ],
 )
 def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
@@ -135,18 +118,3 @@ def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
         sfl.run(jax.random.key(0), [stage], model, data)
     with pytest.raises(ValueError, match="loss=0.5, expected a function"):
         model.fitting(0.5)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name, factory in sfl.ALGORITHMS.items()
-        if "prunable" in inspect.signature(factory).parameters
-    ],
-)
-def test_a_glob_that_matches_nothing_is_refused_when_the_method_is_made(name):
-    factory = sfl.ALGORITHMS[name]
-    parts = sfl.testing.tiny_model(), sfl.training.make_optimizer()
-    with pytest.raises(ValueError, match="'conv9/kernel' matches no leaf"):
-        factory(*parts, prunable=("conv9/kernel",), **needed(factory))

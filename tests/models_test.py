@@ -64,6 +64,13 @@ def normal(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+def mostly_slow(names, quick):
+    """Returns the mark of a test of these names, which is quick for some of them."""
+    slow = pytest.mark.slow
+    rows = [n if n in quick else pytest.param(n, marks=slow) for n in names]
+    return pytest.mark.parametrize("name", rows)
+
+
 def num_entries(tree):
     return sum(v.size for v in jax.tree.leaves(tree))
 
@@ -105,13 +112,7 @@ SMALL = {
 }
 
 
-QUICK = ("mlp", "mnistnet", "sa")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SMALL],
-)
+@mostly_slow(SMALL, quick=("mlp", "mnistnet", "sa"))
 def test_one_training_step(name):
     shape, kwargs = SMALL[name]
     model = build(name, 5, shape, **kwargs)
@@ -254,19 +255,14 @@ def test_other_collections_are_refused():
 
 
 def test_errors_are_one_line():
-    with pytest.raises(
-        ValueError, match="model='lenet'.*, expected one of mlp, mnistnet"
+    for name, data, options, said in (
+        ("lenet", MNIST, {}, "model='lenet'.*, expected one of mlp, mnistnet"),
+        ("mlp", MNIST, {"width": 3}, "mlp='width' .did you mean 'widths'"),
+        ("resnet18", CIFAR, {"variant": "v2"}, "variant='v2', expected one of posta"),
+        ("conv4", CIFAR, {"norm": "layer"}, "norm='layer', expected one of"),
+        ("conv4", (10, (16, 16, 3)), {}, "smaller than a kernel or a pool"),
+        ("vgg16", (10, (16, 16, 3)), {}, "smaller than a kernel or a pool"),
     ):
-        build("lenet", *MNIST)
-    with pytest.raises(ValueError, match="mlp='width' .did you mean 'widths'"):
-        build("mlp", *MNIST, width=3)
-    with pytest.raises(
-        ValueError, match="variant='v2', expected one of postactivation"
-    ):
-        build("resnet18", *CIFAR, variant="v2")
-    with pytest.raises(ValueError, match="norm='layer', expected one of"):
-        build("conv4", *CIFAR, norm="layer")
-    for name in ("conv4", "vgg16"):
-        with pytest.raises(ValueError, match="smaller than a kernel or a pool"):
-            build(name, 10, (16, 16, 3))
+        with pytest.raises(ValueError, match=said):
+            build(name, *data, **options)
     assert all(factory.__doc__ for factory in MODELS.values())

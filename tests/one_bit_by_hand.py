@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
-from tests.averaging_by_hand import MOMENTUM, RATE
+from tests.averaging_by_hand import MOMENTUM, RATE, clients, mean, sizes, valid
 from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 
@@ -18,49 +18,48 @@ LAYERS = ("fc1", "fc2")
 
 def learns_masks(world, lowest=0.0):
     """Checks FedMRN's clients and server in all rounds."""
-    for state, new, data, keys, passings in rounds(world):
+    for old, new, weights, of_clients in rounds(world):
         moves = []
-        for (key, rate), batches, passing in zip(keys, data, passings, strict=True):
-            sent = masked_client(state.server, batches, key, rate, lowest)
-            compare(passing.up, sent, "mask", "seed")
+        for key, rate, data, up in of_clients:
+            sent = masked_client(old, data, key, rate, lowest)
+            compare(up, sent, "mask", "seed")
             move = {n: sent["z"][n] * level(sent["mask"][n], lowest) for n in LAYERS}
-            moves.append((move, sent))
-        merges(state.server, new.server, moves, passings)
+            moves.append((move, sent["rest"]))
+        merges(old, new, moves, weights)
 
 
 def learns_signs(world):
     """Checks FedBAT's clients and server in all rounds."""
     steps = set()
-    for state, new, data, keys, passings in rounds(world):
+    for old, new, weights, of_clients in rounds(world):
         moves = []
-        for (key, rate), batches, passing in zip(keys, data, passings, strict=True):
-            sent = signed_client(state.server, batches, key, rate)
-            compare(passing.up, sent, "signs")
+        for key, rate, data, up in of_clients:
+            sent = signed_client(old, data, key, rate)
+            compare(up, sent, "signs")
             for name in LAYERS:
-                alpha = passing.up["alpha"].values[name]["kernel"]
+                alpha = up["alpha"].values[name]["kernel"]
                 np.testing.assert_allclose(alpha, sent["alpha"][name], rtol=2e-5)
             steps |= {sent["steps"]}
             alpha = sent["alpha"]
             move = {n: alpha[n] * level(sent["signs"][n], -1) for n in LAYERS}
-            moves.append((move, sent))
-        merges(state.server, new.server, moves, passings)
+            moves.append((move, sent["rest"]))
+        merges(old, new, moves, weights)
     assert steps >= {1, 3, 7}  # each client changes over at a step of its own
 
 
 def rounds(world):
-    """Yields both states of each round, and its clients' batches, keys and messages."""
+    """Yields the servers before and after each round, and of its clients the numbers of
+    samples, and the key, the rate, the batches and the uplink of each.
+    """
     states, _ = small_world.path(world)
-    for round, cohort in enumerate(world.cohorts.tolist()):
-        data, keys = [], []
-        for index in cohort:
-            key, *_, info, batches = plain_loop.inputs(
-                world, states[round], round, index
-            )
-            own = jax.random.split(jax.random.fold_in(key, info.index), 3)[2]
-            keys.append((own, RATE * 0.9**round))
-            data.append(batches)
-        passings = plain_loop.passings(world, round)
-        yield states[round], states[round + 1], data, keys, passings
+    for round in range(len(world.cohorts)):
+        found = []
+        for index, data, passing in clients(world, round):
+            key, *_ = plain_loop.inputs(world, states[round], round, index)
+            own = jax.random.split(jax.random.fold_in(key, index), 3)[2]
+            found.append((own, RATE * 0.9**round, data, passing.up))
+        old, new = (states[r].server for r in (round, round + 1))
+        yield old, new, sizes(world, round), found
 
 
 def compare(up, sent, *exact):
@@ -70,27 +69,17 @@ def compare(up, sent, *exact):
         if isinstance(want, dict):
             got = {layer: got[layer]["kernel"] for layer in LAYERS}
         jax.tree.map(np.testing.assert_array_equal, got, want)
-    for layer in LAYERS:
-        assert up["rest"].values[layer]["kernel"] is None
-        bias = up["rest"].values[layer]["bias"]
-        np.testing.assert_allclose(bias, sent["rest"][layer], rtol=0, atol=2e-6)
-    close(up["stats"].values, sent["stats"], 2e-6)
+    rest = {n: {"kernel": None, "bias": sent["rest"][n]} for n in LAYERS}
+    close((up["rest"].values, up["stats"].values), (rest, sent["stats"]), 2e-6)
 
 
-def merges(old, new, moves, passings):
+def merges(old, new, moves, weights):
     """Checks the server's weighted mean."""
-    sizes = np.array([p.metrics["count"] for p in passings], np.float64)
-    shares = sizes / sizes.sum()
+    kernels, biases = mean(moves, weights)
     for layer in LAYERS:
-        kernel = sum(
-            w * move[layer] for w, (move, _) in zip(shares, moves, strict=True)
-        )
-        bias = sum(
-            w * s["rest"][layer] for w, (_, s) in zip(shares, moves, strict=True)
-        )
-        for name, move in (("kernel", kernel), ("bias", bias)):
-            want = old.params[layer][name] + move
-            np.testing.assert_allclose(new.params[layer][name], want, rtol=0, atol=3e-6)
+        change = {"kernel": kernels[layer], "bias": biases[layer]}
+        want = jax.tree.map(np.add, old.params[layer], change)
+        close(new.params[layer], want, 3e-6)
 
 
 def level(bit, lowest):
@@ -104,15 +93,6 @@ def uniform(key, tree):
         n: np.asarray(jax.random.uniform(k, tree[n].shape))
         for n, k in zip(LAYERS, keys, strict=True)
     }
-
-
-def steps_of(data):
-    """Returns the rows of each step that has any, of one epoch."""
-    found = [
-        order[np.asarray(weight) > 0]
-        for order, weight in zip(data.order[0], data.weight[0], strict=True)
-    ]
-    return [rows for rows in found if rows.size]
 
 
 class Client:
@@ -131,13 +111,10 @@ class Client:
         return {n: self.values["u", n] for n in LAYERS}
 
     def gradient(self, shown, data, rows):
-        params = {
-            n: {
-                "kernel": self.params[n]["kernel"] + np.float32(shown[n]),
-                "bias": self.values["b", n],
-            }
-            for n in LAYERS
-        }
+        params = {}
+        for n in LAYERS:
+            kernel = self.params[n]["kernel"] + np.float32(shown[n])
+            params[n] = {"kernel": kernel, "bias": self.values["b", n]}
         found = cross_entropy_gradient(params, self.stats, data.x[rows], data.y[rows])
         grads, self.stats = jax.device_get(found)
         return grads
@@ -166,7 +143,7 @@ def masked_client(server, data, key, rate, lowest):
             else jax.random.normal(own, shape)
         )
         z[n] = np.float32(MRN["magnitude"]) * np.asarray(drawn)
-    steps = steps_of(data)
+    steps = list(valid(data))
     for step, rows in enumerate(steps):
         own = jax.random.fold_in(jax.random.fold_in(train_key, 0), step)
         first, second = jax.random.split(jax.random.split(own)[0])
@@ -194,7 +171,7 @@ def mask(drawn, q, lowest):
 
 def signed_client(server, data, key, rate):
     train_key, sign_key = jax.random.split(key)
-    client, steps = Client(server, rate, a=0.0), steps_of(data)
+    client, steps = Client(server, rate, a=0.0), list(valid(data))
     plain, first = max(int(BAT["warmup"] * len(steps)), 1), None
     low, high = BAT["alpha_range"]
 

@@ -3,11 +3,12 @@
 import jax
 import numpy as np
 
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
+from tests.averaging_by_hand import RATE, clients, mean, moved, valid
 from tests.by_hand import close, same
 from tests.by_hand import gradient as cross_entropy_gradient
 
-RATE, MOMENTUM, DENSITY = 0.1, 0.9, 0.5
+DENSITY = 0.5
 
 
 def uploads_what_helps(world):
@@ -19,11 +20,9 @@ def uploads_what_helps(world):
     np.testing.assert_array_equal(kept, norms >= np.sort(norms)[-half])
     uploads = []
     for round, (state, new) in enumerate(zip(states, states[1:], strict=False)):
-        server, sums, loss = state.server, None, state.clients.loss.copy()
-        for place, index in enumerate(world.cohorts[round]):
-            passing = plain_loop.passings(world, round)[place]
+        server, mine, loss = state.server, [], state.clients.loss.copy()
+        for place, (index, data, passing) in enumerate(clients(world, round)):
             start = jax.tree.map(rounded, server.params, server.mask)
-            data = plain_loop.inputs(world, state, round, index)[-1]
             params, stats, own = train(start, server, data, RATE * 0.9**round)
             uploads.append(bool(own < loss[index]))
             assert uploads[-1] == all(p.sent for p in passing.up.values())
@@ -37,10 +36,8 @@ def uploads_what_helps(world):
             jax.tree.map(within_a_step, sent, params, passing.up["grid"].values.scale)
             if uploads[-1]:
                 loss[index] = own
-                mine = (sent, stats)
-                sums = [mine] if sums is None else [*sums, mine]
-        mean = jax.tree.map(lambda *v: np.mean(v, 0), *sums)
-        close((new.server.params, new.server.stats), mean)
+                mine.append((sent, stats))
+        close((new.server.params, new.server.stats), mean(mine))
         close(new.clients.loss, loss, 1e-5)
         same(new.server.mask, server.mask)
     assert 0 < uploads.count(False) < 4
@@ -70,17 +67,12 @@ def train(params, server, data, rate):
     """Runs momentum SGD within the mask, and returns the mean loss."""
     velocity = jax.tree.map(np.zeros_like, params)
     stats, total, count = server.stats, 0.0, 0
-    for order, weight in zip(data.order[0], data.weight[0], strict=True):
-        rows = order[np.asarray(weight) > 0]
-        if not rows.size:
-            break
+    for rows in valid(data):
         x, y = data.x[rows], data.y[rows]
         total, count = total + loss(params, x, y), count + rows.size
         grads, stats = cross_entropy_gradient(params, stats, x, y)
-        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
-        params = jax.tree.map(
-            lambda p, v, m: np.where(m, p - rate * v, 0), params, velocity, server.mask
-        )
+        params, velocity = moved(params, velocity, grads, rate)
+        params = jax.tree.map(lambda p, m: np.where(m, p, 0), params, server.mask)
     return params, stats, total / count
 
 

@@ -8,21 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.sparsity import masks, trees
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
+from tests.averaging_by_hand import RATE, clients, mean, moved, sizes, valid
 from tests.by_hand import close
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.work_by_hand import BATCH, SORTING, densities, layers, plus, times
 from tests.work_by_hand import same as same_work
 
-RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
 TIMES, CONSTANT, CAP, PRUNE, HALF_LIFE = (1.0, 2.0), 20.0, 0.55, 0.3, 2
-RULE = {
-    "layer_time": TIMES,
-    "constant_time": CONSTANT,
-    "max_density": CAP,
-    "prune_rate": PRUNE,
-}
+RULE = {"layer_time": TIMES, "constant_time": CONSTANT}
+RULE |= {"max_density": CAP, "prune_rate": PRUNE}
 
 
 def greedy(weights, alive, squared, *, rate, times, constant, cap, dense=0.0):
@@ -74,18 +70,14 @@ def reconfigured(world, params, mask, squared):
     return new, jax.tree.map(lambda p, m: np.where(m, p, 0), params, new)
 
 
-def steps(model, data, rate, batches, velocity):
-    """SGD with momentum within the mask, over the minibatches with these numbers."""
+def steps(model, data, rate, velocity):
+    """SGD with momentum within the mask, over the first two minibatches."""
     params, mask, stats = model
     grads = []
-    for number in batches:
-        rows = data.order[0][number][np.asarray(data.weight[0][number]) > 0]
-        if not rows.size:
-            continue
+    for rows in itertools.islice(valid(data), 2):
         g, stats = cross_entropy_gradient(params, stats, data.x[rows], data.y[rows])
         grads.append(g)
-        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, g)
-        params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)
+        params, velocity = moved(params, velocity, g, rate)
         params = masks.apply(params, mask)
     return model._replace(params=params, stats=stats), grads, velocity
 
@@ -104,12 +96,8 @@ def _moves(old, new):
         assert any(jax.tree.leaves(gone))
 
 
-SEARCH = {
-    "num_batches": 2,
-    "reconfigure_every": 2,
-    "max_iterations": 3,
-    "start_accuracy": 0.0,
-} | RULE
+SEARCH = RULE | {"num_batches": 2, "reconfigure_every": 2}
+SEARCH |= {"max_iterations": 3, "start_accuracy": 0.0}
 
 
 def searches(world):
@@ -119,15 +107,14 @@ def searches(world):
     union of the masks.
     """
     states, _ = small_world.path(world)
-    cohort, found = world.cohorts[1].tolist(), []
-    for passing, index in zip(plain_loop.passings(world, 1), cohort, strict=True):
-        data = plain_loop.inputs(world, states[1], 1, index)[-1]
+    found = []
+    for index, data, passing in clients(world, 1):
         model = states[1].server.model
         velocity, total = _zeros(model), _zeros(model)
         number = min(small_world.SIZES[index], 2 * BATCH)
         work = times(0.0, layers(1.0, 1.0))
         for iteration in range(3):
-            model, grads, velocity = steps(model, data, 0.9 * RATE, (0, 1), velocity)
+            model, grads, velocity = steps(model, data, 0.9 * RATE, velocity)
             work = plus(work, times(number, densities(model.mask)))
             total = jax.tree.map(lambda t, *g: t + sum(x**2 for x in g), total, *grads)
             if iteration != 1:
@@ -141,9 +128,6 @@ def searches(world):
         same_work(passing.metrics["work"], (work, work, gradients, 2 * SORTING))
         _moves(states[1].server.model.mask, model.mask)
         found.append(model)
-    new, weights = states[2].server.model, [small_world.SIZES[i] for i in cohort]
+    new = states[2].server.model
     close(new.mask, jax.tree.map(lambda *m: np.any(m, 0), *(f.mask for f in found)))
-    mean = jax.tree.map(
-        lambda *p: np.average(p, 0, weights), *(f.params for f in found)
-    )
-    close(new.params, mean, 1e-5)
+    close(new.params, mean([f.params for f in found], sizes(world, 1)), 1e-5)

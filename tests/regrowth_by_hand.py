@@ -9,8 +9,9 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.averaging_by_hand import RATE, local_sgd
-from tests.by_hand import close, gradient
+from tests.averaging_by_hand import RATE, clients, local_sgd, sizes, valid
+from tests.averaging_by_hand import mean as mean_of
+from tests.by_hand import KEY, close, gradient, linear_loss, model_of
 
 LAYERS = ("fc1", "fc2")
 
@@ -45,23 +46,23 @@ def swapped(params, mask, scores, kept, alive):
     return new_params, new_mask
 
 
-def trained(world, round, index, model):
-    """Returns the parameters and statistics after a client's round, and its data."""
-    state = small_world.path(world)[0][round]
-    data = plain_loop.inputs(world, state, round, index)[-1]
-    params, stats, _ = local_sgd(model, data, RATE * 0.9**round)
-    return params, stats, data
+def trained(model, data, round):
+    """Returns the parameters and statistics after a client's round."""
+    return local_sgd(model, data, RATE * 0.9**round)[:2]
 
 
-def steepness(params, stats, data, step):
-    """Returns the magnitude of the gradient of one batch, -1 for the last one."""
-    steps = [
-        rows[np.asarray(w) > 0]
-        for rows, w in zip(data.order[0], data.weight[0], strict=True)
-    ]
-    rows = [rows for rows in steps if rows.size][step]
-    grads, _ = gradient(params, stats, data.x[rows], data.y[rows])
-    return jax.tree.map(np.abs, jax.device_get(grads))
+def batch_gradient(params, stats, x, y):
+    """Returns the gradient of a batch in training, and its magnitude."""
+    grads = jax.device_get(gradient(params, stats, x, y)[0])
+    return grads, jax.tree.map(np.abs, grads)
+
+
+def halved(factory, weights, optimizer, key=KEY, **kwargs):
+    """Returns a method on weights of which half are alive, and its first server."""
+    model = model_of(linear_loss, {"w": 1}, {"w": np.zeros(len(weights))})
+    options = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)} | kwargs
+    method, weights = factory(model, optimizer, **options), {"w": jnp.float32(weights)}
+    return method, method.init(key, masks.dense(weights, {}))
 
 
 def counts(mask):
@@ -86,15 +87,15 @@ def readjusts(world):
             states[0].server.model.mask[name]["kernel"],
             best(np.abs(w), HALF[name], np.ones(w.shape, bool)),
         )
-    for round, cohort in enumerate(world.cohorts.tolist()):
-        sent, weights = [], []
-        passings = plain_loop.passings(world, round)
-        for index, passing in zip(cohort, passings, strict=True):
+    for round in range(len(world.cohorts)):
+        sent, weights = [], sizes(world, round)
+        for _, data, passing in clients(world, round):
             model = unpack_model(passing.down)
-            params, stats, data = trained(world, round, index, model)
+            params, stats = trained(model, data, round)
             mask = model.mask
             if round in CUT:
-                scores = steepness(params, stats, data, -1)
+                *_, rows = valid(data)
+                _, scores = batch_gradient(params, stats, data.x[rows], data.y[rows])
                 params, mask = swapped(params, mask, scores, CUT[round], HALF)
             got = unpack_model(passing.up)
             close(got.mask, mask)
@@ -102,16 +103,13 @@ def readjusts(world):
             assert passing.up["weights"].fresh == (round in CUT)
             assert counts(mask) == HALF
             sent.append((params, mask))
-            weights.append(small_world.SIZES[index])
         new = states[round + 1].server.model
         for name in LAYERS:
-            values = [p[name]["kernel"] for p, _ in sent]
-            held = [
-                w * m[name]["kernel"] for w, (_, m) in zip(weights, sent, strict=True)
-            ]
-            total = sum(h * v for h, v in zip(held, values, strict=True))
-            union = sum(held) > 0
-            mean = np.where(union, total / np.maximum(sum(held), 1), 0)
+            values = np.stack([p[name]["kernel"] for p, _ in sent])
+            held = np.stack([m[name]["kernel"] for _, m in sent])
+            held = held * weights[:, None, None]
+            total, union = (held * values).sum(0), held.sum(0) > 0
+            mean = np.where(union, total / np.maximum(held.sum(0), 1), 0)
             mask = best(np.abs(mean), HALF[name], union)
             assert (round in CUT) == (union.sum() > HALF[name])
             np.testing.assert_array_equal(new.mask[name]["kernel"], mask)
@@ -134,7 +132,7 @@ def evaluated(params, stats, x, y):
 
 
 def first_batch(data):
-    rows = data.order[0][0][np.asarray(data.weight[0][0]) > 0]
+    rows = next(valid(data))
     return data.x[rows], data.y[rows]
 
 
@@ -155,12 +153,10 @@ def adds_changes(world, dynamic=False, shared=True):
     """FedSpa: the server adds the uniform mean of changes within the clients' masks."""
     states, _ = small_world.path(world)
     seen = {}
-    for round, cohort in enumerate(world.cohorts.tolist()):
+    for round in range(len(world.cohorts)):
         state, changes = states[round], []
         dense = state.server.model
-        for index, passing in zip(
-            cohort, plain_loop.passings(world, round), strict=True
-        ):
+        for index, data, passing in clients(world, round):
             if dynamic:
                 mask = plain_loop.inputs(world, state, round, index)[3]
                 assert passing.down["params"].mask is None
@@ -171,34 +167,28 @@ def adds_changes(world, dynamic=False, shared=True):
                 close(mask, seen[index])
             assert counts(mask) == ERK
             model = SparseModel(masks.apply(dense.params, mask), mask, dense.stats)
-            params, stats, data = trained(world, round, index, model)
+            params, stats = trained(model, data, round)
             change = jax.tree.map(np.subtract, params, model.params)
             got = unpack_model(passing.up)
             close((got.mask, got.params, got.stats), (mask, change, stats))
             assert passing.up["weights"].fresh == dynamic
             changes.append((change, stats))
             if dynamic:
-                steep = jax.tree.map(
-                    np.abs, evaluated(params, stats, *first_batch(data))
-                )
+                grads = evaluated(params, stats, *first_batch(data))
+                steep = jax.tree.map(np.abs, grads)
                 kept = {n: ERK[n] - EXCHANGED[round][n] for n in LAYERS}
                 close(passing.client, swapped(params, mask, steep, kept, ERK)[1])
-                models = world.algorithm.personalize(
-                    world.key, state.server, mask, None
-                )
-                close(models["personal"], model)
-        mean = jax.tree.map(lambda *v: np.mean(v, 0), *changes)
+                known = world.key, state.server, mask, None
+                close(world.algorithm.personalize(*known)["personal"], model)
+        mean = mean_of(changes)
         new = states[round + 1].server.model
         close(new.params, jax.tree.map(np.add, dense.params, mean[0]))
         close(new.stats, mean[1])
-    same = all(
-        (m["fc1"]["kernel"] == seen[3]["fc1"]["kernel"]).all() for m in seen.values()
-    )
-    assert dynamic or same == shared
+    kernels = [mask["fc1"]["kernel"] for mask in seen.values()]
+    assert dynamic or all((k == kernels[0]).all() for k in kernels) == shared
     deployed = world.algorithm.deploy(world.key, states[-1].server)["global"]
-    assert counts(deployed.mask) == (
-        ERK if shared and not dynamic else {"fc1": 128, "fc2": 64}
-    )
+    alive = ERK if shared and not dynamic else {"fc1": 128, "fc2": 64}
+    assert counts(deployed.mask) == alive
 
 
 FEDRTS = {"density": 0.5, "adjust_every": 2, "adjust_until": 4, "gamma": 0.3}
@@ -218,21 +208,18 @@ def votes_by_hand(world, gamma=0.3, scale=10.0):
     thompson = "gamma" in world.name
     ones = {name: np.ones_like(world.model.params[name]["kernel"]) for name in LAYERS}
     a, b, rounds = dict(ones), dict(ones), {n: 0 * v for n, v in ones.items()}
-    for round, cohort in enumerate(world.cohorts.tolist()):
+    for round in range(len(world.cohorts)):
         old, new, sent = states[round].server, states[round + 1].server, []
         assert counts(old.model.mask) == ERK
-        share = np.array([small_world.SIZES[i] for i in cohort], np.float64)
-        share /= share.sum()
+        share = sizes(world, round) / sizes(world, round).sum()
         kept = {n: ERK[n] - DOUBT[round][n] for n in LAYERS}
-        for index, passing in zip(
-            cohort, plain_loop.passings(world, round), strict=True
-        ):
-            params, stats, data = trained(world, round, index, old.model)
+        for _, data, passing in clients(world, round):
+            params, stats = trained(old.model, data, round)
             got, grown = unpack_model(passing.up), passing.up["grown"]
             close((got.mask, got.params, got.stats), (old.model.mask, params, stats))
             assert grown.sent == (round == 2) and not passing.up["weights"].fresh
             assert grown.bits == (0 if thompson else 32)
-            grads, steep = _first_gradient(params, stats, data)
+            grads, steep = batch_gradient(params, stats, *first_batch(data))
             named = {}
             for n in LAYERS:
                 holes = ~old.model.mask[n]["kernel"]
@@ -243,9 +230,7 @@ def votes_by_hand(world, gamma=0.3, scale=10.0):
                         value = np.where(named[n], grads[n]["kernel"], 0)
                         close(grown.values[n]["kernel"], value)
             sent.append((params, grads, named))
-        mean = jax.tree.map(
-            lambda *v, p=share: np.tensordot(p, np.stack(v), 1), *[m[0] for m in sent]
-        )
+        mean = mean_of([params for params, *_ in sent], share)
         for n in LAYERS:
             alive = old.model.mask[n]["kernel"]
             own = best(np.abs(mean[n]["kernel"]), kept[n], alive)
@@ -268,7 +253,7 @@ def votes_by_hand(world, gamma=0.3, scale=10.0):
             slope = {}
             for n in LAYERS:
                 told = [np.where(m[n], g[n]["kernel"], 0) for _, g, m in sent]
-                slope[n] = {"kernel": np.abs(np.tensordot(share, np.stack(told), 1))}
+                slope[n] = {"kernel": np.abs(np.average(told, 0, share))}
             _, mask = swapped(mean, old.model.mask, slope, kept, ERK)
             close(new.model.mask, mask)
         moved = any((old.model.mask[n]["kernel"] != new.model.mask[n]["kernel"]).any()
@@ -278,22 +263,12 @@ def votes_by_hand(world, gamma=0.3, scale=10.0):
         close(new.model.params, masks.apply(mean, new.model.mask))
 
 
-def _first_gradient(params, stats, data):
-    """Returns the gradient of the first batch in training, and its magnitude."""
-    grads, _ = gradient(params, stats, *first_batch(data))
-    grads = jax.device_get(grads)
-    return grads, jax.tree.map(np.abs, grads)
-
-
 def scores_of_all(world):
     """SSFL: the 96 largest of the mean scores, weighted by samples; weights stay."""
     states, _ = small_world.path(world)
-    for round, cohort in enumerate(world.cohorts.tolist()):
-        start, total, weight = states[round].server, 0, 0
-        for index, passing in zip(
-            cohort, plain_loop.passings(world, round), strict=True
-        ):
-            data = plain_loop.inputs(world, states[round], round, index)[-1]
+    for round in range(len(world.cohorts)):
+        start, total = states[round].server, 0
+        for index, data, passing in clients(world, round):
             grads = evaluated(start.params, start.stats, *first_batch(data))
             scores = [np.abs(start.params[n]["kernel"] * grads[n]["kernel"])
                       for n in LAYERS]  # fmt: skip
@@ -301,7 +276,6 @@ def scores_of_all(world):
             close([sent[n]["kernel"] for n in LAYERS], scores)
             flat = np.concatenate([s.ravel() for s in scores])
             total += small_world.SIZES[index] * flat
-            weight += small_world.SIZES[index]
         mask = states[round + 1].server.mask
         kept = np.concatenate([np.asarray(mask[n]["kernel"]).ravel() for n in LAYERS])
         np.testing.assert_array_equal(kept, total >= np.sort(total)[-96])

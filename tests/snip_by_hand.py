@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.testing import plain_loop, small_world
-from tests.by_hand import gradient
+from sparsefl_jax.testing import small_world
+from tests.averaging_by_hand import clients, valid
+from tests.by_hand import gradient, same
 
 
 def sensitive(params, stats, x, y):
@@ -50,10 +51,8 @@ def votes_for(world, scores):
     states, logs = small_world.path(world)
     for round in range(2):
         votes = np.zeros(2 * half, int)
-        passings = plain_loop.passings(world, round)
-        for index, passing in zip(world.cohorts[round], passings, strict=True):
-            data = plain_loop.inputs(world, states[round], round, int(index))[-1]
-            rows = data.order[0, 0][data.weight[0, 0] > 0]
+        for _, data, passing in clients(world, round):
+            rows = next(valid(data))
             down = {name: packet.values for name, packet in passing.down.items()}
             found = scores(**down, x=data.x[rows], y=data.y[rows])
             best = np.argsort(-flat(found))[:half]
@@ -66,8 +65,4 @@ def votes_for(world, scores):
         kept = flat(states[round + 1].server.mask)
         assert kept.sum() == half and logs[round].up["mask"].entries.sum() == 3 * half
         assert votes[kept].min() >= votes[~kept].max() > 0
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            states[round + 1].server._replace(mask=world.model.mask),
-            world.model,
-        )
+        same(states[round + 1].server._replace(mask=world.model.mask), world.model)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
+from tests import averaging_by_hand as averaging
 from tests import by_hand
-from tests.averaging_by_hand import MOMENTUM, RATE
 
 LAYERS = ("fc1", "fc2")
 
@@ -54,10 +54,7 @@ def trained(model, data, rate, weights, chain, shares):
     """
     params, stats = double(model.params), double(model.stats)
     velocity = jax.tree.map(np.zeros_like, params)
-    for order, weight in zip(data.order[0], data.weight[0], strict=True):
-        rows = np.asarray(order)[np.asarray(weight) > 0]
-        if not rows.size:
-            break
+    for rows in averaging.valid(data):
         used = {n: p | {"kernel": weights(p["kernel"])} for n, p in params.items()}
         kept = {name: shares(used[name]["kernel"]) for name in LAYERS}
         x, y = np.asarray(data.x, np.float64)[rows], np.asarray(data.y)[rows]
@@ -65,8 +62,7 @@ def trained(model, data, rate, weights, chain, shares):
         for name in LAYERS:
             raw = params[name]["kernel"]
             grads[name]["kernel"] = chain(raw, grads[name]["kernel"])
-        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
-        params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)
+        params, velocity = averaging.moved(params, velocity, grads, rate)
     return params, stats
 
 
@@ -98,12 +94,9 @@ def clients(world, round, state, passings):
     ids = world.cohorts[round].tolist()
     for index, passing in zip(ids, passings, strict=True):
         data = plain_loop.inputs(world, state, round, index)[-1]
-        yield RATE * 0.9**round, data, passing
+        yield averaging.RATE * 0.9**round, data, passing
 
 
 def mean(world, round, trees):
     """Returns the mean of trees, weighted by samples, zeros included."""
-    sizes = np.array([small_world.SIZES[i] for i in world.cohorts[round]], np.float64)
-    parts = zip(sizes / sizes.sum(), trees, strict=True)
-    scaled = [jax.tree.map(lambda v, s=s: s * v, tree) for s, tree in parts]
-    return jax.tree.map(lambda *v: sum(v), *scaled)
+    return averaging.mean(trees, averaging.sizes(world, round))

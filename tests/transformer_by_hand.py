@@ -8,52 +8,34 @@ import numpy as np
 WIDTH, HEADS, HIDDEN, LAYERS, ROWS, POSITIONS = 6, 2, 5, 2, 11, 8
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # a vocabulary
 PIECES += ("a", "good", "film", "##s", ",", "bad")
+SHARED = {"vocab_size": ROWS, "max_position_embeddings": POSITIONS}
 CONFIGS = {
-    "bert": {
-        "model_type": "bert",
-        "num_hidden_layers": LAYERS,
-        "hidden_size": WIDTH,
-        "num_attention_heads": HEADS,
-        "intermediate_size": HIDDEN,
-        "vocab_size": ROWS,
-        "max_position_embeddings": POSITIONS,
-        "type_vocab_size": 2,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-12,
-        "pad_token_id": 0,
-    },
-    "distilbert": {
-        "model_type": "distilbert",
-        "n_layers": LAYERS,
-        "dim": WIDTH,
-        "n_heads": HEADS,
-        "hidden_dim": HIDDEN,
-        "vocab_size": ROWS,
-        "max_position_embeddings": POSITIONS,
-        "activation": "relu",
-    },
+    "bert": SHARED
+    | {"model_type": "bert", "num_hidden_layers": LAYERS, "hidden_size": WIDTH}
+    | {"num_attention_heads": HEADS, "intermediate_size": HIDDEN, "hidden_act": "gelu"}
+    | {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 0},
+    "distilbert": SHARED
+    | {"model_type": "distilbert", "n_layers": LAYERS, "dim": WIDTH, "n_heads": HEADS}
+    | {"hidden_dim": HIDDEN, "activation": "relu"},
 }
+
+
+def names(prefix, *parts):
+    return tuple(f"{prefix}.{{}}.{part}" for part in parts)
+
+
 # query, key, value, output; normalisation; up, down; normalisation
 LAYER = {
-    "bert": (
-        "encoder.layer.{}.attention.self.query",
-        "encoder.layer.{}.attention.self.key",
-        "encoder.layer.{}.attention.self.value",
-        "encoder.layer.{}.attention.output.dense",
-        "encoder.layer.{}.attention.output.LayerNorm",
-        "encoder.layer.{}.intermediate.dense",
-        "encoder.layer.{}.output.dense",
-        "encoder.layer.{}.output.LayerNorm",
+    "bert": names(
+        "encoder.layer",
+        *("attention.self.query", "attention.self.key", "attention.self.value"),
+        *("attention.output.dense", "attention.output.LayerNorm"),
+        *("intermediate.dense", "output.dense", "output.LayerNorm"),
     ),
-    "distilbert": (
-        "transformer.layer.{}.attention.q_lin",
-        "transformer.layer.{}.attention.k_lin",
-        "transformer.layer.{}.attention.v_lin",
-        "transformer.layer.{}.attention.out_lin",
-        "transformer.layer.{}.sa_layer_norm",
-        "transformer.layer.{}.ffn.lin1",
-        "transformer.layer.{}.ffn.lin2",
-        "transformer.layer.{}.output_layer_norm",
+    "distilbert": names(
+        "transformer.layer",
+        *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
+        *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
     ),
 }
 HEAD = {

@@ -1,5 +1,6 @@
 """What every method's clients multiply, in NumPy, from masks and numbers of samples."""
 
+from collections import defaultdict
 from functools import partial
 
 import jax
@@ -184,14 +185,9 @@ def scored(world, round, index, passing, passes, extra=SORTING):
     return thrice(times(passes * one, layers(1.0, 1.0)), extra)
 
 
-COMPRESSED = (
-    *("", "_stc", "_sign", "_ef21", "_ef21_gradient", "_randomk", "_majority"),
-    *("_qsgd", "_qsgd_elias", "_masked_noise", "_stochastic_sign"),
-)
-# By row of the contract test. The other rows have theirs with their references.
-WORK = {
-    **dict.fromkeys(("fedavg", "fedadam", "fedavg_keep", "fedprox"), dense),
-    **dict.fromkeys(("fedluar", "fedluar_freeze", "flasc", "rank_tiers"), dense),
+# By row of the contract test: what clients multiply where it is not everything, as
+# Complement Sparsification's do after one step. `ELSEWHERE` have it with references.
+OTHERS = {
     "flasc_masked": received,
     **dict.fromkeys(("pdst", "spdst", "spdst_keep", "hetero_spdst", "pqsu"), received),
     **dict.fromkeys(
@@ -199,15 +195,10 @@ WORK = {
     ),
     **dict.fromkeys(("sensitivity", "jmwst", "nst", "hetero_jmwst"), operated),
     **dict.fromkeys(("spafl", "local_only", "spafl_seed", "local_sent"), thresholds),
-    "jmwst_2": partial(operated, every=2),
-    **{f"compressed{variant}": dense for variant in COMPRESSED},
-    **{"scaffold": dense, "ditto": twice, "finetune": tuned},
+    **{"jmwst_2": partial(operated, every=2), "ditto": twice, "finetune": tuned},
     **dict.fromkeys(("magnitude", "magnitude_layer"), received),
-    **dict.fromkeys(("fedmrn", "fedmrn_signed", "fedbat"), dense),
-    "complement": dense,  # its weights are so after one step
     "prunefl": dense_gradients,
-    "heterofl": sliced,
-    **dict.fromkeys(("fedrolex", "fedrolex_masked"), sliced),
+    **dict.fromkeys(("heterofl", "fedrolex", "fedrolex_masked"), sliced),
     **dict.fromkeys(("fiarse", "fiarse_masked"), received),
     "fjord": drawn,
     "fjord_round": partial(drawn, draw="round"),
@@ -222,6 +213,7 @@ WORK = {
         ("fedrts", "fedtiny", "fedmef", "fedmef_aggregate"), partial(screened, due=(2,))
     ),
 }
+WORK = defaultdict(lambda: dense, OTHERS)
 ELSEWHERE = {
     *("fedpm", "fedpm_initial", "prunefl_initial", "sparsyfed"),
     *("zerofl_weights", "zerofl_diff_on_top", "zerofl_top_of_diff"),
