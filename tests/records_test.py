@@ -44,16 +44,6 @@ def test_a_log_that_is_not_as_it_was_is_refused(tmp_path, how):
     refused(lambda: log_lines.check(tmp_path, whole), told)
 
 
-def test_what_stands_behind_the_position_is_cut_off(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"".join(LINES) + b'{"a"')
-    (tmp_path / "timing.jsonl").write_bytes(b"")
-    position = {path.name: end_of(b"".join(LINES[:3])), "timing.jsonl": [0, 0]}
-    log_lines.check(tmp_path, position)
-    log_lines.begin(tmp_path, position)
-    assert path.read_bytes() == b"".join(LINES[:3])
-
-
 @pytest.mark.parametrize("name", log_lines.FILES)
 def test_a_run_with_lost_records_is_refused_and_stays_as_it_was(
     tmp_path, monkeypatch, name
