@@ -65,14 +65,10 @@ def test_seeds_are_single_runs_and_their_mean(finished, config, tmp_path):
     np.testing.assert_array_equal(*files)  # partition_seed fixes it
 
 
-def test_load_gives_configuration_arrays_and_models(finished):
+def test_load_gives_metrics_and_the_best_models(finished):
     run = sfl.load_run(finished / "seed_3")
-    assert run.config.num_rounds == 4 and run.config.model.widths == [16]
     assert run.metrics["train"]["loss"].shape == (5,)
     assert run.metrics["eval"]["models.global.accuracy"].shape == (3,)
-    model = run.models["global"]
-    kernel, mask = model.params["fc1"]["kernel"], model.mask["fc1"]["kernel"]
-    assert mask.dtype == bool and not mask.all() and not kernel[~mask].any()
     summary = json.loads((finished / "seed_3/summary.json").read_text())
     best = run.metrics["eval"]["val_accuracy"][1:].max()  # of the last stage
     assert summary["best"]["chosen_by"] == run.best.chosen_by == "validation"

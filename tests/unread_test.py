@@ -20,15 +20,6 @@ UNREAD = [
         {"density": 0.05, "first_stage": {}, "algorithm": {"name": "fedavg"}},
         "density=0.05 has no effect here: 'fedavg' takes none",
     ),
-    (
-        {"algorithm": {"name": "fedavg", "density": 0.5}},
-        "no field 'algorithm.density'; did you mean 'density'?",
-    ),
-    (
-        {"partition": {"name": "iid", "test_fraction": 0.3}},
-        "test_fraction=0.3 has no effect with test_split=",
-    ),
-    ({"model.norm": "batch"}, "no field 'model.norm'; model has dtype, name, widths"),
     ({"lr_horizon": 5}, "lr_horizon=5 has no effect here: it goes with final_le"),
     (
         {"lr_decay": 0.9, "lr_horizon": 9, "final_learning_rate": 0.01},
@@ -126,11 +117,6 @@ KEPT = [  # a command line, the density of both stages, another field of the met
         "--config.algorithm.rounds=60",
         (None, 0.1),
         ("rounds", 60),
-    ),
-    (
-        f"fedprox_cifar10.py {METHOD}=pdst --config.density=0.05",
-        (None, 0.05),
-        ("allocation", "uniform"),
     ),
     (  # `rounds` still follows num_rounds
         f"fedsparsify_fashion_mnist.py {METHOD}=fedsparsify_local "
