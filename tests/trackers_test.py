@@ -129,25 +129,6 @@ def test_a_configuration_logs_to_both(tmp_path, monkeypatch, mlflow_run):
     assert json.loads((tmp_path / "run/wandb.json").read_text())["rounds"] == rounds
 
 
-def test_rounds_that_were_logged_are_left_out(tmp_path, monkeypatch):
-    logged, asked = [], []
-
-    def tool(workdir, step, id):
-        asked.append((step, id))
-        return sinks.Sink(logged.extend, lambda summary: None, "an id")
-
-    monkeypatch.setitem(sinks.TOOLS, "x", tool)
-    first = sinks.opened("x", tmp_path, 0)
-    first.write({1: {}, 2: {}})
-    first.write({3: {}, 4: {}})  # and then it is killed, with a checkpoint of round 2
-    again = sinks.opened("x", tmp_path, 2)
-    again.write({3: {}, 4: {}})
-    again.write({5: {}, 6: {}})
-    assert logged == [1, 2, 3, 4, 5, 6] and asked == [(0, None), (2, "an id")]
-    told = json.loads((tmp_path / "x.json").read_text())
-    assert told == {"id": "an id", "rounds": 6}
-
-
 @pytest.mark.parametrize("error", [FloatingPointError("loss nan"), None])
 def test_the_error_of_a_run_is_not_hidden_by_that_of_a_tool(
     tmp_path, monkeypatch, error
