@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from sparsefl_jax.runs import checkpoint, experiment
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.simulation import placement
+from tests.refusals import refused
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -151,25 +153,26 @@ def records_of(run):
     return read_records(run / "metrics.jsonl")
 
 
+def refuses(said, config, path, resume=False):
+    """Checks that no run begins, or goes on, in a folder."""
+    run = partial(experiment.run, config, path, resume=resume, progress=False)
+    refused(run, said)
+
+
 def test_a_directory_with_a_run_is_left_as_it_is(finished, config, tmp_path):
     run = finished / "seed_3"
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match="--resume continues it"):
-        experiment.run(config, run, progress=False)
+    refuses("--resume continues it", config, run)
     config.batch_size = 4
     for resume in (False, True):
-        with pytest.raises(ValueError, match="batch_size is 8 there and 4 here"):
-            experiment.run(config, run, resume=resume, progress=False)
+        refuses("batch_size is 8 there and 4 here", config, run, resume)
     assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match="expected the directory of a run"):
-        experiment.run(config, tmp_path / "none", resume=True, progress=False)
+    refuses("expected the directory of a run", config, tmp_path / "none", resume=True)
     assert not (tmp_path / "none").exists()
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(ValueError, match="holds metrics.jsonl, expected an empty"):
-        experiment.run(config, tmp_path, progress=False)
+    refuses("holds metrics.jsonl, expected an empty", config, tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json cannot be read"):
-        experiment.run(config, tmp_path, progress=False)
+    refuses("config.json cannot be read", config, tmp_path)
 
 
 def test_a_run_that_goes_on_is_left_alone(finished, config):
@@ -180,8 +183,7 @@ def test_a_run_that_goes_on_is_left_alone(finished, config):
         [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        with pytest.raises(ValueError, match="still running"):
-            experiment.run(config, run, resume=True, progress=False)
+        refuses("still running", config, run, resume=True)
         process.stdin.close()
     assert experiment.run(config, run, resume=True, progress=False)["rounds"] == 5
 
@@ -217,8 +219,7 @@ def test_a_foreign_checkpoint_is_refused(finished, config, tmp_path):
     shutil.copytree(finished / "seed_4", run)
     shutil.copy(finished / "seed_3/config.json", run)
     (run / "summary.json").unlink()
-    with pytest.raises(ValueError, match="another key"):
-        experiment.run(config, run, resume=True, progress=False)
+    refuses("another key", config, run, resume=True)
     saved = checkpoint.read(run)
     shapes = placement.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
     with pytest.raises(ValueError, match="does not fit this run"):

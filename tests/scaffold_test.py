@@ -30,7 +30,7 @@ STEPS = (1, 3, 2)
 COHORTS = [(0, 1), (1, 2), (0, 2), (0, 1, 2)]
 
 
-def play(method, cohorts=COHORTS, targets=TARGETS, steps=STEPS, lost=()):
+def play(method, cohorts=COHORTS, targets=TARGETS, steps=STEPS, lost=(), starts=None):
     """Yields the server, the clients' states and the uplinks of each round.
 
     Args:
@@ -39,12 +39,14 @@ def play(method, cohorts=COHORTS, targets=TARGETS, steps=STEPS, lost=()):
       targets: [N, entries], the samples of each client.
       steps: of each client.
       lost: pairs (round, client) whose uplink does not arrive.
+      starts: the model that each client begins from, by default the same.
     """
     key = jax.random.key(0)
-    start = {"w": jnp.arange(ENTRIES, dtype=jnp.float32)}
-    server = method.init(key, SparseModel(start, None, {}))
+    start = SparseModel({"w": jnp.arange(ENTRIES, dtype=jnp.float32)}, None, {})
+    servers = [method.init(key, m) for m in starts or [start] * len(targets)]
     infos = [context(index=i).client for i in range(len(targets))]
-    clients = [method.first_state(key, server, info) for info in infos]
+    clients = [method.first_state(key, *of) for of in zip(servers, infos, strict=True)]
+    server = servers[0]
     update = jax.jit(method.update)
     for round, ids in enumerate(cohorts):
         total, ups = 0, []

@@ -46,7 +46,7 @@ def segments():
         yield [*rounds, evaluation]
 
 
-def write(workdir, names=(), position=None, first=0, last=3, base=0.0):
+def write(workdir, names=(), position=None, first=0, last=3, base=0.0, summary=None):
     """Writes some segments of half a second, and returns the position at the end."""
     start = {"position": None, "rounds": 0, "seconds": 0.0} | (position or {})
     if position is not None:
@@ -56,6 +56,8 @@ def write(workdir, names=(), position=None, first=0, last=3, base=0.0):
         for index, records in list(enumerate(segments()))[first:last]:
             rounds, seconds = rounds + 2, base + 0.5 * (index + 1)
             log(records, seconds)
+        if summary is not None:
+            (workdir / "summary.json").write_text(json.dumps(summary))
         ends = position()
     return {"position": ends, "rounds": rounds, "seconds": seconds}
 

@@ -16,6 +16,7 @@ from sparsefl_jax.sparsity import masks, straight_through
 from sparsefl_jax.wire import packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare, batches, context, model_of
+from tests.scaffold_test import play
 
 
 def test_gradients_of_hand_computed_vectors():
@@ -238,25 +239,13 @@ def federation(**options):
         model = model_of(linear, {"w": 1})
         settings = {"alpha": ALPHA, "prunable": ("w",), "variant": "paper"}
         method = spafl(model, optimizer, **settings, **options)
-    data = batches(STEPS, [0.0])
-    key, told = jax.random.key(0), []
-    models = [
+    starts = [
         SparseModel({"w": jnp.float32(weights(i))}, {"w": jnp.ones(SHAPE, bool)}, {})
         for i in (0, 1)
     ]
-    server = method.init(key, models[0])
-    clients = [
-        method.first_state(key, method.init(key, m), context().client) for m in models
-    ]
-    update = jax.jit(method.update)
-    for round in range(2):
-        ctx, sums = context(round), []
-        down = method.broadcast(key, ctx, server)
-        for i in (0, 1):
-            up, clients[i], _ = update(key, ctx, down, clients[i], data)
-            sums.append(method.contribute(ctx, up))
-        total = jax.tree.map(jnp.add, *sums)
-        server, _ = method.aggregate(key, ctx.round, server, total)
+    world = {"targets": np.zeros((2, 1)), "steps": (STEPS, STEPS), "starts": starts}
+    told = []
+    for server, clients, _ in play(method, [(0, 1)] * 2, **world):
         told += [c.trained.params["w"] for c in clients]
         told += [server.thresholds["w"], server.delta["w"]]
     return told

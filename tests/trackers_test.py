@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparsefl_jax.runs import experiment, sinks
-from tests.sinks_test import segments, write
+from tests.sinks_test import write
 from tests.tiny import tiny_config
 
 LOSSES = [1, 1 / 2, 1 / 11, 1 / 12, 1 / 13, 1 / 14]
@@ -45,14 +45,8 @@ def interrupted(workdir, name):
     write(workdir, [name], position, first=1, last=2)  # lost by a kill
     changed = CONFIG | {"num_rounds": 9, "seed": 4}
     (workdir / "config.json").write_text(json.dumps(changed))
-    with sinks.open_sinks([name], workdir, **position) as (log, _):
-        for index, records in list(enumerate(segments()))[1:]:
-            log(records, 0.5 * (index + 1))
-        (workdir / "summary.json").write_text(
-            json.dumps(
-                {"method": "m", "rounds": 6, "accuracy": {"global": {"final": 0.5}}}
-            )
-        )
+    summary = {"method": "m", "rounds": 6, "accuracy": {"global": {"final": 0.5}}}
+    write(workdir, [name], position, first=1, summary=summary)
 
 
 def test_wandb_goes_on_in_one_run_and_has_no_round_twice(tmp_path, monkeypatch):

@@ -154,7 +154,6 @@ def test_a_renamed_method_says_what_becomes_of_the_first_stage(monkeypatch, caps
     "flags, verb",
     [
         ("dry_run resume", "dry_run"),
-        ("list config", "list"),
         ("fields config workdir", "fields"),
         ("prepare workdir", "prepare"),
         ("study workdir config", "study"),
