@@ -133,20 +133,14 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
     assert records_of(tmp_path / "cut") == records_of(tmp_path / "whole")
 
 
-def test_limits_end_a_run_and_are_named(finished, config, tmp_path):
-    whole = sfl.load_run(finished / "seed_3").metrics["train"]
-    limits = {  # an evaluation comes every two rounds of the second stage
-        "gbit": (whole["gbit_cumulative"][1], 2),
-        "pflop": (whole["pflop_cumulative"][3] - 1e-12, 4),
-        "accuracy": (0.01, 3),
-    }
-    for name, (value, last) in limits.items():
-        config.until = {"gbit": None, "pflop": None, "accuracy": None} | {name: value}
-        told = experiment.run(config, tmp_path / name, progress=False)
-        assert told["ended_by"] == name and told["rounds"] == last
-        records = records_of(tmp_path / name)
-        assert records[-1]["phase"] == "eval" and records[-1]["round"] == last - 1
-        assert sum(r["phase"] == "train" for r in records) == last
+def test_an_accuracy_ends_a_run_and_is_named(config, tmp_path):
+    """An evaluation comes every two rounds of the second stage."""
+    config.until.accuracy = 0.01
+    told = experiment.run(config, tmp_path / "a", progress=False)
+    assert (told["ended_by"], told["rounds"]) == ("accuracy", 3)
+    records = records_of(tmp_path / "a")
+    assert records[-1]["phase"] == "eval" and records[-1]["round"] == 2
+    assert sum(r["phase"] == "train" for r in records) == 3
 
 
 def records_of(run):
