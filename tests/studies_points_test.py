@@ -11,7 +11,7 @@ from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import complete, default_config
-from sparsefl_jax.studies import command, dry_run, grid, runner
+from sparsefl_jax.studies import command, dry_run, grid, launchers, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 from tests.refusals import change, refused
@@ -251,6 +251,25 @@ def test_a_plan_reads_no_flags_of_a_run(tmp_path, options):
     said = f"--{[*options][0]} is not read beside --dry_run"
     plan = lambda: command.run(str(file), None, None, None, dry_run=0, **options)  # noqa: E731
     refused(plan, said)
+
+
+UNFIT = [  # a launcher, its options, and the refusal
+    ("local", "timeout_mn=10", "timeout_mn"),
+    ("local", "timeout_min=soon", "timeout_min"),
+    ("local", "nodes=2", "one node"),
+    ("slurm", "", "expected --launcher_options=timeout_min=MINUTES"),
+    ("slurm", "timeout_min=5,slurm_prtition=gpu", "prtition"),
+]
+
+
+@pytest.mark.parametrize("launcher, options, said", UNFIT)
+def test_options_that_are_refused(launcher, options, said, tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="needs the extra 'cluster'")
+    (tmp_path / "srun").write_text("")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    submit = lambda: launchers.submitting(launcher, tmp_path, options)  # noqa: E731
+    refused(submit, said)
 
 
 def test_a_method_of_ones_own_joins_the_five():

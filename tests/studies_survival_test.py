@@ -11,9 +11,7 @@ import subprocess
 
 import pytest
 
-from sparsefl_jax.studies import launchers
 from tests.launches import ROOT
-from tests.refusals import refused
 from tests.tiny_study import (
     ended,
     lines,
@@ -25,6 +23,7 @@ from tests.tiny_study import (
     write_study,
 )
 
+pytestmark = pytest.mark.slow
 ROUNDS = 400
 JOBS = [[], ["--jobs=2"]]
 LIMIT = "--launcher_options=timeout_min=60"
@@ -41,7 +40,6 @@ def submitit():
     pytest.importorskip("submitit", reason="needs the extra 'cluster'")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags, orphans", [([], False), (["--jobs=2"], False), (["--jobs=2"], True)]
 )
@@ -63,7 +61,6 @@ def test_killed_and_started_again(flags, orphans, whole, tmp_path):
     assert not processes_of(tmp_path / "out")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("flags", [*JOBS, LOCAL], ids=["here", "jobs", "local"])
 def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path, request):
@@ -84,7 +81,6 @@ def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path, request)
     assert records(tmp_path / "out") == whole
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flags", JOBS, ids=["here", "jobs"])
 def test_a_point_that_diverges(flags, tmp_path):
     study = write_study(tmp_path)
@@ -100,25 +96,6 @@ def test_a_point_that_diverges(flags, tmp_path):
         f"fedprox/seed_{seed}/metrics.jsonl" for seed in (0, 1)
     ]
     assert (tmp_path / "out/fedprox/seed_1/summary.json").exists()
-
-
-BAD = [
-    ("local", "timeout_mn=10", "timeout_mn"),
-    ("local", "timeout_min=soon", "timeout_min"),
-    ("local", "nodes=2", "one node"),
-    ("slurm", "", "expected --launcher_options=timeout_min=MINUTES"),
-    ("slurm", "timeout_min=5,slurm_prtition=gpu", "prtition"),
-]
-
-
-@pytest.mark.usefixtures("submitit")
-@pytest.mark.parametrize("launcher, options, said", BAD)
-def test_options_that_are_refused(launcher, options, said, tmp_path, monkeypatch):
-    (tmp_path / "srun").write_text("")
-    (tmp_path / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    submit = lambda: launchers.submitting(launcher, tmp_path, options)  # noqa: E731
-    refused(submit, said)
 
 
 def _free_ports() -> int:
@@ -174,7 +151,6 @@ def submitted(study, workdir, environment, least):
     return begun
 
 
-@pytest.mark.slow
 def test_local_jobs_that_are_preempted(whole, submitit, tmp_path):
     study, whole = whole
     begun = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
@@ -188,7 +164,6 @@ def test_local_jobs_that_are_preempted(whole, submitit, tmp_path):
     assert records(tmp_path) == whole
 
 
-@pytest.mark.slow
 def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
     study, whole = whole
     begun = submitted(study, tmp_path, slurm, 5)
@@ -203,7 +178,6 @@ def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
     assert records(tmp_path) == whole
 
 
-@pytest.mark.slow
 def test_jobs_that_are_cancelled(whole, slurm, tmp_path):
     study, whole = whole
     begun = submitted(study, tmp_path, slurm, 5)
