@@ -9,7 +9,7 @@ import pytest
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import pqsu
 from sparsefl_jax.algorithms.pqsu import Client
-from sparsefl_jax.core.types import Batches, EmptyState
+from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
 from sparsefl_jax.sparsity import filters
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
@@ -151,6 +151,9 @@ def test_the_last_epochs_loss_decides(epochs, before, loss):
     summand = method.contribute(ctx, uplink)
     assert float(summand["weight"]) == sent
     assert float(summand["sum"][0]["w"][0]) == sent * (10 - 2 * epochs)
+    server = SparseModel({"w": jnp.full(2, 7.0)}, None, {})
+    new, _ = method.aggregate(KEY, ctx.round, server, summand)
+    assert new.params["w"].tolist() == [10.0 - 2 * epochs if sent else 7.0] * 2
     if epochs == 2:  # a diverged client, which must not count
         diverged = one_client(method, Client(jnp.float32(1e9)), [np.nan] * 4, epochs)
         assert not any(p.sent for p in diverged[0][0].values())
@@ -163,11 +166,18 @@ def test_the_last_epochs_loss_decides(epochs, before, loss):
 
 
 def test_bits_of_an_uplink():
-    """Two weights of 32 bits, or codes of 8 and their grid: a scale and a zero."""
-    for quantize, sent in (("none", 64), ("up", 16 + 64), ("both", 16 + 64)):
-        method = made(quantize=quantize, selective=False, weighting="examples")
-        rows = [1.0, 2.0, 6.0, 0.0]
-        (uplink, *_), ctx = one_client(method, EmptyState(), rows, 1)
+    """Two weights of 32 bits, or codes of 8 and their grid: a scale and a zero.
+
+    A selective upload has a flag for each of its three packets.
+    """
+    kept, rows = Client(jnp.float32(np.inf)), [1.0, 2.0, 6.0, 0.0]
+    for quantize, selective, sent in (
+        ("none", False, 64),
+        ("up", True, 16 + 64 + 3),
+        ("both", False, 16 + 64),
+    ):
+        method = made(quantize=quantize, selective=selective, weighting="examples")
+        (uplink, *_), ctx = one_client(method, kept, rows, 1)
         assert bits(uplink) == sent
         assert float(method.contribute(ctx, uplink)["weight"]) == 3  # samples
 

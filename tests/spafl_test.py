@@ -50,6 +50,11 @@ def test_a_weight_of_zero_has_no_slope_through_its_importance():
     np.testing.assert_allclose(found, want, atol=1e-6)
 
 
+def test_the_window_estimator_passes_far_from_the_threshold_on_both_sides():
+    slopes = jax.vmap(jax.grad(lambda d: straight_through.unit_step(d, "window")))
+    assert slopes(jnp.array([-1.5, -0.5, 1.5])).tolist() == [1, 0, 1]
+
+
 def test_equation_13_leaves_a_filter_whose_weights_sum_to_zero():
     params = {"w": jnp.array([[0.25], [-0.25]])}
     moved = moved_by_importance(params, {"w": jnp.array([0.02])})

@@ -118,6 +118,11 @@ KEPT = [  # a command line, the density of both stages, another field of the met
         (None, 0.1),
         ("rounds", 60),
     ),
+    (  # neither the configuration nor its method has a density
+        f"fedprox_cifar10.py {METHOD}=pdst --config.density=0.05",
+        (None, 0.05),
+        ("allocation", "uniform"),
+    ),
     (  # `rounds` still follows num_rounds
         f"fedsparsify_fashion_mnist.py {METHOD}=fedsparsify_local "
         "--config.num_rounds=7 --config.density=0.5",
