@@ -87,7 +87,6 @@ def wide(num_classes, input_shape):
     "name, kind",
     [
         ("small_cnn", "float32 [9]"),
-        ("char_gru", "float32 [9]"),
         ("tests.own_networks_test:wide", "uint8 [16, 16, 3]"),
         ("tests.own_networks_test:wide", "int32 [9]"),
     ],

@@ -16,7 +16,7 @@ from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.simulation import evaluate, initial_state, personal, placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
-from tests.tiny import tiny_config
+from tests.tiny import noised, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -111,44 +111,28 @@ def test_a_cohort_smaller_than_the_devices_is_judged_where_it_trained(world):
     assert judged([one]) == judged(None)
 
 
-def test_a_model_that_reads_the_server_or_draws_is_always_judged_again(world):
+def test_what_a_model_reads_says_when_it_is_judged_again(world):
+    """Its client's row: when that trains; a budget: once for it; else always."""
     _, model, _ = world
-    own = spafl(model, local.make_optimizer())
+    own, alone, sliced = (
+        factory(model, local.make_optimizer())
+        for factory in (spafl, local_only, heterofl)
+    )
 
     def with_server(key, server, client, info):
         models = own.personalize(key, server, client, info)
         return {name: m._replace(stats=server.delta) for name, m in models.items()}
 
-    def drawn(key, server, client, info):
-        models = own.personalize(key, server, client, info)
-        noise = {"noise": jax.random.normal(key)}
-        return {name: m._replace(stats=noise) for name, m in models.items()}
-
-    for method, lasting in (
-        (own, True),
-        (local_only(model, local.make_optimizer()), True),
-        (own._replace(personalize=with_server), False),
-        (own._replace(personalize=drawn), False),
+    for method, found in (
+        (own, (True, False)),
+        (alone, (True, False)),
+        (own._replace(personalize=with_server), (False, False)),
+        (noised(own), (False, False)),
+        (sliced, (False, True)),
+        (noised(sliced), (False, False)),
     ):
         shapes = personal._shapes(method, model)
-        assert personal._alone(method, shapes) == (lasting, False)
-
-
-def test_a_model_that_reads_a_budget_alone_is_judged_once_for_it(world):
-    _, model, _ = world
-    sliced = heterofl(model, local.make_optimizer())
-
-    def drawn(key, server, client, info):
-        models = sliced.personalize(key, server, client, info)
-        noise = {"noise": jax.random.normal(key)}
-        return {name: m._replace(stats=noise) for name, m in models.items()}
-
-    for method, by_server in (
-        (sliced, True),
-        (sliced._replace(personalize=drawn), False),
-    ):
-        shapes = personal._shapes(method, model)
-        assert personal._alone(method, shapes) == (False, by_server)
+        assert personal._alone(method, shapes) == found
 
 
 def test_slices_are_judged_at_each_clients_width(world):

@@ -7,15 +7,14 @@ import optax
 import pytest
 
 from sparsefl_jax import models
-from sparsefl_jax.algorithms import fedavg, pqsu
+from sparsefl_jax.algorithms import pqsu
 from sparsefl_jax.algorithms.pqsu import Client
-from sparsefl_jax.core.types import Batches, EmptyState
+from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
 from sparsefl_jax.sparsity import filters
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import KEY, bare, bits, close, context, model_of
+from tests.by_hand import KEY, bare, bits, context, model_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -119,12 +118,15 @@ def loss_fn(key, params, stats, x, y, weight):
     return total / jnp.maximum(count, 1), (stats, sums)
 
 
+def made(optimizer=lambda round: optax.sgd(1.0), **kwargs):
+    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
+    return pqsu(model_of(loss_fn, macs), optimizer, density=0.5, **kwargs)
+
+
 def test_the_norm_that_is_clipped_is_that_of_the_filters_that_stay():
     """Gradients (1, 1): (1, 0) is cut to (1/2, 0), in each of two steps."""
-    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
     optimizer = local.make_optimizer("sgd", learning_rate=1.0, clip=0.5)
-    method = pqsu(model_of(loss_fn, macs), optimizer, density=0.5, quantize="none")
-    given = {"alive": (True, False)}
+    method, given = made(optimizer, quantize="none"), {"alive": (True, False)}
     kept, rows = Client(jnp.float32(np.inf)), [1.0, 2.0, 6.0, 0.0]
     (up, *_), _ = one_client(method, kept, rows, 1, **given)
     np.testing.assert_allclose(up["weights"].values["w"], [9.0, 0.0], rtol=1e-6)
@@ -137,80 +139,56 @@ def test_the_norm_that_is_clipped_is_that_of_the_filters_that_stay():
     [(1, np.inf, 67 / 3), (2, np.inf, 55 / 3), (2, 18.4, 55 / 3), (2, 18.3, None)],
 )
 def test_the_last_epochs_loss_decides(epochs, before, loss):
-    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
-    parts = model_of(loss_fn, macs), lambda round: optax.sgd(1.0)
-    method = pqsu(*parts, density=0.5, quantize="none")
+    method = made(quantize="none")
     kept, rows = Client(jnp.float32(before)), [1.0, 2.0, 6.0, np.nan]
     (uplink, kept, told), ctx = one_client(method, kept, rows, epochs)
     sent = loss is not None
     assert all(bool(p.sent) == sent for p in uplink.values())
+    assert bits(uplink) == 2 + 64 * sent  # two flags and two weights
     assert float(told["uploaded"]) == sent and float(told["count"]) == 3 * epochs
     assert float(kept.loss) == pytest.approx(loss if sent else before)
     assert uplink["weights"].values["w"].tolist() == [10.0 - 2 * epochs] * 2
     summand = method.contribute(ctx, uplink)
     assert float(summand["weight"]) == sent
     assert float(summand["sum"][0]["w"][0]) == sent * (10 - 2 * epochs)
+    server = SparseModel({"w": jnp.full(2, 7.0)}, None, {})
+    new, _ = method.aggregate(KEY, ctx.round, server, summand)
+    assert new.params["w"].tolist() == [10.0 - 2 * epochs if sent else 7.0] * 2
     if epochs == 2:  # a diverged client, which must not count
         diverged = one_client(method, Client(jnp.float32(1e9)), [np.nan] * 4, epochs)
         assert not any(p.sent for p in diverged[0][0].values())
         assert np.isfinite(diverged[0][1].loss)
         assert not jax.tree.leaves(method.contribute(ctx, diverged[0][0]))[0].any()
-        always = pqsu(*parts, density=0.5, selective=False)
+        always = made(selective=False)
         assert always.init_client(None, None, None) == EmptyState()
         uplink = one_client(always, EmptyState(), rows, epochs)[0][0]
         assert all(p.sent for p in uplink.values())
 
 
 def test_bits_of_an_uplink():
-    """Two weights of 32 bits, or codes of 8 and their grid: a scale and a zero."""
-    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
-    parts = model_of(loss_fn, macs), lambda round: optax.sgd(1.0)
-    for quantize, sent in (("none", 64), ("up", 16 + 64), ("both", 16 + 64)):
-        method = pqsu(*parts, density=0.5, quantize=quantize, selective=False)
-        (uplink, *_), _ = one_client(method, EmptyState(), [1.0, 2.0, 6.0, 0.0], 1)
+    """Two weights of 32 bits, or codes of 8 and their grid: a scale and a zero.
+
+    A selective upload has a flag for each of its three packets.
+    """
+    kept, rows = Client(jnp.float32(np.inf)), [1.0, 2.0, 6.0, 0.0]
+    for quantize, selective, sent in (
+        ("none", False, 64),
+        ("up", True, 16 + 64 + 3),
+        ("both", False, 16 + 64),
+    ):
+        method = made(quantize=quantize, selective=selective, weighting="examples")
+        (uplink, *_), ctx = one_client(method, kept, rows, 1)
         assert bits(uplink) == sent
-
-
-@pytest.fixture(scope="module")
-def world():
-    return small_world.make_world(pqsu, {"density": 0.5})
+        assert float(method.contribute(ctx, uplink)["weight"]) == 3  # samples
 
 
 @pytest.mark.slow
-def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
-    states, _ = small_world.path(world)
-    easy = Client(np.zeros(len(small_world.SIZES), np.float32))
-    state = states[1]._replace(clients=easy)
-    new, log = small_world.run(world, state, 1)
-    jax.tree.map(np.testing.assert_array_equal, new.server, state.server)
-    np.testing.assert_array_equal(new.clients.loss, 0)
-    np.testing.assert_array_equal(log.clients["uploaded"], 0)
-    log = jax.tree.map(lambda v: v[0], log)
-    passing, names = plain_loop.passings(world, 1)[0], ["fc1/kernel", "fc2/kernel"]
-    layouts = {"down": packets.layout(passing.down), "up": packets.layout(passing.up)}
-    told = ledger.round_record(log, layouts, small_world.tiny_model(), names, 4)
-    assert told["bits_up_by_client"] == [3, 3, 3]  # a bit of each packet
-    assert min(told["bits_down_by_client"]) > 0
-
-
-@pytest.mark.slow
-def test_bits_of_a_broadcast(world):
+def test_bits_of_a_broadcast():
     alive = 8 * 8 + 8 + 8 * 4 + 4  # of 8 inputs, 16 neurons of which 8 stay, 4 classes
     weights, statistics = 8 * alive + 4 * (32 + 32), 32 * 16
-    server = small_world.start(world).server
+    server = small_world.start(small_world.make_world(pqsu, {"density": 0.5})).server
     for quantize, down in (("both", weights), ("up", 32 * alive), ("none", 32 * alive)):
         model = small_world.tiny_model()
         method = pqsu(model, None, density=0.5, quantize=quantize)
         message = method.broadcast(None, context(0, 0), server)
         assert bits(message) == down + statistics
-
-
-@pytest.mark.slow
-def test_without_its_three_parts_it_is_fedavg():
-    kwargs = {"density": 1.0, "quantize": "none", "selective": False}
-    mine = small_world.make_world(pqsu, kwargs | {"weighting": "examples"})
-    plain = small_world.make_world(fedavg, {})
-    got, want = (
-        small_world.run(w, small_world.start(w), 0)[0].server for w in (mine, plain)
-    )
-    close((got.params, got.stats), (want.params, want.stats))

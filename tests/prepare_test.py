@@ -82,18 +82,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
-def check(data):
-    assert data.x.shape == (30, 8, 8, 1) and data.x_test.shape == (9, 8, 8, 1)
-    assert data.num_classes == 3
-    np.testing.assert_array_equal(data.x[:, 3, 3, 0], 80 * data.y)
-    assert np.bincount(data.y).tolist() == [10, 10, 10]
-
-
 def test_own_builder_is_prepared_and_read(folder):
     path = prepare.prepare("sparsefl_dots", folder)
     assert path == str(folder / "sparsefl_dots" / "1.0.0")
     assert list((folder / "sparsefl_dots" / "1.0.0").glob("*.array_record*"))
-    check(sources.load("sparsefl_dots", data_dir=folder))
+    data = sources.load("sparsefl_dots", data_dir=folder)
+    assert data.x.shape == (30, 8, 8, 1) and data.x_test.shape == (9, 8, 8, 1)
+    assert data.num_classes == 3
+    np.testing.assert_array_equal(data.x[:, 3, 3, 0], 80 * data.y)
+    assert np.bincount(data.y).tolist() == [10, 10, 10]
     assert "tensorflow" not in sys.modules
     info = folder / "sparsefl_dots" / "1.0.0" / "dataset_info.json"
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))

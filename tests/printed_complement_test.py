@@ -1,16 +1,20 @@
 """Complement Sparsification's printed figures, from two rounds of ten clients."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import fedavg
+from sparsefl_jax.algorithms import complement, fedavg
+from sparsefl_jax.training import local
 from sparsefl_jax.wire import paper_counts
-from tests import printed_complement, silent
-from tests.printed_complement import complement_network, outputs
+from tests import silent
+from tests.by_hand import model_of
 from tests.printed_figures import settle
 from tests.silent import STILL, shapes
 
 pytestmark = pytest.mark.slow
+
+NUMBER = 10  # of clients, who send a given share of a layer together
 
 # By the server's sparsity p: what clients do not send of every layer, as printed.
 PRUNED = (0.5, 0.6, 0.7, 0.8)
@@ -25,6 +29,59 @@ CLIENTS = {
     "sa": {"fc1": (0.933, 0.885, 0.841, 0.812), "fc2": (0.887, 0.851, 0.833, 0.810)},
 }
 SENT, SAVED = {"ic": "Table 3", "sa": "Table 2"}, {"ic": "Table 5", "sa": "Table 4"}
+
+
+def complement_network(name):
+    shape, classes = {"ic": ((28, 28, 1), 62), "sa": ((768,), 3)}[name]
+    return silent.network(name, classes, shape)
+
+
+def outputs(model, layer) -> int:
+    return silent.shapes(model).params[layer]["bias"].size
+
+
+def rounds_of(model, sparsity, p) -> silent.Rounds:
+    """Round 0, dense, after which the server prunes, and round 1.
+
+    Args:
+      model: as `silent.network` gives it.
+      sparsity: by layer, the share of its kernel that the clients of round 1 together
+        do not send.
+      p: the server's.
+    """
+    counts = {}
+    for layer, share in sparsity.items():
+        entries = silent.shapes(model).params[layer]["kernel"].size
+        counts[layer] = jnp.asarray(spread(1 - share, entries), jnp.int32)
+    step = local.make_optimizer("sgd", learning_rate=1.0)
+    method = complement(model_of(moves(counts), model.macs), step, density=1 - p)
+    return silent.rounds(model, method, 2, clients=NUMBER)
+
+
+def moves(counts):
+    """A loss that has so many zeros of every kernel trained by every client.
+
+    Args:
+      counts: [clients] by layer.
+    """
+
+    def loss_fn(key, params, stats, x, y, weight):
+        del key, x
+        loss = jnp.float32(0)
+        for layer, number in counts.items():
+            kernel = params[layer]["kernel"].reshape(-1)
+            chosen = (kernel == 0) & (jnp.cumsum(kernel == 0) <= number[y[0]])
+            loss += jnp.sum(jnp.where(chosen, kernel, 0))
+        sums = {"loss": loss, "correct": loss, "count": jnp.sum(weight)}
+        return loss, (stats, sums)
+
+    return loss_fn
+
+
+def spread(share, entries):
+    """How many entries each client sends, that together they send a share of all."""
+    total = round(share * entries * NUMBER)
+    return np.array([total // NUMBER + (k < total % NUMBER) for k in range(NUMBER)])
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -57,7 +114,7 @@ def test_complement(name, p):
     """
     model, column = complement_network(name), PRUNED.index(p)
     clients = {layer: c[column] for layer, c in CLIENTS[name].items()}
-    simulated = printed_complement.rounds_of(model, clients, p)
+    simulated = rounds_of(model, clients, p)
     kernels = {layer: shapes(model).params[layer]["kernel"].size for layer in clients}
     down, up = (simulated.entries(way, "weights") for way in ("down", "up"))
     measured = {}

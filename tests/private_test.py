@@ -22,9 +22,11 @@ from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import context
 from tests.report_test import records, write_run
 from tests.simulate_test import linear
+from tests.tiny import federation
 
 OPTIMIZER = sfl.training.make_optimizer("sgd", learning_rate=0.5)
 CTX = context(size=9)
+DATA, MODEL, _ = federation([2] * 4, 8, 2, (6,), (3,))
 
 
 def averaging(model=None, **kwargs):
@@ -120,14 +122,13 @@ def test_the_noise_keeps_to_what_a_resumed_run_may_not_change():
 
 @pytest.mark.slow
 def test_a_run_that_diverges_under_noise_names_the_noise():
-    data, model = data_and_model()
-    method = sfl.private(averaging(model), clip=1e30, noise_multiplier=1)
+    method = sfl.private(averaging(MODEL), clip=1e30, noise_multiplier=1)
     with pytest.raises(FloatingPointError, match="not finite|training loss") as caught:
-        sfl.run(jax.random.key(0), [Stage(method, 3, 2)], model, data)
+        sfl.run(jax.random.key(0), [Stage(method, 3, 2)], MODEL, DATA)
     # 1 * 2 * 1e30 / 2 clients of a round
     assert "noise of deviation 1e+30 to the mean change" in str(caught.value)
     assert "noise_multiplier=1, clip=1e+30, cohort_size=2" in str(caught.value)
-    silent = sfl.private(averaging(model), clip=1, noise_multiplier=0)
+    silent = sfl.private(averaging(MODEL), clip=1, noise_multiplier=0)
     assert "noise" not in silent.guarantee([Stage(silent, 3, 2)], 4, 3, None, None)
 
 
@@ -165,16 +166,9 @@ def test_epsilon_is_that_of_dp_accounting_for_replaced_clients():
     assert module.epsilon(500, 20, 0, 2.0, 1e-4) == 0
 
 
-def data_and_model():
-    x = np.eye(8, 6, dtype=np.float32)
-    y = np.arange(8) % 2
-    data = sfl.from_arrays(x, y, num_clients=4, x_test=x, y_test=y)
-    return data, sfl.models.build("mlp", 2, (6,), widths=(3,))
-
-
-def traced(method, model, data):
+def traced(method):
     stage = Stage(sfl.private(method, clip=1, noise_multiplier=1), 2, 2)
-    return trace(stage, initial_state.initial_shapes(model), data)
+    return trace(stage, initial_state.initial_shapes(MODEL), DATA)
 
 
 @pytest.mark.parametrize(
@@ -188,14 +182,12 @@ def traced(method, model, data):
     ],
 )
 def test_a_method_that_sums_anything_else_is_refused_by_name(name, kwargs, told):
-    data, model = data_and_model()
     with pytest.raises(ValueError, match=told) as caught:
-        traced(getattr(sfl, name)(model, OPTIMIZER, **kwargs), model, data)
+        traced(getattr(sfl, name)(MODEL, OPTIMIZER, **kwargs))
     assert "\n" not in str(caught.value)
 
 
 def test_running_statistics_and_covered_sums_are_refused():
-    data, _ = data_and_model()
     one, stats = {"w": 1.0}, {"mean": 1.0}
     for told, sums, weight in (
         ("stats, expected.*running statistics", {"delta": one, "stats": stats}, 1.0),
@@ -209,16 +201,14 @@ def test_running_statistics_and_covered_sums_are_refused():
 
 
 def test_methods_with_differences_and_equal_weights_are_taken():
-    data, model = data_and_model()
-    traced(averaging(model), model, data)
+    traced(averaging(MODEL))
     uniform = {"weighting": "uniform"}
-    traced(sfl.fedprox(model, OPTIMIZER, mu=0.1, **uniform), model, data)
-    traced(sfl.compressed(model, OPTIMIZER, density=0.5, **uniform), model, data)
+    traced(sfl.fedprox(MODEL, OPTIMIZER, mu=0.1, **uniform))
+    traced(sfl.compressed(MODEL, OPTIMIZER, density=0.5, **uniform))
 
 
 def test_a_run_that_the_accountant_does_not_know_is_refused():
-    data, model = data_and_model()
-    stage = Stage(sfl.private(averaging(model), clip=1, noise_multiplier=1), 2, 2)
+    stage = Stage(sfl.private(averaging(MODEL), clip=1, noise_multiplier=1), 2, 2)
     sampled = stage._replace(sampler=lambda key, round: jnp.arange(2))
     system = sfl.make_system("mobile", 4)
     for stages, settings, told in (
@@ -228,7 +218,7 @@ def test_a_run_that_the_accountant_does_not_know_is_refused():
         ([stage, stage], {}, "2 stages, expected one"),
     ):
         with pytest.raises(ValueError, match=told):
-            setup.check(setup.make(stages, model, data, **settings))
+            setup.check(setup.make(stages, MODEL, DATA, **settings))
 
 
 def test_arguments_out_of_range_are_refused():

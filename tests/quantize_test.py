@@ -1,4 +1,4 @@
-"""Quantised values: their error, and exact values."""
+"""Quantised values: their error, constants, and the grid of each leaf."""
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +16,6 @@ def back(values, bits=8):
     codes, grid = quantization.quantize(jnp.asarray(values, jnp.float32), bits)
     assert codes.dtype == jnp.uint8 and grid.zero.dtype == jnp.int32
     return np.asarray(quantization.dequantize(codes, grid)), codes, grid
-
-
-def test_codes_by_hand():
-    # 255 steps of 0.01 from -0.55: 0 is the 55th. Halves are rounded to even codes.
-    values = [-0.55, 0.0, 0.012, 0.018, 2.0]
-    found, codes, grid = back(values)
-    assert codes.tolist() == [0, 55, 56, 57, 255]
-    assert grid.zero == 55 and float(grid.scale) == pytest.approx(0.01)
-    np.testing.assert_allclose(found, [-0.55, 0, 0.01, 0.02, 2.0], atol=1e-6)
-    assert back([0.0, 0.5, 1.5, 3.0], bits=2)[1].tolist() == [0, 0, 2, 3]
 
 
 @settings(deadline=None, max_examples=60)

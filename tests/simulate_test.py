@@ -14,16 +14,6 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 
 
-@pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 3), (2, 2), (3, 4)])
-def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
-    sizes = jnp.array([3, 9, 1, 9, 4, 4, 7], jnp.int32)
-    order, place = placement.deal(jnp.arange(7), sizes, devices, chunk)
-    groups = -(-7 // (devices * chunk))
-    assert order.shape == (groups, devices, chunk) and order.dtype == jnp.int32
-    assert sorted(order.reshape(-1).tolist()) == list(range(7)) + [7] * (order.size - 7)
-    assert order.reshape(-1)[place].tolist() == list(range(7))
-
-
 @pytest.mark.parametrize("cohort", [2, 4, 1])
 def test_stratified_sampler_refuses_parts_of_clients(cohort):
     with pytest.raises(ValueError, match=f"cohort_size={cohort} .*shares"):
@@ -136,35 +126,15 @@ def population():
     return placement.Population(X, Y, index, info)
 
 
-def begun(key, rounds, **settings):
-    """Returns a compiled segment of FedAvg and its first state."""
+def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
     model = linear()
-    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
-    stage = Stage(algorithm, rounds, 2, batch_size=3)
-    plan = placement.make_plan(stage, {"kernel": True}, **settings)
+    method = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
+    stage = Stage(method, 3, 2, batch_size=3)
+    plan = placement.make_plan(stage, {"kernel": True}, observed=True)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    state = initial_state.start(key, plan, sparse, population().info)
-    return jax.jit(round_program.make_segment(plan), donate_argnums=2), state
-
-
-@pytest.mark.parametrize("devices, chunk", [(2, 1), (1, 2)])
-def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
-    settings = {"devices": jax.devices()[:devices], "chunk": chunk}
-    segment, state = begun(key, 2, **settings)
-    assert state.last_round.tolist() == [-1, -1]
-    ids = np.array([[1, 0], [0, 1]], np.int32)
-    state, log = segment(key, population(), state, np.arange(2, dtype=np.int32), ids)
-    np.testing.assert_allclose(state.server.params["kernel"], golden(2), atol=1e-6)
-    assert log.clients["count"].tolist() == [[3, 1], [1, 3]]
-    np.testing.assert_allclose(log.clients["loss"][0], np.log(2) * np.array([3, 1]))
-    assert log.up["delta"].entries.tolist() == [[[4], [4]]] * 2
-    assert log.executed_steps.tolist() == [2, 2]
-    assert state.last_round.tolist() == [1, 1]
-
-
-def test_a_segment_leaves_out_rounds_beyond_a_number(key):
-    segment, start = begun(key, 3, observed=True)
+    start = initial_state.start(key, plan, sparse, population().info)
+    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1, 0]] * 3, np.int32)
     for count in (1, 2, 3):
         state = jax.tree.map(jnp.copy, start)  # as a segment's state is donated
@@ -175,6 +145,7 @@ def test_a_segment_leaves_out_rounds_beyond_a_number(key):
         assert log.clients["count"].tolist() == [[3, 1]] * count + [[0, 0]] * (
             3 - count
         )
+        assert log.executed_steps.tolist() == [2] * count + [0] * (3 - count)
         assert state.last_round.tolist() == [count - 1] * 2
         assert log.masks.tolist() == [[0b11110000]] * 2  # of the last that ran
     assert segment._cache_size() == 1

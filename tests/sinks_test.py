@@ -1,4 +1,4 @@
-"""Logs of a run: JSON lines and TensorBoard, interrupted, resumed, on a full disk."""
+"""Logs of a run: JSON lines and TensorBoard; interrupted, altered, on a full disk."""
 
 import contextlib
 import errno
@@ -11,8 +11,12 @@ import zlib
 
 import pytest
 
-from sparsefl_jax.runs import sinks
-from sparsefl_jax.system import log_lines
+from sparsefl_jax.runs import experiment, simulate, sinks
+from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.system import interrupt, log_lines
+from tests.checkpoint_test import stop_after
+from tests.refusals import refused
+from tests.tiny import tiny_config
 
 REASON = "needs the extra [tensorboard]"
 
@@ -42,7 +46,7 @@ def segments():
         yield [*rounds, evaluation]
 
 
-def write(workdir, names=(), position=None, first=0, last=3, base=0.0):
+def write(workdir, names=(), position=None, first=0, last=3, base=0.0, summary=None):
     """Writes some segments of half a second, and returns the position at the end."""
     start = {"position": None, "rounds": 0, "seconds": 0.0} | (position or {})
     if position is not None:
@@ -52,6 +56,8 @@ def write(workdir, names=(), position=None, first=0, last=3, base=0.0):
         for index, records in list(enumerate(segments()))[first:last]:
             rounds, seconds = rounds + 2, base + 0.5 * (index + 1)
             log(records, seconds)
+        if summary is not None:
+            (workdir / "summary.json").write_text(json.dumps(summary))
         ends = position()
     return {"position": ends, "rounds": rounds, "seconds": seconds}
 
@@ -111,6 +117,50 @@ def test_a_log_that_is_altered_while_the_run_goes_on_is_refused(tmp_path):
         ends = position()
     with pytest.raises(ValueError, match=r"metrics\.jsonl are not as the checkpoint"):
         log_lines.check(tmp_path, ends)
+
+
+def damage(path, how):
+    """Changes a file of lines."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    if how == "gone":
+        return path.unlink()
+    changed = {
+        "short": lines[:2],
+        "number": [lines[0], lines[1].replace(b"1", b"7", 1), *lines[2:]],
+        "second": [lines[0], b"not JSON\n", *lines[2:]],
+    }
+    path.write_bytes(b"".join(changed[how]))
+
+
+@pytest.mark.parametrize("how", ["gone", "short", "number", "second"])
+def test_a_log_that_is_not_as_it_was_is_refused(tmp_path, how):
+    position = write(tmp_path)["position"]
+    log_lines.check(tmp_path, position)
+    damage(tmp_path / "metrics.jsonl", how)
+    size, _ = position["metrics.jsonl"]
+    told = f"first {size} bytes of metrics.jsonl are not as the checkpoint knows them"
+    refused(lambda: log_lines.check(tmp_path, position), told)
+
+
+@pytest.mark.parametrize("name", log_lines.FILES)
+def test_a_run_with_lost_records_is_refused_and_stays_as_it_was(
+    tmp_path, monkeypatch, name
+):
+    config, run = tiny_config(tmp_path), tmp_path / "run"
+    config.first_stage, config.algorithm = {}, {"name": "spdst"}
+    config.num_rounds, config.eval_every = 8, 2
+    defaults.complete(config)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(interrupt.StoppedError):
+            experiment.run(config, run, progress=False)
+    damage(run / name, "second")
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    monkeypatch.delattr(experiment, "build")  # nothing is built, let alone trained
+    monkeypatch.delattr(simulate, "simulate")
+    said = f"{name} are not as the checkpoint knows them, expected the file of this "
+    refused(lambda: experiment.run(config, run, resume=True, progress=False), said)
+    assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
 
 
 def test_a_write_that_fits_in_part_is_taken_back(tmp_path):

@@ -19,6 +19,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from tests.by_hand import bare, context, one_client
+from tests.pqsu_by_hand import loss
 
 TINY = small_world.tiny_model()
 LOSS = local.objective(TINY)
@@ -109,11 +110,7 @@ def test_equal_votes_are_decided_by_lot():
 def test_first_samples_are_of_one_class(model):
     """The batch is in the client's order."""
     x, y = (np.asarray(v)[:8] for v in samples(20))
-    p = jax.tree.map(np.float64, model.params)
-    hidden = x @ p["fc1"]["kernel"] + p["fc1"]["bias"]
-    out = np.tanh(hidden - 0.5 * hidden.mean(0))  # the batch's statistics
-    out = np.exp(out @ p["fc2"]["kernel"] + p["fc2"]["bias"])
-    want = -np.log(out[np.arange(8), y] / out.sum(1)).sum()
+    want = loss(jax.tree.map(np.float64, model.params), x, y)
     for first in (True, False):
         stage = snip(TINY, None, density=0.5, first_samples=first)
         _, metrics = told_by(stage, model, client_batches(20, 8), 20)

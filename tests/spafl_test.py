@@ -1,4 +1,6 @@
-"""SpaFL: the estimator's gradients, eq. (13), resets, recursion, and what travels."""
+"""SpaFL: the estimator's gradients, eq. (13), resets, options, and what travels."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +9,14 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import local_only, spafl
+from sparsefl_jax.algorithms.spafl.client_training import VARIANTS, Variant
 from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks, straight_through
 from sparsefl_jax.wire import packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare, batches, context, model_of
+from tests.scaffold_test import play
 
 
 def test_gradients_of_hand_computed_vectors():
@@ -46,26 +50,15 @@ def test_a_weight_of_zero_has_no_slope_through_its_importance():
     np.testing.assert_allclose(found, want, atol=1e-6)
 
 
-def test_the_window_estimator_passes_far_from_the_threshold_only():
+def test_the_window_estimator_passes_far_from_the_threshold_on_both_sides():
     slopes = jax.vmap(jax.grad(lambda d: straight_through.unit_step(d, "window")))
-    got = slopes(jnp.array([-1.5, -0.5, 0.0, 0.5, 1.5]))
-    np.testing.assert_array_equal(got, [1, 0, 0, 0, 1])
+    assert slopes(jnp.array([-1.5, -0.5, 1.5])).tolist() == [1, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("column", "delta", "want"),
-    [
-        ([0.3, -0.1], 0.02, [0.29, -0.11]),
-        ([0.3, -0.1], -0.02, [0.31, -0.09]),
-        ([-0.3, 0.1], 0.02, [-0.29, 0.11]),
-        ([0.3, -0.1], 0.0, [0.3, -0.1]),
-        ([0.25, -0.25], 0.02, [0.25, -0.25]),
-    ],
-)
-def test_equation_13(column, delta, want):
-    params = {"w": jnp.array(column)[:, None]}
-    moved = moved_by_importance(params, {"w": jnp.array([delta])})
-    np.testing.assert_allclose(moved["w"][:, 0], want, atol=1e-7)
+def test_equation_13_leaves_a_filter_whose_weights_sum_to_zero():
+    params = {"w": jnp.array([[0.25], [-0.25]])}
+    moved = moved_by_importance(params, {"w": jnp.array([0.02])})
+    np.testing.assert_array_equal(moved["w"], params["w"])
 
 
 @pytest.mark.parametrize(("divisor", "n"), [("inputs", 50), ("kernel", 25)])
@@ -79,18 +72,13 @@ def test_the_divisor_of_equation_13(divisor, n):
     np.testing.assert_array_equal(moved["other"], 1)
 
 
-def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes():
-    kernel = jnp.ones((2, 200))
-    one_alive = jnp.full(200, 2.0).at[0].set(0.5)  # 0.5 % of the filters
-    three_alive = one_alive.at[:3].set(0.5)  # 1.5 %
-
-    def count(threshold):
-        masks = straight_through.filter_masks({"w": kernel}, {"w": threshold})
-        return int(masks["w"][0].sum())
-
-    assert count(one_alive) == 200
-    assert count(three_alive) == 3
-    assert count(jnp.ones(200).at[:5].set(0.5)) == 5
+@pytest.mark.parametrize(("alive", "others", "kept"), [(1, 2.0, 200), (5, 1.0, 5)])
+def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes(
+    alive, others, kept
+):
+    threshold = jnp.full(200, others).at[:alive].set(0.5)
+    found = straight_through.filter_masks({"w": jnp.ones((2, 200))}, {"w": threshold})
+    assert int(found["w"][0].sum()) == kept
 
 
 @pytest.mark.parametrize("filters", [100, 500])
@@ -152,3 +140,128 @@ def test_eq_13_needs_as_many_words_as_there_are_thresholds():
         assert bool(layout["delta"].assumed) != charged
         assert paper_counts.values_only_bits(layout, count, ("thresholds",)) == 3 * 32
     assert bits == {False: 3 * 32, True: 2 * 3 * 32}
+
+
+RATE, MOMENTUM, ALPHA, STEPS = 0.1, 0.9, 0.25, 4
+SHAPE = (2, 2, 2, 3)  # a convolution of three filters with eight inputs each
+DEFAULTS = dict(
+    extract=True,
+    divisor="inputs",
+    ste="identity",
+    reset="same",
+    warmup=False,
+    clamp=False,
+    thresholds_only=False,
+    keep_optimizer=False,
+    decay=0.0,
+)
+IN_VARIANT = ("divisor", "ste", "reset", "warmup")
+OPTIONS = [  # each once, in as few programs
+    {},
+    {"extract": False, "clamp": True},
+    {"divisor": "kernel", "reset": "previous"},
+    {"ste": "window", "warmup": True, "keep_optimizer": True},
+    {"thresholds_only": True, "decay": 0.1},
+]
+
+
+def slopes():
+    """The gradient of the loss to a pruned weight, a constant."""
+    return np.random.default_rng(1).normal(0, 0.1, SHAPE)
+
+
+def weights(client):
+    """Importances from 0.4 to above 2; one client's filters die, the other's not."""
+    w = np.random.default_rng(2 + client).normal(0, 1, SHAPE)
+    return w * (np.array([0.1, 0.2, 0.3]) if client else np.array([0.5, 1.0, 2.0]))
+
+
+def by_hand(w, tau, velocity, round, options):
+    """One client's round; what it ends with."""
+    alpha = ALPHA
+    if options["warmup"]:
+        alpha /= 1 + np.exp(5 - 10 * round)
+    if velocity is None or not options["keep_optimizer"]:
+        velocity = np.zeros(SHAPE), np.zeros(3)
+    for _ in range(STEPS):
+        importance = np.abs(w).mean((0, 1, 2))
+        dead = not (importance > tau).any()
+        revive = dead and options["reset"] == "same"
+        used = np.zeros(3) if revive else tau
+        distance = importance - used
+        through = (slopes() * w).sum((0, 1, 2))
+        if options["ste"] == "window":
+            through = np.where(np.abs(distance) > 1, through, 0)
+        for_w = (distance > 0) * slopes() + np.sign(w) * through / 8
+        for_w += options["decay"] * w
+        for_tau = -through - alpha * np.exp(-used) + options["decay"] * tau
+        if options["thresholds_only"]:
+            for_w = 0 * w
+        moved = MOMENTUM * velocity[0] + for_w, MOMENTUM * velocity[1] + for_tau
+        velocity = moved
+        w, tau = w - RATE * velocity[0], used - RATE * velocity[1]
+        if dead and not revive:
+            tau = np.zeros(3)
+        if options["clamp"]:
+            w, tau = np.clip(w, -1, 1), np.clip(tau, 0, 1)
+    return w, tau, velocity
+
+
+def federation_by_hand(options):
+    """Both clients' weights after each round, the global thresholds, how they moved."""
+    clients, tau, delta = [(weights(i), None) for i in (0, 1)], np.zeros(3), np.zeros(3)
+    told = []
+    n = 8 if options["divisor"] == "inputs" else 4
+    for round in range(2):
+        ended = []
+        for w, velocity in clients:
+            if options["extract"] and not options["thresholds_only"]:
+                w = w - delta * np.sign(w.sum((0, 1, 2))) / n
+            ended.append(by_hand(w, tau, velocity, round, options))
+        new = np.mean([tau for _, tau, _ in ended], 0)
+        tau, delta = new, new - tau
+        clients = [(w, velocity) for w, _, velocity in ended]
+        told += [*(w for w, _ in clients), tau, delta]
+    return told
+
+
+def linear(key, params, *rest):
+    """A loss whose gradient is `slopes()` everywhere."""
+    value, told = quiet_loss(key, params, *rest)
+    return value + jnp.sum(jnp.float32(slopes()) * params["w"]), told
+
+
+@functools.cache
+def federation(**options):
+    """The same by the method, its variant made of what the options say."""
+    decay = options.pop("decay")
+    variant = Variant(**{name: options.pop(name) for name in IN_VARIANT})
+    optimizer = sfl.training.make_optimizer(
+        "sgd", learning_rate=RATE, momentum=MOMENTUM, weight_decay=decay
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(VARIANTS, "paper", variant)
+        model = model_of(linear, {"w": 1})
+        settings = {"alpha": ALPHA, "prunable": ("w",), "variant": "paper"}
+        method = spafl(model, optimizer, **settings, **options)
+    starts = [
+        SparseModel({"w": jnp.float32(weights(i))}, {"w": jnp.ones(SHAPE, bool)}, {})
+        for i in (0, 1)
+    ]
+    world = {"targets": np.zeros((2, 1)), "steps": (STEPS, STEPS), "starts": starts}
+    told = []
+    for server, clients, _ in play(method, [(0, 1)] * 2, **world):
+        told += [c.trained.params["w"] for c in clients]
+        told += [server.thresholds["w"], server.delta["w"]]
+    return told
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_an_option_does_what_the_formulas_say(options):
+    told = federation(**DEFAULTS | options)
+    for got, want in zip(told, federation_by_hand(DEFAULTS | options), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5)
+    if options:  # it matters here
+        plain = federation(**DEFAULTS)
+        far = [np.abs(a - b).max() for a, b in zip(told, plain, strict=True)]
+        assert max(far) > 1e-3

@@ -210,22 +210,6 @@ def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatc
 
 
 @pytest.mark.parametrize(
-    "num_clients, cohort, length, num_devices, rows",
-    [
-        (100, 10, 3, 1, 30),
-        (100, 10, 50, 4, 100),  # no more than there are
-        (7, 3, 6, 2, 8),
-        (7, 3, 1, 2, 4),
-        (7, 3, 1, 3, 3),
-    ],
-)
-def test_a_working_set_has_a_row_for_whoever_may_come(
-    num_clients, cohort, length, num_devices, rows
-):
-    assert store.working_size(num_clients, cohort, length, num_devices) == rows
-
-
-@pytest.mark.parametrize(
     "rounds, every, observed, fitting, length, rows",
     [
         (12, 6, (), 100, 6, 8),  # all seven clients, on two devices

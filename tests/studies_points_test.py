@@ -11,12 +11,19 @@ from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import complete, default_config
-from sparsefl_jax.studies import command, dry_run, grid, runner
+from sparsefl_jax.studies import command, dry_run, grid, launchers, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
 from tests.tiny_study import points, write_study
+
+
+@pytest.fixture
+def study(tmp_path):
+    write_study(tmp_path)
+    return points(tmp_path)
+
 
 NAMED = [  # axes, and the names that they make
     ("algorithm.name=fedavg,jmwst", ["fedavg", "jmwst"]),
@@ -32,10 +39,8 @@ NAMED = [  # axes, and the names that they make
 
 
 @pytest.mark.parametrize("text, names", NAMED, ids=[text for text, _ in NAMED])
-def test_the_points_of_a_sweep(tmp_path, text, names):
-    write_study(tmp_path)
-    (base, *_) = points(tmp_path)
-    made = grid.sweep(base.config, text)
+def test_the_points_of_a_sweep(study, text, names):
+    made = grid.sweep(study[0].config, text)
     assert [point.name for point in made] == names
     if text.startswith("seed"):
         assert list(made[0].seeds) == [3, 4, 5]
@@ -77,7 +82,6 @@ def test_a_sweep_is_parsed(text, axes):
 
 SWEPT = [
     ("a", "--sweep has 'a', expected FIELD=VALUE"),
-    ("=1", "--sweep has '=1'"),
     ("a=1;a=2", "'a' twice"),
     (" ; ", "expected FIELD=VALUE"),
     ("seed=0,2", "seeds without a gap"),
@@ -92,10 +96,8 @@ SWEPT = [
 
 
 @pytest.mark.parametrize("text, said", SWEPT)
-def test_a_sweep_that_is_refused(tmp_path, text, said):
-    write_study(tmp_path)
-    (base, *_) = points(tmp_path)
-    refused(lambda: grid.sweep(base.config, text), said)
+def test_a_sweep_that_is_refused(study, text, said):
+    refused(lambda: grid.sweep(study[0].config, text), said)
 
 
 # One method for each set of what methods bring, and one that brings nothing.
@@ -156,10 +158,8 @@ NO_FOLDERS = ["", "a/b", "jobs", 201 * "a", "report.html.tmp"]
 
 
 @pytest.mark.parametrize("name", NO_FOLDERS)
-def test_a_point_whose_name_is_no_folder(tmp_path, name):
-    write_study(tmp_path)
-    config = points(tmp_path)[0].config
-    refused(lambda: on_disk.check([Point(name, config)]), repr(name))
+def test_a_point_whose_name_is_no_folder(study, name):
+    refused(lambda: on_disk.check([Point(name, study[0].config)]), repr(name))
 
 
 DAMAGED = [  # names and seeds in the file of a study
@@ -188,11 +188,9 @@ ALIKE = [  # what the second point has of its own, and the refusal
 
 
 @pytest.mark.parametrize("own, said", ALIKE)
-def test_points_share_data_partition_and_metric(tmp_path, own, said):
-    write_study(tmp_path)
-    both = points(tmp_path)
-    change(both[1].config, own)
-    refused(lambda: runner.run(both, tmp_path / "out"), said)
+def test_points_share_data_partition_and_metric(study, tmp_path, own, said):
+    change(study[1].config, own)
+    refused(lambda: runner.run(study, tmp_path / "out"), said)
     assert not (tmp_path / "out").exists()
 
 
@@ -235,9 +233,8 @@ def test_what_is_known_of_a_study_runs_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/seed_*"))
 
 
-def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(tmp_path):
-    write_study(tmp_path)
-    point = points(tmp_path)[0]
+def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(study, tmp_path):
+    point = study[0]
     point.config.fit.gbit = 1.0
     fitted = fit_rounds.with_rounds(point.config, 9, "pilot")
     run = tmp_path / "out" / point.name / "seed_1"
@@ -254,6 +251,25 @@ def test_a_plan_reads_no_flags_of_a_run(tmp_path, options):
     said = f"--{[*options][0]} is not read beside --dry_run"
     plan = lambda: command.run(str(file), None, None, None, dry_run=0, **options)  # noqa: E731
     refused(plan, said)
+
+
+UNFIT = [  # a launcher, its options, and the refusal
+    ("local", "timeout_mn=10", "timeout_mn"),
+    ("local", "timeout_min=soon", "timeout_min"),
+    ("local", "nodes=2", "one node"),
+    ("slurm", "", "expected --launcher_options=timeout_min=MINUTES"),
+    ("slurm", "timeout_min=5,slurm_prtition=gpu", "prtition"),
+]
+
+
+@pytest.mark.parametrize("launcher, options, said", UNFIT)
+def test_options_that_are_refused(launcher, options, said, tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="needs the extra 'cluster'")
+    (tmp_path / "srun").write_text("")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    submit = lambda: launchers.submitting(launcher, tmp_path, options)  # noqa: E731
+    refused(submit, said)
 
 
 def test_a_method_of_ones_own_joins_the_five():

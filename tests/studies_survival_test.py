@@ -1,10 +1,17 @@
-"""A study that is killed, asked to end or started twice comes to the same records."""
+"""A study that is killed, asked to end or started twice comes to the same records.
+
+So do its jobs of submitit: on this machine, and on a SLURM of one node.
+"""
 
 import os
+import shutil
 import signal
+import socket
+import subprocess
 
 import pytest
 
+from tests.launches import ROOT
 from tests.tiny_study import (
     ended,
     lines,
@@ -19,12 +26,18 @@ from tests.tiny_study import (
 pytestmark = pytest.mark.slow
 ROUNDS = 400
 JOBS = [[], ["--jobs=2"]]
-LOCAL = ["--launcher=local", "--launcher_options=timeout_min=60"]
+LIMIT = "--launcher_options=timeout_min=60"
+LOCAL = ["--launcher=local", LIMIT]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     return unbroken(tmp_path_factory.mktemp("unbroken"), ROUNDS)
+
+
+@pytest.fixture(scope="module")
+def submitit():
+    pytest.importorskip("submitit", reason="needs the extra 'cluster'")
 
 
 @pytest.mark.parametrize(
@@ -50,9 +63,9 @@ def test_killed_and_started_again(flags, orphans, whole, tmp_path):
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("flags", [*JOBS, LOCAL], ids=["here", "jobs", "local"])
-def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path):
+def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path, request):
     if flags is LOCAL:
-        pytest.importorskip("submitit", reason="needs the extra 'cluster'")
+        request.getfixturevalue("submitit")
     study, whole = whole
     asked = started(study, tmp_path / "out", *flags, rounds=ROUNDS)
     until(asked, lambda: lines(tmp_path / "out") > 5)
@@ -83,3 +96,101 @@ def test_a_point_that_diverges(flags, tmp_path):
         f"fedprox/seed_{seed}/metrics.jsonl" for seed in (0, 1)
     ]
     assert (tmp_path / "out/fedprox/seed_1/summary.json").exists()
+
+
+def _free_ports() -> int:
+    """Returns the first of two ports that are free now."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("", 0))
+            port = one.getsockname()[1]
+            try:
+                other.bind(("", port + 1))
+                return port
+            except OSError:
+                continue
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory, submitit):
+    """Returns the environment of a SLURM of one node with four CPUs."""
+    if missing := [p for p in ("munged", "slurmctld", "slurmd") if not shutil.which(p)]:
+        pytest.skip(f"no {missing[0]}: apt-get install slurm-wlm munge")
+    if os.geteuid():
+        pytest.skip("SLURM's daemons need root")
+    folder = tmp_path_factory.mktemp("slurm")
+    environment = {**os.environ, "PORT": str(_free_ports())}
+    script = ROOT / "scripts/one_node_slurm.sh"
+    start = [script, "start", folder]
+    try:
+        done = subprocess.run(start, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        yield {"SLURM_CONF": str(folder / "slurm.conf")}
+    finally:
+        subprocess.run([script, "stop", folder], check=True)
+
+
+def _queue(environment) -> list[str]:
+    """Returns the jobs in SLURM's queue."""
+    command = ["squeue", "--noheader", "--array", "--format=%i"]
+    found = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    return sorted(found.stdout.split())
+
+
+def _slurm(environment, *command) -> None:
+    subprocess.run(command, env={**os.environ, **environment}, check=True)
+
+
+def submitted(study, workdir, environment, least):
+    """Starts a study on SLURM, and waits for more than some records."""
+    flags = "--launcher=slurm", LIMIT
+    begun = started(study, workdir, *flags, rounds=ROUNDS, **environment)
+    until(begun, lambda: lines(workdir) > least)
+    return begun
+
+
+def test_local_jobs_that_are_preempted(whole, submitit, tmp_path):
+    study, whole = whole
+    begun = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
+    until(begun, lambda: lines(tmp_path) > 5)
+    for pid in processes_of(tmp_path, "submitit.core._submit"):
+        os.kill(pid, signal.SIGUSR2)
+    code, output = ended(begun)
+    assert code == 0, output
+    logs = [path.read_text() for path in (tmp_path / "jobs").glob("*_log.err")]
+    assert any("preempted" in log and "ending after this" in log for log in logs)
+    assert records(tmp_path) == whole
+
+
+def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
+    study, whole = whole
+    begun = submitted(study, tmp_path, slurm, 5)
+    first, second = _queue(slurm)
+    assert first.removesuffix("_0") == second.removesuffix("_1")  # an array
+    _slurm(slurm, "scancel", "--signal=USR2", first)  # as before the limit of time
+    _slurm(slurm, "scontrol", "requeue", second)
+    code, output = ended(begun)
+    assert code == 0 and "2 of 2 points done" in output, output
+    log = (tmp_path / f"jobs/{first}_0_log.err").read_text()
+    assert "ending after this segment" in log and "Requeued job" in log
+    assert records(tmp_path) == whole
+
+
+def test_jobs_that_are_cancelled(whole, slurm, tmp_path):
+    study, whole = whole
+    begun = submitted(study, tmp_path, slurm, 5)
+    first, _ = _queue(slurm)
+    _slurm(slurm, "scancel", first)  # by somebody else
+    code, output = ended(begun)
+    assert code == 2 and "error: 1 of 2 points failed, first fedavg: job" in output
+    assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
+    begun = submitted(study, tmp_path, slurm, lines(tmp_path))
+    begun.send_signal(signal.SIGTERM)  # by the study
+    code, output = ended(begun)
+    assert code == 143 and not _queue(slurm), output
+    assert records(tmp_path) != whole
+    code, output = ended(submitted(study, tmp_path, slurm, 5))
+    assert code == 0, output
+    assert records(tmp_path) == whole

@@ -71,23 +71,27 @@ def network(name):
     return models.build(name, 10, (768,) if name == "sa" else (32, 32, 3))
 
 
-def noisy(model, optimizer):
-    """SpaFL whose clients' models are deployed with noise, drawn anew every time."""
-    whole = spafl(model, optimizer, alpha=0.05)
+def noised(whole):
+    """A method whose models are deployed with noise, drawn anew every time."""
 
-    def noised(deployed):
+    def blurred(deployed):
         def deploy(key, *args):
-            def blurred(model):
+            def blur(model):
                 add = lambda v: v + jax.random.normal(key, v.shape)  # noqa: E731
                 return model._replace(params=jax.tree.map(add, model.params))
 
-            return {n: blurred(m) for n, m in deployed(key, *args).items()}
+            return {n: blur(m) for n, m in deployed(key, *args).items()}
 
         return deploy
 
     return whole._replace(
-        deploy=noised(whole.deploy), personalize=noised(whole.personalize)
+        deploy=blurred(whole.deploy), personalize=blurred(whole.personalize)
     )
+
+
+def noisy(model, optimizer):
+    """SpaFL with noise."""
+    return noised(spafl(model, optimizer, alpha=0.05))
 
 
 def a_method(model, optimizer, strength: float = 0.5, weighting="examples"):

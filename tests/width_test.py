@@ -1,4 +1,4 @@
-"""A mask of a slice computes the same as a network of that width."""
+"""A mask of a slice computes the same as a network of that width; norms; refusals."""
 
 from functools import partial, reduce
 
@@ -13,9 +13,9 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, build
 from sparsefl_jax.sparsity import masks, width
 from tests.models_test import normal, quick_jit
+from tests.refusals import refused
 
-pytestmark = pytest.mark.slow
-
+KEY = jax.random.key(0)
 RELEASE = {"base": 5, "variant": "preactivation", "init": "torch"}
 CONV4 = {"widths": (8, 8, 12, 12, 10, 10)}
 # image, kwargs, rate, kwargs of the same network at that rate
@@ -40,14 +40,6 @@ NETWORKS = {
 }
 
 
-def shapes_of(name, shape=(32, 32, 3), **kwargs):
-    params, stats = jax.eval_shape(build(name, 10, shape, **kwargs).init, KEY)
-    return SparseModel(params, None, stats)
-
-
-KEY = jax.random.key(0)
-
-
 def cut(tree, mask):
     """Returns the alive entries as smaller arrays; a mask is a product of axes."""
 
@@ -66,6 +58,7 @@ def assert_close(got, want):
     np.testing.assert_allclose(got, want, rtol=0, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_mask_computes_what_a_narrow_network_does(network):
     name, (shape, kwargs, rate, narrow) = network.split()[0], NETWORKS[network]
@@ -97,35 +90,40 @@ def test_a_mask_computes_what_a_narrow_network_does(network):
     assert all((g == 0).all() for g in jax.tree.leaves(outside))
 
 
-def flax_shapes(module, *shape):
-    model = Model.from_flax(module, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
-    return SparseModel(*jax.eval_shape(model.init, KEY)[:1], None, {})
+def test_a_grouped_convolution_can_not_be_sliced():
+    conv = partial(nn.Conv, kernel_size=(3, 3))
+    layers = [conv(8), conv(8, feature_group_count=4), lambda x: x.mean((1, 2))]
+    network = nn.Sequential([*layers, nn.Dense(3)])
+    example = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
+    params, _ = jax.eval_shape(Model.from_flax(network, example).init, KEY)
+    model = SparseModel(params, None, {})
+    refused(lambda: width.check(model), "'layers_1' reads 2 channels")
 
 
-def refused(model, match):
-    with pytest.raises(ValueError, match=match) as error:
-        width.check(model)
-    assert "\n" not in str(error.value)
+def chain():
+    """Returns two inputs, four normalised hidden channels and three classes."""
+    return {
+        "fc1": {"kernel": jnp.ones((2, 4)), "bias": jnp.ones(4)},
+        "bn1": {"scale": jnp.ones(4), "bias": jnp.ones(4)},
+        "fc2": {"kernel": jnp.ones((4, 3)), "bias": jnp.ones(3)},
+    }
 
 
-def test_networks_that_can_not_be_sliced():
-    conv, dense = partial(nn.Conv, kernel_size=(3, 3)), nn.Dense
-    group = shapes_of("resnet18", norm="group")
-    refused(group, "'bn1' normalises without statistics")
-    refused(
-        flax_shapes(nn.Sequential([conv(8), conv(8, feature_group_count=8)]), 8, 8, 3),
-        "the last layer, 'layers_1', is not a dense layer",
-    )
-    grouped = [conv(8), conv(8, feature_group_count=4), lambda x: x.mean((1, 2))]
-    refused(
-        flax_shapes(nn.Sequential([*grouped, dense(3)]), 8, 8, 3),
-        "'layers_1' reads 2 channels",
-    )
-    refused(
-        flax_shapes(nn.Sequential([dense(8), lambda x: x[..., :6], dense(3)]), 4),
-        "'layers_2' reads 6 channels",
-    )
-    fc = {"kernel": jnp.zeros((4, 2))}
-    embedding = {"embed": {"embedding": jnp.zeros((3, 4))}, "fc": fc}
-    refused(SparseModel(embedding, None, {}), "leaf 'embed/embedding' of shape")
-    width.check(shapes_of("conv4", norm="static"))
+def test_a_slice_reads_every_input_and_its_norms_are_cut_and_not_scaled():
+    mask, scaled = width.window(chain(), 0.5), width.scale(chain(), 0.25)
+    half = [True, True, False, False]
+    assert mask["fc1"]["kernel"].tolist() == [half, half]
+    for module, leaf in (("fc1", "bias"), ("bn1", "scale"), ("bn1", "bias")):
+        assert mask[module][leaf].tolist() == half
+        assert (scaled[module][leaf] == (4 if module == "fc1" else 1)).all()
+
+
+def test_what_cannot_be_sliced_is_named():
+    strange = chain() | {"bn1": {"scale": jnp.ones(5)}}
+    said = "leaf 'bn1/scale' of shape (5,), expected"
+    refused(lambda: width.window(strange, 0.5), said)
+    no_layer = {"bn1": {"scale": jnp.ones(4)}}
+    refused(lambda: width.window(no_layer, 0.5), "there is no dense layer")
+    stats = {"mean": jnp.zeros((2, 2))}
+    said = "statistic 'mean' has shape (2, 2)"
+    refused(lambda: width.window_of_stats(stats, 0.5), said)

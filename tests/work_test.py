@@ -13,16 +13,11 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from tests.by_hand import KEY, batches, context, one_client
+from tests.spafl_test import quiet_loss
 from tests.work_by_hand import same
 
 WIDTH, ALIVE, LOST = 40, 20, 4
 A_SURGERY = WIDTH * np.log2(WIDTH + 1)
-
-
-def still(key, params, stats, x, y, weight):
-    """Returns a loss without a gradient."""
-    count, zero = jnp.sum(weight), jnp.float32(0)
-    return zero, (stats, {"loss": zero, "correct": zero, "count": count})
 
 
 def trained(monkeypatch, weight, **kwargs):
@@ -43,7 +38,7 @@ def trained(monkeypatch, weight, **kwargs):
         weight,
         jnp.int32(weight.shape[1] + 2),  # a longer client runs beside this one
     )
-    learn = surgery.learner(still, {"w": True, "b": False}, 0.5, 0.25, True)
+    learn = surgery.learner(quiet_loss, {"w": True, "b": False}, 0.5, 0.25, True)
     start = SparseModel(params, mask, {})
     done = learn(jax.random.key(0), optax.sgd(0.1), start, data, **kwargs)
     return done.metrics["work"]
