@@ -339,15 +339,20 @@ def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
     return model._replace(macs=macs, tokens=tokens, static_stats=static)
 
 
-def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
-    """Returns the model of a module that takes float32 samples of `input_shape`."""
-    example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
-    return _counted(wrap(module, example), example)
+class Layers(nn.Module):
+    """The layers of a function of a batch, by the names that it gives them."""
+
+    function: Callable  # (x, train, weight) -> logits
+
+    @nn.compact
+    def __call__(self, x, train, weight=None):
+        """Applies the function."""
+        return self.function(x, train, weight)
 
 
-def sequence_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
-    """Returns the model of a module that takes int32 tokens [T]."""
-    example = jax.ShapeDtypeStruct((1, *input_shape), jnp.int32)
+def model_of(module: nn.Module, input_shape: tuple[int, ...], dtype=jnp.float32):
+    """Returns the model of a module that takes samples of a shape and a dtype."""
+    example = jax.ShapeDtypeStruct((1, *input_shape), dtype)
     return _counted(wrap(module, example), example)
 
 
