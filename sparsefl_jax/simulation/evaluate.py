@@ -21,7 +21,7 @@ from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.loss import per_sample
-from sparsefl_jax.simulation import initial_state, observed_masks, personal
+from sparsefl_jax.simulation import exchange, initial_state, observed_masks, personal
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
 from sparsefl_jax.simulation.placement import client_info
 from sparsefl_jax.sparsity import masks
@@ -72,13 +72,8 @@ def make_evaluator(
 
         return jax.tree.map(lambda v: v[None], lax.map(batch, (x[0], y[0])))
 
-    sharded = jax.shard_map(
-        one_device,
-        mesh=mesh,
-        in_specs=(P(), P(), P("samples"), P("samples")),
-        out_specs=P("samples"),
-        check_vma=False,
-    )
+    in_specs = P(), P(), P("samples"), P("samples")
+    sharded = exchange.per_device(one_device, mesh, in_specs, P("samples"))
 
     @jax.jit
     def run(sparse: SparseModel, x, y):

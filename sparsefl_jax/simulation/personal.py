@@ -219,12 +219,5 @@ def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 10
             return lax.map(judge, clients)
         return jax.vmap(judge)(clients)
 
-    return jax.jit(
-        jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(P(), P(), P(), P("clients")),
-            out_specs=P("clients"),
-            check_vma=False,
-        )
-    )
+    in_specs = P(), P(), P(), P("clients")
+    return jax.jit(exchange.per_device(on_device, mesh, in_specs, P("clients")))

@@ -161,14 +161,10 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
         return *out, exchange.write(clients, rows, way)
 
     def chunk_fn(key, round, server, population, way, clients, *dealt):
-        rows = exchange.spec(clients, mesh.size)
-        mapped = jax.shard_map(
-            on_one_device,
-            mesh=mesh,
-            in_specs=(*(P(),) * 5, rows, *(P("clients"),) * 3),
-            out_specs=(P("clients"), P("clients"), rows),
-            check_vma=False,
-        )
+        rows, divided = exchange.spec(clients, mesh.size), P("clients")
+        in_specs = *(P(),) * 5, rows, *(divided,) * 3
+        out_specs = divided, divided, rows
+        mapped = exchange.per_device(on_one_device, mesh, in_specs, out_specs)
         return mapped(key, round, server, population, way, clients, *dealt)
 
     return chunk_fn
