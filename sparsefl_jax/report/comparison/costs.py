@@ -5,16 +5,13 @@ Every cumulative column of their records is an axis of cost.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.core.formats import MISSING, format_si
 from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
-from sparsefl_jax.report.load import Run, by_round, column, finite
-
-if TYPE_CHECKING:
-    import pandas as pd
+from sparsefl_jax.report.load import Run, Table, by_round, column, finite
 
 _SUFFIX, _POSITIONS = "_cumulative", "gbit_positions"
 _SUMS = {  # costs that no column holds, in bits
@@ -83,7 +80,7 @@ def axis(name: str) -> Axis:
     return Axis(name, *_WORDS.get(name, (name.replace("_", " "), name, 1.0)))
 
 
-def progress(run: Run) -> "pd.DataFrame":
+def progress(run: Run) -> Table:
     """Returns the cost and the accuracy of a run after each recorded round.
 
     Args:
@@ -119,7 +116,7 @@ def progress(run: Run) -> "pd.DataFrame":
     return found.join(reached.where(np.isfinite(reached)))
 
 
-def axes(tables: "Sequence[pd.DataFrame]") -> list[Axis]:
+def axes(tables: Sequence[Table]) -> list[Axis]:
     """Returns the axes that any of the runs has, the traffic first, the rounds last.
 
     Args:
@@ -137,7 +134,7 @@ def axes(tables: "Sequence[pd.DataFrame]") -> list[Axis]:
     return list(map(axis, [*known, *sorted(names - set(known)), "rounds"]))
 
 
-def curve(table: "pd.DataFrame", name: str) -> Curve:
+def curve(table: Table, name: str) -> Curve:
     """Returns the headline accuracy of a run's last stage over a cost.
 
     The costs of earlier stages are included, their evaluations are not. Of evaluations
