@@ -61,9 +61,7 @@ def test_the_fastest_is_kept_and_other_layers_stay(table, monkeypatch):
     kept = layers.pop(key)
     assert (kept[0], kept[2]) == ("patches", "patches")
     assert layers == before["cpu"]["layers"] and HELD in layers
-    assert (
-        f'"{key}": {json.dumps(kept)}' in table.read_text()
-    )  # on one line
+    assert f'"{key}": {json.dumps(kept)}' in table.read_text()  # on one line
 
 
 @pytest.mark.parametrize(("gain", "images"), [(1.1, 0), (2.0, 2)])

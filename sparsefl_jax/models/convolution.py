@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import jax
 
-from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import lowerings, programs
+from sparsefl_jax.models import programs
 
 
 class Lowering(NamedTuple):
@@ -38,22 +37,6 @@ class Layer(NamedTuple):
     size: int
     stride: int = 1
     pad: int = 0
-
-
-def resolved(lowering: str | Lowering) -> str | Lowering:
-    """Returns 'auto' or a `Lowering`; a name in `lowerings.NAMES` is of all passes.
-
-    Raises:
-      ValueError: the name is unknown.
-
-    Example:
-      >>> resolved("patches").weight_grad
-      'patches'
-    """
-    if not isinstance(lowering, str) or lowering == "auto":
-        return lowering
-    one_of("lowering", lowering, ("auto", *lowerings.NAMES))
-    return Lowering(lowering, lowering, lowering)
 
 
 @functools.cache
