@@ -107,7 +107,6 @@ def test_few_test_samples_are_moved_with_a_warning():
     "kwargs, message",
     [
         ({"partition": "dirichelt"}, "did you mean 'dirichlet'"),
-        ({"alpha": 0.1}, "argument of iid='alpha', expected one of none"),
         ({"partition": [[0], []]}, "client 1 .* no training sample"),
         ({"partition": [[0], [40]]}, "rows from 40 to 40, expected 0 to 39"),
         ({"partition": [[0.5]]}, "not a list of integers"),
