@@ -26,7 +26,7 @@ UNREAD = [
     ),
     (
         {"partition": {"name": "iid", "test_fraction": 0.3}},
-        "test_fraction=0.3 has no effect with test_split=",
+        "test_fraction=0.3 has no effect here: test_split=",
     ),
     ({"model.norm": "batch"}, "no field 'model.norm'; model has dtype, name, widths"),
     ({"lr_horizon": 5}, "lr_horizon=5 has no effect here: it goes with final_le"),

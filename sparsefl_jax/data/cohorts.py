@@ -142,8 +142,7 @@ def stratified_sampler(
         sizes = [len(tier) for tier in tiers]
         least = len(budgets) // math.gcd(*sizes)
         raise ValueError(
-            f"cohort_size={cohort_size} does not split into whole shares of the tiers "
-            f"of {sizes} clients, expected a multiple of {least}"
+            f"cohort_size={cohort_size}, expected a multiple of {least} for these tiers"
         )
 
     def sampler(key, round):

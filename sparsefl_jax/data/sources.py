@@ -300,9 +300,7 @@ def _labels(name, y, num_samples):
             f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T], T > 1"
         )
     if len(y) != num_samples:
-        raise ValueError(
-            f"{name} has {len(y)} labels for {num_samples} samples; lengths must agree"
-        )
+        raise ValueError(f"{name} has {len(y)} labels for {num_samples} samples")
     if y.min() < 0 or y.max() >= 2**31 - 1:
         raise ValueError(
             f"{name} has labels from {y.min()} to {y.max()}, expected 0 to 2**31 - 2"
@@ -315,8 +313,7 @@ def _num_classes(y, y_test, num_classes):
     present, samples = 1 + max(y.max(), y_test.max(initial=0)), y.size + y_test.size
     if num_classes is None and present > samples:
         raise ValueError(
-            f"y has labels up to {present - 1} for {samples} samples; pass num_classes "
-            "if that is right"
+            f"y has labels up to {present - 1} for {samples} samples; pass num_classes"
         )
     num_classes = present if num_classes is None else num_classes
     for name, labels in (("y", y), ("y_test", y_test)):

@@ -363,7 +363,5 @@ def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:
       ValueError: there are more or fewer widths, or one is below 1.
     """
     if len(widths) != count or min(widths, default=1) < 1:
-        raise ValueError(
-            f"widths={tuple(widths)}, expected {count} numbers of at least 1"
-        )
+        raise ValueError(f"widths={tuple(widths)}, expected {count}, each at least 1")
     return tuple(widths)

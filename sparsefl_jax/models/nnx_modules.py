@@ -57,9 +57,7 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
         for path, variable in nnx.to_flat_state(others)
     }:
         listed = ", ".join(f"{path} ({name})" for path, name in unknown.items())
-        raise ValueError(
-            f"module has the variables {listed}, expected only Param and BatchStat"
-        )
+        raise ValueError(f"module has {listed}, expected only Param and BatchStat")
     params, stats, streams = states
 
     def init(key):

@@ -67,8 +67,5 @@ def build(
         inspect.signature(factory).bind(num_classes, input_shape, **kwargs)
     model = factory(num_classes, input_shape, **kwargs)
     if not isinstance(model, Model):
-        raise ValueError(
-            f"model={name!r} returns a {type(model).__name__}, expected a Model, "
-            "as Model.from_flax and Model.from_nnx make them"
-        )
+        raise ValueError(f"model={name!r} returns {type(model)}, expected a Model")
     return model.computing(dtype)

@@ -176,8 +176,7 @@ def pretrained_encoder(
     sizes, weights = huggingface.read(folder)
     if input_shape and input_shape[0] > sizes.positions:
         raise ValueError(
-            f"input_shape={tuple(input_shape)}, expected at most {sizes.positions} "
-            f"tokens for the positions of folder={folder!r}"
+            f"input_shape={input_shape}, expected at most {sizes.positions} tokens"
         )
     model = _model(sizes, num_classes, input_shape, dropout)
     shapes, _ = model.shapes()

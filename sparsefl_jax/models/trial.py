@@ -59,8 +59,7 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
         needed = p.default is p.empty and p.kind is not p.VAR_POSITIONAL
         if p.name not in known and (needed or switch):
             raise ValueError(
-                f"{kind}.__call__ has the unknown argument {p.name!r}, expected "
-                f"only {', '.join(known)}"
+                f"{kind}.__call__ takes {p.name!r}, expected only {', '.join(known)}"
             )
     names = {p.name for p in others}
 
@@ -113,10 +112,7 @@ def keywords(
         return kwargs
     x, mask = args[0] if args else kwargs["x"], kwargs.get("mask")
     if x.shape[:1] != weight.shape:
-        raise ValueError(
-            f"{name} normalises {list(x.shape)}, expected the {weight.size} samples of "
-            "a batch along the first axis, to leave out padded ones"
-        )
+        raise ValueError(f"{name} normalises {x.shape}, expected {weight.size} samples")
     valid = weight > 0
     valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused
     valid = jnp.expand_dims(valid, range(1, x.ndim))
@@ -162,9 +158,7 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
             options = {"weight": weight, "key": key if train else None}
             logits, stats = apply(*variables, x, train=train, **options)
             if logits.shape[:1] != (3,):
-                raise ValueError(
-                    f"it turns 3 samples into {list(logits.shape)}, expected [3, C]"
-                )
+                raise ValueError(f"3 samples become {logits.shape}, expected [3, C]")
             return {"logits": logits[:2], "the statistics": stats}
 
         return outputs(True), outputs(False)

@@ -106,9 +106,7 @@ def _budget(text: str) -> tuple[str, list[float]]:
     try:
         return name, [float(value) for value in values.split(",")]
     except ValueError:
-        raise ValueError(
-            f"--budget={text}, expected a cost and numbers, such as gbit=0.1,0.4"
-        ) from None
+        raise ValueError(f"--budget={text}, expected as in gbit=0.1,0.4") from None
 
 
 if __name__ == "__main__":

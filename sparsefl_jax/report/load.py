@@ -124,9 +124,7 @@ def run_folders(run_dir: str | Path) -> list[Path]:
         return [path]
     seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]
     if not seeds:
-        raise ValueError(
-            f"run_dir={str(path)!r} expected a folder with metrics.jsonl or seed_*/."
-        )
+        raise ValueError(f"run_dir={str(path)!r}, expected the folder of a run")
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
 
 

@@ -96,10 +96,7 @@ def read_masks(run: Run, layers: str = "layers") -> Kept | None:
     content, axes = read_json(file, Layers), _AXES[layers]
     names, sizes = content["names"], content["sizes"]
     if len(names) != len(sizes) or not names:
-        raise ValueError(
-            f"{file} holds {len(names)} names and {len(sizes)} sizes, "
-            "expected equally many, and at least one"
-        )
+        raise ValueError(f"{file} holds {len(names)} names and {len(sizes)} sizes")
     width = math.ceil(sum(sizes) / 8)
     found = {kind: [] for kind in axes}
     for path, kind, stage, round in sorted(snapshot_files(folder), key=lambda s: s[1:]):
@@ -108,8 +105,7 @@ def read_masks(run: Run, layers: str = "layers") -> Kept | None:
             fits = packed.ndim == axes[kind] and packed.shape[-1] == width
             if not (fits and len(packed) and packed.dtype == np.uint8):
                 raise ValueError(
-                    f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
-                    f" {width} bytes a mask."
+                    f"{path}: {packed.dtype} {packed.shape}, expected uint8 [{width}]"
                 )
             if stage < len(run.starts):
                 done = run.starts[stage] + round

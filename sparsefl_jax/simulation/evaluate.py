@@ -228,13 +228,10 @@ def check_metric(
     one_of("metric", metric, METRICS)
     kept = any(personal.kept(stage.algorithm, model) for stage in stages)
     if model.static_stats and kept and metric != "pooled":
-        raise ValueError(
-            "norm='static', expected another for a method whose clients keep models"
-        )
+        raise ValueError("norm='static', expected another where clients keep models")
     if resolved(metric, stages) == "clients" and not data.test.size.any():
         raise ValueError(
-            f"metric={metric!r}, expected clients with test samples of their own, but "
-            "there are none: choose another test_split"
+            f"metric={metric!r}, expected clients with test samples, see test_split"
         )
 
 

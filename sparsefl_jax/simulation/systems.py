@@ -132,15 +132,12 @@ def _deal(name: str, rows: Sequence[dict], num_clients: int, seed: int) -> np.nd
         return np.argsort(clients)
     shares = np.array([row["share"] for row in rows])
     if abs(shares.sum() - 1) > 1e-6:
-        raise ValueError(
-            f"system={name!r} has shares of sum {shares.sum():g}, expected 1"
-        )
+        raise ValueError(f"system={name!r}: shares of sum {shares.sum():g}, expected 1")
     counts = np.diff(np.round(np.cumsum(shares) * num_clients).astype(int), prepend=0)
     if not counts.all():
         empty = rows[int(np.argmin(counts))]["tier"]
         raise ValueError(
-            f"system={name!r} leaves no client of num_clients={num_clients} for "
-            f"{empty!r}, expected more clients"
+            f"system={name!r} leaves no client for {empty!r}, expected more clients"
         )
     dealt = np.repeat(np.arange(len(rows)), counts)
     return np.random.default_rng([seed, 1]).permutation(dealt)
