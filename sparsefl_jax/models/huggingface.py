@@ -134,12 +134,6 @@ def read(folder: str | Path) -> tuple[Sizes, dict[str, PyTree]]:
         missing or has another shape, or safetensors is not installed.
     """
     folder = Path(folder)
-    for name in ("config.json", "model.safetensors"):
-        if not (folder / name).is_file():
-            raise ValueError(
-                f"folder={str(folder)!r} has no {name}, expected a folder with "
-                "config.json and model.safetensors of a BERT or a DistilBERT"
-            )
     with blaming(f"folder={str(folder)!r} cannot be used"):
         family, sizes = _read_config(folder / "config.json")
         return sizes, _named(_read_tensors(folder), family, sizes)
