@@ -81,17 +81,9 @@ def make_client_fn(plan: placement.Plan) -> Callable:
         )
         downlink = algorithm.broadcast(down_key, ctx, server)
         received = once(algorithm.handed(server), last_round, held) | downlink
-        data = batches(
-            data_key,
-            population.x,
-            population.y,
-            population.index[info.index],
-            info.num_examples,
-            epochs=stage.epochs,
-            batch_size=stage.batch_size,
-            num_steps=num_steps,
-            drop_last=stage.drop_last,
-        )
+        rows = population.index[info.index]
+        own = population.x, population.y, rows, info.num_examples
+        data = batches(data_key, *own, stage=stage, num_steps=num_steps)
         before = row
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         ledger.check_metrics(metrics)
