@@ -29,6 +29,7 @@ _WORDS = {
     "pflop": ("training FLOPs at the masks", "FLOP", 1e15),
     "hours": ("virtual time", "h", 1.0),
     "rounds": ("rounds", "", 1.0),
+    "density": ("density of the deployed model", "%", 100.0),  # on a front, no cost
 }
 SLACK = 1e-9  # relative, because sums of costs round
 _ROUND = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0)
