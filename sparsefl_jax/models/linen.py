@@ -3,7 +3,6 @@
 A client's last batch is padded. Batch normalisation must leave the padding out.
 """
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -27,21 +26,12 @@ def checked_calls(train: bool, weight: Array | None) -> AbstractContextManager:
       ValueError: within the context, a call leaves a training flag at a default that
         is wrong, or a BatchNorm's first axis is not the batch.
     """
+    check = trial.keywords(train, weight, nn.BatchNorm)
 
     def checked(call, args, kwargs, context):
         module = context.module
-        if context.method_name != "__call__":
-            return call(*args, **kwargs)
-        name = f"{type(module).__name__} {'/'.join(module.path)!r}"
-        kwargs = trial.keywords(
-            name,
-            inspect.signature(module.__call__),
-            args,
-            kwargs,
-            is_norm=isinstance(module, nn.BatchNorm),
-            train=train,
-            weight=weight,
-        )
+        if context.method_name == "__call__":
+            kwargs = check(module, "/".join(module.path), args, kwargs)
         return call(*args, **kwargs)
 
     return nn.intercept_methods(checked)
