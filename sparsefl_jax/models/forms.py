@@ -258,11 +258,8 @@ def _convolution(eqn, left: Array, right: Array, scope: _Scope) -> Array | None:
     if name == "forward":
         return _mapped(lambda x: run(form, x, right, *at), parts, jnp.pad(left, border))
     if name == "weight_grad":
-        dw = _mapped(
-            lambda x, g: run(form, x, g, out, *at)[None],
-            parts,
-            *(jnp.pad(left, border), right),
-        )
+        pair = jnp.pad(left, border), right
+        dw = _mapped(lambda x, g: run(form, x, g, out, *at)[None], parts, *pair)
         return dw.sum(0, dtype=jnp.float32).astype(out.dtype) if parts > 1 else dw[0]
     kernel = jnp.flip(right, (0, 1))  # XLA removes this and the flip before it
     bordered = jax.ShapeDtypeStruct((layer.batch // parts, *layer[1:4]), left.dtype)
@@ -325,13 +322,9 @@ def _by_shifts(name: str, p: dict, left, right, out, lowering) -> Array | None:
     form = convolution.platform() if lowering == "auto" else getattr(lowering, name)
     if form not in ("cpu", *lowerings.NAMES[1:]):
         return None
-    left = lax.pad(
-        left,
-        jnp.zeros((), left.dtype),
-        [(0, 0, 0)]
-        + [(*e, d - 1) for e, d in zip(p["padding"], p["lhs_dilation"], strict=True)]
-        + [(0, 0, 0)],
-    )
+    sides = zip(p["padding"], p["lhs_dilation"], strict=True)
+    border = [(0, 0, 0), *((*edge, d - 1) for edge, d in sides), (0, 0, 0)]
+    left = lax.pad(left, jnp.zeros((), left.dtype), border)
     steps = p["window_strides"], p["rhs_dilation"]
     if name == "weight_grad":
         return shifts.weight_grad(left, right, out, p["batch_group_count"], *steps)

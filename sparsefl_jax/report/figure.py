@@ -24,7 +24,7 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
     """Yields an empty figure of a size in inches, and saves it on exit.
 
     Args:
-      path: the file; its suffix gives the format, such as `.svg`, `.pdf` or `.png`.
+      path: the file, `.svg`.
       size: width and height.
     """
     import matplotlib
@@ -33,10 +33,8 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
     with matplotlib.rc_context(fname=STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
-        vector = path.suffix == ".svg"
         with naming(path):
-            metadata = {"Date": None} if vector else None
-            figure.savefig(path, transparent=vector, metadata=metadata)
+            figure.savefig(path, transparent=True, metadata={"Date": None})
 
 
 @contextlib.contextmanager

@@ -92,10 +92,10 @@ def make_client_fn(plan: placement.Plan) -> Callable:
         if population.clock is not None:  # static branch
             ends = info.index, macs, metrics["work"], received, uplink
             time = clock.measure(population.clock, *ends)
+            late = partial(jnp.where, time.late)  # the other value may hold NaN
             nothing = jax.tree.map(jnp.zeros_like, summand)
-            summand = clock.delivered(time, nothing, summand)
-            lost = algorithm.undelivered(ctx, before, row)
-            row = clock.delivered(time, lost, row)
+            summand = jax.tree.map(late, nothing, summand)
+            row = jax.tree.map(late, algorithm.undelivered(ctx, before, row), row)
         sent_masks = ()
         if observed:  # static branch
             models = jax.eval_shape(algorithm.deploy, key, server)

@@ -219,8 +219,8 @@ def _why_none(entry: Entry, curves: list[Curve], axis: Axis, budget: float) -> s
     curves = [curve for curve in curves if len(curve.cost)]
     ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
     if ends:
-        running = any(map(evaluations.unfinished, entry.group.runs))
-        return f"{'so far' if running else 'ended'} at {axis.text(min(ends))}"
+        ended = all(run.summary for run in entry.group.runs)
+        return f"{'ended' if ended else 'so far'} at {axis.text(min(ends))}"
     if not curves:
         return MISSING
     return f"begins at {axis.text(max(float(curve.cost[0]) for curve in curves))}"
@@ -237,7 +237,7 @@ def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
 
     Runs that have not ended count only if none has.
     """
-    ended = [e for e in entries if not any(map(evaluations.unfinished, e.group.runs))]
+    ended = [e for e in entries if all(run.summary for run in e.group.runs)]
     return [
         end
         for entry in ended or entries
