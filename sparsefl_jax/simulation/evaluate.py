@@ -181,18 +181,9 @@ def make_evaluation(
             return lambda key, state, models, seen=None: _record(
                 name, groups, *of_server(key, models)
             )
-        info = client_info(data, budgets)
+        rest = model, stage, client_info(data, budgets), layers, renew, devices
         judges = {
-            split: personal.make_judge(
-                model,
-                stage,
-                info,
-                part,
-                layers,
-                functools.partial(evaluator, split),
-                renew,
-                devices,
-            )
+            split: personal.make_judge(part, functools.partial(evaluator, split), *rest)
             for split, part in samples.items()
         }
 

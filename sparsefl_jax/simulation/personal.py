@@ -67,24 +67,24 @@ def _alone(algorithm, shapes) -> tuple[bool, bool]:
 
 
 def make_judge(
+    samples: Any,
+    evaluator: Callable,
     model: Model,
     stage: Stage,
     info: ClientInfo,
-    samples: Any,
     layers: PyTree,
-    evaluator: Callable,
     renew: Callable,
     devices: Sequence | None = None,
 ) -> Callable:
     """Prepares the evaluation of all personal models.
 
     Args:
+      samples: an `evaluate.Samples`.
+      evaluator: returns that of `evaluate.make_evaluator` for these samples.
       model: a `Model`.
       stage: a `Stage` whose algorithm deploys personal models.
       info: the facts of all clients, [N].
-      samples: an `evaluate.Samples`.
       layers: tree of Python bools, the layers whose densities and filters are returned.
-      evaluator: returns that of `evaluate.make_evaluator` for these samples.
       renew: `(key, sparse) -> sparse`, which is applied before its evaluation to a
         model that depends on the server and the client's budget alone.
       devices: the devices that share the clients; None for all.
