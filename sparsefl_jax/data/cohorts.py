@@ -138,12 +138,9 @@ def stratified_sampler(
     budgets = np.asarray(budgets, np.float32)
     tiers = [np.flatnonzero(budgets == b).astype(np.int32) for b in np.unique(budgets)]
     shares = [len(tier) * cohort_size / len(budgets) for tier in tiers]
-    if any(share != int(share) or share < 1 for share in shares):
-        sizes = [len(tier) for tier in tiers]
-        least = len(budgets) // math.gcd(*sizes)
-        raise ValueError(
-            f"cohort_size={cohort_size}, expected a multiple of {least} for these tiers"
-        )
+    least = len(budgets) // math.gcd(*map(len, tiers))
+    if cohort_size < 1 or cohort_size % least:
+        raise ValueError(f"{cohort_size=}, expected a multiple of {least} for tiers")
 
     def sampler(key, round):
         by_tier = jax.random.split(jax.random.fold_in(key, round), len(tiers))

@@ -123,9 +123,7 @@ def federate(
         dataset = Dataset(*first, *second, *dataset[4:])
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
-        raise ValueError(
-            f"val_fraction={val_fraction} holds no sample out of {len(parts)} clients"
-        )
+        raise ValueError(f"{val_fraction=} holds no sample out of {len(parts)} clients")
     shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
     return FederatedData(**shared, train=pack(train), val=pack(val), test=pack(test))
 

@@ -175,9 +175,7 @@ def pretrained_encoder(
     """
     sizes, weights = huggingface.read(folder)
     if input_shape and input_shape[0] > sizes.positions:
-        raise ValueError(
-            f"input_shape={input_shape}, expected at most {sizes.positions} tokens"
-        )
+        raise ValueError(f"{input_shape=}, expected at most {sizes.positions} tokens")
     model = _model(sizes, num_classes, input_shape, dropout)
     shapes, _ = model.shapes()
     found = {

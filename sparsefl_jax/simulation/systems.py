@@ -101,9 +101,7 @@ def make_system(
     """
     whole("num_clients", num_clients, 1)
     if deadline is not None and quantile is not None:
-        raise ValueError(
-            f"quantile={quantile} beside deadline={deadline}, expected one of them"
-        )
+        raise ValueError(f"{quantile=} beside {deadline=}, expected one of them")
     if deadline is not None:
         above("deadline", deadline, 0)
     if quantile is not None:
