@@ -212,10 +212,9 @@ def drawing(
         ordered = np.sort(ids, axis=1)
         again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
         for row, place in np.argwhere(again)[:1]:
-            raise ValueError(
-                f"the sampler draws client {ordered[row, place]} twice in round "
-                f"{rounds[row] + 1}, expected each client at most once"
-            )
+            client, round = ordered[row, place], rounds[row] + 1
+            what = f"draws client {client} twice in round {round}, expected each once"
+            raise ValueError(f"the sampler {what}")
         return ids
 
     return checked

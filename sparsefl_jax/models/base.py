@@ -140,9 +140,7 @@ class Model(_Fields):
           {'bias': 0, 'kernel': 12}
         """
         kind, make_params, apply, shapes = nnx_modules.functions(make)
-        trial.check_size(shapes)
-        if not shapes[0]:
-            raise ValueError("module has no parameters, expected something to train")
+        trial.check_size(shapes[0], shapes)
         compiled = jax.jit(make_params, compiler_options=hardware.UNOPTIMIZED)
 
         def init(key):

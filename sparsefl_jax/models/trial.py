@@ -70,8 +70,10 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
     return given
 
 
-def check_size(shapes: PyTree) -> None:
-    """Refuses a network whose entries an int32 cannot count."""
+def check_size(params: PyTree, shapes: PyTree) -> None:
+    """Refuses a network without parameters, or with more than an int32 can count."""
+    if not params:
+        raise ValueError("module has no parameters, expected something to train")
     if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
         raise ValueError("the network has 2**31 parameters or more, expected fewer")
 
