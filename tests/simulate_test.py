@@ -26,7 +26,7 @@ def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
 
 @pytest.mark.parametrize("cohort", [2, 4, 1])
 def test_stratified_sampler_refuses_parts_of_clients(cohort):
-    with pytest.raises(ValueError, match=f"cohort_size={cohort} .*shares"):
+    with pytest.raises(ValueError, match=f"cohort_size={cohort}, .*multiple of 3"):
         cohorts.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], cohort)
 
 

@@ -117,7 +117,7 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     Example:
       >>> run_folders("no/such/run")
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
+      ValueError: run_dir='no/such/run', expected the folder of a run
     """
     path = Path(run_dir)
     if (path / "metrics.jsonl").is_file():
