@@ -39,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="folder of a run")
-    where = "folder of the comparison (default: RUN, or 'comparison' beside the first)"
+    where = (
+        "folder of the comparison (default: 'comparison' beside the first RUN, or RUN"
+        " itself if it is the only one and has several seeds)"
+    )
     add("--out", metavar="DIR", type=Path, help=where)
     add("--csv", action="store_true", help="print CSV instead of the table")
     unlike = "compare runs on other data, another partition or another metric too"

@@ -24,7 +24,7 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
     """Yields an empty figure of a size in inches, and saves it on exit.
 
     Args:
-      path: the file, `.svg`.
+      path: the file; its suffix gives the format, such as `.svg`, `.pdf` or `.png`.
       size: width and height.
     """
     import matplotlib
@@ -33,8 +33,10 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
     with matplotlib.rc_context(fname=STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
+        vector = path.suffix == ".svg"
         with naming(path):
-            figure.savefig(path, transparent=True, metadata={"Date": None})
+            metadata = {"Date": None} if vector else None
+            figure.savefig(path, transparent=vector, metadata=metadata)
 
 
 @contextlib.contextmanager

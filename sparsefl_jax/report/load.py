@@ -117,14 +117,16 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     Example:
       >>> run_folders("no/such/run")
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run', expected the folder of a run
+      ValueError: run_dir='no/such/run', expected a folder with metrics.jsonl or seed_*/
     """
     path = Path(run_dir)
     if (path / "metrics.jsonl").is_file():
         return [path]
     seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]
     if not seeds:
-        raise ValueError(f"run_dir={str(path)!r}, expected the folder of a run")
+        raise ValueError(
+            f"run_dir={str(path)!r}, expected a folder with metrics.jsonl or seed_*/"
+        )
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
 
 

@@ -96,7 +96,10 @@ def read_masks(run: Run, layers: str = "layers") -> Kept | None:
     content, axes = read_json(file, Layers), _AXES[layers]
     names, sizes = content["names"], content["sizes"]
     if len(names) != len(sizes) or not names:
-        raise ValueError(f"{file} holds {len(names)} names and {len(sizes)} sizes")
+        raise ValueError(
+            f"{file} holds {len(names)} names and {len(sizes)} sizes, "
+            "expected equally many, and at least one"
+        )
     width = math.ceil(sum(sizes) / 8)
     found = {kind: [] for kind in axes}
     for path, kind, stage, round in sorted(snapshot_files(folder), key=lambda s: s[1:]):

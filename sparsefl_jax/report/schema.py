@@ -40,6 +40,8 @@ class Train(_Record, kw_only=True, tag="train"):
     bits_down: Number
     bits_down_values: Number
     bits_down_positions: Number
+    entries_up: dict[str, Number] = {}
+    entries_down: dict[str, Number] = {}
     density: Value = None
     layer_density: dict[str, Value] = {}
     mismatch: Value = None
@@ -49,6 +51,7 @@ class Train(_Record, kw_only=True, tag="train"):
     server: dict[str, Value] = {}
     assumed: dict[str, str] = {}
     tiers: dict[str, Drawn] = {}
+    dropped: Count | None = None
 
 
 class Eval(_Record, kw_only=True, tag="eval"):
