@@ -219,7 +219,7 @@ def test_what_can_not_be_compacted_is_refused_in_a_line():
     sparse = start("resnet18", shape, base=2, norm="group")
     for name, base, said in (
         ("resnet18", 2, "norm='group' of model 'resnet18' mixes"),
-        ("resnet18", 4, "params bn1/bias: shape (2,), expected"),
+        ("resnet18", 4, "params holds bn1/bias of shape (2,), exp"),
         ("lenet", 2, "model='lenet'"),
         (build("mlp", 10, shape), 2, "expected the name of a network"),
     ):

@@ -78,8 +78,9 @@ def make_preprocess(
 
     def preprocess(key: Key | None, x: Array, train: bool) -> Array:
         if x.ndim != 4 and (scramble or train and augment):
-            what = f"augment={augment}, scramble={scramble}"
-            raise ValueError(f"{what} needs images, x has {x.ndim} axes")
+            raise ValueError(
+                f"{augment=}, {scramble=} needs images, x has {x.ndim} axes"
+            )
         square = None
         if train and augment:
             if "cutout" in augment:

@@ -138,9 +138,13 @@ def stratified_sampler(
     budgets = np.asarray(budgets, np.float32)
     tiers = [np.flatnonzero(budgets == b).astype(np.int32) for b in np.unique(budgets)]
     shares = [len(tier) * cohort_size / len(budgets) for tier in tiers]
-    least = len(budgets) // math.gcd(*map(len, tiers))
+    sizes = [len(tier) for tier in tiers]
+    least = len(budgets) // math.gcd(*sizes)
     if cohort_size < 1 or cohort_size % least:
-        raise ValueError(f"{cohort_size=}, expected a multiple of {least} for tiers")
+        raise ValueError(
+            f"{cohort_size=}, expected a multiple of {least}, so that tiers of {sizes} "
+            "clients have whole shares"
+        )
 
     def sampler(key, round):
         by_tier = jax.random.split(jax.random.fold_in(key, round), len(tiers))
@@ -212,9 +216,10 @@ def drawing(
         ordered = np.sort(ids, axis=1)
         again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
         for row, place in np.argwhere(again)[:1]:
-            client, round = ordered[row, place], rounds[row] + 1
-            what = f"draws client {client} twice in round {round}, expected each once"
-            raise ValueError(f"the sampler {what}")
+            raise ValueError(
+                f"the sampler draws client {ordered[row, place]} twice in round "
+                f"{rounds[row] + 1}, expected each client at most once"
+            )
         return ids
 
     return checked

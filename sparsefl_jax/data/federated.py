@@ -95,15 +95,18 @@ def federate(
     if test_fraction is not None:
         in_range("test_fraction", test_fraction, "(0, 1)")
         if test_split != "within":
-            raise unread(f"test_fraction={test_fraction}", f"{test_split=}")
+            raise unread(f"{test_fraction=}", f"{test_split=}, expected 'within'")
     if test_split != "within" and not len(dataset.x_test):
-        raise ValueError(f"test_split={test_split!r} needs x_test, expected 'within'")
+        raise ValueError(
+            f"{test_split=} needs x_test, which data set {dataset.name!r} lacks, "
+            "expected 'within'"
+        )
     shift = None
     if feature_shift is not None:
         options = {"seed": seed, "shape": dataset.x.shape[1:], "test_split": test_split}
         shift = make_shift(feature_shift, shift_strength, **options)
     elif shift_strength is not None:
-        raise unread(f"shift_strength={shift_strength}", "feature_shift=None")
+        raise unread(f"{shift_strength=}", "feature_shift=None")
     by_label = dataset._replace(
         y=one_label(dataset.y), y_test=one_label(dataset.y_test)
     )
@@ -123,7 +126,10 @@ def federate(
         dataset = Dataset(*first, *second, *dataset[4:])
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
-        raise ValueError(f"{val_fraction=} holds no sample out of {len(parts)} clients")
+        raise ValueError(
+            f"{val_fraction=} holds no sample out of {len(parts)} clients with at most "
+            f"{max(map(len, parts))}, expected more, or 0"
+        )
     shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
     return FederatedData(**shared, train=pack(train), val=pack(val), test=pack(test))
 
@@ -249,7 +255,10 @@ def _within(dataset, parts, fraction, rng):
     parts, held_out = hold_out(parts, fraction, rng=rng, minimum=1)
     rows, sizes = np.concatenate(held_out), [len(part) for part in held_out]
     if not rows.size:
-        raise ValueError(f"test_split='within' holds no sample of {len(parts)} clients")
+        raise ValueError(
+            f"test_split='within' holds no sample out of {len(parts)} clients with one "
+            "each, expected fewer clients, or x_test"
+        )
     dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
     return dataset, parts, np.split(np.arange(len(rows)), np.cumsum(sizes)[:-1])
 

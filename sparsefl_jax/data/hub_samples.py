@@ -121,7 +121,8 @@ def _labelled(split, name, columns) -> tuple[Any, str] | None:
         return None
     if kind == "integer" and min(labels[i] for i in keep) < 0:
         raise ValueError(
-            f"label {columns.label!r} of split {name!r}: {min(labels)}, expected >= 0"
+            f"label {columns.label!r} of split {name!r} has {min(labels)}, expected at "
+            "least 0, or texts"
         )
     if len(keep) < len(labels):
         missing = len(labels) - len(keep)

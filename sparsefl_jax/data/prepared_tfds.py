@@ -122,7 +122,9 @@ def _features(name, features):
         )
     shape = features[inputs[0]].shape
     if None in shape:
-        raise ValueError(f"data set {name!r}: images of {shape}, expected one size")
+        raise ValueError(
+            f"data set {name!r} has images of shape {shape}, expected one size"
+        )
     return wanted, inputs[0], label
 
 
@@ -139,7 +141,8 @@ def _decode(name, builder, sample, label, encoding):
     tests = [split for split in ("test", "validation") if split in splits]
     if "train" not in splits or not tests:
         raise ValueError(
-            f"data set {name!r} has splits {', '.join(splits)}, expected train and test"
+            f"data set {name!r} has splits {', '.join(splits)}, expected train, and "
+            "test or validation"
         )
     x, y = read("train")
     found = map(read, tests)  # until one has labels

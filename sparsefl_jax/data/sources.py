@@ -250,9 +250,9 @@ _WRITER_KEYS = {"users": ("writer_train",), "users_test": ("writer_test",)}
 
 def _read_npz(path, keys, optional=()):
     """Returns the arrays of an npz file; `keys` maps each name to its aliases."""
-    arrays = {}
+    arrays, expected = {}, "expected np.savez of numbers or strings"
     with (
-        blaming(f"data file {str(path)!r} cannot be used"),
+        blaming(f"data file {str(path)!r} cannot be used, {expected}"),
         np.load(path, allow_pickle=False) as f,
     ):
         for name, aliases in keys.items():
@@ -313,7 +313,8 @@ def _num_classes(y, y_test, num_classes):
     present, samples = 1 + max(y.max(), y_test.max(initial=0)), y.size + y_test.size
     if num_classes is None and present > samples:
         raise ValueError(
-            f"y has labels up to {present - 1} for {samples} samples; pass num_classes"
+            f"y has labels up to {present - 1} for {samples} samples; pass num_classes "
+            "if that is right"
         )
     num_classes = present if num_classes is None else num_classes
     for name, labels in (("y", y), ("y_test", y_test)):

@@ -108,7 +108,8 @@ def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
     for part, like in {"params": params, "mask": params, "stats": stats}.items():
         for path, found, expected in trees.unlike(getattr(sparse, part), like):
             raise ValueError(
-                f"sparse.{part} {path}: shape {found}, expected {expected}"
+                f"sparse.{part} holds {path} of shape {found}, expected {expected} as "
+                f"in model {name!r}"
             )
 
 
