@@ -87,7 +87,7 @@ def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
             masks.read_masks(run)
         assert "\n" not in str(error.value)
     np.save(path, np.zeros(WIDTH + 1, np.uint8))
-    with pytest.raises(ValueError, match=rf"expected uint8 \[{WIDTH}\]"):
+    with pytest.raises(ValueError, match=f"expected uint8 with {WIDTH} bytes a mask"):
         masks.read_masks(run)
 
 

@@ -108,7 +108,8 @@ def read_masks(run: Run, layers: str = "layers") -> Kept | None:
             fits = packed.ndim == axes[kind] and packed.shape[-1] == width
             if not (fits and len(packed) and packed.dtype == np.uint8):
                 raise ValueError(
-                    f"{path}: {packed.dtype} {packed.shape}, expected uint8 [{width}]"
+                    f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
+                    f" {width} bytes a mask"
                 )
             if stage < len(run.starts):
                 done = run.starts[stage] + round
