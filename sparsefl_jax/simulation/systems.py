@@ -6,7 +6,7 @@ or a row for every client, as a trace has it.
 
 import csv
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from sparsefl_jax.simulation.clock import Device, System
 _Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
 
 
-class Row(msgspec.Struct, forbid_unknown_fields=True):
+class Row(msgspec.Struct):
     """A tier of devices, which has a share of the clients, or the device of one."""
 
     gflops: _Rate
@@ -143,7 +143,8 @@ def _deal(name: str, rows: Sequence[Row], num_clients: int, seed: int) -> np.nda
     if not counts.all():
         empty = rows[int(np.argmin(counts))].tier
         raise ValueError(
-            f"system={name!r} leaves no client for {empty!r}, expected more clients"
+            f"system={name!r} leaves no client of num_clients={num_clients} for "
+            f"{empty!r}, expected more clients"
         )
     dealt = np.repeat(np.arange(len(rows)), counts)
     return np.random.default_rng([seed, 1]).permutation(dealt)
@@ -164,6 +165,8 @@ def _read(name: str) -> list[Row]:
     ):
         reader = csv.reader(file, skipinitialspace=True)
         head = [column.strip() for column in next(reader, ())]
+        for column in head:
+            one_of("column", column, Row.__struct_fields__)
         if len(set(head)) < len(head):
             raise ValueError(f"columns {', '.join(head)}, expected each once")
         for texts in filter(None, reader):
@@ -171,9 +174,7 @@ def _read(name: str) -> list[Row]:
                 if len(texts) > len(head):
                     raise ValueError(f"expected {len(head)} fields")
                 cells = zip(head, map(str.strip, texts), strict=False)
-                given: dict = {column: text for column, text in cells if text}
-                if "available" in given:
-                    given["available"] = given["available"].split()
+                given = {column: _value(column, text) for column, text in cells if text}
                 rows.append(msgspec.convert(given, Row, strict=False))
         kinds = {(row.share is None, row.client is None) for row in rows}
         if kinds not in ({(True, False)}, {(False, True)}):
@@ -186,3 +187,13 @@ def _read(name: str) -> list[Row]:
                 )
             row.available *= longest // length
     return rows
+
+
+def _value(column: str, text: str) -> Any:
+    """Converts the text of a cell; msgspec reads '0.5' as a number, but not '.5'."""
+    try:
+        if column == "available":
+            return list(map(float, text.split()))
+        return text if column == "tier" else float(text)
+    except ValueError:
+        raise ValueError(f"{column}={text!r}, expected a number") from None
