@@ -132,7 +132,7 @@ def batches_jit(world: World) -> Callable:
         _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
         x, y, index, *_ = population
         own = x, y, index[info.index], info.num_examples
-        steps = steps_per_epoch(own[-1], stage.batch_size, stage.drop_last)
+        steps = steps_per_epoch(info.num_examples, stage.batch_size, stage.drop_last)
         return batches(key, *own, stage=stage, num_steps=steps)
 
     return jax.jit(make)
