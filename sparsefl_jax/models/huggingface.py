@@ -93,7 +93,8 @@ def read(folder: str | Path) -> tuple[Sizes, dict[str, PyTree]]:
         missing or has another shape, or safetensors is not installed.
     """
     folder = Path(folder)
-    with blaming(f"folder={str(folder)!r} cannot be used"):
+    expected = "expected config.json and model.safetensors of a BERT or a DistilBERT"
+    with blaming(f"folder={str(folder)!r} cannot be used, {expected}"):
         kind, sizes = _read_config(folder / "config.json")
         return sizes, _named(_read_tensors(folder), kind, sizes)
 
@@ -114,13 +115,14 @@ def names(folder: str | Path) -> dict[str, str]:
 def _column(table: dict, kind: str) -> dict[str, str]:
     """Returns the names that a kind of network has in a table."""
     at = _KINDS.index(kind)
-    return {ours: names[at] for ours, names in table.items() if names[at]}
+    return {ours: theirs[at] for ours, theirs in table.items() if theirs[at]}
 
 
 def _read_config(path: Path) -> tuple[str, Sizes]:
     """Returns the kind of a network and its sizes."""
     config = json.loads(path.read_text(encoding="utf-8"))
-    one_of("model_type", kind := config.get("model_type"), _KINDS)
+    kind = config.get("model_type")
+    one_of("model_type", kind, _KINDS)
     for name, expected in _EXPECTED.items():
         if (value := config.get(name, expected)) != expected:
             raise ValueError(f"{name}={value!r}, expected {expected!r}")
