@@ -178,7 +178,7 @@ REFUSED = [
     (lambda self, x, mode="train": one_dense(self, x), "takes 'mode', expected only"),
     (lambda self, x, mask: one_dense(self, x), "takes 'mask', expected only"),
     (lambda self, x, **how: one_dense(self, x), "takes 'how', expected only"),
-    (norm_of_all_positions, "normalises (48, 2), expected 3 samples"),
+    (norm_of_all_positions, "normalises (48, 2), expected [3, ...]"),
     (bridged, "in training a padded sample changes logits of Mine"),
     (
         lambda self, x: one_dense(self, x - x.mean(0, keepdims=True)),

@@ -258,7 +258,7 @@ def test_errors_are_one_line():
         ValueError, match="model='lenet'.*, expected one of mlp, mnistnet"
     ):
         build("lenet", *MNIST)
-    with pytest.raises(ValueError, match="model='mlp': .* argument 'width'"):
+    with pytest.raises(ValueError, match="takes .*, widths: .* argument 'width'"):
         build("mlp", *MNIST, width=3)
     with pytest.raises(
         ValueError, match="variant='v2', expected one of postactivation"

@@ -138,7 +138,7 @@ class Positions(Flag):
 REFUSED = [
     (Within, "Train 'inner' is called without its argument 'train', which stays False"),
     (Cached, "module has memory (Cache), expected only Param and Batch"),
-    (Positions, "BatchNorm 'norm' normalises (9, 1), expected 3 samples"),
+    (Positions, "BatchNorm 'norm' normalises (9, 1), expected [3, ...]"),
     (Net(rngs=nnx.Rngs(0)), "make is a Net, expected a function of the argument rngs"),
     (lambda rngs: nn.Dense(3), "make returns a Dense, expected a module of flax.nnx"),
     (lambda rngs: nnx.Dropout(0.5, rngs=rngs), "module has no parameters"),

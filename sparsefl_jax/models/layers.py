@@ -25,7 +25,7 @@ def not_empty(x: Array) -> Array:
       ValueError: a layer has left nothing of the images.
     """
     if 0 in x.shape:
-        raise ValueError("images smaller than a kernel or a pool, expected larger ones")
+        raise ValueError("input_shape smaller than a kernel or a pool, expected larger")
     return x
 
 

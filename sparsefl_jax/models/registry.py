@@ -63,9 +63,13 @@ def build(
       {'bias': 0, 'kernel': 1280}
     """
     factory = named("model", name, MODELS)
-    with blaming(f"model={name!r}"):
-        inspect.signature(factory).bind(num_classes, input_shape, **kwargs)
+    signature = inspect.signature(factory)
+    with blaming(f"model={name!r} takes {', '.join(signature.parameters)}"):
+        signature.bind(num_classes, input_shape, **kwargs)
     model = factory(num_classes, input_shape, **kwargs)
     if not isinstance(model, Model):
-        raise ValueError(f"model={name!r} returns {type(model)}, expected a Model")
+        raise ValueError(
+            f"model={name!r} returns a {type(model).__name__}, expected a Model, "
+            "as Model.from_flax and Model.from_nnx make them"
+        )
     return model.computing(dtype)

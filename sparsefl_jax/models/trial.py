@@ -107,7 +107,7 @@ def keywords(train: bool, weight: Array | None, norm: type) -> Callable:
             return kwargs
         x, mask = args[0] if args else kwargs["x"], kwargs.get("mask")
         if x.shape[:1] != weight.shape:
-            what = f"{x.shape}, expected {weight.size} samples"
+            what = f"{x.shape}, expected [{weight.size}, ...]"
             raise ValueError(f"{name} normalises {what}")
         valid = weight > 0
         valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused

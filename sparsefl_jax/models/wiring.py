@@ -85,7 +85,8 @@ def channels(kernels: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
                 reads, fits = last[-1], inputs % last[-1] == 0
         if not fits:
             raise ValueError(
-                f"width slicing: {module!r} reads {inputs} channels, which no layer has"
+                f"width slicing: {module!r} reads {inputs} channels, expected a number "
+                "that an earlier layer writes"
             )
         written.add(outputs)
         before = module

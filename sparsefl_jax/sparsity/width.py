@@ -246,6 +246,7 @@ def _read(params: PyTree) -> list[_Leaf]:
             found.append(_Leaf(shape[-1:], "norm"))
         else:
             raise ValueError(
-                f"width slicing: {path!r} of shape {shape}, expected kernel, bias, norm"
+                f"width slicing: leaf {path!r} of shape {shape}, expected kernels, "
+                "biases and normalisations of channels"
             )
     return found

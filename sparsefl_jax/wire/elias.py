@@ -45,7 +45,8 @@ def level_bits(levels: Array, bits: int, bucket: int = 0) -> Array:
     """
     if (most := bounds(levels.size, bits, bucket)[1]) >= 2**31:
         raise ValueError(
-            f"{levels.size} levels may take {most} bits, expected fewer than 2^31."
+            f"a leaf of {levels.size} levels may take {most} bits with index='elias',"
+            f" bits={bits}; expected fewer than 2^31."
         )
     n, sparse = _buckets(levels.size, bits, bucket)
     flat = jnp.abs(levels.reshape(-1).astype(jnp.int32))
