@@ -348,7 +348,7 @@ class Layers(nn.Module):
         return self.function(x, train, weight)
 
 
-def model_of(module: nn.Module, input_shape: tuple[int, ...], dtype=jnp.float32):
+def model_of(module: nn.Module, input_shape: tuple, dtype: Any = jnp.float32) -> Model:
     """Returns the model of a module that takes samples of a shape and a dtype."""
     example = jax.ShapeDtypeStruct((1, *input_shape), dtype)
     return _counted(wrap(module, example), example)

@@ -117,8 +117,8 @@ def conv4(
 
     def network(x, train, weight):
         def norm_relu(x, name):
-            of_batch = {"name": name, "train": train, "weight": weight}
-            return nn.relu(layers.norm(x, norm, **of_batch))
+            x = layers.norm(x, norm, name=name, train=train, weight=weight)
+            return nn.relu(x)
 
         for i, width in enumerate(widths[:4], 1):
             conv = nn.Conv(width, (5, 5), padding=0, name=f"conv{i}", **options)
