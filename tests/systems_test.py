@@ -67,20 +67,23 @@ def test_a_trace_has_a_row_for_each_client(tmp_path):
     "lines, said",
     [
         ([HEAD, "a,0.5,1,1,1"], "shares of sum 0.5, expected 1"),
-        ([HEAD, "a,1,0,1,1"], "line 2: Expected `float` >= 1e-06 - at `$.gflops`"),
+        (
+            [HEAD, "a,1,0,1,1"],
+            "line 2, a,1,0,1,1: Expected `float` >= 1e-06 - at `$.gflops`",
+        ),
         ([HEAD, "a,1,1,inf,1"], " - at `$.mbit_down`"),
-        ([HEAD, "", "a,1,x,1,1"], "line 3: gflops='x', expected a number"),
+        ([HEAD, "", "a,1,x,1,1"], "line 3, a,1,x,1,1: gflops='x', expected a number"),
         (
             [HEAD + ",available", "a,.5,1,1,1,1 0", "b,.5,1,1,1,1 0 1"],
             "available of 2 rounds, expected a divisor of 3",
         ),
-        ([HEAD, "a,1,1,1,1,1"], "line 2: expected 5 fields"),
+        ([HEAD, "a,1,1,1,1,1"], "a,1,1,1,1,1: expected 5 fields"),
         ([HEAD + ",speed", "a,1,1,1,1,1"], "column='speed', expected one of gflops"),
         ([HEAD + ",share", "a,1,1,1,1,1"], "mbit_up, share, expected each once"),
         (["share,gflops,mbit_up", "1,1,1"], "missing required field `mbit_down`"),
         (["gflops,mbit_down,mbit_up", "1,1,1"], "share or client, and not both"),
         ([HEAD], "expected rows"),
-        ([HEAD + ",available", "a,1,1,1,1,2"], "line 2: Expected `float` <= 1"),
+        ([HEAD + ",available", "a,1,1,1,1,2"], "a,1,1,1,1,2: Expected `float` <= 1"),
         (
             ["client,gflops,mbit_down,mbit_up", "0,1,1,1"],
             "1 rows of 1 clients, expected one for each of 0 to 3",

@@ -170,7 +170,7 @@ def _read(name: str) -> list[Row]:
         if len(set(head)) < len(head):
             raise ValueError(f"columns {', '.join(head)}, expected each once")
         for texts in filter(None, reader):
-            with blaming(f"line {reader.line_num}"):
+            with blaming(f"line {reader.line_num}, {','.join(texts)}"):
                 if len(texts) > len(head):
                     raise ValueError(f"expected {len(head)} fields")
                 cells = zip(head, map(str.strip, texts), strict=False)
