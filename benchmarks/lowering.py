@@ -19,6 +19,7 @@ an hour, mostly compilation; run nothing else at the same time.
 import datetime
 import functools
 import json
+import math
 import platform
 import re
 import sys
@@ -64,7 +65,7 @@ def run(models=tuple(MODELS), seconds=0.1, write=False) -> Iterator[dict]:
             best = measure(layer, needed, seconds)
             if write:
                 store(layer, best)
-            yield {"layer": layer.key, "fastest": best}
+            yield {"layer": key_of(layer), "fastest": best}
 
 
 def find_layers(name: str) -> list[convolution.Layer]:
@@ -84,11 +85,22 @@ def find_layers(name: str) -> list[convolution.Layer]:
     return [layer for layer in found if layer.size > 1]
 
 
+def key_of(layer):
+    """Returns a layer's name in the table: its numbers."""
+    return " ".join(map(str, layer))
+
+
+def output_of(layer):
+    """Returns height and width of a layer's output."""
+    sides = layer.height, layer.width
+    return [(n + 2 * layer.pad - layer.size) // layer.stride + 1 for n in sides]
+
+
 def operands(layer):
     """Returns the shapes of a layer's images, kernel and gradient of its outputs."""
     x = (layer.batch, layer.height, layer.width, layer.inputs)
     w = (layer.size, layer.size, layer.inputs, layer.outputs)
-    return x, w, (layer.batch, *layer.out, layer.outputs)
+    return x, w, (layer.batch, *output_of(layer), layer.outputs)
 
 
 def one_pass(name, lowering, layer):
@@ -146,7 +158,7 @@ def seconds_per_step(run, shapes, budget):
 def measure(layer, needs_input_grad, budget):
     """Returns the fastest lowering of a layer, and prints the rates of all."""
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
-    flops *= layer.batch * layer.out[0] * layer.out[1] * jax.device_count()
+    flops *= layer.batch * math.prod(output_of(layer)) * jax.device_count()
     rates = functools.partial(_rates, layer, budget)
     same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
     forms = {n: convolution.available(layer, lowering) for n, lowering in same.items()}
@@ -172,7 +184,7 @@ def measure(layer, needs_input_grad, budget):
         programs = {m: all_passes(m, layer, needs_input_grad) for m in parts}
         speed |= rates("all in parts", programs, flops)
     best = _fastest(speed)
-    return [*best.names, best.images] if best.images else list(best.names)
+    return list(best if best.images else best[:3])
 
 
 def _rates(layer, budget, title, programs, flops):
@@ -184,11 +196,11 @@ def _rates(layer, budget, title, programs, flops):
             speed[key] = flops / seconds / 1e9
         except Exception as error:  # memory, or the compiler
             reason = str(error).partition("\n")[0]
-            print(f"{layer.key:30} {title:12} {_text(key)} failed: {reason}")
+            print(f"{key_of(layer):30} {title:12} {_text(key)} failed: {reason}")
     figures = "  ".join(f"{_text(k)} {v:.0f}" for k, v in speed.items())
-    print(f"{layer.key:30} {title:12} {figures}", flush=True)
+    print(f"{key_of(layer):30} {title:12} {figures}", flush=True)
     if not speed:
-        raise SystemExit(f"{layer.key}: no form of {title} has run")
+        raise SystemExit(f"{key_of(layer)}: no form of {title} has run")
     return speed
 
 
@@ -207,14 +219,14 @@ def _text(key) -> str:
     """Returns a form's name; for a `Lowering`, the joined names and its images."""
     if isinstance(key, str):
         return key
-    names = "+".join(dict.fromkeys(key.names))
+    names = "+".join(dict.fromkeys(key[:3]))
     return f"{names} by {key.images}" if key.images else names
 
 
 def store(layer: convolution.Layer, lowering: list):
     table = json.loads(TABLE.read_text())
     entry = table.setdefault("cpu", {"layers": {}})
-    entry["layers"][layer.key] = lowering
+    entry["layers"][key_of(layer)] = lowering
     hardware_here = f"{hardware.processor()}, {platform.machine()}"
     entry["hardware"] = f"{jax.device_count()} x {hardware_here}"
     entry["date"] = datetime.date.today().isoformat()

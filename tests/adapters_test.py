@@ -61,7 +61,7 @@ class _Network(nn.Module):
 
 
 def network():
-    return base.image_model(_Network(), (6,))
+    return base.model_of(_Network(), (6,))
 
 
 def adapted_network(**options):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.augment import make_preprocess
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.data.flat import Flat, flat
@@ -22,9 +23,9 @@ def test_each_valid_row_once_an_epoch(capacity, batch_size, drop_last):
     sizes = np.arange(capacity + 1, dtype=np.int32)
 
     def client(key, size):
-        given = {"epochs": 3, "num_steps": jnp.int32(1), "drop_last": drop_last}
+        stage = Stage(None, 1, 1, 3, batch_size, drop_last=drop_last)
         arrays = x, x.astype(jnp.int32), jnp.asarray(index), size
-        return batches(key, *arrays, batch_size=batch_size, **given)
+        return batches(key, *arrays, stage=stage, num_steps=jnp.int32(1))
 
     keys = jax.random.split(jax.random.key(0), capacity + 1)
     out = jax.jit(jax.vmap(client))(keys, jnp.asarray(sizes))
@@ -44,11 +45,11 @@ def test_each_valid_row_once_an_epoch(capacity, batch_size, drop_last):
             assert (weight.any(axis=1) == (np.arange(num_slots) < steps)).all()
 
 
-@partial(jax.jit, static_argnames=("epochs", "batch_size"))
-def one_client(key, **kwargs):
-    rows = jnp.arange(64, dtype=jnp.int32)
-    settings = {"epochs": 2, "batch_size": 8, "num_steps": jnp.int32(8)} | kwargs
-    return batches(key, rows, rows, rows, jnp.int32(50), **settings)
+@partial(jax.jit, static_argnames="epochs")
+def one_client(key, epochs=2):
+    rows, stage = jnp.arange(64, dtype=jnp.int32), Stage(None, 1, 1, epochs, 8)
+    given = {"stage": stage, "num_steps": jnp.int32(8)}
+    return batches(key, rows, rows, rows, jnp.int32(50), **given)
 
 
 def test_orders_differ_between_epochs_and_keys(key):
@@ -161,6 +162,6 @@ def test_flat_images_come_back_in_their_own_shape(shape, rows):
     assert isinstance(kept, Flat) == rows
     y, index = jnp.zeros(9, jnp.int32), jnp.array([7, 0, 3], jnp.int32)
     arrays = jax.tree.map(jnp.asarray, kept), y, index, jnp.int32(3)
-    given = {"epochs": 1, "batch_size": 2, "num_steps": jnp.int32(2)}
+    given = {"stage": Stage(None, 1, 1, 1, 2), "num_steps": jnp.int32(2)}
     got = batches(jax.random.key(0), *arrays, **given)
     np.testing.assert_array_equal(got.x, x[[7, 0, 3]])

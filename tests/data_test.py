@@ -104,7 +104,7 @@ def test_users_that_differ_stay_apart(users, users_test, numbers, numbers_test):
         ({"x": np.array([None] * 4)}, "x has dtype object"),
         ({"x": np.zeros(4)}, r"x has shape \(4,\)"),
         ({"x": np.zeros((4, 3, 2, 1), np.uint8)}, "they must agree"),
-        ({"users": [0, 1]}, r"users has shape \(2,\), expected 4 ids, one for each"),
+        ({"users": [0, 1]}, r"users has shape \(2,\), expected 4 ids"),
         (
             {"users": np.array([0, 1, 2, None])},
             "users holds None, expected integers or strings",

@@ -103,7 +103,6 @@ def test_few_test_samples_are_moved_with_a_warning():
     "kwargs, message",
     [
         ({"partition": "dirichelt"}, "did you mean 'dirichlet'"),
-        ({"alpha": 0.1}, "argument of iid='alpha', expected one of none"),
         ({"partition": [[0], []]}, "client 1 .* no training sample"),
         ({"partition": [[0], [40]]}, "rows from 40 to 40, expected 0 to 39"),
         ({"partition": [[0.5]]}, "not a list of integers"),
@@ -114,7 +113,7 @@ def test_few_test_samples_are_moved_with_a_warning():
         ({"test_split": "natural"}, "needs users"),
         ({"val_fraction": 0.001}, "=0.001 holds no sample out of 2 clients"),
         ({"test_fraction": 0.0}, "test_fraction=0.0"),
-        ({"test_fraction": 0.3}, "test_fraction=0.3 has no effect with test_split='"),
+        ({"test_fraction": 0.3}, "test_fraction=0.3 has no effect here: test_split='"),
         ({"num_clients": None}, r"num_clients=None \(0 in a configuration\)"),
         ({"x_test": None}, "x_test=None"),
         ({"x_test": None, "y_test": None, "test_split": "pooled"}, "needs x_test"),

@@ -17,7 +17,7 @@ X = normal(0, 3, 13, 11, 4)
 EDGES = ((2, 1), (0, 2))
 
 
-def gradients(module, x=X, lowering=None):
+def gradients(module, x=X, lowering="auto"):
     """Returns value and gradients of a module as they are, and in fast forms."""
     variables = module.init(jax.random.key(0), x)
 

@@ -193,7 +193,7 @@ def test_splits_are_named_where_there_is_a_choice(place):
     layout = features, {"day": rows["train"], "night": rows["test"]}
     parts_of(layout).save_to_disk(place / "saved")
     name = f"hf:{place / 'saved'}"
-    with pytest.raises(ValueError, match="its splits are day, night: name the one to"):
+    with pytest.raises(ValueError, match="its splits are day, night: name one as"):
         sources.load(name)
     assert not len(sources.load(name, hf={"train": "day"}).x_test)
     data = sources.load(name, hf={"train": "night", "test": "day"})

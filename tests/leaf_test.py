@@ -72,7 +72,7 @@ def test_without_a_test_split_a_fifth_of_each_user_is_held_out(tmp_path, place):
     data = sources.load(folder)
     assert not len(data.x_test) and data.users_test is None
     with pytest.raises(
-        ValueError, match="test_split='natural' needs x_test .*'within'"
+        ValueError, match="test_split='natural' needs x_test, .*'within'"
     ):
         federate(data, "natural", test_split="natural")
     fed = federate(data, "natural", test_split="within")

@@ -102,7 +102,7 @@ def test_a_step_follows_the_gradient_of_that_loss(world):
 @pytest.mark.parametrize(
     ("value", "names", "told"),
     [
-        (0.0, ("loss",), "the sums loss, expected loss, correct, count"),
+        (0.0, ("loss",), r"\['loss'\], expected \('loss', 'correct', 'count'\)"),
         ([1.0, 2.0], SUMS, r"its loss of shape \(2,\), expected"),
     ],
 )

@@ -257,7 +257,7 @@ def test_other_collections_are_refused():
 def test_errors_are_one_line():
     for name, data, options, said in (
         ("lenet", MNIST, {}, "model='lenet'.*, expected one of mlp, mnistnet"),
-        ("mlp", MNIST, {"width": 3}, "mlp='width' .did you mean 'widths'"),
+        ("mlp", MNIST, {"width": 3}, "takes .*, widths: .* argument 'width'"),
         ("resnet18", CIFAR, {"variant": "v2"}, "variant='v2', expected one of posta"),
         ("conv4", CIFAR, {"norm": "layer"}, "norm='layer', expected one of"),
         ("conv4", (10, (16, 16, 3)), {}, "smaller than a kernel or a pool"),

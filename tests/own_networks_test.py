@@ -53,7 +53,7 @@ BAD = [
     ({"name": "tests.tiny:nothing"}, "model.name='tests.tiny:nothing': module"),
     ({"name": "no_module_here:a"}, "model.name='no_module_here:a': No module named"),
     ({"name": "tests.tiny:a_list"}, "'tests.tiny:a_list' returns a list, expected a M"),
-    ({"name": "json:dumps"}, "model='json:dumps': too many positional arguments"),
+    ({"name": "json:dumps"}, "too many positional arguments"),
     ({"name": "tests.tiny:a_network", "width": 0.5}, "model.width=0.5, expected an"),
     ({"name": "tests.tiny:a_network", "witdh": 5}, "did you mean 'model.width'"),
 ]

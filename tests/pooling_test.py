@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.models.fusion import materialize
+from sparsefl_jax.models.pooling import materialize
 from tests.convolution_test import reference
 from tests.models_test import normal, quick_jit
 

@@ -117,7 +117,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
         (1, 0, 0.1, final - 0.1),
         (1, 1, 0.05, final - 0.05),
     ]
-    np.testing.assert_allclose(figures.points(found, "density", False), expected)
+    np.testing.assert_allclose(figures.points(found, "density"), expected)
     assert "front_density" in figures.draw(found, tmp_path)
 
 

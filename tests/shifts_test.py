@@ -131,7 +131,7 @@ def test_a_configuration_sets_the_shift_of_any_partition():
     [
         ("rotate", {}, "did you mean 'rotation'"),
         ("blur", {"shift_strength": 0.0}, "shift_strength=0.0"),
-        ("rotation", {"shift_strength": 0.5}, "has no effect with feature_shift='rot"),
+        ("rotation", {"shift_strength": 0.5}, "has no effect here: feature_shift='rot"),
         ("blur", {"test_split": "pooled"}, "test_split='pooled'"),
         ("blur", {"x": np.ones((40, 4))}, r"needs images.*\(4,\)"),
         ("rotation", {"x": np.ones((40, 2, 3, 1))}, r"needs square im.*\(2, 3, 1\)"),

@@ -13,6 +13,7 @@ import pytest
 from sparsefl_jax import data as datasets
 from sparsefl_jax.algorithms import grasp, snip, spdst
 from sparsefl_jax.algorithms.snip import saliency
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Batches, SparseModel
 from sparsefl_jax.data.batching import batches
 from sparsefl_jax.sparsity import masks
@@ -43,10 +44,9 @@ def samples(number):
 def client_batches(number, size, seed=0):
     x, y = samples(number)
     rows = jnp.arange(number, dtype=jnp.int32)
-    return batches(
-        jax.random.key(seed), x, y, rows, jnp.int32(number),
-        epochs=1, batch_size=size, num_steps=jnp.int32(-(-number // size)),
-    )  # fmt: skip
+    stage, steps = Stage(None, 1, 1, 1, size), jnp.int32(-(-number // size))
+    own = x, y, rows, jnp.int32(number)
+    return batches(jax.random.key(seed), *own, stage=stage, num_steps=steps)
 
 
 def told_by(stage, model, data, number):

@@ -193,7 +193,11 @@ REFUSED = [
         WORDS | {"text_encoder": "a"},
         "are set, expected one of them",
     ),
-    ("sentences_sample", {"text_encoder": "no/model"}, "'no/model' has no config.json"),
+    (
+        "sentences_sample",
+        {"text_encoder": "no/model"},
+        "'no/model/config.json'",
+    ),
 ]
 
 

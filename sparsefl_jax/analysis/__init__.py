@@ -3,17 +3,13 @@
 Everything here is computed in double precision on the host.
 """
 
-from sparsefl_jax.analysis.complement import Approximation as Approximation
 from sparsefl_jax.analysis.complement import approximation as approximation
 from sparsefl_jax.analysis.complement import check_ratio as check_ratio
-from sparsefl_jax.analysis.fedsparsify import ConvergenceBound as ConvergenceBound
 from sparsefl_jax.analysis.fedsparsify import convergence_bound as convergence_bound
 from sparsefl_jax.analysis.fedsparsify import largest_rate as largest_rate
 from sparsefl_jax.analysis.fedsparsify import pruned_norm as pruned_norm
 from sparsefl_jax.analysis.fedsparsify import pruned_norm_bound as pruned_norm_bound
-from sparsefl_jax.analysis.run_quantities import Quantities as Quantities
 from sparsefl_jax.analysis.run_quantities import quantities as quantities
-from sparsefl_jax.analysis.spafl import Generalization as Generalization
 from sparsefl_jax.analysis.spafl import diameter as diameter
 from sparsefl_jax.analysis.spafl import generalization as generalization
 from sparsefl_jax.analysis.spafl import round_epsilon as round_epsilon

@@ -81,9 +81,7 @@ def convergence_bound(
     most = largest_rate(smoothness, steps)
     above("learning_rate", learning_rate, 0)
     if not learning_rate < most:
-        raise ValueError(
-            f"learning_rate={learning_rate:g}, expected below {most:.3g} for Theorem 1"
-        )
+        raise ValueError(f"learning_rate={learning_rate:g}, expected below {most:.3g}")
     numbers = {
         "variance": variance,
         "heterogeneity": heterogeneity,

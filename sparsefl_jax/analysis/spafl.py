@@ -48,8 +48,7 @@ def diameter(gradients: ArrayLike) -> float:
     rows = np.asarray(gradients, np.float64)
     if rows.ndim != 2 or not np.isfinite(rows).all():
         raise ValueError(
-            f"gradients of shape {rows.shape}, expected finite numbers [samples, "
-            "thresholds]"
+            f"gradients of shape {rows.shape}, expected finite [samples, thresholds]"
         )
     return max(float(np.linalg.norm(rows - row, axis=1).max()) for row in rows)
 

@@ -3,10 +3,7 @@
 The data flows source -> partition -> rows of each client -> one client's batches.
 """
 
-from sparsefl_jax.data.augment import AUGMENTATIONS as AUGMENTATIONS
 from sparsefl_jax.data.augment import make_preprocess as make_preprocess
-from sparsefl_jax.data.batching import batches as batches
-from sparsefl_jax.data.batching import steps_per_epoch as steps_per_epoch
 from sparsefl_jax.data.cohorts import stratified_sampler as stratified_sampler
 from sparsefl_jax.data.cohorts import uniform_sampler as uniform_sampler
 from sparsefl_jax.data.federated import FederatedData as FederatedData
@@ -16,7 +13,6 @@ from sparsefl_jax.data.federated import from_arrays as from_arrays
 from sparsefl_jax.data.federated import partition_counts as partition_counts
 from sparsefl_jax.data.holdout import TEST_SPLITS as TEST_SPLITS
 from sparsefl_jax.data.partition import PARTITIONERS as PARTITIONERS
-from sparsefl_jax.data.shifts import FEATURE_SHIFTS as FEATURE_SHIFTS
 from sparsefl_jax.data.sources import DATASETS as DATASETS
 from sparsefl_jax.data.sources import Dataset as Dataset
 from sparsefl_jax.data.sources import load as load

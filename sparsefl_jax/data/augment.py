@@ -77,18 +77,18 @@ def make_preprocess(
     divisor = None if std is None else np.asarray(std, np.float32)
 
     def preprocess(key: Key | None, x: Array, train: bool) -> Array:
+        if x.ndim != 4 and (scramble or train and augment):
+            raise ValueError(
+                f"{augment=}, {scramble=} needs images, x has {x.ndim} axes"
+            )
         square = None
         if train and augment:
-            if x.ndim != 4:
-                raise ValueError(f"augment={augment} needs images, x has {x.ndim} axes")
             if "cutout" in augment:
                 key, square_key = jax.random.split(key)
                 square = _squares(square_key, x.shape)
             if set(augment) & {"crop", "flip"}:
                 x = _move(key, x, _PAD * ("crop" in augment), "flip" in augment)
         if scramble:
-            if x.ndim != 4:
-                raise ValueError(f"scramble=True needs images, x has {x.ndim} axes")
             batch, height, width, channels = x.shape
             x = x.reshape(batch, channels, height, width).transpose(0, 2, 3, 1)
         scaled = x.dtype == jnp.uint8 and scale != 1

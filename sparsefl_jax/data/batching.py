@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, Batches, Key
-from sparsefl_jax.core.validate import at_least
 
 
 def steps_per_epoch(size: Any, batch_size: int, drop_last: bool = False) -> Any:
@@ -45,10 +45,8 @@ def batches(
     index: Array,
     size: Array,
     *,
-    epochs: int,
-    batch_size: int,
+    stage: Stage,
     num_steps: Array,
-    drop_last: bool = False,
 ) -> Batches:
     """Gathers a client's rows and shuffles them once for each epoch.
 
@@ -58,28 +56,23 @@ def batches(
       y: [n] int32, all labels.
       index: [M] int32, the client's rows of x; entries from `size` on are padding.
       size: shape=(), int32, the number of valid entries of `index`.
-      epochs: E, static.
-      batch_size: B, static.
+      stage: has E `epochs`, the `batch_size` B, and `drop_last`, as `steps_per_epoch`.
       num_steps: shape=(), int32, the steps to run per epoch. Clients that run together
         share it; it is at least the client's own `steps_per_epoch`.
-      drop_last: leave a partial batch out, unless it is the client's only one.
 
     Returns:
       `Batches` with S = steps_per_epoch(M, B, drop_last). Padding has weight 0 and
       points to row 0.
 
-    Raises:
-      ValueError: epochs or batch_size is below 1.
-
     Example:
       >>> x, y = jnp.arange(9, dtype=jnp.float32), jnp.arange(9, dtype=jnp.int32)
-      >>> out = batches(jax.random.key(0), x, y, y[:5], jnp.int32(3), epochs=1,
-      ...               batch_size=2, num_steps=jnp.int32(2))
+      >>> stage = Stage(None, 1, 1, epochs=1, batch_size=2)
+      >>> out = batches(jax.random.key(0), x, y, y[:5], jnp.int32(3), stage=stage,
+      ...               num_steps=jnp.int32(2))
       >>> out.order.shape, out.weight.ravel().tolist()
       ((1, 3, 2), [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     """
-    at_least("epochs", epochs, 1)
-    at_least("batch_size", batch_size, 1)
+    epochs, batch_size, drop_last = stage.epochs, stage.batch_size, stage.drop_last
     capacity = index.shape[0]
     num_slots = int(steps_per_epoch(capacity, batch_size, drop_last)) * batch_size
     used = size

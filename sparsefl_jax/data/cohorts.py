@@ -138,12 +138,12 @@ def stratified_sampler(
     budgets = np.asarray(budgets, np.float32)
     tiers = [np.flatnonzero(budgets == b).astype(np.int32) for b in np.unique(budgets)]
     shares = [len(tier) * cohort_size / len(budgets) for tier in tiers]
-    if any(share != int(share) or share < 1 for share in shares):
-        sizes = [len(tier) for tier in tiers]
-        least = len(budgets) // math.gcd(*sizes)
+    sizes = [len(tier) for tier in tiers]
+    least = len(budgets) // math.gcd(*sizes)
+    if cohort_size < 1 or cohort_size % least:
         raise ValueError(
-            f"cohort_size={cohort_size} does not split into whole shares of the tiers "
-            f"of {sizes} clients, expected a multiple of {least}"
+            f"{cohort_size=}, expected a multiple of {least}, so that tiers of {sizes} "
+            "clients have whole shares"
         )
 
     def sampler(key, round):

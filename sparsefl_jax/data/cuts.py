@@ -24,8 +24,8 @@ def checked_labels(
     at_least("min_samples", min_samples, 1)
     if num_clients is None:
         raise ValueError(
-            "num_clients=None (0 in a configuration) is allowed only with "
-            "partition='natural', which makes each user a client"
+            "num_clients=None (0 in a configuration), expected a number, or "
+            "partition='natural'"
         )
     at_least("num_clients", num_clients, 1)
     if num_clients * min_samples > len(labels):

@@ -100,9 +100,7 @@ def _splits(names, train, test) -> tuple[str, list[str]]:
     elif "train" in names or len(names) == 1:
         train = "train" if "train" in names else names[0]
     else:
-        raise ValueError(
-            f"its splits are {', '.join(names)}: name the one to train on as hf.train"
-        )
+        raise ValueError(f"its splits are {', '.join(names)}: name one as hf.train")
     if test is not None:
         one_of("hf.test", test, [name for name in names if name != train])
         return train, [test]
@@ -123,8 +121,8 @@ def _labelled(split, name, columns) -> tuple[Any, str] | None:
         return None
     if kind == "integer" and min(labels[i] for i in keep) < 0:
         raise ValueError(
-            f"label {columns.label!r} of split {name!r} has {min(labels)}, expected 0 "
-            "and above for integers; texts may name classes of any kind"
+            f"label {columns.label!r} of split {name!r} has {min(labels)}, expected at "
+            "least 0, or texts"
         )
     if len(keep) < len(labels):
         missing = len(labels) - len(keep)

@@ -118,14 +118,12 @@ def _features(name, features):
     label = "label" if "label" in labels else labels[0] if len(labels) == 1 else None
     if len(inputs) != 1 or label is None:
         raise ValueError(
-            f"data set {name!r} has features {kinds}; "
-            "expected one Image or Text and one ClassLabel"
+            f"data set {name!r}: {kinds}, expected an Image or a Text, and a ClassLabel"
         )
     shape = features[inputs[0]].shape
     if None in shape:
         raise ValueError(
-            f"data set {name!r} has images of shape {shape}; "
-            "resize them into an .npz file"
+            f"data set {name!r} has images of shape {shape}, expected one size"
         )
     return wanted, inputs[0], label
 
@@ -143,8 +141,8 @@ def _decode(name, builder, sample, label, encoding):
     tests = [split for split in ("test", "validation") if split in splits]
     if "train" not in splits or not tests:
         raise ValueError(
-            f"data set {name!r} has splits {', '.join(splits)}; "
-            "expected train, and test or validation"
+            f"data set {name!r} has splits {', '.join(splits)}, expected train, and "
+            "test or validation"
         )
     x, y = read("train")
     found = map(read, tests)  # until one has labels

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.validate import in_range, one_of, unread
 
 _CORRUPTIONS = ("noise", "contrast", "blur")
 FEATURE_SHIFTS = {
@@ -92,10 +92,7 @@ def make_shift(
     """
     one_of("feature_shift", name, FEATURE_SHIFTS)
     if name == "rotation" and strength is not None:
-        raise ValueError(
-            f"shift_strength={strength} has no effect with feature_shift='rotation', "
-            f"only with {', '.join(list(FEATURE_SHIFTS)[1:])}"
-        )
+        raise unread(f"shift_strength={strength}", "feature_shift='rotation'")
     strength = 0.5 if strength is None else strength
     in_range("shift_strength", strength, "(0, 1]")
     kind = "square images" if name == "rotation" else "images"

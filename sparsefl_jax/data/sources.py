@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.validate import unread
+from sparsefl_jax.core.validate import blaming, unread
 from sparsefl_jax.data import hub, leaf, named, prepared_tfds, samples
 from sparsefl_jax.data.embedding import make_text_encoder
 from sparsefl_jax.data.tokens import TextEncoding, make_tokenizer
@@ -250,24 +250,19 @@ _WRITER_KEYS = {"users": ("writer_train",), "users_test": ("writer_test",)}
 
 def _read_npz(path, keys, optional=()):
     """Returns the arrays of an npz file; `keys` maps each name to its aliases."""
-    if not Path(path).is_file():
-        raise ValueError(f"data file {str(path)!r} does not exist")
-    arrays = {}
-    try:
-        with np.load(path, allow_pickle=False) as f:
-            for name, aliases in keys.items():
-                found = next((alias for alias in aliases if alias in f), None)
-                if found:
-                    arrays[name] = f[found]
-                elif name not in optional:
-                    raise ValueError(
-                        f"it holds {', '.join(f)} and lacks {' or '.join(aliases)}"
-                    )
-    except Exception as error:  # noqa: BLE001  damaged files raise many types
-        reason = " ".join(str(error).split()) or "it is damaged"
-        if "allow_pickle" in reason:
-            reason = "it holds Python objects; store arrays of numbers or of strings"
-        raise ValueError(f"data file {str(path)!r} cannot be used: {reason}") from None
+    arrays, expected = {}, "expected np.savez of numbers or strings"
+    with (
+        blaming(f"data file {str(path)!r} cannot be used, {expected}"),
+        np.load(path, allow_pickle=False) as f,
+    ):
+        for name, aliases in keys.items():
+            found = next((alias for alias in aliases if alias in f), None)
+            if found:
+                arrays[name] = f[found]
+            elif name not in optional:
+                raise ValueError(
+                    f"it holds {', '.join(f)} and lacks {' or '.join(aliases)}"
+                )
     return arrays
 
 
@@ -305,9 +300,7 @@ def _labels(name, y, num_samples):
             f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T], T > 1"
         )
     if len(y) != num_samples:
-        raise ValueError(
-            f"{name} has {len(y)} labels for {num_samples} samples; lengths must agree"
-        )
+        raise ValueError(f"{name} has {len(y)} labels for {num_samples} samples")
     if y.min() < 0 or y.max() >= 2**31 - 1:
         raise ValueError(
             f"{name} has labels from {y.min()} to {y.max()}, expected 0 to 2**31 - 2"

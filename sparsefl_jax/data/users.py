@@ -100,9 +100,7 @@ def _plain(name: str, ids, length: int) -> list:
     """Returns ids as Python integers or strings."""
     ids = np.asarray(ids)
     if ids.shape != (length,):
-        raise ValueError(
-            f"{name} has shape {ids.shape}, expected {length} ids, one for each sample"
-        )
+        raise ValueError(f"{name} has shape {ids.shape}, expected {length} ids")
     ids = [
         u.decode("utf-8", "surrogateescape") if isinstance(u, bytes) else u
         for u in ids.tolist()

@@ -5,8 +5,6 @@ needs neither the run nor its data. Both need the extra `export`.
 """
 
 from sparsefl_jax.export.files import INDEXES as INDEXES
-from sparsefl_jax.export.files import Exported as Exported
-from sparsefl_jax.export.files import Sizes as Sizes
 from sparsefl_jax.export.files import load_sparse as load_sparse
 from sparsefl_jax.export.files import save_sparse as save_sparse
 from sparsefl_jax.export.files import sizes_table as sizes_table

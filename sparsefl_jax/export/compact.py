@@ -78,8 +78,7 @@ def compact(
     """
     if not isinstance(name, str):
         raise ValueError(
-            f"name={name!r:.60}, expected the name of a network of `build_model`; a "
-            "network of your own cannot be built again with other widths"
+            f"name={name!r:.60}, expected the name of a network of `build_model`"
         )
     sparse = jax.tree.map(np.asarray, sparse)
     _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)
@@ -95,8 +94,7 @@ def compact(
             )
         if {f"{link.layer}/bias", f"{link.norm}/scale"} <= set(flat.params):
             raise ValueError(
-                f"model {name!r} normalises after the activation, expected one that "
-                "normalises before it"
+                f"model {name!r} normalises after the activation, expected before it"
             )
         _shrink(flat, link)
     widths = tuple(flat.params[f"{link.layer}/kernel"].shape[-1] for link in shrinking)

@@ -63,8 +63,8 @@ def export_run(
         name = next(iter(deployed))
         if name == "newcomer":
             raise ValueError(
-                "this method's server has no trained model, expected a client, or the "
-                "name 'newcomer' for the model that clients start from"
+                "this method's server has no trained model, expected a client, or "
+                "name='newcomer' for the model that clients start from"
             )
     one_of("name", name, sorted(deployed))
     sparse = deployed[name]

@@ -140,9 +140,7 @@ class Model(_Fields):
           {'bias': 0, 'kernel': 12}
         """
         kind, make_params, apply, shapes = nnx_modules.functions(make)
-        trial.check_size(shapes)
-        if not shapes[0]:
-            raise ValueError("module has no parameters, expected something to train")
+        trial.check_size(shapes[0], shapes)
         compiled = jax.jit(make_params, compiler_options=hardware.UNOPTIMIZED)
 
         def init(key):
@@ -339,15 +337,20 @@ def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
     return model._replace(macs=macs, tokens=tokens, static_stats=static)
 
 
-def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
-    """Returns the model of a module that takes float32 samples of `input_shape`."""
-    example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
-    return _counted(wrap(module, example), example)
+class Layers(nn.Module):
+    """The layers of a function of a batch, by the names that it gives them."""
+
+    function: Callable  # (x, train, weight) -> logits
+
+    @nn.compact
+    def __call__(self, x, train, weight=None):
+        """Applies the function."""
+        return self.function(x, train, weight)
 
 
-def sequence_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
-    """Returns the model of a module that takes int32 tokens [T]."""
-    example = jax.ShapeDtypeStruct((1, *input_shape), jnp.int32)
+def model_of(module: nn.Module, input_shape: tuple, dtype: Any = jnp.float32) -> Model:
+    """Returns the model of a module that takes samples of a shape and a dtype."""
+    example = jax.ShapeDtypeStruct((1, *input_shape), dtype)
     return _counted(wrap(module, example), example)
 
 
@@ -358,7 +361,5 @@ def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:
       ValueError: there are more or fewer widths, or one is below 1.
     """
     if len(widths) != count or min(widths, default=1) < 1:
-        raise ValueError(
-            f"widths={tuple(widths)}, expected {count} numbers of at least 1"
-        )
+        raise ValueError(f"widths={tuple(widths)}, expected {count}, each at least 1")
     return tuple(widths)

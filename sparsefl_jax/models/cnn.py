@@ -9,24 +9,18 @@ from functools import partial
 from typing import Any
 
 import flax.linen as nn
-from flax.linen.initializers import he_normal, he_uniform, normal
+from flax.linen.initializers import glorot_uniform, he_normal, he_uniform, normal
 
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.core.validate import in_range, one_of
-from sparsefl_jax.models.base import Model, check_widths, image_model
-from sparsefl_jax.models.layers import (
-    BatchNorm,
-    norm,
-    not_empty,
-    torch_bias,
-    torch_uniform,
-)
+from sparsefl_jax.models import layers
+from sparsefl_jax.models.base import Layers, Model, check_widths, model_of
 
 
 def _torch(fan_in: int) -> dict:
     """Returns the options of a layer whose weights are drawn as PyTorch does."""
-    bias_init = partial(torch_bias, fan_in=fan_in)
-    return {"kernel_init": torch_uniform, "bias_init": bias_init}
+    bias_init = partial(layers.torch_bias, fan_in=fan_in)
+    return {"kernel_init": layers.torch_uniform, "bias_init": bias_init}
 
 
 def _drawn(init: Callable, **options: Any) -> Callable:
@@ -39,98 +33,29 @@ def _pool(x: Array) -> Array:
 
 
 def _flat(x: Array) -> Array:
-    return not_empty(x).reshape(len(x), -1)
+    return layers.not_empty(x).reshape(len(x), -1)
 
 
-class _CNN(nn.Module):
-    """Convolutions with ReLU, some of them pooled, and two dense layers.
+def _cnn(input_shape, widths, size, pad, pooled, draw=_torch, head=None, dropout=0.0):
+    """Builds convolutions with ReLU, some of them pooled, and two dense layers.
 
     `dropout` precedes the last layer, and half of it the other dense layer.
     """
+    *convolutions, dense, num_classes = widths
 
-    num_classes: int
-    widths: tuple[int, ...]
-    size: int
-    pad: int
-    pooled: tuple[int, ...]
-    options: Callable = _torch
-    head_init: Callable | None = None
-    dropout: float = 0.0
+    def network(x, train, weight):
+        for i, width in enumerate(convolutions, 1):
+            options = draw(size**2 * x.shape[-1])
+            options |= {"padding": pad, "name": f"conv{i}"}
+            x = nn.relu(nn.Conv(width, (size, size), **options)(x))
+            x = _pool(x) if i in pooled else x
+        x = _flat(nn.Dropout(dropout / 2, deterministic=not train)(x))
+        x = nn.relu(nn.Dense(dense, name="fc1", **draw(x.shape[-1]))(x))
+        x = nn.Dropout(dropout, deterministic=not train)(x)
+        last = draw(dense) | ({"kernel_init": head} if head else {})
+        return nn.Dense(num_classes, name="fc2", **last)(x)
 
-    @nn.compact
-    def __call__(self, x, train):
-        *widths, dense = self.widths
-        for i, width in enumerate(widths, 1):
-            options = self.options(self.size**2 * x.shape[-1])
-            options |= {"padding": self.pad, "name": f"conv{i}"}
-            x = nn.relu(nn.Conv(width, (self.size, self.size), **options)(x))
-            x = _pool(x) if i in self.pooled else x
-        x = _flat(nn.Dropout(self.dropout / 2, deterministic=not train)(x))
-        x = nn.relu(nn.Dense(dense, name="fc1", **self.options(x.shape[-1]))(x))
-        x = nn.Dropout(self.dropout, deterministic=not train)(x)
-        head = self.options(dense)
-        head |= {"kernel_init": self.head_init or head["kernel_init"]}
-        return nn.Dense(self.num_classes, name="fc2", **head)(x)
-
-
-class _MNISTNet(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    softmax_output: bool
-
-    @nn.compact
-    def __call__(self, x):
-        for i, width in enumerate(self.widths[:2], 1):
-            options = {"padding": 0, "name": f"conv{i}"} | _torch(25 * x.shape[-1])
-            x = nn.Conv(width, (5, 5), **options)(x)
-            x = nn.relu(nn.max_pool(x, (3, 3)))
-        x = _flat(x)
-        x = nn.relu(nn.Dense(self.widths[2], name="fc1", **_torch(x.shape[-1]))(x))
-        x = nn.Dense(self.num_classes, name="fc2", **_torch(x.shape[-1]))(x)
-        return nn.softmax(x) if self.softmax_output else x
-
-
-class _Conv4(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    norm: str | None
-
-    @nn.compact
-    def __call__(self, x, train, weight=None):
-        options = {"use_bias": False, "kernel_init": torch_uniform}
-
-        def norm_relu(x, name):
-            return nn.relu(norm(x, self.norm, name=name, train=train, weight=weight))
-
-        for i, width in enumerate(self.widths[:4], 1):
-            conv = nn.Conv(width, (5, 5), padding=0, name=f"conv{i}", **options)
-            x = norm_relu(conv(x), f"bn{i}")
-            x = _pool(x) if i in (2, 4) else x
-        x = _flat(x)
-        for i, width in enumerate(self.widths[4:], 1):
-            x = nn.Dense(width, name=f"fc{i}", **options)(x)
-            x = norm_relu(x, f"bn{4 + i}")
-        return nn.Dense(self.num_classes, name="fc3", **options)(x)
-
-
-class _FedSparsifyCNN(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    dropout: float
-
-    @nn.compact
-    def __call__(self, x, train, weight=None):
-        options = {"kernel_init": nn.initializers.glorot_uniform()}
-        for i, width in enumerate(self.widths[:6], 1):
-            conv = nn.Conv(width, (3, 3), padding=1, name=f"conv{i}", **options)
-            x = nn.relu(conv(x))
-            x = _pool(x) if i in (2, 4, 6) else x
-            if i in (2, 4):  # with the constants of Keras
-                keras_norm = BatchNorm(momentum=0.99, epsilon=1e-3, name=f"bn{i}")
-                x = keras_norm(x, train=train, weight=weight)
-        x = nn.relu(nn.Dense(self.widths[6], name="fc1", **options)(_flat(x)))
-        x = nn.Dropout(self.dropout, deterministic=not train)(x)
-        return nn.Dense(self.num_classes, name="fc2", **options)(x)
+    return model_of(Layers(network), input_shape)
 
 
 def mnistnet(
@@ -145,8 +70,19 @@ def mnistnet(
     With `softmax_output` the network ends in a softmax, so cross-entropy applies a
     second one, as FLASH's official code does.
     """
-    module = _MNISTNet(num_classes, check_widths(widths, 3), softmax_output)
-    return image_model(module, input_shape)
+    *convolutions, dense = check_widths(widths, 3)
+
+    def network(x, train, weight):
+        for i, width in enumerate(convolutions, 1):
+            options = {"padding": 0, "name": f"conv{i}"} | _torch(25 * x.shape[-1])
+            x = nn.Conv(width, (5, 5), **options)(x)
+            x = nn.relu(nn.max_pool(x, (3, 3)))
+        x = _flat(x)
+        x = nn.relu(nn.Dense(dense, name="fc1", **_torch(x.shape[-1]))(x))
+        x = nn.Dense(num_classes, name="fc2", **_torch(x.shape[-1]))(x)
+        return nn.softmax(x) if softmax_output else x
+
+    return model_of(Layers(network), input_shape)
 
 
 def lenet5_caffe(
@@ -156,9 +92,9 @@ def lenet5_caffe(
     widths: tuple[int, ...] = (20, 50, 500),
 ) -> Model:
     """LeNet-5-Caffe of SpaFL (Kim et al. 2024), without biases, 430,500 parameters."""
-    widths, options = check_widths(widths, 3), _drawn(torch_uniform, use_bias=False)
-    module = _CNN(num_classes, widths, 5, 0, (1, 2), options)
-    return image_model(module, input_shape)
+    widths = (*check_widths(widths, 3), num_classes)
+    options = _drawn(layers.torch_uniform, use_bias=False)
+    return _cnn(input_shape, widths, 5, 0, (1, 2), options)
 
 
 def conv4(
@@ -176,8 +112,25 @@ def conv4(
       ValueError: `norm` is none of these, or `widths` does not fit.
     """
     one_of("norm", norm, ("batch", "static", None))
-    module = _Conv4(num_classes, check_widths(widths, 6), norm)
-    return image_model(module, input_shape)
+    widths = check_widths(widths, 6)
+    options = {"use_bias": False, "kernel_init": layers.torch_uniform}
+
+    def network(x, train, weight):
+        def norm_relu(x, name):
+            x = layers.norm(x, norm, name=name, train=train, weight=weight)
+            return nn.relu(x)
+
+        for i, width in enumerate(widths[:4], 1):
+            conv = nn.Conv(width, (5, 5), padding=0, name=f"conv{i}", **options)
+            x = norm_relu(conv(x), f"bn{i}")
+            x = _pool(x) if i in (2, 4) else x
+        x = _flat(x)
+        for i, width in enumerate(widths[4:], 1):
+            x = nn.Dense(width, name=f"fc{i}", **options)(x)
+            x = norm_relu(x, f"bn{4 + i}")
+        return nn.Dense(num_classes, name="fc3", **options)(x)
+
+    return model_of(Layers(network), input_shape)
 
 
 def ic(
@@ -187,9 +140,8 @@ def ic(
     widths: tuple[int, ...] = (32, 64, 64, 100),
 ) -> Model:
     """Image classifier of Complement Sparsification (AAAI 2023), 164,506 parameters."""
-    widths, options = check_widths(widths, 4), _drawn(he_uniform())
-    module = _CNN(num_classes, widths, 3, 0, (1, 3), options)
-    return image_model(module, input_shape)
+    widths = (*check_widths(widths, 4), num_classes)
+    return _cnn(input_shape, widths, 3, 0, (1, 3), _drawn(he_uniform()))
 
 
 def fedsparsify_cnn(
@@ -201,8 +153,22 @@ def fedsparsify_cnn(
 ) -> Model:
     """CNN of FedSparsify (Stripelis et al. 2022) for CIFAR-10, 1,609,930 parameters."""
     in_range("dropout", dropout, "[0, 1)")
-    module = _FedSparsifyCNN(num_classes, check_widths(widths, 7), dropout)
-    return image_model(module, input_shape)
+    *convolutions, dense = check_widths(widths, 7)
+    options = {"kernel_init": glorot_uniform()}
+
+    def network(x, train, weight):
+        for i, width in enumerate(convolutions, 1):
+            conv = nn.Conv(width, (3, 3), padding=1, name=f"conv{i}", **options)
+            x = nn.relu(conv(x))
+            x = _pool(x) if i in (2, 4, 6) else x
+            if i in (2, 4):  # with the constants of Keras
+                norm = layers.BatchNorm(momentum=0.99, epsilon=1e-3, name=f"bn{i}")
+                x = norm(x, train=train, weight=weight)
+        x = nn.relu(nn.Dense(dense, name="fc1", **options)(_flat(x)))
+        x = nn.Dropout(dropout, deterministic=not train)(x)
+        return nn.Dense(num_classes, name="fc2", **options)(x)
+
+    return model_of(Layers(network), input_shape)
 
 
 def femnist_cnn(
@@ -212,8 +178,7 @@ def femnist_cnn(
     widths: tuple[int, ...] = (32, 64, 2048),
 ) -> Model:
     """CNN of LEAF (Caldas et al. 2018) for FEMNIST, 6,603,710 parameters."""
-    module = _CNN(num_classes, check_widths(widths, 3), 5, 2, (1, 2))
-    return image_model(module, input_shape)
+    return _cnn(input_shape, (*check_widths(widths, 3), num_classes), 5, 2, (1, 2))
 
 
 def simple_cnn(
@@ -230,8 +195,8 @@ def simple_cnn(
     EMNIST, 1,206,590 parameters, but for the initial weights, which are PyTorch's.
     """
     in_range("dropout", dropout, "[0, 1)")
-    module = _CNN(num_classes, check_widths(widths, 3), 3, 0, (2,), dropout=dropout)
-    return image_model(module, input_shape)
+    widths = (*check_widths(widths, 3), num_classes)
+    return _cnn(input_shape, widths, 3, 0, (2,), dropout=dropout)
 
 
 def small_cnn(
@@ -241,7 +206,6 @@ def small_cnn(
     widths: tuple[int, ...] = (16, 32, 64, 64),
 ) -> Model:
     """Small CNN for experiments that take seconds, 89,834 parameters."""
-    widths, options = check_widths(widths, 4), _drawn(he_normal())
+    widths, options = (*check_widths(widths, 4), num_classes), _drawn(he_normal())
     # A small head keeps large learning rates from diverging at the start.
-    module = _CNN(num_classes, widths, 3, 1, (1, 2, 3), options, normal(0.01))
-    return image_model(module, input_shape)
+    return _cnn(input_shape, widths, 3, 1, (1, 2, 3), options, normal(0.01))

@@ -8,15 +8,12 @@ accelerators all layers have the form that `programs` names.
 """
 
 import functools
-import json
 import math
-from importlib import resources
 from typing import NamedTuple
 
 import jax
 
-from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import lowerings, programs
+from sparsefl_jax.models import programs
 
 
 class Lowering(NamedTuple):
@@ -27,11 +24,6 @@ class Lowering(NamedTuple):
     weight_grad: str
     # Images processed at a time, so that a pass stays in the cache; 0 for all.
     images: int = 0
-
-    @property
-    def names(self) -> tuple[str, str, str]:
-        """The names of the three passes."""
-        return self[:3]
 
 
 class Layer(NamedTuple):
@@ -46,44 +38,16 @@ class Layer(NamedTuple):
     stride: int = 1
     pad: int = 0
 
-    @property
-    def key(self) -> str:
-        """The layer's name in `lowerings.json`."""
-        b, h, w, c, o, k, s, p = self
-        return f"{b}x{h}x{w}x{c} {k}x{k}x{o} s{s} p{p}"
-
-    @property
-    def out(self) -> tuple[int, int]:
-        """Height and width of the output."""
-        sides = (self.height, self.width)
-        h, w = ((n + 2 * self.pad - self.size) // self.stride + 1 for n in sides)
-        return h, w
-
-
-def resolved(lowering: str | Lowering) -> str | Lowering:
-    """Returns 'auto' or a `Lowering`; a name in `lowerings.NAMES` is of all passes.
-
-    Raises:
-      ValueError: the name is unknown.
-
-    Example:
-      >>> resolved("patches").weight_grad
-      'patches'
-    """
-    if not isinstance(lowering, str) or lowering == "auto":
-        return lowering
-    one_of("lowering", lowering, ("auto", *lowerings.NAMES))
-    return Lowering(lowering, lowering, lowering)
-
 
 @functools.cache
-def table() -> dict:
-    """Reads `lowerings.json`: hardware, date and layers by platform, here "cpu".
+def table() -> dict[Layer, Lowering]:
+    """Reads from `lowerings.json` the fastest lowering of each layer that was timed.
 
-    `layers` maps the key of a layer to the fields of its `Lowering`.
+    The file maps the numbers of a layer to the fields of its `Lowering`; beside these
+    it names the hardware, a CPU, and the date.
     """
-    file = resources.files("sparsefl_jax.models").joinpath("lowerings.json")
-    return json.loads(file.read_text())
+    layers = programs.table("lowerings")["cpu"]["layers"].items()
+    return {Layer(*map(int, key.split())): Lowering(*names) for key, names in layers}
 
 
 def platform() -> str:
@@ -121,33 +85,18 @@ def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
     if platform != "cpu":
         form = programs.form(platform)
         return Lowering(form, form, form)
-    measured = table()["cpu"]["layers"] if dtype == "float32" else {}
-    if layer.key in measured:
-        return Lowering(*measured[layer.key])
-    near = min(measured, key=lambda key: _distance(layer, parse(key)), default=None)
-    if near and _distance(layer, parse(near)) < math.log(16):
-        lowering, same = Lowering(*measured[near]), layer[1:] == parse(near)[1:]
-        return lowering if same else lowering._replace(images=0)
+    measured = table() if dtype == "float32" else {}
+    if layer in measured:
+        return measured[layer]
+    near = min(measured, key=functools.partial(_distance, layer), default=None)
+    if near and _distance(layer, near) < math.log(16):
+        same = layer[1:] == near[1:]
+        return measured[near] if same else measured[near]._replace(images=0)
     if layer.size == 1:
         return Lowering("patches", "patches", "patches")
     # A valid convolution's canonical input gradient also computes the padded border.
     keeps_size = layer.stride == 1 and 2 * layer.pad >= layer.size - 1
     return Lowering("canonical", "canonical" if keeps_size else "patches", "canonical")
-
-
-def parse(key: str) -> Layer:
-    """Parses a key of the table.
-
-    Example:
-      >>> parse("64x12x12x20 5x5x50 s1 p0") == Layer(64, 12, 12, 20, 50, 5, 1, 0)
-      True
-    """
-    image, kernel, stride, pad = key.split()
-    batch, height, width, inputs = map(int, image.split("x"))
-    size, _, outputs = map(int, kernel.split("x"))
-    return Layer(
-        batch, height, width, inputs, outputs, size, int(stride[1:]), int(pad[1:])
-    )
 
 
 def _distance(a: Layer, b: Layer) -> float:
@@ -167,9 +116,9 @@ def available(layer: Layer, lowering: Lowering) -> Lowering:
     where that is the batch and with 1x1 kernels.
     """
     if layer.size == 1:
-        names = ("plain" if n == "plain" else "patches" for n in lowering.names)
+        names = ("plain" if n == "plain" else "patches" for n in lowering[:3])
         return Lowering(*names)
-    forward, input_grad, weight_grad = lowering.names
+    forward, input_grad, weight_grad = lowering[:3]
     if layer.stride > 1:  # gradients of the other forms would work on a dilated g
         forward = "canonical" if forward.startswith("winograd") else forward
         input_grad = "plain" if input_grad == "plain" else "patches"

@@ -12,8 +12,6 @@ known. What is not known stays as it is.
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +21,7 @@ from jax import lax
 from jax.extend import core
 
 from sparsefl_jax.core.types import Array
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import convolution, lowerings, pooling, scans, shifts
 from sparsefl_jax.models.convolution import Layer, Lowering
 
@@ -33,20 +32,7 @@ INPUT_GRAD = (IMAGES, (2, 3, 0, 1), IMAGES)
 WEIGHT_GRAD = ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))
 
 
-_DEFAULT: ContextVar[str | Lowering] = ContextVar("lowering", default="auto")
-
-
-@contextmanager
-def using(lowering: str | Lowering) -> Iterator[None]:
-    """Returns a context in which programs are traced with another form than 'auto'."""
-    token = _DEFAULT.set(convolution.resolved(lowering))
-    try:
-        yield
-    finally:
-        _DEFAULT.reset(token)
-
-
-def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable:
+def fast(function: Callable, lowering: str | Lowering = "auto") -> Callable:
     """Returns a function whose convolutions and pools are computed in fast forms.
 
     A convolution is replaced if it has the layouts of `flax.linen.Conv`, one dtype in
@@ -55,14 +41,14 @@ def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable
 
     Args:
       function: of arrays; any derivatives are taken inside it.
-      lowering: `auto`, a name in `lowerings.NAMES`, or a `Lowering`; None for what
-        `using` sets, else `auto`.
+      lowering: `auto`, a name in `lowerings.NAMES` for all passes, or a `Lowering`.
 
     Returns:
       A function of the same arguments. Its results may differ by rounding.
 
     Raises:
-      ValueError: a Winograd form is not for kernels of this size.
+      ValueError: the name is unknown, or a Winograd form is not for kernels of this
+        size.
 
     Example:
       >>> import flax.linen as nn
@@ -72,10 +58,11 @@ def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable
       >>> gradient["params"]["bias"].tolist()
       [25.0, 25.0]
     """
-    given = lowering if lowering is None else convolution.resolved(lowering)
+    if isinstance(lowering, str) and lowering != "auto":
+        one_of("lowering", lowering, ("auto", *lowerings.NAMES))
+        lowering = Lowering(lowering, lowering, lowering)
 
     def evaluated(*args):
-        lowering = _DEFAULT.get() if given is None else given
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
         if not _has_any(closed.jaxpr):
             return function(*args)
@@ -271,11 +258,8 @@ def _convolution(eqn, left: Array, right: Array, scope: _Scope) -> Array | None:
     if name == "forward":
         return _mapped(lambda x: run(form, x, right, *at), parts, jnp.pad(left, border))
     if name == "weight_grad":
-        dw = _mapped(
-            lambda x, g: run(form, x, g, out, *at)[None],
-            parts,
-            *(jnp.pad(left, border), right),
-        )
+        pair = jnp.pad(left, border), right
+        dw = _mapped(lambda x, g: run(form, x, g, out, *at)[None], parts, *pair)
         return dw.sum(0, dtype=jnp.float32).astype(out.dtype) if parts > 1 else dw[0]
     kernel = jnp.flip(right, (0, 1))  # XLA removes this and the flip before it
     bordered = jax.ShapeDtypeStruct((layer.batch // parts, *layer[1:4]), left.dtype)
@@ -338,13 +322,9 @@ def _by_shifts(name: str, p: dict, left, right, out, lowering) -> Array | None:
     form = convolution.platform() if lowering == "auto" else getattr(lowering, name)
     if form not in ("cpu", *lowerings.NAMES[1:]):
         return None
-    left = lax.pad(
-        left,
-        jnp.zeros((), left.dtype),
-        [(0, 0, 0)]
-        + [(*e, d - 1) for e, d in zip(p["padding"], p["lhs_dilation"], strict=True)]
-        + [(0, 0, 0)],
-    )
+    sides = zip(p["padding"], p["lhs_dilation"], strict=True)
+    border = [(0, 0, 0), *((*edge, d - 1) for edge, d in sides), (0, 0, 0)]
+    left = lax.pad(left, jnp.zeros((), left.dtype), border)
     steps = p["window_strides"], p["rhs_dilation"]
     if name == "weight_grad":
         return shifts.weight_grad(left, right, out, p["batch_group_count"], *steps)

@@ -6,7 +6,7 @@ them: the encoder alone, or under a head for another task, whose weights are lef
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from flax.traverse_util import unflatten_dict
@@ -33,83 +33,42 @@ class Sizes(NamedTuple):
     epsilon: float = 1e-12
 
 
-class _Family(NamedTuple):
-    """How one kind of network names its sizes in `config.json`, and its tensors.
-
-    In `layer`, from the names of our modules to those of a layer's tensors. In `whole`,
-    the same outside of the layers; those in `head` may be absent.
-    """
-
-    sizes: dict[str, str]
-    fixed: dict[str, Any]
-    begin: str  # before the encoder's tensors, if a task's head is in the file
-    before_layer: str
-    layer: dict[str, str]
-    whole: dict[str, str]
-    head: dict[str, str]
-
-
-_EMBED = {
-    "embed/word": "embeddings.word_embeddings",
-    "embed/position": "embeddings.position_embeddings",
-    "embed/norm": "embeddings.LayerNorm",
+# The names of sizes in `config.json`, and of tensors by the names of our modules: those
+# of a layer, the others, and those of a task, which may be absent.
+_KINDS = ("bert", "distilbert")
+_SIZES = {
+    "layers": ("num_hidden_layers", "n_layers"),
+    "width": ("hidden_size", "dim"),
+    "heads": ("num_attention_heads", "n_heads"),
+    "hidden": ("intermediate_size", "hidden_dim"),
+    "vocabulary": ("vocab_size", "vocab_size"),
+    "positions": ("max_position_embeddings", "max_position_embeddings"),
+    "texts": ("type_vocab_size", None),
+    "activation": ("hidden_act", "activation"),
+    "epsilon": ("layer_norm_eps", None),
 }
-_FAMILIES = {
-    "bert": _Family(
-        sizes={
-            "layers": "num_hidden_layers",
-            "width": "hidden_size",
-            "heads": "num_attention_heads",
-            "hidden": "intermediate_size",
-            "vocabulary": "vocab_size",
-            "positions": "max_position_embeddings",
-            "texts": "type_vocab_size",
-            "activation": "hidden_act",
-            "epsilon": "layer_norm_eps",
-        },
-        fixed={"pooler": "tanh"},
-        begin="bert.",
-        before_layer="encoder.layer.",
-        layer={
-            "query": "attention.self.query",
-            "key": "attention.self.key",
-            "value": "attention.self.value",
-            "out": "attention.output.dense",
-            "norm1": "attention.output.LayerNorm",
-            "up": "intermediate.dense",
-            "down": "output.dense",
-            "norm2": "output.LayerNorm",
-        },
-        whole=_EMBED | {"embed/text": "embeddings.token_type_embeddings"},
-        head={"pooler": "pooler.dense", "score": "classifier"},
-    ),
-    "distilbert": _Family(
-        sizes={
-            "layers": "n_layers",
-            "width": "dim",
-            "heads": "n_heads",
-            "hidden": "hidden_dim",
-            "vocabulary": "vocab_size",
-            "positions": "max_position_embeddings",
-            "activation": "activation",
-        },
-        fixed={"pooler": "relu"},
-        begin="distilbert.",
-        before_layer="transformer.layer.",
-        layer={
-            "query": "attention.q_lin",
-            "key": "attention.k_lin",
-            "value": "attention.v_lin",
-            "out": "attention.out_lin",
-            "norm1": "sa_layer_norm",
-            "up": "ffn.lin1",
-            "down": "ffn.lin2",
-            "norm2": "output_layer_norm",
-        },
-        whole=_EMBED,
-        head={"pooler": "pre_classifier", "score": "classifier"},
-    ),
+_LAYER = {
+    "query": ("attention.self.query", "attention.q_lin"),
+    "key": ("attention.self.key", "attention.k_lin"),
+    "value": ("attention.self.value", "attention.v_lin"),
+    "out": ("attention.output.dense", "attention.out_lin"),
+    "norm1": ("attention.output.LayerNorm", "sa_layer_norm"),
+    "up": ("intermediate.dense", "ffn.lin1"),
+    "down": ("output.dense", "ffn.lin2"),
+    "norm2": ("output.LayerNorm", "output_layer_norm"),
 }
+_WHOLE = {
+    "embed/word": ("embeddings.word_embeddings", "embeddings.word_embeddings"),
+    "embed/position": ("embeddings.position_embeddings",) * 2,
+    "embed/norm": ("embeddings.LayerNorm", "embeddings.LayerNorm"),
+    "embed/text": ("embeddings.token_type_embeddings", None),
+}
+_HEAD = {
+    "pooler": ("pooler.dense", "pre_classifier"),
+    "score": ("classifier", "classifier"),
+}
+_BEFORE_LAYER = {"bert": "encoder.layer.", "distilbert": "transformer.layer."}
+_POOLERS = {"bert": "tanh", "distilbert": "relu"}
 # What a configuration may say that would change the network, and what is read here.
 _EXPECTED = {
     "position_embedding_type": "absolute",
@@ -134,15 +93,10 @@ def read(folder: str | Path) -> tuple[Sizes, dict[str, PyTree]]:
         missing or has another shape, or safetensors is not installed.
     """
     folder = Path(folder)
-    for name in ("config.json", "model.safetensors"):
-        if not (folder / name).is_file():
-            raise ValueError(
-                f"folder={str(folder)!r} has no {name}, expected a folder with "
-                "config.json and model.safetensors of a BERT or a DistilBERT"
-            )
-    with blaming(f"folder={str(folder)!r} cannot be used"):
-        family, sizes = _read_config(folder / "config.json")
-        return sizes, _named(_read_tensors(folder), family, sizes)
+    expected = "expected config.json and model.safetensors of a BERT or a DistilBERT"
+    with blaming(f"folder={str(folder)!r} cannot be used, {expected}"):
+        kind, sizes = _read_config(folder / "config.json")
+        return sizes, _named(_read_tensors(folder), kind, sizes)
 
 
 def names(folder: str | Path) -> dict[str, str]:
@@ -154,29 +108,36 @@ def names(folder: str | Path) -> dict[str, str]:
     Returns:
       Names without '.weight' or '.bias' by the path of our module, such as 'layer1/up'.
     """
-    family, sizes = _read_config(Path(folder) / "config.json")
-    return _by_module(family, sizes, family.begin)
+    kind, sizes = _read_config(Path(folder) / "config.json")
+    return _by_module(kind, sizes, f"{kind}.")
 
 
-def _read_config(path: Path) -> tuple[_Family, Sizes]:
+def _column(table: dict, kind: str) -> dict[str, str]:
+    """Returns the names that a kind of network has in a table."""
+    at = _KINDS.index(kind)
+    return {ours: theirs[at] for ours, theirs in table.items() if theirs[at]}
+
+
+def _read_config(path: Path) -> tuple[str, Sizes]:
     """Returns the kind of a network and its sizes."""
     config = json.loads(path.read_text(encoding="utf-8"))
-    one_of("model_type", config.get("model_type"), _FAMILIES)
-    family = _FAMILIES[config["model_type"]]
+    kind = config.get("model_type")
+    one_of("model_type", kind, _KINDS)
     for name, expected in _EXPECTED.items():
         if (value := config.get(name, expected)) != expected:
             raise ValueError(f"{name}={value!r}, expected {expected!r}")
-    if missing := sorted(set(family.sizes.values()) - set(config) - {"layer_norm_eps"}):
+    theirs = _column(_SIZES, kind)
+    if missing := sorted(set(theirs.values()) - set(config) - {"layer_norm_eps"}):
         raise ValueError(f"config.json lacks {', '.join(missing)}")
-    given = {k: config[name] for k, name in family.sizes.items() if name in config}
-    sizes = Sizes(**given, **family.fixed)
+    given = {k: config[name] for k, name in theirs.items() if name in config}
+    sizes = Sizes(**given, pooler=_POOLERS[kind])
     one_of("activation", sizes.activation, ACTIVATIONS)
     for name in ("layers", "width", "heads", "hidden", "vocabulary", "positions"):
         if not isinstance(size := getattr(sizes, name), int) or size < 1:
-            raise ValueError(f"{family.sizes[name]}={size!r}, expected at least 1")
+            raise ValueError(f"{theirs[name]}={size!r}, expected at least 1")
     if sizes.width % sizes.heads:
         raise ValueError(f"{sizes.heads} heads do not divide the width {sizes.width}")
-    return family, sizes
+    return kind, sizes
 
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
@@ -193,24 +154,29 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def _named(tensors, family: _Family, sizes: Sizes) -> dict[str, PyTree]:
+def _named(tensors, kind: str, sizes: Sizes) -> dict[str, PyTree]:
     """Returns the tensors under the names of our modules, with our axes."""
-    begin = family.begin if any(n.startswith(family.begin) for n in tensors) else ""
+    begin = f"{kind}." if any(n.startswith(f"{kind}.") for n in tensors) else ""
     leaves = {
         module: _leaves(tensors, name, module, sizes)
-        for module, name in _by_module(family, sizes, begin).items()
-        if module not in family.head or f"{name}.weight" in tensors
+        for module, name in _by_module(kind, sizes, begin).items()
+        if module not in _HEAD or f"{name}.weight" in tensors
     }
     return unflatten_dict(leaves, sep="/")
 
 
-def _by_module(family: _Family, sizes: Sizes, begin: str) -> dict[str, str]:
-    """Returns the names of a network's tensors by module."""
-    found = {module: begin + name for module, name in family.whole.items()}
+def _by_module(kind: str, sizes: Sizes, begin: str) -> dict[str, str]:
+    """Returns the names of a network's tensors by module.
+
+    `begin` stands before the encoder's tensors if a task's head is in the file.
+    """
+    whole, head = (_column(table, kind) for table in (_WHOLE, _HEAD))
+    found = {module: begin + name for module, name in whole.items()}
     for i in range(sizes.layers):
-        for module, name in family.layer.items():
-            found[f"layer{i + 1}/{module}"] = f"{begin}{family.before_layer}{i}.{name}"
-    for module, name in family.head.items():
+        before = f"{begin}{_BEFORE_LAYER[kind]}{i}."
+        for module, name in _column(_LAYER, kind).items():
+            found[f"layer{i + 1}/{module}"] = before + name
+    for module, name in head.items():
         # BERT's pooler stands inside, a task's head outside.
         found[module] = f"{begin if '.' in name else ''}{name}"
     return found

@@ -25,10 +25,7 @@ def not_empty(x: Array) -> Array:
       ValueError: a layer has left nothing of the images.
     """
     if 0 in x.shape:
-        raise ValueError(
-            "the images are smaller than a kernel or a pool, expected a larger "
-            "input_shape"
-        )
+        raise ValueError("input_shape smaller than a kernel or a pool, expected larger")
     return x
 
 

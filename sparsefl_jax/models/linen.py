@@ -3,7 +3,6 @@
 A client's last batch is padded. Batch normalisation must leave the padding out.
 """
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -27,21 +26,12 @@ def checked_calls(train: bool, weight: Array | None) -> AbstractContextManager:
       ValueError: within the context, a call leaves a training flag at a default that
         is wrong, or a BatchNorm's first axis is not the batch.
     """
+    check = trial.keywords(train, weight, nn.BatchNorm)
 
     def checked(call, args, kwargs, context):
         module = context.module
-        if context.method_name != "__call__":
-            return call(*args, **kwargs)
-        name = f"{type(module).__name__} {'/'.join(module.path)!r}"
-        kwargs = trial.keywords(
-            name,
-            inspect.signature(module.__call__),
-            args,
-            kwargs,
-            is_norm=isinstance(module, nn.BatchNorm),
-            train=train,
-            weight=weight,
-        )
+        if context.method_name == "__call__":
+            kwargs = check(module, "/".join(module.path), args, kwargs)
         return call(*args, **kwargs)
 
     return nn.intercept_methods(checked)
@@ -59,10 +49,8 @@ def check_collections(variables: Callable) -> None:
     try:
         shapes: Any = jax.eval_shape(variables, jax.random.key(0))
     except OverflowError:  # from drawing a leaf that is too large
-        shapes = jax.ShapeDtypeStruct((2**31,), jnp.float32)
-    trial.check_size(shapes)
+        shapes = {"params": jax.ShapeDtypeStruct((2**31,), jnp.float32)}
     if unknown := set(shapes) - {"params", "batch_stats"}:
         allowed = "only 'params' and 'batch_stats' are supported"
         raise ValueError(f"module has the collections {sorted(unknown)}; {allowed}")
-    if "params" not in shapes:
-        raise ValueError("module has no parameters, expected something to train")
+    trial.check_size(shapes.get("params"), shapes)

@@ -1,27 +1,8 @@
 """Fully connected networks."""
 
-from collections.abc import Callable
-
 import flax.linen as nn
 
-from sparsefl_jax.models.base import Model, check_widths, image_model
-
-
-class _MLP(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    init_fn: Callable
-
-    @nn.compact
-    def __call__(self, x):
-        x = x.reshape(x.shape[0], -1)
-        *hidden, last = (
-            nn.Dense(width, kernel_init=self.init_fn, name=f"fc{i}")
-            for i, width in enumerate((*self.widths, self.num_classes), 1)
-        )
-        for layer in hidden:
-            x = nn.relu(layer(x))
-        return last(x)
+from sparsefl_jax.models.base import Layers, Model, check_widths, model_of
 
 
 def mlp(
@@ -48,5 +29,16 @@ def sa(
 
 
 def _mlp(num_classes, input_shape, widths, init_fn):
-    widths = check_widths(widths, len(widths))
-    return image_model(_MLP(num_classes, widths, init_fn), input_shape)
+    widths = (*check_widths(widths, len(widths)), num_classes)
+
+    def network(x, train, weight):
+        x = x.reshape(x.shape[0], -1)
+        *hidden, last = (
+            nn.Dense(width, kernel_init=init_fn, name=f"fc{i}")
+            for i, width in enumerate(widths, 1)
+        )
+        for layer in hidden:
+            x = nn.relu(layer(x))
+        return last(x)
+
+    return model_of(Layers(network), input_shape)

@@ -118,10 +118,7 @@ def _scan(eqn, origins, times, add) -> list[Origin]:
 
 def _while(eqn, origins, times, add) -> list[Origin]:
     if any(origins):
-        raise ValueError(
-            "the network has a while loop over parameters, expected a scan, whose "
-            "length is known"
-        )
+        raise ValueError("while loop over parameters, expected a scan of known length")
     return [_join(origins)] * len(eqn.outvars)
 
 

@@ -5,10 +5,10 @@ merges a new module, so nothing that a module writes outlives the call, except t
 statistics of normalisation.
 """
 
+import contextlib
 import contextvars
 import functools
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -57,9 +57,7 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
         for path, variable in nnx.to_flat_state(others)
     }:
         listed = ", ".join(f"{path} ({name})" for path, name in unknown.items())
-        raise ValueError(
-            f"module has the variables {listed}, expected only Param and BatchStat"
-        )
+        raise ValueError(f"module has {listed}, expected only Param and BatchStat")
     params, stats, streams = states
 
     def init(key):
@@ -78,7 +76,7 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
         keywords = arguments(train, weight)
         if "rngs" in keywords:
             keywords["rngs"] = nnx.Rngs(key)
-        with _Intercepted(called, train, weight):
+        with _intercepted(called, train, weight):
             logits = called(x, **keywords)
         new = _nested(nnx.split(called, *_KINDS, ...)[2]) if train else given_stats
         new = trial.unless_padding(train, weight, new, given_stats)
@@ -123,30 +121,19 @@ def _seeded(state, key: Key):
 _CALLS: contextvars.ContextVar = contextvars.ContextVar("the calls of submodules")
 
 
-class _Intercepted:
-    """A context in which padding is left out of batch norm, and flags are checked."""
-
-    def __init__(self, module, train: bool, weight: Array | None):
-        self.names = {}
-        for path, inner in nnx.iter_modules(module):
-            if path:
-                self.names[id(inner)] = "/".join(map(str, path))
-                inner.__class__ = _intercepting(type(inner))
-        self.mode = {"train": train, "weight": weight}
-
-    def __enter__(self):
-        self.token = _CALLS.set(self)
-
-    def __exit__(self, *_):
-        _CALLS.reset(self.token)
-
-    def keywords(self, module, signature, args, kwargs) -> dict:
-        """Returns the keyword arguments that a submodule is to be called with."""
-        name = f"{type(module).__name__} {self.names.get(id(module), '')!r}"
-        is_norm = isinstance(module, nnx.BatchNorm)
-        return trial.keywords(
-            name, signature, args, kwargs, is_norm=is_norm, **self.mode
-        )
+@contextlib.contextmanager
+def _intercepted(module, train: bool, weight: Array | None) -> Iterator[None]:
+    """Leaves padding out of batch norm, and checks the flags of submodules."""
+    check, names = trial.keywords(train, weight, nnx.BatchNorm), {}
+    for path, inner in nnx.iter_modules(module):
+        if path:
+            names[id(inner)] = "/".join(map(str, path))
+            inner.__class__ = _intercepting(type(inner))
+    token = _CALLS.set((check, names))
+    try:
+        yield
+    finally:
+        _CALLS.reset(token)
 
 
 @functools.cache
@@ -155,15 +142,12 @@ def _intercepting(kind: type) -> type:
     if "__call__" not in dir(kind):
         return kind
     call = kind.__call__
-    signature = inspect.signature(call)
-    unbound = list(signature.parameters.values())[1:]
-    signature = signature.replace(parameters=unbound)
 
     @functools.wraps(call)
     def intercepted(self, *args, **kwargs):
-        context = _CALLS.get(None)
-        if context is not None:
-            kwargs = context.keywords(self, signature, args, kwargs)
+        if context := _CALLS.get(None):
+            check, names = context
+            kwargs = check(self, names.get(id(self), ""), args, kwargs)
         return call(self, *args, **kwargs)
 
     return type(kind.__name__, (kind,), {"__call__": intercepted})

@@ -17,14 +17,14 @@ IN_TURN = "in turn"  # one client after another, in the form `plain`
 
 
 @functools.cache
-def table() -> dict:
-    """Reads `programs.json`, a dict from a platform to {by, rounds}.
+def table(name: str = "programs") -> dict:
+    """Reads `programs.json`, a dict from a platform to {by, rounds}, or another file.
 
     `by` is 'clock' or 'estimate'. `rounds` maps a set-up to its network's `parameters`,
     the multiply-adds of a step, `macs`, and `ms` by program: `FORMS` and `IN_TURN`;
     beside these, what they were found with.
     """
-    file = resources.files("sparsefl_jax.models").joinpath("programs.json")
+    file = resources.files("sparsefl_jax.models").joinpath(f"{name}.json")
     return json.loads(file.read_text())
 
 

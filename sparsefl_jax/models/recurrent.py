@@ -1,21 +1,10 @@
 """Recurrent networks, which read tokens."""
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 from sparsefl_jax.core.validate import at_least
-from sparsefl_jax.models.base import Model, sequence_model
-
-
-class _CharGRU(nn.Module):
-    num_classes: int
-    embedding: int
-    units: int
-
-    @nn.compact
-    def __call__(self, x):
-        x = nn.Embed(self.num_classes, self.embedding, name="embed")(x)
-        x = nn.RNN(nn.GRUCell(self.units, name="gru"), name="rnn")(x)
-        return nn.Dense(self.num_classes, name="head")(x)
+from sparsefl_jax.models.base import Layers, Model, model_of
 
 
 def char_gru(
@@ -35,4 +24,10 @@ def char_gru(
     """
     at_least("embedding", embedding, 1)
     at_least("units", units, 1)
-    return sequence_model(_CharGRU(num_classes, embedding, units), input_shape)
+
+    def network(x, train, weight):
+        x = nn.Embed(num_classes, embedding, name="embed")(x)
+        x = nn.RNN(nn.GRUCell(units, name="gru"), name="rnn")(x)
+        return nn.Dense(num_classes, name="head")(x)
+
+    return model_of(Layers(network), input_shape, jnp.int32)

@@ -5,7 +5,7 @@ from typing import Any
 
 from sparsefl_jax.core.described import described
 from sparsefl_jax.core.named import named
-from sparsefl_jax.core.validate import blaming, one_of
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer, vgg
 from sparsefl_jax.models.base import Model
 
@@ -64,12 +64,7 @@ def build(
     """
     factory = named("model", name, MODELS)
     signature = inspect.signature(factory)
-    own = list(signature.parameters.values())[2:]
-    if all(p.kind is not p.VAR_KEYWORD for p in own):
-        for argument in kwargs:
-            allowed = (*(p.name for p in own), "dtype")
-            one_of(f"argument of model {name}", argument, allowed)
-    with blaming(f"model={name!r}"):
+    with blaming(f"model={name!r} takes {', '.join(signature.parameters)}"):
         signature.bind(num_classes, input_shape, **kwargs)
     model = factory(num_classes, input_shape, **kwargs)
     if not isinstance(model, Model):

@@ -11,7 +11,7 @@ import flax.linen as nn
 
 from sparsefl_jax.core.validate import at_least, one_of
 from sparsefl_jax.models import layers
-from sparsefl_jax.models.base import Model, check_widths, image_model
+from sparsefl_jax.models.base import Layers, Model, check_widths, model_of
 
 VARIANTS = ("postactivation", "preactivation")
 # FLASH uses Xavier-uniform with gain 0.5, which has a quarter of the variance.
@@ -62,34 +62,6 @@ class _Block(nn.Module):
         return nn.relu(y + x)
 
 
-class _ResNet18(nn.Module):
-    num_classes: int
-    base: int
-    stages: int
-    widths: tuple[int, ...]
-    variant: str
-    norm: str | None
-    initialiser: str
-
-    @nn.compact
-    def __call__(self, x, train, weight=None):
-        conv_init, head_init, bias_init = INITS[self.initialiser]
-        options = {"padding": 1, "use_bias": False, "kernel_init": conv_init}
-        x = nn.Conv(self.base, (3, 3), name="conv1", **options)(x)
-        x = layers.norm(x, self.norm, name="bn1", train=train, weight=weight)
-        x = nn.relu(x)
-        for stage in range(self.stages):
-            for block in range(2):
-                shape = self.base * 2**stage, self.widths[2 * stage + block]
-                stride = 2 if stage > 0 and block == 0 else 1
-                options = self.variant, self.norm, conv_init
-                name = f"layer{stage + 1}_block{block}"
-                x = _Block(*shape, stride, *options, name=name)(x, train, weight)
-        bias_init = bias_init or partial(layers.torch_bias, fan_in=x.shape[-1])
-        head = {"kernel_init": head_init, "bias_init": bias_init, "name": "fc"}
-        return nn.Dense(self.num_classes, **head)(x.mean((1, 2)))
-
-
 def resnet18(
     num_classes: int,
     input_shape: tuple[int, int, int],
@@ -129,5 +101,21 @@ def resnet18(
     one_of("init", init, INITS)
     outside = tuple(base * 2 ** (block // 2) for block in range(2 * stages))
     widths = outside if widths is None else check_widths(widths, 2 * stages)
-    module = _ResNet18(num_classes, base, stages, widths, variant, norm, init)
-    return image_model(module, input_shape)
+
+    def network(x, train, weight):
+        conv_init, head_init, bias_init = INITS[init]
+        options = {"padding": 1, "use_bias": False, "kernel_init": conv_init}
+        x = nn.Conv(base, (3, 3), name="conv1", **options)(x)
+        x = layers.norm(x, norm, name="bn1", train=train, weight=weight)
+        x = nn.relu(x)
+        for i, shape in enumerate(zip(outside, widths, strict=True)):
+            stage, block = divmod(i, 2)
+            stride = 2 if stage > 0 and block == 0 else 1
+            options = variant, norm, conv_init
+            name = f"layer{stage + 1}_block{block}"
+            x = _Block(*shape, stride, *options, name=name)(x, train, weight)
+        bias_init = bias_init or partial(layers.torch_bias, fan_in=x.shape[-1])
+        head = {"kernel_init": head_init, "bias_init": bias_init, "name": "fc"}
+        return nn.Dense(num_classes, **head)(x.mean((1, 2)))
+
+    return model_of(Layers(network), input_shape)

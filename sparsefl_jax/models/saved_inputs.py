@@ -61,10 +61,7 @@ def affine(path: str, layer: Callable, params: PyTree, x: Array) -> Array:
     weight = active.weight
     weight = jnp.ones(x.shape[:1], jnp.float32) if weight is None else weight
     if weight.shape != x.shape[:1]:
-        raise ValueError(
-            f"{path} reads {list(x.shape)}, expected the {weight.size} samples of a "
-            "batch along the first axis, to save the inputs of valid ones"
-        )
+        raise ValueError(f"{path} reads {x.shape}, expected [{weight.size}, ...]")
     active.seen.add(path)
     saved = lax.stop_gradient(active.hook(x, params["kernel"], weight))
     token = _ACTIVE.set(None)  # a linen module calls itself here

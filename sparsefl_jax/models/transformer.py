@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict
 from sparsefl_jax.core.types import Held, PyTree
 from sparsefl_jax.core.validate import at_least, in_range
 from sparsefl_jax.models import adapters, huggingface
-from sparsefl_jax.models.base import Model, sequence_model
+from sparsefl_jax.models.base import Model, model_of
 from sparsefl_jax.models.huggingface import Sizes
 
 PADDING = 0
@@ -175,10 +175,7 @@ def pretrained_encoder(
     """
     sizes, weights = huggingface.read(folder)
     if input_shape and input_shape[0] > sizes.positions:
-        raise ValueError(
-            f"input_shape={tuple(input_shape)}, expected at most {sizes.positions} "
-            f"tokens for the positions of folder={folder!r}"
-        )
+        raise ValueError(f"{input_shape=}, expected at most {sizes.positions} tokens")
     model = _model(sizes, num_classes, input_shape, dropout)
     shapes, _ = model.shapes()
     found = {
@@ -215,7 +212,7 @@ def read_states(folder: str | Path) -> tuple[Callable, int]:
 
 def _model(sizes: Sizes, num_classes, input_shape, dropout: float) -> Model:
     in_range("dropout", dropout, "[0, 1)")
-    return sequence_model(_Encoder(sizes, num_classes, dropout), input_shape)
+    return model_of(_Encoder(sizes, num_classes, dropout), input_shape, jnp.int32)
 
 
 def _starting_from(model: Model, weights: dict[str, PyTree]) -> Model:

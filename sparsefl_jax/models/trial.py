@@ -59,8 +59,7 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
         needed = p.default is p.empty and p.kind is not p.VAR_POSITIONAL
         if p.name not in known and (needed or switch):
             raise ValueError(
-                f"{kind}.__call__ has the unknown argument {p.name!r}, expected "
-                f"only {', '.join(known)}"
+                f"{kind}.__call__ takes {p.name!r}, expected only {', '.join(known)}"
             )
     names = {p.name for p in others}
 
@@ -71,56 +70,52 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
     return given
 
 
-def check_size(shapes: PyTree) -> None:
-    """Refuses a network whose entries an int32 cannot count."""
+def check_size(params: PyTree, shapes: PyTree) -> None:
+    """Refuses a network without parameters, or with more than an int32 can count."""
+    if not params:
+        raise ValueError("module has no parameters, expected something to train")
     if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
         raise ValueError("the network has 2**31 parameters or more, expected fewer")
 
 
-def keywords(
-    name: str,
-    signature: inspect.Signature,
-    args: tuple,
-    kwargs: dict,
-    *,
-    is_norm: bool,
-    train: bool,
-    weight: Array | None,
-) -> dict:
-    """Returns the keyword arguments that a submodule is to be called with.
+def keywords(train: bool, weight: Array | None, norm: type) -> Callable:
+    """Returns what makes the keyword arguments of the calls of submodules.
 
     Args:
-      name: the submodule, in messages.
-      signature: that of its `__call__`, which was called with `args` and `kwargs`.
-      is_norm: whether it is batch normalisation, which gets a mask without padding.
       train: whether the network trains.
       weight: [B], 0 for padded samples; None if there are none.
+      norm: the class of batch normalisation, which gets a mask without padding.
 
-    Raises:
-      ValueError: the call leaves a training flag at a default that is wrong, or batch
-        normalisation does not have the batch along the first axis.
+    Returns:
+      `(module, path, args, kwargs) -> kwargs` of a call of a submodule at a path. It
+      raises ValueError if the call leaves a training flag at a default that is wrong,
+      or batch normalisation does not have the batch along the first axis.
     """
-    given = signature.bind_partial(*args, **kwargs).arguments
-    for flag, value in flags(train).items():
-        if flag in signature.parameters and flag not in given:
-            default = signature.parameters[flag].default
-            if isinstance(default, bool) and default != value:
-                raise ValueError(
-                    f"{name} is called without its argument {flag!r}, which stays "
-                    f"{default} in {'training' if train else 'evaluation'}"
-                )
-    if weight is None or not is_norm:
-        return kwargs
-    x, mask = args[0] if args else kwargs["x"], kwargs.get("mask")
-    if x.shape[:1] != weight.shape:
-        raise ValueError(
-            f"{name} normalises {list(x.shape)}, expected the {weight.size} samples of "
-            "a batch along the first axis, to leave out padded ones"
-        )
-    valid = weight > 0
-    valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused
-    valid = jnp.expand_dims(valid, range(1, x.ndim))
-    return kwargs | {"mask": valid if mask is None else valid & jnp.asarray(mask, bool)}
+
+    def checked(module, path, args, kwargs):
+        name = f"{type(module).__name__} {path!r}"
+        signature = inspect.signature(module.__call__)
+        given = signature.bind_partial(*args, **kwargs).arguments
+        for flag, value in flags(train).items():
+            if flag in signature.parameters and flag not in given:
+                default = signature.parameters[flag].default
+                if isinstance(default, bool) and default != value:
+                    mode = "training" if train else "evaluation"
+                    what = f"without its argument {flag!r}, which stays {default}"
+                    raise ValueError(f"{name} is called {what} in {mode}")
+        if weight is None or not isinstance(module, norm):
+            return kwargs
+        x, mask = args[0] if args else kwargs["x"], kwargs.get("mask")
+        if x.shape[:1] != weight.shape:
+            what = f"{x.shape}, expected [{weight.size}, ...]"
+            raise ValueError(f"{name} normalises {what}")
+        valid = weight > 0
+        valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused
+        valid = jnp.expand_dims(valid, range(1, x.ndim))
+        valid = valid if mask is None else valid & jnp.asarray(mask, bool)
+        return kwargs | {"mask": valid}
+
+    return checked
 
 
 def unless_padding(
@@ -162,9 +157,7 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
             options = {"weight": weight, "key": key if train else None}
             logits, stats = apply(*variables, x, train=train, **options)
             if logits.shape[:1] != (3,):
-                raise ValueError(
-                    f"it turns 3 samples into {list(logits.shape)}, expected [3, C]"
-                )
+                raise ValueError(f"3 samples become {logits.shape}, expected [3, C]")
             return {"logits": logits[:2], "the statistics": stats}
 
         return outputs(True), outputs(False)

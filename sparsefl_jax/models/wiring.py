@@ -86,7 +86,7 @@ def channels(kernels: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         if not fits:
             raise ValueError(
                 f"width slicing: {module!r} reads {inputs} channels, expected a number "
-                "that an earlier layer writes, as in a chain or a residual network"
+                "that an earlier layer writes"
             )
         written.add(outputs)
         before = module

@@ -37,29 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         " that differ only in the seed are one row with mean and 95 % interval; a RUN"
         " may be a folder of seed_*/, or of a study, which stands for its runs.",
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run")
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        help="folder of the comparison (default: 'comparison' beside the first RUN, or"
-        " RUN itself if it is the only one and has several seeds)",
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="folder of a run")
+    where = (
+        "folder of the comparison (default: 'comparison' beside the first RUN, or RUN"
+        " itself if it is the only one and has several seeds)"
     )
-    parser.add_argument(
-        "--csv", action="store_true", help="print CSV instead of the table"
-    )
-    parser.add_argument(
-        "--unlike",
-        action="store_true",
-        help="compare runs on other data, another partition or another metric too",
-    )
-    parser.add_argument(
-        "--budget",
-        action="append",
-        default=[],
-        metavar="COST=X,Y",
-        help="costs at which to compare accuracies, such as gbit=0.1,0.4 (repeatable)",
-    )
+    add("--out", metavar="DIR", type=Path, help=where)
+    add("--csv", action="store_true", help="print CSV instead of the table")
+    unlike = "compare runs on other data, another partition or another metric too"
+    add("--unlike", action="store_true", help=unlike)
+    costs = "costs at which to compare accuracies, such as gbit=0.1,0.4 (repeatable)"
+    add("--budget", action="append", default=[], metavar="COST=X,Y", help=costs)
     arguments = parser.parse_args(argv)
     try:
         _report(arguments, dict(map(_budget, arguments.budget)))
@@ -106,9 +95,7 @@ def _budget(text: str) -> tuple[str, list[float]]:
     try:
         return name, [float(value) for value in values.split(",")]
     except ValueError:
-        raise ValueError(
-            f"--budget={text}, expected a cost and numbers, such as gbit=0.1,0.4"
-        ) from None
+        raise ValueError(f"--budget={text}, expected as in gbit=0.1,0.4") from None
 
 
 if __name__ == "__main__":

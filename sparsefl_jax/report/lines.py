@@ -1,24 +1,19 @@
 """Draws lines over a run's rounds, with marked stages and coloured layers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sparsefl_jax.report import figure
-from sparsefl_jax.report.load import Record, Run, by_round, column, stage_name
-
-if TYPE_CHECKING:
-    import pandas as pd
+from sparsefl_jax.report.load import Record, Run, Table, by_round, column, stage_name
 
 _MAX_LAYERS = 12  # that are named
 _MAX_JOINED = 4  # names of layers in one label
 _DEPTHS = ("#3b7dd8", "#8a6fd1", "#c2609b", "#d97a3a", "#a8921e")
 
 
-def draw_line(
-    ax: Any, values: "pd.Series", label: str, color: Any, width: float = 1.7
-) -> None:
+def draw_line(ax: Any, values: Any, label: str, color: Any, width: float = 1.7) -> None:
     """Draws a line over the index, or nothing if there are no points.
 
     Args:
@@ -56,13 +51,13 @@ def draw_layers(
     figure.name_lines(ax)
 
 
-def of_layers(table: "pd.DataFrame", head: str) -> "dict[str, pd.Series]":
+def of_layers(table: Table, head: str) -> dict[str, Any]:
     """Returns the columns whose names begin with a head, by their layers' names."""
     names = [name for name in table if name.startswith(head)]
     return {short(name.removeprefix(head)): column(table, name) for name in names}
 
 
-def coinciding(lines: "dict[str, pd.Series]", within: float) -> "dict[str, pd.Series]":
+def coinciding(lines: dict[str, Any], within: float) -> dict[str, Any]:
     """Joins lines that would hide each other under all their names.
 
     Args:
@@ -135,7 +130,7 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
-def draw_depths(ax: Any, lines: "dict[str, pd.Series]") -> None:
+def draw_depths(ax: Any, lines: dict[str, Any]) -> None:
     """Draws the lines of layers, by their names, coloured by depth.
 
     Of many layers the first, the last and some between are named.

@@ -16,7 +16,7 @@ seed_*/        with several seeds, the folder of each run; beside them is `confi
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,10 +26,8 @@ from sparsefl_jax.report.schema import Config, Eval, Summary, Train
 from sparsefl_jax.system import files
 from sparsefl_jax.system.log_lines import SCHEMA
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Record = dict[str, Any]
+Table = Any  # pandas' DataFrame; pandas is imported where it is used
 
 
 class Run(NamedTuple):
@@ -119,7 +117,7 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     Example:
       >>> run_folders("no/such/run")
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
+      ValueError: run_dir='no/such/run', expected a folder with metrics.jsonl or seed_*/
     """
     path = Path(run_dir)
     if (path / "metrics.jsonl").is_file():
@@ -127,7 +125,7 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]
     if not seeds:
         raise ValueError(
-            f"run_dir={str(path)!r} expected a folder with metrics.jsonl or seed_*/."
+            f"run_dir={str(path)!r}, expected a folder with metrics.jsonl or seed_*/"
         )
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
 
@@ -187,7 +185,7 @@ def finite(value: Any) -> bool:
     return number and not isinstance(value, bool) and bool(abs(value) <= 1e300)
 
 
-def by_round(run: Run, records: Sequence[Record]) -> "pd.DataFrame":
+def by_round(run: Run, records: Sequence[Record]) -> Table:
     """Returns the numbers of records by round, counted over all stages.
 
     Args:
@@ -205,7 +203,7 @@ def by_round(run: Run, records: Sequence[Record]) -> "pd.DataFrame":
     return table.where(np.isfinite(table))
 
 
-def column(table: "pd.DataFrame", name: str) -> Any:
+def column(table: Table, name: str) -> Any:
     """Returns the known values of a column, a Series; none if there is no such column.
 
     Example:

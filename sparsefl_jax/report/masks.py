@@ -109,7 +109,7 @@ def read_masks(run: Run, layers: str = "layers") -> Kept | None:
             if not (fits and len(packed) and packed.dtype == np.uint8):
                 raise ValueError(
                     f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
-                    f" {width} bytes a mask."
+                    f" {width} bytes a mask"
                 )
             if stage < len(run.starts):
                 done = run.starts[stage] + round

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
+from sparsefl_jax.simulation import exchange
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
@@ -66,13 +67,8 @@ def make_recalibration(
         out = _sums(key, model, batch_size, len(devices), sparse, x, place[0])
         return jax.tree.map(lambda v: v[None], out)
 
-    dealt = jax.shard_map(
-        on_device,
-        mesh=mesh,
-        in_specs=(P(), P(), P(), P("batches")),
-        out_specs=P("batches"),
-        check_vma=False,
-    )
+    in_specs = P(), P(), P(), P("batches")
+    dealt = exchange.per_device(on_device, mesh, in_specs, P("batches"))
 
     @jax.jit
     def renewed(key, sparse, x):

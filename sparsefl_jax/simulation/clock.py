@@ -115,13 +115,6 @@ def measure(
     return Time(took, took > clock.deadline)
 
 
-def delivered(time: Time, if_late: PyTree, if_not: PyTree) -> PyTree:
-    """Selects by whether a client is late; what is not selected may hold NaN."""
-    return jax.tree.map(
-        lambda late, on_time: jnp.where(time.late, late, on_time), if_late, if_not
-    )
-
-
 def _flops(macs: PyTree, work: Work) -> Array:
     """Returns what `ledger.flops` does of one client, float32 on the device."""
     passes = (work.forward, work.input_grad, work.weight_grad)

@@ -21,7 +21,7 @@ from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.loss import per_sample
-from sparsefl_jax.simulation import initial_state, observed_masks, personal
+from sparsefl_jax.simulation import exchange, initial_state, observed_masks, personal
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
 from sparsefl_jax.simulation.placement import client_info
 from sparsefl_jax.sparsity import masks
@@ -72,13 +72,8 @@ def make_evaluator(
 
         return jax.tree.map(lambda v: v[None], lax.map(batch, (x[0], y[0])))
 
-    sharded = jax.shard_map(
-        one_device,
-        mesh=mesh,
-        in_specs=(P(), P(), P("samples"), P("samples")),
-        out_specs=P("samples"),
-        check_vma=False,
-    )
+    in_specs = P(), P(), P("samples"), P("samples")
+    sharded = exchange.per_device(one_device, mesh, in_specs, P("samples"))
 
     @jax.jit
     def run(sparse: SparseModel, x, y):
@@ -186,18 +181,9 @@ def make_evaluation(
             return lambda key, state, models, seen=None: _record(
                 name, groups, *of_server(key, models)
             )
-        info = client_info(data, budgets)
+        rest = model, stage, client_info(data, budgets), layers, renew, devices
         judges = {
-            split: personal.make_judge(
-                model,
-                stage,
-                info,
-                part,
-                layers,
-                functools.partial(evaluator, split),
-                renew,
-                devices,
-            )
+            split: personal.make_judge(part, functools.partial(evaluator, split), *rest)
             for split, part in samples.items()
         }
 
@@ -233,14 +219,9 @@ def check_metric(
     one_of("metric", metric, METRICS)
     kept = any(personal.kept(stage.algorithm, model) for stage in stages)
     if model.static_stats and kept and metric != "pooled":
-        raise ValueError(
-            "norm='static', expected another for a method whose clients keep models"
-        )
+        raise ValueError("norm='static', expected another where clients keep models")
     if resolved(metric, stages) == "clients" and not data.test.size.any():
-        raise ValueError(
-            f"metric={metric!r}, expected clients with test samples of their own, but "
-            "there are none: choose another test_split"
-        )
+        raise ValueError(f"{metric=}, expected clients with test samples (test_split)")
 
 
 def resolved(metric: str, stages: Sequence[Stage]) -> str:

@@ -181,9 +181,7 @@ def _jitted(rows: Callable, mesh: Mesh | None) -> Callable:
     @jax.jit
     def divided(key, server, info):
         spec = exchange.spec(info, mesh.size)
-        mapped = jax.shard_map(
-            rows, mesh=mesh, in_specs=(P(), P(), spec), out_specs=spec, check_vma=False
-        )
+        mapped = exchange.per_device(rows, mesh, (P(), P(), spec), spec)
         return mapped(key, server, info)
 
     return divided

@@ -67,24 +67,24 @@ def _alone(algorithm, shapes) -> tuple[bool, bool]:
 
 
 def make_judge(
+    samples: Any,
+    evaluator: Callable,
     model: Model,
     stage: Stage,
     info: ClientInfo,
-    samples: Any,
     layers: PyTree,
-    evaluator: Callable,
     renew: Callable,
     devices: Sequence | None = None,
 ) -> Callable:
     """Prepares the evaluation of all personal models.
 
     Args:
+      samples: an `evaluate.Samples`.
+      evaluator: returns that of `evaluate.make_evaluator` for these samples.
       model: a `Model`.
       stage: a `Stage` whose algorithm deploys personal models.
       info: the facts of all clients, [N].
-      samples: an `evaluate.Samples`.
       layers: tree of Python bools, the layers whose densities and filters are returned.
-      evaluator: returns that of `evaluate.make_evaluator` for these samples.
       renew: `(key, sparse) -> sparse`, which is applied before its evaluation to a
         model that depends on the server and the client's budget alone.
       devices: the devices that share the clients; None for all.
@@ -219,12 +219,5 @@ def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 10
             return lax.map(judge, clients)
         return jax.vmap(judge)(clients)
 
-    return jax.jit(
-        jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(P(), P(), P(), P("clients")),
-            out_specs=P("clients"),
-            check_vma=False,
-        )
-    )
+    in_specs = P(), P(), P(), P("clients")
+    return jax.jit(exchange.per_device(on_device, mesh, in_specs, P("clients")))

@@ -81,17 +81,9 @@ def make_client_fn(plan: placement.Plan) -> Callable:
         )
         downlink = algorithm.broadcast(down_key, ctx, server)
         received = once(algorithm.handed(server), last_round, held) | downlink
-        data = batches(
-            data_key,
-            population.x,
-            population.y,
-            population.index[info.index],
-            info.num_examples,
-            epochs=stage.epochs,
-            batch_size=stage.batch_size,
-            num_steps=num_steps,
-            drop_last=stage.drop_last,
-        )
+        rows = population.index[info.index]
+        own = population.x, population.y, rows, info.num_examples
+        data = batches(data_key, *own, stage=stage, num_steps=num_steps)
         before = row
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         ledger.check_metrics(metrics)
@@ -100,10 +92,10 @@ def make_client_fn(plan: placement.Plan) -> Callable:
         if population.clock is not None:  # static branch
             ends = info.index, macs, metrics["work"], received, uplink
             time = clock.measure(population.clock, *ends)
+            late = partial(jnp.where, time.late)  # the other value may hold NaN
             nothing = jax.tree.map(jnp.zeros_like, summand)
-            summand = clock.delivered(time, nothing, summand)
-            lost = algorithm.undelivered(ctx, before, row)
-            row = clock.delivered(time, lost, row)
+            summand = jax.tree.map(late, nothing, summand)
+            row = jax.tree.map(late, algorithm.undelivered(ctx, before, row), row)
         sent_masks = ()
         if observed:  # static branch
             models = jax.eval_shape(algorithm.deploy, key, server)
@@ -161,14 +153,10 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
         return *out, exchange.write(clients, rows, way)
 
     def chunk_fn(key, round, server, population, way, clients, *dealt):
-        rows = exchange.spec(clients, mesh.size)
-        mapped = jax.shard_map(
-            on_one_device,
-            mesh=mesh,
-            in_specs=(*(P(),) * 5, rows, *(P("clients"),) * 3),
-            out_specs=(P("clients"), P("clients"), rows),
-            check_vma=False,
-        )
+        rows, divided = exchange.spec(clients, mesh.size), P("clients")
+        in_specs = *(P(),) * 5, rows, *(divided,) * 3
+        out_specs = divided, divided, rows
+        mapped = exchange.per_device(on_one_device, mesh, in_specs, out_specs)
         return mapped(key, round, server, population, way, clients, *dealt)
 
     return chunk_fn

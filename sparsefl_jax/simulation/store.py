@@ -266,9 +266,7 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
     def forward(old, new, places):
         ways = lax.map(lambda pair: [exchange.routes(v, old) for v in pair], places)
         spec = P("clients")
-        moved = jax.shard_map(
-            move, mesh=mesh, in_specs=(spec, spec, P()), out_specs=spec, check_vma=False
-        )
+        moved = exchange.per_device(move, mesh, (spec, spec, P()), spec)
         return moved(old, new, ways)
 
     def fetch(rows, cohorts, num_clients) -> Working:

@@ -6,35 +6,45 @@ or a row for every client, as a trace has it.
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from sparsefl_jax.core.validate import above, blaming, in_range, one_of, whole
 from sparsefl_jax.simulation.clock import Device, System
 
-_RATES = ("gflops", "mbit_down", "mbit_up")
-COLUMNS = ("tier", "share", "client", *_RATES, "latency", "available")  # of a table
-_RANGES = {"share": "(0, 1]", "latency": "[0, 1e9]"}  # of float32 seconds
-_HEAD = ("tier", "share", *_RATES, "latency")
+_Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
+
+
+class Row(msgspec.Struct):
+    """A tier of devices, which has a share of the clients, or the device of one."""
+
+    gflops: _Rate
+    mbit_down: _Rate
+    mbit_up: _Rate
+    latency: Annotated[float, Meta(ge=0, le=1e9)] = 0.0  # of float32 seconds
+    tier: str = "all"
+    share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    client: int | None = None
+    available: tuple[Annotated[float, Meta(ge=0, le=1)], ...] = (1.0,)
+
+
 PRESETS = {
-    name: [dict(zip(_HEAD, row, strict=True)) for row in rows]
-    for name, rows in {
-        "mobile": [
-            ("high", 0.15, 153.6, 166.13, 21.08, 0.04),
-            ("mid", 0.35, 80.0, 35.96, 11.22, 0.04),
-            ("low", 0.5, 52.8, 6.0, 2.0, 0.04),
-        ],
-        "iot": [
-            ("lte_m", 0.5, 8.0, 1.0, 1.0, 0.015),
-            ("nb_iot", 0.5, 8.0, 0.127, 0.159, 1.6),
-        ],
-        "tifl": [
-            (f"cpu_{cpus:g}", 0.2, 38.4 * cpus, 85.73, 45.74, 0.021)
-            for cpus in (4.0, 2.0, 1.0, 0.5, 0.1)
-        ],
-    }.items()
+    "mobile": [
+        Row(153.6, 166.13, 21.08, 0.04, "high", 0.15),
+        Row(80.0, 35.96, 11.22, 0.04, "mid", 0.35),
+        Row(52.8, 6.0, 2.0, 0.04, "low", 0.5),
+    ],
+    "iot": [
+        Row(8.0, 1.0, 1.0, 0.015, "lte_m", 0.5),
+        Row(8.0, 0.127, 0.159, 1.6, "nb_iot", 0.5),
+    ],
+    "tifl": [
+        Row(38.4 * cpus, 85.73, 45.74, 0.021, f"cpu_{cpus:g}", 0.2)
+        for cpus in (4.0, 2.0, 1.0, 0.5, 0.1)
+    ],
 }
 
 
@@ -91,26 +101,22 @@ def make_system(
     """
     whole("num_clients", num_clients, 1)
     if deadline is not None and quantile is not None:
-        raise ValueError(
-            f"quantile={quantile} beside deadline={deadline}, expected one of them"
-        )
+        raise ValueError(f"{quantile=} beside {deadline=}, expected one of them")
     if deadline is not None:
         above("deadline", deadline, 0)
     if quantile is not None:
         in_range("quantile", quantile, "(0, 1]")
     rows = PRESETS[name] if name in PRESETS else _read(name)
-    tiers = tuple(dict.fromkeys(str(row["tier"]) for row in rows))
-    of_client = _deal(name, rows, num_clients, seed)
-    table = [rows[i] for i in of_client]
-    rates = [1e9, 1e6, 1e6, 1.0]
+    tiers = tuple(dict.fromkeys(row.tier for row in rows))
+    table = [rows[i] for i in _deal(name, rows, num_clients, seed)]
     device = Device(
-        *(
-            np.array([scale * row.get(column, 0.0) for row in table])
-            for column, scale in zip((*_RATES, "latency"), rates, strict=True)
-        )
+        1e9 * np.array([row.gflops for row in table]),
+        1e6 * np.array([row.mbit_down for row in table]),
+        1e6 * np.array([row.mbit_up for row in table]),
+        np.array([row.latency for row in table]),
     )
-    available = np.array([row.get("available", (1.0,)) for row in table])
-    tier = np.array([tiers.index(str(row["tier"])) for row in table], np.int32)
+    available = np.array([row.available for row in table])
+    tier = np.array([tiers.index(row.tier) for row in table], np.int32)
     return System(device, available, tier, tiers, deadline, quantile)
 
 
@@ -120,24 +126,22 @@ def slowest_first(system: System) -> np.ndarray:
     return np.lexsort((device.down, device.up, device.flops))
 
 
-def _deal(name: str, rows: Sequence[dict], num_clients: int, seed: int) -> np.ndarray:
+def _deal(name: str, rows: Sequence[Row], num_clients: int, seed: int) -> np.ndarray:
     """Returns the row of every client, [N] int."""
-    if "client" in rows[0]:
-        clients = [row["client"] for row in rows]
+    if rows[0].client is not None:
+        clients = [row.client for row in rows]
         if sorted(clients) != list(range(num_clients)):
             raise ValueError(
                 f"system={name!r} has {len(rows)} rows of {len(set(clients))} clients, "
                 f"expected one for each of 0 to {num_clients - 1}"
             )
         return np.argsort(clients)
-    shares = np.array([row["share"] for row in rows])
+    shares = np.array([row.share for row in rows])
     if abs(shares.sum() - 1) > 1e-6:
-        raise ValueError(
-            f"system={name!r} has shares of sum {shares.sum():g}, expected 1"
-        )
+        raise ValueError(f"system={name!r}: shares of sum {shares.sum():g}, expected 1")
     counts = np.diff(np.round(np.cumsum(shares) * num_clients).astype(int), prepend=0)
     if not counts.all():
-        empty = rows[int(np.argmin(counts))]["tier"]
+        empty = rows[int(np.argmin(counts))].tier
         raise ValueError(
             f"system={name!r} leaves no client of num_clients={num_clients} for "
             f"{empty!r}, expected more clients"
@@ -146,7 +150,7 @@ def _deal(name: str, rows: Sequence[dict], num_clients: int, seed: int) -> np.nd
     return np.random.default_rng([seed, 1]).permutation(dealt)
 
 
-def _read(name: str) -> list[dict[str, Any]]:
+def _read(name: str) -> list[Row]:
     """Reads a table.
 
     Raises:
@@ -154,58 +158,42 @@ def _read(name: str) -> list[dict[str, Any]]:
     """
     if not name.endswith(".csv"):
         one_of("system", name, (*PRESETS, "a file .csv"))
-    path = Path(name)
-    with (
-        blaming(f"system={name!r} cannot be read"),
-        path.open(newline="", encoding="utf-8-sig") as file,
-    ):
-        reader = csv.DictReader(file, skipinitialspace=True, restval="")
-        found = [(reader.line_num, row) for row in reader]
-        head = [column.strip() for column in reader.fieldnames or []]
-    for column in head:
-        one_of(f"system={name!r}: column", column, COLUMNS)
-        if head.count(column) > 1:
-            raise ValueError(f"system={name!r} has two columns {column!r}")
-    missing = [column for column in _RATES if column not in head]
-    if ("share" in head) == ("client" in head):
-        missing.append("share or client, and not both")
-    if missing or not found:
-        what = f"the column {missing[0]}" if missing else "rows"
-        raise ValueError(f"system={name!r}, expected {what}")
     rows = []
-    for line, row in found:
-        with blaming(f"system={name!r}, line {line}"):
-            if None in row:
-                raise ValueError(f"expected {len(head)} fields")
-            rows.append(_row(dict(zip(head, row.values(), strict=True))))
-    longest = max(len(row["available"]) for row in rows)
-    for row in rows:
-        if longest % (length := len(row["available"])):
-            raise ValueError(
-                f"system={name!r}: available of {length} rounds, expected a number "
-                f"that divides the longest, {longest}"
-            )
-        row["available"] *= longest // length
+    with (
+        blaming(f"system={name!r}"),
+        open(name, newline="", encoding="utf-8-sig") as file,
+    ):
+        reader = csv.reader(file, skipinitialspace=True)
+        head = [column.strip() for column in next(reader, ())]
+        for column in head:
+            one_of("column", column, Row.__struct_fields__)
+        if len(set(head)) < len(head):
+            raise ValueError(f"columns {', '.join(head)}, expected each once")
+        for texts in filter(None, reader):
+            with blaming(f"line {reader.line_num}, {','.join(texts)}"):
+                if len(texts) > len(head):
+                    raise ValueError(f"expected {len(head)} fields")
+                cells = zip(head, map(str.strip, texts), strict=False)
+                given = {column: _value(column, text) for column, text in cells if text}
+                rows.append(msgspec.convert(given, Row, strict=False))
+        kinds = {(row.share is None, row.client is None) for row in rows}
+        if kinds not in ({(True, False)}, {(False, True)}):
+            raise ValueError("expected rows with share or client, and not both")
+        longest = max(len(row.available) for row in rows)
+        for row in rows:
+            if longest % (length := len(row.available)):
+                raise ValueError(
+                    f"available of {length} rounds, expected a divisor of {longest}"
+                )
+            row.available *= longest // length
     return rows
 
 
-def _row(texts: dict[str, str]) -> dict[str, Any]:
-    """Converts the texts of a row; raises ValueError on what is out of range."""
-    row: dict[str, Any] = {"tier": texts.pop("tier", "").strip() or "all"}
-    chances = texts.pop("available", "").split() or ["1"]
-    row["available"] = [_number("available", text) for text in chances]
-    for chance in row["available"]:
-        in_range("available", chance, "[0, 1]")
-    if "client" in texts:
-        row["client"] = _number("client", texts.pop("client"), int)
-    for column, text in texts.items():
-        row[column] = _number(column, text or ("0" if column == "latency" else ""))
-        in_range(column, row[column], _RANGES.get(column, "[1e-6, 1e12]"))
-    return row
-
-
-def _number(column: str, text: str, kind: type = float) -> float:
+def _value(column: str, text: str) -> Any:
+    """Converts the text of a cell; msgspec reads '0.5' as a number, but not '.5'."""
     try:
-        return kind(text)
+        if column == "available":
+            return list(map(float, text.split()))
+        return text if column == "tier" else float(text)
     except ValueError:
         raise ValueError(f"{column}={text!r}, expected a number") from None

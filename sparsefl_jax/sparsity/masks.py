@@ -49,8 +49,7 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
         found = {p for p in paths if fnmatch.fnmatchcase(p, pattern.removeprefix("!"))}
         if not found:
             raise ValueError(
-                f"prunable: {pattern!r} matches no leaf, expected a glob that matches"
-                f" one of {', '.join(paths)}."
+                f"prunable: {pattern!r} matches no leaf of {', '.join(paths)}."
             )
         (excluded if pattern.startswith("!") else chosen).update(found)
     if not chosen - excluded:

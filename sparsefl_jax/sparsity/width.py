@@ -99,8 +99,7 @@ def window_of_stats(
     for path, leaf in trees.by_path(stats).items():
         if len(leaf.shape) != 1:
             raise ValueError(
-                f"statistic {path!r} has shape {tuple(leaf.shape)}, expected one axis, "
-                "the channels, to slice the width"
+                f"statistic {path!r} has shape {leaf.shape}, expected [channels]"
             )
     return jax.tree.map(lambda leaf: _cut(leaf.shape, leaf.shape, rate, start), stats)
 

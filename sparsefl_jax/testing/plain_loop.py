@@ -131,17 +131,9 @@ def batches_jit(world: World) -> Callable:
     def make(key, population, info):
         _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
         x, y, index, *_ = population
-        size, count = stage.batch_size, info.num_examples
-        return batches(
-            key,
-            x,
-            y,
-            index[info.index],
-            count,
-            batch_size=size,
-            epochs=stage.epochs,
-            num_steps=steps_per_epoch(count, size),
-        )
+        own = x, y, index[info.index], info.num_examples
+        steps = steps_per_epoch(info.num_examples, stage.batch_size, stage.drop_last)
+        return batches(key, *own, stage=stage, num_steps=steps)
 
     return jax.jit(make)
 

@@ -73,20 +73,14 @@ def objective(model: Model, *, train: bool = True) -> Callable:
       >>> loss_fn = objective(sfl.testing.tiny_model())
     """
     if not isinstance(model, Model):
-        raise ValueError(
-            f"model is a {type(model).__name__}, expected a Model: methods take the "
-            "model itself, and a loss of your own as model.fitting(loss)"
-        )
+        raise ValueError(f"model is a {type(model).__name__}, expected a Model")
 
     def loss_fn(key, params, stats, x, y, weight):
         options = {"weight": weight, "key": key} if train else {}
         logits, stats = model.apply(params, stats, x, train=train, **options)
         loss, sums = model.loss(logits, y, weight)
         if set(sums) != set(SUMS):
-            raise ValueError(
-                f"model.loss returned the sums {', '.join(sorted(sums))}, expected "
-                f"{', '.join(SUMS)}"
-            )
+            raise ValueError(f"model.loss returned {sorted(sums)}, expected {SUMS}")
         for name, value in {"its loss": loss, **sums}.items():
             if shape := jnp.shape(value):
                 raise ValueError(

@@ -44,10 +44,6 @@ LEVELS = ("fixed", "elias")  # how 'qsgd' writes them
 _plus_minus = partial(one_bit.levels, lowest=-1.0)
 
 
-def _identity(key: Key, mean: PyTree) -> PyTree:
-    return mean
-
-
 class Compressor(NamedTuple):
     """How an update travels.
 
@@ -64,7 +60,7 @@ class Compressor(NamedTuple):
 
     encode: Callable
     decode: Callable
-    combine: Callable = _identity
+    combine: Callable = lambda key, mean: mean
     shared: bool = False
     feedback: Feedback = "ef"
     votes: bool = False

@@ -93,8 +93,7 @@ class Packet:
         free = self.bits == 0 or (self.index == "none" and self.mask is not None)
         if self.assumed and not free:
             raise ValueError(
-                f"assumed={self.assumed!r}, expected bits=0, or a mask with "
-                "index='none': all of this packet is charged."
+                f"assumed={self.assumed!r}, expected bits=0, or index='none' of a mask."
             )
 
     def _check_code(self):
@@ -251,9 +250,7 @@ def _check_width(name: str, dtype: Any, bits: int) -> None:
     """Refuses values that no code writes, or that need more bits than are claimed."""
     real = any(jnp.issubdtype(dtype, k) for k in (jnp.bool_, jnp.integer, jnp.floating))
     if not real:
-        raise ValueError(
-            f"{name!r} has {dtype} values, expected bool, integers or real floats."
-        )
+        raise ValueError(f"{name!r} has {dtype} values, expected bool or real numbers.")
     width = 8 * jnp.dtype(dtype).itemsize
     fits = width == bits if jnp.issubdtype(dtype, jnp.floating) else width >= bits
     if bits and not fits:

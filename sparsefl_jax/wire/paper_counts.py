@@ -45,20 +45,6 @@ def values_only_bits(
     return words * int(np.sum(message_bits(chosen, count).values))
 
 
-def saving(dense_bits: int, sparse_bits: int) -> float:
-    """Views how many times fewer bits a sparse run takes, as in FLASH, section 4.2.
-
-    Args:
-      dense_bits: of a run without masks.
-      sparse_bits: of the run.
-
-    Example:
-      >>> saving(640, 32)
-      20.0
-    """
-    return dense_bits / sparse_bits
-
-
 def exchanged(alive: Sequence[int], cohort: int) -> int:
     """Views the parameters sent both ways, as FedSparsify's column C.C. counts them.
 

@@ -5,16 +5,13 @@ Every cumulative column of their records is an axis of cost.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.core.formats import MISSING, format_si
 from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
-from sparsefl_jax.report.load import Run, by_round, column, finite
-
-if TYPE_CHECKING:
-    import pandas as pd
+from sparsefl_jax.report.load import Run, Table, by_round, column, finite
 
 _SUFFIX, _POSITIONS = "_cumulative", "gbit_positions"
 _SUMS = {  # costs that no column holds, in bits
@@ -32,6 +29,7 @@ _WORDS = {
     "pflop": ("training FLOPs at the masks", "FLOP", 1e15),
     "hours": ("virtual time", "h", 1.0),
     "rounds": ("rounds", "", 1.0),
+    "density": ("density of the deployed model", "%", 100.0),  # on a front, no cost
 }
 SLACK = 1e-9  # relative, because sums of costs round
 _ROUND = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0)
@@ -83,7 +81,7 @@ def axis(name: str) -> Axis:
     return Axis(name, *_WORDS.get(name, (name.replace("_", " "), name, 1.0)))
 
 
-def progress(run: Run) -> "pd.DataFrame":
+def progress(run: Run) -> Table:
     """Returns the cost and the accuracy of a run after each recorded round.
 
     Args:
@@ -119,7 +117,7 @@ def progress(run: Run) -> "pd.DataFrame":
     return found.join(reached.where(np.isfinite(reached)))
 
 
-def axes(tables: "Sequence[pd.DataFrame]") -> list[Axis]:
+def axes(tables: Sequence[Table]) -> list[Axis]:
     """Returns the axes that any of the runs has, the traffic first, the rounds last.
 
     Args:
@@ -137,7 +135,7 @@ def axes(tables: "Sequence[pd.DataFrame]") -> list[Axis]:
     return list(map(axis, [*known, *sorted(names - set(known)), "rounds"]))
 
 
-def curve(table: "pd.DataFrame", name: str) -> Curve:
+def curve(table: Table, name: str) -> Curve:
     """Returns the headline accuracy of a run's last stage over a cost.
 
     The costs of earlier stages are included, their evaluations are not. Of evaluations

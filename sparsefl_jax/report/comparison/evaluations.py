@@ -64,8 +64,3 @@ def chosen_by(run: Run) -> str:
 def seed_of(run: Run) -> int | str:
     """Returns a run's seed, or the name of its folder if that is unknown."""
     return run.config.get("seed", run.path.resolve().name)
-
-
-def unfinished(run: Run) -> bool:
-    """Returns whether a run has not ended, so that its results are those so far."""
-    return not run.summary

@@ -74,7 +74,7 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
     for axis in comparison.axes:
         drawn[f"accuracy_by_{axis.name}"] = _curves(comparison, axis, "accuracy")
         drawn[f"front_{axis.name}"] = _front(comparison, axis)
-    drawn["front_density"] = _front(comparison, None)
+    drawn["front_density"] = _front(comparison, costs.axis("density"))
     for name in ("median", "p10"):
         by_round = _curves(comparison, costs.axis("rounds"), f"client_{name}")
         drawn[f"clients_{name}"] = by_round
@@ -136,24 +136,18 @@ def _curves(comparison: Comparison, axis: Axis, value: str) -> Callable | None:
     return plot
 
 
-def _front(comparison: Comparison, axis: Axis | None) -> Callable | None:
-    """Returns what draws the last accuracy against a cost, if costs differ.
+def _front(comparison: Comparison, axis: Axis) -> Callable | None:
+    """Returns what draws the last accuracy against a cost or a density, if they differ.
 
-    Without an axis it is the accuracy of all models against their density.
+    Against a density it is that of all models.
     """
-    found = points(comparison, axis.name if axis else "density", headlines=bool(axis))
+    found = points(comparison, axis.name)
     ends = [x for _, _, x, _ in found]
     if not ends or max(ends) < _ALIKE * min(ends) or not max(ends):
         return None
 
     def plot(ax) -> None:
-        scale = 100.0
-        if axis is not None:
-            scale = scale_costs(ax, ends, axis)
-        else:
-            ax.set(xlabel="density of the deployed model [%]", ylabel="accuracy [%]")
-            if min(ends) > 0 and max(ends) > _LOG_FROM * min(ends):
-                ax.set_xscale("log")
+        scale = scale_costs(ax, ends, axis)
         kept = costs.on_front([(x, y) for _, _, x, y in found])
         best = [
             (scale * x, 100 * y)
@@ -181,21 +175,18 @@ def _front(comparison: Comparison, axis: Axis | None) -> Callable | None:
     return plot
 
 
-def points(
-    comparison: Comparison, x: str, headlines: bool
-) -> list[tuple[int, int, float, float]]:
+def points(comparison: Comparison, x: str) -> list[tuple[int, int, float, float]]:
     """Returns line, rank, a quantity and the last accuracy of each deployed model.
 
     Args:
       comparison: as `compare` made it.
-      x: the quantity, a column of `models`.
-      headlines: whether only headline models count.
+      x: the quantity, a column of `models`; of a cost, only headline models count.
     """
     found = comparison.models[[(x, "mean"), ("accuracy", "mean")]].dropna()
     return [
         (line, rank, *pair)
         for (line, rank, _), pair in zip(found.index, found.to_numpy(), strict=True)
-        if not (headlines and rank)
+        if x == "density" or not rank
     ]
 
 

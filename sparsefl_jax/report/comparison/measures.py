@@ -1,7 +1,7 @@
 """Measures groups of runs: means over seeds with 95 % intervals of Student's t."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from sparsefl_jax.report.comparison.costs import Axis, Curve
 from sparsefl_jax.report.comparison.differences import make_labels
 from sparsefl_jax.report.comparison.evaluations import accuracy, last_eval
 from sparsefl_jax.report.comparison.groups import Group
-from sparsefl_jax.report.load import column
-
-if TYPE_CHECKING:
-    import pandas as pd
+from sparsefl_jax.report.load import Table, column
 
 LEVEL = 0.95  # of intervals
 MARK = "†"  # of a group that is unlike the first one
@@ -30,7 +27,7 @@ class Entry(NamedTuple):
     group: Group
     label: str  # unique; ends in MARK if the group is unlike the first
     unlike: str  # in what, such as "partition, metric"; '' if in nothing
-    progress: "list[pd.DataFrame]"  # of each run
+    progress: list[Table]  # of each run
 
     def curves(self, axis: Axis) -> list[Curve]:
         """Returns the accuracy of each run over a cost."""
@@ -53,8 +50,8 @@ class Comparison(NamedTuple):
     budgets: dict[str, list[float]]  # by axis, increasing; [] if there is none
     common: dict[str, float | None]  # by axis, the largest that all ended runs reached
     notes: dict[tuple[int, str], str] = {}  # noqa: RUF012  by line and column
-    seeds: Any = None  # DataFrame
-    models: Any = None  # DataFrame
+    seeds: Table = None
+    models: Table = None
 
     def at(self, axis: Axis) -> dict[float, str]:
         """Returns the columns of the accuracies at the budgets of an axis."""
@@ -73,12 +70,12 @@ class Comparison(NamedTuple):
         return found
 
     @property
-    def lines(self) -> "pd.DataFrame":
+    def lines(self) -> Table:
         """The rows of `models` of the headline models, by line."""
         return _headlines(self.models)
 
     @property
-    def gaps(self) -> "pd.DataFrame":
+    def gaps(self) -> Table:
         """The differences of headline models from the first line, paired by seed."""
         values = _headlines(self.seeds)
         first = values.loc[0].reindex(values.index.get_level_values("seed"))
@@ -89,7 +86,7 @@ class Comparison(NamedTuple):
         return found
 
 
-def over_seeds(values: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
+def over_seeds(values: Table, by: Sequence[str]) -> Table:
     """Returns `mean`, `std`, `ci95` and `count` of each column.
 
     Args:
@@ -117,7 +114,7 @@ def over_seeds(values: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
     return pd.concat(found, axis=1).swaplevel(axis=1)
 
 
-def _headlines(table: "pd.DataFrame") -> Any:
+def _headlines(table: Table) -> Table:
     headline = table.index.get_level_values("rank") == 0
     return table[headline].droplevel(["rank", "model"])
 
@@ -222,8 +219,8 @@ def _why_none(entry: Entry, curves: list[Curve], axis: Axis, budget: float) -> s
     curves = [curve for curve in curves if len(curve.cost)]
     ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
     if ends:
-        running = any(map(evaluations.unfinished, entry.group.runs))
-        return f"{'so far' if running else 'ended'} at {axis.text(min(ends))}"
+        ended = all(run.summary for run in entry.group.runs)
+        return f"{'ended' if ended else 'so far'} at {axis.text(min(ends))}"
     if not curves:
         return MISSING
     return f"begins at {axis.text(max(float(curve.cost[0]) for curve in curves))}"
@@ -240,7 +237,7 @@ def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
 
     Runs that have not ended count only if none has.
     """
-    ended = [e for e in entries if not any(map(evaluations.unfinished, e.group.runs))]
+    ended = [e for e in entries if all(run.summary for run in e.group.runs)]
     return [
         end
         for entry in ended or entries

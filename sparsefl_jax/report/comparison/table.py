@@ -5,7 +5,7 @@ from typing import Any
 from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.report.charge import assumptions
 from sparsefl_jax.report.comparison.differences import differing
-from sparsefl_jax.report.comparison.evaluations import chosen_by, seed_of, unfinished
+from sparsefl_jax.report.comparison.evaluations import chosen_by, seed_of
 from sparsefl_jax.report.comparison.groups import method_of
 from sparsefl_jax.report.comparison.likeness import metric
 from sparsefl_jax.report.comparison.measures import Comparison, Entry
@@ -102,7 +102,7 @@ def comparison_csv(comparison: Comparison) -> str:
             "label": entry.label,
             "unlike": entry.unlike,
             "metric": metric(entry.group),
-            "unfinished": sum(map(unfinished, runs)),
+            "unfinished": sum(not run.summary for run in runs),
             "best_chosen_by": " ".join(sorted(set(map(chosen_by, runs)))),
         }
         asked = {f"config.{n}" if n in row else n: v[line] for n, v in fields.items()}
