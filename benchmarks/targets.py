@@ -133,7 +133,8 @@ def steps(setup: Setup, index: int, chunk: int, key: Key) -> float:
 
 
 def _of_stage(program: Program, steps: float, target: Target) -> Expected:
-    plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
+    plan, traced, text = program.plan, program.traced, program.segment.as_text()
+    rounds = traced.pace.length
     # In a scan of several rounds each is in a loop of no or one trip, here of one.
     counted = text, steps, 1 if rounds > 1 else steps
     found = program.segment.memory_analysis()
@@ -154,7 +155,7 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
         collectives={kind: round(size / rounds) for kind, size in moved.items()},
         largest_copy=hlo.largest_copy(text),
         seconds=cycles / target.clock / rounds if cycles and target.clock else None,
-        together=program.memory,
+        together=traced.memory,
     )
 
 

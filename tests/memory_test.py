@@ -35,7 +35,7 @@ def setup_of(world, chunk="auto", cohort=8, method=sfl.fedavg, batch=8, **settin
 def memory_of(world, *args, **settings):
     """Of the compiled stage, on one device unless told otherwise."""
     setup = setup_of(world, *args, **{"devices": jax.devices()[:1]} | settings)
-    return programs.compile_stage(setup, 0, *prepared(setup).traced).memory
+    return programs.compile_stage(setup, 0, *prepared(setup).traced).traced.memory
 
 
 def test_parts_by_hand(world):

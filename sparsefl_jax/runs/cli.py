@@ -125,7 +125,8 @@ def dry_run(config, rounds: int = 0) -> None:
         lines += [found] if found else []
     parts = experiment.build(config)
     with Programs(*parts) as programs:
-        memories = [programs.of(stage).memory for stage in range(len(parts.traced))]
+        stages = [programs.of(stage) for stage in range(len(parts.traced))]
+        memories = [program.traced.memory for program in stages]
     lines.append(plans.text(parts, memories))
     if rounds:
         told = plans.measured(parts, rounds, config.seed, progress=show)

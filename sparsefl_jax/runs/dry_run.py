@@ -60,10 +60,8 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
       seed: of the run.
       progress: whether to show the rounds.
     """
-    stages = parts.setup.stages
-    found = fit_rounds.pilot(
-        parts.setup, [rounds] * len(stages), seed, progress=progress
-    )
+    setup, stages = parts.setup, parts.setup.stages
+    found = fit_rounds.pilot(setup, [rounds] * len(stages), seed, progress=progress)
     columns, total = [], np.zeros(3)
     for stage, records, seconds in zip(stages, *found, strict=True):
         first, *later = ([r["bits_down"] + r["bits_up"], r["flops"]] for r in records)

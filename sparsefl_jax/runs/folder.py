@@ -352,9 +352,8 @@ def _lifted(old: dict, config: SimpleNamespace, at: Snapshot) -> bool:
     by = at.ended_by
     if by == "rounds":
         return config.num_rounds > old["num_rounds"]
-    spent = {"gbit": at.bits / 1e9, "pflop": at.flops / 1e15, "hours": at.hours}
     limit = config.until[by]
-    return limit is None or limit > spent.get(by, old["until"][by])
+    return limit is None or limit > at.costs().get(by, old["until"][by])
 
 
 def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]:

@@ -8,7 +8,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import plain
 from sparsefl_jax.runs.programs import Parts
 from sparsefl_jax.runs.progress import Progress, compiling
-from sparsefl_jax.runs.setup import guarantee
+from sparsefl_jax.runs.setup import Traced, guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, hardware, processes, provenance
@@ -38,7 +38,7 @@ class Recorder(NamedTuple):
 
     record: Callable = lambda segment: False  # returns whether a checkpoint is due
     save: Callable = lambda snapshot, models: None  # replaces the checkpoint
-    finish: Callable = lambda snapshot, memory: None  # returns the summary
+    finish: Callable = lambda snapshot, traced: None  # returns the summary
     waiting: Callable = lambda stage, stages, seconds: None
 
 
@@ -73,10 +73,11 @@ def recording(
     counts = datasets.partition_counts(setup.data)
     files.write_array(workdir / "partition.npy", counts)
     begin = saved_at = time.perf_counter()
-    (total, rounds), seconds = at.rounds(setup.stages), about["seconds"]
+    lengths, seconds = [stage.num_rounds for stage in setup.stages], about["seconds"]
+    rounds = sum(lengths[: at.stage]) + at.round
     so_far = about["position"], rounds, seconds
     with (
-        Progress(total, rounds, show=bool(progress)) as bar,
+        Progress(sum(lengths), rounds, show=bool(progress)) as bar,
         sinks.open_sinks(config.sinks, workdir, *so_far) as (write, flushed),
         compiling() as compiled,
     ):
@@ -97,9 +98,9 @@ def recording(
             checkpoint.save(workdir, snapshot, models, about)
             saved_at = time.perf_counter()
 
-        def finish(snapshot: Snapshot, memory: Callable) -> dict:
+        def finish(snapshot: Snapshot, traced: Sequence[Traced]) -> dict:
             facts = about | {"guarantee": guarantee(setup, snapshot.round)}
-            written = write_summary(config, memory, workdir, snapshot, facts)
+            written = write_summary(config, traced, workdir, snapshot, facts)
             draw(workdir)
             return written
 
@@ -169,13 +170,13 @@ def remove_later_masks(workdir: Path, at: Snapshot) -> None:
 
 
 def write_summary(
-    config, memory: Callable, workdir: Path, at: Snapshot, about: dict
+    config, traced: Sequence[Traced], workdir: Path, at: Snapshot, about: dict
 ) -> dict:
     """Writes the `summary.json` of a run that has ended.
 
     Args:
       config: the configuration.
-      memory: returns the memory of a stage, such as `Programs.memory`.
+      traced: the stages, with their memory, as `Programs` has them.
       workdir: the run's directory.
       at: the final snapshot.
       about: as in its last checkpoint, with its `guarantee`, which may be empty.
@@ -192,8 +193,8 @@ def write_summary(
         {"name": section["name"]}
         | _totals([r for r in train if r["stage"] == index])
         | {
-            "chunk": memory(index).chunk,
-            "memory": memory(index).parts(),
+            "chunk": traced[index].memory.chunk,
+            "memory": traced[index].memory.parts(),
             "compile_seconds": sum(
                 line["compile_seconds"] for line in segments if line["stage"] == index
             ),
@@ -220,7 +221,6 @@ def write_summary(
         "best": best and best._asdict() | {"models": sorted(best.models)},
         # Of personal models, or else of the server's.
         "density": last.get("client", {}).get("density", last.get("density")),
-        **_clock(metrics, train, evals),
         "rounds_per_second": len(train) / about["seconds"],
         "versions": provenance.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
@@ -231,20 +231,11 @@ def write_summary(
         "clients": datasets.partition_statistics(np.load(workdir / "partition.npy")),
         **({"guarantee": about["guarantee"]} if about.get("guarantee") else {}),
     }
+    if at.hours is not None:
+        summary["hours"], summary["tiers"] = at.hours, tiers.totals(train, evals)
+        summary["unheard"] = tiers.unheard(train)
     files.write_json(workdir / "summary.json", summary)
     return summary
-
-
-def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
-    """Returns the virtual times of a system's clock; {} without one."""
-    hours = [r["hours_cumulative"] for r in metrics if "hours_cumulative" in r]
-    if not hours:
-        return {}
-    return {
-        "hours": hours[-1],
-        "tiers": tiers.totals(train, evals),
-        "unheard": tiers.unheard(train),
-    }
 
 
 def _accuracy(evals: list[dict]) -> dict:

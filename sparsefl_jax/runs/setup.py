@@ -85,11 +85,8 @@ class Setup(NamedTuple):
 
     def observed(self, stage: int) -> tuple[int, ...]:
         """Returns the rounds of a stage for which clients' masks are kept."""
-        return tuple(self.observe_rounds) if self.is_last(stage) else ()
-
-    def is_last(self, stage: int) -> bool:
-        """Returns whether a stage is the last one."""
-        return stage == len(self.stages) - 1
+        last = stage == len(self.stages) - 1
+        return tuple(self.observe_rounds) if last else ()
 
 
 def make(
