@@ -187,9 +187,9 @@ def experiment(
         runs, read = [], of_one_width(read, every)
         for one in every:
             key = jax.random.key(one)
-            fields = Setup(stages, model, read(one), **settings)._asdict()
+            setup = Setup(stages, model, read(one), **settings)
             with Progress(sum(s.num_rounds for s in stages), show=show) as bar:
-                runs.append(simulate.run(key, **fields, callback=bar.update))
+                runs.append(simulate.run(key, **setup._asdict(), callback=bar.update))
         return runs if seeds > 1 else runs[0]
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check(of_files["sinks"])

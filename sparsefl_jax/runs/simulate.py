@@ -223,7 +223,7 @@ def _rounds(
         there = logs.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
         evaluated = None
-        ends = bool(at.ended_by) or at.round == stage.num_rounds
+        ends = at.ended_by or at.round == stage.num_rounds
         if not failure and (ends or at.round % setup.eval_every == 0):
             evaluation_key = keys.of_round(key, keys.EVALUATION, at.round)
             evaluated, filters = evaluation(evaluation_key, state, models(), seen)
@@ -442,11 +442,11 @@ def fitting(until: Limits, at: Snapshot, each: Most, wanted: int) -> int:
       [4, 3, 2, 1]
     """
     factor = math.inf if each.factor is None else max(each.factor, 1.0)
-    most = {
+    bounds = {
         "gbit": max(each.bits, 1) / 1e9,
         "pflop": max(each.flops, 1.0) * factor / 1e15,
         "hours": min(each.hours * factor, each.closes),
     }
     limits = until._asdict()
-    left = [(limits[n] - cost) / most[n] for n, cost in at.costs().items() if limits[n]]
+    left = [(limits[k] - c) / bounds[k] for k, c in at.costs().items() if limits[k]]
     return max(1, math.ceil((1 - _SLACK) * min([wanted, *left])))
