@@ -151,11 +151,8 @@ def listing(section: str = EVERYTHING, config=None) -> str:
       ValueError: there is no such section.
 
     Example:
-      >>> print(listing("until"))
-      until.gbit      float  None  end the run after this traffic, Gbit both ways
-      until.pflop     float  None  end the run after these training FLOPs, PFLOP
-      until.accuracy  float  None  end the run at this accuracy, in (0, 1]
-      until.hours     float  None  end the run after these hours of virtual time
+      >>> print(listing("until").splitlines()[2])
+      until.accuracy  float in (0, 1]    None  end the run at this accuracy
     """
     config = defaults.default_config() if config is None else config
     sections = [name for name in config if hasattr(config[name], "to_dict")]

@@ -51,7 +51,7 @@ class Progress(tqdm):
 
     @staticmethod
     def status_printer(file):
-        """Returns what prints the bar: in a file as a new line, not over the last one."""
+        """Returns what prints the bar, in a file as a new line each time."""
         if file.isatty():
             return tqdm.status_printer(file)
         return lambda text: print(text, file=file, flush=True)
