@@ -224,7 +224,9 @@ def dry_run(config, name: str) -> str:
     config, found = fit_rounds.fitted(config, experiment.build, progress=True)
     parts = placed(experiment.build(config).setup, target)
     stages = expected(parts, target, jax.random.key(config.seed))
-    plan = plans.text(parts, [one.together for one in stages])
+    both = zip(parts.traced, stages, strict=True)
+    traced = [one._replace(memory=stage.together) for one, stage in both]
+    plan = plans.text(parts._replace(traced=traced))
     return "\n".join([*([found] if found else []), plan, "", text(target, stages)])
 
 

@@ -125,9 +125,8 @@ def dry_run(config, rounds: int = 0) -> None:
         lines += [found] if found else []
     parts = experiment.build(config)
     with Programs(*parts) as programs:
-        stages = [programs.of(stage) for stage in range(len(parts.traced))]
-        memories = [program.traced.memory for program in stages]
-    lines.append(plans.text(parts, memories))
+        traced = [programs.of(stage).traced for stage in range(len(parts.traced))]
+    lines.append(plans.text(parts._replace(traced=traced)))
     if rounds:
         told = plans.measured(parts, rounds, config.seed, progress=show)
         lines += ["", told]

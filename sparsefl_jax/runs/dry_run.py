@@ -16,8 +16,8 @@ from sparsefl_jax.core.formats import (
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import fit_rounds, simulate
-from sparsefl_jax.runs.programs import Memory, Parts
-from sparsefl_jax.runs.setup import Setup, alive, guarantee
+from sparsefl_jax.runs.programs import Parts
+from sparsefl_jax.runs.setup import Setup, Traced, alive, guarantee
 from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
@@ -25,15 +25,13 @@ from sparsefl_jax.wire.charges import most_bits
 from sparsefl_jax.wire.packets import assumptions
 
 
-def text(parts: Parts, memories: Sequence[Memory] | None = None) -> str:
+def text(parts: Parts) -> str:
     """Returns the plan of a run: stages, clients, memory, and bounds on a round's cost.
 
     Args:
-      parts: the run.
-      memories: of the compiled stages; without it the working sets are unknown.
+      parts: the run; before its stages are compiled their working sets are unknown.
     """
     setup, traced = parts
-    memories = memories or [one.memory for one in traced]
     rounds = sum(stage.num_rounds for stage in setup.stages)
     statement = guarantee(setup, setup.stages[-1].num_rounds).get("statement")
     until = setup.until._asdict().items()
@@ -41,9 +39,9 @@ def text(parts: Parts, memories: Sequence[Memory] | None = None) -> str:
     lines = [
         *_head(setup),
         "",
-        *_stages(parts, memories),
+        *_stages(parts),
         "",
-        f"total     {rounds} rounds, {memory(memories)}",
+        f"total     {rounds} rounds, {memory(traced)}",
         *_notes(parts),
         *([statement] if statement else []),
         *([f"Less if it ends earlier, by {ends}."] if ends else []),
@@ -92,10 +90,10 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
     )
 
 
-def memory(memories: Sequence[Memory]) -> str:
+def memory(traced: Sequence[Traced]) -> str:
     """Formats the memory of the largest stage, a lower bound before compilation."""
-    known = all(one.working_set is not None for one in memories)
-    size = format_si(max(one.total() for one in memories), "B")
+    known = all(one.memory.working_set is not None for one in traced)
+    size = format_si(max(one.memory.total() for one in traced), "B")
     return size if known else f"at least {size}"
 
 
@@ -122,11 +120,11 @@ def _head(setup: Setup) -> list[str]:
     ]
 
 
-def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
+def _stages(parts: Parts) -> list[str]:
     """Formats the figures of all stages as a table."""
     columns, share = [], 1.0
     for index, stage in enumerate(parts.setup.stages):
-        traced, held = parts.traced[index], memories[index]
+        traced, held = parts.traced[index], parts.traced[index].memory
         most = simulate.most(parts.setup, index, traced)
         share = alive(stage, share)[-1]
         left = f"at most {share:.3g}" if share < 1 else "unknown"

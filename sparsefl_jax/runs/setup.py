@@ -278,7 +278,7 @@ class Traced(NamedTuple):
     log: int  # bytes that a round logs for a client
     state: placement.State | None = None  # of all clients
     pace: Pace | None = None
-    memory: Any = None  # `programs.Memory`, before compilation
+    memory: Any = None  # `programs.Memory`, by shape or of the compiled stage
     clock: Clock | None = None  # of the run's system
 
 

@@ -155,9 +155,7 @@ def simulate(
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
     init_key, run_key = keys.of_run(key)
-    sparse = setup.initial
-    if sparse is None:
-        sparse = initial_state.initial_model(init_key, setup.model)
+    sparse = setup.initial or initial_state.initial_model(init_key, setup.model)
     evaluation = evaluate.make_evaluation(
         setup.model,
         setup.data,

@@ -87,6 +87,8 @@ def build_algorithm(
             taken = defaults.arguments(field, name)
             raise ValueError(unknown_field(f"{field}.{key}", taken)) from None
         raise ValueError(f"{field}.name={name!r}: {error}") from None
+    if name in defaults.TABLES["algorithm"]:  # a user's own may mean another density
+        _check_densities(name, settings, model, field)
     with naming(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
@@ -105,14 +107,12 @@ def build_optimizer(config):
     name, settings = _settings(config.optimizer)
     final = config.final_learning_rate
     if final is not None:
-        above("final_learning_rate", final, 0)
         begin = settings.setdefault("learning_rate", 0.1)
         above("optimizer.learning_rate", begin, 0)
         decay, end = config.lr_decay, None
         if decay is None:
             rounds, factor = config.lr_horizon or config.num_rounds, final / begin
         else:
-            in_range("lr_decay", decay, "(0, 1)")
             in_range("final_learning_rate", final, f"(0, {begin}]")
             rounds, factor, end = 1, decay, final
         settings["schedule"] = optax.schedules.exponential_decay(
@@ -282,7 +282,6 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
       budgets: as `build_budgets` returns them.
       system: as `build_system` returns it.
     """
-    _check_densities(config, model)
     optimizer, stages, sampler = build_optimizer(config), [], None
     main = {key: getattr(config, key) for key in defaults.STAGE}
     if config.first_stage:
@@ -312,23 +311,19 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 
-def _check_densities(config, model) -> None:
+def _check_densities(name: str, settings: dict, model, field: str) -> None:
     """Checks that each density leaves at least one weight of the network."""
     params, _ = model.shapes()
-    for field in ("first_stage", "algorithm"):
-        section = getattr(config, field)
-        if section.get("name") not in defaults.TABLES["algorithm"]:
-            continue  # a user's method, whose density may have another meaning
-        with naming(field, ("prunable",)):
-            layers = masks.prunable(params, tuple(section.get("prunable", "*")))
-        size = int(trees.layer_sizes(params, layers).sum())
-        for key in ("density", "max_density", "densities"):
-            least = np.min(section.get(key) or 1.0)
-            if int(least * size) < 1:
-                raise ValueError(
-                    f"{section['name']}: {key}={least:g}, expected at least "
-                    f"{1 / size:.2g} to leave one of {size} weights"
-                )
+    with naming(field, ("prunable",)):
+        layers = masks.prunable(params, tuple(settings.get("prunable", "*")))
+    size = int(trees.layer_sizes(params, layers).sum())
+    for key in ("density", "max_density", "densities"):
+        least = np.min(settings.get(key) or 1.0)
+        if int(least * size) < 1:
+            raise ValueError(
+                f"{name}: {key}={least:g}, expected at least {1 / size:.2g} to leave "
+                f"one of {size} weights"
+            )
 
 
 def check_stages(config, setup: Setup, traced) -> None:

@@ -32,7 +32,7 @@ STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
 PYTHON = "python"  # the `source` of a run that `sfl.experiment` has made
 INTS, TEXTS, PAIRS = tuple[int, ...], tuple[str, ...], tuple[tuple[float, ...], ...]
 Whole, Rounds = Annotated[int, "[0, inf)"], Annotated[int, "[2, inf)"]
-Times = Annotated[float, "[1, inf)"]
+Times, Factor = Annotated[float, "[1, inf)"], Annotated[float, "(0, 1)"]
 Start, Dtype = Literal["model", "weights", "mask"], Literal["float32", "bfloat16"]
 # Name: (default, meaning), and the type where the default does not tell it. A type in
 # the place of a default marks a field that is not set by default, a type in brackets
@@ -106,10 +106,10 @@ FIELDS: dict[str, tuple] = {
     "privacy.clip": (float, "for differential privacy: largest norm of an update"),
     "privacy.noise_multiplier": (float, "deviation of the noise over 2 clip"),
     "privacy.delta": (float, "delta of the guarantee, by default num_clients**-1.1"),
-    "final_learning_rate": (float, "end of an exponential decay of the learning rate"),
+    "final_learning_rate": (Positive, "end of an exponential decay of the rate"),
     "lr_horizon": (Count, "duration of the decay in rounds, by default num_rounds"),
     "lr_delay": (0, "rounds before the decay starts", Whole),
-    "lr_decay": (float, "factor of the decay per round, instead of lr_horizon"),
+    "lr_decay": (Factor, "factor of the decay per round, instead of lr_horizon"),
     "budgets": (PAIRS, "pairs (share of the model, share of the clients that hold it)"),
     "density": (Share, "share of weights kept, for all stages that refer to it"),
     "num_rounds": (100, "rounds of the main stage"),
@@ -203,7 +203,7 @@ def kind(field: str) -> Any:
     """Returns the type of a field that has a default or a type in `FIELDS`.
 
     Example:
-      >>> kind("epochs"), kind("lr_decay"), kind("sinks"), kind("seed") == Whole
+      >>> kind("epochs"), kind("privacy.clip"), kind("sinks"), kind("seed") == Whole
       (<class 'int'>, <class 'float'>, tuple[str, ...], True)
     """
     default, _, *given = FIELDS[field]

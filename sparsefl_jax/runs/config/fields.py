@@ -26,6 +26,7 @@ _GOES_WITH = {  # fields that have an effect only with one of some others
     **dict.fromkeys(("fit.pilot", "fit.most", "fit.evaluations", "fit.by"), _FIT),
     **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
     **{f: ("adapter.rank",) for f in FIELDS if f.startswith("adapter.")},
+    **{f: ("server_optimizer.name",) for f in FIELDS if f.startswith("server_opt")},
     "deadline.over": _CLOSING,
     "init_what": ("init_from",),
 }
@@ -117,8 +118,6 @@ def _check_companions(config, given: dict, usual: dict) -> None:
     """Checks that no field is set that has no effect with the values of the others."""
     for field, value in given.items():
         others = _GOES_WITH.get(field, ())
-        if field.startswith("server_optimizer.") and not field.endswith(".name"):
-            others = ("server_optimizer.name",)
         alone = others and not any(given.get(other) for other in others)
         if alone and value is not None and value != usual.get(field):
             raise unread(f"{field}={value!r}", f"it goes with {' or '.join(others)}")
