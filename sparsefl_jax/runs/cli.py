@@ -227,19 +227,15 @@ def catalogue() -> str:
         text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
         return text.strip().splitlines()[0]
 
-    groups = {
+    groups: dict[str, dict] = {
         "methods": algorithms.ALGORITHMS,
         "models": models.MODELS,
         "data sets": data.DATASETS,
         "partitioners": data.PARTITIONERS,
-        **{
-            kind: {
-                name: (shipped.folder(kind) / name).read_text().lstrip('"')
-                for name in shipped.names(kind)
-            }
-            for kind in ("configs", "studies")
-        },
     }
+    for kind in ("configs", "studies"):
+        files = {name: shipped.folder(kind) / name for name in shipped.names(kind)}
+        groups[kind] = {name: f.read_text().lstrip('"') for name, f in files.items()}
     lines = []
     for title, table in groups.items():
         lines += [f"{title}:"]
@@ -268,16 +264,14 @@ def define_config(values):
     class Parser(absl_flags.ArgumentParser):
         def parse(self, path):
             path = shipped.find("config", "configs", path)
-            of_run = path.endswith(".json")
-            if of_run:
-                config = folder.read_config(Path(path).parent)
-            else:
-                config = defaults.load_config(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
-            if of_run and "resume" not in _given(argv):
-                fit = config.fit  # a new run fits its budget anew
-                with fit.unlocked(), fit.ignore_type():
-                    fit.by = None
+            if not path.endswith(".json"):
+                config = defaults.load_config(path)
+            else:
+                config = folder.read_config(Path(path).parent)
+                if "resume" not in _given(argv):  # a new run fits its budget anew
+                    with config.fit.unlocked(), config.fit.ignore_type():
+                        config.fit.by = None
             fields.follow(config, _given(argv, r"config\."))
             return config
 

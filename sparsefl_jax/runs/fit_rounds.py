@@ -149,13 +149,10 @@ def measure(
       ValueError: no client was available in the rounds that predict later ones.
     """
     lengths, until = [stage.num_rounds for stage in setup.stages], Limits(**budgets)
-    rounds, _ = pilot(setup, lengths, seed, until=until, progress=progress)
-    *earlier, main = rounds
-    begun = [record for stage in earlier for record in stage] + main[:1]
-    gbit = sum(r["bits_down"] + r["bits_up"] for r in begun) / 1e9
-    begin = {"gbit": gbit, "pflop": sum(r["flops"] for r in begun) / 1e15}
+    (*_, main), _ = pilot(setup, lengths, seed, until=until, progress=progress)
     if not main:  # the stages before have spent the budget
-        return Measured(dict.fromkeys(begin, math.inf), 0.0, 0.0, 0.0)
+        return Measured(dict.fromkeys(budgets, math.inf), 0.0, 0.0, 0.0)
+    begin = {name: main[0][f"{name}_cumulative"] for name in budgets}
     later = slice(1 if len(main) > 1 else 0, len(main))
     shares = np.array(shares_alive(setup.stages[-1], 1.0))[later]
     first, again = _each_exchange(main, shares, _base(setup))

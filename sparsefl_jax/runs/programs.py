@@ -275,12 +275,11 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
 
 def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -> tuple:
     """Returns the shapes of what a segment is called with."""
-
-    def replicated(leaf):
-        sharding = NamedSharding(plan.mesh, P())
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
     shape, state = jax.ShapeDtypeStruct, traced.state
+
+    def placed(leaf, sharding):
+        return shape(leaf.shape, leaf.dtype, sharding=sharding)
+
     population = placement.on_host(setup.data, setup.budgets, traced.clock)
     cohort = pace.length, plan.stage.cohort_size
     places = None
@@ -291,12 +290,9 @@ def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -
         )
         state = state._replace(clients=rows)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    population = jax.tree.map(replicated, population)
-    state = jax.tree.map(
-        lambda v, sharding: shape(v.shape, v.dtype, sharding=sharding),
-        state,
-        placement.shardings(plan, state),
-    )
+    everywhere = NamedSharding(plan.mesh, P())
+    population = jax.tree.map(lambda leaf: placed(leaf, everywhere), population)
+    state = jax.tree.map(placed, state, placement.shardings(plan, state))
     rounds, ids = shape((pace.length,), jnp.int32), shape(cohort, jnp.int32)
     return key, population, state, rounds, ids, places, shape((), jnp.int32)
 

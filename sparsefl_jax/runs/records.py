@@ -88,8 +88,7 @@ def recording(
             if segment.records:
                 write(segment.records, about["seconds"], compiled())
                 bar.update(segment.records)
-            if segment.snapshot is not None:  # else the loop raises an error
-                write_masks(workdir, segment, setup.model)
+            write_masks(workdir, segment, setup.model)
             return now - saved_at >= 60 * config.checkpoint_minutes
 
         def save(snapshot: Snapshot, models: dict) -> None:
@@ -140,7 +139,7 @@ def write_masks(workdir: Path, segment: Segment, model: Model) -> None:
 
     Args:
       workdir: the run's directory.
-      segment: a segment with a snapshot.
+      segment: one without a snapshot has no masks.
       model: the network, whose layers are named.
 
     Raises:

@@ -232,13 +232,12 @@ def build_system(config, num_clients: int) -> System | None:
     """Builds the devices of a configuration's clients; None if it has no system."""
     if config.system is None:
         return None
-    closing = config.deadline
     return systems.make_system(
         config.system,
         num_clients,
         seed=config.seed,
-        deadline=closing.get("seconds"),
-        quantile=closing.get("quantile"),
+        deadline=config.deadline.get("seconds"),
+        quantile=config.deadline.get("quantile"),
     )
 
 
