@@ -67,8 +67,8 @@ def check(config) -> None:
             _check_section(field, values[field], default)
         elif values[field] is not None or default is not None:
             typed(field, values[field], defaults.kind(field))
-    _check_others(config, flatten(values))
-    _check_companions(config, flatten(values), flatten(usual))
+    sinks.check(config.sinks)
+    _check_together(config, flatten(values), flatten(usual))
 
 
 def check_buildable(config) -> None:
@@ -105,17 +105,12 @@ def _check_section(field: str, section: dict, default: dict) -> None:
             typed(f"{field}.{name}", value, kind)
 
 
-def _check_others(config, given: dict) -> None:
-    """Checks what the type of a field does not say and no later check would catch."""
+def _check_together(config, given: dict, usual: dict) -> None:
+    """Checks fields by the values of others, without which some have no effect."""
     fitted = given.get("fit.gbit") or given.get("fit.pflop")
     if fitted and config.first_stage and not given.get("first_stage.num_rounds"):
         raise ValueError("first_stage.num_rounds is missing, expected one with fit.*")
     whole("seed", config.seed, 0, 2**31 - config.seeds)
-    sinks.check(config.sinks)
-
-
-def _check_companions(config, given: dict, usual: dict) -> None:
-    """Checks that no field is set that has no effect with the values of the others."""
     for field, value in given.items():
         others = _GOES_WITH.get(field, ())
         alone = others and not any(given.get(other) for other in others)
