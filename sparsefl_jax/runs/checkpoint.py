@@ -200,11 +200,8 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     """Returns the leaves by path, without empty ones, which orbax refuses."""
-    return {
-        path: np.asarray(leaf)
-        for path, leaf in trees.by_path(tree).items()
-        if leaf.size
-    }
+    leaves = trees.by_path(tree).items()
+    return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
 
 
 def _unflat(flat: dict, shapes) -> PyTree:
@@ -226,14 +223,11 @@ def _unflat(flat: dict, shapes) -> PyTree:
 
 def _nested(models: dict[str, SparseModel]) -> dict:
     """Returns models as nested dictionaries of arrays, without empty entries."""
-    return {
-        name: {
-            part: jax.tree.map(np.asarray, tree)
-            for part, tree in model._asdict().items()
-            if jax.tree.leaves(tree)
-        }
-        for name, model in models.items()
-    }
+    nested = {}
+    for name, model in models.items():
+        parts = jax.tree.map(np.asarray, model)._asdict().items()
+        nested[name] = {part: tree for part, tree in parts if jax.tree.leaves(tree)}
+    return nested
 
 
 def _models(nested: dict, order) -> dict[str, SparseModel]:

@@ -128,12 +128,8 @@ def _stages(parts: Parts) -> list[str]:
         most = simulate.most(parts.setup, index, traced)
         share = alive(stage, share)[-1]
         left = f"at most {share:.3g}" if share < 1 else "unknown"
-        under = sum(
-            math.prod(shape)
-            for packet in traced.layouts["down"].values()
-            if packet.masked
-            for shape in packet.shapes
-        )
+        masked = [p for p in traced.layouts["down"].values() if p.masked]
+        under = sum(math.prod(shape) for packet in masked for shape in packet.shapes)
         down, up = (
             format_si(stage.cohort_size * most_bits(traced.layouts[way]), "bit")
             for way in ("down", "up")

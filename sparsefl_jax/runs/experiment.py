@@ -206,14 +206,10 @@ def experiment(
     each(config, path, begun, progress, lambda config: read(config.seed), parts)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
-    runs = [
-        results.read_back(
-            path / f"seed_{one}" if seeds > 1 else path,
-            setup._replace(data=read(one)),
-            one,
-        )
-        for one in every
-    ]
+    runs = []
+    for one in every:
+        below = path / f"seed_{one}" if seeds > 1 else path
+        runs.append(results.read_back(below, setup._replace(data=read(one)), one))
     return runs if seeds > 1 else runs[0]
 
 

@@ -414,15 +414,11 @@ def own_code(config: dict) -> dict[str, int]:
     Args:
       config: as `plain` returns it; a user's have names `module:function`.
     """
-    checksums = {}
-    if base := config.get("adapter", {}).get("base"):
-        checksums[base] = zlib.crc32(Path(base).read_bytes())
-    for name in (config[section].get("name") for section in TABLES):
-        if name is not None and ":" in name:
-            module = importlib.import_module(name.partition(":")[0])
-            if path := getattr(module, "__file__", None):
-                checksums[path] = zlib.crc32(Path(path).read_bytes())
-    return checksums
+    names = [config[section].get("name") or "" for section in TABLES]
+    modules = [importlib.import_module(n.partition(":")[0]) for n in names if ":" in n]
+    paths = [getattr(module, "__file__", None) for module in modules]
+    paths.append(config.get("adapter", {}).get("base"))
+    return {path: zlib.crc32(Path(path).read_bytes()) for path in paths if path}
 
 
 def described(saved: checkpoint.Saved, now: dict) -> str:
