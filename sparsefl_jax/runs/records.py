@@ -66,8 +66,7 @@ def recording(
     if not processes.leads():
         yield at, Recorder()
         return
-    about = _about(workdir, going, parts, progress)
-    about["data"] = data
+    about = _about(workdir, going, parts, progress) | {"data": data}
     folder.amend(workdir, config)
     remove_later_masks(workdir, at)
     counts = datasets.partition_counts(setup.data)
@@ -188,18 +187,14 @@ def write_summary(
     train = [r for r in metrics if r["phase"] == "train"]
     evals = [r for r in metrics if r["phase"] == "eval"]
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
-    stages = [
-        {"name": section["name"]}
-        | _totals([r for r in train if r["stage"] == index])
-        | {
-            "chunk": traced[index].memory.chunk,
-            "memory": traced[index].memory.parts(),
-            "compile_seconds": sum(
-                line["compile_seconds"] for line in segments if line["stage"] == index
-            ),
-        }
-        for index, section in enumerate(defaults.stages(config)[: at.stage + 1])
-    ]
+    stages = []
+    for index, section in enumerate(defaults.stages(config)[: at.stage + 1]):
+        memory = traced[index].memory
+        facts = {"chunk": memory.chunk, "memory": memory.parts()}
+        waited = [s["compile_seconds"] for s in segments if s["stage"] == index]
+        facts["compile_seconds"] = sum(waited)
+        totals = _totals([r for r in train if r["stage"] == index])
+        stages.append({"name": section["name"]} | totals | facts)
     best = at.best
     last = train[-1]
     summary = {

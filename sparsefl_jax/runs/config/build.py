@@ -27,7 +27,6 @@ from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import above, blaming, in_range, unread
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.fields import (
@@ -285,18 +284,15 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     main = {key: getattr(config, key) for key in defaults.STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
-        chosen = main | {
-            key: settings.pop(key) for key in defaults.STAGE if key in settings
-        }
+        chosen = {key: settings.pop(key, value) for key, value in main.items()}
         chosen["cohort_size"] = _drawn(config, chosen["cohort_size"])
         first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
     main["cohort_size"] = _drawn(config, main["cohort_size"])
     name, settings = _settings(config.algorithm)
     chosen, arguments = _settings(config.server_optimizer)
-    if "server_optimizer" not in defaults.signature(
-        defaults.factory("algorithm", name)
-    ):
+    taken = defaults.signature(defaults.factory("algorithm", name))
+    if "server_optimizer" not in taken:
         check_unset(config, "server_optimizer.name")
     elif chosen is not None:
         settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
@@ -399,14 +395,16 @@ def describe(setup: Setup, name: str | None = None) -> dict:
     """
     *earlier, (main, numbers) = map(_stage, setup.stages)
     sections = [more | method for method, more in earlier]
-    optimizer = main.pop("optimizer", {})
+    optimizer, model = main.pop("optimizer", {}), setup.model
+    sizes = [leaf.size for leaf in jax.tree.leaves(model.shapes()[0])]
+    facts = {"dtype": model.dtype, "parameters": sum(sizes), "loss": model.loss}
     return {
         "source": defaults.PYTHON,
         "dataset": setup.data.name,
         "num_clients": len(setup.data.train.size),
         "partition": {"name": defaults.PYTHON},
         "partition_seed": None,
-        "model": _network(setup.model),
+        "model": plain_value("model", model) | plain_value("model", facts),
         "algorithm": main | ({} if name is None else {"name": name}),
         "optimizer": optimizer if isinstance(optimizer, dict) else {"name": optimizer},
         "first_stage": sections[0] if sections else {},
@@ -430,12 +428,6 @@ def _stage(stage: Stage) -> tuple[dict, dict]:
     method.pop("model", None)
     sampler = plain_value("sampler", numbers.pop("sampler"))
     return method, numbers | ({"sampler": sampler} if sampler else {})
-
-
-def _network(model: Model) -> dict:
-    sizes = [leaf.size for leaf in jax.tree.leaves(model.shapes()[0])]
-    facts = {"dtype": model.dtype, "parameters": sum(sizes), "loss": model.loss}
-    return plain_value("model", model) | plain_value("model", facts)
 
 
 def plain_value(field: str, value: Any) -> Any:

@@ -169,10 +169,8 @@ def default_config() -> Any:  # a ConfigDict
             continue
         if isinstance(default, GenericAlias):
             default = ()
-        elif get_origin(default) is Annotated:
-            default = config_dict.placeholder(default.__origin__)
-        elif isinstance(default, type):
-            default = config_dict.placeholder(default)
+        elif isinstance(bare := getattr(default, "__origin__", default), type):
+            default = config_dict.placeholder(bare)  # without the range
         (config[section] if section else config)[name] = default
     return config
 
