@@ -21,7 +21,7 @@ LINES = [
     ([f"--config={MINI}", "--config.seed.x=3"], "seed.x"),
     (
         [f"--config={MINI}", "--config.fit.gbit=1", "--config.fit.by=plan"],
-        "fit.by=plan is set by the run",
+        "fit.by='plan', expected one of pilot",
     ),
     (
         [f"--config={MINI}", "--config.fit.evaluations=9", "--config.eval_every=5"],

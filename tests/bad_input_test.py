@@ -164,8 +164,8 @@ REFUSED = [
     ({"until.pflop": -2.0}, "until.pflop=-2.0"),
     ({"fit.gbit": 1.0, "fit.by": "plan"}, "fit.by='plan'"),
     ({"until.accuracy": 97.0}, "until.accuracy=97.0, expected in (0, 1]"),
-    ({"observe_rounds": (0,)}, "observe_rounds=(0,), expected rounds from 1"),
-    ({"observe_rounds": (2, 5)}, "to num_rounds=4"),
+    ({"observe_rounds": (0,)}, "observe_rounds=0, expected an integer from 1 to 4"),
+    ({"observe_rounds": (2, 5)}, "observe_rounds=5, expected an integer from 1 to 4"),
     ({"init_from": "no/such/run"}, "no/such/run"),
 ]
 

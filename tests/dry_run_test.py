@@ -86,7 +86,7 @@ def test_a_column_for_each_stage_and_what_may_be_alive(world):
 def test_a_share_that_is_none_is_refused(world):
     method = sfl.nst(*world[2], density=0.2)
     method = method._replace(alive=lambda round, start: 2 * round)
-    with pytest.raises(ValueError, match=r"alive\(1\) is 2.0, expected in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"alive\(1\)=2.0, expected in \[0, 1\]"):
         alive(stage(method, 3), 1.0)
 
 

@@ -82,9 +82,7 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
     if resume and workdir is None:
         raise ValueError("--workdir is missing, expected the directory of a run")
     if config is None and not resume:
-        raise ValueError(
-            "--config is missing, expected configs/flash_cifar10.py:mini, say"
-        )
+        raise ValueError("--config is missing, expected a file in configs/")
     if config is None:
         config = folder.read_config(workdir)
     if workdir is None:
@@ -96,11 +94,8 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
         summary = experiment.run(config, workdir, resume=resume)
     except interrupt.StoppedError as error:
         if processes.leads():
-            print(
-                f"{error}; to continue:\n"
-                f"{program()} --resume --workdir={shlex.quote(str(workdir))}",
-                file=sys.stderr,
-            )
+            command = f"{program()} --resume --workdir={shlex.quote(str(workdir))}"
+            print(f"{error}; to continue:\n{command}", file=sys.stderr)
         sys.exit(error.code)
     if processes.leads() and isinstance(summary, list):
         comparison = report.compare(report.read_groups([workdir]))

@@ -68,26 +68,23 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
         took = seconds / len(records)
         spent = np.sum([first, *later], axis=0) + left * each
         total += [*spent, took * stage.num_rounds]
-        columns.append(
-            {
-                "measured rounds": f"{len(records)} of {stage.num_rounds}",
-                "the first: both ways": format_si(first[0], "bit"),
-                "a later one": format_si(each[0], "bit"),
-                "           training": format_si(each[1], "FLOP"),
-                "           time": format_seconds(took),
-            }
-        )
-    bits, flops, seconds = total
-    return "\n".join(
-        [
-            *_rows(columns),
-            "",
-            f"follows   {format_si(bits, 'bit')}, {format_si(flops, 'FLOP')}, "
-            f"{format_seconds(seconds)}",
-            "This assumes that all other rounds cost the same as these. Time includes "
-            f"one evaluation in {rounds} rounds, and no compilation.",
-        ]
-    )
+        column = {
+            "measured rounds": f"{len(records)} of {stage.num_rounds}",
+            "the first: both ways": format_si(first[0], "bit"),
+            "a later one": format_si(each[0], "bit"),
+            "           training": format_si(each[1], "FLOP"),
+            "           time": format_seconds(took),
+        }
+        columns.append(column)
+    bits, flops = format_si(total[0], "bit"), format_si(total[1], "FLOP")
+    lines = [
+        *_rows(columns),
+        "",
+        f"follows   {bits}, {flops}, {format_seconds(total[2])}",
+        "This assumes that all other rounds cost the same as these. Time includes "
+        f"one evaluation in {rounds} rounds, and no compilation.",
+    ]
+    return "\n".join(lines)
 
 
 def memory(traced: Sequence[Traced]) -> str:

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import jax
 
 from sparsefl_jax import report
-from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.validate import whole
 from sparsefl_jax.data import federated
@@ -63,9 +62,8 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
     setup = build_setup(config, data)
     parts = prepared(setup)
     if config.init_from is not None and not started:
-        key, _ = keys.of_run(jax.random.key(config.seed))
-        source = config.init_from, config.init_what
-        initial = results.start_from(*source, key, setup.model, config.adapter)
+        source = config.init_from, config.init_what, config.seed
+        initial = results.start_from(*source, setup.model, config.adapter)
         if config.init_what != "weights":
             results.check_kept(setup.stages[0].algorithm, initial, config.init_what)
         parts = parts._replace(setup=setup._replace(initial=initial))
@@ -277,8 +275,8 @@ def all_seeds(
         summaries, diverged = [], []
         outcomes = _in_turn(runs, progress, read, parts_of)
         for seed, outcome in zip(seeds, outcomes, strict=True):
-            alone = isinstance(outcome, FloatingPointError) and not processes.several()
-            if alone:  # it fails after the others
+            if isinstance(outcome, FloatingPointError) and not processes.several():
+                # It fails after the others.
                 diverged.append(FloatingPointError(f"seed {seed}: {outcome}"))
             elif isinstance(outcome, Exception):
                 raise outcome

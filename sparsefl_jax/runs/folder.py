@@ -138,8 +138,7 @@ def check(workdir: Path, config, resume: bool) -> None:
         raise ValueError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()
     if resume or begun:
-        differs = difference(read_config(workdir), config)
-        if differs:
+        if differs := difference(read_config(workdir), config):
             raise ValueError(
                 f"{name} holds a run of another configuration: {differs}; a resumed "
                 "run keeps its configuration"

@@ -238,10 +238,9 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
     stage, model = setup.stages[index], setup.model
     devices = placement.stage_devices(stage, setup.devices)
     # Process 0 decides the chunk and the pace, as the others may have other memory.
-    limit, chunk = processes.lead(
-        [budget(setup.memory_gb, devices), traced.memory.chunk]
-    )
-    pace = Pace(*processes.lead(traced.pace))
+    mine = budget(setup.memory_gb, devices), traced.memory.chunk, traced.pace
+    limit, chunk, pace = processes.lead(mine)
+    pace = Pace(*pace)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     while True:
         observed = bool(setup.observed(index))

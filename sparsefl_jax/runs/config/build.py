@@ -302,7 +302,12 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
         drawn, present = main["cohort_size"], clock.presence(system)
         sampler = cohorts.stratified_sampler(budgets, drawn, present)
     algorithm = build_algorithm(name, settings, model, optimizer)
-    algorithm = _make_private(config, algorithm)
+    _, given = _settings(config.privacy)
+    if given:  # clipping and noise
+        for name in {"clip", "noise_multiplier"} - given.keys():
+            raise ValueError(f"privacy.{name} is missing: {', '.join(given)} needs it")
+        with naming("privacy", given):
+            algorithm = private(algorithm, **given, fingerprint=folder.fixed(config))
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 
@@ -337,17 +342,6 @@ def check_stages(config, setup: Setup, traced) -> None:
             f"first_stage.name={config.first_stage['name']!r}: its mask has no "
             f"effect here, as {config.algorithm['name']!r} starts from one of its own"
         )
-
-
-def _make_private(config, algorithm: Algorithm) -> Algorithm:
-    """Returns the method with clipping and noise, if the configuration has a clip."""
-    given = {k: v for k, v in config.privacy.items() if v is not None}
-    if not given:
-        return algorithm
-    for name in {"clip", "noise_multiplier"} - given.keys():
-        raise ValueError(f"privacy.{name} is missing: {', '.join(given)} needs it")
-    with naming("privacy", given):
-        return private(algorithm, **given, fingerprint=folder.fixed(config))
 
 
 def _drawn(config, cohort_size: int) -> int:
