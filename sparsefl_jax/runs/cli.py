@@ -82,7 +82,9 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
     if resume and workdir is None:
         raise ValueError("--workdir is missing, expected the directory of a run")
     if config is None and not resume:
-        raise ValueError("--config is missing, expected a file in configs/")
+        raise ValueError(
+            "--config is missing, expected configs/flash_cifar10.py:mini, say"
+        )
     if config is None:
         config = folder.read_config(workdir)
     if workdir is None:

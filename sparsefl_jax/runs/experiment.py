@@ -290,7 +290,12 @@ def all_seeds(
 
 
 def _in_turn(runs, *how) -> Iterator[dict | Exception]:
-    """Yields the summary of each seed, or its error; starts or resumes each run."""
+    """Yields the summary of each seed, or its error; starts or resumes each run.
+
+    Args:
+      runs: pairs of a configuration and its folder.
+      *how: the further arguments of `one_seed`.
+    """
     for config, path in runs:
         begun = (path / "config.json").exists()
         try:
@@ -356,10 +361,10 @@ def one_seed(
                 # The next stage may have to compile; a signal ends that at once.
                 ends = at.round == setup.stages[at.stage].num_rounds
                 if due or stop or ends or at.ended_by:
-                    whole = at
-                    if processes.several():  # else written in parts, never copied whole
-                        whole = at._replace(state=processes.fetch(at.state))
-                    recorder.save(whole, segment.models)
+                    kept = at
+                    if processes.several():  # all call it; one writes in parts, no copy
+                        kept = at._replace(state=processes.fetch(at.state))
+                    recorder.save(kept, segment.models)
                 if stop and not at.ended_by:
                     where = f"ended after round {at.round} of stage {at.stage}"
                     raise interrupt.StoppedError(f"{where}, all saved", stop)

@@ -218,7 +218,7 @@ def write_summary(
         "rounds_per_second": len(train) / about["seconds"],
         "versions": provenance.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "compute_dtype": config.model.get("dtype", "float32"),
+        "compute_dtype": config.model.get("dtype") or "float32",
         "settings": provenance.settings(),
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,

@@ -126,8 +126,9 @@ def segments(
 
     Raises:
       ValueError: the stages do not fit the data or the devices, or the run to resume
-        has ended. It is raised before any compilation, unless a compiled program does
-        not fit the memory or a stage's own sampler draws a client twice.
+        has ended. The first segment raises it, before any compilation, unless a
+        compiled program does not fit the memory or a stage's own sampler draws a client
+        twice.
       MemoryError: the devices lack memory; the message names a chunk that needs less.
       FloatingPointError: a loss or a weight is not finite; the message names the round
         and the clients. A `Segment` without a snapshot holds the records before it.

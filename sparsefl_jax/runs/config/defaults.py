@@ -106,7 +106,7 @@ FIELDS: dict[str, tuple] = {
     "privacy.clip": (float, "for differential privacy: largest norm of an update"),
     "privacy.noise_multiplier": (float, "deviation of the noise over 2 clip"),
     "privacy.delta": (float, "delta of the guarantee, by default num_clients**-1.1"),
-    "final_learning_rate": (Positive, "end of an exponential decay of the rate"),
+    "final_learning_rate": (Positive, "end of the learning rate's exponential decay"),
     "lr_horizon": (Count, "duration of the decay in rounds, by default num_rounds"),
     "lr_delay": (0, "rounds before the decay starts", Whole),
     "lr_decay": (Factor, "factor of the decay per round, instead of lr_horizon"),

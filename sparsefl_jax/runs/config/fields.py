@@ -287,6 +287,8 @@ def follow(config, given: dict[str, str]) -> None:
         ...
       ValueError: algorithm.name='fedavg': the first stage 'snip' is that of 'spdst'; --config.first_stage.name=snip keeps it, --config.first_stage.name=none leaves it out
     """  # noqa: E501
+    if "fit.by" in given:  # a budget would count as spent
+        raise ValueError(f"fit.by={given['fit.by']} is set by the run, expected none")
     spread = given.get("fit.evaluations")
     if "eval_every" in given and (spread or config.fit.get("evaluations")):
         what = f"eval_every={given['eval_every']}"
