@@ -361,8 +361,8 @@ def one_seed(
                 # The next stage may have to compile; a signal ends that at once.
                 ends = at.round == setup.stages[at.stage].num_rounds
                 if due or stop or ends or at.ended_by:
-                    kept = at
-                    if processes.several():  # all call it; one writes in parts, no copy
+                    kept = at  # a single process writes it in parts, without a copy
+                    if processes.several():  # all take part
                         kept = at._replace(state=processes.fetch(at.state))
                     recorder.save(kept, segment.models)
                 if stop and not at.ended_by:
