@@ -55,7 +55,7 @@ def run(density=0.1, rounds=60, seed=0) -> Iterator[dict]:
                 "prunable": config.algorithm.prunable,
             }
         setup, _ = experiment.build(config)
-        records = simulate.run_setup(jax.random.key(seed), setup).metrics
+        records = simulate.run(jax.random.key(seed), **setup._asdict()).metrics
         records = [r for r in records if r["stage"] == len(setup.stages) - 1]
         trained = [r for r in records if r["phase"] == "train"]
         tenth = max(1, rounds // 10)

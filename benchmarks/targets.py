@@ -133,7 +133,8 @@ def steps(setup: Setup, index: int, chunk: int, key: Key) -> float:
 
 
 def _of_stage(program: Program, steps: float, target: Target) -> Expected:
-    plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
+    plan, traced, text = program.plan, program.traced, program.segment.as_text()
+    rounds = traced.pace.length
     # In a scan of several rounds each is in a loop of no or one trip, here of one.
     counted = text, steps, 1 if rounds > 1 else steps
     found = program.segment.memory_analysis()
@@ -154,7 +155,7 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
         collectives={kind: round(size / rounds) for kind, size in moved.items()},
         largest_copy=hlo.largest_copy(text),
         seconds=cycles / target.clock / rounds if cycles and target.clock else None,
-        together=program.memory,
+        together=traced.memory,
     )
 
 
@@ -223,7 +224,9 @@ def dry_run(config, name: str) -> str:
     config, found = fit_rounds.fitted(config, experiment.build, progress=True)
     parts = placed(experiment.build(config).setup, target)
     stages = expected(parts, target, jax.random.key(config.seed))
-    plan = plans.text(parts, [one.together for one in stages])
+    both = zip(parts.traced, stages, strict=True)
+    traced = [one._replace(memory=stage.together) for one, stage in both]
+    plan = plans.text(parts._replace(traced=traced))
     return "\n".join([*([found] if found else []), plan, "", text(target, stages)])
 
 

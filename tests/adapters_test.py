@@ -514,4 +514,4 @@ def test_a_run_of_other_frozen_weights_is_no_start(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(results.checkpoint, "read", lambda *args, **options: saved)
         with pytest.raises(ValueError, match="adapter.seed=1, expected 9, as here"):
-            results.start_from(tmp_path / "a", "weights", KEY0, None, here)
+            results.start_from(tmp_path / "a", "weights", 0, None, here)

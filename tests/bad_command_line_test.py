@@ -20,8 +20,8 @@ LINES = [
     ([f"--config={MINI}", "--config.cohort_size=ten"], "cohort_size=ten"),
     ([f"--config={MINI}", "--config.seed.x=3"], "seed.x"),
     (
-        [f"--config={MINI}", "--config.fit.gbit=1", "--config.fit.by=plan"],
-        "fit.by=plan is set by the run",
+        [f"--config={MINI}", "--config.fit.gbit=1", "--config.fit.by=pilot"],
+        "fit.by=pilot is set by the run",
     ),
     (
         [f"--config={MINI}", "--config.fit.evaluations=9", "--config.eval_every=5"],

@@ -86,7 +86,7 @@ def test_a_column_for_each_stage_and_what_may_be_alive(world):
 def test_a_share_that_is_none_is_refused(world):
     method = sfl.nst(*world[2], density=0.2)
     method = method._replace(alive=lambda round, start: 2 * round)
-    with pytest.raises(ValueError, match=r"alive\(1\) is 2.0, expected in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"alive\(1\)=2.0, expected in \[0, 1\]"):
         alive(stage(method, 3), 1.0)
 
 
@@ -110,7 +110,7 @@ def test_what_follows_from_rounds_that_ran(world, monkeypatch):
         assert rounds == [2, 2] and seed == 7
         first = [record(10**6, 1e9)]
         main = [record(3 * 10**6, 2e9), record(10**6, 1e9)]
-        return fit_rounds.Pilot([first, main], [5.0, 60.0])
+        return [first, main], [5.0, 60.0]
 
     monkeypatch.setattr(fit_rounds, "pilot", run)
     method = sfl.fedavg(*world[2])
@@ -129,12 +129,13 @@ def test_a_pilot_runs_as_many_rounds_as_there_are(world, key):
     method = sfl.fedavg(*world[2])
     stages = [stage(method, 1), stage(method, 4)]
     setup = parts_of(world, stages, eval_every=1, until=Limits(gbit=1e-9)).setup
-    found = fit_rounds.pilot(setup, [2, 2], 0)
-    assert [len(records) for records in found.rounds] == [1, 2]
-    assert all(seconds > 0 for seconds in found.seconds)
+    rounds, seconds = fit_rounds.pilot(setup, [2, 2], 0)
+    assert [len(records) for records in rounds] == [1, 2]
+    assert all(each > 0 for each in seconds)
     # The cohorts are those of the run.
-    there = simulate.run_setup(key, setup._replace(until=Limits())).metrics[0]
-    assert found.rounds[0][0]["clients"] == there["clients"]
+    whole = setup._replace(until=Limits())._asdict()
+    there = simulate.run(key, **whole).metrics[0]
+    assert rounds[0][0]["clients"] == there["clients"]
 
 
 @pytest.mark.slow

@@ -40,13 +40,14 @@ def pretend(monkeypatch, alive=lambda round, rounds: 1.0):
     """Lets pilots find dense messages times `alive`, always of the same clients."""
 
     def run(setup, lengths, seed, *, until, progress):
-        records = []
+        records, gbit = [], 0.0
         for round in range(lengths[-1]):
             bits = [32 * WEIGHTS * alive(round, lengths[-1])] * 3
             each = {"bits_down_by_client": bits, "bits_up_by_client": bits}
-            total = {"bits_down": sum(bits), "bits_up": sum(bits), "flops": 1e12}
-            records.append({"clients": [0, 1, 2]} | each | total)
-        return fit_rounds.Pilot([records], [1.0])
+            gbit += 2 * sum(bits) / 1e9
+            spent = {"gbit_cumulative": gbit, "pflop_cumulative": (round + 1) / 1e3}
+            records.append({"clients": [0, 1, 2], "flops": 1e12} | each | spent)
+        return [records], [1.0]
 
     monkeypatch.setattr(fit_rounds, "pilot", run)
 

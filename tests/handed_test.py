@@ -36,7 +36,7 @@ def setup(method, **settings):
 
 
 def down(setup):
-    records = simulate.run_setup(jax.random.key(0), setup).metrics
+    records = simulate.run(jax.random.key(0), **setup._asdict()).metrics
     return [r["bits_down_by_client"] for r in records if r["phase"] == "train"]
 
 
@@ -67,9 +67,8 @@ def test_a_first_round_takes_the_clock_longer_by_what_is_handed():
     device = clock.Device(*(np.full(CLIENTS, v) for v in (np.inf, 1000.0, np.inf, 0.0)))
     present = np.ones((CLIENTS, 1))
     system = clock.System(device, present, np.zeros(CLIENTS, int), ("phones",))
-    records = simulate.run_setup(
-        jax.random.key(0), setup(sfl.spafl)._replace(system=system)
-    ).metrics
+    fields = setup(sfl.spafl)._replace(system=system)._asdict()
+    records = simulate.run(jax.random.key(0), **fields).metrics
     bits, took = (
         [r[f"{name}_by_client"] for r in records if r["phase"] == "train"]
         for name in ("bits_down", "seconds")

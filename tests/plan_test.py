@@ -86,7 +86,7 @@ def cases():
 def test_no_round_costs_more_than_it_can(file, method, tmp_path):
     config = small(file, method, tmp_path)
     setup, traced = experiment.build(config)
-    records = simulate.run_setup(jax.random.key(config.seed), setup).metrics
+    records = simulate.run(jax.random.key(config.seed), **setup._asdict()).metrics
     for index, one in enumerate(traced):
         most = simulate.most(setup, index, one)
         for r in records:

@@ -180,7 +180,7 @@ def run(folder, drawn) -> bool:
         assert str(error) and "\n" not in str(error)
         return False
     try:
-        result = simulate.run_setup(jax.random.key(0), setup)
+        result = simulate.run(jax.random.key(0), **setup._asdict())
     except FloatingPointError as error:
         assert "round" in str(error) and "\n" not in str(error)
         return True

@@ -42,7 +42,7 @@ def fate(monkeypatch):
     """Replaces the run of a seed by its fate; returns fates by seed, and who ran."""
     fates, ran = {}, []
 
-    def one_seed(config, path, resume, source, progress, accept=False):
+    def one_seed(config, path, resume, *how):
         ran.append(config.seed)
         if error := fates.get(config.seed):
             raise error

@@ -14,14 +14,12 @@ import json
 import logging
 import shutil
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.simulation import disk_store
@@ -56,10 +54,10 @@ class Snapshot(NamedTuple):
     ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
     hours: float | None = None  # of virtual time since the start; None: no system
 
-    def rounds(self, stages: Sequence[Stage]) -> tuple[int, int]:
-        """Returns the number of rounds of all stages, and of those completed."""
-        lengths = [stage.num_rounds for stage in stages]
-        return sum(lengths), sum(lengths[: self.stage]) + self.round
+    def costs(self) -> dict[str, float]:
+        """Returns what the run has cost, by the name of the limit on it in `Limits`."""
+        costs = {"gbit": self.bits / 1e9, "pflop": self.flops / 1e15}
+        return costs if self.hours is None else costs | {"hours": self.hours}
 
 
 class Saved(NamedTuple):
@@ -202,11 +200,8 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     """Returns the leaves by path, without empty ones, which orbax refuses."""
-    return {
-        path: np.asarray(leaf)
-        for path, leaf in trees.by_path(tree).items()
-        if leaf.size
-    }
+    leaves = trees.by_path(tree).items()
+    return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
 
 
 def _unflat(flat: dict, shapes) -> PyTree:
@@ -228,14 +223,11 @@ def _unflat(flat: dict, shapes) -> PyTree:
 
 def _nested(models: dict[str, SparseModel]) -> dict:
     """Returns models as nested dictionaries of arrays, without empty entries."""
-    return {
-        name: {
-            part: jax.tree.map(np.asarray, tree)
-            for part, tree in model._asdict().items()
-            if jax.tree.leaves(tree)
-        }
-        for name, model in models.items()
-    }
+    nested = {}
+    for name, model in models.items():
+        parts = jax.tree.map(np.asarray, model)._asdict().items()
+        nested[name] = {part: tree for part, tree in parts if jax.tree.leaves(tree)}
+    return nested
 
 
 def _models(nested: dict, order) -> dict[str, SparseModel]:

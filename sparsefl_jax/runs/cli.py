@@ -96,11 +96,8 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
         summary = experiment.run(config, workdir, resume=resume)
     except interrupt.StoppedError as error:
         if processes.leads():
-            print(
-                f"{error}; to continue:\n"
-                f"{program()} --resume --workdir={shlex.quote(str(workdir))}",
-                file=sys.stderr,
-            )
+            command = f"{program()} --resume --workdir={shlex.quote(str(workdir))}"
+            print(f"{error}; to continue:\n{command}", file=sys.stderr)
         sys.exit(error.code)
     if processes.leads() and isinstance(summary, list):
         comparison = report.compare(report.read_groups([workdir]))
@@ -125,8 +122,8 @@ def dry_run(config, rounds: int = 0) -> None:
         lines += [found] if found else []
     parts = experiment.build(config)
     with Programs(*parts) as programs:
-        memories = [programs.of(stage).memory for stage in range(len(parts.traced))]
-    lines.append(plans.text(parts, memories))
+        traced = [programs.of(stage).traced for stage in range(len(parts.traced))]
+    lines.append(plans.text(parts._replace(traced=traced)))
     if rounds:
         told = plans.measured(parts, rounds, config.seed, progress=show)
         lines += ["", told]
@@ -150,11 +147,8 @@ def listing(section: str = EVERYTHING, config=None) -> str:
       ValueError: there is no such section.
 
     Example:
-      >>> print(listing("until"))
-      until.gbit      float  None  end the run after this traffic, Gbit both ways
-      until.pflop     float  None  end the run after these training FLOPs, PFLOP
-      until.accuracy  float  None  end the run at this accuracy, in (0, 1]
-      until.hours     float  None  end the run after these hours of virtual time
+      >>> print(listing("until").splitlines()[2])
+      until.accuracy  float in (0, 1]    None  end the run at this accuracy
     """
     config = defaults.default_config() if config is None else config
     sections = [name for name in config if hasattr(config[name], "to_dict")]
@@ -230,19 +224,15 @@ def catalogue() -> str:
         text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
         return text.strip().splitlines()[0]
 
-    groups = {
+    groups: dict[str, dict] = {
         "methods": algorithms.ALGORITHMS,
         "models": models.MODELS,
         "data sets": data.DATASETS,
         "partitioners": data.PARTITIONERS,
-        **{
-            kind: {
-                name: (shipped.folder(kind) / name).read_text().lstrip('"')
-                for name in shipped.names(kind)
-            }
-            for kind in ("configs", "studies")
-        },
     }
+    for kind in ("configs", "studies"):
+        files = {name: shipped.folder(kind) / name for name in shipped.names(kind)}
+        groups[kind] = {name: f.read_text().lstrip('"') for name, f in files.items()}
     lines = []
     for title, table in groups.items():
         lines += [f"{title}:"]
@@ -271,16 +261,14 @@ def define_config(values):
     class Parser(absl_flags.ArgumentParser):
         def parse(self, path):
             path = shipped.find("config", "configs", path)
-            of_run = path.endswith(".json")
-            if of_run:
-                config = folder.read_config(Path(path).parent)
-            else:
-                config = defaults.load_config(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
-            if of_run and "resume" not in _given(argv):
-                fit = config.fit  # a new run fits its budget anew
-                with fit.unlocked(), fit.ignore_type():
-                    fit.by = None
+            if not path.endswith(".json"):
+                config = defaults.load_config(path)
+            else:
+                config = folder.read_config(Path(path).parent)
+                if "resume" not in _given(argv):  # a new run fits its budget anew
+                    with config.fit.unlocked(), config.fit.ignore_type():
+                        config.fit.by = None
             fields.follow(config, _given(argv, r"config\."))
             return config
 

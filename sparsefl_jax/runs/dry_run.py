@@ -16,8 +16,8 @@ from sparsefl_jax.core.formats import (
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import fit_rounds, simulate
-from sparsefl_jax.runs.programs import Memory, Parts
-from sparsefl_jax.runs.setup import Setup, alive, guarantee
+from sparsefl_jax.runs.programs import Parts
+from sparsefl_jax.runs.setup import Setup, Traced, alive, guarantee
 from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
@@ -25,15 +25,13 @@ from sparsefl_jax.wire.charges import most_bits
 from sparsefl_jax.wire.packets import assumptions
 
 
-def text(parts: Parts, memories: Sequence[Memory] | None = None) -> str:
+def text(parts: Parts) -> str:
     """Returns the plan of a run: stages, clients, memory, and bounds on a round's cost.
 
     Args:
-      parts: the run.
-      memories: of the compiled stages; without it the working sets are unknown.
+      parts: the run; before its stages are compiled their working sets are unknown.
     """
     setup, traced = parts
-    memories = memories or [one.memory for one in traced]
     rounds = sum(stage.num_rounds for stage in setup.stages)
     statement = guarantee(setup, setup.stages[-1].num_rounds).get("statement")
     until = setup.until._asdict().items()
@@ -41,9 +39,9 @@ def text(parts: Parts, memories: Sequence[Memory] | None = None) -> str:
     lines = [
         *_head(setup),
         "",
-        *_stages(parts, memories),
+        *_stages(parts),
         "",
-        f"total     {rounds} rounds, {memory(memories)}",
+        f"total     {rounds} rounds, {memory(traced)}",
         *_notes(parts),
         *([statement] if statement else []),
         *([f"Less if it ends earlier, by {ends}."] if ends else []),
@@ -60,10 +58,8 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
       seed: of the run.
       progress: whether to show the rounds.
     """
-    stages = parts.setup.stages
-    found = fit_rounds.pilot(
-        parts.setup, [rounds] * len(stages), seed, progress=progress
-    )
+    setup, stages = parts.setup, parts.setup.stages
+    found = fit_rounds.pilot(setup, [rounds] * len(stages), seed, progress=progress)
     columns, total = [], np.zeros(3)
     for stage, records, seconds in zip(stages, *found, strict=True):
         first, *later = ([r["bits_down"] + r["bits_up"], r["flops"]] for r in records)
@@ -72,32 +68,29 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
         took = seconds / len(records)
         spent = np.sum([first, *later], axis=0) + left * each
         total += [*spent, took * stage.num_rounds]
-        columns.append(
-            {
-                "measured rounds": f"{len(records)} of {stage.num_rounds}",
-                "the first: both ways": format_si(first[0], "bit"),
-                "a later one": format_si(each[0], "bit"),
-                "           training": format_si(each[1], "FLOP"),
-                "           time": format_seconds(took),
-            }
-        )
-    bits, flops, seconds = total
-    return "\n".join(
-        [
-            *_rows(columns),
-            "",
-            f"follows   {format_si(bits, 'bit')}, {format_si(flops, 'FLOP')}, "
-            f"{format_seconds(seconds)}",
-            "This assumes that all other rounds cost the same as these. Time includes "
-            f"one evaluation in {rounds} rounds, and no compilation.",
-        ]
-    )
+        column = {
+            "measured rounds": f"{len(records)} of {stage.num_rounds}",
+            "the first: both ways": format_si(first[0], "bit"),
+            "a later one": format_si(each[0], "bit"),
+            "           training": format_si(each[1], "FLOP"),
+            "           time": format_seconds(took),
+        }
+        columns.append(column)
+    bits, flops = format_si(total[0], "bit"), format_si(total[1], "FLOP")
+    lines = [
+        *_rows(columns),
+        "",
+        f"follows   {bits}, {flops}, {format_seconds(total[2])}",
+        "This assumes that all other rounds cost the same as these. Time includes "
+        f"one evaluation in {rounds} rounds, and no compilation.",
+    ]
+    return "\n".join(lines)
 
 
-def memory(memories: Sequence[Memory]) -> str:
+def memory(traced: Sequence[Traced]) -> str:
     """Formats the memory of the largest stage, a lower bound before compilation."""
-    known = all(one.working_set is not None for one in memories)
-    size = format_si(max(one.total() for one in memories), "B")
+    known = all(one.memory.working_set is not None for one in traced)
+    size = format_si(max(one.memory.total() for one in traced), "B")
     return size if known else f"at least {size}"
 
 
@@ -124,20 +117,16 @@ def _head(setup: Setup) -> list[str]:
     ]
 
 
-def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
+def _stages(parts: Parts) -> list[str]:
     """Formats the figures of all stages as a table."""
     columns, share = [], 1.0
     for index, stage in enumerate(parts.setup.stages):
-        traced, held = parts.traced[index], memories[index]
+        traced, held = parts.traced[index], parts.traced[index].memory
         most = simulate.most(parts.setup, index, traced)
         share = alive(stage, share)[-1]
         left = f"at most {share:.3g}" if share < 1 else "unknown"
-        under = sum(
-            math.prod(shape)
-            for packet in traced.layouts["down"].values()
-            if packet.masked
-            for shape in packet.shapes
-        )
+        masked = [p for p in traced.layouts["down"].values() if p.masked]
+        under = sum(math.prod(shape) for packet in masked for shape in packet.shapes)
         down, up = (
             format_si(stage.cohort_size * most_bits(traced.layouts[way]), "bit")
             for way in ("down", "up")

@@ -9,12 +9,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import jax
 
 from sparsefl_jax import report
-from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.validate import whole
 from sparsefl_jax.data import federated
@@ -28,7 +26,6 @@ from sparsefl_jax.runs import (
     simulate,
     sinks,
 )
-from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
     build_data,
@@ -39,7 +36,7 @@ from sparsefl_jax.runs.config.build import (
 from sparsefl_jax.runs.config.defaults import plain, replaced, values
 from sparsefl_jax.runs.programs import Parts, Programs, prepared
 from sparsefl_jax.runs.progress import Progress
-from sparsefl_jax.runs.setup import make
+from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.system import hardware, interrupt, processes
 
@@ -65,9 +62,8 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
     setup = build_setup(config, data)
     parts = prepared(setup)
     if config.init_from is not None and not started:
-        key, _ = keys.of_run(jax.random.key(config.seed))
-        source = config.init_from, config.init_what
-        initial = results.start_from(*source, key, setup.model, config.adapter)
+        source = config.init_from, config.init_what, config.seed
+        initial = results.start_from(*source, setup.model, config.adapter)
         if config.init_what != "weights":
             results.check_kept(setup.stages[0].algorithm, initial, config.init_what)
         parts = parts._replace(setup=setup._replace(initial=initial))
@@ -113,8 +109,7 @@ def run(
         if cost and show:
             print(cost, file=sys.stderr)
     each = all_seeds if config.seeds > 1 else one_seed
-    source = Source(build_data, _parts)
-    summary = each(values(config), path, resume, source, progress)
+    summary = each(values(config), path, resume, progress)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
     return summary
@@ -189,9 +184,10 @@ def experiment(
             raise ValueError(f"name={name!r}, expected a workdir whose pages show it")
         runs, read = [], of_one_width(read, every)
         for one in every:
-            setup = make(stages, model, read(one), **settings)
-            with Progress(*Snapshot().rounds(stages), show=show) as bar:
-                runs.append(simulate.run_setup(jax.random.key(one), setup, bar.update))
+            key = jax.random.key(one)
+            setup = Setup(stages, model, read(one), **settings)
+            with Progress(sum(s.num_rounds for s in stages), show=show) as bar:
+                runs.append(simulate.run(key, **setup._asdict(), callback=bar.update))
         return runs if seeds > 1 else runs[0]
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check(of_files["sinks"])
@@ -204,19 +200,14 @@ def experiment(
     described = describe(setup, name) | of_files
     config = SimpleNamespace(**plain(described | {"seed": seed, "seeds": seeds}))
     path = Path(workdir)
-    source = Source(lambda config: read(config.seed), parts)
-    each = all_seeds if seeds > 1 else one_seed
-    each(config, path, (path / "config.json").exists(), source, progress)
+    each, begun = all_seeds if seeds > 1 else one_seed, (path / "config.json").exists()
+    each(config, path, begun, progress, lambda config: read(config.seed), parts)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
-    runs = [
-        results.read_back(
-            path / f"seed_{one}" if seeds > 1 else path,
-            setup._replace(data=read(one)),
-            one,
-        )
-        for one in every
-    ]
+    runs = []
+    for one in every:
+        below = path / f"seed_{one}" if seeds > 1 else path
+        runs.append(results.read_back(below, setup._replace(data=read(one)), one))
     return runs if seeds > 1 else runs[0]
 
 
@@ -233,20 +224,8 @@ def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     configs = [values(config) for config, _ in runs]
-    source = Source(of_one_width(build_data, configs), _parts)
-    paths = (path for _, path in runs)
-    return _in_turn(zip(configs, paths, strict=True), source, progress="rounds")
-
-
-class Source(NamedTuple):
-    """The functions that make the parts of a run."""
-
-    read: Callable  # (config) -> FederatedData
-    make: Callable  # (config, data, started) -> Parts; started: there is a checkpoint
-
-    def parts(self, config: SimpleNamespace, started: bool = False) -> Parts:
-        """Makes the parts of a run; raises a ValueError if it is not possible."""
-        return self.make(config, self.read(config), started)
+    read, paths = of_one_width(build_data, configs), (path for _, path in runs)
+    return _in_turn(zip(configs, paths, strict=True), "rounds", read, _parts)
 
 
 def of_one_width(read: Callable, seeds: Sequence) -> Callable:
@@ -270,8 +249,9 @@ def all_seeds(
     config: SimpleNamespace,
     path: Path,
     resume: bool,
-    source: Source,
     progress: bool = True,
+    read: Callable = build_data,
+    parts_of: Callable = _parts,
 ) -> list[dict]:
     """Runs all seeds of a configuration in folders below `path`, and compares them.
 
@@ -281,10 +261,10 @@ def all_seeds(
         config, _ = folder.planned(config, plain(folder.read_config(path)))
     seeds = range(config.seed, config.seed + config.seeds)
     configs = [replaced(config, seed=seed, seeds=1) for seed in seeds]
-    source = source._replace(read=of_one_width(source.read, configs))
+    read = of_one_width(read, configs)
     runs = [(one, path / f"seed_{one.seed}") for one in configs]
     if not resume:
-        source.parts(configs[0])  # raises before anything is written
+        parts_of(configs[0], read(configs[0]), False)  # raises before writing anything
     leads = processes.leads()
     with folder.claimed(path, config, resume):
         if resume and leads:  # all are asked before any goes on
@@ -293,10 +273,10 @@ def all_seeds(
                     folder.resumption(below, one)
             folder.amend(path, config)
         summaries, diverged = [], []
-        outcomes = _in_turn(runs, source, progress)
+        outcomes = _in_turn(runs, progress, read, parts_of)
         for seed, outcome in zip(seeds, outcomes, strict=True):
-            alone = isinstance(outcome, FloatingPointError) and not processes.several()
-            if alone:  # it fails after the others
+            if isinstance(outcome, FloatingPointError) and not processes.several():
+                # It fails after the others.
                 diverged.append(FloatingPointError(f"seed {seed}: {outcome}"))
             elif isinstance(outcome, Exception):
                 raise outcome
@@ -309,12 +289,17 @@ def all_seeds(
     return processes.lead(summaries)
 
 
-def _in_turn(runs, source: Source, progress: bool | str) -> Iterator[dict | Exception]:
-    """Yields the summary of each seed, or its error; starts or resumes each run."""
+def _in_turn(runs, *how) -> Iterator[dict | Exception]:
+    """Yields the summary of each seed, or its error; starts or resumes each run.
+
+    Args:
+      runs: pairs of a configuration and its folder.
+      *how: the further arguments of `one_seed`.
+    """
     for config, path in runs:
         begun = (path / "config.json").exists()
         try:
-            outcome = one_seed(config, path, begun, source, progress)
+            outcome = one_seed(config, path, begun, *how)
         except Exception as error:  # whatever it is, the other seeds go on
             traceback.clear_frames(error.__traceback__)  # which hold its arrays
             outcome = error
@@ -325,8 +310,9 @@ def one_seed(
     config: SimpleNamespace,
     path: Path,
     resume: bool,
-    source: Source,
     progress: bool | str = True,
+    read: Callable = build_data,
+    parts_of: Callable = _parts,
 ) -> dict:
     """Runs one seed, from its start or from its last checkpoint.
 
@@ -334,8 +320,10 @@ def one_seed(
       config: as `defaults.values` returns it.
       path: the run's folder.
       resume: whether the folder holds this run.
-      source: makes the parts of the run.
       progress: whether to show the progress; 'rounds' leaves out the plan.
+      read: `(config) -> FederatedData`.
+      parts_of: `(config, data, started) -> Parts`; `started` tells whether there is a
+        checkpoint.
 
     Returns, raises: as `run` does.
     """
@@ -343,23 +331,27 @@ def one_seed(
     leads = processes.leads()
     message = "ending after this segment; again to leave at once"
     # Errors of a new run are raised before anything is written.
-    parts = None if resume else source.parts(config)
+    parts = None if resume else parts_of(config, read(config), False)
     with folder.claimed(path, config, resume):
         going = folder.resumption(path, config) if leads else folder.Resumption(config)
         done, begun = processes.lead([going.done, going.saved is not None])
         if done:
-            return processes.lead(_ended(path, going, progress) if leads else None)
+            if leads and progress and going.notes:
+                print(*going.notes, sep="\n", file=sys.stderr)
+            if leads and not (path / "report.html").exists():
+                records.draw(path)
+            return processes.lead(report.read_summary(path) if leads else None)
         if begun and not leads:
             going = folder.resumption(path, config)
         if parts is None:
-            parts = source.parts(going.config, begun)
+            parts = parts_of(going.config, read(going.config), begun)
         setup, key = parts.setup, jax.random.key(going.config.seed)
         with (
             records.recording(path, going, parts, progress) as (at, recorder),
             interrupt.listening(message) as interrupted,
             Programs(*parts, recorder.waiting, interrupted) as programs,
         ):
-            left = () if at.ended_by else simulate.simulate(key, setup, at, programs)
+            left = () if at.ended_by else simulate.simulate(key, programs, at)
             for segment in left:
                 due = recorder.record(segment)
                 if segment.snapshot is None:
@@ -369,28 +361,15 @@ def one_seed(
                 # The next stage may have to compile; a signal ends that at once.
                 ends = at.round == setup.stages[at.stage].num_rounds
                 if due or stop or ends or at.ended_by:
-                    recorder.save(_gathered(at), segment.models)
+                    kept = at  # a single process writes it in parts, without a copy
+                    if processes.several():  # all take part
+                        kept = at._replace(state=processes.fetch(at.state))
+                    recorder.save(kept, segment.models)
                 if stop and not at.ended_by:
                     where = f"ended after round {at.round} of stage {at.stage}"
                     raise interrupt.StoppedError(f"{where}, all saved", stop)
-            written = recorder.finish(at, programs.memory)
+            written = recorder.finish(at, programs.traced)
             (stop,) = processes.most(interrupted())
             if stop:  # do not start later runs, such as those of other seeds
                 raise interrupt.StoppedError("the run has finished", stop)
         return processes.lead(written)
-
-
-def _ended(path: Path, going: folder.Resumption, progress: bool | str) -> dict:
-    """Returns the summary of a run that has ended; creates its page if missing."""
-    if progress and going.notes:
-        print(*going.notes, sep="\n", file=sys.stderr)
-    if not (path / "report.html").exists():
-        records.draw(path)
-    return report.read_summary(path)
-
-
-def _gathered(at: Snapshot) -> Snapshot:
-    """Gathers the state so that process 0 can write it; every process calls it."""
-    if not processes.several():
-        return at  # it is written in parts, never copied as a whole
-    return at._replace(state=processes.fetch(at.state))

@@ -28,6 +28,7 @@ import numpy as np
 from sparsefl_jax.core import keys
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder, simulate
+from sparsefl_jax.runs.programs import Programs, prepared
 from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.runs.setup import alive as shares_alive
@@ -148,12 +149,10 @@ def measure(
       ValueError: no client was available in the rounds that predict later ones.
     """
     lengths, until = [stage.num_rounds for stage in setup.stages], Limits(**budgets)
-    *earlier, main = pilot(setup, lengths, seed, until=until, progress=progress).rounds
-    begun = [record for stage in earlier for record in stage] + main[:1]
-    gbit = sum(r["bits_down"] + r["bits_up"] for r in begun) / 1e9
-    begin = {"gbit": gbit, "pflop": sum(r["flops"] for r in begun) / 1e15}
+    (*_, main), _ = pilot(setup, lengths, seed, until=until, progress=progress)
     if not main:  # the stages before have spent the budget
-        return Measured(dict.fromkeys(begin, math.inf), 0.0, 0.0, 0.0)
+        return Measured(dict.fromkeys(budgets, math.inf), 0.0, 0.0, 0.0)
+    begin = {name: main[0][f"{name}_cumulative"] for name in budgets}
     later = slice(1 if len(main) > 1 else 0, len(main))
     shares = np.array(shares_alive(setup.stages[-1], 1.0))[later]
     first, again = _each_exchange(main, shares, _base(setup))
@@ -254,13 +253,6 @@ def _each_exchange(
     return float(first), float(again)
 
 
-class Pilot(NamedTuple):
-    """The first rounds of a run's stages."""
-
-    rounds: list[list[dict]]  # of each stage, its records
-    seconds: list[float]  # of each stage, with one evaluation, without compilation
-
-
 def pilot(
     setup: Setup,
     rounds: Sequence[int],
@@ -268,7 +260,7 @@ def pilot(
     *,
     until: Limits | None = None,
     progress: bool = False,
-) -> Pilot:
+) -> tuple[list[list[dict]], list[float]]:
     """Runs the first rounds of every stage to measure their cost; writes nothing.
 
     Args:
@@ -277,6 +269,10 @@ def pilot(
       seed: of the run.
       until: limits that end the pilot early.
       progress: whether to announce and show the rounds.
+
+    Returns:
+      Of each stage the records of its rounds, and their seconds with one evaluation and
+      without compilation.
     """
     stages = [
         stage._replace(num_rounds=min(count, stage.num_rounds))
@@ -287,22 +283,22 @@ def pilot(
     setup = setup._replace(
         stages=stages, eval_every=total, until=until or Limits(), observe_rounds=()
     )
-    measured = Pilot([[] for _ in stages], [0.0 for _ in stages])
+    records, seconds = [[] for _ in stages], [0.0 for _ in stages]
     if progress:
         print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
     with (
         Progress(total, show=progress, title="pilot: ") as bar,
+        Programs(*prepared(setup)) as programs,
         compiling() as compiled,
     ):
         begin = time.perf_counter()
-        for segment in simulate.simulate(jax.random.key(seed), setup):
+        for segment in simulate.simulate(jax.random.key(seed), programs):
             if not segment.records:
                 continue
             now, stage = time.perf_counter(), segment.records[-1]["stage"]
             waited = compiled()
-            train = [r for r in segment.records if r["phase"] == "train"]
-            measured.rounds[stage] += train
-            measured.seconds[stage] += now - begin - waited
+            records[stage] += [r for r in segment.records if r["phase"] == "train"]
+            seconds[stage] += now - begin - waited
             bar.update(segment.records)
             begin = now
-    return measured
+    return records, seconds

@@ -138,8 +138,7 @@ def check(workdir: Path, config, resume: bool) -> None:
         raise ValueError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()
     if resume or begun:
-        differs = difference(read_config(workdir), config)
-        if differs:
+        if differs := difference(read_config(workdir), config):
             raise ValueError(
                 f"{name} holds a run of another configuration: {differs}; a resumed "
                 "run keeps its configuration"
@@ -352,9 +351,8 @@ def _lifted(old: dict, config: SimpleNamespace, at: Snapshot) -> bool:
     by = at.ended_by
     if by == "rounds":
         return config.num_rounds > old["num_rounds"]
-    spent = {"gbit": at.bits / 1e9, "pflop": at.flops / 1e15, "hours": at.hours}
     limit = config.until[by]
-    return limit is None or limit > spent.get(by, old["until"][by])
+    return limit is None or limit > at.costs().get(by, old["until"][by])
 
 
 def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]:
@@ -415,15 +413,11 @@ def own_code(config: dict) -> dict[str, int]:
     Args:
       config: as `plain` returns it; a user's have names `module:function`.
     """
-    checksums = {}
-    if base := config.get("adapter", {}).get("base"):
-        checksums[base] = zlib.crc32(Path(base).read_bytes())
-    for name in (config[section].get("name") for section in TABLES):
-        if name is not None and ":" in name:
-            module = importlib.import_module(name.partition(":")[0])
-            if path := getattr(module, "__file__", None):
-                checksums[path] = zlib.crc32(Path(path).read_bytes())
-    return checksums
+    names = [config[section].get("name") or "" for section in TABLES]
+    modules = [importlib.import_module(n.partition(":")[0]) for n in names if ":" in n]
+    paths = [getattr(module, "__file__", None) for module in modules]
+    paths.append(config.get("adapter", {}).get("base"))
+    return {path: zlib.crc32(Path(path).read_bytes()) for path in paths if path}
 
 
 def described(saved: checkpoint.Saved, now: dict) -> str:

@@ -71,9 +71,8 @@ class Program(NamedTuple):
     """The compiled program of a stage."""
 
     plan: placement.Plan
-    pace: Pace
     segment: jax.stages.Compiled  # `round_program.make_segment` of `pace.length` rounds
-    memory: Memory
+    traced: Traced  # with the pace of process 0 and the memory of the program
 
 
 def prepared(setup: Setup) -> Parts:
@@ -88,9 +87,19 @@ def prepared(setup: Setup) -> Parts:
 
 
 def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
-    """Adds up the memory of a stage before it is compiled."""
-    data, num_clients = setup.data, len(setup.data.train.size)
-    devices = placement.stage_devices(setup.stages[index], setup.devices)
+    """Adds up the memory of a stage before it is compiled, and chooses its chunk.
+
+    'auto' is 1 where clients run faster one after another, as on CPUs, see
+    `models.programs`. Otherwise it is all clients that a device has in a round;
+    `smaller` reduces it if the compiled program does not fit into memory.
+    """
+    stage, data, chunk = setup.stages[index], setup.data, setup.chunk
+    devices = placement.stage_devices(stage, setup.devices)
+    num_clients, share = len(data.train.size), -(-stage.cohort_size // len(devices))
+    if chunk == "auto":
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
+        macs = ledger.macs_per_sample(setup.model) * stage.batch_size
+        chunk = 1 if in_turn(devices[0].platform, parameters, macs) else share
     state, pace = traced.state, traced.pace
     rows = store.num_bytes(state.clients)
     clients = store.device_bytes(state.clients, len(devices))
@@ -107,30 +116,13 @@ def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
         }
         | ({"frozen weights": len(devices) * 4 * held} if held else {}),
         client_store={"where": pace.where, "bytes": rows},
-        chunk=first_chunk(setup, index, traced),
+        chunk=min(int(chunk), share),
     )
     limit = budget(setup.memory_gb, devices)
     if limit is not None and memory.total() > limit:
         raise ValueError(_too_large(memory, limit))
     check_host(memory, devices)
     return memory
-
-
-def first_chunk(setup: Setup, index: int, traced: Traced) -> int:
-    """Returns how many clients a device runs at the same time, before compilation.
-
-    'auto' is 1 where clients run faster one after another, as on CPUs, see
-    `models.programs`. Otherwise it is all clients that a device has in a round;
-    `smaller` reduces it if the compiled program does not fit into memory.
-    """
-    stage, chunk = setup.stages[index], setup.chunk
-    devices = placement.stage_devices(stage, setup.devices)
-    share = -(-stage.cohort_size // len(devices))
-    if chunk == "auto":
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
-        macs = ledger.macs_per_sample(setup.model) * stage.batch_size
-        chunk = 1 if in_turn(devices[0].platform, parameters, macs) else share
-    return min(int(chunk), share)
 
 
 def smaller(memory: Memory, limit: float, setup: Setup) -> int:
@@ -246,10 +238,9 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
     stage, model = setup.stages[index], setup.model
     devices = placement.stage_devices(stage, setup.devices)
     # Process 0 decides the chunk and the pace, as the others may have other memory.
-    limit, chunk = processes.lead(
-        [budget(setup.memory_gb, devices), traced.memory.chunk]
-    )
-    pace = Pace(*processes.lead(traced.pace))
+    mine = budget(setup.memory_gb, devices), traced.memory.chunk, traced.pace
+    limit, chunk, pace = processes.lead(mine)
+    pace = Pace(*pace)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     while True:
         observed = bool(setup.observed(index))
@@ -278,17 +269,16 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
             chunk = smaller(needed, limit, setup)
         if chunk == plan.chunk:
             check_host(needed, devices)
-            return Program(plan, pace, compiled, needed)
+            return Program(plan, compiled, traced._replace(pace=pace, memory=needed))
 
 
 def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -> tuple:
     """Returns the shapes of what a segment is called with."""
-
-    def replicated(leaf):
-        sharding = NamedSharding(plan.mesh, P())
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
     shape, state = jax.ShapeDtypeStruct, traced.state
+
+    def placed(leaf, sharding):
+        return shape(leaf.shape, leaf.dtype, sharding=sharding)
+
     population = placement.on_host(setup.data, setup.budgets, traced.clock)
     cohort = pace.length, plan.stage.cohort_size
     places = None
@@ -299,12 +289,9 @@ def _arguments(setup: Setup, plan: placement.Plan, pace: Pace, traced: Traced) -
         )
         state = state._replace(clients=rows)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    population = jax.tree.map(replicated, population)
-    state = jax.tree.map(
-        lambda v, sharding: shape(v.shape, v.dtype, sharding=sharding),
-        state,
-        placement.shardings(plan, state),
-    )
+    everywhere = NamedSharding(plan.mesh, P())
+    population = jax.tree.map(lambda leaf: placed(leaf, everywhere), population)
+    state = jax.tree.map(placed, state, placement.shardings(plan, state))
     rounds, ids = shape((pace.length,), jnp.int32), shape(cohort, jnp.int32)
     return key, population, state, rounds, ids, places, shape((), jnp.int32)
 
@@ -331,7 +318,7 @@ class Programs:
         interrupted: Callable[[], int] = lambda: 0,
     ):
         self._waiting, self._interrupted = waiting, interrupted
-        self.setup, self.traced = setup, traced
+        self.setup, self.traced = setup, list(traced)  # with memory, once compiled
         self._programs: dict[int, Program] = {}
         self._futures: dict[int, AsyncResult] = {}
 
@@ -387,9 +374,6 @@ class Programs:
             if future.ready():
                 future.get()
 
-    def memory(self, stage: int) -> Memory:
-        """Returns the memory of a stage, by shape alone if it is not compiled."""
-        return self._programs.get(stage, self.traced[stage]).memory
-
     def _compile(self, stage: int) -> None:
-        self._programs[stage] = compile_stage(self.setup, stage, self.traced[stage])
+        program = compile_stage(self.setup, stage, self.traced[stage])
+        self._programs[stage], self.traced[stage] = program, program.traced

@@ -18,15 +18,7 @@ _COMPILING = {
 _EVERY = 5.0  # seconds between lines in a file
 
 
-class _Lines(tqdm):
-    """A bar for files, which prints a new line instead of changing the last one."""
-
-    @staticmethod
-    def status_printer(file):
-        return lambda text: print(text, file=file, flush=True)
-
-
-class Progress:
+class Progress(tqdm):
     """Shows rounds, rounds/s and time left, accuracy, density, Gbit so far and in all.
 
     The Gbit in all are extrapolated from the rounds of the last segment.
@@ -43,8 +35,7 @@ class Progress:
         self, total: int, done: int = 0, *, show: bool = True, file=None, title=""
     ):
         file = file or sys.stderr
-        terminal = file.isatty()
-        self.bar = (tqdm if terminal else _Lines)(
+        super().__init__(
             desc=title,
             total=total,
             initial=done,
@@ -53,22 +44,23 @@ class Progress:
             disable=not show,
             dynamic_ncols=True,
             miniters=0,
-            mininterval=0.1 if terminal else _EVERY,
+            mininterval=0.1 if file.isatty() else _EVERY,
         )
         self.title = title
         self.evaluation = []  # the last one's headline, in words
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.bar.close()
+    @staticmethod
+    def status_printer(file):
+        """Returns what prints the bar, in a file as a new line each time."""
+        if file.isatty():
+            return tqdm.status_printer(file)
+        return lambda text: print(text, file=file, flush=True)
 
     def compiling(self, stage: int, stages: int, seconds: float) -> None:
         """Shows that the run waits for the compilation of a stage, counted from 0."""
         text = f"compiling stage {stage + 1} of {stages} ({seconds:.0f} s)"
-        self.bar.set_description_str(self.title + text, refresh=False)
-        self.bar.update(0)
+        self.set_description_str(self.title + text, refresh=False)
+        super().update(0)
 
     def update(self, records: list[dict]) -> None:
         """Shows the records of one segment."""
@@ -80,12 +72,12 @@ class Progress:
                 self.evaluation = [accuracy, f"density {density:.3f}"]
         bits = sum(r["bits_down"] + r["bits_up"] for r in rounds)
         spent = rounds[-1]["gbit_cumulative"]
-        left = self.bar.total - self.bar.n - len(rounds)
+        left = self.total - self.n - len(rounds)
         whole = spent + bits / 1e9 / len(rounds) * left
         told = [*self.evaluation, f"{spent:.3g} of {whole:.3g} Gbit"]
-        self.bar.set_description_str(self.title, refresh=False)
-        self.bar.set_postfix_str(", ".join(told), refresh=False)
-        self.bar.update(len(rounds))
+        self.set_description_str(self.title, refresh=False)
+        self.set_postfix_str(", ".join(told), refresh=False)
+        super().update(len(rounds))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import plain
 from sparsefl_jax.runs.programs import Parts
 from sparsefl_jax.runs.progress import Progress, compiling
-from sparsefl_jax.runs.setup import guarantee
+from sparsefl_jax.runs.setup import Traced, guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, hardware, processes, provenance
@@ -38,7 +38,7 @@ class Recorder(NamedTuple):
 
     record: Callable = lambda segment: False  # returns whether a checkpoint is due
     save: Callable = lambda snapshot, models: None  # replaces the checkpoint
-    finish: Callable = lambda snapshot, memory: None  # returns the summary
+    finish: Callable = lambda snapshot, traced: None  # returns the summary
     waiting: Callable = lambda stage, stages, seconds: None
 
 
@@ -66,17 +66,17 @@ def recording(
     if not processes.leads():
         yield at, Recorder()
         return
-    about = _about(workdir, going, parts, progress)
-    about["data"] = data
+    about = _about(workdir, going, parts, progress) | {"data": data}
     folder.amend(workdir, config)
     remove_later_masks(workdir, at)
     counts = datasets.partition_counts(setup.data)
     files.write_array(workdir / "partition.npy", counts)
     begin = saved_at = time.perf_counter()
-    (total, rounds), seconds = at.rounds(setup.stages), about["seconds"]
+    lengths, seconds = [stage.num_rounds for stage in setup.stages], about["seconds"]
+    rounds = sum(lengths[: at.stage]) + at.round
     so_far = about["position"], rounds, seconds
     with (
-        Progress(total, rounds, show=bool(progress)) as bar,
+        Progress(sum(lengths), rounds, show=bool(progress)) as bar,
         sinks.open_sinks(config.sinks, workdir, *so_far) as (write, flushed),
         compiling() as compiled,
     ):
@@ -87,8 +87,7 @@ def recording(
             if segment.records:
                 write(segment.records, about["seconds"], compiled())
                 bar.update(segment.records)
-            if segment.snapshot is not None:  # else the loop raises an error
-                write_masks(workdir, segment, setup.model)
+            write_masks(workdir, segment, setup.model)
             return now - saved_at >= 60 * config.checkpoint_minutes
 
         def save(snapshot: Snapshot, models: dict) -> None:
@@ -97,9 +96,9 @@ def recording(
             checkpoint.save(workdir, snapshot, models, about)
             saved_at = time.perf_counter()
 
-        def finish(snapshot: Snapshot, memory: Callable) -> dict:
+        def finish(snapshot: Snapshot, traced: Sequence[Traced]) -> dict:
             facts = about | {"guarantee": guarantee(setup, snapshot.round)}
-            written = write_summary(config, memory, workdir, snapshot, facts)
+            written = write_summary(config, traced, workdir, snapshot, facts)
             draw(workdir)
             return written
 
@@ -139,7 +138,7 @@ def write_masks(workdir: Path, segment: Segment, model: Model) -> None:
 
     Args:
       workdir: the run's directory.
-      segment: a segment with a snapshot.
+      segment: one without a snapshot has no masks.
       model: the network, whose layers are named.
 
     Raises:
@@ -169,13 +168,13 @@ def remove_later_masks(workdir: Path, at: Snapshot) -> None:
 
 
 def write_summary(
-    config, memory: Callable, workdir: Path, at: Snapshot, about: dict
+    config, traced: Sequence[Traced], workdir: Path, at: Snapshot, about: dict
 ) -> dict:
     """Writes the `summary.json` of a run that has ended.
 
     Args:
       config: the configuration.
-      memory: returns the memory of a stage, such as `Programs.memory`.
+      traced: the stages, with their memory, as `Programs` has them.
       workdir: the run's directory.
       at: the final snapshot.
       about: as in its last checkpoint, with its `guarantee`, which may be empty.
@@ -188,18 +187,14 @@ def write_summary(
     train = [r for r in metrics if r["phase"] == "train"]
     evals = [r for r in metrics if r["phase"] == "eval"]
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
-    stages = [
-        {"name": section["name"]}
-        | _totals([r for r in train if r["stage"] == index])
-        | {
-            "chunk": memory(index).chunk,
-            "memory": memory(index).parts(),
-            "compile_seconds": sum(
-                line["compile_seconds"] for line in segments if line["stage"] == index
-            ),
-        }
-        for index, section in enumerate(defaults.stages(config)[: at.stage + 1])
-    ]
+    stages = []
+    for index, section in enumerate(defaults.stages(config)[: at.stage + 1]):
+        memory = traced[index].memory
+        facts = {"chunk": memory.chunk, "memory": memory.parts()}
+        waited = [s["compile_seconds"] for s in segments if s["stage"] == index]
+        facts["compile_seconds"] = sum(waited)
+        totals = _totals([r for r in train if r["stage"] == index])
+        stages.append({"name": section["name"]} | totals | facts)
     best = at.best
     last = train[-1]
     summary = {
@@ -220,31 +215,21 @@ def write_summary(
         "best": best and best._asdict() | {"models": sorted(best.models)},
         # Of personal models, or else of the server's.
         "density": last.get("client", {}).get("density", last.get("density")),
-        **_clock(metrics, train, evals),
         "rounds_per_second": len(train) / about["seconds"],
         "versions": provenance.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "compute_dtype": config.model.get("dtype", "float32"),
+        "compute_dtype": config.model.get("dtype") or "float32",
         "settings": provenance.settings(),
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
         "clients": datasets.partition_statistics(np.load(workdir / "partition.npy")),
         **({"guarantee": about["guarantee"]} if about.get("guarantee") else {}),
     }
+    if at.hours is not None:
+        summary["hours"], summary["tiers"] = at.hours, tiers.totals(train, evals)
+        summary["unheard"] = tiers.unheard(train)
     files.write_json(workdir / "summary.json", summary)
     return summary
-
-
-def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
-    """Returns the virtual times of a system's clock; {} without one."""
-    hours = [r["hours_cumulative"] for r in metrics if "hours_cumulative" in r]
-    if not hours:
-        return {}
-    return {
-        "hours": hours[-1],
-        "tiers": tiers.totals(train, evals),
-        "unheard": tiers.unheard(train),
-    }
 
 
 def _accuracy(evals: list[dict]) -> dict:

@@ -11,7 +11,7 @@ import numpy as np
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Key, SparseModel
-from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.core.validate import blaming, whole
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
@@ -100,8 +100,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     key = jax.random.key(config.seed)
     info = placement.client_info(setup.data, setup.budgets)
     for index in clients:
-        if not 0 <= index < len(info.index):
-            raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
+        whole("clients", index, 0, len(info.index) - 1)
     state = _state(saved, setup, key, clients)
     everyone = state.clients
     stage_key = keys.of_stage(keys.of_run(key)[1], saved.snapshot.stage)
@@ -177,14 +176,14 @@ def frames(records: list[dict]) -> dict[str, Any]:
 
 
 def start_from(
-    run: str | Path, what: str, key: Key, model, adapter: dict
+    run: str | Path, what: str, seed: int, model, adapter: dict
 ) -> SparseModel:
     """Loads the model that `init_from` names.
 
     Args:
       run: the directory of a finished run.
       what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
-      key: for fresh weights; the first key of `keys.of_run`.
+      seed: of the run that is to start, for fresh weights.
       model: the `Model` that is to start from it.
       adapter: the section of its configuration.
 
@@ -209,6 +208,7 @@ def start_from(
             f"{name} has no trained model at its server, expected init_what='mask'"
         )
     old = target(models)
+    key, _ = keys.of_run(jax.random.key(seed))
     fresh = initial_state.initial_model(key, model)
     for path, there, here in trees.unlike(old, fresh):
         raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")

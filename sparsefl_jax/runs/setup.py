@@ -12,7 +12,7 @@ import numpy as np
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
-from sparsefl_jax.core.validate import at_least, blaming, one_of, typed
+from sparsefl_jax.core.validate import at_least, blaming, in_range, one_of, typed, whole
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
@@ -85,11 +85,8 @@ class Setup(NamedTuple):
 
     def observed(self, stage: int) -> tuple[int, ...]:
         """Returns the rounds of a stage for which clients' masks are kept."""
-        return tuple(self.observe_rounds) if self.is_last(stage) else ()
-
-    def is_last(self, stage: int) -> bool:
-        """Returns whether a stage is the last one."""
-        return stage == len(self.stages) - 1
+        last = stage == len(self.stages) - 1
+        return tuple(self.observe_rounds) if last else ()
 
 
 def make(
@@ -168,11 +165,8 @@ def check(setup: Setup) -> None:
     num_rounds = setup.stages[-1].num_rounds
     guarantee(setup, num_rounds)
     one_of("client_store", setup.client_store, store.STORES)
-    if not all(1 <= round <= num_rounds for round in setup.observe_rounds):
-        raise ValueError(
-            f"observe_rounds={tuple(setup.observe_rounds)}, expected rounds from 1 to "
-            f"num_rounds={num_rounds}"
-        )
+    for round in setup.observe_rounds:
+        whole("observe_rounds", round, 1, num_rounds)
 
 
 def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
@@ -281,7 +275,7 @@ class Traced(NamedTuple):
     log: int  # bytes that a round logs for a client
     state: placement.State | None = None  # of all clients
     pace: Pace | None = None
-    memory: Any = None  # `programs.Memory`, before compilation
+    memory: Any = None  # `programs.Memory`, by shape or of the compiled stage
     clock: Clock | None = None  # of the run's system
 
 
@@ -403,9 +397,8 @@ def alive(stage: Stage, start: float) -> list[float]:
         return [1.0] * (stage.num_rounds + 1)
     shares = []
     for round in range(stage.num_rounds + 1):
-        shares.append(share := float(stage.algorithm.alive(round, start)))
-        if not 0 <= share <= 1:
-            raise ValueError(f"alive({round}) is {share}, expected in [0, 1]")
+        shares.append(float(stage.algorithm.alive(round, start)))
+        in_range(f"alive({round})", shares[-1], "[0, 1]")
     return shares
 
 

@@ -95,18 +95,8 @@ def run(
     Raises:
       ValueError, MemoryError, FloatingPointError: as in `segments`.
     """
-    return run_setup(key, make(stages, model, data, **settings), callback, resume)
-
-
-def run_setup(
-    key: Key,
-    setup: Setup,
-    callback: Callable | None = None,
-    resume: Snapshot | None = None,
-) -> Run:
-    """Runs a setup to its end, as `run` does."""
     metrics = []
-    for segment in simulate(key, setup, resume):
+    for segment in segments(key, stages, model, data, resume=resume, **settings):
         metrics += segment.records
         if callback is not None and segment.records:
             callback(segment.records)
@@ -136,45 +126,37 @@ def segments(
 
     Raises:
       ValueError: the stages do not fit the data or the devices, or the run to resume
-        has ended. It is raised before any compilation, unless a compiled program does
-        not fit the memory or a stage's own sampler draws a client twice.
+        has ended. The first segment raises it, before any compilation, unless a
+        compiled program does not fit the memory or a stage's own sampler draws a client
+        twice.
       MemoryError: the devices lack memory; the message names a chunk that needs less.
       FloatingPointError: a loss or a weight is not finite; the message names the round
         and the clients. A `Segment` without a snapshot holds the records before it.
     """
-    return simulate(key, make(stages, model, data, **settings), resume)
+    with Programs(*prepared(make(stages, model, data, **settings))) as programs:
+        yield from simulate(key, programs, resume)
 
 
 def simulate(
-    key: Key,
-    setup: Setup,
-    at: Snapshot | None = None,
-    programs: Programs | None = None,
+    key: Key, programs: Programs, at: Snapshot | None = None
 ) -> Iterator[Segment]:
-    """Runs a setup segment by segment, from its start or from a snapshot.
+    """Runs compiled stages segment by segment, from the start or from a snapshot.
 
     Args:
       key: the root of all randomness.
-      setup: the run.
+      programs: the run and its stages, which are compiled when needed.
       at: the snapshot from which to continue; None to start.
-      programs: its compiled stages; by default they are compiled when needed.
 
     Yields, raises: as in `segments`.
     """
-    at = at or Snapshot()
+    setup, at = programs.setup, at or Snapshot()
     if at.ended_by:
         raise ValueError(f"resume: the run has ended, by {at.ended_by}")
-    if programs is None:
-        with Programs(*prepared(setup)) as programs:
-            yield from simulate(key, setup, at, programs)
-        return
     programs.begin(at.stage)
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
     init_key, run_key = keys.of_run(key)
-    sparse = setup.initial
-    if sparse is None:
-        sparse = initial_state.initial_model(init_key, setup.model)
+    sparse = setup.initial or initial_state.initial_model(init_key, setup.model)
     evaluation = evaluate.make_evaluation(
         setup.model,
         setup.data,
@@ -185,10 +167,10 @@ def simulate(
     )
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
-        with explained(programs.memory(at.stage), at.stage):
+        with explained(programs.traced[at.stage].memory, at.stage):
             judge = evaluation(setup.stages[at.stage])
-        with explained(programs.of(at.stage).memory, at.stage):
-            at, models = yield from _rounds(key, setup, programs, judge, sparse, at)
+        with explained(programs.of(at.stage).traced.memory, at.stage):
+            at, models = yield from _rounds(key, programs, judge, sparse, at)
         if at.ended_by:
             return
         sparse = target(models)
@@ -197,17 +179,15 @@ def simulate(
 
 def _rounds(
     key: Key,
-    setup: Setup,
     programs: Programs,
     evaluation: Callable,
     sparse: SparseModel,
     at: Snapshot,
 ):
     """Yields the segments of a stage; returns the last snapshot and the models."""
-    traced = programs.traced[at.stage]
+    setup, program = programs.setup, programs.of(at.stage)
+    plan, traced, pace = program.plan, program.traced, program.traced.pace
     stage, data = setup.stages[at.stage], setup.data
-    program = programs.of(at.stage)
-    plan, pace = program.plan, program.pace
     observed, num_clients = setup.observed(at.stage), len(data.train.size)
     info = placement.client_info(data, setup.budgets)
     state = initial_state.start(
@@ -242,7 +222,8 @@ def _rounds(
         there = logs.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
         evaluated = None
-        if not failure and _due(setup, at):
+        ends = at.ended_by or at.round == stage.num_rounds
+        if not failure and (ends or at.round % setup.eval_every == 0):
             evaluation_key = keys.of_round(key, keys.EVALUATION, at.round)
             evaluated, filters = evaluation(evaluation_key, state, models(), seen)
             seen = []
@@ -255,8 +236,7 @@ def _rounds(
             raise FloatingPointError(f"{failure}; {noise}" if noise else failure)
         at = at._replace(state=state)
         masks = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
-        ends = at.ended_by or at.round == stage.num_rounds
-        if ends or at.round % mask_every == 0:
+        if ends or at.ended_by or at.round % mask_every == 0:
             masks["server"] = np.asarray(pack(target(models()).mask))
             if evaluated:
                 masks["filters"] = np.packbits(filters, axis=1)
@@ -311,7 +291,10 @@ def _left(setup: Setup, at: Snapshot, length: int) -> int:
 
 
 def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
-    """Returns the records of `count` rounds, the next snapshot, and any failure."""
+    """Returns the records of `count` rounds, the next snapshot, and any failure.
+
+    The snapshot says whether the rounds have reached a limit on the costs.
+    """
     facts = traced.layouts, setup.model, trees.layer_paths(layers)
     batch_size, system = setup.stages[at.stage].batch_size, setup.system
     records = []
@@ -331,7 +314,7 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
         if not ((loss is None or math.isfinite(loss)) and log.finite):
             return records, at, _failure(at.round, record, log)
         records.append(_heading(at, "train") | record)
-    return records, at, ""
+    return records, at._replace(ended_by=reached(setup.until, at)), ""
 
 
 def _failure(round: int, record: dict, log) -> str:
@@ -343,27 +326,20 @@ def _failure(round: int, record: dict, log) -> str:
     return f"{what} in round {round} of clients {clients.tolist()}"
 
 
-def _due(setup: Setup, at: Snapshot) -> bool:
-    """Returns whether to evaluate: at the interval, or at the end of a stage or run."""
-    done = at.round == setup.stages[at.stage].num_rounds
-    over = any(reached(setup.until, at).values())
-    return done or over or at.round % setup.eval_every == 0
-
-
 def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
-    """Notes the best models, and in `ended_by` a limit that the run has reached.
+    """Notes the best models of the last stage, and whether it has ended.
 
     Returns what `_account` returns: records, the snapshot, and a failure or ''.
     """
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
-    over = reached(setup.until, at)
-    if setup.is_last(at.stage):
-        done = at.round == setup.stages[at.stage].num_rounds
-        accuracy = setup.until.accuracy or math.inf
-        over |= {"accuracy": record["accuracy"] >= accuracy, "rounds": done}
-        at = at._replace(best=_better(at, record, models))
-    at = at._replace(ended_by=next((name for name in over if over[name]), ""))
+    if at.stage == len(setup.stages) - 1:
+        at, ended_by = at._replace(best=_better(at, record, models)), at.ended_by
+        if record["accuracy"] >= (setup.until.accuracy or math.inf):
+            ended_by = ended_by or "accuracy"
+        if at.round == setup.stages[at.stage].num_rounds:
+            ended_by = ended_by or "rounds"
+        at = at._replace(ended_by=ended_by)
     return [_heading(at, "eval") | record], at, ""
 
 
@@ -378,14 +354,8 @@ def _better(at: Snapshot, record: dict, models: dict) -> Best:
 
 
 def _heading(at: Snapshot, phase: str) -> dict:
-    heading = {
-        "stage": at.stage,
-        "phase": phase,
-        "round": at.round,
-        "gbit_cumulative": at.bits / 1e9,
-        "pflop_cumulative": at.flops / 1e15,
-    }
-    return heading if at.hours is None else heading | {"hours_cumulative": at.hours}
+    heading = {"stage": at.stage, "phase": phase, "round": at.round}
+    return heading | {f"{name}_cumulative": cost for name, cost in at.costs().items()}
 
 
 class Most(NamedTuple):
@@ -398,19 +368,16 @@ class Most(NamedTuple):
     closes: float = math.inf  # hours after which a round closes
 
 
-def reached(until: Limits, at: Snapshot) -> dict[str, bool]:
-    """Returns which cost limits are reached.
+def reached(until: Limits, at: Snapshot) -> str:
+    """Returns the name of the first limit that a cost has reached, or ''.
 
     Example:
       >>> at = Snapshot(bits=2 * 10**9, flops=1e14)
-      >>> reached(Limits(gbit=2.0, pflop=0.5), at)
-      {'gbit': True, 'pflop': False, 'hours': False}
+      >>> reached(Limits(gbit=2.0, pflop=0.5), at), reached(Limits(gbit=2.5), at)
+      ('gbit', '')
     """
-    return {
-        "gbit": at.bits / 1e9 >= (until.gbit or math.inf),
-        "pflop": at.flops / 1e15 >= (until.pflop or math.inf),
-        "hours": (at.hours or 0.0) >= (until.hours or math.inf),
-    }
+    limits = {name: limit or math.inf for name, limit in until._asdict().items()}
+    return next((name for name, c in at.costs().items() if c >= limits[name]), "")
 
 
 def most(setup: Setup, stage: int, traced) -> Most:
@@ -473,14 +440,12 @@ def fitting(until: Limits, at: Snapshot, each: Most, wanted: int) -> int:
       >>> [fitting(until, at, each, wanted=9) for at in spent]
       [4, 3, 2, 1]
     """
-    rounds = float(wanted)
-    if until.gbit:
-        rounds = min(rounds, (until.gbit * 1e9 - at.bits) / max(each.bits, 1))
     factor = math.inf if each.factor is None else max(each.factor, 1.0)
-    if until.pflop:
-        flops = max(each.flops, 1.0) * factor
-        rounds = min(rounds, (until.pflop * 1e15 - at.flops) / flops)
-    if until.hours:
-        hours = min(each.hours * factor, each.closes)
-        rounds = min(rounds, (until.hours - (at.hours or 0.0)) / hours)
-    return max(1, math.ceil((1 - _SLACK) * rounds))
+    bounds = {
+        "gbit": max(each.bits, 1) / 1e9,
+        "pflop": max(each.flops, 1.0) * factor / 1e15,
+        "hours": min(each.hours * factor, each.closes),
+    }
+    limits = until._asdict()
+    left = [(limits[k] - c) / bounds[k] for k, c in at.costs().items() if limits[k]]
+    return max(1, math.ceil((1 - _SLACK) * min([wanted, *left])))

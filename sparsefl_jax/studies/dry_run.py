@@ -36,7 +36,7 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
                 "by a pilot" if fit_rounds.wanted(point.config) else str(rounds),
                 format_si(most.bits, "bit"),
                 format_si(most.flops),
-                dry_run.memory([one.memory for one in traced]),
+                dry_run.memory(traced),
             ]
         )
     runs = sum(len(point.seeds) for point in points)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,8 +63,6 @@ def cores() -> list[int]:
 
 def started() -> bool:
     """Returns whether JAX has started its devices, after which no flag is read."""
-    if "jax" not in sys.modules:
-        return False
     import jax
 
     count = jax.config.jax_num_cpu_devices

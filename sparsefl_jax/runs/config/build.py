@@ -27,7 +27,6 @@ from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import above, blaming, in_range, unread
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.fields import (
@@ -87,6 +86,8 @@ def build_algorithm(
             taken = defaults.arguments(field, name)
             raise ValueError(unknown_field(f"{field}.{key}", taken)) from None
         raise ValueError(f"{field}.name={name!r}: {error}") from None
+    if name in defaults.TABLES["algorithm"]:  # a user's own may mean another density
+        _check_densities(name, settings, model, field)
     with naming(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
@@ -105,14 +106,12 @@ def build_optimizer(config):
     name, settings = _settings(config.optimizer)
     final = config.final_learning_rate
     if final is not None:
-        above("final_learning_rate", final, 0)
         begin = settings.setdefault("learning_rate", 0.1)
         above("optimizer.learning_rate", begin, 0)
         decay, end = config.lr_decay, None
         if decay is None:
             rounds, factor = config.lr_horizon or config.num_rounds, final / begin
         else:
-            in_range("lr_decay", decay, "(0, 1)")
             in_range("final_learning_rate", final, f"(0, {begin}]")
             rounds, factor, end = 1, decay, final
         settings["schedule"] = optax.schedules.exponential_decay(
@@ -232,13 +231,12 @@ def build_system(config, num_clients: int) -> System | None:
     """Builds the devices of a configuration's clients; None if it has no system."""
     if config.system is None:
         return None
-    closing = config.deadline
     return systems.make_system(
         config.system,
         num_clients,
         seed=config.seed,
-        deadline=closing.get("seconds"),
-        quantile=closing.get("quantile"),
+        deadline=config.deadline.get("seconds"),
+        quantile=config.deadline.get("quantile"),
     )
 
 
@@ -282,23 +280,19 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
       budgets: as `build_budgets` returns them.
       system: as `build_system` returns it.
     """
-    _check_densities(config, model)
     optimizer, stages, sampler = build_optimizer(config), [], None
     main = {key: getattr(config, key) for key in defaults.STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
-        chosen = main | {
-            key: settings.pop(key) for key in defaults.STAGE if key in settings
-        }
+        chosen = {key: settings.pop(key, value) for key, value in main.items()}
         chosen["cohort_size"] = _drawn(config, chosen["cohort_size"])
         first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
     main["cohort_size"] = _drawn(config, main["cohort_size"])
     name, settings = _settings(config.algorithm)
     chosen, arguments = _settings(config.server_optimizer)
-    if "server_optimizer" not in defaults.signature(
-        defaults.factory("algorithm", name)
-    ):
+    taken = defaults.signature(defaults.factory("algorithm", name))
+    if "server_optimizer" not in taken:
         check_unset(config, "server_optimizer.name")
     elif chosen is not None:
         settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
@@ -308,27 +302,28 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
         drawn, present = main["cohort_size"], clock.presence(system)
         sampler = cohorts.stratified_sampler(budgets, drawn, present)
     algorithm = build_algorithm(name, settings, model, optimizer)
-    algorithm = _make_private(config, algorithm)
+    _, given = _settings(config.privacy)
+    if given:  # clipping and noise
+        for name in {"clip", "noise_multiplier"} - given.keys():
+            raise ValueError(f"privacy.{name} is missing: {', '.join(given)} needs it")
+        with naming("privacy", given):
+            algorithm = private(algorithm, **given, fingerprint=folder.fixed(config))
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 
-def _check_densities(config, model) -> None:
+def _check_densities(name: str, settings: dict, model, field: str) -> None:
     """Checks that each density leaves at least one weight of the network."""
     params, _ = model.shapes()
-    for field in ("first_stage", "algorithm"):
-        section = getattr(config, field)
-        if section.get("name") not in defaults.TABLES["algorithm"]:
-            continue  # a user's method, whose density may have another meaning
-        with naming(field, ("prunable",)):
-            layers = masks.prunable(params, tuple(section.get("prunable", "*")))
-        size = int(trees.layer_sizes(params, layers).sum())
-        for key in ("density", "max_density", "densities"):
-            least = np.min(section.get(key) or 1.0)
-            if int(least * size) < 1:
-                raise ValueError(
-                    f"{section['name']}: {key}={least:g}, expected at least "
-                    f"{1 / size:.2g} to leave one of {size} weights"
-                )
+    with naming(field, ("prunable",)):
+        layers = masks.prunable(params, tuple(settings.get("prunable", "*")))
+    size = int(trees.layer_sizes(params, layers).sum())
+    for key in ("density", "max_density", "densities"):
+        least = np.min(settings.get(key) or 1.0)
+        if int(least * size) < 1:
+            raise ValueError(
+                f"{name}: {key}={least:g}, expected at least {1 / size:.2g} to leave "
+                f"one of {size} weights"
+            )
 
 
 def check_stages(config, setup: Setup, traced) -> None:
@@ -347,17 +342,6 @@ def check_stages(config, setup: Setup, traced) -> None:
             f"first_stage.name={config.first_stage['name']!r}: its mask has no "
             f"effect here, as {config.algorithm['name']!r} starts from one of its own"
         )
-
-
-def _make_private(config, algorithm: Algorithm) -> Algorithm:
-    """Returns the method with clipping and noise, if the configuration has a clip."""
-    given = {k: v for k, v in config.privacy.items() if v is not None}
-    if not given:
-        return algorithm
-    for name in {"clip", "noise_multiplier"} - given.keys():
-        raise ValueError(f"privacy.{name} is missing: {', '.join(given)} needs it")
-    with naming("privacy", given):
-        return private(algorithm, **given, fingerprint=folder.fixed(config))
 
 
 def _drawn(config, cohort_size: int) -> int:
@@ -405,14 +389,16 @@ def describe(setup: Setup, name: str | None = None) -> dict:
     """
     *earlier, (main, numbers) = map(_stage, setup.stages)
     sections = [more | method for method, more in earlier]
-    optimizer = main.pop("optimizer", {})
+    optimizer, model = main.pop("optimizer", {}), setup.model
+    sizes = [leaf.size for leaf in jax.tree.leaves(model.shapes()[0])]
+    facts = {"dtype": model.dtype, "parameters": sum(sizes), "loss": model.loss}
     return {
         "source": defaults.PYTHON,
         "dataset": setup.data.name,
         "num_clients": len(setup.data.train.size),
         "partition": {"name": defaults.PYTHON},
         "partition_seed": None,
-        "model": _network(setup.model),
+        "model": plain_value("model", model) | plain_value("model", facts),
         "algorithm": main | ({} if name is None else {"name": name}),
         "optimizer": optimizer if isinstance(optimizer, dict) else {"name": optimizer},
         "first_stage": sections[0] if sections else {},
@@ -436,12 +422,6 @@ def _stage(stage: Stage) -> tuple[dict, dict]:
     method.pop("model", None)
     sampler = plain_value("sampler", numbers.pop("sampler"))
     return method, numbers | ({"sampler": sampler} if sampler else {})
-
-
-def _network(model: Model) -> dict:
-    sizes = [leaf.size for leaf in jax.tree.leaves(model.shapes()[0])]
-    facts = {"dtype": model.dtype, "parameters": sum(sizes), "loss": model.loss}
-    return plain_value("model", model) | plain_value("model", facts)
 
 
 def plain_value(field: str, value: Any) -> Any:

@@ -8,7 +8,7 @@ import inspect
 import json
 import runpy
 from types import GenericAlias, SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal, get_origin
 
 import optax
 from ml_collections import config_dict
@@ -16,6 +16,7 @@ from ml_collections import config_dict
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.named import named
+from sparsefl_jax.core.types import Count, NonNegative, Positive, Share
 from sparsefl_jax.core.validate import checkable, typed
 from sparsefl_jax.models import adapters
 from sparsefl_jax.system import shipped
@@ -30,11 +31,14 @@ TABLES = {  # in which the `name` of a section is looked up
 STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
 PYTHON = "python"  # the `source` of a run that `sfl.experiment` has made
 INTS, TEXTS, PAIRS = tuple[int, ...], tuple[str, ...], tuple[tuple[float, ...], ...]
-# Name: (default, meaning). A type instead of a default marks a field that is not set by
-# default, a type in brackets one that exists only if it is set, and ... one that exists
-# if the section's entry takes it.
-FIELDS: dict[str, tuple[Any, str]] = {
-    "seed": (0, "root of all randomness of the run"),
+Whole, Rounds = Annotated[int, "[0, inf)"], Annotated[int, "[2, inf)"]
+Times, Factor = Annotated[float, "[1, inf)"], Annotated[float, "(0, 1)"]
+Start, Dtype = Literal["model", "weights", "mask"], Literal["float32", "bfloat16"]
+# Name: (default, meaning), and the type where the default does not tell it. A type in
+# the place of a default marks a field that is not set by default, a type in brackets
+# one that exists only if it is set, and ... one that the section's entry may take.
+FIELDS: dict[str, tuple] = {
+    "seed": (0, "root of all randomness of the run", Whole),
     "dataset": (
         "cifar10_sample",
         "a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder",
@@ -52,13 +56,13 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "text_encoder": (str, "turns texts into features: folder of a (Distil)BERT"),
     "data_dir": (str, "folder of prepared TFDS data sets"),
     "writers": (str, ".npz file with each sample's writer, or 'mnist' for MNIST's own"),
-    "num_classes": (int, "outputs of the network, if more than there are labels"),
-    "num_clients": (100, "number of clients; 0 lets the partition decide"),
+    "num_classes": (Count, "outputs of the network, if more than there are labels"),
+    "num_clients": (100, "number of clients; 0 lets the partition decide", Whole),
     "partition.name": ("iid", "how samples are split, or my_module:my_partition"),
     "partition.test_fraction": ([float], "share for test_split='within', default 0.2"),
     "partition.feature_shift": ([str], "rotation, noise, contrast, blur or corruption"),
     "partition.shift_strength": ([float], "largest strength of a shift, default 0.5"),
-    "partition_seed": (int, "seed of the partition, by default seed"),
+    "partition_seed": (Whole, "seed of the partition, by default seed"),
     "test_split": (
         "partition",
         "clients' test samples: partition, natural, within, overlap, pooled",
@@ -69,7 +73,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "normalize": (True, "whether to subtract the mean and divide by the deviation"),
     "scramble": (False, "read images [H, W, C] as if stored [C, H, W], as SpaFL does"),
     "model.name": ("small_cnn", "the network, or my_module:my_network"),
-    "model.dtype": ("float32", "dtype of the computation, 'float32' or 'bfloat16'"),
+    "model.dtype": ("float32", "dtype of the computation", Dtype),
     "model.widths": (..., "channels or units of each layer, first to last"),
     "model.norm": (..., "normalisation: 'batch', 'static', 'group' or None"),
     "model.softmax_output": (..., "end in a softmax, although the loss has one too"),
@@ -102,12 +106,12 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "privacy.clip": (float, "for differential privacy: largest norm of an update"),
     "privacy.noise_multiplier": (float, "deviation of the noise over 2 clip"),
     "privacy.delta": (float, "delta of the guarantee, by default num_clients**-1.1"),
-    "final_learning_rate": (float, "end of an exponential decay of the learning rate"),
-    "lr_horizon": (int, "duration of the decay in rounds, by default num_rounds"),
-    "lr_delay": (0, "rounds before the decay starts"),
-    "lr_decay": (float, "factor of the decay per round, instead of lr_horizon"),
+    "final_learning_rate": (Positive, "end of the learning rate's exponential decay"),
+    "lr_horizon": (Count, "duration of the decay in rounds, by default num_rounds"),
+    "lr_delay": (0, "rounds before the decay starts", Whole),
+    "lr_decay": (Factor, "factor of the decay per round, instead of lr_horizon"),
     "budgets": (PAIRS, "pairs (share of the model, share of the clients that hold it)"),
-    "density": (float, "share of weights kept, for all stages that refer to it"),
+    "density": (Share, "share of weights kept, for all stages that refer to it"),
     "num_rounds": (100, "rounds of the main stage"),
     "cohort_size": (10, "number of clients in a round"),
     "epochs": (1, "number of local epochs"),
@@ -117,25 +121,25 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "metric": ("auto", "which accuracy is reported: auto, pooled, clients"),
     "chunk": ("auto", "clients that a device runs at a time; auto by speed and memory"),
     "client_store": ("auto", "where clients' states live: auto, device, host, disk"),
-    "memory_gb": (float, "memory limit of all devices together, in 1e9 bytes"),
-    "seeds": (1, "number of runs, with seeds from seed on"),
+    "memory_gb": (Positive, "memory limit of all devices together, in 1e9 bytes"),
+    "seeds": (1, "number of runs, with seeds from seed on", Count),
     "init_from": (str, "folder of a finished run to start from"),
-    "init_what": ("model", "what to take from it: model, weights, mask"),
-    "until.gbit": (float, "end the run after this traffic, Gbit both ways"),
-    "until.pflop": (float, "end the run after these training FLOPs, PFLOP"),
-    "until.accuracy": (float, "end the run at this accuracy, in (0, 1]"),
-    "until.hours": (float, "end the run after these hours of virtual time"),
-    "fit.gbit": (float, "set num_rounds to spend this traffic, Gbit both ways"),
-    "fit.pflop": (float, "set num_rounds beforehand to spend these FLOPs, PFLOP"),
-    "fit.pilot": (int, "rounds of the pilot that measures the cost, default 20"),
-    "fit.most": (int, "largest num_rounds that fit.gbit and fit.pflop may set"),
-    "fit.evaluations": (int, "evaluations, at equal intervals of these rounds"),
-    "fit.by": (str, "set by the run: the source of num_rounds, 'pilot'"),
+    "init_what": ("model", "what to take from it: model, weights, mask", Start),
+    "until.gbit": (Positive, "end the run after this traffic, Gbit both ways"),
+    "until.pflop": (Positive, "end the run after these training FLOPs, PFLOP"),
+    "until.accuracy": (Share, "end the run at this accuracy"),
+    "until.hours": (Positive, "end the run after these hours of virtual time"),
+    "fit.gbit": (Positive, "set num_rounds to spend this traffic, Gbit both ways"),
+    "fit.pflop": (Positive, "set num_rounds beforehand to spend these FLOPs, PFLOP"),
+    "fit.pilot": (Rounds, "rounds of the pilot that measures the cost, default 20"),
+    "fit.most": (Count, "largest num_rounds that fit.gbit and fit.pflop may set"),
+    "fit.evaluations": (Count, "evaluations, at equal intervals of these rounds"),
+    "fit.by": (str, "set by the run: the source of num_rounds", Literal["pilot"]),
     "system": (str, "clients' devices: mobile, iot, tifl or a .csv; None for no clock"),
-    "deadline.seconds": (float, "end a round after these seconds of virtual time"),
-    "deadline.quantile": (float, "end it when this share has finished a dense round"),
-    "deadline.over": (float, "draw this many times cohort_size clients; drop the late"),
-    "checkpoint_minutes": (10.0, "minutes between checkpoints"),
+    "deadline.seconds": (Positive, "end a round after these seconds of virtual time"),
+    "deadline.quantile": (Share, "end it when this share has finished a dense round"),
+    "deadline.over": (Times, "draw this many times cohort_size clients; drop the late"),
+    "checkpoint_minutes": (10.0, "minutes between checkpoints", NonNegative),
     "observe_rounds": (INTS, "rounds for which all clients' masks are kept"),
     "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb', 'mlflow'"),
 }
@@ -157,7 +161,7 @@ def default_config() -> Any:  # a ConfigDict
     change when a run is resumed.
     """
     config = config_dict.ConfigDict()
-    for field, (default, _) in FIELDS.items():
+    for field, (default, *_) in FIELDS.items():
         section, _, name = field.rpartition(".")
         if section and section not in config:
             config[section] = config_dict.ConfigDict()
@@ -165,8 +169,8 @@ def default_config() -> Any:  # a ConfigDict
             continue
         if isinstance(default, GenericAlias):
             default = ()
-        elif isinstance(default, type):
-            default = config_dict.placeholder(default)
+        elif isinstance(bare := getattr(default, "__origin__", default), type):
+            default = config_dict.placeholder(bare)  # without the range
         (config[section] if section else config)[name] = default
     return config
 
@@ -197,12 +201,13 @@ def kind(field: str) -> Any:
     """Returns the type of a field that has a default or a type in `FIELDS`.
 
     Example:
-      >>> kind("seed"), kind("lr_decay"), kind("sinks")
-      (<class 'int'>, <class 'float'>, tuple[str, ...])
+      >>> kind("epochs"), kind("privacy.clip"), kind("sinks"), kind("seed") == Whole
+      (<class 'int'>, <class 'float'>, tuple[str, ...], True)
     """
-    default = FIELDS[field][0]
+    default, _, *given = FIELDS[field]
     default = default[0] if isinstance(default, list) else default
-    return default if isinstance(default, type | GenericAlias) else type(default)
+    known = isinstance(default, type) or get_origin(default)
+    return given[0] if given else default if known else type(default)
 
 
 def with_defaults(values: dict) -> Any:  # a ConfigDict
@@ -277,12 +282,12 @@ def arguments(field: str, name: str | None) -> dict[str, inspect.Parameter]:
     for key, parameter in found.items():
         found[key] = parameter.replace(annotation=_kind(parameter))
     bare = inspect.Parameter("_", inspect.Parameter.KEYWORD_ONLY, default=None)
-    for path, (default, _) in FIELDS.items():
+    for path, (default, *_) in FIELDS.items():
         section, _, key = path.rpartition(".")
         if section == field and default is not ...:
             own = found.get(key, bare).replace(annotation=kind(path))
             given = () if isinstance(default, GenericAlias) else default
-            unset = isinstance(given, type | list)
+            unset = isinstance(given, type | list) or get_origin(given) is Annotated
             found[key] = own if unset else own.replace(default=given)
     return found
 

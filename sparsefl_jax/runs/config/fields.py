@@ -15,41 +15,18 @@ from collections.abc import Container, Iterable, Iterator
 from ml_collections import config_dict
 
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.validate import (
-    above,
-    at_least,
-    closest,
-    in_range,
-    one_of,
-    typed,
-    unread,
-)
-from sparsefl_jax.models.base import DTYPES
+from sparsefl_jax.core.validate import closest, typed, unread, whole
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import FIELDS, TABLES
 
-INIT_WHAT = ("mask", "model", "weights")
-_BOUNDS = {  # a check, and its bound
-    (at_least, 0): (
-        *("seed", "partition_seed", "num_clients", "lr_delay", "checkpoint_minutes"),
-    ),
-    (at_least, 1): (
-        *("num_classes", "seeds", "lr_horizon", "deadline.over", "fit.evaluations"),
-    ),
-    (above, 0): (
-        *("memory_gb", "deadline.seconds", "until.gbit", "until.pflop", "until.hours"),
-        *("fit.gbit", "fit.pflop", "fit.most"),
-    ),
-    (above, 1): ("fit.pilot",),
-    (in_range, "(0, 1]"): ("density", "until.accuracy", "deadline.quantile"),
-}
 _FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")
 _GOES_WITH = {  # fields that have an effect only with one of some others
     **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
     **dict.fromkeys(("fit.pilot", "fit.most", "fit.evaluations", "fit.by"), _FIT),
     **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
     **{f: ("adapter.rank",) for f in FIELDS if f.startswith("adapter.")},
+    **{f: ("server_optimizer.name",) for f in FIELDS if f.startswith("server_opt")},
     "deadline.over": _CLOSING,
     "init_what": ("init_from",),
 }
@@ -90,8 +67,8 @@ def check(config) -> None:
             _check_section(field, values[field], default)
         elif values[field] is not None or default is not None:
             typed(field, values[field], defaults.kind(field))
-    _check_ranges(config, flatten(values))
-    _check_companions(config, flatten(values), flatten(usual))
+    sinks.check(config.sinks)
+    _check_together(config, flatten(values), flatten(usual))
 
 
 def check_buildable(config) -> None:
@@ -128,32 +105,14 @@ def _check_section(field: str, section: dict, default: dict) -> None:
             typed(f"{field}.{name}", value, kind)
 
 
-def _check_ranges(config, given: dict) -> None:
-    """Checks the ranges of values that no later check would catch."""
-    for (refuse, bound), names in _BOUNDS.items():
-        for field in names:
-            if given.get(field) is not None:
-                refuse(field, given[field], bound)
-    if given.get("fit.by") is not None:
-        one_of("fit.by", given["fit.by"], ("pilot",))
+def _check_together(config, given: dict, usual: dict) -> None:
+    """Checks fields by the values of others, without which some have no effect."""
     fitted = given.get("fit.gbit") or given.get("fit.pflop")
     if fitted and config.first_stage and not given.get("first_stage.num_rounds"):
         raise ValueError("first_stage.num_rounds is missing, expected one with fit.*")
-    if config.seed + config.seeds > 2**31:
-        raise ValueError(
-            f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
-        )
-    one_of("init_what", config.init_what, INIT_WHAT)
-    one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
-    sinks.check(config.sinks)
-
-
-def _check_companions(config, given: dict, usual: dict) -> None:
-    """Checks that no field is set that has no effect with the values of the others."""
+    whole("seed", config.seed, 0, 2**31 - config.seeds)
     for field, value in given.items():
         others = _GOES_WITH.get(field, ())
-        if field.startswith("server_optimizer.") and not field.endswith(".name"):
-            others = ("server_optimizer.name",)
         alone = others and not any(given.get(other) for other in others)
         if alone and value is not None and value != usual.get(field):
             raise unread(f"{field}={value!r}", f"it goes with {' or '.join(others)}")
