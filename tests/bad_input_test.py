@@ -1,12 +1,16 @@
-"""Bad configurations: each is refused in one line, before anything is compiled."""
+"""Bad configurations and setups: each is refused in one line, before compilation."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from ml_collections import config_dict
 
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import fields
+from sparsefl_jax.runs.setup import Limits, Setup, check
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
 
@@ -70,7 +74,7 @@ REFUSED = [
     ({"seeds": 0}, "seeds=0, expected in [1, inf)"),
     ({"seeds": 2, "seed": 2**31 - 1}, "seed=2147483647, expected an integer from 0 to"),
     ({"num_clients": -1}, "num_clients=-1"),
-    ({"cohort_size": 0}, "cohort_size=0, expected at least 1"),
+    ({"cohort_size": 0}, "cohort_size=0, expected in [1, inf)"),
     ({"cohort_size": 9}, "cohort_size=9, expected at most the number of clients, 8"),
     ({"batch_size": 0}, "batch_size=0"),
     ({"epochs": 0}, "epochs=0"),
@@ -103,7 +107,7 @@ REFUSED = [
     *(
         (
             {section: {"name": name, key: value}},
-            f"{name}: {key}=1e-09, expected at least 0.0063 to leave one of 160 weig",
+            f"{section}.{key}=1e-09, expected at least 1/160 to leave one of 160 weig",
         )
         for section, name, key, value in (
             ("first_stage", "sensitivity", "density", 1e-9),
@@ -113,7 +117,7 @@ REFUSED = [
     ),
     (  # of 96 weights of one layer
         {"first_stage.density": 0.01, "first_stage.prunable": ("fc1/kernel",)},
-        "sensitivity: density=0.01, expected at least 0.01 to leave one of 96 weights",
+        "first_stage.density=0.01, expected at least 1/96 to leave one of 96 weights",
     ),
     ({"model.widths": (2**30,)}, "the network has 2**31 parameters or more"),
     (
@@ -144,6 +148,28 @@ def test_configuration_is_refused(tmp_path, monkeypatch, values, said):
     monkeypatch.setattr(simulate, "simulate", None)  # nothing runs
     refused(lambda: experiment.run(config, tmp_path / "run", progress=False), said)
     assert not (tmp_path / "run").exists()
+
+
+SETUPS = [
+    ({"until": Limits(gbit=0)}, "until.gbit=0, expected in (0, inf)"),
+    ({"until": Limits(pflop=-2.0)}, "until.pflop=-2.0, expected in (0, inf)"),
+    ({"until": Limits(hours=0.0)}, "until.hours=0.0, expected in (0, inf)"),
+    ({"until": Limits(accuracy=97)}, "until.accuracy=97, expected in (0, 1]"),
+    ({"memory_gb": 0}, "memory_gb=0, expected in (0, inf)"),
+    ({"eval_every": 2.5}, "eval_every=2.5, expected an integer below 2**31"),
+    ({"budgets": np.ones(3)}, "budgets of shape (3,), expected (2,)"),
+    ({"budgets": [0.5, 2.0]}, "budgets=2.0, expected in (0, 1]"),
+    ({"budgets": [0.5, 0.0]}, "budgets=0.0, expected in (0, 1]"),
+    ({"budgets": [0.5, NAN]}, "budgets=nan, expected in (0, 1]"),
+]
+
+
+@pytest.mark.parametrize("settings, said", SETUPS, ids=[said for _, said in SETUPS])
+def test_a_setup_is_refused(settings, said):
+    data = SimpleNamespace(train=SimpleNamespace(size=np.ones(2)))
+    stage = Stage(SimpleNamespace(guarantee=None), 1, 1)
+    check(Setup([stage], None, data))
+    refused(lambda: check(Setup([stage], None, data, **settings)), said)
 
 
 def test_a_resumed_run_says_first_what_cannot_change(tmp_path):

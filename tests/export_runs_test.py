@@ -46,6 +46,8 @@ def test_a_client_s_own_model_is_exported(finished, tmp_path):
     assert sizes == back.sizes
     with pytest.raises(ValueError, match="clients=8, expected an integer from 0 to 7"):
         export.export_run(run, tmp_path / "model", client=8)
+    with pytest.raises(ValueError, match="clients=3.0, expected an integer below"):
+        results.load_clients(run, [3.0])
     with pytest.raises(ValueError, match="best=True with client=3, expected one"):
         export.export_run(run, tmp_path / "model", client=3, best=True)
 

@@ -208,6 +208,9 @@ def test_fit_most_limits_the_rounds(monkeypatch):
     found, said = fit_rounds.fitted(asked, experiment.build)
     assert (found.num_rounds, found.fit.by) == (5, "pilot")
     assert said.endswith("pays for 5 rounds, by fit.most")
+    monkeypatch.setattr(fit_rounds, "_MOST", 6)
+    _, said = fit_rounds.fitted(config(gbit=10 * ROUND, pilot=4), experiment.build)
+    assert said.endswith("pays for 6 rounds, by the default of fit.most")
 
 
 def test_evaluations_are_spread_over_the_rounds(monkeypatch):

@@ -23,6 +23,7 @@ from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt
 from tests.by_hand import needed
 from tests.checkpoint_test import stop_after
+from tests.refusals import refused
 from tests.tiny import write_images
 
 ROOT = Path(__file__).parent.parent
@@ -188,6 +189,19 @@ def test_what_is_no_setting_is_refused_with_and_without_files(ended, tmp_path):
     with pytest.raises(ValueError, match="name='mine', expected a workdir"):
         ended.run(stages(), workdir=None, name="mine")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ({"seeds": 3.0}, "seeds=3.0, expected an integer"),
+        ({"seeds": 0}, "seeds=0, expected in [1, inf)"),
+        ({"seed": 1.0}, "seed=1.0, expected an integer"),
+        ({"seed": -1}, "seed=-1, expected an integer from 0 to 2147483647"),
+    ],
+)
+def test_seeds_are_checked_first(seeds, said):
+    refused(lambda: sfl.experiment([], MODEL, None, **seeds), said)
 
 
 def unnamed(model, optimizer, share=0.1, weighting="uniform"):

@@ -1,4 +1,4 @@
-"""Memory: by shape and of compiled programs, the budget, and running out of it."""
+"""Memory: by shape and of compiled programs, its limit, and running out of it."""
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.programs import prepared
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware
+from tests.refusals import refused
 from tests.tiny import federation, tiny_config
 
 pytestmark = pytest.mark.slow
@@ -91,7 +92,7 @@ def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
 
 def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatch):
     monkeypatch.setattr(programs, "compile_stage", None)
-    with pytest.raises(ValueError, match="memory_gb=1e-05, .* population, .*B$"):
+    with pytest.raises(ValueError, match="memory_gb=1e-05, .*B for .*population, .*B$"):
         prepared(setup_of(world, memory_gb=1e-5))
     setup = setup_of(world, method=sfl.spafl, client_store="device")
     (rows,) = prepared(setup).traced
@@ -143,13 +144,15 @@ def test_an_accelerator_has_its_own_limit():
         def memory_stats(self):
             return {"bytes_limit": self.limit}
 
-    assert programs.budget(None, jax.devices()) is None
-    limit = programs.budget(None, [Device(1000), Device(3000)])
+    assert programs.memory_limit(None, jax.devices()) is None
+    limit = programs.memory_limit(None, [Device(1000), Device(3000)])
     assert limit == pytest.approx(0.9 * 4000)
     tight = programs.Memory({"server": 100}, {}, chunk=4, working_set=400)
     for chunk, want in (("auto", 2), ("4", 4)):  # a chunk that was set stays
         setup = Setup([], None, None, chunk=chunk)
         assert programs.smaller(tight, 350, setup) == want
+    said = "the devices hold 150 B, expected at least 200 B for one client at a time; "
+    refused(lambda: programs.smaller(tight, 150, Setup([], None, None)), said)
 
 
 def fail_in_round(monkeypatch, round, error):
@@ -176,7 +179,7 @@ def test_out_of_memory_keeps_the_run_and_names_the_chunk(tmp_path, monkeypatch):
     error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9")
     with monkeypatch.context() as patch:
         fail_in_round(patch, 2, error)
-        with pytest.raises(MemoryError, match=r"stage 0 with chunk=4.*chunk=2 takes"):
+        with pytest.raises(MemoryError, match=r"stage 0 with chunk=4.*; chunk=2 takes"):
             experiment.run(config, tmp_path / "a", progress=False)
     records = read_records(tmp_path / "a" / "metrics.jsonl")
     assert [record["round"] for record in records] == [1, 2, 2]
@@ -198,7 +201,7 @@ def test_a_real_failure_to_allocate_and_other_errors_of_the_runtime(world):
 
 
 def test_the_command_tells_it_in_one_line(capsys):
-    said = "out of memory in stage 0 with chunk=4; --config.chunk=2"
+    said = "out of memory in stage 0 with chunk=4; chunk=2 takes 9.00 MB"
     with pytest.raises(SystemExit) as stopped, cli.guarded():
         raise MemoryError(said)
     assert stopped.value.code == 1
@@ -274,7 +277,7 @@ def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypat
     monkeypatch.setattr(hardware, "host_memory", lambda: 900)
     programs.check_host(rows, [Accelerator()])
     monkeypatch.setattr(hardware, "host_memory", lambda: 899)
-    with pytest.raises(ValueError, match="is clients, 900 B$"):
+    with pytest.raises(ValueError, match="chunk or num_clients; .* is clients, 900 B$"):
         programs.check_host(rows, [Accelerator()])
     there = rows._replace(client_store=store | {"where": "disk"})
     programs.check_host(there, [Accelerator()])

@@ -14,18 +14,12 @@ import jax
 
 from sparsefl_jax import report
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.validate import whole
+from sparsefl_jax.core.types import Count
+from sparsefl_jax.core.validate import typed, whole
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import (
-    fit_rounds,
-    folder,
-    records,
-    results,
-    simulate,
-    sinks,
-)
+from sparsefl_jax.runs import fit_rounds, folder, records, results, simulate, sinks
 from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
     build_data,
@@ -62,10 +56,10 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
     setup = build_setup(config, data)
     parts = prepared(setup)
     if config.init_from is not None and not started:
-        source = config.init_from, config.init_what, config.seed
-        initial = results.start_from(*source, setup.model, config.adapter)
-        if config.init_what != "weights":
-            results.check_kept(setup.stages[0].algorithm, initial, config.init_what)
+        path, what, seed = config.init_from, config.init_what, config.seed
+        initial = results.start_from(path, what, seed, setup.model, config.adapter)
+        if what != "weights":
+            results.check_kept(setup.stages[0].algorithm, initial, what)
         parts = parts._replace(setup=setup._replace(initial=initial))
     check_stages(config, setup, parts.traced)
     return parts
@@ -173,7 +167,8 @@ def experiment(
       >>> run.metrics[-1]["round"]
       1
     """
-    whole("seeds", seeds, 1)
+    typed("seeds", seeds, Count)
+    typed("seed", seed, int)
     whole("seed", seed, 0, 2**31 - seeds)
     every, show = range(seed, seed + seeds), progress and processes.leads()
     read = data if callable(data) else lambda seed: data

@@ -129,7 +129,8 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
         if rounds == before:
             break
         setup = build(with_rounds(bare, rounds)).setup
-    by = "fit.most" if rounds == most else f"a pilot of {length} rounds"
+    limit = "fit.most" if config.fit.get("most") else "the default of fit.most"
+    by = limit if rounds == most else f"a pilot of {length} rounds"
     config = with_rounds(config, rounds, "pilot")
     return config, f"{given} pays for {rounds} rounds, by {by}"
 

@@ -118,9 +118,9 @@ def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
         client_store={"where": pace.where, "bytes": rows},
         chunk=min(int(chunk), share),
     )
-    limit = budget(setup.memory_gb, devices)
+    limit = memory_limit(setup.memory_gb, devices)
     if limit is not None and memory.total() > limit:
-        raise ValueError(_too_large(memory, limit))
+        raise ValueError(_too_large(memory, limit, setup.memory_gb))
     check_host(memory, devices)
     return memory
 
@@ -148,7 +148,7 @@ def smaller(memory: Memory, limit: float, setup: Setup) -> int:
     fitting = int(memory.chunk * room // max(memory.working_set or 0, 1))
     fitting = min(memory.chunk - 1, max(fitting, 0))
     if not fitting:
-        raise ValueError(_too_large(memory, limit))
+        raise ValueError(_too_large(memory, limit, setup.memory_gb))
     if as_set:
         raise ValueError(
             f"chunk={setup.chunk}, expected at most {fitting} to fit memory_gb="
@@ -157,7 +157,7 @@ def smaller(memory: Memory, limit: float, setup: Setup) -> int:
     return fitting
 
 
-def budget(memory_gb: float | None, devices: Sequence) -> float | None:
+def memory_limit(memory_gb: float | None, devices: Sequence) -> float | None:
     """Returns the bytes that all devices may hold; None for no limit, as on CPUs."""
     if memory_gb is not None:
         return 1e9 * memory_gb
@@ -186,7 +186,8 @@ def check_host(memory: Memory, devices: Sequence) -> None:
     if needed > available:
         raise ValueError(
             f"the host has {format_si(available, 'B')} of memory available, expected "
-            f"at least {format_si(needed, 'B')}; {_largest(parts)}"
+            f"at least {format_si(needed, 'B')}, or client_store='disk' or a smaller "
+            f"chunk or num_clients; {_largest(parts)}"
         )
 
 
@@ -204,8 +205,7 @@ def explained(memory: Memory, stage: int) -> Iterator[None]:
             raise
         remedy = memory.largest()
         if half := memory.chunk // 2:
-            size = format_si(memory.total(half), "B")
-            remedy = f"--config.chunk={half} takes {size}"
+            remedy = f"chunk={half} takes {format_si(memory.total(half), 'B')}"
         raise MemoryError(
             f"out of memory in stage {stage} with chunk={memory.chunk}, which takes "
             f"{format_si(memory.total(), 'B')}; {remedy}"
@@ -217,10 +217,12 @@ def _largest(parts: dict[str, int]) -> str:
     return f"the largest part is {part}, {format_si(parts[part], 'B')}"
 
 
-def _too_large(memory: Memory, limit: float) -> str:
+def _too_large(memory: Memory, limit: float, memory_gb: float | None) -> str:
+    size = format_si(limit, "B")
+    given = f"memory_gb={memory_gb:g}" if memory_gb else f"the devices hold {size}"
     return (
-        f"memory_gb={limit / 1e9:.3g}, expected at least {memory.total(1) / 1e9:.3g} "
-        f"for one client at a time; {memory.largest()}"
+        f"{given}, expected at least {format_si(memory.total(1), 'B')} for one client "
+        f"at a time; {memory.largest()}"
     )
 
 
@@ -238,14 +240,13 @@ def compile_stage(setup: Setup, index: int, traced: Traced) -> Program:
     stage, model = setup.stages[index], setup.model
     devices = placement.stage_devices(stage, setup.devices)
     # Process 0 decides the chunk and the pace, as the others may have other memory.
-    mine = budget(setup.memory_gb, devices), traced.memory.chunk, traced.pace
+    mine = memory_limit(setup.memory_gb, devices), traced.memory.chunk, traced.pace
     limit, chunk, pace = processes.lead(mine)
     pace = Pace(*pace)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
+    observed, macs, held = bool(setup.observed(index)), model.macs, model.held
     while True:
-        observed = bool(setup.observed(index))
-        costs = observed, model.macs, model.held
-        plan = placement.make_plan(stage, layers, devices, chunk, *costs)
+        plan = placement.make_plan(stage, layers, devices, chunk, observed, macs, held)
         segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
         try:
             compiled = segment.lower(*_arguments(setup, plan, pace, traced)).compile()

@@ -11,7 +11,7 @@ import numpy as np
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Key, SparseModel
-from sparsefl_jax.core.validate import blaming, whole
+from sparsefl_jax.core.validate import blaming, typed, whole
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
@@ -19,12 +19,7 @@ from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import values
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Run
-from sparsefl_jax.simulation import (
-    disk_store,
-    initial_state,
-    placement,
-    store,
-)
+from sparsefl_jax.simulation import disk_store, initial_state, placement, store
 from sparsefl_jax.sparsity import trees
 
 
@@ -100,6 +95,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     key = jax.random.key(config.seed)
     info = placement.client_info(setup.data, setup.budgets)
     for index in clients:
+        typed("clients", index, int)
         whole("clients", index, 0, len(info.index) - 1)
     state = _state(saved, setup, key, clients)
     everyone = state.clients
@@ -110,7 +106,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         taken = [store.take(v, np.array([index])) for v in (everyone, info)]
         row, client_info = jax.tree.map(lambda v: v[0], taken)
         like = jax.eval_shape(algorithm.first_state, key, state.server, client_info)
-        client_key = jax.random.fold_in(evaluation_key, index)
+        client_key = keys.of_client(evaluation_key, index)
         return algorithm.personalize(
             client_key, state.server, store.unpack(row, like), client_info
         )

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
-from sparsefl_jax.core.validate import at_least, blaming, in_range, one_of, typed, whole
+from sparsefl_jax.core.validate import blaming, in_range, one_of, typed, whole
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
@@ -36,10 +37,10 @@ class Limits(NamedTuple):
     `hours`, or with the first evaluation that reaches `accuracy`.
     """
 
-    gbit: float | None = None  # 1e9 bits, both ways, all clients
-    pflop: float | None = None  # 1e15 training FLOPs at the masks
-    hours: float | None = None  # of virtual time, with a `system`
-    accuracy: float | None = None  # share, of the headline model of the last stage
+    gbit: types.Positive | None = None  # 1e9 bits, both ways, all clients
+    pflop: types.Positive | None = None  # 1e15 training FLOPs at the masks
+    hours: types.Positive | None = None  # of virtual time, with a `system`
+    accuracy: types.Share | None = None  # of the headline model of the last stage
 
 
 class Setup(NamedTuple):
@@ -76,7 +77,7 @@ class Setup(NamedTuple):
     budgets: np.ndarray | None = None
     metric: str = "auto"
     client_store: str = "auto"
-    memory_gb: float | None = None
+    memory_gb: types.Positive | None = None
     devices: Sequence | None = None
     until: Limits = Limits()
     initial: SparseModel | None = None
@@ -149,18 +150,21 @@ def check(setup: Setup) -> None:
         raise ValueError("stages=[], expected at least one")
     for stage in setup.stages:
         for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
-            _whole(name, getattr(stage, name))
+            typed(name, getattr(stage, name), types.Count)
         if stage.cohort_size > num_clients:
             raise ValueError(
                 f"cohort_size={stage.cohort_size}, expected at most the number of "
                 f"clients, {num_clients}"
             )
-    _whole("eval_every", setup.eval_every)
+    typed("eval_every", setup.eval_every, types.Count)
     chunk = setup.chunk
     if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
     _check_budgets(setup.budgets, num_clients)
     typed("until", setup.until, Limits)
+    for name, value in setup.until._asdict().items():
+        typed(f"until.{name}", value, Limits.__annotations__[name])
+    typed("memory_gb", setup.memory_gb, types.Positive | None)
     _check_system(setup, num_clients)
     num_rounds = setup.stages[-1].num_rounds
     guarantee(setup, num_rounds)
@@ -223,25 +227,19 @@ def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
     interval = min(setup.eval_every, stage.num_rounds)
     segments = math.ceil(interval / max(1, int(most)))
     length = math.ceil(interval / segments)
-    size = len(data.train.size), stage.cohort_size, length, len(devices)
-    working = None if where == "device" else store.working_size(*size)
+    counts = len(data.train.size), stage.cohort_size, length, len(devices)
+    working = None if where == "device" else store.working_size(*counts)
     return Pace(length, working, where)
-
-
-def _whole(name: str, value: int) -> None:
-    typed(name, value, int)
-    at_least(name, value, 1)
 
 
 def _check_budgets(budgets: np.ndarray | None, num_clients: int) -> None:
     if budgets is None:
         return
     budgets = np.asarray(budgets)
-    if budgets.shape != (num_clients,) or not np.all((budgets > 0) & (budgets <= 1)):
-        raise ValueError(
-            f"budgets of shape {budgets.shape}, expected one in (0, 1] for each of "
-            f"{num_clients} clients"
-        )
+    if budgets.shape != (num_clients,):
+        raise ValueError(f"budgets of shape {budgets.shape}, expected ({num_clients},)")
+    for value in (budgets.min(), budgets.max()):
+        in_range("budgets", value, "(0, 1]")
 
 
 def _check_system(setup: Setup, num_clients: int) -> None:
@@ -298,8 +296,7 @@ def traced(setup: Setup) -> list[Traced]:
         cut = pace(setup, index, state.clients, one.log)
         weights = sum(v.size for v in jax.tree.leaves((shapes.params, shapes.stats)))
         flops = ledger.flops_per_sample(setup.model)
-        facts = stage, flops, info.num_examples, weights
-        timed = clock.of_stage(setup.system, *facts)
+        timed = clock.of_stage(setup.system, stage, flops, info.num_examples, weights)
         found.append(one._replace(state=state, pace=cut, clock=timed))
         shapes = one.model
     check_metric(setup.metric, setup.stages, setup.model, setup.data)

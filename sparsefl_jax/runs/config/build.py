@@ -87,7 +87,7 @@ def build_algorithm(
             raise ValueError(unknown_field(f"{field}.{key}", taken)) from None
         raise ValueError(f"{field}.name={name!r}: {error}") from None
     if name in defaults.TABLES["algorithm"]:  # a user's own may mean another density
-        _check_densities(name, settings, model, field)
+        _check_densities(settings, model, field)
     with naming(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
@@ -311,7 +311,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 
-def _check_densities(name: str, settings: dict, model, field: str) -> None:
+def _check_densities(settings: dict, model, field: str) -> None:
     """Checks that each density leaves at least one weight of the network."""
     params, _ = model.shapes()
     with naming(field, ("prunable",)):
@@ -321,8 +321,8 @@ def _check_densities(name: str, settings: dict, model, field: str) -> None:
         least = np.min(settings.get(key) or 1.0)
         if int(least * size) < 1:
             raise ValueError(
-                f"{name}: {key}={least:g}, expected at least {1 / size:.2g} to leave "
-                f"one of {size} weights"
+                f"{field}.{key}={least:g}, expected at least 1/{size} to leave one of "
+                f"{size} weights"
             )
 
 
@@ -353,7 +353,7 @@ def _drawn(config, cohort_size: int) -> int:
 
 
 def _check_budgets(config, settings: dict, budgets) -> None:
-    """Checks that budgets, the method's densities and stage 1's density agree."""
+    """Checks that budgets, the method's densities and the first stage's agree."""
     densities = np.asarray(settings.get("densities", ()), np.float32)
     if set(densities) != set(budgets):
         raise ValueError(
