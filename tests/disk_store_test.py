@@ -97,7 +97,7 @@ def test_a_checkpoint_holds_who_took_part(rows, tmp_path, monkeypatch, block):
     told = disk_store.save(tmp_path / "saved", rows)
     size = sum(path.stat().st_size for path in (tmp_path / "saved").iterdir())
     assert size == 5 * (2 + 2 + 4 * WIDE + 4)
-    assert disk_store.whole(tmp_path / "saved", told)
+    assert disk_store.intact(tmp_path / "saved", told)
     whose, some = disk_store.load(tmp_path / "saved", told, SHAPES)
     saved = disk_store.Saved(100, whose, some)
     rows.scatter(np.array([0]), rows_of([1]))  # of an earlier process
@@ -124,4 +124,4 @@ def test_files_that_are_damaged_or_of_another_run_are_refused(rows, tmp_path):
         disk_store.load(tmp_path / "saved", told, other)
     path = tmp_path / "saved/3.bin"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert not disk_store.whole(tmp_path / "saved", told)
+    assert not disk_store.intact(tmp_path / "saved", told)

@@ -58,7 +58,7 @@ def test_training_gives_back_the_statistics_of_the_batch(case):
 
 
 def by_hand(model, sparse, x, batch_size):
-    """Returns the plain mean over batches of every S-th image."""
+    """Returns the plain mean over m batches, each of every m-th image."""
     params = masks.apply(sparse.params, sparse.mask)
     num_batches = -(-len(x) // batch_size)
     each = [

@@ -9,6 +9,7 @@ depend on the integers below, so they must not change.
     CLIENTS, SERVER, EVALUATION, DEPLOY -> round
     COHORTS -> the sampler's, which folds in the round; presence -> round
     a round's CLIENTS -> client -> downlink, batches, update
+    a round's EVALUATION -> client
 """
 
 import jax

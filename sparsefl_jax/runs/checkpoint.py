@@ -145,7 +145,7 @@ def read(workdir: Path, *, state: bool = True) -> Saved | None:
         if any(checksum(arrays[name]) != sums[name] for name in arrays):
             raise ValueError("a checksum differs")
         rows = about["clients"]
-        if state and rows and not disk_store.whole(clients, rows):
+        if state and rows and not disk_store.intact(clients, rows):
             raise ValueError(f"a checksum in {clients} differs")
         return _saved(arrays, about, clients)
 

@@ -66,7 +66,9 @@ def recording(
     if not processes.leads():
         yield at, Recorder()
         return
-    about = _about(workdir, going, parts, progress) | {"data": data}
+    about = _about(going, parts) | {"data": data}
+    if progress and (going.saved or progress != "rounds"):
+        _print_start(workdir, going, parts, about["machine"])
     folder.amend(workdir, config)
     remove_later_masks(workdir, at)
     counts = datasets.partition_counts(setup.data)
@@ -105,20 +107,23 @@ def recording(
         yield at, Recorder(record, save, finish, bar.compiling)
 
 
-def _about(
-    workdir: Path, going: folder.Resumption, parts: Parts, progress: bool | str
-) -> dict[str, Any]:
-    """Returns what checkpoints hold beside the arrays; prints how the run goes on."""
+def _print_start(
+    workdir: Path, going: folder.Resumption, parts: Parts, machine: dict
+) -> None:
+    """Prints the plan of a run, or from where it continues."""
+    saved = going.saved
+    opening = folder.described(saved, machine) if saved else dry_run.text(parts)
+    if saved is None and (workdir / "metrics.jsonl").exists():
+        opening = f"{opening}\nno checkpoint was saved here: it begins again"
+    print(opening, *going.notes, f"writing to {workdir}", sep="\n", file=sys.stderr)
+
+
+def _about(going: folder.Resumption, parts: Parts) -> dict[str, Any]:
+    """Returns what checkpoints hold beside the arrays."""
     config, saved = plain(going.config), going.saved
     code = folder.own_code(config)
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     machine = provenance.facts(chunks) | code
-    if progress and (saved or progress != "rounds"):
-        opening = folder.described(saved, machine) if saved else dry_run.text(parts)
-        if saved is None and (workdir / "metrics.jsonl").exists():
-            opening = f"{opening}\nno checkpoint was saved here: it begins again"
-        last = f"writing to {workdir}"
-        print(opening, *going.notes, last, sep="\n", file=sys.stderr)
     about: dict[str, Any] = {"position": None, "seconds": 0.0}
     about |= {"commit": machine["commit"], "code": code}
     if saved:  # keep the versions it began with

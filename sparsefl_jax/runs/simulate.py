@@ -3,7 +3,8 @@
 The cost of a round is known only after it has run. To end a run in the very round that
 reaches a limit, a segment has only as many rounds as fit even if each one costs the
 maximum. For bits this maximum is certain. For FLOPs it is the cost of the dense network
-and of work on masks, times the largest factor by which a round exceeded that so far.
+and of work on masks, times the largest ratio so far, at least 1, of a round's FLOPs to
+those of its samples through the dense network alone.
 """
 
 import functools
@@ -45,7 +46,7 @@ class Segment(NamedTuple):
 
     records: list[dict]  # as `metrics.jsonl` has them
     snapshot: Snapshot | None  # None before a failure is raised
-    deploy: Callable  # () -> `models`, computed by the first call
+    compute_models: Callable  # () -> `models`, computed by the first call
     # Packed: 'server' [bytes], 'clients' [K, bytes], 'filters' [N or 1, bytes].
     masks: dict[str, np.ndarray]
 
@@ -56,7 +57,7 @@ class Segment(NamedTuple):
         Raises:
           ValueError: the next segment has begun, and they have not been read before.
         """
-        return self.deploy()
+        return self.compute_models()
 
 
 class Run(NamedTuple):
@@ -231,7 +232,7 @@ def _rounds(
             records += evals
         programs.check()
         if failure:
-            yield Segment(records, None, dict, {})
+            yield Segment(records, None, lambda: {}, {})
             noise = guarantee(setup, at.round).get("noise")
             raise FloatingPointError(f"{failure}; {noise}" if noise else failure)
         at = at._replace(state=state)
@@ -295,13 +296,13 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
 
     The snapshot says whether the rounds have reached a limit on the costs.
     """
-    facts = traced.layouts, setup.model, trees.layer_paths(layers)
-    batch_size, system = setup.stages[at.stage].batch_size, setup.system
+    names, system = trees.layer_paths(layers), setup.system
+    batch = setup.stages[at.stage].batch_size
     records = []
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
         log = round_program.without_empty_places(log, len(setup.data.train.size))
-        record = ledger.round_record(log, *facts, batch_size)
+        record = ledger.round_record(log, traced.layouts, setup.model, names, batch)
         if system is not None:
             record |= clock.record(system, traced.clock, log)
             at = at._replace(hours=at.hours + record["hours"])
@@ -383,8 +384,8 @@ def reached(until: Limits, at: Snapshot) -> str:
 def most(setup: Setup, stage: int, traced) -> Most:
     """Bounds the cost of a round of a stage before any has run.
 
-    Work on masks is charged like a sort, n log2(n) for n weights, at most once in every
-    step. A method may still train for more steps than its epochs have.
+    Work on masks is charged like a sort, n log2(n + 1) for n weights, at most once in
+    every step. A method may still train for more steps than its epochs have.
 
     Args:
       setup: the run.

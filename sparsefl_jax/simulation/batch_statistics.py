@@ -34,8 +34,8 @@ def make_recalibration(
 ) -> Callable[[Key, SparseModel], SparseModel]:
     """Compiles what averages the static statistics of a model over batches of samples.
 
-    A batch takes every S-th sample, so that sorted samples do no harm. All batches have
-    the same weight and pass as in training, with augmentation and dropout.
+    Each of m batches takes every m-th sample, so that sorted samples do no harm. All
+    batches have the same weight and pass as in training, with augmentation and dropout.
 
     Args:
       model: a `Model`.

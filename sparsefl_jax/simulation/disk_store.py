@@ -208,7 +208,7 @@ def load(
     return ids, treedef.unflatten(opened)
 
 
-def whole(folder: Path, manifest: dict) -> bool:
+def intact(folder: Path, manifest: dict) -> bool:
     """Returns whether the files have the checksums of the manifest from `save`."""
     checksums = manifest["checksums"]
     names = [f"{i}.bin" for i in range(len(checksums) - manifest["some"])]

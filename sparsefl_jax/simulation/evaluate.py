@@ -175,11 +175,12 @@ def make_evaluation(
         return results, np.asarray(filters(target(models).mask))[None]
 
     def for_stage(stage):
-        if metric == "pooled" or stage.algorithm.personalize is None:
-            name = "clients" if metric == "clients" else "pooled"
-            list(map(evaluator, samples))  # compiles while the stage does
+        reported = resolved(metric, [stage])
+        if reported == "pooled" or stage.algorithm.personalize is None:
+            for split in samples:
+                evaluator(split)  # compiles while the stage does
             return lambda key, state, models, seen=None: _record(
-                name, groups, *of_server(key, models)
+                reported, groups, *of_server(key, models)
             )
         rest = model, stage, client_info(data, budgets), layers, renew, devices
         judges = {
@@ -192,6 +193,7 @@ def make_evaluation(
             for split, judge in judges.items():
                 size = samples[split].split.size
                 for name, judged in judge(key, state, seen).items():
+                    active = judged.filters
                     clients = (judged.correct / np.maximum(size, 1))[size > 0]
                     results[split][name] = {
                         "clients": clients,
@@ -200,7 +202,7 @@ def make_evaluation(
                         "density": judged.density,
                         "layer_density": judged.layer_density,
                     }
-            return _record("clients", groups, results, judged.filters)
+            return _record(reported, groups, results, active)
 
         return evaluation
 

@@ -12,20 +12,6 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire.packets import Message
 
 
-def num_bytes(shapes: PyTree, layers: PyTree) -> int:
-    """Returns the size of a packed mask in bytes.
-
-    Args:
-      shapes: the parameters, or their shapes.
-      layers: tree of Python bools, the logged layers.
-
-    Example:
-      >>> num_bytes({'w': jnp.zeros((3, 3))}, {'w': True})
-      2
-    """
-    return -(-int(trees.layer_sizes(shapes, layers).sum()) // 8)
-
-
 def pack(mask: PyTree, layers: PyTree) -> Array:
     """Packs the layers of a mask, uint8 [bytes].
 

@@ -15,6 +15,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree
 from sparsefl_jax.core.used_arguments import reads
@@ -207,7 +208,7 @@ def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 10
 
         def judge(client):
             row, info, (index, size) = client
-            own_key = jax.random.fold_in(key, info.index)
+            own_key = keys.of_client(key, info.index)
             state = store.unpack(row, like)
             models = algorithm.personalize(own_key, server, state, info)
             return collections.OrderedDict(  # a dict leaves JAX in the order of names

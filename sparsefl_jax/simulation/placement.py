@@ -41,7 +41,7 @@ class Population(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The devices and the chunk of a stage."""
+    """A stage laid out on devices, and what its rounds log and charge."""
 
     stage: Stage
     mesh: Mesh

@@ -70,15 +70,14 @@ def make_client_fn(plan: placement.Plan) -> Callable:
       (summand, row, log)`. The log is `(metrics, down, up, time, masks)`, as in
       `RoundLog`. Of a late client the summand is 0.
     """
-    stage, _, _, layers, observed, macs, held = plan
+    stage, macs, held = plan.stage, plan.macs, plan.held
     algorithm = stage.algorithm
 
     @fast
     def client_fn(key, round, num_steps, server, population, row, last_round, info):
         ctx = Context(round, last_round, info)
-        down_key, data_key, update_key = keys.of_exchange(
-            keys.of_client(key, info.index)
-        )
+        client_key = keys.of_client(key, info.index)
+        down_key, data_key, update_key = keys.of_exchange(client_key)
         downlink = algorithm.broadcast(down_key, ctx, server)
         received = once(algorithm.handed(server), last_round, held) | downlink
         rows = population.index[info.index]
@@ -90,17 +89,18 @@ def make_client_fn(plan: placement.Plan) -> Callable:
         metrics = ledger.with_held(metrics, held)
         summand, time = algorithm.contribute(ctx, uplink), ()
         if population.clock is not None:  # static branch
-            ends = info.index, macs, metrics["work"], received, uplink
-            time = clock.measure(population.clock, *ends)
+            time = clock.measure(
+                population.clock, info.index, macs, metrics["work"], received, uplink
+            )
             late = partial(jnp.where, time.late)  # the other value may hold NaN
             nothing = jax.tree.map(jnp.zeros_like, summand)
             summand = jax.tree.map(late, nothing, summand)
             row = jax.tree.map(late, algorithm.undelivered(ctx, before, row), row)
         sent_masks = ()
-        if observed:  # static branch
+        if plan.observed:  # static branch
             models = jax.eval_shape(algorithm.deploy, key, server)
             shapes = target(models).params  # the same in all of them
-            sent_masks = observed_masks.uplink_masks(uplink, shapes, layers)
+            sent_masks = observed_masks.uplink_masks(uplink, shapes, plan.layers)
         counts = packets.count(received), packets.count(uplink)
         log = metrics, *counts, time, sent_masks
         return strong(summand), strong(row), log
@@ -117,7 +117,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
       `exchange.routes`. It returns the sum of summands per device [D, ...], logs
       [D, chunk, ...], and all rows.
     """
-    stage, mesh, chunk, *_ = plan
+    mesh, chunk = plan.mesh, plan.chunk
     client_fn = make_client_fn(plan)
 
     def on_one_device(
@@ -125,7 +125,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
     ):
         num_clients = population.info.index.shape[0]
         one_info = jax.tree.map(lambda v: v[0], population.info)
-        like = jax.eval_shape(stage.algorithm.first_state, key, server, one_info)
+        like = jax.eval_shape(plan.stage.algorithm.first_state, key, server, one_info)
 
         def run_client(row, last_round, index):
             info = jax.tree.map(lambda v: v[index], population.info)
@@ -171,7 +171,7 @@ def make_round(plan: placement.Plan) -> Callable:
       `state.clients` is a working set, `places` [K] int32 are the places of the
       cohort's rows in it, N for a place without a client.
     """
-    stage, mesh, chunk, layers, *_ = plan
+    stage, mesh, chunk, layers = plan.stage, plan.mesh, plan.chunk, plan.layers
     algorithm, chunk_fn = stage.algorithm, make_chunk_fn(plan)
 
     def map_cohort(key, population, state, round, *dealt):

@@ -36,7 +36,7 @@ def steps(size: int) -> np.ndarray:
       int32, falling; as many as the largest b.
 
     Example:
-      >>> steps(100).tolist(), int((steps(100) >= 5).sum())  # 5 of 100: b = 4
+      >>> steps(100).tolist(), int((steps(100) >= 5).sum())  # 5 of 100: b = 3
       ([37, 20, 10, 4, 1], 3)
     """
     found = []

@@ -9,8 +9,9 @@ is what the hardware computes in one training of each client, padding included, 
 masks save no time in dense arithmetic.
 
 The compiled round counts entries (`packets.count`), from which the host computes bits
-(`charges.packet_bits`); `round_record` puts both into the record that `runs.sinks`
-writes. Every record holds the ledger's own totals. `paper_counts` counts as papers do.
+(`charges.message_bits`); `round_record` puts both into the record that `runs.sinks`
+writes. `simulation/clock.py` charges the same messages on the device by the same
+formula. Every record holds the ledger's own totals. `paper_counts` counts as papers do.
 """
 
 from typing import Any
