@@ -142,7 +142,7 @@ def flasc(
 def _counts(name: str, share: float, size: int, decay: float) -> np.ndarray:
     """Returns how many of all entries travel after each fall, [J] int32."""
     if int(size * share) < 1:
-        least = f"at least {1 / size:.2g} to leave one of {size} entries"
+        least = f"at least 1/{size} to leave one of {size} entries"
         raise ValueError(f"{name}={share}, expected {least}")
     falls = 0 if decay == 1 else math.ceil(math.log(size) / -math.log(decay))
     kept = size * share * decay ** np.arange(falls + 1)
