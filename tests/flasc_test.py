@@ -120,7 +120,7 @@ def test_positions_are_charged_where_the_mask_is_new():
 @pytest.mark.parametrize("name", ("density", "up_density"))
 def test_one_entry_is_the_least(name):
     given = {"density": 0.5} | {name: 0.19}
-    told = f"{name}=0.19, expected at least 0.2 to leave one of 5 entries"
+    told = f"{name}=0.19, expected at least 1/5 to leave one of 5 entries"
     refused(lambda: flasc(LINEAR, SGD, **given), told)
     flasc(LINEAR, SGD, **given | {name: 0.2})
 
