@@ -15,7 +15,7 @@ def arrays(samples=200, classes=4, seed=0):
     return rng.random((samples, 3), np.float32), np.arange(samples) % classes
 
 
-def tested_on(x, y, **given):
+def split_of(x, y, **given):
     return federated.from_arrays(x, y, x_test=x, y_test=y, **given)
 
 
@@ -59,7 +59,7 @@ def test_federate_splits_are_disjoint_and_whole(name, test_split):
 def test_federate_is_seeded_and_val_follows_fraction():
     x, y = arrays()
     given = {"num_clients": 4, "val_fraction": 0.2}
-    a, b, c = (tested_on(x, y, seed=seed, **given) for seed in (0, 0, 1))
+    a, b, c = (split_of(x, y, seed=seed, **given) for seed in (0, 0, 1))
     np.testing.assert_array_equal(a.train.index, b.train.index)
     assert (a.train.index != c.train.index).any()
     given = {"partition": [np.arange(200)], "val_fraction": 0.5}
@@ -74,18 +74,18 @@ def test_federate_is_seeded_and_val_follows_fraction():
 def test_from_arrays_takes_functions_lists_and_natural_users():
     x, y = arrays(40)
     given = [np.arange(10), np.arange(10, 40)]
-    fed = tested_on(x, y, partition=given)
+    fed = split_of(x, y, partition=given)
     assert rows(fed.train, 1).tolist() == list(range(10, 40))
 
     def halves(labels, num_clients, *, seed, flip=False):
         parts = np.array_split(np.arange(len(labels)), num_clients)
         return parts[::-1] if flip else parts
 
-    fed = tested_on(x, y, num_clients=2, partition=halves, flip=True)
+    fed = split_of(x, y, num_clients=2, partition=halves, flip=True)
     assert rows(fed.train, 0).tolist() == list(range(20, 40))
     users = np.array(["b", "a"] * 20)
     both = {"users": users, "users_test": users, "test_split": "natural"}
-    fed = tested_on(x, y, partition="natural", **both)
+    fed = split_of(x, y, partition="natural", **both)
     assert rows(fed.train, 0).tolist() == rows(fed.test, 0).tolist()
     assert rows(fed.test, 0).tolist() == list(range(1, 40, 2))
 
@@ -136,6 +136,6 @@ def test_bad_federations_are_named(kwargs, message):
 def test_a_test_set_that_is_not_read_is_a_warning():
     x, y = np.zeros((40, 2), np.float32), np.arange(40) % 2
     with pytest.warns(UserWarning, match="the test set is not read"):
-        tested_on(x, y, num_clients=2, test_split="within")
+        split_of(x, y, num_clients=2, test_split="within")
     with warnings.catch_warnings(action="error"):
         federated.from_arrays(x, y, num_clients=2, test_split="within")
