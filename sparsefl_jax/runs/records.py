@@ -66,7 +66,7 @@ def recording(
     if not processes.leads():
         yield at, Recorder()
         return
-    about = _about(going, parts) | {"data": data}
+    about: dict[str, Any] = _about(going, parts) | {"data": data}
     if progress and (going.saved or progress != "rounds"):
         _print_start(workdir, going, parts, about["machine"])
     folder.amend(workdir, config)
