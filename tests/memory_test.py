@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import models
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import cli, experiment, programs, simulate
 from sparsefl_jax.runs.config import defaults, fields
@@ -80,7 +79,7 @@ def test_a_budget_on_a_cpu_makes_no_chunk_larger(world):
 
 def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
     """As on an accelerator."""
-    monkeypatch.setattr(models.programs, "in_turn", lambda *network: False)
+    monkeypatch.setattr(programs, "in_turn", lambda *network: False)
     whole = memory_of(world, memory_gb=1.0)
     assert whole.chunk == 8
     gb = (sum(whole.fixed.values()) + whole.working_set // 2) / 1e9
