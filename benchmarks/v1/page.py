@@ -467,6 +467,7 @@ def draw_ranks(workload: str, rows: pd.DataFrame, path: Path) -> None:
             ends = [places[group[0]] + 0.3, places[group[-1]] - 0.3]
             ax.plot([-0.5 - 0.3 * (turn % 4)] * 2, ends, color=figure.INK)
         ax.set(xlabel="mean rank, 1 is the best", yticks=[])
+        ax.set_xticks([1, *range(5, len(ranks) + 1, 5)])
 
 
 def draw_profile(workloads: Sequence[str], path: Path) -> None:
