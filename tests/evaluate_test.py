@@ -49,6 +49,7 @@ def test_the_metric_weighs_samples_or_clients(metric, accuracy):
     assert record["accuracy"] == pytest.approx(accuracy)
     assert record["models"]["global"]["accuracy"] == pytest.approx(accuracy)
     assert record["client_accuracy"]["mean"] == pytest.approx(0.75)
+    assert record["metric"] == metric
 
 
 def test_shares_leave_out_clients_without_samples():

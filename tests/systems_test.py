@@ -152,6 +152,9 @@ def test_the_smallest_budgets_go_to_the_slowest_clients():
     of_tier = {"high": 1.0, "mid": 0.5, "low": 0.1}
     want = [of_tier[system.tiers[i]] for i in system.tier]
     np.testing.assert_allclose(budgets, want)
+    flops = {"high": 153.6e9, "mid": 80e9, "low": 52.8e9}
+    want = [flops[system.tiers[i]] for i in system.tier]
+    np.testing.assert_allclose(system.device.flops, want, rtol=1e-6)
 
 
 def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
