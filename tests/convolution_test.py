@@ -232,4 +232,4 @@ def test_shapes_the_table_does_not_hold():
     assert choose(odd._replace(pad=3), "cpu").input_grad == "canonical"
     # A batch far from all measured ones must not use forms that need memory.
     assert choose(resnet._replace(batch=10_000), "cpu").forward == "canonical"
-    assert set(choose(resnet, "gpu")[:3]) == {"plain"}
+    assert set(choose(resnet, "gpu")[:3]) == {"patches"}

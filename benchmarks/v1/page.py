@@ -486,7 +486,8 @@ def draw_profile(workloads: Sequence[str], path: Path) -> None:
     most = np.geomspace(1, 32, 60)
     with figure.axes(path, "cost, times the least", "share of targets") as ax:
         for name, line in profile(table, most).items():
-            ax.step(most, line, where="post", label=name)
+            color = {"color": figure.INK} if name == BASELINE else {}
+            ax.step(most, line, where="post", label=name, **color)
         ax.set_xscale("log")
         figure.label_powers(ax.xaxis)
         figure.name_lines(ax)
