@@ -56,9 +56,15 @@ def test_what_a_client_keeps_and_whose_model_it_is(name):
 
 
 def test_every_interval_is_one_of_the_benchmark():
-    intervals = re.findall(r"[+-]\d+\.\d \[[^\]]+\]", PAGE)
-    assert len(intervals) == 11
-    text = (DOCS / "benchmark_0.md").read_text()
-    table = text.split("<!-- table differences -->")[1].split("<!-- end -->")[0]
-    at_2_gbit = {line.split("|")[2] for line in table.splitlines() if "`" in line}
-    assert all(any(i in cell for cell in at_2_gbit) for i in intervals)
+    interval = re.compile(r"[+-]\d+\.\d \[[^\]]+\]")
+    sources = ("benchmark", "benchmark_0"), ("fashion_common_against", "differences")
+    found = []
+    for page, name in zip(*sources, strict=True):
+        text = (DOCS / f"{page}.md").read_text()
+        table = text.split(f"<!-- table {name} -->")[1].split("<!-- end -->")[0]
+        at_2_gbit = {line.split("|")[2] for line in table.splitlines() if "`" in line}
+        cited = re.findall(rf"\({page}\.md\): ([^|;]*)", PAGE)
+        intervals = interval.findall(" ".join(cited))
+        assert all(any(i in cell for cell in at_2_gbit) for i in intervals)
+        found.append(len(intervals))
+    assert found == [10, 2] and len(interval.findall(PAGE)) == 12
