@@ -1,10 +1,10 @@
 """Chooses a form for each of the three passes of a convolution.
 
 Inside a loop, XLA:CPU has no fast gradient convolution. Under vmap over clients a
-convolution becomes a grouped one, which is slow everywhere. So the forward pass and
-both gradients each have one of the forms of `lowerings.py`. No form wins everywhere:
-`choose` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes; on
-accelerators all layers have the form that `programs` names.
+convolution becomes a grouped one, which is slow for most networks. So the forward pass
+and both gradients each have one of the forms of `lowerings.py`. No form wins
+everywhere: `choose` looks the layer up in `lowerings.json`, which `benchmarks.lowering`
+writes; on accelerators all layers have the form that `programs` names.
 """
 
 import functools

@@ -1,10 +1,11 @@
 """How accelerators run the rounds of a network: the convolutions' form, and the chunk.
 
-Under vmap over clients a convolution becomes a grouped one, whatever its form; one
-client after another it stays as it is, but fills the device less. Only whole programs
-show which is faster. `programs.json` has the milliseconds of rounds, which
-`benchmarks.programs` writes: by an accelerator's clock, or by the estimate of its
-compiler. CPUs run one client at a time, with the forms of `lowerings.json`.
+Under vmap over clients a convolution becomes a grouped one, or with the form `patches`
+a batched product; one client after another it stays as it is, but fills the device
+less. Only whole programs show which is faster. `programs.json` has the milliseconds of
+rounds, which `benchmarks.programs` writes: by an accelerator's clock, or by the
+estimate of its compiler. CPUs run one client at a time, with the forms of
+`lowerings.json`.
 """
 
 import functools
