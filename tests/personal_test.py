@@ -176,7 +176,7 @@ def test_what_a_metric_needs(world):
     empty = data.test._replace(size=np.zeros(5, np.int32))
     without = data._replace(test=empty)
     for metric in ("auto", "clients"):
-        with pytest.raises(ValueError, match="expected clients with test samples"):
+        with pytest.raises(ValueError, match="needs test samples of clients"):
             evaluate.check_metric(metric, stages, model, without)
     evaluate.check_metric("pooled", stages, model, without)
     evaluate.check_metric("auto", [Stage(fedavg(model, make), 1, 2)], model, without)

@@ -223,7 +223,7 @@ def check_metric(
     if model.static_stats and kept and metric != "pooled":
         raise ValueError("norm='static', expected another where clients keep models")
     if resolved(metric, stages) == "clients" and not data.test.size.any():
-        raise ValueError(f"{metric=}, expected clients with test samples (test_split)")
+        raise ValueError(f"{metric=} needs test samples of clients, see test_split")
 
 
 def resolved(metric: str, stages: Sequence[Stage]) -> str:
