@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint, programs, simulate
-from sparsefl_jax.runs.checkpoint import Snapshot
+from sparsefl_jax.runs import checkpoint, dry_run, programs
 from sparsefl_jax.runs.setup import Limits, Setup
-from sparsefl_jax.runs.simulate import Most
 from sparsefl_jax.simulation import store
 from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import same
@@ -130,11 +128,11 @@ def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
 @pytest.mark.parametrize("where", ["host", "disk"])
 def test_rows_of_clients_in_rounds_left_out_are_not_written(world, key, each, where):
     data, model, stage = world
-    until = Limits(gbit=trained(each)[0]["gbit_cumulative"])
+    settings = {"observe_rounds": (1,), "client_store": where, "eval_every": ROUNDS}
     with pytest.MonkeyPatch.context() as patch:
         written = spied(patch, store, "scatter")
-        settings = {"until": until, "client_store": where, "eval_every": ROUNDS}
-        (segment,) = sfl.segments(key, [stage], model, data, **settings)
+        segment = next(sfl.segments(key, [stage], model, data, **settings))
+    assert segment.snapshot.round == 1
     first = set(trained(each)[0]["clients"])
     assert set(written[-1][1].tolist()) == first | {len(SIZES)}
     if where == "disk":
@@ -175,44 +173,12 @@ def test_a_run_goes_on_from_within_a_segment_with_a_higher_limit(
     same(told[-1].snapshot.state, each[5].snapshot.state)
 
 
-def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
-    made = spied(monkeypatch, programs, "compile_stage")
-    until = Limits(gbit=1e-3)
-    ends = [0, *(one.snapshot.round for one in run(world, key, until=until))]
-    assert len(set(np.diff(ends).tolist())) > 1
-    assert len(made) == 1
-
-
 def test_what_a_round_costs_at_most_by_hand(world):
     data, model, stage = world
     setup = Setup([stage], model, data)
     (traced,) = programs.prepared(setup).traced
-    each = simulate.most(setup, 0, traced)
-    assert each.bits == COHORT * (32 * (WEIGHTS + EXTRA) + 33 * WEIGHTS)
+    down, up, flops = dry_run.largest_round(setup, 0, traced)
+    assert down == COHORT * 32 * (WEIGHTS + EXTRA)
+    assert up == COHORT * 33 * WEIGHTS
     sorts = (3 + 3 + 2) * WEIGHTS * np.log2(WEIGHTS + 1)  # one a minibatch
-    assert each.flops == pytest.approx(6 * MACS * (12 + 9 + 6) + sorts)
-    assert each.factor is None
-
-
-@pytest.mark.parametrize("spent", [0, 1, 17, 333])
-def test_only_the_last_of_the_rounds_that_fit_can_reach_a_limit(spent):
-    done = Snapshot(bits=spent * 10**5, flops=spent * 1e11)
-    for limit in (0.1, 0.39, 1.0, 7.3):
-        for each in (1, 9_999_999, 10**7, 10**8):
-            bits = simulate.fitting(Limits(gbit=limit), done, Most(each, 1.0), 1000)
-            most = Most(1, 0.5e6 * each, 2.0)
-            flops = simulate.fitting(Limits(pflop=limit), done, most, 1000)
-            before = done.bits + (bits - 1) * each
-            assert 1 <= bits == flops <= 1000
-            assert bits == 1 or before / 1e9 < limit
-            if bits < 1000:  # nor is one left out that would fit, but for rounding
-                assert (before + 1.01 * each) / 1e9 >= limit
-
-
-def test_what_is_not_limited_or_not_known_does_not_count():
-    most = Most(10**12, 1e18)
-    assert simulate.fitting(Limits(), Snapshot(), most, 5) == 5
-    assert simulate.fitting(Limits(accuracy=0.5), Snapshot(), most, 5) == 5
-    rare = Limits(pflop=1e9)  # but no round has told what a method computes on its own
-    assert simulate.fitting(rare, Snapshot(), most, 5) == 1
-    assert simulate.fitting(rare, Snapshot(), most._replace(factor=0.0), 5) == 5
+    assert flops == pytest.approx(6 * MACS * (12 + 9 + 6) + sorts)

@@ -89,7 +89,7 @@ def test_rows_elsewhere_give_what_those_on_the_device_give(
     assert any(len(np.unique(v, axis=0)) > 2 for v in jax.tree.leaves(here[1].clients))
 
 
-def test_the_device_holds_two_working_sets_and_traces_once(key, monkeypatch):
+def test_the_device_holds_a_working_set_and_traces_once(key, monkeypatch):
     world, held, traces, scatter = make_world(40), [], [], store.scatter
     there = whole(segments(world, "spafl", key, 4, eval_every=4, client_store="device"))
     row = store.num_bytes(there[1].clients) // 40
@@ -100,15 +100,15 @@ def test_the_device_holds_two_working_sets_and_traces_once(key, monkeypatch):
         scatter(rows, ids, new)
 
     monkeypatch.setattr(store, "scatter", watched)
-    # A quarter of the memory holds two sets of four: a cohort's three, on two devices.
-    monkeypatch.setattr(hardware, "memory", lambda _: 4 * 2 * 4 * row)
+    # An eighth of the memory holds four rows: a cohort's three, on two devices.
+    monkeypatch.setattr(hardware, "memory", lambda _: 8 * 4 * row)
     told, traced = [], []
     for segment in segments(world, "spafl", key, 4, traces, eval_every=4):
         told.append(segment)
         traced.append(len(traces))
     here = whole(told)
     assert there[2] == [4] and here[2] == [1, 2, 3, 4]
-    assert max(held) == 2 * 2 * 4  # weights and their momentum, of two sets of four
+    assert max(held) == 2 * 4  # weights and their momentum, of four rows
     assert traced[0] > 0 and len(set(traced)) == 1
     assert there[0] == here[0]
     jax.tree.map(np.testing.assert_array_equal, there[1], here[1])
@@ -204,7 +204,7 @@ def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatc
     assert store.chosen("auto", odd, 1700, 2) == "disk"
     monkeypatch.setattr(hardware, "host_memory", lambda: 1200)
     assert store.chosen("auto", odd, 1700, 2) == "host"
-    # 425 bytes for two sets: two rows each.
+    # 212 bytes: two rows.
     assert store.most_rounds(rows, 1, 1700) == 2
     assert store.most_rounds(rows, 3, 1700) == 1
 
@@ -246,5 +246,5 @@ def test_the_plan_tells_what_rows_on_the_host_take(world):
     (traced,) = parts.traced
     assert traced.memory.client_store == {"where": "host", "bytes": 7 * row}
     assert traced.pace.working == 4
-    assert traced.memory.fixed["clients"] == 2 * 4 * row
+    assert traced.memory.fixed["clients"] == 4 * row
     assert f"{7 * row} B, host" in dry_run.text(parts)

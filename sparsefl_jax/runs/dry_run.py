@@ -15,7 +15,7 @@ from sparsefl_jax.core.formats import (
 )
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
-from sparsefl_jax.runs import fit_rounds, simulate
+from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs.programs import Parts
 from sparsefl_jax.runs.setup import Setup, Traced, alive, guarantee
 from sparsefl_jax.simulation import clock, initial_state
@@ -87,6 +87,30 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
     return "\n".join(lines)
 
 
+def largest_round(setup: Setup, index: int, traced: Traced) -> tuple[int, int, float]:
+    """Bounds the cost of a round of a stage, all clients together.
+
+    Work on masks is charged like a sort, n log2(n + 1) for n weights, at most once in
+    every step. A method may still train for more steps than its epochs have.
+
+    Args:
+      setup: the run.
+      index: which of its stages.
+      traced: one round of it by shape.
+
+    Returns:
+      Bits down and bits up if all packets travel whole and with their positions, and
+      FLOPs of the largest clients, all dense.
+    """
+    stage, sizes = setup.stages[index], np.asarray(setup.data.train.size, np.int64)
+    down, up = (most_bits(traced.layouts[way]) for way in ("down", "up"))
+    weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
+    sorting = -(-sizes // stage.batch_size) * weights * math.log2(weights + 1)
+    dense = float(ledger.flops_per_sample(setup.model)) * sizes
+    largest = np.sort(stage.epochs * (dense + sorting))[-stage.cohort_size :]
+    return stage.cohort_size * down, stage.cohort_size * up, float(np.sum(largest))
+
+
 def memory(traced: Sequence[Traced]) -> str:
     """Formats the memory of the largest stage, a lower bound before compilation."""
     known = all(one.memory.working_set is not None for one in traced)
@@ -122,15 +146,11 @@ def _stages(parts: Parts) -> list[str]:
     columns, share = [], 1.0
     for index, stage in enumerate(parts.setup.stages):
         traced, held = parts.traced[index], parts.traced[index].memory
-        most = simulate.most(parts.setup, index, traced)
+        down, up, flops = largest_round(parts.setup, index, traced)
         share = alive(stage, share)[-1]
         left = f"at most {share:.3g}" if share < 1 else "unknown"
         masked = [p for p in traced.layouts["down"].values() if p.masked]
         under = sum(math.prod(shape) for packet in masked for shape in packet.shapes)
-        down, up = (
-            format_si(stage.cohort_size * most_bits(traced.layouts[way]), "bit")
-            for way in ("down", "up")
-        )
         kept, where = held.client_store["bytes"], held.client_store["where"]
         column = {
             "stage": str(index),
@@ -138,13 +158,10 @@ def _stages(parts: Parts) -> list[str]:
             "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, {held.chunk}",
             "weights under a mask": format_si(under),
             "of these alive at the end": left if under else MISSING,
-            "a round at most: down": down,
-            "                 up": up,
-            "                 training": format_si(most.flops, "FLOP"),
+            "a round at most: down": format_si(down, "bit"),
+            "                 up": format_si(up, "bit"),
+            "                 training": format_si(flops, "FLOP"),
         }
-        if parts.setup.system is not None:
-            time = format_seconds(3600 * min(most.hours, most.closes))
-            column["                 virtual time"] = time
         rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
         column["all clients' rows"] = rows
         sizes = held.parts().items()

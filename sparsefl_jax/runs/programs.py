@@ -103,8 +103,8 @@ def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
     state, pace = traced.state, traced.pace
     rows = store.num_bytes(state.clients)
     clients = store.device_bytes(state.clients, len(devices))
-    if pace.working is not None:  # the next segment's are fetched while one runs
-        clients = 2 * pace.working * (rows // num_clients)
+    if pace.working is not None:
+        clients = pace.working * (rows // num_clients)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
     held = setup.model.held.entries
     memory = Memory(

@@ -204,7 +204,8 @@ def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
 
     On CPUs, which do not benefit from long segments, one takes a few seconds, so that a
     run can be stopped quickly. Elsewhere it spans all rounds between two evaluations.
-    The rows and logs of a segment must fit the devices.
+    The rows and logs of a segment must fit the devices. With a limit on costs, which
+    are known only after a round has run, a segment is one round.
 
     Args:
       setup: the run.
@@ -224,6 +225,8 @@ def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
         most = _LOG_SHARE * memory / (stage.cohort_size * log)
     if where != "device":
         most = min(most, store.most_rounds(rows, stage.cohort_size, memory))
+    if any(setup.until._replace(accuracy=None)):
+        most = 1
     interval = min(setup.eval_every, stage.num_rounds)
     segments = math.ceil(interval / max(1, int(most)))
     length = math.ceil(interval / segments)

@@ -1,11 +1,4 @@
-"""The loop over stages and segments: simulate, account, evaluate, stop.
-
-The cost of a round is known only after it has run. To end a run in the very round that
-reaches a limit, a segment has only as many rounds as fit even if each one costs the
-maximum. For bits this maximum is certain. For FLOPs it is the cost of the dense network
-and of work on masks, times the largest ratio so far, at least 1, of a round's FLOPs to
-those of its samples through the dense network alone.
-"""
+"""The loop over stages and segments: simulate, account, evaluate, stop."""
 
 import functools
 import math
@@ -35,9 +28,8 @@ from sparsefl_jax.simulation import (
 )
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
-from sparsefl_jax.wire import charges, ledger
+from sparsefl_jax.wire import ledger
 
-_SLACK = 1e-6  # largest relative rounding error of a cost
 SNAPSHOTS = 50  # the most evaluations of a stage at which the server's mask is kept
 
 
@@ -200,25 +192,19 @@ def _rounds(
     else:
         run_segment = store.on_host(program.segment, plan.mesh, pace.working)
     draw = cohorts.drawing(key, stage, num_clients, clock.presence(setup.system))
-    bound, seen, ahead = most(setup, at.stage, traced), None, None
+    seen = None
     evaluations = stage.num_rounds / setup.eval_every
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
     programs.begin(at.stage + 1)
     pack = jax.jit(lambda mask: observed_masks.pack(mask, plan.layers))
     deployed = _deployed(stage.algorithm.deploy, key)
     models = deployed(at.round, state.server)
-    ids = draw(np.arange(at.round, at.round + pace.length, dtype=np.int32))
     while at.round < stage.num_rounds:
         rounds = np.arange(at.round, at.round + pace.length, dtype=np.int32)
-        left = _left(setup, at, pace.length)
-        count = np.int32(fitting(setup.until, at, bound, left))
-        following = draw(rounds + count)
-        state, logs, ahead = run_segment(
-            key, population, state, rounds, ids, count, following, ahead
-        )
-        logs, ids = processes.fetch(logs), following
+        count = np.int32(_left(setup, at, pace.length))
+        state, logs = run_segment(key, population, state, rounds, draw(rounds), count)
+        logs = processes.fetch(logs)
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
-        bound = updated(bound, records)
         models = deployed(at.round, state.server)
         there = logs.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
@@ -359,16 +345,6 @@ def _heading(at: Snapshot, phase: str) -> dict:
     return heading | {f"{name}_cumulative": cost for name, cost in at.costs().items()}
 
 
-class Most(NamedTuple):
-    """Upper bounds on the cost of a round of a stage, all clients together."""
-
-    bits: int  # both ways, every packet whole and with its positions
-    flops: float  # of the largest clients, all dense, and one sort at every step
-    factor: float | None = None  # largest so far, of FLOPs over dense FLOPs
-    hours: float = 0.0  # of its slowest client
-    closes: float = math.inf  # hours after which a round closes
-
-
 def reached(until: Limits, at: Snapshot) -> str:
     """Returns the name of the first limit that a cost has reached, or ''.
 
@@ -379,74 +355,3 @@ def reached(until: Limits, at: Snapshot) -> str:
     """
     limits = {name: limit or math.inf for name, limit in until._asdict().items()}
     return next((name for name, c in at.costs().items() if c >= limits[name]), "")
-
-
-def most(setup: Setup, stage: int, traced) -> Most:
-    """Bounds the cost of a round of a stage before any has run.
-
-    Work on masks is charged like a sort, n log2(n + 1) for n weights, at most once in
-    every step. A method may still train for more steps than its epochs have.
-
-    Args:
-      setup: the run.
-      stage: which of its stages.
-      traced: one round of it by shape, an item of what `runs.setup.traced` returns.
-    """
-    one, sizes = setup.stages[stage], np.asarray(setup.data.train.size, np.int64)
-    weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
-    steps = -(-sizes // one.batch_size)
-    flops = float(ledger.flops_per_sample(setup.model)) * sizes
-    flops = one.epochs * (flops + steps * weights * math.log2(weights + 1))  # [N]
-    down, up = (charges.most_bits(traced.layouts[way]) for way in ("down", "up"))
-    largest = float(np.sum(np.sort(flops)[-one.cohort_size :]))
-    each = Most(one.cohort_size * (down + up), largest)
-    if traced.clock is None:
-        return each
-    took = clock.seconds(traced.clock.device, flops, float(down), float(up))
-    slowest = float(np.max(took)) * (1 + clock.ROUNDING)
-    closes = float(traced.clock.deadline) / 3600
-    return each._replace(hours=slowest / 3600, closes=closes)
-
-
-def updated(each: Most, records: list[dict]) -> Most:
-    """Updates a bound with the largest factor and the longest round seen so far.
-
-    Example:
-      >>> record = {'flops': 6.0, 'flops_dense': 4.0}
-      >>> updated(Most(bits=8, flops=5.0), [record]).factor
-      1.5
-    """
-    factors = [r["flops"] / r["flops_dense"] for r in records if r["flops_dense"]]
-    factors += [] if each.factor is None else [each.factor]
-    hours = max([each.hours, *(r.get("hours", 0.0) for r in records)])
-    factor = max(factors, default=0.0 if records else None)
-    return each._replace(factor=factor, hours=hours)
-
-
-def fitting(until: Limits, at: Snapshot, each: Most, wanted: int) -> int:
-    """Returns how many rounds may run so that only the last can reach a limit.
-
-    Args:
-      until: the run's limits.
-      at: the progress of the run.
-      each: bounds on the cost of each of the next rounds.
-      wanted: number of rounds, at least 1.
-
-    Returns:
-      From 1 to `wanted`.
-
-    Example:
-      >>> until, each = Limits(gbit=1.0), Most(bits=3 * 10**8, flops=0.0)
-      >>> spent = [Snapshot(bits=b * 10**8) for b in (0, 1, 4, 8)]
-      >>> [fitting(until, at, each, wanted=9) for at in spent]
-      [4, 3, 2, 1]
-    """
-    factor = math.inf if each.factor is None else max(each.factor, 1.0)
-    bounds = {
-        "gbit": max(each.bits, 1) / 1e9,
-        "pflop": max(each.flops, 1.0) * factor / 1e15,
-        "hours": min(each.hours * factor, each.closes),
-    }
-    limits = until._asdict()
-    left = [(limits[k] - c) / bounds[k] for k, c in at.costs().items() if limits[k]]
-    return max(1, math.ceil((1 - _SLACK) * min([wanted, *left])))

@@ -1,32 +1,28 @@
 """Stores the rows of clients: packed, and on the device, on the host or on disk.
 
 Booleans take one bit, everything else its own dtype. Rows on the host are NumPy arrays
-[N, ...], rows on disk a `disk_store.Rows`. The device then holds at most two working
-sets: the rows of the clients in the running segment, and those of the next segment.
-When the running segment ends, the rows that both share are replaced in the next one.
+[N, ...], rows on disk a `disk_store.Rows`. The device then holds a working set: the
+rows of the clients in the running segment.
 """
 
-import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.simulation import disk_store, exchange
+from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.system import hardware, processes
 
 STORES = ("auto", "device", "host", "disk")
 _DEVICE_SHARE = 0.5  # of the devices' memory, for all rows
 _HOST_SHARE = 0.8  # of the host's memory, for all rows
-_WORKING_SHARE = 0.25  # of the devices' memory, for two working sets
+_WORKING_SHARE = 0.125  # of the devices' memory, for a working set
 
 
 def pack(row: PyTree) -> PyTree:
@@ -100,7 +96,7 @@ def device_bytes(rows: PyTree, num_devices: int) -> int:
 
 
 def most_rounds(rows: PyTree, cohort_size: int, memory: float) -> int:
-    """Returns the largest number of rounds of a segment whose working sets fit.
+    """Returns the largest number of rounds of a segment whose working set fits.
 
     Args:
       rows: the rows of all clients [N, ...], arrays or shapes.
@@ -108,7 +104,7 @@ def most_rounds(rows: PyTree, cohort_size: int, memory: float) -> int:
       memory: the memory of all devices of the stage together, in bytes.
     """
     num_clients = jax.tree.leaves(rows)[0].shape[0]
-    fitting = int(_WORKING_SHARE * memory * num_clients / (2 * num_bytes(rows)))
+    fitting = int(_WORKING_SHARE * memory * num_clients / num_bytes(rows))
     return sys.maxsize if fitting >= num_clients else max(1, fitting // cohort_size)
 
 
@@ -128,14 +124,6 @@ def working_size(
       32
     """
     return math.ceil(min(num_clients, length * cohort_size) / num_devices) * num_devices
-
-
-class Working(NamedTuple):
-    """The rows that a segment works on."""
-
-    ids: np.ndarray  # [W] int32, ascending, then N for empty slots
-    places: np.ndarray  # [R, K] int32: the places of the cohorts' rows
-    rows: PyTree  # [W, ...] on the device
 
 
 def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
@@ -162,29 +150,6 @@ def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.nd
     ids[: members.size] = members
     places = np.where(real, np.searchsorted(members, drawn), num_clients)
     return ids, places.astype(np.int32)
-
-
-def shared(old: np.ndarray, new: np.ndarray, group: int) -> np.ndarray:
-    """Returns the places in the old and the new working set of the clients of both.
-
-    Args:
-      old, new: ids [W] of the two working sets, ascending.
-      group: the number of clients to move at a time.
-
-    Returns:
-      [ceil(W / group), 2, group] int32. The places are W for a client that is not in
-      both.
-
-    Example:
-      >>> shared(np.array([2, 5, 7]), np.array([5, 6, 9]), group=2).tolist()
-      [[[1, 3], [0, 3]], [[3, 3], [3, 3]]]
-    """
-    size = new.size
-    source = np.minimum(np.searchsorted(old, new), size - 1)
-    both = old[source] == new
-    places = np.where(both, np.stack([source, np.arange(size)]), size)
-    places = np.pad(places, ((0, 0), (0, -size % group)), constant_values=size)
-    return places.reshape(2, -1, group).swapaxes(0, 1).astype(np.int32)
 
 
 def fill(make: Callable, shapes: PyTree, info: PyTree, size: int) -> PyTree:
@@ -232,8 +197,8 @@ def scatter(rows: PyTree, ids: np.ndarray, new: PyTree) -> None:
 def on_device(segment: Callable) -> Callable:
     """Wraps a segment for rows that live on the device, with the calls of `on_host`."""
 
-    def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
-        return *segment(key, population, state, rounds, cohorts, None, count), None
+    def run(key, population, state, rounds, cohorts, count):
+        return segment(key, population, state, rounds, cohorts, None, count)
 
     return run
 
@@ -247,49 +212,20 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
       size: W, the rows of a working set, from `working_size`.
 
     Returns:
-      `run(key, population, state, rounds [R], cohorts [R, K], count, following,
-      ahead)`, which runs the first `count` rounds. It returns the new state, the log,
-      and the next working set, which the next call takes as `ahead`. `state.clients` is
-      NumPy arrays or a `disk_store.Rows`, changed in place. `following` are the cohorts
-      of the next segment, whose rows are fetched while this one runs, or None.
+      `run(key, population, state, rounds [R], cohorts [R, K], count) -> (state, log)`,
+      which runs the first `count` rounds. `state.clients` is NumPy arrays or a
+      `disk_store.Rows`, changed in place.
     """
     placed = NamedSharding(mesh, P("clients"))
 
-    def move(old, new, ways):
-        def move_group(new, way):  # moving all at once would take a third set
-            source, target = way
-            return exchange.write(new, exchange.read(old, source), target), None
-
-        return lax.scan(move_group, new, ways)[0]
-
-    @functools.partial(jax.jit, donate_argnums=1)
-    def forward(old, new, places):
-        ways = lax.map(lambda pair: [exchange.routes(v, old) for v in pair], places)
-        spec = P("clients")
-        moved = exchange.per_device(move, mesh, (spec, spec, P()), spec)
-        return moved(old, new, ways)
-
-    def fetch(rows, cohorts, num_clients) -> Working:
-        ids, places = find(cohorts, size, num_clients)
-        return Working(ids, places, processes.put(take(rows, ids), placed))
-
-    def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
+    def run(key, population, state, rounds, cohorts, count):
         clients, num_clients = state.clients, state.last_round.shape[0]
-        working = ahead or fetch(clients, cohorts, num_clients)
-        state = state._replace(clients=working.rows)
-        state, log = segment(
-            key, population, state, rounds, cohorts, working.places, count
-        )
-        ahead = None
-        if following is not None:
-            ahead = fetch(clients, following, num_clients)
-            group = -(-cohorts.shape[1] // mesh.size) * mesh.size
-            places = shared(working.ids, ahead.ids, group)
-            places = places.reshape(*places.shape[:2], mesh.size, -1)
-            rows = forward(state.clients, ahead.rows, places)
-            ahead = ahead._replace(rows=rows)
-        ran = np.isin(working.ids, cohorts[:count])
-        scatter(clients, np.where(ran, working.ids, num_clients), state.clients)
-        return state._replace(clients=clients), log, ahead
+        ids, places = find(cohorts, size, num_clients)
+        working = processes.put(take(clients, ids), placed)
+        state = state._replace(clients=working)
+        state, log = segment(key, population, state, rounds, cohorts, places, count)
+        ran = np.isin(ids, cohorts[:count])
+        scatter(clients, np.where(ran, ids, num_clients), state.clients)
+        return state._replace(clients=clients), log
 
     return run

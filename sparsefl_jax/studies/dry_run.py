@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sparsefl_jax.core.formats import align, format_si
 from sparsefl_jax.report.comparison import differences
-from sparsefl_jax.runs import dry_run, experiment, fit_rounds, simulate
+from sparsefl_jax.runs import dry_run, experiment, fit_rounds
 from sparsefl_jax.studies.points import Point, groups, naming, with_kept_rounds
 
 _HEAD = ["point", "seeds", "rounds", "bits of a round", "FLOPs of a round", "memory"]
@@ -27,15 +27,16 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
     for point in points:
         with naming(point):
             setup, traced = experiment.build(point.config, started=True)
-        *_, most = (simulate.most(setup, i, one) for i, one in enumerate(traced))
+        last = len(traced) - 1
+        down, up, flops = dry_run.largest_round(setup, last, traced[last])
         rounds = sum(stage.num_rounds for stage in setup.stages)
         rows.append(
             [
                 point.label or point.name,
                 str(len(point.seeds)),
                 "by a pilot" if fit_rounds.wanted(point.config) else str(rounds),
-                format_si(most.bits, "bit"),
-                format_si(most.flops),
+                format_si(down + up, "bit"),
+                format_si(flops),
                 dry_run.memory(traced),
             ]
         )

@@ -116,9 +116,9 @@ def _most(layout: Layout) -> int:
     sizes = np.array([math.prod(shape) for shape in layout.shapes], np.int64)
     measured, positions = sizes, 0
     if layout.index in VALUES:
-        bounds = VALUES[layout.index].bounds
-        most = [bounds(n, layout.bits, layout.bucket)[1] for n in sizes.tolist()]
-        measured = np.array(most, np.int64)
+        most = VALUES[layout.index].most
+        each = [most(n, layout.bits, layout.bucket) for n in sizes.tolist()]
+        measured = np.array(each, np.int64)
     elif layout.masked and layout.index in POSITIONS:
         leaves = zip(layout.shapes, sizes.tolist(), strict=True)
         positions = sum(most_position_bits(layout.index, *leaf) for leaf in leaves)

@@ -43,10 +43,10 @@ def level_bits(levels: Array, bits: int, bucket: int = 0) -> Array:
       >>> level_bits(levels, 3).item()  # dense: 1, 3 + 1, 1, 1, 3 + 1
       11
     """
-    if (most := bounds(levels.size, bits, bucket)[1]) >= 2**31:
+    if (longest := most(levels.size, bits, bucket)) >= 2**31:
         raise ValueError(
-            f"a leaf of {levels.size} levels may take {most} bits with index='elias',"
-            f" bits={bits}; expected fewer than 2^31."
+            f"a leaf of {levels.size} levels may take {longest} bits with index="
+            f"'elias', bits={bits}; expected fewer than 2^31."
         )
     n, sparse = _buckets(levels.size, bits, bucket)
     flat = jnp.abs(levels.reshape(-1).astype(jnp.int32))
@@ -60,19 +60,18 @@ def level_bits(levels: Array, bits: int, bucket: int = 0) -> Array:
     return jnp.sum(each, dtype=jnp.int32) + jnp.int32(len(rows) * n.bit_length())
 
 
-def bounds(size: int, bits: int, bucket: int = 0) -> tuple[int, int]:
-    """Returns the least and the most that `level_bits` of so many levels can be.
+def most(size: int, bits: int, bucket: int = 0) -> int:
+    """Returns the most that `level_bits` of so many levels can be.
 
     Example:
-      >>> bounds(5, 2), bounds(5, 3)  # of zeros, and of five times s = 1 or 3
-      ((3, 18), (5, 35))
+      >>> most(5, 2), most(5, 3)  # five times s = 1 or 3
+      (18, 35)
     """
     n, sparse = _buckets(size, bits, bucket)
     if not sparse:
-        return size, size * (len(_omega(_largest(bits) + 1)) + 1)
-    header = -(-size // n) * n.bit_length()
+        return size * (len(_omega(_largest(bits) + 1)) + 1)
     each = 1 + len(_omega(_largest(bits))) + 1  # a gap of 1 costs most an entry
-    return header, header + size * each
+    return -(-size // n) * n.bit_length() + size * each
 
 
 def write(codes: list[np.ndarray], bits: int, bucket: int = 0) -> np.ndarray:

@@ -32,8 +32,8 @@ class ValueCode(NamedTuple):
         on beside the number of entries; entries outside a mask are 0.
       length: `(entries, measured, numbers) -> bits` of all leaves, which stand last in
         both, as whole `numbers`.
-      bounds: `(size, bits, bucket) -> (int, int)`, which `measure` gives at least and
-        at most where `length` is extreme.
+      most: `(size, bits, bucket) -> int`, which `measure` gives where `length` is
+        largest.
       write: `(codes, bits, bucket) -> stream`.
       read: `(stream, sizes, bits, bucket) -> codes`; more may follow in the stream.
       widths: which `bits` a packet may have.
@@ -43,7 +43,7 @@ class ValueCode(NamedTuple):
 
     measure: Callable
     length: Callable
-    bounds: Callable
+    most: Callable
     write: Callable
     read: Callable
     widths: range
@@ -79,7 +79,7 @@ VALUES = {
     "entropy": ValueCode(
         _ones,
         _entropy_length,
-        lambda size, bits, bucket: (0, size // 2),
+        lambda size, bits, bucket: size // 2,
         _write_entropy,
         _read_entropy,
         widths=range(1, 2),
@@ -88,7 +88,7 @@ VALUES = {
     "elias": ValueCode(
         elias.level_bits,
         lambda entries, measured, numbers: measured.sum(-1),
-        elias.bounds,
+        elias.most,
         elias.write,
         elias.read,
         widths=range(2, 9),
