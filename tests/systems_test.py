@@ -79,6 +79,7 @@ def test_a_trace_has_a_row_for_each_client(tmp_path):
         ),
         ([HEAD, "a,1,1,1,1,1"], "line 2: column='a further', expected one of"),
         ([HEAD + ",speed", "a,1,1,1,1,1"], "column='speed', expected one of gflops"),
+        ([HEAD + ",share", "a,1,1,1,1,1"], "mbit_up, share, expected each once"),
         (["share,gflops,mbit_up", "1,1,1"], "missing required field `mbit_down`"),
         (["gflops,mbit_down,mbit_up", "1,1,1"], "share or client, and not both"),
         ([HEAD], "expected rows"),

@@ -164,6 +164,9 @@ def _read(name: str) -> list[Row]:
         open(name, newline="", encoding="utf-8-sig") as file,
     ):
         table = csv.DictReader(file, restkey="a further", skipinitialspace=True)
+        names = table.fieldnames or ()
+        if len(set(names)) < len(names):
+            raise ValueError(f"columns {', '.join(names)}, expected each once")
         for row in table:
             with blaming(f"line {table.line_num}"):
                 for column in row:
