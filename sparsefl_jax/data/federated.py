@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core.validate import in_range, one_of, unread
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
-from sparsefl_jax.data.shifts import make_shift, shift_parts
 from sparsefl_jax.data.sources import Dataset, make_dataset, one_label
 
 
@@ -55,8 +54,6 @@ def federate(
     val_fraction: float = 0.0,
     test_split: str = "partition",
     test_fraction: float | None = None,
-    feature_shift: str | None = None,
-    shift_strength: float | None = None,
     **kwargs: Any,
 ) -> FederatedData:
     """Splits a data set over clients.
@@ -72,9 +69,6 @@ def federate(
         samples.
       test_fraction: the share that test_split="within" holds out, (0, 1); by default
         a fifth.
-      feature_shift: a name in `FEATURE_SHIFTS`, which says how the images of clients
-        differ in their looks; None for no shift. Samples of no client are left out.
-      shift_strength: the largest strength of a client's shift, (0, 1]; by default 0.5.
       **kwargs: further arguments of the partitioner, such as `alpha`.
 
     Returns:
@@ -101,12 +95,6 @@ def federate(
             f"{test_split=} needs x_test, which data set {dataset.name!r} lacks, "
             "expected 'within'"
         )
-    shift = None
-    if feature_shift is not None:
-        options = {"seed": seed, "shape": dataset.x.shape[1:], "test_split": test_split}
-        shift = make_shift(feature_shift, shift_strength, **options)
-    elif shift_strength is not None:
-        raise unread(f"{shift_strength=}", "feature_shift=None")
     by_label = dataset._replace(
         y=one_label(dataset.y), y_test=one_label(dataset.y_test)
     )
@@ -120,10 +108,6 @@ def federate(
         dataset, parts, test = _within(dataset, parts, test_share, rng_test)
     else:
         test = test_parts(by_label, parts, test_split, rng=rng_test)
-    if shift is not None:
-        *first, parts = shift_parts(*dataset[:2], parts, shift, 0)
-        *second, test = shift_parts(*dataset[2:4], test, shift, 1)
-        dataset = Dataset(*first, *second, *dataset[4:])
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
         raise ValueError(

@@ -58,8 +58,7 @@ def apart(group: Group) -> str:
     one's own code. Runs that have not ended do not count.
     """
     config, kept = group.runs[0].config, _SAMPLES
-    shifted = (config.get("partition") or {}).get("feature_shift")
-    if made_in_python(group.runs[0]) or shifted or config.get("test_split") == "within":
+    if made_in_python(group.runs[0]) or config.get("test_split") == "within":
         kept = ()
     summaries = [run.summary for run in group.runs]
     values = {

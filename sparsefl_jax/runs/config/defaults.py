@@ -60,8 +60,6 @@ FIELDS: dict[str, tuple] = {
     "num_clients": (100, "number of clients; 0 lets the partition decide", Whole),
     "partition.name": ("iid", "how samples are split, or my_module:my_partition"),
     "partition.test_fraction": ([float], "share for test_split='within', default 0.2"),
-    "partition.feature_shift": ([str], "rotation, noise, contrast, blur or corruption"),
-    "partition.shift_strength": ([float], "largest strength of a shift, default 0.5"),
     "partition_seed": (Whole, "seed of the partition, by default seed"),
     "test_split": (
         "partition",
@@ -148,6 +146,7 @@ GONE = {  # removed fields and flags, with their replacements
     "extend_at_final": "a run with more num_rounds goes on without it",
     "accept_lost_records": "start a run with damaged records in another folder",
     "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
+    "partition.feature_shift": "change clients' images in Python, see the page on data",
 }
 
 
