@@ -116,5 +116,4 @@ def alone(
         update=update,
         contribute=masked.summand_with_mask,
         aggregate=aggregate,
-        alive=None,
     )

@@ -9,7 +9,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.runs import cli, dry_run, fit_rounds, simulate
 from sparsefl_jax.runs.programs import prepared
-from sparsefl_jax.runs.setup import Limits, Setup, alive
+from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import systems
 from sparsefl_jax.studies import command
 from tests.refusals import refused
@@ -50,7 +50,6 @@ def test_fedavg_by_hand(world):
     both = format_si(6 * 32 * DENSE, "bit")
     assert told["a round at most: down"] == told["up"] == both
     assert told["weights under a mask"] == "0"
-    assert told["of these alive at the end"] == "-"
     sorts = 2 * sum(-(-n // BATCH) for n in SIZES) * DENSE * np.log2(DENSE + 1)
     most = 6 * KERNELS * 2 * sum(SIZES) + sorts
     assert told["training"] == format_si(most, "FLOP")
@@ -66,7 +65,7 @@ def test_fedavg_by_hand(world):
     assert "(median 28.5, the largest 35.0 % of all)" in told["clients"]
 
 
-def test_a_column_for_each_stage_and_what_may_be_alive(world):
+def test_a_column_for_each_stage(world):
     parts = world[2]
     method = sfl.fedsparsify_global(*parts, density=0.1, rounds=3, power=2.0)
     stages = [stage(sfl.pdst(*parts, density=0.2), 3), stage(method, 5)]
@@ -74,20 +73,11 @@ def test_a_column_for_each_stage_and_what_may_be_alive(world):
     lines = dry_run.text(parts_of(world, stages, until=until)).splitlines()
     (rounds,) = [line for line in lines if line.startswith("rounds")]
     assert rounds.split()[-4:] == ["3,", "3", "5,", "3"]
-    (alive,) = [line for line in lines if line.startswith("of these alive")]
-    assert alive.split()[-6:] == ["at", "most", "0.2", "at", "most", "0.1"]
     (down,) = [line for line in lines if line.startswith("a round at most: down")]
     # All weights of three clients, and a bit for each position.
     assert down.endswith(format_si(3 * (32 * DENSE + DENSE), "bit"))
     assert any(line.startswith("total     8 rounds, ") for line in lines)
     assert lines[-1] == "Less if it ends earlier, by until.gbit=2."
-
-
-def test_a_share_that_is_none_is_refused(world):
-    method = sfl.nst(*world[2], density=0.2)
-    method = method._replace(alive=lambda round, start: 2 * round)
-    with pytest.raises(ValueError, match=r"alive\(1\)=2.0, expected in \[0, 1\]"):
-        alive(stage(method, 3), 1.0)
 
 
 def test_a_system_tells_its_tiers(world):

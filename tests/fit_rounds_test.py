@@ -268,7 +268,7 @@ def test_a_pilot_of_empty_rounds_tells_nothing():
 def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
     counted = np.array([2, 1, 1, 0]), np.array([0, 1, 1, 2]), np.array([9, 8, 6, 4])
     monkeypatch.setattr(fit_rounds, "exchanges", lambda *args: counted)
-    method = SimpleNamespace(alive=lambda round, start: start / 2**round)
+    method = SimpleNamespace(alive=lambda round: 1 / 2**round)
     setup = Setup([Stage(method, num_rounds=4, cohort_size=2)], tiny_model(), None)
     measured = fit_rounds.Measured({}, first=8.0, again=4.0, flops=0.5)
     each = fit_rounds.mean_cost(measured, setup, seed=0)
@@ -283,6 +283,12 @@ def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
     assert each["gbit"] == pytest.approx((6 + 3 + 1 + 2) / 3)
     of_work = np.array([0.625, 0.4375, 0.34375])
     assert each["pflop"] == pytest.approx(float(of_work @ (8, 6, 4)) / 2 / 3)
+
+
+def test_a_share_that_is_none_is_refused():
+    method = SimpleNamespace(alive=lambda round: 2 * round)
+    with pytest.raises(ValueError, match=r"alive\(1\)=2.0, expected in \[0, 1\]"):
+        fit_rounds._alive(Stage(method, num_rounds=3, cohort_size=2))
 
 
 def setup_of(rounds, system=None):

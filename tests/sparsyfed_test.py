@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import sparsyfed
 from sparsefl_jax.algorithms.sparsyfed import _power
 from sparsefl_jax.testing import small_world
@@ -92,11 +91,3 @@ def test_exponent_1_is_the_weight_itself():
     w, one = jnp.array([-2.0, 0.0, 0.5]), {"w": True}
     slope = jax.grad(lambda w: _power({"w": w}, 1.0, one)["w"].sum())(w)
     assert slope.tolist() == [1.0, 1.0, 1.0]
-
-
-def test_the_density_bound_holds_for_powers_only():
-    """Supports cannot grow above exponent 1; at 1 the weights are dense in training."""
-    model, optimizer = sfl.testing.tiny_model(), local.make_optimizer()
-    given = {"model": model, "optimizer": optimizer, **SPARSE}
-    assert sparsyfed(**given).alive(3, 0.4) == 0.4
-    assert sparsyfed(**given, exponent=1.0).alive(3, 0.4) == 1.0

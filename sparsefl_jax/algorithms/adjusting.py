@@ -117,7 +117,6 @@ def adjusting(
         init=init,
         update=update,
         contribute=contribute,
-        alive=lambda round, start: density,
     )
     return frozen, select, due, budget
 

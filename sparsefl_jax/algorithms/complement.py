@@ -106,15 +106,7 @@ def complement(
         whole = masks.dense(server.unpruned, server.model.stats)
         return {"global": server.model, "unpruned": whole}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        summand,
-        aggregate,
-        deploy,
-        alive=lambda round, start: density if round else 1.0,
-    )
+    return Algorithm(init, broadcast, update, summand, aggregate, deploy)
 
 
 def _kept(w: Array, density: float) -> Array:

@@ -134,5 +134,4 @@ def feddst(
         update=update,
         contribute=covered_summand,
         aggregate=aggregate,
-        alive=lambda round, start: density,
     )

@@ -119,7 +119,7 @@ def fedsparsify_global(
     return frozen._replace(
         init=init,
         aggregate=aggregate,
-        alive=lambda round, start: left(round) if round else start,
+        alive=lambda round: left(round) if round else 1.0,
     )
 
 
@@ -188,11 +188,9 @@ def fedsparsify_local(
         mask = jax.tree.map(lambda votes: votes >= least, total["masks"])
         return moved(round, server, masks.pruned(mean, mask)), {}
 
-    def alive(round, start):
-        if not round:
-            return start
+    def alive(round):
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
-        return min(1.0, most * left(round))
+        return min(1.0, most * left(round)) if round else 1.0
 
     return frozen._replace(
         init=init,

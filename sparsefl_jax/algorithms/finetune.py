@@ -79,9 +79,7 @@ def finetune(
         return {"personal": client}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(
-        *steps, personalize, handed=handed, alive=lambda round, start: start
-    )
+    return Algorithm(*steps, personalize, handed=handed)
 
 
 def broadcast(key: Key, ctx: Context, server: PyTree) -> Message:

@@ -80,7 +80,6 @@ def grasp(
         # n - int(n (1 - d)) is ceil(n d); the rounding removes the error of n d.
         keep=lambda size: math.ceil(round(size * density, 6)),
         passes=3,
-        density=density,
         select=select,
         first_samples=first_samples,
         index=index,

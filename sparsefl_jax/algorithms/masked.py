@@ -95,16 +95,7 @@ def spdst(
     def deploy(key, server):
         return {"global": server.model}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        summand,
-        aggregate,
-        deploy,
-        init_client,
-        alive=lambda round, start: start,
-    )
+    return Algorithm(init, broadcast, update, summand, aggregate, deploy, init_client)
 
 
 @method
@@ -141,7 +132,7 @@ def pdst(
         mask = masks.bernoulli(key, start.params, layers, select)
         return frozen.init(key, start._replace(mask=mask))
 
-    return frozen._replace(init=init, alive=lambda round, start: density)
+    return frozen._replace(init=init)
 
 
 def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Callable:

@@ -69,7 +69,6 @@ def snip(
     return one_shot(
         partial(saliency, scored(model, mode)),
         keep=lambda size: round(size * density),
-        density=density,
         select=masks.prunable(model.macs, prunable),
         first_samples=first_samples,
         index=index,
@@ -110,7 +109,6 @@ def one_shot(
     score: Callable,
     *,
     keep: Callable,
-    density: float,
     select: PyTree,
     passes: int = 1,
     first_samples: bool = False,
@@ -139,7 +137,7 @@ def one_shot(
       keep: `(n) -> int`, the number of the n prunable weights that stay.
       select: tree of Python bools, the leaves that can be pruned.
       passes: the work of scoring, in training steps.
-      density, first_samples, index: as in `snip`.
+      first_samples, index: as in `snip`.
 
     Raises:
       ValueError: the index is unknown.
@@ -184,12 +182,4 @@ def one_shot(
     def deploy(key, server):
         return {"initial": server}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        alive=lambda round, start: density,
-    )
+    return Algorithm(init, broadcast, update, contribute, aggregate, deploy)

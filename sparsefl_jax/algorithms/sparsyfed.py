@@ -119,15 +119,7 @@ def sparsyfed(
         params = _power(server.model.params, exponent, select)
         return {"global": _alive(server.model._replace(params=params), select)}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        alive=lambda round, start: start if exponent > 1 else 1.0,
-    )
+    return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
 
 def _power(params: PyTree, exponent: float, select: PyTree) -> PyTree:

@@ -67,7 +67,7 @@ def ssfl(
         return max(1, int(size * density * (1 + 1e-12)))
 
     # Its init, broadcast and deploy also serve scores that travel.
-    vote = one_shot(score, keep=keep, density=density, select=select)
+    vote = one_shot(score, keep=keep, select=select)
 
     def broadcast(key, ctx, server):
         message = vote.broadcast(key, ctx, server)
@@ -93,4 +93,4 @@ def ssfl(
         return server._replace(mask=mask), {}
 
     steps = {"broadcast": broadcast, "update": update, "contribute": contribute}
-    return vote._replace(**steps, aggregate=aggregate, alive=None)
+    return vote._replace(**steps, aggregate=aggregate)

@@ -99,7 +99,7 @@ class _Fields(NamedTuple):
     deploy: Callable[[Key, PyTree], dict[str, SparseModel]]
     init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
     personalize: Callable[..., dict[str, SparseModel]] | None = None
-    alive: Callable[[int, float], float] | None = None
+    alive: Callable[[int], float] | None = None
     undelivered: Callable[[Context, PyTree, PyTree], PyTree] = as_it_left
     guarantee: Callable[..., dict[str, Any]] | None = None
     handed: Callable[[PyTree], Message] = nothing
@@ -108,7 +108,7 @@ class _Fields(NamedTuple):
 
 
 class Algorithm(_Fields):
-    """A federated method as pure functions, and a bound on the density of its masks.
+    """A federated method as pure functions.
 
     Attributes:
       init: `(key, start: SparseModel) -> server`.
@@ -129,11 +129,10 @@ class Algorithm(_Fields):
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
         personal models, the first of which gives the headline accuracy; None if the
         method has none.
-      alive: optional, `(round: int, start: float) -> float` in [0, 1]. An upper bound
-        on the share of entries that are alive after `round` rounds of the stage, both
-        in the masks of the next downlink and in the model that the next stage starts
-        from. `start` is the share alive at the start of the stage. The plan of a run
-        uses this bound; without it, masks are assumed to be dense.
+      alive: optional, `(round: int) -> float` in [0, 1], for masks that shrink from
+        round to round: the share that is alive after `round` rounds of the stage. A
+        pilot's costs are scaled by it to the rounds of the run, see `runs.fit_rounds`;
+        without it, the share is taken to stay.
       undelivered: `(ctx, before, after) -> client`, the state of a client whose uplink
         arrived too late to be summed. `before` is its state before the round, `after`
         the one that `update` returned, which a client keeps by default. A method needs

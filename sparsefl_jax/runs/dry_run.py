@@ -17,7 +17,7 @@ from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs.programs import Parts
-from sparsefl_jax.runs.setup import Setup, Traced, alive, guarantee
+from sparsefl_jax.runs.setup import Setup, Traced, guarantee
 from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
@@ -143,12 +143,10 @@ def _head(setup: Setup) -> list[str]:
 
 def _stages(parts: Parts) -> list[str]:
     """Formats the figures of all stages as a table."""
-    columns, share = [], 1.0
+    columns = []
     for index, stage in enumerate(parts.setup.stages):
         traced, held = parts.traced[index], parts.traced[index].memory
         down, up, flops = largest_round(parts.setup, index, traced)
-        share = alive(stage, share)[-1]
-        left = f"at most {share:.3g}" if share < 1 else "unknown"
         masked = [p for p in traced.layouts["down"].values() if p.masked]
         under = sum(math.prod(shape) for packet in masked for shape in packet.shapes)
         kept, where = held.client_store["bytes"], held.client_store["where"]
@@ -157,7 +155,6 @@ def _stages(parts: Parts) -> list[str]:
             "rounds, clients in each": f"{stage.num_rounds}, {stage.cohort_size}",
             "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, {held.chunk}",
             "weights under a mask": format_si(under),
-            "of these alive at the end": left if under else MISSING,
             "a round at most: down": format_si(down, "bit"),
             "                 up": format_si(up, "bit"),
             "                 training": format_si(flops, "FLOP"),

@@ -10,9 +10,9 @@ The rounds of a pilot differ from those of the run in two ways. The first round 
 stage may send a dense model, so it is counted separately. A client's first exchange
 transfers data that it then keeps, such as positions, and a pilot has many first
 exchanges. They are measured separately; their number in the run follows from its
-cohorts. All other costs are in proportion to the share of weights that
-`Algorithm.alive` returns. `fit.most` limits the rounds of methods whose messages are so
-small that spending the budget would take days.
+cohorts. Costs of methods whose masks shrink are in proportion to the share of weights
+that `Algorithm.alive` returns. `fit.most` limits the rounds of methods whose messages
+are so small that spending the budget would take days.
 """
 
 import copy
@@ -26,12 +26,13 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core import keys
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder, simulate
 from sparsefl_jax.runs.programs import Programs, prepared
 from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Limits, Setup
-from sparsefl_jax.runs.setup import alive as shares_alive
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.wire import ledger
 
@@ -155,7 +156,7 @@ def measure(
         return Measured(dict.fromkeys(budgets, math.inf), 0.0, 0.0, 0.0)
     begin = {name: main[0][f"{name}_cumulative"] for name in budgets}
     later = slice(1 if len(main) > 1 else 0, len(main))
-    shares = np.array(shares_alive(setup.stages[-1], 1.0))[later]
+    shares = _alive(setup.stages[-1])[later]
     first, again = _each_exchange(main, shares, _base(setup))
     *_, samples = exchanges(setup, seed)
     work = float(samples[later] @ _of_work(setup, shares))
@@ -175,11 +176,20 @@ def mean_cost(measured: Measured, setup: Setup, seed: int) -> dict[str, float]:
     rounds = max(last.num_rounds, 2)
     stages = [*setup.stages[:-1], last._replace(num_rounds=rounds)]
     new, again, samples = exchanges(setup._replace(stages=stages), seed)
-    shares = np.array(shares_alive(last, 1.0))[1:rounds]
+    shares = _alive(last)[1:rounds]
     gbit = (new * measured.first + again * measured.again)[1:]
     gbit = float(gbit @ shares) + _base(setup) * float(new[1:].sum())
     work = float(samples[1:] @ _of_work(setup, shares))
     return {"gbit": gbit / (rounds - 1), "pflop": measured.flops * work / (rounds - 1)}
+
+
+def _alive(stage: Stage) -> np.ndarray:
+    """Returns the shares alive after 0, 1, ... rounds, up to all of a stage."""
+    alive = stage.algorithm.alive or (lambda round: 1.0)
+    shares = [float(alive(round)) for round in range(stage.num_rounds + 1)]
+    for round, share in enumerate(shares):
+        in_range(f"alive({round})", share, "[0, 1]")
+    return np.array(shares)
 
 
 def _base(setup: Setup) -> float:

@@ -377,31 +377,6 @@ def trace(
     )
 
 
-def alive(stage: Stage, start: float) -> list[float]:
-    """Returns upper bounds on the share alive after 0, 1, ... rounds, up to all.
-
-    Args:
-      stage: the stage.
-      start: upper bound on the share of entries alive at its start.
-
-    Raises:
-      ValueError: `Algorithm.alive` returns a value outside [0, 1].
-
-    Example:
-      >>> from types import SimpleNamespace
-      >>> halving = SimpleNamespace(alive=lambda round, start: start / 2**round)
-      >>> alive(Stage(halving, num_rounds=2, cohort_size=1), 1.0)
-      [1.0, 0.5, 0.25]
-    """
-    if stage.algorithm.alive is None:
-        return [1.0] * (stage.num_rounds + 1)
-    shares = []
-    for round in range(stage.num_rounds + 1):
-        shares.append(float(stage.algorithm.alive(round, start)))
-        in_range(f"alive({round})", shares[-1], "[0, 1]")
-    return shares
-
-
 def _warn_of_dense(params: PyTree, layouts: dict) -> None:
     """Warns about leaves without a mask if they hold most of the network."""
     packets = [p for message in layouts.values() for p in message.values() if p.masked]

@@ -192,15 +192,7 @@ def _hetero(
             models[f"d{density}"] = masks.pruned(aggregated, mask)
         return models | {"aggregated": aggregated}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        summand,
-        aggregate,
-        deploy,
-        alive=lambda round, start: max(start, float(tiers[-1])),
-    )
+    return Algorithm(init, broadcast, update, summand, aggregate, deploy)
 
 
 def _part(

@@ -124,7 +124,6 @@ def jmwst(
         contribute,
         aggregate,
         deploy=both,
-        alive=lambda round, start: density if round else start,
     )
 
 

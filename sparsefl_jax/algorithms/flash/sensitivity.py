@@ -94,9 +94,4 @@ def sensitivity(
     def deploy(key, server):
         return {"initial": server.model}
 
-    def alive(round, start):  # at least one entry of a group stays
-        return min(1.0, density + (1 / group if group else 0.0))
-
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, alive=alive
-    )
+    return Algorithm(init, broadcast, update, contribute, aggregate, deploy)

@@ -132,5 +132,4 @@ def prunefl(
         update=update,
         contribute=contribute,
         aggregate=aggregate,
-        alive=lambda round, start: max(max_density, start),
     )

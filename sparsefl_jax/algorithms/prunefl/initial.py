@@ -164,5 +164,4 @@ def prunefl_initial(
         update=update,
         contribute=masked.summand_with_mask,
         aggregate=aggregate,
-        alive=None,
     )
