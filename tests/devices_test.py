@@ -67,6 +67,8 @@ GROUPS = {  # version: what /proc/self/cgroup says, files below /sys/fs/cgroup
         {
             "memory.max": "max",
             "a/memory.max": "1000",
+            "a/memory.current": "700",
+            "a/memory.stat": "anon 400\ninactive_file 50\nactive_file 30\n",
             "a/b/memory.max": "max",
         },
     ),
@@ -74,6 +76,9 @@ GROUPS = {  # version: what /proc/self/cgroup says, files below /sys/fs/cgroup
         "5:cpu:/a\n4:memory:/a/b\n0::/\n",
         {
             "memory/a/memory.limit_in_bytes": "1000",
+            "memory/a/memory.usage_in_bytes": "700",
+            "memory/a/memory.stat": "inactive_file 1\nactive_file 2\n"
+            "total_inactive_file 50\ntotal_active_file 30\n",
             "cpu/a/memory.limit_in_bytes": "5",
         },
     ),
@@ -81,19 +86,20 @@ GROUPS = {  # version: what /proc/self/cgroup says, files below /sys/fs/cgroup
 
 
 @pytest.mark.parametrize("version", GROUPS)
-def test_the_limits_of_a_control_group_and_those_above_it(tmp_path, version):
+def test_the_room_of_a_control_group_and_those_above_it(tmp_path, version):
     said, files = GROUPS[version]
     (tmp_path / "cgroup").write_text(said)
     for name, text in files.items():
         (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "sys" / name).write_text(text)
-    assert hardware._group_limits(tmp_path, tmp_path / "sys") == [1000]
-    assert hardware._group_limits(tmp_path / "absent", tmp_path / "sys") == []
+    rooms = hardware._group_rooms(tmp_path, tmp_path / "sys")
+    assert rooms == [1000 - 700 + 50 + 30]
+    assert hardware._group_rooms(tmp_path / "absent", tmp_path / "sys") == []
 
 
 def test_the_host_has_what_its_group_allows(monkeypatch):
     free = hardware.host_memory()
-    monkeypatch.setattr(hardware, "_group_limits", lambda: [10**6, 10**30])
+    monkeypatch.setattr(hardware, "_group_rooms", lambda: [10**6, 10**30])
     assert hardware.host_memory() == 10**6 < free
-    monkeypatch.setattr(hardware, "_group_limits", lambda: [10**30])
+    monkeypatch.setattr(hardware, "_group_rooms", lambda: [10**30])
     assert 10**6 < hardware.host_memory() < 10**15

@@ -96,7 +96,7 @@ def test_a_run_starts_from_what_another_left(finished, config, what):
 
 def test_a_mask_that_would_be_drawn_anew_is_not_taken(finished, config):
     config.init_from, config.init_what = str(finished / "seed_3"), "mask"
-    with pytest.raises(ValueError, match="starts from a mask of its own"):
+    with pytest.raises(ValueError, match="draws a mask of its own"):
         experiment.build(config)  # whose first stage is the sensitivity warm-up
     config.init_what = "weights"
     experiment.build(config)

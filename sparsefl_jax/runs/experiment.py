@@ -58,8 +58,10 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
     if config.init_from is not None and not started:
         path, what, seed = config.init_from, config.init_what, config.seed
         initial = results.start_from(path, what, seed, setup.model, config.adapter)
+        if what != "weights":
+            results.check_kept(setup.stages[0].algorithm, initial, what)
         parts = parts._replace(setup=setup._replace(initial=initial))
-    check_stages(config, *parts)
+    check_stages(config, setup, parts.traced)
     return parts
 
 

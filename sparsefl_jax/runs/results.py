@@ -212,3 +212,20 @@ def start_from(
     if what == "mask":
         return fresh._replace(mask=old.mask)
     return old if what == "model" else old._replace(mask=fresh.mask)
+
+
+def check_kept(algorithm, initial: SparseModel, what: str) -> None:
+    """Checks that the method does not replace the starting mask.
+
+    Raises:
+      ValueError: it does; the message names the alternatives.
+    """
+    key = jax.random.key(0)
+    server = algorithm.init(key, initial)
+    deployed = target(algorithm.deploy(key, server))
+    leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
+    if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
+        raise ValueError(
+            f"init_what={what!r}: the first stage draws a mask of its own, expected "
+            "init_what='weights' or a method that keeps the mask it is given"
+        )

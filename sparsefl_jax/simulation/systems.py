@@ -163,15 +163,18 @@ def _read(name: str) -> list[Row]:
         blaming(f"system={name!r}"),
         open(name, newline="", encoding="utf-8-sig") as file,
     ):
-        table = csv.DictReader(file, restkey="a further", skipinitialspace=True)
-        names = table.fieldnames or ()
-        if len(set(names)) < len(names):
-            raise ValueError(f"columns {', '.join(names)}, expected each once")
-        for row in table:
-            with blaming(f"line {table.line_num}"):
-                for column in row:
-                    one_of("column", column, Row.__struct_fields__)
-                given = {k: _value(k, text) for k, text in row.items() if text}
+        reader = csv.reader(file, skipinitialspace=True)
+        head = [column.strip() for column in next(reader, ())]
+        for column in head:
+            one_of("column", column, Row.__struct_fields__)
+        if len(set(head)) < len(head):
+            raise ValueError(f"columns {', '.join(head)}, expected each once")
+        for texts in filter(None, reader):
+            with blaming(f"line {reader.line_num}, {','.join(texts)}"):
+                if len(texts) > len(head):
+                    raise ValueError(f"expected {len(head)} fields")
+                cells = zip(head, map(str.strip, texts), strict=False)
+                given = {column: _value(column, text) for column, text in cells if text}
                 rows.append(msgspec.convert(given, Row, strict=False))
         kinds = {(row.share is None, row.client is None) for row in rows}
         if kinds not in ({(True, False)}, {(False, True)}):
@@ -188,6 +191,9 @@ def _read(name: str) -> list[Row]:
 
 def _value(column: str, text: str) -> Any:
     """Converts the text of a cell; msgspec reads '0.5' as a number, but not '.5'."""
-    if column == "available":
-        return list(map(float, text.split()))
-    return text.strip() if column == "tier" else float(text)
+    try:
+        if column == "available":
+            return list(map(float, text.split()))
+        return text if column == "tier" else float(text)
+    except ValueError:
+        raise ValueError(f"{column}={text!r}, expected a number") from None

@@ -127,29 +127,43 @@ def _memory_statistic(devices, name: str) -> int | None:
 
 
 def host_memory() -> int:
-    """Returns the host's available memory in bytes, at most that of control groups."""
+    """Returns the host's available memory in bytes, within its control groups."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = _proc("meminfo", "MemAvailable").removesuffix(" kB")
-    return min([1024 * int(free) if free else physical, *_group_limits()])
+    return min([1024 * int(free) if free else physical, *_group_rooms()])
 
 
-def _group_limits(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
-    """Returns the limits on memory of this process's control groups, version 1 or 2."""
-    limits = []
+def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
+    """Returns the bytes left in each control group of this process, version 1 or 2.
+
+    A group's page cache counts as free, because the system drops it before it refuses
+    memory.
+    """
+    rooms = []
     with contextlib.suppress(OSError):
         for line in (Path(proc) / "cgroup").read_text().splitlines():
             _, kind, path = line.split(":", 2)
             if kind and "memory" not in kind.split(","):
                 continue
+            names = ("limit_in_bytes", "usage_in_bytes") if kind else ("max", "current")
             top = Path(root, "memory" if kind else "")
             group = top / path.lstrip("/")
-            file = "memory.limit_in_bytes" if kind else "memory.max"
             for folder in (group, *group.parents):
-                with contextlib.suppress(OSError, ValueError):  # "max"
-                    limits.append(int((folder / file).read_text()))
+                with contextlib.suppress(OSError, ValueError):
+                    limit, used = (
+                        int((folder / f"memory.{name}").read_text()) for name in names
+                    )
+                    lines = (folder / "memory.stat").read_text().splitlines()
+                    stats = dict(line.split() for line in lines)
+                    # Version 1 has the sums over subgroups under another name.
+                    cached = sum(
+                        int(stats.get(f"total_{name}", stats.get(name, 0)))
+                        for name in ("inactive_file", "active_file")
+                    )
+                    rooms.append(max(limit - used + cached, 0))
                 if folder == top:
                     break
-    return limits
+    return rooms
 
 
 def peak_memory(devices: Sequence) -> dict[str, int | None]:

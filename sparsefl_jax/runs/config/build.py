@@ -327,7 +327,7 @@ def _check_densities(settings: dict, model, field: str) -> None:
 
 
 def check_stages(config, setup: Setup, traced) -> None:
-    """Checks that the first stage's epochs and mask, and that of `init_from`, are used.
+    """Checks that the epochs and the mask of the first stage are used.
 
     Raises:
       ValueError: they are not.
@@ -341,13 +341,6 @@ def check_stages(config, setup: Setup, traced) -> None:
         raise ValueError(
             f"first_stage.name={config.first_stage['name']!r}: its mask has no "
             f"effect here, as {config.algorithm['name']!r} starts from one of its own"
-        )
-    kept = setup.initial is not None and config.init_what != "weights"
-    pruned = kept and not jax.tree.all(jax.tree.map(np.all, setup.initial.mask))
-    if pruned and not reads_mask(setup.stages[0].algorithm, setup.model):
-        raise ValueError(
-            f"init_what={config.init_what!r}: the first stage starts from a mask of "
-            "its own, expected init_what='weights' or a method that keeps the mask"
         )
 
 
