@@ -33,6 +33,10 @@ LINES = [
         [f"--config={MINI}", "--config.seeds_together=yes"],
         "seeds_together is gone: examples/seeds.ipynb",
     ),
+    (
+        [f"--config={MINI}", "--config.partition.feature_shift=blur"],
+        "partition.feature_shift is gone: change clients' images",
+    ),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
     ([], "--config is missing"),

@@ -80,13 +80,14 @@ def test_a_column_for_each_stage(world):
     assert lines[-1] == "Less if it ends earlier, by until.gbit=2."
 
 
-def test_a_system_tells_its_tiers(world):
-    system = systems.make_system("mobile", 6, seed=0)
+def test_a_system_tells_its_tiers_and_the_deadline(world):
+    system = systems.make_system("mobile", 6, seed=0, deadline=90.0)
     method = sfl.fedavg(*world[2])
     told = rows(dry_run.text(parts_of(world, [stage(method, 2)], system=system)))
     counts = np.bincount(system.tier)
     each = zip(system.tiers, counts, strict=True)
     assert told["system"] == ", ".join(f"{n} {name}" for name, n in each)
+    assert told["a round ends after"] == "1 min 30 s"
 
 
 def test_what_follows_from_rounds_that_ran(world, monkeypatch):

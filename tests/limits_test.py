@@ -158,19 +158,28 @@ def test_a_limit_that_is_never_reached_changes_no_bit(world, key, each):
     assert told[-1].snapshot.ended_by == "rounds"
 
 
-def test_a_run_goes_on_from_within_a_segment_with_a_higher_limit(
-    world, key, each, tmp_path
+@pytest.mark.parametrize("last, ends", [(6, [4, 5, 6]), (8, [8])])
+def test_a_run_goes_on_with_a_higher_limit_or_none(
+    world, key, each, tmp_path, last, ends
 ):
     low, high = (Limits(gbit=trained(each)[r - 1]["gbit_cumulative"]) for r in (3, 6))
     data, model, stage = world
     how = {"eval_every": ROUNDS, "client_store": "disk"}
-    *_, last = sfl.segments(key, [stage], model, data, until=low, **how)
-    assert last.snapshot.ended_by == "gbit"
-    checkpoint.save(tmp_path, last.snapshot, last.models, {})
+    *_, ended = sfl.segments(key, [stage], model, data, until=low, **how)
+    assert ended.snapshot.ended_by == "gbit"
+    checkpoint.save(tmp_path, ended.snapshot, ended.models, {})
     resume = checkpoint.read(tmp_path).snapshot._replace(ended_by="")
-    told = list(run(world, key, until=high, resume=resume))
-    assert trained(told) == trained(each)[3:6]
-    same(told[-1].snapshot.state, each[5].snapshot.state)
+    until = high if last == 6 else Limits()
+    told = list(run(world, key, until=until, resume=resume))
+    assert [one.snapshot.round for one in told] == ends
+    assert trained(told) == trained(each)[3:last]
+    same(told[-1].snapshot.state, each[last - 1].snapshot.state)
+
+
+def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
+    made = spied(monkeypatch, programs, "compile_stage")
+    ends = [one.snapshot.round for one in run(world, key, observe_rounds=(1, 4))]
+    assert ends == [1, 4, 8] and len(made) == 1
 
 
 def test_what_a_round_costs_at_most_by_hand(world):

@@ -32,12 +32,15 @@ pytestmark = pytest.mark.slow
 def test_two_processes_give_what_one_gives(name, tmp_path, monkeypatch):
     stores = "device", "host", "disk"
     config = configurations(tmp_path)[name]
-    # The second round of three that would be one segment reaches what it may cost. Of
-    # SpaFL, three clients take 60 x 32 bits a round, and 180 x 32 when first drawn: the
-    # first round costs 3 x 7680 bits, two at least 3 x 7680 + 3 x 1920. Of NST's,
-    # FedAvg takes 2 x 180 x 32 bits and a round at least 6 x 100 x 32.
+    # The masks of the second round of three end a segment that NST could run whole.
+    # SpaFL's second round reaches what the run may cost: three clients take 60 x 32
+    # bits a round, and 180 x 32 when first drawn, so the first round costs 3 x 7680
+    # bits and two at least 3 x 7680 + 3 x 1920.
     config.num_rounds = config.eval_every = 3
-    config.until.gbit, rounds = {"spafl": (28e-6, 2), "nst": (4e-5, 1 + 2)}[name]
+    if name == "spafl":
+        config.until.gbit, rounds, by = 28e-6, 2, "gbit"
+    else:
+        config.observe_rounds, rounds, by = (2,), 1 + 3, "rounds"
     for config.client_store in stores:
         wrote(config, tmp_path / config.client_store)
     start = ["-c", DRIVER, free_port()]
@@ -52,7 +55,7 @@ def test_two_processes_give_what_one_gives(name, tmp_path, monkeypatch):
             json.loads((tmp_path / f"{store}_{i}.json").read_text()) for i in (0, 1)
         ]
         assert summaries[0] == summaries[1] and summaries[0]["device"].startswith("2 x")
-        assert (summaries[0]["ended_by"], summaries[0]["rounds"]) == ("gbit", rounds)
+        assert (summaries[0]["ended_by"], summaries[0]["rounds"]) == (by, rounds)
         saved = [checkpoint.read(tmp_path / each) for each in ("one", f"{store}_two")]
         assert close(*(jax.tree.map(np.ndarray.tolist, s.models) for s in saved))
 

@@ -58,6 +58,11 @@ def test_an_accelerators_segments_are_as_long_as_their_logs_fit(platform, log, l
     devices = [SimpleNamespace(platform=platform)]
     setup = setups.Setup([stage], MODEL, data(0), devices=devices, **how)
     assert setups.pace(setup, 0, {}, log) == (length, None, "device")
+    late = setup._replace(until=setups.Limits(accuracy=0.5))
+    assert setups.pace(late, 0, {}, log).length == length
+    for cost in ("gbit", "pflop", "hours"):  # which are known after a round has run
+        limited = setup._replace(until=setups.Limits(**{cost: 1.0}))
+        assert setups.pace(limited, 0, {}, log).length == 1
 
 
 def test_what_nobody_reads_is_not_deployed(monkeypatch):

@@ -159,6 +159,8 @@ def _stages(parts: Parts) -> list[str]:
             "                 up": format_si(up, "bit"),
             "                 training": format_si(flops, "FLOP"),
         }
+        if traced.clock is not None and np.isfinite(traced.clock.deadline):
+            column["a round ends after"] = format_seconds(float(traced.clock.deadline))
         rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
         column["all clients' rows"] = rows
         sizes = held.parts().items()

@@ -146,7 +146,10 @@ GONE = {  # removed fields and flags, with their replacements
     "extend_at_final": "a run with more num_rounds goes on without it",
     "accept_lost_records": "start a run with damaged records in another folder",
     "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
-    "partition.feature_shift": "change clients' images in Python, see the page on data",
+    **dict.fromkeys(
+        ("partition.feature_shift", "partition.shift_strength"),
+        "change clients' images in Python, see the page on data",
+    ),
 }
 
 
