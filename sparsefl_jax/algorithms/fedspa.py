@@ -171,8 +171,7 @@ def fedspa(
 
     contribute = partial(summand, weight=means.WEIGHTINGS["uniform"])
     steps = init, broadcast, update, contribute, _add, _deploy, init_client
-    alive = (lambda round, start: density) if same else None
-    return Algorithm(*steps, None if same else personalize, alive, handed=handed)
+    return Algorithm(*steps, None if same else personalize, handed=handed)
 
 
 def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server, dict]:
