@@ -9,9 +9,12 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, SparseModel
 from sparsefl_jax.data import cohorts, federate, make_dataset
 from sparsefl_jax.models import Model
+from sparsefl_jax.runs.setup import Setup, traced
 from sparsefl_jax.simulation import initial_state, placement, round_program, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
+from tests.refusals import refused
+from tests.tiny import federation
 
 
 @pytest.mark.parametrize("cohort", [2, 4, 1])
@@ -149,3 +152,13 @@ def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
         assert state.last_round.tolist() == [count - 1] * 2
         assert log.masks.tolist() == [[0b11110000]] * 2  # of the last that ran
     assert segment._cache_size() == 1
+
+
+def test_an_initial_model_of_another_network_is_refused(key):
+    (data, model, parts), (_, other, _) = (
+        federation([6, 6], 20, 4, (2, 3, 1), (width,)) for width in (5, 7)
+    )
+    setup = Setup([Stage(fedavg(*parts), 1, 2)], model, data)
+    own, another = (initial_state.initial_model(key, m) for m in (model, other))
+    traced(setup._replace(initial=own))
+    refused(lambda: traced(setup._replace(initial=another)), "initial: [Chex]")

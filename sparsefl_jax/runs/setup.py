@@ -292,6 +292,11 @@ def traced(setup: Setup) -> list[Traced]:
     check(setup)
     shapes, found = initial_state.initial_shapes(setup.model), []
     info = placement.client_info(setup.data, setup.budgets)
+    if setup.initial is not None:
+        import chex  # only here: it takes a while
+
+        with blaming("initial"):
+            chex.assert_trees_all_equal_shapes_and_dtypes(setup.initial, shapes)
     for index, stage in enumerate(setup.stages):
         one = trace(stage, shapes, setup.data, setup.model.held)
         _warn_of_dense(shapes.params, one.layouts)
