@@ -19,7 +19,7 @@ FIGURE = re.compile(r"^```\{figure\} (\S+)\n:alt: (.+)\n(?::.*\n)*\n(.+)", re.M)
 # Drawn by hand, by the benchmark, by `examples/spafl_bound.py`, and by a browser.
 OTHERS = {"round", "benchmark", "spafl_bound", "page_run", "page_study"}
 OTHERS |= {"benchmark_fashion", "benchmark_fashion_ranks", "benchmark_profile"}
-OTHERS |= {"benchmark_cifar10", "benchmark_cifar10_ranks"}
+OTHERS |= {"benchmark_cifar10", "benchmark_cifar10_ranks", "benchmark_fashion_others"}
 
 
 def shown():

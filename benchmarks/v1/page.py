@@ -423,7 +423,7 @@ def said(workload: str, rows: pd.DataFrame) -> str:
 
 
 def draw_curves(workload: str, rows: pd.DataFrame, path: Path) -> None:
-    """Draws each method's accuracy by bits, with bands, beside FedAvg's."""
+    """Draws each method's accuracy by bits, with bands, beside FedAvg's mean."""
     budgets = rules.WORKLOADS[workload].gbit * np.arange(1, PARTS + 1) / PARTS
     reached = {b: by_point(within(rows, "gbit", b)) for b in budgets}
     names = [n for n in dict.fromkeys(rows["method"]) if n != BASELINE]
@@ -443,9 +443,9 @@ def draw_curves(workload: str, rows: pd.DataFrame, path: Path) -> None:
                 spread = np.array([interval(reached[b][line]) for b in budgets])
                 mean, half = 100 * spread.T
                 ax.plot(budgets, mean, color=color, label=words or None)
-                ax.fill_between(
-                    budgets, mean - half, mean + half, color=color, alpha=0.2
-                )
+                if line != BASELINE:
+                    band = mean - half, mean + half
+                    ax.fill_between(budgets, *band, color=color, alpha=0.2)
             figure.name_lines(ax)
         canvas.supxlabel("traffic, both ways, Gbit")
         canvas.supylabel("accuracy, %")
@@ -516,7 +516,12 @@ def main(root: Path = ROOT) -> None:
         for name, text in drawn.items():
             redraw(root / PAGE, f"{workload}_{name}", text)
         folder = root / FIGURES
-        draw_curves(workload, common, folder / f"benchmark_{workload}.svg")
+        core = common["method"].isin(rules.CORE)
+        draw_curves(workload, common[core], folder / f"benchmark_{workload}.svg")
+        if not core.all():
+            others = common[~core | (common["method"] == BASELINE)]
+            file = folder / f"benchmark_{workload}_others.svg"
+            draw_curves(workload, others, file)
         draw_ranks(workload, common, folder / f"benchmark_{workload}_ranks.svg")
     whole_core = [
         workload
