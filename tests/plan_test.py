@@ -34,7 +34,7 @@ def small(file, method, folder):
     config.num_rounds = config.eval_every = ROUNDS
     if config.first_stage:
         config.first_stage.num_rounds = 1
-    if "cohort_size" in config.first_stage:
+    if config.first_stage.get("cohort_size"):
         config.first_stage.cohort_size = min(config.first_stage.cohort_size, CLIENTS)
     if "max_iterations" in config.first_stage:
         config.first_stage.max_iterations = 1  # which is no more than an epoch

@@ -33,8 +33,8 @@ _LOG_SHARE = 0.01  # of the devices' memory, for the logs of a segment
 class Limits(NamedTuple):
     """Limits that end a run early; None for no limit.
 
-    A run ends with the first round after which its cost reaches `gbit`, `pflop` or
-    `hours`, or with the first evaluation that reaches `accuracy`.
+    A run ends with the first round after which its cost, of all stages so far, reaches
+    `gbit`, `pflop` or `hours`, or with the first evaluation that reaches `accuracy`.
     """
 
     gbit: types.Positive | None = None  # 1e9 bits, both ways, all clients

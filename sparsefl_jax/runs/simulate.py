@@ -228,7 +228,7 @@ def _rounds(
             if evaluated:
                 masks["filters"] = np.packbits(filters, axis=1)
         yield Segment(records, at, models, masks)
-        if at.ended_by:  # a limit
+        if at.ended_by:  # perhaps by a limit
             break
     return at, models()
 

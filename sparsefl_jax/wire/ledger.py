@@ -11,7 +11,7 @@ masks save no time in dense arithmetic.
 The compiled round counts entries (`packets.count`), from which the host computes bits
 (`charges.message_bits`); `round_record` puts both into the record that `runs.sinks`
 writes. `simulation/clock.py` charges the same messages on the device by the same
-formula. Every record holds the ledger's own totals. `paper_counts` counts as papers do.
+formula. Every record of a round holds these counts; `paper_counts` counts as papers do.
 """
 
 from typing import Any
@@ -125,7 +125,7 @@ def _traffic(
 def round_record(
     log: Any, layouts: dict, model: Any, names: list[str], batch_size: int
 ) -> dict[str, Any]:
-    """Returns one round's line of `metrics.jsonl`, a dict of plain Python values.
+    """Returns the ledger's part of a round's line of `metrics.jsonl`, plain values.
 
     The ledger's fields stand at the top. A method's metrics stand in `client`, as means
     over the cohort, and in `server`, so that none can take a field's place. `loss` and

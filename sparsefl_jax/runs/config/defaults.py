@@ -124,7 +124,7 @@ FIELDS: dict[str, tuple] = {
     "init_from": (str, "folder of a finished run to start from"),
     "init_what": ("model", "what to take from it: model, weights, mask", Start),
     "until.gbit": (Positive, "end the run after this traffic, Gbit both ways"),
-    "until.pflop": (Positive, "end the run after these training FLOPs, PFLOP"),
+    "until.pflop": (Positive, "end the run after these FLOPs at the masks, PFLOP"),
     "until.accuracy": (Share, "end the run at this accuracy"),
     "until.hours": (Positive, "end the run after these hours of virtual time"),
     "fit.gbit": (Positive, "set num_rounds to spend this traffic, Gbit both ways"),
