@@ -20,7 +20,7 @@ METHODS = {
     "compressed": tuple(compressed_cifar10.RIVALS),
 }  # of others, the default
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
-for name in ("shakespeare", "flash_sst2"):  # their networks read tokens
+for name in ("shakespeare", "flash_sst2", "flasc_sst2"):  # networks of tokens
     FILES.remove(name)
 QUICK = ("complement_sst2", "cs")  # the others take long to compile
 SHAPES = {"mlp": (6, 6, 1), "sa": (24,)}  # of samples
@@ -59,6 +59,8 @@ def small(file, method, folder):
         config.algorithm.adjust_until = 2  # the least that there is
     if config.partition.name in ("lda", "dirichlet"):
         config.partition.alpha = 100.0  # otherwise some clients would have no samples
+    if config.algorithm.get("layers"):
+        config.algorithm.layers = 1
     config.epochs, config.batch_size = min(config.epochs, 2), 8
     return config
 
