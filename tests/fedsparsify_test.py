@@ -174,3 +174,17 @@ def test_a_client_does_not_keep_what_it_received_as_pruned(key):
     down, up, _ = jax.jit(lambda: one_client(method, server, ctx, data))()
     received, kept = (flat(m["weights"].mask) for m in (down, up))
     assert 0.1 < received.mean() < 0.3 and not (kept & ~received).any()
+
+
+def test_what_stays_alive_by_hand():
+    """All at first, at the end the density; of voted masks twice that, or all."""
+    given = {"density": 0.1, "rounds": 20}
+    parts = small_world.tiny_model(), local.make_optimizer()
+    by_server = fedsparsify_global(*parts, **given)
+    voted, joined = (
+        fedsparsify_local(*parts, **given, merge=merge)
+        for merge in ("majority", "average")
+    )
+    for method, share in ((by_server, 0.1), (voted, 0.2), (joined, 1.0)):
+        found = [method.alive(round) for round in (0, 20, 30)]
+        assert found == pytest.approx([1.0, share, share])
