@@ -328,6 +328,7 @@ def main() -> None:
             evaluate(task, tune(task))
         except ValueError as error:  # the other methods go on
             failed.append(f"{name}: {error}")
+            print(failed[-1], file=sys.stderr)
     if failed:
         sys.exit("\n".join(failed))
 

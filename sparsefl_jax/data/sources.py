@@ -5,6 +5,7 @@ if they exist, otherwise with those of all training images, also of those that a
 holds out later for testing or validation.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -330,17 +331,17 @@ def _channel_statistics(x):
     """Returns the mean and standard deviation per channel on the scale 0 to 1."""
     if x.ndim != 4:
         return None, None
-    axes, scale = (0, 1, 2), 255.0 if x.dtype == np.uint8 else 1.0
     if x.dtype == np.uint8:
-        levels, counts = np.arange(256) / scale, 0
+        levels, counts = np.arange(256), 0
         # bincount converts to int64, so it sees a part of the images at a time.
         for images in np.array_split(x, 1 + x.size // 2**24):
             channels = np.moveaxis(images, 3, 0)
             counts += np.stack([np.bincount(c.ravel(), None, 256) for c in channels])
-        shares = counts / x[..., 0].size
-        mean = shares @ levels
-        std = np.sqrt(np.maximum(shares @ levels**2 - mean**2, 0))
+        # Integers, since BLAS rounds differently elsewhere, where a run may continue.
+        n, moments = x[..., 0].size, np.stack([counts @ levels, counts @ levels**2], 1)
+        mean = [first / (255 * n) for first, _ in moments.tolist()]
+        std = [math.sqrt(n * b - a * a) / (255 * n) for a, b in moments.tolist()]
     else:
+        axes = 0, 1, 2
         mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
-    std = np.where(std > 0, std, 1.0)
-    return tuple(map(float, mean)), tuple(map(float, std))
+    return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)
