@@ -405,7 +405,7 @@ def default_settings(workload: str, name: str, fields: Iterable[str]) -> dict:
 
 
 def said(workload: str, rows: pd.DataFrame) -> str:
-    """Returns what the seeds of a workload can show, and the checksum of its data."""
+    """Returns what a workload's seeds can show, its time, its data's checksum."""
     accuracies = by_point(within(rows, "gbit", whole(workload, rows, "gbit")))
     pairs = [(name, BASELINE) for name in accuracies if name != BASELINE]
     tested = differences(accuracies, pairs)
@@ -413,12 +413,16 @@ def said(workload: str, rows: pd.DataFrame) -> str:
     seeds = rules.WORKLOADS[workload].seeds
     alone, first = student.ppf([0.975, 1 - 0.025 / len(pairs)], seeds - 1)
     data = rows[rows["seed"] == 0]["data"].dropna().iloc[0]
+    every, tries = run.read_records(workload), run.read_tries(workload)
+    took = every.groupby([*KEYS, "seed"])["seconds"].last().sum() / 3600
     return (
         f"With {seeds} seeds, half of the interval of a difference from FedAvg is "
         f"{half:.1f} points in the median of {len(pairs)} points. After Holm's "
         f"correction, the clearest of so many differences has to be "
         f"{half * first / alone:.1f} points to be significant at 5 %, if it varies as "
-        f"much. The samples and the partition of seed 0 have the checksum `{data}`."
+        f"much. The runs took {took:.1f} hours and the tries "
+        f"{tries['seconds'].sum() / 3600:.1f}, without starts and pilots. The samples "
+        f"and the partition of seed 0 have the checksum `{data}`."
     )
 
 
