@@ -54,6 +54,8 @@ def test_statistics_of_the_training_images():
     squares = (x.astype(np.int64) ** 2).sum((0, 1, 2))
     assert data.mean == tuple(total / (255 * n))
     assert data.std == tuple(np.sqrt(n * squares - total**2) / (255 * n))
+    grey = sources.make_dataset(np.full_like(x, 51), y, x[:4], y[:4])
+    assert grey.mean == (0.2,) * 3 and grey.std == (1.0,) * 3  # 51 / 255; not 0
     assert sources.load("cifar10_sample").mean == (0.4914, 0.4822, 0.4465)
 
 
