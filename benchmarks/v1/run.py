@@ -327,10 +327,10 @@ def main() -> None:
         try:
             evaluate(task, tune(task))
         except ValueError as error:  # the other methods go on
-            failed.append(f"{name}: {error}")
-            print(failed[-1], file=sys.stderr)
+            failed.append(name)
+            print(f"{name}: {error}", file=sys.stderr)
     if failed:
-        sys.exit("\n".join(failed))
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
