@@ -520,12 +520,13 @@ def main(root: Path = ROOT) -> None:
         for name, text in drawn.items():
             redraw(root / PAGE, f"{workload}_{name}", text)
         folder = root / FIGURES
-        core = common["method"].isin(rules.CORE)
-        draw_curves(workload, common[core], folder / f"benchmark_{workload}.svg")
-        if not core.all():
-            others = common[~core | (common["method"] == BASELINE)]
-            file = folder / f"benchmark_{workload}_others.svg"
-            draw_curves(workload, others, file)
+        core, dense = common["method"].isin(rules.CORE), common["density"] == 1.0
+        parts = {"": core, "_others": ~core & ~dense, "_no_density": ~core & dense}
+        for ending, part in parts.items():
+            if part.any():
+                shown = common[part | (common["method"] == BASELINE)]
+                file = folder / f"benchmark_{workload}{ending}.svg"
+                draw_curves(workload, shown, file)
         draw_ranks(workload, common, folder / f"benchmark_{workload}_ranks.svg")
     whole_core = [
         workload
