@@ -79,14 +79,16 @@ def test_differences_are_paired_and_have_intervals_of_two_degrees_of_freedom():
     assert page.difference(found["stc", "fedavg"]) == "+5.0 [+2.5, +7.5], p = 0.03"
 
 
-def test_a_seed_that_one_of_two_lacks_is_no_pair():
-    accuracies = {"a": pd.Series([0.5, 0.6, np.nan]), "b": pd.Series([0.5, 0.5, 0.5])}
+def test_methods_are_compared_on_all_seeds_or_not_at_all():
+    accuracies = {"a": pd.Series([0.5, 0.6]), "b": pd.Series([0.5, 0.5])}
     mean, low, high, p = page.differences(accuracies, [("a", "b")])["a", "b"]
     assert mean == pytest.approx(0.05)  # 12.706 * .0707 / sqrt(2) = .635 around it
     assert (low, high) == pytest.approx((0.05 - 0.6353, 0.05 + 0.6353), abs=1e-4)
     assert p == pytest.approx(0.5)  # Cauchy: 1 - 2 atan(1) / pi
     one = {"a": pd.Series([0.5]), "b": pd.Series([0.4])}
     assert not page.differences(one, [("a", "b")])
+    lacking = accuracies | {"c": pd.Series([0.5, np.nan]), "d": pd.Series([0.7])}
+    assert not page.differences(lacking, [("c", "b"), ("b", "c"), ("d", "b")])
 
 
 def test_holm_stops_at_the_first_that_is_not_smaller():

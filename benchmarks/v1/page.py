@@ -99,12 +99,12 @@ def differences(
       pairs: names of two methods.
 
     Returns:
-      By pair; those are absent of which fewer than two seeds have both.
+      By pair; those are absent of which a seed lacks one, or with fewer than two seeds.
     """
     found, p_values = {}, []
     for one, other in pairs:
-        gaps = (accuracies[one] - accuracies[other]).dropna()
-        if len(gaps) > 1:
+        gaps = accuracies[one] - accuracies[other]
+        if len(gaps) > 1 and gaps.notna().all():
             tested = ttest_1samp(gaps, 0.0)
             found[one, other] = gaps.mean(), *tested.confidence_interval()
             p_values.append(float(tested.pvalue) if gaps.any() else 1.0)  # t is 0 / 0
