@@ -9,9 +9,9 @@ over T rounds, or release, which decays it over 1000, as the released code does.
 `--config.partition.alpha=1.0`, `--config.density=0.05`, `--config.algorithm.r_int=5`.
 As printed for alpha = 0.1, d = 0.1: SPDST 76.74 +- 1.46, PDST 74.82 +- 0.72, NST 71.18
 +- 1.23, JMWST (r_int = 1) 74.74 +- 1.07, dense 77.64 +- 0.49. `benchmarks/tables` has
-all rows. Measured for `spdst,release` with seeds 0 and 1 on an NVIDIA H200: 79.81 and
-77.29 %, in about seven minutes each (commit a758451f, 2026-11-26). A round takes about
-a minute on 2 CPU cores.
+all rows. Measured with seeds 0 to 2 on an NVIDIA H200: `spdst,release` 78.42 +- 1.28,
+`pdst,release` 76.24 +- 1.99 (commits a758451f, b76c7bec, 2026-11-26 and 27). A round
+takes about a minute on 2 CPU cores.
 
 CIFAR-100 is `--config.dataset=cifar100 --config.num_rounds=800`. TinyImageNet, in the
 layout of the hub, is `--config.dataset=hf:zh-plus/tiny-imagenet --config.hf.test=valid`
