@@ -20,7 +20,9 @@ FIGURE = re.compile(r"^```\{figure\} (\S+)\n:alt: (.+)\n(?::.*\n)*\n(.+)", re.M)
 OTHERS = {"round", "benchmark", "spafl_bound", "page_run", "page_study"}
 OTHERS |= {"benchmark_fashion", "benchmark_fashion_ranks", "benchmark_profile"}
 OTHERS |= {"benchmark_cifar10", "benchmark_cifar10_ranks", "benchmark_fashion_others"}
-OTHERS |= {"benchmark_fashion_no_density"}
+OTHERS |= {"benchmark_fashion_no_density", "benchmark_writers"}
+OTHERS |= {"benchmark_writers_ranks", "benchmark_fashion_long"}
+OTHERS |= {"benchmark_fashion_long_ranks"}
 
 
 def shown():

@@ -520,7 +520,9 @@ def main(root: Path = ROOT) -> None:
         for name, text in drawn.items():
             redraw(root / PAGE, f"{workload}_{name}", text)
         folder = root / FIGURES
-        core, dense = common["method"].isin(rules.CORE), common["density"] == 1.0
+        few = common["method"].nunique() <= len(rules.CORE) + 1  # one figure has room
+        core = common["method"].isin(rules.CORE) | few
+        dense = common["density"] == 1.0
         parts = {"": core, "_others": ~core & ~dense, "_no_density": ~core & dense}
         for ending, part in parts.items():
             if part.any():
