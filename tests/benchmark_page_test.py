@@ -173,7 +173,7 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     tries = [(m, 0.25, 100, json.dumps(s), score, 5, 1.0) for m, s, score in tries]
     run._write(pd.DataFrame(tries, columns=run.TRIES), f"{SMALL}_tries")
     names = ("common", "common_against", "personal", "personal_against")
-    names += ("targets", "tuning", "seeds")
+    names += ("targets", "tuning", "seeds", "random")
     (tmp_path / "docs/_static").mkdir(parents=True)
     empty = "".join(f"<!-- table {SMALL}_{n} -->\n<!-- end -->\n" for n in names)
     (tmp_path / page.PAGE).write_text(empty)
@@ -218,4 +218,8 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     rest = [rows(name, 0.05, 2 * [(0.1, 0.1, 0.6)]) for name in sorted(missing)]
     run._write(pd.concat([records, table(*rest)])[run.RECORDS], SMALL)
     page.main(tmp_path)
+    # SPDST's 90 and 80 beside PDST's 60: 25 with half 12.706 * 5; STC always 50 below.
+    text = (tmp_path / page.PAGE).read_text()
+    assert "| `spdst` | - | +25.0 [-38.5, +88.5], p = 1.00 |" in text
+    assert "| `stc` | - | -50.0 [" in text and "| `pdst` | - | " not in text
     assert "complement" in profile.read_text()

@@ -30,6 +30,7 @@ from sparsefl_jax.report import figure
 
 PAGE, FIGURES = "docs/benchmark.md", "docs/_static"
 BASELINE, PERSONAL = "fedavg", "fedavg_own"  # of common models, of personal ones
+RANDOM = "pdst"  # its mask is drawn once and stays
 PARTS, SLACK = 20, 1.005  # a pilot may be half a percent off
 CHANCE = 0.1  # all data sets have ten classes
 AXES = {  # columns of the records; a unit, and how many of it are one of the column's
@@ -293,6 +294,29 @@ def against(
     return markdown(head, table)
 
 
+def against_random(workload: str, rows: pd.DataFrame) -> str:
+    """Formats how far methods are from PDST at their density, within all bits."""
+    accuracies = by_point(within(rows, "gbit", whole(workload, rows, "gbit")))
+    names = dict.fromkeys(rows[rows["density"] < 1.0]["method"])
+    columns = []
+    for density in rules.DENSITIES:
+        base = label(RANDOM, density)
+        pairs = [(label(name, density), base) for name in names if name != RANDOM]
+        pairs = [pair for pair in pairs if set(pair) <= accuracies.keys()]
+        found = differences(accuracies, pairs)
+        columns.append({one: difference(each) for (one, _), each in found.items()})
+    table = [
+        [f"`{name}`"]
+        + [
+            column.get(label(name, density), "-")
+            for column, density in zip(columns, rules.DENSITIES, strict=True)
+        ]
+        for name in names
+        if name != RANDOM
+    ]
+    return markdown(["method", *map(str, rules.DENSITIES)], table)
+
+
 def difference(found: tuple[float, float, float, float] | None) -> str:
     """Formats a difference in points, its interval, and p.
 
@@ -417,7 +441,7 @@ def said(workload: str, rows: pd.DataFrame) -> str:
     took = every.groupby([*KEYS, "seed"])["seconds"].last().sum() / 3600
     return (
         f"With {seeds} seeds, half of the interval of a difference from FedAvg is "
-        f"{half:.1f} points in the median of {len(pairs)} points. After Holm's "
+        f"{half:.1f} points in the median of {len(pairs)} comparisons. After Holm's "
         f"correction, the clearest of so many differences has to be "
         f"{half * first / alone:.1f} points to be significant at 5 %, if it varies as "
         f"much. The runs took {took:.1f} hours and the tries "
@@ -516,6 +540,8 @@ def main(root: Path = ROOT) -> None:
                 drawn[name] = points(workload, rows, shown)
             if base in set(shown["method"]):
                 drawn[f"{name}_against"] = against(workload, rows, shown, base)
+        if RANDOM in set(common["method"]):
+            drawn["random"] = against_random(workload, common)
         drawn["targets"] = costs(workload, rows, common)
         for name, text in drawn.items():
             redraw(root / PAGE, f"{workload}_{name}", text)
