@@ -455,7 +455,7 @@ def draw_curves(workload: str, rows: pd.DataFrame, path: Path) -> None:
     budgets = rules.WORKLOADS[workload].gbit * np.arange(1, PARTS + 1) / PARTS
     reached = {b: by_point(within(rows, "gbit", b)) for b in budgets}
     names = [n for n in dict.fromkeys(rows["method"]) if n != BASELINE]
-    high = -(-len(names) // 4)
+    high, means = -(-len(names) // 4), []
     with figure.canvas(path, (9.0, 1.5 * high + 0.5)) as canvas:
         grid = canvas.subplots(high, 4, sharex=True, sharey=True, squeeze=False)
         for ax in grid.flat[len(names) :]:
@@ -470,10 +470,13 @@ def draw_curves(workload: str, rows: pd.DataFrame, path: Path) -> None:
             for line, words, color in lines:
                 spread = np.array([interval(reached[b][line]) for b in budgets])
                 mean, half = 100 * spread.T
+                means.append(mean)
                 ax.plot(budgets, mean, color=color, label=words or None)
                 if line != BASELINE:
                     band = mean - half, mean + half
                     ax.fill_between(budgets, *band, color=color, alpha=0.2)
+        grid.flat[0].set_ylim(np.nanmin(means) - 5, np.nanmax(means) + 5)
+        for ax in grid.flat[: len(names)]:
             figure.name_lines(ax)
         canvas.supxlabel("traffic, both ways, Gbit")
         canvas.supylabel("accuracy, %")
