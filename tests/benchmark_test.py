@@ -376,6 +376,17 @@ def test_all_configurations_are_valid(workload, name):
         build.build_stages(plain, network(plain.model["name"]), budgets, system)
 
 
+def test_an_entry_takes_no_name_of_the_benchmark(tmp_path, monkeypatch, capsys):
+    entry = tmp_path / "entry.py"
+    entry.write_text(
+        "from benchmarks.v1.rules import Method\nMETHODS = {'pdst': Method()}\n"
+    )
+    monkeypatch.setattr("sys.argv", ["run", "fashion", f"--entry={entry}"])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert "['pdst'], expected new names" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_from_the_results(tmp_path, monkeypatch):
     """An entry of one's own, small: tries, the best again, two densities, two seeds."""

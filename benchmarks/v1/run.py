@@ -308,6 +308,8 @@ def main() -> None:
     known = rules.METHODS[args.workload]
     if args.entry:
         known = runpy.run_path(args.entry)["METHODS"]
+        if taken := known.keys() & rules.METHODS[args.workload].keys():
+            parser.error(f"{args.entry} has {sorted(taken)}, expected new names")
     names = args.methods or known
     tuned_here = rules.WORKLOADS[args.workload].tries
     if not (tuned_here or args.methods or args.entry):
