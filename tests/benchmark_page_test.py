@@ -216,10 +216,35 @@ def test_a_page_is_drawn_from_the_results(tmp_path, monkeypatch):
     assert not profile.exists()  # before all of the core has run
     missing = rules.CORE.keys() - {"fedavg", "spdst", "stc"}
     rest = [rows(name, 0.05, 2 * [(0.1, 0.1, 0.6)]) for name in sorted(missing)]
+    rest += [rows("pdst", 0.2, [(0.1, 0.04), (0.1, 0.05)], gbit=(0.5, 1.0))]
+    rest += [rows("qsgd", 1.0, 2 * [(0.5,)], gbit=(1.0,))]
     run._write(pd.concat([records, table(*rest)])[run.RECORDS], SMALL)
     page.main(tmp_path)
-    # SPDST's 90 and 80 beside PDST's 60: 25 with half 12.706 * 5; STC always 50 below.
+    # SPDST's 90 and 80 beside PDST's 60: 25 with half 12.706 * 5; at .2 chance, 10 and
+    # 10, beside 4 and 5: 5.5 with half 12.706 * .5, and p = 4 atan(1 / 11) / pi of two.
     text = (tmp_path / page.PAGE).read_text()
-    assert "| `spdst` | - | +25.0 [-38.5, +88.5], p = 1.00 |" in text
-    assert "| `stc` | - | -50.0 [" in text and "| `pdst` | - | " not in text
+    both = "+5.5 [-0.9, +11.9], p = 0.12 | +25.0 [-38.5, +88.5], p = 1.00"
+    assert f"| `spdst` | {both} |" in text and "| `stc` | - | -50.0 [" in text
     assert "complement" in profile.read_text()
+    # Twelve methods share a figure; a thirteenth leaves two of them for another one.
+    dense = tmp_path / "docs/_static/benchmark_fashion_no_density.svg"
+    assert not dense.exists()
+    more = table(rows("fedprox", 1.0, 2 * [(0.5,)], gbit=(1.0,)))[run.RECORDS]
+    run._write(pd.concat([run.read_records(SMALL), more]), SMALL)
+    page.main(tmp_path)
+    assert dense.exists()
+
+
+def test_the_axis_of_curves_follows_the_means(tmp_path, monkeypatch):
+    """Means are between 40 and 70 %, and one interval is 127 points wide each way."""
+    records = table(
+        rows("fedavg", 1.0, 2 * [(0.4, 0.6, 0.7)]),
+        rows("spdst", 0.05, [(0.6, 0.5, 0.7), (0.6, 0.7, 0.5)]),
+    )
+    limits = []
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig",
+        lambda self, *_, **__: limits.append(self.axes[0].get_ylim()),
+    )
+    page.draw_curves(SMALL, records, tmp_path / "curves.svg")
+    assert limits == [pytest.approx((35.0, 75.0))]

@@ -296,23 +296,17 @@ def against(
 
 def against_random(workload: str, rows: pd.DataFrame) -> str:
     """Formats how far methods are from PDST at their density, within all bits."""
-    accuracies = by_point(within(rows, "gbit", whole(workload, rows, "gbit")))
-    names = dict.fromkeys(rows[rows["density"] < 1.0]["method"])
-    columns = []
+    budget, columns = whole(workload, rows, "gbit"), []
     for density in rules.DENSITIES:
-        base = label(RANDOM, density)
-        pairs = [(label(name, density), base) for name in names if name != RANDOM]
-        pairs = [pair for pair in pairs if set(pair) <= accuracies.keys()]
-        found = differences(accuracies, pairs)
-        columns.append({one: difference(each) for (one, _), each in found.items()})
+        reached = within(rows[rows["density"] == density], "gbit", budget)
+        by_method = reached.groupby("method", sort=False)
+        accuracies = {name: part.droplevel(KEYS) for name, part in by_method}
+        pairs = [(name, RANDOM) for name in accuracies if name != RANDOM]
+        columns.append(differences(accuracies, pairs))
+    names = dict.fromkeys(name for column in columns for name, _ in column)
     table = [
-        [f"`{name}`"]
-        + [
-            column.get(label(name, density), "-")
-            for column, density in zip(columns, rules.DENSITIES, strict=True)
-        ]
+        [f"`{name}`", *(difference(column.get((name, RANDOM))) for column in columns)]
         for name in names
-        if name != RANDOM
     ]
     return markdown(["method", *map(str, rules.DENSITIES)], table)
 
