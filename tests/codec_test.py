@@ -267,6 +267,46 @@ def test_encode_refuses_codes_that_do_not_fit(dtype, bits, most, index):
         streams.encode(packet)
 
 
+@pytest.mark.parametrize(
+    "dtype, bits, fits, misfits",
+    [
+        (np.uint8, 1, [0, 1], [2]),
+        (np.int8, 4, [-8, 7], [8, -9, 29]),
+        (np.uint16, 9, [0, 511], [512]),
+        (np.int32, 31, [-(2**30), 2**30 - 1], [2**30]),
+    ],
+)
+def test_a_round_counts_codes_that_do_not_fit(dtype, bits, fits, misfits):
+    def told(*codes, sent=True):
+        tree = {"a": np.array(fits, dtype), "b": np.array(codes, dtype)}
+        return packets.count({"p": Packet(tree, bits=bits, sent=sent)})["p"].misfit
+
+    assert not told(*fits)
+    for code in misfits:
+        assert told(0, code) and not told(0, code, sent=False)
+
+
+@pytest.mark.parametrize(
+    "values, bits",
+    [(np.zeros(2, np.float32), 32), (np.zeros(2, bool), 1), (np.zeros(2, np.int8), 8)],
+)
+def test_what_always_fits_costs_no_count(values, bits):
+    assert packets.count({"p": Packet(values, bits=bits)})["p"].misfit is None
+
+
+def test_a_packet_with_a_further_array_does_not_travel():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Laden(Packet):
+        note: jax.Array = dataclasses.field(kw_only=True)
+
+    with pytest.raises(ValueError, match="'up' is Laden, expected a Packet"):
+        packets.layout({"up": Laden(jnp.zeros(2), note=jnp.ones(9))})
+    for flag in (jnp.float32(0.5), jnp.ones(9, bool)):
+        with pytest.raises(ValueError, match="fresh of packet 'up' is .* one bool"):
+            packets.layout({"up": Packet(jnp.zeros(2), fresh=flag)})
+
+
 def test_special_floats_survive():
     packet = Packet({"w": np.array([np.nan, -0.0, np.inf, 1e-42], np.float32)})
     assert_same(streams.decode(streams.encode(packet), packet).values, packet.values)

@@ -9,10 +9,12 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, SparseModel
 from sparsefl_jax.data import cohorts, federate, make_dataset
 from sparsefl_jax.models import Model
+from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.setup import Setup, traced
 from sparsefl_jax.simulation import initial_state, placement, round_program, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
+from sparsefl_jax.wire.packets import Packet
 from tests.refusals import refused
 from tests.tiny import federation
 
@@ -152,6 +154,25 @@ def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
         assert state.last_round.tolist() == [count - 1] * 2
         assert log.masks.tolist() == [[0b11110000]] * 2  # of the last that ran
     assert segment._cache_size() == 1
+
+
+def test_a_run_ends_at_a_code_that_does_not_fit_its_bits(key):
+    """Client 1 sends the code 4 r in round r: the first above 7 is in the third."""
+    data, model, (network, optimizer) = federation([6, 6], 20, 4, (2, 3, 1), (5,))
+    whole = fedavg(network, optimizer)
+
+    def update(key, ctx, downlink, client, batches):
+        uplink, *rest = whole.update(key, ctx, downlink, client, batches)
+        code = jnp.where(ctx.client.index == 1, 4 * ctx.round, 0).astype(jnp.int8)
+        return uplink | {"level": Packet(code, bits=4)}, *rest
+
+    stage = Stage(whole._replace(update=update), 6, 2)
+    told = "packet up/level .* bits=4, of clients \\[1\\] in round 3"
+    seen = []
+    with pytest.raises(ValueError, match=told):
+        for segment in simulate.segments(key, [stage], model, data, eval_every=6):
+            seen += segment.records
+    assert [r["round"] for r in seen] == [1, 2]
 
 
 def test_an_initial_model_of_another_network_is_refused(key):

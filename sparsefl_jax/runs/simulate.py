@@ -219,8 +219,7 @@ def _rounds(
         programs.check()
         if failure:
             yield Segment(records, None, lambda: {}, {})
-            noise = guarantee(setup, at.round).get("noise")
-            raise FloatingPointError(f"{failure}; {noise}" if noise else failure)
+            raise failure
         at = at._replace(state=state)
         masks = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
         if ends or at.ended_by or at.round % mask_every == 0:
@@ -278,7 +277,7 @@ def _left(setup: Setup, at: Snapshot, length: int) -> int:
 
 
 def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
-    """Returns the records of `count` rounds, the next snapshot, and any failure.
+    """Returns the records of `count` rounds, the next snapshot, and an error or None.
 
     The snapshot says whether the rounds have reached a limit on the costs.
     """
@@ -299,9 +298,11 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
         )
         loss = record["loss"]  # None if no client was available
         if not ((loss is None or math.isfinite(loss)) and log.finite):
-            return records, at, _failure(at.round, record, log)
+            return records, at, _diverged(setup, at, _failure(at.round, record, log))
+        if misfit := _misfit(traced.layouts, log):
+            return records, at, ValueError(f"{misfit} in round {at.round}")
         records.append(_heading(at, "train") | record)
-    return records, at._replace(ended_by=reached(setup.until, at)), ""
+    return records, at._replace(ended_by=reached(setup.until, at)), None
 
 
 def _failure(round: int, record: dict, log) -> str:
@@ -313,13 +314,31 @@ def _failure(round: int, record: dict, log) -> str:
     return f"{what} in round {round} of clients {clients.tolist()}"
 
 
+def _diverged(setup: Setup, at: Snapshot, what: str) -> FloatingPointError:
+    """Returns the error of a run that diverges, with the noise of a private one."""
+    noise = guarantee(setup, at.round).get("noise")
+    return FloatingPointError(f"{what}; {noise}" if noise else what)
+
+
+def _misfit(layouts: dict, log) -> str:
+    """Describes the first packet with a code that does not fit its bits, or ''."""
+    for way, packets in layouts.items():
+        for name, layout in packets.items():
+            misfit = getattr(log, way)[name].misfit
+            if np.any(misfit):  # None in most packets
+                what = f"packet {way}/{name} holds a code that does not fit bits="
+                return f"{what}{layout.bits}, of clients {log.ids[misfit].tolist()}"
+    return ""
+
+
 def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """Notes the best models of the last stage, and whether it has ended.
 
-    Returns what `_account` returns: records, the snapshot, and a failure or ''.
+    Returns what `_account` returns: records, the snapshot, and an error or None.
     """
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
-        return [], at, f"the test loss is not finite after round {at.round}"
+        what = f"the test loss is not finite after round {at.round}"
+        return [], at, _diverged(setup, at, what)
     if at.stage == len(setup.stages) - 1:
         at, ended_by = at._replace(best=_better(at, record, models)), at.ended_by
         if record["accuracy"] >= (setup.until.accuracy or math.inf):
@@ -327,7 +346,7 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
         if at.round == setup.stages[at.stage].num_rounds:
             ended_by = ended_by or "rounds"
         at = at._replace(ended_by=ended_by)
-    return [_heading(at, "eval") | record], at, ""
+    return [_heading(at, "eval") | record], at, None
 
 
 def _better(at: Snapshot, record: dict, models: dict) -> Best:

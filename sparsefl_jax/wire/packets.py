@@ -122,6 +122,9 @@ class Count(NamedTuple):
     # [leaves] int32: what else the bits depend on, by `measure` of the index's code, as
     # the number of ones with 'entropy'; None if nothing does.
     measured: Array | None = None
+    # shape=(), bool: whether a code that travels needs more than the packet's bits;
+    # None if the dtype rules it out.
+    misfit: Array | None = None
 
 
 class Layout(NamedTuple):
@@ -180,8 +183,21 @@ def count(message: Message) -> dict[str, Count]:
             entries = jnp.array(sizes, jnp.int32)
         else:
             entries = masks.counts(packet.mask, masks.everything(packet.mask))
-        counts[name] = Count(entries, packet.fresh, packet.sent, _measured(packet))
+        flags, measured = (packet.fresh, packet.sent), _measured(packet)
+        counts[name] = Count(entries, *flags, measured, _misfit(packet))
     return counts
+
+
+def _misfit(packet: Packet) -> Array | None:
+    """Returns `Count.misfit` of a packet; what lies outside its mask has to be 0."""
+    bits, wrong = packet.bits, []
+    for leaf in jax.tree.leaves(packet.values):
+        if bits and jnp.issubdtype(leaf.dtype, jnp.integer):
+            info = jnp.iinfo(leaf.dtype)
+            if info.bits > bits:  # static branch
+                low, high = info.min >> info.bits - bits, info.max >> info.bits - bits
+                wrong.append(jnp.any((leaf < low) | (leaf > high)))
+    return packet.sent & jnp.any(jnp.stack(wrong)) if wrong else None
 
 
 def _measured(packet: Packet) -> Array | None:
@@ -212,9 +228,10 @@ def layout(message: Message) -> dict[str, Layout]:
       One `Layout` per packet.
 
     Raises:
-      ValueError: a mask is not bool, or has another treedef or shape than its values,
-          or a dtype does not fit `bits`: a float must be as wide as `bits`, an integer
-          at least, and nothing else travels.
+      ValueError: a packet is of a subclass, which may hold what is not charged, or a
+          flag is no boolean; a mask is not bool, or has another treedef or shape than
+          its values; or a dtype does not fit `bits`: a float must be as wide as `bits`,
+          an integer at least, and nothing else travels.
 
     Example:
       >>> layout({'up': Packet({'w': jnp.zeros((2, 3))})})['up'].shapes
@@ -222,6 +239,7 @@ def layout(message: Message) -> dict[str, Layout]:
     """
     layouts = {}
     for name, packet in message.items():
+        _check_kind(name, packet)
         leaves = trees.by_path(packet.values)
         paths, shapes = list(leaves), [tuple(x.shape) for x in leaves.values()]
         for path, leaf in leaves.items():
@@ -244,6 +262,17 @@ def layout(message: Message) -> dict[str, Layout]:
         static = packet.assumed, packet.bucket, packet.optional
         layouts[name] = Layout(*named, packet.bits, packet.index, masked, *static)
     return layouts
+
+
+def _check_kind(name: str, packet: Any) -> None:
+    """Refuses whatever could hold an array that is not counted."""
+    if type(packet) is not Packet:
+        raise ValueError(f"{name!r} is {type(packet).__name__}, expected a Packet")
+    for flag in ("fresh", "sent"):
+        found = jax.eval_shape(jnp.asarray, getattr(packet, flag))
+        if found.shape or found.dtype != jnp.bool_:
+            what = f"{flag} of packet {name!r} is {found.dtype}{list(found.shape)}"
+            raise ValueError(f"{what}, expected one bool")
 
 
 def _check_width(name: str, dtype: Any, bits: int) -> None:
