@@ -109,8 +109,9 @@ def alone(
         uplink = pack_up(new, received.mask, select, index="bitmap")
         return uplink, client, trained.metrics
 
-    def aggregate(key, round, server, total):
-        return masked.moved(round, server, masked.mean_on_union(total)), {}
+    def aggregate(key, ctx, server, total):
+        new = masked.mean_on_union(ctx, server.model, total)
+        return masked.moved(ctx.round, server, new), {}
 
     return start._replace(
         update=update,

@@ -31,4 +31,5 @@ def test_what_lies_outside_a_mask_does_not_count():
     tree, mask = {"w": jnp.array([jnp.nan, 2.0])}, {"w": jnp.array([False, True])}
     summand = means.covered_sum(tree, mask, jnp.float32(2))
     assert summand["sum"]["w"].tolist() == [0.0, 4.0]
-    assert means.covered_mean(summand)["w"].tolist() == [0.0, 2.0]
+    old = {"w": jnp.array([5.0, 6.0])}
+    assert means.covered_mean(summand, old)["w"].tolist() == [5.0, 2.0]

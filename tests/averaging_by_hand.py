@@ -8,7 +8,7 @@ from sparsefl_jax.algorithms import fedprox
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import close
+from tests.by_hand import close, server_context
 from tests.by_hand import gradient as cross_entropy_gradient
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
@@ -94,7 +94,7 @@ def first_round(world):
         for i in world.cohorts[0].tolist()
     ]
     server, _ = plain_loop.aggregate_jit(world)(
-        key, np.int32(0), state.server, plain_loop.total(passings)
+        key, server_context(0, len(passings)), state.server, plain_loop.total(passings)
     )
     return passings, server
 

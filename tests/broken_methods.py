@@ -7,18 +7,20 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import lax
 
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import means
 from sparsefl_jax.wire.packets import Packet
 
 
 def types(whole):
     """Returns statistics in another dtype."""
 
-    def aggregate(key, round, server, total):
-        server, metrics = whole.aggregate(key, round, server, total)
+    def aggregate(key, ctx, server, total):
+        server, metrics = whole.aggregate(key, ctx, server, total)
         half = jax.tree.map(lambda v: v.astype(jnp.bfloat16), server.stats)
         return server._replace(stats=half), metrics
 
@@ -535,6 +537,34 @@ def claimed_density(whole):
     return changing_metrics(whole, sparse)._replace(personalize=personalize)
 
 
+def momentum_alone(whole):
+    """Moves by the server's momentum also when nobody was heard."""
+    tx = optax.sgd(1.0, momentum=0.9)
+
+    def init(key, start):
+        return whole.init(key, start)._replace(opt_state=tx.init(start.params))
+
+    def aggregate(key, ctx, server, total):
+        mean = means.weighted_mean(total, means.zeros(total) | {"stats": server.stats})
+        gradient = jax.tree.map(jnp.negative, mean["delta"])
+        step, state = tx.update(gradient, server.opt_state)
+        params = optax.apply_updates(server.params, step)
+        return server._replace(params=params, stats=mean["stats"], opt_state=state), {}
+
+    return whole._replace(init=init, aggregate=aggregate)
+
+
+def forgotten_statistics(whole):
+    """Takes 0 for the mean of statistics that nobody sent."""
+
+    def aggregate(key, ctx, server, total):
+        new, metrics = whole.aggregate(key, ctx, server, total)
+        stats = means.weighted_mean(total, means.zeros(total))["stats"]
+        return new._replace(stats=stats), metrics
+
+    return whole._replace(aggregate=aggregate)
+
+
 BROKEN = {
     types: "types",
     impure_start: "start",
@@ -569,6 +599,8 @@ BROKEN = {
     turned_back: "fresh",
     late(reads_padding): "padding",
     leaky_packet: "zeros fresh",
+    momentum_alone: "late",
+    forgotten_statistics: "late",
     no_work: "work",
     one_sample: "work",
     trained_twice: "work",

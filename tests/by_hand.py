@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.types import Batches, ClientInfo, Context
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, ServerContext
 from sparsefl_jax.models import Model
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire import charges, packets
@@ -90,6 +90,11 @@ def context(round=0, last=-1, *, index=0, size=1, budget=1.0) -> Context:
     return Context(jnp.int32(round), jnp.int32(last), info)
 
 
+def server_context(round=0, heard=1):
+    """Returns what `aggregate` is told of a round."""
+    return ServerContext(jnp.int32(round), jnp.int32(heard))
+
+
 def bits(message) -> int:
     """Returns the bits that are charged for a message."""
     charged = charges.message_bits(packets.layout(message), packets.count(message))
@@ -108,7 +113,7 @@ def merged(method, server, *sent, round=0, key=KEY):
     """Returns the server and its metrics after pairs of a context and an uplink."""
     summands = [method.contribute(*one) for one in sent]
     total = jax.tree.map(lambda *v: functools.reduce(jnp.add, v), *summands)
-    return method.aggregate(key, jnp.int32(round), server, total)
+    return method.aggregate(key, server_context(round, len(sent)), server, total)
 
 
 def same(tree, want):

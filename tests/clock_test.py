@@ -20,10 +20,8 @@ from sparsefl_jax.simulation import (
     store,
 )
 from sparsefl_jax.simulation.clock import Clock, Device, System
-from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import charges, numbers, packets
-from tests.by_hand import needed
 from tests.simulate_test import PARTS, X, Y, linear, step
 from tests.tiny import federation
 
@@ -285,30 +283,3 @@ def test_hours_end_a_run_in_the_round_that_reaches_them(whole):
     *parts, _ = world()
     with pytest.raises(ValueError, match=r"until\.hours=1 has no effect here"):
         list(sfl.segments(jax.random.key(0), *parts, until=Limits(hours=1.0)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sfl.ALGORITHMS)
-def test_no_method_needs_an_uplink(name):
-    """A round of which nothing arrives, and one of which everything does."""
-    factory = sfl.ALGORITHMS[name]
-    plain = {"optimizer": local.make_optimizer()} if name == "scaffold" else {}
-    world = small_world.make_world(factory, needed(factory), **plain)
-    count = len(small_world.SIZES)
-    plan = small_world.plan(world)._replace(macs=sfl.testing.tiny_model().macs)
-    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
-    device = Device(*(np.ones(count, np.float32) for _ in Device._fields))
-    start = state = small_world.start(world)
-    finite = []
-    for round, deadline in enumerate((0.0, np.inf)):
-        told = Clock(device, np.float32(deadline))
-        rounds, ids = np.array([round], np.int32), world.cohorts[round : round + 1]
-        population = world.population._replace(clock=told)
-        state = jax.device_put(state, placement.shardings(plan, state))
-        state, log = segment(world.key, population, state, rounds, ids)
-        state, log = jax.device_get((state, log))
-        assert log.time.late.all() == (deadline == 0) and log.finite.all()
-        if not deadline:
-            jax.tree.map(np.testing.assert_array_equal, state.server, start.server)
-        finite += jax.tree.leaves((state.server, log.clients["loss"], log.server))
-    assert all(np.isfinite(v).all() for v in finite)

@@ -11,7 +11,7 @@ from sparsefl_jax.algorithms.complement import _kept
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
-from tests.by_hand import bare, batches, context, one_client
+from tests.by_hand import bare, batches, context, one_client, server_context
 from tests.complement_by_hand import DENSITY
 
 
@@ -43,7 +43,7 @@ def test_the_mean_replaces_the_model_once_and_is_then_added_with_a_factor(
         server = server._replace(model=SparseModel(params, alive, {}))
     sums = {"w": 3 * jnp.array([0.0, 2, -1, 0]) + jnp.array([0.0, 0, 1, 0])}
     total = {"sum": (sums, {}), "weight": jnp.float32(4)}
-    new, _ = method.aggregate(None, jnp.int32(3), server, total)
+    new, _ = method.aggregate(None, server_context(3), server, total)
     np.testing.assert_allclose(new.unpruned["w"], whole, rtol=1e-6)
     least = np.quantile(np.abs(whole), 1 - density)
     kept = np.where(np.abs(whole) >= least, whole, 0)

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from sparsefl_jax.algorithms import compressed, fedavg
-from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import ClientInfo, Context, ServerContext, SparseModel
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
@@ -47,8 +47,11 @@ def _no_training(monkeypatch):
         monkeypatch.setattr(module, "fit", fit)
 
 
-def play(method, cohorts=ALL, sizes=SIZES):
-    """Yields (server before, clients, downlinks, uplinks, server) of each round."""
+def play(method, cohorts=ALL, sizes=SIZES, lost=()):
+    """Yields (server before, clients, downlinks, uplinks, server) of each round.
+
+    Nobody is heard in the `lost` rounds.
+    """
     key = jax.random.key(0)
     start = SparseModel(jax.tree.map(jnp.asarray, PARAMS), None, {})
     server = jax.jit(method.init)(key, start)
@@ -72,7 +75,10 @@ def play(method, cohorts=ALL, sizes=SIZES):
             total = one if total is None else jax.tree.map(jnp.add, total, one)
             last[i] = round
         own = jax.random.fold_in(key, 100 + round)
-        server, _ = jax.jit(method.aggregate)(own, jnp.int32(round), server, total)
+        heard = 0 if round in lost else len(cohort)
+        total = total if heard else optax.tree.zeros_like(total)
+        ctx = ServerContext(jnp.int32(round), jnp.int32(heard))
+        server, _ = jax.jit(method.aggregate)(own, ctx, server, total)
         yield before, list(clients), downs, ups, server
 
 
@@ -284,6 +290,27 @@ def test_a_client_replays_the_model_from_what_travels(down):
         1: ["full", late, "step"],  # missed three rounds
         2: ["full", "step", late],  # missed one
     }
+
+
+@pytest.mark.parametrize("down", ["stc", pytest.param("sign", marks=pytest.mark.slow)])
+def test_a_client_around_a_round_that_nobody_was_heard_in_adds_no_step_twice(down):
+    """Round 1 is lost: its step is 0, and what has been left out waits for the next."""
+    given = {"density": 0.3} if down == "stc" else {}
+    method = make(up="sign", down=down, server_optimizer=optax.sgd(1, 0.9), **given)
+    coder, held = compressors.build(down, given), None
+    for round, told in enumerate(play(method, [(0,)] * 4, lost=[1])):
+        before, _, downs, _, server = told
+        if round:
+            held = jax.tree.map(jnp.add, held, coder.decode(downs[0]))
+        else:
+            held = downs[0]["full"].values
+        close(held, vector(before.params), atol=0)  # bit for bit
+        if round == 1:
+            assert vector(before.step.residual).any()
+            for name in ("params", "opt_state"):
+                old, new = (vector(getattr(s, name)) for s in (before, server))
+                np.testing.assert_array_equal(new, old)
+            close(server.step.residual, vector(before.step.residual), atol=0)
 
 
 def test_a_client_that_missed_a_round_may_forget():

@@ -36,6 +36,14 @@ def test_law_catches_a_broken_method(change):
             laws.LAWS[law](world)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Laden(Packet):
+    """A packet with an array that no code writes."""
+
+    note: jax.Array = dataclasses.field(kw_only=True)
+
+
 ANSWERS = {  # by function: what it returns instead, and what the error says
     "init": (lambda server: {"model": server, "n": 0}, "init['n'] is int"),
     "init_client": (lambda row: {"n": 0}, "init_client['n'] is int"),
@@ -47,7 +55,15 @@ ANSWERS = {  # by function: what it returns instead, and what the error says
     ),
     "broadcast ": (
         lambda down: down | {"more": Packet({}, fresh=jnp.ones(9, bool))},
-        "broadcast['more'].fresh has shape (9,), expected ()",
+        "broadcast: fresh of packet 'more' is bool[9], expected one bool",
+    ),
+    "broadcast  ": (
+        lambda down: down | {"more": Packet({}, sent=jnp.float32(0.5))},
+        "broadcast: sent of packet 'more' is float32[], expected one bool",
+    ),
+    "broadcast   ": (
+        lambda down: down | {"more": Laden({}, note=jnp.ones(9))},
+        "broadcast['more'] is Laden, expected a dict[str, Packet]",
     ),
     "aggregate": (
         lambda answer: answer[0],

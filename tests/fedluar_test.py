@@ -17,7 +17,7 @@ from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.packets import Packet
 from tests.averaging_by_hand import mean
-from tests.by_hand import bare, bits, close, context, same
+from tests.by_hand import bare, bits, close, context, same, server_context
 
 RNG = np.random.default_rng(0)
 SHAPES = {  # kernels of 6, 12 and 4 entries, biases of 3 and 1
@@ -83,7 +83,7 @@ def play(method, updates=UPDATES, start=START, jit=jax.jit):
             down, up, one = exchange(own, ctx, server, update)
             total = one if index == 0 else jax.tree.map(jnp.add, total, one)
             downs, ups = [*downs, down], [*ups, up]
-        server, metrics = aggregate(own, jnp.int32(round), server, total)
+        server, metrics = aggregate(own, server_context(round), server, total)
         yield before, downs, ups, server, metrics
 
 
@@ -170,10 +170,10 @@ def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
     tx = optax.sgd(1.0, momentum=momentum)
     held, method = 0, make(layers=2, fill="freeze", server_optimizer=tx)
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         delta = jax.tree.map(lambda v: v + noise, total["sum"]["delta"])
         total = total | {"sum": total["sum"] | {"delta": delta}}
-        return method.aggregate(key, round, server, total)
+        return method.aggregate(key, ctx, server, total)
 
     for before, _, _, server, _ in play(method._replace(aggregate=aggregate)):
         for name, frozen in zip(KERNELS, before.recycled, strict=True):
@@ -201,7 +201,7 @@ def drawings(score, number, round=0, **arguments):
     total = {"sum": nothing, "weight": jnp.float32(1)}
 
     def draw(key):
-        return method.aggregate(key, jnp.int32(round), server, total)[0].recycled
+        return method.aggregate(key, server_context(round), server, total)[0].recycled
 
     keys = jax.random.split(jax.random.key(1), number)
     return np.asarray(jax.jit(jax.vmap(draw))(keys))

@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import fedmef
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
-from tests.by_hand import batches, bits, context, one_client
+from tests.by_hand import batches, bits, context, one_client, server_context
 from tests.regrowth_by_hand import halved
 
 FIRST, LATER, MOMENTUM = 0.5, 0.05, 0.9  # rates of round 0 and of those that follow
@@ -82,7 +82,7 @@ def test_the_server_prunes_them_and_grows_by_the_mean_gradient(prune_by, gone):
     aggregate = jax.jit(method.aggregate)
     key = jax.random.key(0)
     for round, due in ((9, False), (10, True), (290, False)):  # int(0.0011 * 8) = 0
-        new, _ = aggregate(key, jnp.int32(round), server, TOTAL)
+        new, _ = aggregate(key, server_context(round), server, TOTAL)
         stay = ALIVE & ~np.isin(np.arange(16), gone) if due else ALIVE
         want = stay | (np.isin(np.arange(16), [8, 9, 12]) & due)
         np.testing.assert_array_equal(new.model.mask["w"], want)

@@ -166,7 +166,7 @@ def test_the_server_s_step_and_the_draw_of_what_it_deploys_have_keys_of_their_ow
     model = small_world.tiny_model()
     method = fedavg(model, local.make_optimizer())
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         return (server[0], jax.random.key_data(key)), {}
 
     def deploy(key, server):

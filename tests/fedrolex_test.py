@@ -12,7 +12,7 @@ from sparsefl_jax.core.types import EmptyState
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.wire import packets
-from tests.by_hand import close, context, merged, one_client, same
+from tests.by_hand import close, context, merged, one_client, same, server_context
 from tests.heterofl_test import KEY, OPTIMIZER, data, network
 
 BUDGETS = (0.5, 0.3)
@@ -103,7 +103,9 @@ def test_what_no_client_has_sent_stays_and_is_told():
         ctx = context(budget=0.5)._replace(round=round)
         down = method.broadcast(KEY, ctx, server)
         up = {name: added(down[name]) for name in ("params", "stats")}
-        return method.aggregate(KEY, round, server, method.contribute(ctx, up))
+        return method.aggregate(
+            KEY, server_context(round), server, method.contribute(ctx, up)
+        )
 
     server, counts = method.init(KEY, sparse), np.zeros((6, 6))
     for round in range(8):  # a full turn, and more

@@ -14,7 +14,7 @@ from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import batches, close, context, merged, one_client
+from tests.by_hand import batches, close, context, merged, one_client, server_context
 from tests.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.regrowth_by_hand import halved
 from tests.silent import network, shapes
@@ -106,7 +106,9 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
     server = server._replace(a={"w": a}, b={"w": b})
     aggregate = jax.jit(method.aggregate)
     for round, drawn in ((0, 0), (9, 0), (10, 1), (290, 1), (300, 0)):
-        new, _ = aggregate(jax.random.key(1), jnp.int32(round), server, votes(server))
+        new, _ = aggregate(
+            jax.random.key(1), server_context(round), server, votes(server)
+        )
         want = sure if drawn else server.model.mask["w"]
         np.testing.assert_array_equal(new.model.mask["w"], want)
         assert new.since == (round + 1 if drawn else 0)
@@ -128,7 +130,7 @@ def test_what_grows_says_that_its_positions_are_free(factory, index, told):
 def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():
     """Of 8 entries int(0.3989 * 8) = 3 go; without a gradient the first holes grow."""
     method, server = drawing(start="magnitude", factory=fedtiny)
-    args = jax.random.key(0), jnp.int32(10), server, votes(server)
+    args = jax.random.key(0), server_context(10), server, votes(server)
     model = jax.jit(method.aggregate)(*args)[0].model
     assert np.flatnonzero(model.mask["w"]).tolist() == list(range(8))
     assert model.params["w"][:9].tolist() == [16, 15, 14, 13, 12, 0, 0, 0, 0]
@@ -149,7 +151,7 @@ def test_two_keys_give_two_masks():
     assert (server.model.mask["w"] != other.model.mask["w"]).any()
     aggregate = jax.jit(method.aggregate)
     found = [
-        aggregate(jax.random.key(i), jnp.int32(10), server, votes(server))[0]
+        aggregate(jax.random.key(i), server_context(10), server, votes(server))[0]
         for i in range(2)
     ]
     assert (found[0].model.mask["w"] != found[1].model.mask["w"]).any()

@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import finetune
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from tests.by_hand import bare, batches, bits, context
+from tests.by_hand import bare, batches, bits, context, server_context
 from tests.scaffold_test import ENTRIES, MODEL, PLAIN, RATE
 
 COMMON = np.arange(1, ENTRIES + 1) * 1.0
@@ -27,7 +27,7 @@ def tuned(target, optimizer=PLAIN, steps=3, rounds=1, **kwargs):
         up, client, _ = method.update(jax.random.key(0), ctx, down, client, data)
         assert not down and not up
         total = method.contribute(ctx, up)
-        server, _ = method.aggregate(None, jnp.int32(round), server, total)
+        server, _ = method.aggregate(None, server_context(round), server, total)
     return method, server, client
 
 

@@ -21,6 +21,7 @@ from tests.by_hand import (
     model_of,
     one_client,
     same,
+    server_context,
 )
 from tests.refusals import refused
 
@@ -159,6 +160,6 @@ def test_the_server_has_adam_by_default(factory, options):
     mask = jax.tree.map(lambda v: jnp.ones(v.shape, bool), start)
     uplink = {"delta": Packet(ones, mask, index="none"), "stats": Packet(stats)}
     total = method.contribute(context(), uplink)
-    new, _ = method.aggregate(KEY, jnp.int32(0), server, total)
+    new, _ = method.aggregate(KEY, server_context(), server, total)
     moved = method.deploy(KEY, new)["global"].params
     np.testing.assert_allclose(flat(moved) - flat(start), 1e-3, rtol=1e-3)

@@ -14,7 +14,7 @@ from sparsefl_jax.sparsity import filters
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import KEY, bare, bits, context, model_of
+from tests.by_hand import KEY, bare, bits, context, model_of, server_context
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -152,7 +152,7 @@ def test_the_last_epochs_loss_decides(epochs, before, loss):
     assert float(summand["weight"]) == sent
     assert float(summand["sum"][0]["w"][0]) == sent * (10 - 2 * epochs)
     server = SparseModel({"w": jnp.full(2, 7.0)}, None, {})
-    new, _ = method.aggregate(KEY, ctx.round, server, summand)
+    new, _ = method.aggregate(KEY, server_context(), server, summand)
     assert new.params["w"].tolist() == [10.0 - 2 * epochs if sent else 7.0] * 2
     if epochs == 2:  # a diverged client, which must not count
         diverged = one_client(method, Client(jnp.float32(1e9)), [np.nan] * 4, epochs)

@@ -19,7 +19,7 @@ from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.runs.setup import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
-from tests.by_hand import context
+from tests.by_hand import context, server_context
 from tests.report_test import records, write_run
 from tests.simulate_test import linear
 from tests.tiny import federation
@@ -62,7 +62,7 @@ def noise_of(method, seed=0):
     zeros = {"v": jnp.zeros(60_000), "w": jnp.zeros(60_000)}
     server = method.init(jax.random.key(0), sfl.SparseModel(zeros, None, {}))
     total = {"sum": {"delta": zeros, "stats": {}}, "weight": jnp.float32(4)}
-    moved, _ = method.aggregate(jax.random.key(seed), jnp.int32(0), server, total)
+    moved, _ = method.aggregate(jax.random.key(seed), server_context(), server, total)
     return [np.asarray(moved.params[name]) for name in "vw"]
 
 
@@ -139,7 +139,7 @@ def test_an_infinite_clip_without_noise_changes_no_bit():
     for one in (plain, method):
         server = one.init(key, start)
         total = one.contribute(CTX, uplink(w=[0.3, -1e-9], b=[0.1, 7e8, 0]))
-        ends.append(one.aggregate(key, jnp.int32(0), server, total)[0].params)
+        ends.append(one.aggregate(key, server_context(), server, total)[0].params)
     jax.tree.map(np.testing.assert_array_equal, *ends)
     assert np.any(ends[0]["w"] != params["w"])
 

@@ -9,7 +9,7 @@ import pytest
 from sparsefl_jax.algorithms import scaffold
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from tests.by_hand import batches, bits, context, model_of
+from tests.by_hand import batches, bits, context, model_of, server_context
 from tests.refusals import refused
 
 ENTRIES, RATE = 3, 0.5
@@ -62,7 +62,7 @@ def play(method, cohorts=COHORTS, targets=TARGETS, steps=STEPS, lost=(), starts=
             total = one if total == 0 else jax.tree.map(jnp.add, total, one)
             clients[i] = after
             ups.append(up)
-        server, _ = method.aggregate(key, jnp.int32(round), server, total)
+        server, _ = method.aggregate(key, server_context(round), server, total)
         yield server, list(clients), ups
 
 

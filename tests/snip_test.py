@@ -19,7 +19,7 @@ from sparsefl_jax.data.batching import batches
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from tests.by_hand import bare, context, one_client
+from tests.by_hand import bare, context, one_client, server_context
 from tests.pqsu_by_hand import loss
 
 TINY = small_world.tiny_model()
@@ -91,7 +91,7 @@ def test_as_many_stay_as_the_rule_says(factory, size, density, kept):
     server = SparseModel(params, masks.full(params), {})
     for votes in (jnp.zeros(size), jnp.arange(size) % 2.0):  # ties of many
         total = {"sum": {"w": votes, "v": None}, "weight": jnp.float32(1)}
-        new, _ = stage.aggregate(jax.random.key(0), jnp.int32(0), server, total)
+        new, _ = stage.aggregate(jax.random.key(0), server_context(), server, total)
         assert int(new.mask["w"].sum()) == kept and new.mask["v"].all()
     lots = stage.init(jax.random.key(0), server)  # which stand without an uplink
     assert int(lots.mask["w"].sum()) == kept and lots.mask["v"].all()
@@ -102,7 +102,9 @@ def test_equal_votes_are_decided_by_lot():
     stage = snip(bare(params), None, density=0.5, prunable=("w",))
     total = {"sum": {"w": jnp.ones(100)}, "weight": jnp.float32(2)}
     server = SparseModel(params, masks.full(params), {})
-    mask = stage.aggregate(jax.random.key(0), jnp.int32(0), server, total)[0].mask["w"]
+    mask = stage.aggregate(jax.random.key(0), server_context(), server, total)[0].mask[
+        "w"
+    ]
     assert 10 < int(mask[:50].sum()) < 40
 
 

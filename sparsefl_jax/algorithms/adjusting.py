@@ -152,5 +152,6 @@ def steepness(total: dict[str, PyTree], params: PyTree, select: PyTree) -> PyTre
     Returns:
       A float32 tree like `params`; 0 at entries that no client has named.
     """
-    steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
+    mean = means.weighted_mean(total["grown"], means.zeros(total["grown"]))
+    steep = jax.tree.map(jnp.abs, mean)
     return trees.merge(steep, trees.split(params, select)[1])

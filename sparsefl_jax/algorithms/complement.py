@@ -91,16 +91,18 @@ def complement(
         uplink = pack_up(new, received.mask, everything, index=index, optional=True)
         return uplink, client, trained.metrics | _densities(sent)
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         old, first = server.model, dense(server.model.mask)
         # The first round replaces the model; later rounds add to it.
         base = jax.tree.map(lambda w: jnp.where(first, 0.0, w), old.params)
-        mean, stats = means.weighted_mean(total)
+        zeros, _ = means.zeros(total)
+        mean, stats = means.weighted_mean(total, (zeros, old.stats))
         ratio = jnp.where(first, 1.0, aggregation_ratio)
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)
         pruned = SparseModel(masks.apply(params, mask), mask, stats)
-        return moved(round, server, pruned)._replace(unpruned=params), {}
+        new = moved(ctx.round, server, pruned)._replace(unpruned=params)
+        return means.if_heard(ctx, new, server), {}
 
     def deploy(key, server):
         whole = masks.dense(server.unpruned, server.model.stats)

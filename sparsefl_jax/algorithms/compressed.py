@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.fedavg import deploy, fit, server_step
+from sparsefl_jax.algorithms.fedavg import deploy, fit, server_step, unmoved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, of_all_clients
 from sparsefl_jax.core.types import (
     Array,
@@ -30,6 +30,7 @@ from sparsefl_jax.core.types import (
     Count,
     EmptyState,
     PyTree,
+    ServerContext,
     Share,
     SparseModel,
 )
@@ -201,17 +202,17 @@ def compressed(
         sent = {"delta": _read(coder, uplink), "stats": uplink["stats"].values}
         return means.weighted_sum(sent, weight(ctx.client))
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         combine_key, seed_key, step_key = jax.random.split(key, 3)
-        mean, estimate = means.weighted_mean(total), server.estimate
-        delta = mean["delta"]
+        mean = means.weighted_mean(total, unmoved(server, total))
+        delta, estimate = mean["delta"], server.estimate
         if feedback == "ef21":  # static branch
             estimate = delta = _estimate(server, total, clients)
         delta = coder.combine(combine_key, delta)
-        move, opt_state = server_step(server_tx, server, delta)
+        move, opt_state = server_step(ctx, server_tx, server, delta)
         step = server.step
         if step_coder is not None:  # static branch
-            step, move = _compress(step_coder, step_key, round, step, move)
+            step, move = _compress(step_coder, step_key, ctx, step, move)
         params = optax.apply_updates(server.params, move)
         seed = jax.random.bits(seed_key, (), jnp.uint32)
         return Server(params, mean["stats"], opt_state, seed, estimate, step), {}
@@ -281,14 +282,18 @@ def _no_step(coder: Compressor, key: Array, zeros: PyTree) -> Step:
 
 
 def _compress(
-    coder: Compressor, key: Array, round: Array, step: Step, move: PyTree
+    coder: Compressor, key: Array, ctx: ServerContext, step: Step, move: PyTree
 ) -> tuple[Step, PyTree]:
-    """Compresses a step of the server; returns its state and the model's change."""
+    """Compresses a step of the server; returns its state and the model's change.
+
+    If nobody was heard a step of 0 travels, and the residual stays.
+    """
     pending = _add(step.residual, move)
-    message = stable(coder.encode(key, pending))
+    moving = means.if_heard(ctx, pending, optax.tree.zeros_like(pending))
+    message = stable(coder.encode(key, moving))
     sent = coder.decode(message)
     changed = jax.tree.map(
-        lambda c, q: jnp.where(q != 0, round + 1, c), step.changed, sent
+        lambda c, q: jnp.where(q != 0, ctx.round + 1, c), step.changed, sent
     )
     return Step(_subtract(pending, sent), message, changed), sent
 

@@ -15,7 +15,14 @@ import optax
 from sparsefl_jax.algorithms.magnitude import largest_weights
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import Batches, Key, PyTree, Share, SparseModel
+from sparsefl_jax.core.types import (
+    Batches,
+    Key,
+    PyTree,
+    ServerContext,
+    Share,
+    SparseModel,
+)
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
@@ -86,9 +93,9 @@ def fedavg(
         values = {name: packet.values for name, packet in uplink.items()}
         return means.weighted_sum(values, weight(ctx.client))
 
-    def aggregate(key, round, server, total):
-        mean = means.weighted_mean(total)
-        step, opt_state = server_step(server_tx, server, mean["delta"])
+    def aggregate(key, ctx, server, total):
+        mean = means.weighted_mean(total, unmoved(server, total))
+        step, opt_state = server_step(ctx, server_tx, server, mean["delta"])
         params = optax.apply_updates(server.params, step)
         return Server(params, mean["stats"], opt_state), {}
 
@@ -108,12 +115,21 @@ def deploy(key: Key, server: Server) -> dict[str, SparseModel]:
     return {"global": masks.dense(server.params, server.stats)}
 
 
+def unmoved(server: Server, total: PyTree) -> PyTree:
+    """Returns the means of a round in which nobody was heard: changes of 0."""
+    return means.zeros(total) | {"stats": server.stats}
+
+
 def server_step(
-    tx: optax.GradientTransformation, server: Server, delta: PyTree
+    ctx: ServerContext, tx: optax.GradientTransformation, server: Server, delta: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """Returns the server optimizer's step along an update, and its new state."""
+    """Returns the server optimizer's step along an update, and its new state.
+
+    If nobody was heard the step is 0, also that of momentum, and the state stays.
+    """
     gradient = jax.tree.map(jnp.negative, delta)
-    return tx.update(gradient, server.opt_state, server.params)
+    new = tx.update(gradient, server.opt_state, server.params)
+    return means.if_heard(ctx, new, (optax.tree.zeros_like(delta), server.opt_state))
 
 
 def fit(

@@ -120,14 +120,14 @@ def feddst(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
-    def aggregate(key, round, server, total):
-        mean = covered_average(total)
+    def aggregate(key, ctx, server, total):
+        mean = covered_average(ctx, server.model, total)
         size = jax.tree.map(jnp.abs, mean.params)
         mask = top_k.largest(size, jnp.asarray(counts(size)), select, within=mean.mask)
         if release:  # static branch
             sparse = masks.density(mean.mask, select) <= density
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
-        return moved(round, server, masks.pruned(mean, mask)), {}
+        return moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
     return frozen._replace(
         init=init,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sparsefl_jax.algorithms.fedavg import fedavg, server_step
+from sparsefl_jax.algorithms.fedavg import fedavg, server_step, unmoved
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree
@@ -115,8 +115,9 @@ def fedluar(
         delta = Packet(values, sent, index="none")
         return uplink | {"delta": delta}, client, metrics
 
-    def aggregate(key, round, server, total):
-        mean, recycled = means.weighted_mean(total), server.recycled
+    def aggregate(key, ctx, server, total):
+        mean = means.weighted_mean(total, unmoved(server, total))
+        recycled = server.recycled
         new = trees.layers(mean["delta"], kernels)
         moves = zip(recycled, server.last, new, strict=True)
         last = [jnp.where(r, old, new) for r, old, new in moves]
@@ -126,19 +127,20 @@ def fedluar(
         delta = mean["delta"]  # 0 in recycled layers, of which nothing was sent
         if fill == "recycle":  # static branch
             delta = trees.replace_layers(delta, kernels, last)
-        step, opt_state = server_step(server_tx, server, delta)
+        step, opt_state = server_step(ctx, server_tx, server, delta)
         if fill == "freeze":  # static branch: neither by momentum nor by private noise
             moves = zip(recycled, trees.layers(step, kernels), strict=True)
             still = [jnp.where(r, jnp.zeros_like(s), s) for r, s in moves]
             step = trees.replace_layers(step, kernels, still)
         params = optax.apply_updates(server.params, step)
         age = jnp.where(recycled, server.age + 1, 0)
-        after = draw(key, round, score)
+        after = draw(key, ctx.round, score)
         sizes = trees.layer_sizes(params, kernels)
         share = jnp.where(recycled, np.float32(sizes / sizes.sum()), np.float32(0))
         stale = jnp.mean(age, dtype=jnp.float32)
         logged = {"recycled": jnp.sum(share), "staleness": stale}
-        return Server(params, mean["stats"], opt_state, last, score, after, age), logged
+        new = Server(params, mean["stats"], opt_state, last, score, after, age)
+        return means.if_heard(ctx, new, server), logged
 
     def draw(key, round, score):
         if select == "cyclic":  # static branch

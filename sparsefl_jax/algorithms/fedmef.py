@@ -27,7 +27,7 @@ from sparsefl_jax.core.types import (
 )
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.training import sparse_passes
+from sparsefl_jax.training import means, sparse_passes
 from sparsefl_jax.training.through import num_steps
 
 
@@ -105,12 +105,12 @@ def fedmef(
         model, optimizer, *options, gradients=True, adapt=squeezing
     )
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         mean = averaged(server.model, total["mean"])
         scores = steepness(total, mean.params, select)
 
         def exchange():
-            doubt = budget(scores, round)[1]
+            doubt = budget(scores, ctx.round)[1]
             pruned = server.model if prune_by == "received" else mean
             low = _smallest(pruned, doubt, select)
             holes = jax.tree.map(jnp.logical_not, mean.mask)
@@ -119,8 +119,9 @@ def fedmef(
             moves = mean.mask, low, grown
             return jax.tree.map(lambda m, gone, new: m & ~gone | new, *moves)
 
-        mask = lax.cond(due(round), exchange, lambda: mean.mask)
-        return moved(round, server, masks.pruned(mean, mask)), {}
+        mask = lax.cond(due(ctx.round), exchange, lambda: mean.mask)
+        new = moved(ctx.round, server, masks.pruned(mean, mask))
+        return means.if_heard(ctx, new, server), {}
 
     return frozen._replace(aggregate=aggregate)
 

@@ -137,8 +137,8 @@ def fedpm(
         values = {name: packet.values for name, packet in uplink.items()}
         return means.weighted_sum(values, jnp.float32(1))
 
-    def aggregate(key, round, server, total):
-        mean = means.weighted_mean(total)
+    def aggregate(key, ctx, server, total):
+        mean = means.weighted_mean(total, means.zeros(total))
 
         def score(votes):
             return jax.scipy.special.logit(epsilon + (1 - 2 * epsilon) * votes)
@@ -146,8 +146,8 @@ def fedpm(
         scores = jax.tree.map(score, mean["mask"])
         votes, _ = ravel_pytree(mean["mask"])
         unanimous = jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)
-        server = Server(server.frozen, scores, mean["stats"])
-        return server, {"unanimous": unanimous}
+        new = Server(server.frozen, scores, mean["stats"])
+        return means.if_heard(ctx, new, server), {"unanimous": unanimous}
 
     def deploy(key, server):
         params = supermask.draw(key, server.scores, server.frozen)

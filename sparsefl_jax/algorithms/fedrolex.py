@@ -74,12 +74,12 @@ def fedrolex(
     def broadcast(key, ctx, server):
         return pack_slices(server.model, ctx.client.budget, ctx.round)
 
-    def aggregate(key, round, server, total):
-        whole, _ = sliced.aggregate(key, round, server.model, total)
+    def aggregate(key, ctx, server, total):
+        whole, _ = sliced.aggregate(key, ctx, server.model, total)
         sent, _ = total["weight"]
         trained = jax.tree.map(lambda t, w: t | (w > 0), server.trained, sent)
         share = masks.density(trained, masks.everything(trained))
-        return Server(whole, trained, round), {"untouched": 1 - share}
+        return Server(whole, trained, ctx.round), {"untouched": 1 - share}
 
     def deploy(key, server):
         return sliced.deploy(key, server.model)

@@ -114,18 +114,20 @@ def fedrts(
         strong = core(unpack_model(uplink), ctx.round), ctx.client.num_examples
         return frozen.contribute(ctx, uplink) | {"core": means.weighted_sum(*strong)}
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         mean = averaged(server.model, total["mean"])
-        alive, strong = trees.split(mean.mask, select)[0], core(mean, round)
-        strong_at = means.weighted_mean(total["core"])
-        named_at = means.weighted_mean(total["grown"])
+        alive, strong = trees.split(mean.mask, select)[0], core(mean, ctx.round)
+        strong_at, named_at = (
+            means.weighted_mean(votes, means.zeros(votes))
+            for votes in (total["core"], total["grown"])
+        )
 
         def vote(alive, strong, strong_at, named_at):
             mine, theirs = jnp.where(alive, strong, 0.5), (strong_at, named_at)
             return gamma * jnp.where(alive, *theirs) + (1 - gamma) * mine
 
         def weigh(alive):
-            return jnp.where(alive | due(round), jnp.float32(vote_weight), 0.0)
+            return jnp.where(alive | due(ctx.round), jnp.float32(vote_weight), 0.0)
 
         x = jax.tree.map(vote, alive, strong, strong_at, named_at)
         weight = jax.tree.map(weigh, alive)
@@ -135,11 +137,11 @@ def fedrts(
         def draw():
             scores, others = beta_logits(key, a, b), trees.split(mean.params, select)[1]
             scores = trees.merge(scores, others)
-            return top_k.largest(scores, budget(scores, round)[0], select)
+            return top_k.largest(scores, budget(scores, ctx.round)[0], select)
 
-        mask = lax.cond(due(round), draw, lambda: mean.mask)
-        new = masks.pruned(mean, mask)
-        return moved(round, server, new)._replace(a=a, b=b), {}
+        mask = lax.cond(due(ctx.round), draw, lambda: mean.mask)
+        new = moved(ctx.round, server, masks.pruned(mean, mask))._replace(a=a, b=b)
+        return means.if_heard(ctx, new, server), {}
 
     return frozen._replace(init=init, contribute=contribute, aggregate=aggregate)
 

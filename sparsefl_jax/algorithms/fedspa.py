@@ -24,6 +24,7 @@ from sparsefl_jax.core.types import (
     Fraction,
     Key,
     PyTree,
+    ServerContext,
     Share,
     SparseModel,
 )
@@ -174,10 +175,13 @@ def fedspa(
     return Algorithm(*steps, None if same else personalize, handed=handed)
 
 
-def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server, dict]:
+def _add(
+    key: Key, ctx: ServerContext, server: Server, total: PyTree
+) -> tuple[Server, dict]:
     """Adds the mean change to the dense model."""
     params, mask, _ = server.model
-    change, stats = means.weighted_mean(total)
+    zeros, _ = means.zeros(total)
+    change, stats = means.weighted_mean(total, (zeros, server.model.stats))
     params = jax.tree.map(jnp.add, params, change)
     return server._replace(model=SparseModel(params, mask, stats)), {}
 

@@ -24,7 +24,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
-from sparsefl_jax.training import local
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 
 ALL = ("*",)
@@ -103,18 +103,20 @@ def fedsparsify_global(
         state = server_optimizer.init(start.params) if server_optimizer else ()
         return Server(within(start, select), jnp.int32(0), scores, state)
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         mean = averaged(server.model, total)
         if server_optimizer:  # static branch
             old, tx = server.model.params, server_optimizer
             gradient = jax.tree.map(_moved, old, mean.params)
-            step, state = tx.update(gradient, server.opt_state, old)
+            new = tx.update(gradient, server.opt_state, old)
+            still = optax.tree.zeros_like(old), server.opt_state
+            step, state = means.if_heard(ctx, new, still)
             params = masks.apply(optax.apply_updates(old, step), mean.mask)
             mean = mean._replace(params=params)
             server = server._replace(opt_state=state)
         scores = server.scores or jax.tree.map(jnp.abs, mean.params)
-        mask = jax.tree.map(jnp.logical_and, purge(scores, round), mean.mask)
-        return moved(round, server, masks.pruned(mean, mask)), {}
+        mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), mean.mask)
+        return moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
     return frozen._replace(
         init=init,
@@ -182,11 +184,12 @@ def fedsparsify_local(
     def contribute(ctx, uplink):
         return summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         mean, voters = averaged(server.model, total["mean"]), total["voters"]
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(lambda votes: votes >= least, total["masks"])
-        return moved(round, server, masks.pruned(mean, mask)), {}
+        new = moved(ctx.round, server, masks.pruned(mean, mask))
+        return means.if_heard(ctx, new, server), {}
 
     def alive(round):
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client

@@ -15,6 +15,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import regrow
+from sparsefl_jax.training import means
 
 
 @method
@@ -60,18 +61,18 @@ def fedtiny(
     options = density, schedule, start, allocation, prunable, index
     frozen, select, due, budget = adjusting(model, optimizer, *options, gradients=True)
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         mean = averaged(server.model, total["mean"])
         scores = steepness(total, mean.params, select)
-        alive, doubt = budget(scores, round)
+        alive, doubt = budget(scores, ctx.round)
         pair = mean.params, mean.mask
 
         def exchange():
             kept = alive - doubt
             return regrow.exchange(*pair, scores, kept, alive, select=select)
 
-        params, mask = lax.cond(due(round), exchange, lambda: pair)
-        new = SparseModel(params, mask, mean.stats)
-        return moved(round, server, new), {}
+        params, mask = lax.cond(due(ctx.round), exchange, lambda: pair)
+        new = moved(ctx.round, server, SparseModel(params, mask, mean.stats))
+        return means.if_heard(ctx, new, server), {}
 
     return frozen._replace(aggregate=aggregate)

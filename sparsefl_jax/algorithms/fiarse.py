@@ -112,7 +112,7 @@ def fiarse(
         uplink = pack_up(new, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         params = means.covered_mean(total["covered"], server.params)
         if server_rate != 1:  # static branch
             params = jax.tree.map(

@@ -10,7 +10,7 @@ import optax
 
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import Array, Context, Key, NonNegative, PyTree
+from sparsefl_jax.core.types import Context, Key, NonNegative, PyTree, ServerContext
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -92,6 +92,6 @@ def contribute(ctx: Context, uplink: Message) -> tuple:
     return ()
 
 
-def aggregate(key: Key, round: Array, server: PyTree, total: tuple) -> tuple:
+def aggregate(key: Key, ctx: ServerContext, server: PyTree, total: tuple) -> tuple:
     """Leaves the server as it is."""
     return server, {}

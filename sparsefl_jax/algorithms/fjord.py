@@ -124,7 +124,7 @@ def fjord(
         mask = {name: packet.mask for name, packet in uplink.items()}
         return means.covered_sum(values, mask, weight(ctx.client))
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         mean = means.covered_mean(total, server._asdict())
         return Server(**mean), {}
 

@@ -125,10 +125,10 @@ def flasc(
         sent = Packet(masks.apply(delta, kept), kept, index=up_index)
         return uplink | {"delta": sent}, client, metrics
 
-    def aggregate(key, round, server, total):
-        dense, metrics = averaging.aggregate(key, round, server.dense, total)
-        mask = largest(dense.params, down, round + 1)
-        since = renewed(round, server.mask, mask, server.since)
+    def aggregate(key, ctx, server, total):
+        dense, metrics = averaging.aggregate(key, ctx, server.dense, total)
+        mask = largest(dense.params, down, ctx.round + 1)
+        since = renewed(ctx.round, server.mask, mask, server.since)
         return Server(dense, mask, since), metrics
 
     def deploy(key, server):

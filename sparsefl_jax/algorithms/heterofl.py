@@ -108,7 +108,7 @@ def heterofl(
         values, mask = [p.values for p in sent], [p.mask for p in sent]
         return means.covered_sum(values, mask, jnp.float32(1))
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         mean = means.covered_mean(total, [server.params, server.stats])
         return Server(*mean, server.static), {}
 

@@ -17,7 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import Array, Context, PyTree, Share, SparseModel
+from sparsefl_jax.core.types import (
+    Array,
+    Context,
+    PyTree,
+    ServerContext,
+    Share,
+    SparseModel,
+)
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.training import local, means
@@ -89,7 +96,7 @@ def spdst(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         return uplink, trained.opt_state, trained.metrics
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         return server._replace(model=averaged(server.model, total)), {}
 
     def deploy(key, server):
@@ -185,22 +192,32 @@ def covered_summand(
     }
 
 
-def covered_average(total: dict[str, PyTree]) -> SparseModel:
-    """Returns the mean over the clients that hold an entry; mask: their union."""
+def covered_average(
+    ctx: ServerContext, old: SparseModel, total: dict[str, PyTree]
+) -> SparseModel:
+    """Returns the mean over the clients that hold an entry, 0 where none does.
+
+    The mask is the union of their masks. If nobody was heard, the old model stays.
+    """
     union = jax.tree.map(lambda w: w > 0, total["covered"]["weight"])
-    mean, stats = means.covered_mean(total["covered"]), total["stats"]
-    return SparseModel(mean, union, means.weighted_mean(stats))
+    mean = means.covered_mean(total["covered"], means.zeros(total["covered"]))
+    stats = means.weighted_mean(total["stats"], old.stats)
+    return means.if_heard(ctx, SparseModel(mean, union, stats), old)
 
 
-def mean_on_union(total: dict[str, PyTree]) -> SparseModel:
+def mean_on_union(
+    ctx: ServerContext, old: SparseModel, total: dict[str, PyTree]
+) -> SparseModel:
     """Returns the mean of weights, zeros included; its mask is the union of masks.
 
     Args:
+      ctx: as `aggregate` has it.
+      old: what stays if nobody was heard.
       total: the sum of `summand_with_mask`.
     """
-    params, stats = means.weighted_mean(total["mean"])
+    new = averaged(old, total["mean"])
     union = jax.tree.map(lambda votes: votes > 0, total["masks"])
-    return SparseModel(params, union, stats)
+    return means.if_heard(ctx, new._replace(mask=union), old)
 
 
 def moved(round: Array, server: Any, new: SparseModel) -> Any:

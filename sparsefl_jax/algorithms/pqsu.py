@@ -127,7 +127,7 @@ def pqsu(
         counted = jnp.where(sent, counted, jnp.zeros_like(counted))
         return means.weighted_sum((trained.params, trained.stats), counted)
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         return averaged(server, total), {}
 
     def deploy(key, server):

@@ -104,7 +104,7 @@ def private(
         clipped = jax.tree.map(lambda v: scale * v, difference)
         return _replaced(summand, clipped)
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         if noise_multiplier:  # static branch
             deviation = noise_multiplier * 2 * clip
             noise_key = jax.random.fold_in(jax.random.fold_in(key, _NOISE), digest)
@@ -112,7 +112,7 @@ def private(
             noise = optax.tree.random_like(noise_key, difference, jax.random.normal)
             noisy = jax.tree.map(lambda v, n: v + deviation * n, difference, noise)
             total = _replaced(total, noisy)
-        return algorithm.aggregate(key, round, server, total)
+        return algorithm.aggregate(key, ctx, server, total)
 
     def guarantee(stages, num_clients, rounds, budgets, system):
         _refuse_runs(stages, budgets, system)

@@ -87,9 +87,10 @@ def rank_tiers(
         change = means.covered_sum(delta.values, holds, share)
         return change, means.weighted_sum(uplink["stats"].values, share)
 
-    def aggregate(key, round, server, total):
-        delta, stats = means.covered_mean(total[0]), means.weighted_mean(total[1])
+    def aggregate(key, ctx, server, total):
+        delta = means.covered_mean(total[0], means.zeros(total[0]))
+        stats = means.weighted_mean(total[1], server.stats)
         mean = means.weighted_sum({"delta": delta, "stats": stats}, jnp.float32(1))
-        return averaging.aggregate(key, round, server, mean)
+        return averaging.aggregate(key, ctx, server, mean)
 
     return Algorithm(averaging.init, broadcast, update, contribute, aggregate, deploy)

@@ -99,8 +99,8 @@ def scaffold(
         change = {"control": Packet(optax.tree.sub(new, client))}
         return uplink | change, new, metrics
 
-    def aggregate(key, round, server, total):
-        averaged, metrics = averaging.aggregate(key, round, server, total)
+    def aggregate(key, ctx, server, total):
+        averaged, metrics = averaging.aggregate(key, ctx, server, total)
         moves = server.control, total["sum"]["control"]
         control = jax.tree.map(lambda c, change: c + change / clients, *moves)
         return Server(*averaged, control), metrics

@@ -173,11 +173,12 @@ def one_shot(
     def contribute(ctx, uplink):
         return means.weighted_sum(uplink["mask"].mask, jnp.float32(1))
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         _, others = trees.split(server.params, select)
         random = masks.uniform_scores(key, server.params, select)  # below one vote
         votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), random)
-        return server._replace(mask=best(votes)), {}
+        new = server._replace(mask=best(votes))
+        return means.if_heard(ctx, new, server), {}
 
     def deploy(key, server):
         return {"initial": server}

@@ -111,9 +111,9 @@ def sparsyfed(
         uplink = pack_up(sent, received.mask, select, index=index, optional=True)
         return uplink, client, trained.metrics | {"work": work}
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         new = _alive(averaged(server.model, total), select)
-        return moved(round, server, new), {}
+        return moved(ctx.round, server, new), {}
 
     def deploy(key, server):
         params = _power(server.model.params, exponent, select)

@@ -85,12 +85,13 @@ def ssfl(
     def contribute(ctx, uplink):
         return means.weighted_sum(uplink["scores"].values, weight(ctx.client))
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         _, others = trees.split(server.params, select)
-        scores = trees.merge(means.weighted_mean(total), others)
+        mean = means.weighted_mean(total, means.zeros(total))
+        scores = trees.merge(mean, others)
         size = int(trees.layer_sizes(scores, select).sum())
         mask = top_k.at_least(scores, keep(size), select)
-        return server._replace(mask=mask), {}
+        return means.if_heard(ctx, server._replace(mask=mask), server), {}
 
     steps = {"broadcast": broadcast, "update": update, "contribute": contribute}
     return vote._replace(**steps, aggregate=aggregate)

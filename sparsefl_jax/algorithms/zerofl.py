@@ -107,12 +107,13 @@ def zerofl(
         message = pack_up(sent, None, select, index=index)
         return message, client, trained.metrics
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         if uplink == "weights":  # static branch
             return averaged(server, total), {}
-        mean = averaged(server, total)
-        params = jax.tree.map(jnp.add, server.params, mean.params)
-        return mean._replace(params=params), {}
+        zeros, _ = means.zeros(total)
+        change, stats = means.weighted_mean(total, (zeros, server.stats))
+        params = jax.tree.map(jnp.add, server.params, change)
+        return server._replace(params=params, stats=stats), {}
 
     def deploy(key, server):
         mask = _largest(server.params, density, select)

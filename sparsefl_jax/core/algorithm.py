@@ -13,7 +13,7 @@ maps over them, sums what they contribute, and scans over the rounds of a segmen
         def update(key, ctx, downlink, client, batches): ...
             # -> (uplink, client, metrics)
         def contribute(ctx, uplink): ...  # -> one client's term of the sum
-        def aggregate(key, round, server, total): ...  # -> (server, metrics)
+        def aggregate(key, ctx, server, total): ...  # -> (server, metrics)
         def deploy(key, server): ...  # -> dict[str, SparseModel]
 
         return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
@@ -46,6 +46,7 @@ from sparsefl_jax.core.types import (
     EmptyState,
     Key,
     PyTree,
+    ServerContext,
     SparseModel,
 )
 from sparsefl_jax.core.validate import checkable, typed
@@ -95,7 +96,7 @@ class _Fields(NamedTuple):
     broadcast: Callable[[Key, Context, PyTree], Message]
     update: Callable[[Key, Context, Message, PyTree, Batches], tuple]
     contribute: Callable[[Context, Message], PyTree]
-    aggregate: Callable[[Key, Array, PyTree, PyTree], tuple]
+    aggregate: Callable[[Key, ServerContext, PyTree, PyTree], tuple]
     deploy: Callable[[Key, PyTree], dict[str, SparseModel]]
     init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
     personalize: Callable[..., dict[str, SparseModel]] | None = None
@@ -117,9 +118,10 @@ class Algorithm(_Fields):
         Metrics are those of `ledger.METRICS`, and any further scalars, which are
         averaged over the cohort.
       contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
-      aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
-        `round` is a scalar int32 that counts from 0 within the stage. If no uplink of a
-        round arrives in time, the server stays as it was.
+      aggregate: `(key, ctx, server, total) -> (server, metrics)`, a dict of scalars;
+        `ctx` is a `ServerContext`. If no uplink of a round arrives in time, `ctx.heard`
+        is 0 and `total` holds zeros: no weight may change then but those that the
+        method's own mask removes, see `means.if_heard`.
       deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
         one represents the method, see `target`; if one of them is cut to the target
         density, it comes first.

@@ -62,6 +62,13 @@ class Context(NamedTuple):
     client: ClientInfo
 
 
+class ServerContext(NamedTuple):
+    """The round of a call of `aggregate`; rounds count from 0 within the stage."""
+
+    round: Array  # shape=(), int32
+    heard: Array  # shape=(), int32: clients whose uplinks arrived in time; may be 0
+
+
 class Batches(NamedTuple):
     """One client's data for one round.
 

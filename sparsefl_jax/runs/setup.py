@@ -11,7 +11,14 @@ import numpy as np
 
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
-from sparsefl_jax.core.types import Batches, ClientInfo, Context, PyTree, SparseModel
+from sparsefl_jax.core.types import (
+    Batches,
+    ClientInfo,
+    Context,
+    PyTree,
+    ServerContext,
+    SparseModel,
+)
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.core.validate import blaming, in_range, one_of, typed, whole
 from sparsefl_jax.data.batching import steps_per_epoch
@@ -348,7 +355,8 @@ def trace(
         return down, up, method.contribute(ctx, up), row, metrics
 
     def after(key, server, total):
-        server, _ = method.aggregate(key, ctx.round, server, total)
+        at = ServerContext(ctx.round, jnp.int32(1))
+        server, _ = method.aggregate(key, at, server, total)
         return target(method.deploy(key, server))
 
     if stage.sampler is not None:

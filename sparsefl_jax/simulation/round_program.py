@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
-from sparsefl_jax.core.types import Array, Context, PyTree
+from sparsefl_jax.core.types import Array, Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
@@ -226,16 +226,18 @@ def make_round(plan: placement.Plan) -> Callable:
         clients, total, log = map_cohort(
             client_key, population, state, round, steps, dealt, places
         )
-        server, server_metrics = algorithm.aggregate(
-            server_key, round, state.server, total
-        )
-        server = strong(server)
         *in_order, time, observed = jax.tree.map(
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
         )
+        heard = jnp.int32(ids.size)
         if population.clock is not None:  # static branch: nobody may be in time
-            heard = jnp.any((ids < population.info.index.shape[0]) & ~time.late)
-            server = jax.tree.map(partial(jnp.where, heard), server, state.server)
+            there = ids < population.info.index.shape[0]
+            heard = jnp.sum(there & ~time.late, dtype=jnp.int32)
+        ctx = ServerContext(round, heard)
+        server, server_metrics = algorithm.aggregate(
+            server_key, ctx, state.server, total
+        )
+        server = strong(server)
         executed = jnp.sum(steps, dtype=jnp.int32) * (chunk * stage.epochs)
         round_log = RoundLog(
             ids,

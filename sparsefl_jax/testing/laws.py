@@ -42,6 +42,7 @@ LAWS: dict[str, Callable[[World], None]] = {
     "bytes": message_laws.law_bytes,
     "work": work_law.law_work,
     "seeds": round_laws.law_seeds,
+    "late": round_laws.law_late,
     "resume": round_laws.law_resume,
 }
 

@@ -141,12 +141,18 @@ def law_fresh(world: World) -> None:
 
     A client holds the mask that it received last in a packet of the same name; the
     server has to keep track of those clients that took part in the round before. The
-    server holds the masks that the client has received in this round, by name too.
+    server holds the masks that the client has received in this round, by name too. That
+    nobody was heard in a round changes nothing of this.
     """
+    for samples in ("own", *small_world.LOST):
+        _fresh(world, samples)
+
+
+def _fresh(world: World, samples: str) -> None:
     received = [{} for _ in small_world.SIZES]  # each client's last masks, by name
     before: list[int] = []  # who took part in the round before
     for round, cohort in enumerate(world.cohorts.tolist()):
-        passings = plain_loop.passings(world, round)
+        passings = plain_loop.passings(world, round, samples)
         for index, passing in zip(cohort, passings, strict=True):
             down = {n: _mask_bytes(p) for n, p in passing.down.items() if p.sent}
             where, held = f"of client {index} in round {round}", received[index]

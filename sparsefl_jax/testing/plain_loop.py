@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.types import Context, PyTree
+from sparsefl_jax.core.types import Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.testing.compare import ContractError
@@ -209,8 +209,9 @@ def aggregate_jit(world: World) -> Callable:
 def server_inputs(world: World, round: int) -> tuple:
     """Returns the arguments of `aggregate` in a round."""
     key = keys.of_round(world.key, keys.SERVER, round)
-    server = path(world)[0][round].server
-    return key, np.int32(round), server, total(passings(world, round))
+    passed, server = passings(world, round), path(world)[0][round].server
+    ctx = ServerContext(np.int32(round), np.int32(len(passed)))
+    return key, ctx, server, total(passed)
 
 
 def loop_round(world: World, round: int) -> tuple[PyTree, dict, PyTree]:

@@ -195,6 +195,41 @@ def _spoil(clients: PyTree, index: np.ndarray) -> PyTree:
     return jax.tree.map(spoil, clients)
 
 
+def law_late(world: World) -> None:
+    """Checks that a round in which nobody is heard moves no weight.
+
+    A clock loses every other round. The deployed weights stay, or leave with the mask;
+    any other real number that the server keeps stays or becomes 0. Integers and masks
+    may change.
+    """
+    deploy = jax.jit(world.algorithm.deploy)
+    for samples, first in small_world.LOST.items():
+        states, logs = small_world.path(world, samples)
+        for round in range(first, len(world.cohorts), 2):
+            old, new = (states[i].server for i in (round, round + 1))
+            where = f"nobody was heard in round {round}, and"
+            finite(world, "late", f"{where} metrics", logs[round].server)
+            _stays(world, f"{where} server", new, old, True)
+            before, after = (deploy(world.key, server) for server in (old, new))
+            for name, model in after.items():
+                alive = jax.tree.leaves(model.mask)
+                gone, what = [~m for m in alive], f"{where} {name}"
+                _stays(world, f"{what}.params", model.params, before[name].params, gone)
+                _stays(world, f"{what}.stats", model.stats, before[name].stats, False)
+
+
+def _stays(world: World, what: str, new: PyTree, old: PyTree, gone) -> None:
+    """Fails where a real number changes, unless it becomes 0 where it may be gone."""
+    new, old = leaves(new), jax.tree.leaves(old)
+    gone = gone if isinstance(gone, list) else [gone] * len(old)
+    for (path, value), before, free in zip(new, old, gone, strict=True):
+        if jnp.issubdtype(value.dtype, jnp.floating):
+            moved = (value != before) & ~((value == 0) & free)
+            if moved.any():
+                told = "expected as before, see `means.if_heard`"
+                fail(world, "late", f"{what}{path} changes, {told}")
+
+
 def law_seeds(world: World) -> None:
     """Checks that two seeds in one program compute the same as two runs."""
     states, _ = small_world.path(world)

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.types import Context, PyTree, SparseModel
+from sparsefl_jax.core.types import Context, PyTree, ServerContext, SparseModel
 from sparsefl_jax.testing import plain_loop
 from sparsefl_jax.testing.compare import fail, leaves, rows
 from sparsefl_jax.testing.small_world import World
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, layout
 
 
 def law_signature(world: World) -> None:
@@ -37,7 +37,8 @@ def law_signature(world: World) -> None:
     for path, leaf in leaves(total):
         if leaf.dtype != jnp.float32:
             fail(world, "signature", f"summand{path} is {leaf.dtype}, expected float32")
-    answer = _returned(method.aggregate, key, jnp.int32(0), server, total)
+    at = ServerContext(jnp.int32(0), jnp.int32(1))
+    answer = _returned(method.aggregate, key, at, server, total)
     answer = _several(world, "aggregate", ("server", "metrics"), answer)
     _arrays(world, "aggregate", answer, or_numbers=True)
     _models(world, "deploy", _returned(method.deploy, key, server))
@@ -92,10 +93,10 @@ def _message(world: World, what: str, message) -> dict[str, Packet]:
             fail(world, "signature", f"{what}[{name!r}]: this is the simulator's name")
         _arrays(world, f"{what}[{name!r}]: values", packet.values)
         _arrays(world, f"{what}[{name!r}]: mask", packet.mask)
-        for flag in ("fresh", "sent"):
-            if shape := jnp.shape(getattr(packet, flag)):
-                where = f"{what}[{name!r}].{flag}"
-                fail(world, "signature", f"{where} has shape {shape}, expected ()")
+    try:
+        layout(message)
+    except ValueError as error:
+        fail(world, "signature", f"{what}: {error}")
     return _shapes(message)
 
 
@@ -105,7 +106,7 @@ def _dict_of(world: World, what: str, answer, kind: type) -> None:
     if not isinstance(answer, dict):
         fail(world, "signature", f"{what} is {type(answer).__name__}, {wanted}")
     for name, value in answer.items():
-        if not isinstance(value, kind):
+        if type(value) is not kind:
             found = "an array" if isinstance(value, jax.Array) else type(value).__name__
             fail(world, "signature", f"{what}[{name!r}] is {found}, {wanted}")
 

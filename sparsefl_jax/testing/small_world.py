@@ -18,7 +18,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, Stage
 from sparsefl_jax.core.types import ClientInfo, PyTree, SparseModel
 from sparsefl_jax.core.validate import at_least
 from sparsefl_jax.models import Model, saved_inputs
-from sparsefl_jax.simulation import initial_state, placement, round_program
+from sparsefl_jax.simulation import clock, initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 
@@ -183,9 +183,8 @@ def once(make: Callable) -> Callable:
 
 def plan(world: World, chunk: int = 1, devices: int = 1) -> placement.Plan:
     """Plans how the simulator runs this world on the first devices."""
-    return placement.make_plan(
-        world.stage, world.layers, jax.devices()[:devices], chunk
-    )
+    layers, on = world.layers, jax.devices()[:devices]
+    return placement.make_plan(world.stage, layers, on, chunk, macs=layers)
 
 
 @once
@@ -248,6 +247,7 @@ def run(
 
 
 SAMPLES = ("own", "turned", "spread", "start")
+LOST = {"even": 0, "odd": 1}  # runs on own samples: rounds, mod 2, that hear nobody
 
 
 @once
@@ -261,7 +261,7 @@ def population_of(world: World, samples: str) -> placement.Population:
     label but the first.
     """
     population, y = world.population, world.population.y.copy()
-    if samples in ("own", "start"):
+    if samples not in ("turned", "spread"):
         return population
     x = np.array(population.x)
     for rows, size in zip(population.index, SIZES, strict=True):
@@ -280,7 +280,17 @@ def path(world: World, samples: str = "own") -> tuple[list, list]:
     states, logs = [start(world, samples)], []
     for round in range(len(world.cohorts)):
         population = population_of(world, samples)
+        if samples in LOST:
+            late = round % 2 == LOST[samples]
+            population = population._replace(clock=_clock(world, late))
         state, log = run(world, states[-1], round, population=population)
         states.append(state)
         logs.append(jax.tree.map(lambda v: v[0], log))
     return states, logs
+
+
+def _clock(world: World, late: bool) -> clock.Clock:
+    """Returns a clock by which all clients are late, or none is."""
+    ones = np.ones(world.population.info.index.shape, np.float32)
+    deadline = np.float32(0 if late else np.inf)
+    return clock.Clock(clock.Device(ones, ones, ones, ones), deadline)

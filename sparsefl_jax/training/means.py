@@ -7,12 +7,14 @@ FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (WFA: the mean over the clien
 hold an entry).
 """
 
+from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.types import Array, PyTree, ServerContext
 
 Weighting = Literal["examples", "uniform"]
 WEIGHTINGS = {  # a client's weight in a mean, a scalar, from its `ClientInfo`
@@ -39,13 +41,14 @@ def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:
     return {"sum": jax.tree.map(lambda x: _scale(x, weight), tree), "weight": weight}
 
 
-def weighted_mean(total: dict[str, PyTree], old: PyTree | None = None) -> PyTree:
+def weighted_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
     """Returns the weighted mean from the sum of the summands.
 
     Args:
       total: the sum of the results of `weighted_sum`.
-      old: the values where the weights are 0, such as those that stay if clients were
-        in time and none of them chose to send; the result has its dtypes. None: 0.
+      old: the result if the weight is 0, as nobody was heard or chose to send: the old
+        values of a model or of statistics, zeros of changes, scores or gradients. The
+        result has its dtypes.
 
     Returns:
       A tree like `total['sum']`.
@@ -57,6 +60,11 @@ def weighted_mean(total: dict[str, PyTree], old: PyTree | None = None) -> PyTree
     """
     weights = jax.tree.map(lambda _: total["weight"], total["sum"])
     return covered_mean({"sum": total["sum"], "weight": weights}, old)
+
+
+def zeros(total: dict[str, PyTree]) -> PyTree:
+    """Returns zeros like a mean: the `old` one of changes, scores and gradients."""
+    return optax.tree.zeros_like(total["sum"])
 
 
 def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:
@@ -82,25 +90,38 @@ def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:
     return {"sum": total, "weight": held}
 
 
-def covered_mean(total: dict[str, PyTree], old: PyTree | None = None) -> PyTree:
+def covered_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
     """Returns the mean of each entry over the clients that hold it.
 
     Args:
       total: the sum of the results of `covered_sum`.
-      old: the values of entries that no client holds (HeteroFL, FjORD); the result has
-        its dtypes. None: 0 (WFA, FedDST).
+      old: the values of entries that no client holds: those of before (HeteroFL,
+        FjORD), or zeros (WFA, FedDST, and changes). The result has its dtypes.
 
     Returns:
       A tree like `total['sum']`.
 
     Example:
       >>> total = {'sum': jnp.array([6., 0.]), 'weight': jnp.array([3., 0.])}
-      >>> covered_mean(total).tolist()
-      [2.0, 0.0]
+      >>> covered_mean(total, jnp.array([8., 9.])).tolist()
+      [2.0, 9.0]
     """
-    if old is None:  # static branch
-        old = jax.tree.map(jnp.zeros_like, total["sum"])
     return jax.tree.map(_divide, total["sum"], total["weight"], old)
+
+
+def if_heard(ctx: ServerContext, new: PyTree, old: PyTree) -> PyTree:
+    """Returns the new values, or the old ones if nobody was heard in the round.
+
+    Args:
+      ctx: as `aggregate` has it.
+      new, old: trees with the same shapes and dtypes.
+
+    Example:
+      >>> lost = ServerContext(jnp.int32(3), jnp.int32(0))
+      >>> if_heard(lost, jnp.float32(2.), jnp.float32(1.)).item()
+      1.0
+    """
+    return jax.tree.map(partial(jnp.where, ctx.heard > 0), new, old)
 
 
 def _scale(x: Array, weight: Array) -> Array:

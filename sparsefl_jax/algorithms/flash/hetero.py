@@ -165,11 +165,12 @@ def _hetero(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         old = server.whole
-        mean, mask, adjust = merged(total), old.mask, moving
+        mean, mask, adjust = merged(ctx, old.model, total), old.mask, moving
         if r_int:  # static branch
-            vote, layers = round % r_int == 0, masks.layer_densities(mean.mask, select)
+            vote = (ctx.round % r_int == 0) & (ctx.heard > 0)
+            layers = masks.layer_densities(mean.mask, select)
             mask = lax.cond(
                 vote,
                 lambda: target_mask(mean, layers, tiers[-1], select),
@@ -180,9 +181,9 @@ def _hetero(
         ranks = lax.cond(adjust, lambda: ranked(key, whole), lambda: server.ranks)
         new, since = Nested(whole, ranks), []
         for tier in range(len(tiers)):
-            before = held(server, jnp.int32(tier), round)
-            after = held(new, jnp.int32(tier), round + 1)
-            since.append(renewed(round, before, after, old.since[tier]))
+            before = held(server, jnp.int32(tier), ctx.round)
+            after = held(new, jnp.int32(tier), ctx.round + 1)
+            since.append(renewed(ctx.round, before, after, old.since[tier]))
         return Nested(whole._replace(since=jnp.stack(since)), ranks), {}
 
     def deploy(key, server):

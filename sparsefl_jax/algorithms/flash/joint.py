@@ -106,14 +106,14 @@ def jmwst(
         uplink = pack_up(found.model, received.mask, select, index=index)
         return uplink, client, found.metrics
 
-    def aggregate(key, round, server, total):
-        mean = merged(total)
+    def aggregate(key, ctx, server, total):
+        mean = merged(ctx, server.model, total)
         mask = lax.cond(
-            round % r_int == 0,
+            (ctx.round % r_int == 0) & (ctx.heard > 0),
             lambda: voted_mask(mean, total, density, select),
             lambda: server.mask,
         )
-        since = renewed(round, server.mask, mask, server.since)
+        since = renewed(ctx.round, server.mask, mask, server.since)
         return Changing(mean, mask, since), {}
 
     contribute = partial(summand, select=select, weights=weights)
@@ -185,10 +185,11 @@ def nst(
         uplink = pack_up(found.model, received.mask, select, index=index)
         return uplink, found.model.mask, found.metrics
 
-    def aggregate(key, round, server, total):
-        mean = mean_on_union(total)
+    def aggregate(key, ctx, server, total):
+        mean = mean_on_union(ctx, server.model, total)
         mask = voted_mask(mean, total, density, select)
-        return moved(round, server, mean)._replace(mask=mask), {}
+        new = moved(ctx.round, server, mean)._replace(mask=mask)
+        return means.if_heard(ctx, new, server), {}
 
     contribute = partial(summand, select=select)
     steps = init, broadcast, update, contribute, aggregate, both, init_client
@@ -211,7 +212,8 @@ def voted_mask(
     model: SparseModel, total: dict[str, PyTree], density: float, select: PyTree
 ) -> PyTree:
     """Returns the mask of Eq. 3 from the mean layer densities of the cohort's masks."""
-    mean = means.weighted_mean(total["density"])
+    total = total["density"]
+    mean = means.weighted_mean(total, means.zeros(total))
     return target_mask(model, mean, density, select)
 
 

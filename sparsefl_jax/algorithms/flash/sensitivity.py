@@ -78,9 +78,9 @@ def sensitivity(
     def contribute(ctx, uplink):
         return means.weighted_sum(uplink["density"].values, jnp.float32(1))
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         old = server.model
-        mean = means.weighted_mean(total)
+        mean = means.weighted_mean(total, means.zeros(total))
         sizes = trees.layer_sizes(old.params, select)
         layers = layer_densities.recalibrate(mean, sizes, density)
         if group:  # static branch
@@ -89,7 +89,8 @@ def sensitivity(
             mask = top_k.n_of_m(scores, per_group, group, select)
         else:
             mask = masks.bernoulli(key, old.params, layers, select)
-        return moved(round, server, old._replace(mask=mask)), {}
+        new = moved(ctx.round, server, old._replace(mask=mask))
+        return means.if_heard(ctx, new, server), {}
 
     def deploy(key, server):
         return {"initial": server.model}

@@ -118,14 +118,14 @@ def prunefl(
             "squared": means.weighted_sum(squared.values, sent),
         }
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         old, squared = server.model, total["squared"]
         mean, due = averaged(old, total["mean"]), squared["weight"] > 0
-        halvings = round.astype(jnp.float32) / half_life
+        halvings = ctx.round.astype(jnp.float32) / half_life
         new = lax.cond(
             due, lambda: reconfigure(mean, squared["sum"], halvings), lambda: mean
         )
-        return moved(round, server, new), {}
+        return moved(ctx.round, server, new), {}
 
     return frozen._replace(
         init_client=init_client,

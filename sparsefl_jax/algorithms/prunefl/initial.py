@@ -156,9 +156,9 @@ def prunefl_initial(
         uplink = pack_up(trained, received.mask, select, index=index)
         return uplink, client, metrics
 
-    def aggregate(key, round, server, total):
-        new = masked.mean_on_union(total)
-        return masked.moved(round, server, new), {}
+    def aggregate(key, ctx, server, total):
+        new = masked.mean_on_union(ctx, server.model, total)
+        return masked.moved(ctx.round, server, new), {}
 
     return frozen._replace(
         update=update,

@@ -130,7 +130,7 @@ def spafl(
     def contribute(ctx, uplink):
         return means.weighted_sum(uplink["thresholds"].values, jnp.float32(1))
 
-    def aggregate(key, round, server, total):
+    def aggregate(key, ctx, server, total):
         new = means.weighted_mean(total, server.thresholds)
         metrics = {f"threshold_mean/{path}": jnp.mean(t) for path, t in new.items()}
         metrics |= {f"threshold_max/{path}": jnp.max(t) for path, t in new.items()}
