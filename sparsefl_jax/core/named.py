@@ -32,5 +32,5 @@ def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
         found = getattr(importlib.import_module(module), function)
         inspect.signature(found)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{argument}={name!r}: {error}") from None
+        raise ValueError(f"{argument}={name!r}: {error}") from error
     return found

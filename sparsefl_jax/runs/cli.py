@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import NoneType
@@ -16,7 +17,7 @@ from absl import flags as absl_flags
 from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
-from sparsefl_jax.core import formats
+from sparsefl_jax.core import formats, users_code
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.runs import dry_run as plans
@@ -361,8 +362,9 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
 def guarded() -> Iterator[None]:
     """Prints user errors as one line, and ends the process with code 2.
 
-    Modules in the current folder can be imported too, wherever `launch.py` is.
-    With `SPARSEFL_DEBUG=1` every exception is raised with its traceback.
+    An error that a user's own code raises has its traceback above the line. Modules in
+    the current folder can be imported too, wherever `launch.py` is. With
+    `SPARSEFL_DEBUG=1` every exception is raised with its traceback.
     """
     sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
     if os.environ.get("SPARSEFL_DEBUG"):
@@ -371,15 +373,21 @@ def guarded() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        membership.leave(f"error: {one_line(error)}", 2)
+        _leave(error, 2)
     except (FloatingPointError, MemoryError) as error:
-        membership.leave(f"error: {one_line(error)}")
+        _leave(error)
     except RuntimeError as error:  # XLA's errors are of this class
         if "RESOURCE_EXHAUSTED" not in str(error) and not membership.lost(error):
             raise
-        membership.leave(f"error: {one_line(error)}")
+        _leave(error)
     except KeyboardInterrupt:
         membership.leave("interrupted; the metrics so far are kept")
+
+
+def _leave(error: Exception, code: int = 1) -> None:
+    if users_code.raised(error):
+        traceback.print_exception(error)
+    membership.leave(f"error: {one_line(error)}", code)
 
 
 def program() -> str:

@@ -7,7 +7,6 @@ schedules keep the horizon that they had at the start.
 """
 
 import contextlib
-import importlib
 import json
 import time
 import zlib
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import msgspec
 
+from sparsefl_jax.core import users_code
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data import federated
@@ -408,14 +408,13 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
 def own_code(config: dict) -> dict[str, int]:
     """Computes checksums of the files of a user's methods, networks and partitions.
 
-    That of frozen weights, `adapter.base`, is one of them.
+    So it does of what these import of the user's own, and of `adapter.base`.
 
     Args:
       config: as `plain` returns it; a user's have names `module:function`.
     """
     names = [config[section].get("name") or "" for section in TABLES]
-    modules = [importlib.import_module(n.partition(":")[0]) for n in names if ":" in n]
-    paths = [getattr(module, "__file__", None) for module in modules]
+    paths = users_code.files([n.partition(":")[0] for n in names if ":" in n])
     paths.append(config.get("adapter", {}).get("base"))
     return {path: zlib.crc32(Path(path).read_bytes()) for path in paths if path}
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import jax
 
+from sparsefl_jax.core import users_code
 from sparsefl_jax.core.validate import at_least, one_line, one_of
 from sparsefl_jax.report.comparison import likeness
 from sparsefl_jax.runs import experiment, fit_rounds
@@ -118,7 +119,7 @@ def run_point(workdir: str | Path, name: str) -> None:
         reasons = []
         for what, error in _errors(workdir, point):
             reasons.append(f"{what}: {one_line(error)}")
-            mistake = isinstance(error, ValueError)
+            mistake = isinstance(error, ValueError) and not users_code.raised(error)
             trace = "" if mistake else "".join(traceback.format_exception(error))
             _note(workdir, point, "\n".join([*reasons, trace]))
 

@@ -1,9 +1,11 @@
 """The hardware, the versions and the commit of a run, which decide its exact bits."""
 
 import importlib.metadata
+import os
 import platform
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ def facts(chunks: str) -> dict:
         "processor": hardware.processor(),
         "chunk": chunks,
         "commit": commit(),
+        "XLA_FLAGS": zlib.crc32(os.environ.get("XLA_FLAGS", "").encode()),
         **settings(),
         **versions(),
     }

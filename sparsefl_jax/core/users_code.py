@@ -1,0 +1,74 @@
+"""A user's own code: modules that are neither installed nor part of this package."""
+
+import ast
+import importlib
+import itertools
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = __name__.partition(".")[0]
+# Programs, configuration files and studies describe a run; they are not its code.
+_KNOWN = {*sys.stdlib_module_names, _PACKAGE, "__main__", "<run_path>"}
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def files(names: Sequence[str]) -> list[str]:
+    """Returns the files of modules, and of a user's own ones that they import.
+
+    Args:
+      names: of modules; they are imported, and may be installed.
+    """
+    for name in names:
+        importlib.import_module(name)
+    found, left = {}, list(names)
+    while left:
+        parts = left.pop().split(".")
+        for name in itertools.accumulate(parts, "{}.{}".format):  # with its packages
+            scope = vars(sys.modules[name]) if name in sys.modules else {}
+            if name not in found and (name in names or _own(scope)):
+                found[name] = scope.get("__file__")
+                left += _imports(scope)
+    return [file for file in found.values() if file]
+
+
+def raised(error: BaseException | None) -> bool:
+    """Returns whether a user's own code raises an error, or one that caused it.
+
+    Then its traceback says where. The error has come through such code, and does not
+    begin at a `raise` of this package, which is a check of what the code has given.
+    """
+    while error is not None:
+        trace = error.__traceback__
+        scopes = [frame.f_globals for frame, _ in traceback.walk_tb(trace)]
+        if any(map(_own, scopes)):
+            begin = traceback.extract_tb(trace)[-1].line or ""
+            ours = str(scopes[-1].get("__name__")).partition(".")[0] == _PACKAGE
+            if not (ours and begin.startswith("raise")):
+                return True
+        context = None if error.__suppress_context__ else error.__context__
+        error = error.__cause__ or context
+    return False
+
+
+def _own(scope: Mapping[str, Any]) -> bool:
+    """Returns whether a module, by its variables, is a user's own."""
+    name, file = scope.get("__name__") or "", scope.get("__file__")
+    installed = file is None or _INSTALLED & {*Path(file).parts}
+    return not installed and name.partition(".")[0] not in _KNOWN
+
+
+def _imports(scope: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the names of all that may be a module in the imports of a module."""
+    path = Path(scope.get("__file__") or "")
+    package = (scope.get("__package__") or "").split(".")
+    for node in ast.walk(ast.parse(path.read_bytes() if path.suffix == ".py" else "")):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            parts = [*above, node.module or ""]
+            for alias in node.names:
+                yield ".".join(filter(None, [*parts, alias.name]))

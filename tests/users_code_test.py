@@ -1,0 +1,167 @@
+"""A user's own code: which files it has, and that its errors keep their tracebacks."""
+
+import sys
+import zlib
+
+import pytest
+
+from sparsefl_jax.runs import folder
+from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.system import provenance
+from tests.refusals import launched
+
+FILES = {  # a method in a package, and all that it imports
+    "an_own_package/__init__.py": "from an_own_package.parts import scale",
+    "an_own_package/parts/__init__.py": "from . import leaf",
+    "an_own_package/parts/scale.py": "import numpy, json\nSCALE = 1.0",
+    "an_own_package/parts/leaf.py": "import an_own_package.method",
+    "an_own_package/method.py": """
+try:
+    from ..own_helper import BIAS
+except ImportError:
+    from own_helper import BIAS
+from sparsefl_jax.algorithms import fedavg
+
+def mine(model, optimizer):
+    import own_late
+    return fedavg(model, optimizer)
+""",
+    "own_helper.py": "BIAS = 2.0",
+    "own_late.py": "",
+}
+UNRELATED = {"own_beside.py": "", "own_configuration.py": "import own_beside"}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Lets modules in a folder be imported during a test."""
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith(("own_", "an_own_"))]:
+        del sys.modules[name]
+
+
+def written(path, sources):
+    for name, text in sources.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+
+
+def test_all_that_a_method_imports_counts_as_code(own):
+    """Also a constant of a helper; what is installed or not imported does not count."""
+    written(own, FILES | UNRELATED)
+    config = defaults.default_config()
+    config.algorithm.name = "an_own_package.method:mine"
+    __import__("own_configuration")
+    late = own / "own_late.py"
+    wanted = {
+        str(own / name): zlib.crc32(text.encode()) for name, text in FILES.items()
+    }
+    assert folder.own_code(defaults.plain(config)) == {
+        path: checksum for path, checksum in wanted.items() if path != str(late)
+    }
+    __import__("own_late")
+    (own / "own_helper.py").write_text("BIAS = 3.0")
+    wanted[str(own / "own_helper.py")] = zlib.crc32(b"BIAS = 3.0")
+    assert folder.own_code(defaults.plain(config)) == wanted
+
+
+def test_flags_of_xla_are_a_fact(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    old = provenance.facts("1")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    new = provenance.facts("1")
+    assert [name for name in old if old[name] != new[name]] == ["XLA_FLAGS"]
+
+
+ERRORS = """
+import jax
+import jax.numpy as jnp
+import sparsefl_jax as sfl
+from sparsefl_jax.core.types import Share
+
+def with_update(look):
+    def update(*args):
+        look(args)
+        return base.update(*args)
+
+    base = sfl.fedavg(sfl.testing.tiny_model(), sfl.training.make_optimizer())
+    return base._replace(update=update)
+
+def sent(args):
+    if len(args) == 5:
+        raise ValueError("what the\\nmethod says")
+
+def in_update(model, optimizer):
+    return with_update(sent)
+
+def in_jax(model, optimizer):
+    return with_update(lambda args: jax.tree.map(max, {"a": 1}, {"b": 1}))
+
+def in_our_helper(model, optimizer):
+    one, other = {"a": jnp.ones(2)}, {"b": jnp.ones(2, bool)}
+    return with_update(lambda args: sfl.sparsity.masks.apply(one, other))
+
+def no_file(model, optimizer):
+    open("/no/such/file")
+
+@sfl.method
+def checked(model, optimizer, *, share: Share = 0.5):
+    return sfl.fedavg(model, optimizer)
+
+def our_check(model, optimizer):
+    return sfl.pdst(model, optimizer, density=2)
+
+def network(num_classes, input_shape):
+    return {}["the network's"]
+
+def partition(y, num_clients, seed):
+    raise FloatingPointError("no share")
+"""
+KEPT = [
+    ("algorithm.name=own_errors:in_update", "what the method says"),
+    ("algorithm.name=own_errors:in_jax", "key"),
+    ("algorithm.name=own_errors:in_our_helper", "key"),
+    ("algorithm.name=own_errors:no_file", "/no/such/file"),
+    ("model.name=own_errors:network", "the network's"),
+    ("partition.name=own_errors:partition", "no share"),
+    ("algorithm.name=own_broken:mine", "while it loads"),
+]
+ONE_LINE = [
+    ("algorithm.name=own_errors:checked --config.algorithm.share=2", "share=2"),
+    ("algorithm.name=own_errors:our_check", "density=2, expected in (0, 1]"),
+    ("algorithm.name=own_errors:absent", "no attribute 'absent'"),
+    ("algorithm.name=own_absent:mine", "No module named 'own_absent'"),
+    ("dataset=/no/such/file.npz", "/no/such/file.npz"),
+]
+MINI = "--config=configs/flash_mnist.py:mini,fedavg"
+
+
+def told(own, monkeypatch, capsys, field):
+    written(
+        own,
+        {
+            "own_errors.py": ERRORS,
+            "own_broken.py": "raise ValueError('while it loads')",
+        },
+    )
+    code, err = launched(monkeypatch, capsys, [MINI, *f"--config.{field}".split()])
+    assert code
+    return err
+
+
+@pytest.mark.parametrize("field, said", KEPT)
+def test_an_error_of_a_user_s_own_code_keeps_its_traceback(
+    own, monkeypatch, capsys, field, said
+):
+    err = told(own, monkeypatch, capsys, field)
+    last = err.splitlines()[-1]
+    assert last.startswith("error: ") and said in last
+    module = field.partition("=")[2].partition(":")[0]
+    assert "Traceback" in err and f'{module}.py", line ' in err
+
+
+@pytest.mark.parametrize("field, said", ONE_LINE)
+def test_a_check_of_ours_is_a_line(own, monkeypatch, capsys, field, said):
+    err = told(own, monkeypatch, capsys, field)
+    assert err.startswith("error: ") and said in err and err.count("\n") == 1
