@@ -5,7 +5,7 @@ Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import optax
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.algorithms.fedprox import proximal
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Count, NonNegative, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
@@ -35,7 +35,7 @@ def ditto(
     optimizer: Optimizer,
     *,
     lam: NonNegative = 1.0,
-    personal_epochs: Count | None = None,
+    personal_epochs: Annotated[int, "[1, 10000]"] | None = None,
     server_optimizer: optax.GradientTransformation | None = None,
     weighting: means.Weighting = "examples",
 ) -> Algorithm:

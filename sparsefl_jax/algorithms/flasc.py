@@ -69,7 +69,8 @@ def flasc(
       density: share of the entries that the server sends.
       up_density: share of the entries that a client sends; None: `density`, or with
         `train='masked'` all that it has trained.
-      decay: factor of both densities at every fall; one entry stays.
+      decay: factor of both densities at every fall, at most 0.99999 or 1; one entry
+        stays.
       decay_every: rounds from one fall to the next.
       train: 'dense', or 'masked' if a client trains only what it received. With a
         `decay`, that is gradual pruning: the mask is that of the dense P in each round.
@@ -141,6 +142,8 @@ def flasc(
 
 def _counts(name: str, share: float, size: int, decay: float) -> np.ndarray:
     """Returns how many of all entries travel after each fall, [J] int32."""
+    if 0.99999 < decay < 1:  # J would be in the millions
+        raise ValueError(f"decay={decay}, expected at most 0.99999, or 1 for no fall")
     if int(size * share) < 1:
         least = f"at least 1/{size} to leave one of {size} entries"
         raise ValueError(f"{name}={share}, expected {least}")
