@@ -50,8 +50,10 @@ def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
         f"algorithm.{name}" for name in ("name", "mu", "keep_optimizer", "weighting")
     }
     assert rows(cli.listing("pqsu"))["algorithm.density"][1] == "required"
-    with pytest.raises(ValueError, match=r"^--fields='fedprx' \(did you mean 'f"):
+    with pytest.raises(ValueError, match=r"^--fields='fedprx' \(did you mean 'f") as e:
         cli.listing("fedprx")
+    names = str(e.value).partition("expected one of ")[2].split(", ")
+    assert "fedprox" in names and len(names) == len(set(names))
 
 
 GUESSES = [

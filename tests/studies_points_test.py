@@ -84,6 +84,8 @@ SWEPT = [
     ("a", "--sweep has 'a', expected FIELD=VALUE"),
     ("a=1;a=2", "'a' twice"),
     (" ; ", "expected FIELD=VALUE"),
+    ("algorithm.name=fedavg,pdst density=.05,.1", "expected ; before density="),
+    ("num_rounds=2, seed =0..2", "expected ; before seed="),
     ("seed=0,2", "seeds without a gap"),
     ("seed=lr", "seed=['lr'], expected whole numbers"),
     ("algorithm.name=3", "algorithm.name='3'"),

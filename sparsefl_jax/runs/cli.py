@@ -159,7 +159,7 @@ def listing(section: str = EVERYTHING, config=None) -> str:
         if section in table or (":" in section and _takes_as(table, section)):
             return _explained(field, {"name": section})
     names = (name for table in defaults.TABLES.values() for name in table)
-    one_of("--fields", section, [EVERYTHING, *sections, *names])
+    one_of("--fields", section, dict.fromkeys([EVERYTHING, *sections, *names]))
     head = (
         "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a section"
     )

@@ -34,6 +34,8 @@ def parse(text: str) -> dict[str, list]:
         name, equals, values = map(str.strip, part.partition("="))
         if not (name and equals and values):
             raise ValueError(f"--sweep has {part!r}, expected FIELD=VALUE,VALUE")
+        if found := re.search(r"[\s,]([\w.]+)\s*=", values):
+            raise ValueError(f"--sweep has {part!r}, expected ; before {found[1]}=")
         if name in axes:
             raise ValueError(f"--sweep has {name!r} twice, expected all values at once")
         axes[name] = [value for each in split(values) for value in _values(each)]
