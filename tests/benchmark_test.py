@@ -376,15 +376,29 @@ def test_all_configurations_are_valid(workload, name):
         build.build_stages(plain, network(plain.model["name"]), budgets, system)
 
 
-def test_an_entry_takes_no_name_of_the_benchmark(tmp_path, monkeypatch, capsys):
-    entry = tmp_path / "entry.py"
-    entry.write_text(
-        "from benchmarks.v1.rules import Method\nMETHODS = {'pdst': Method()}\n"
-    )
-    monkeypatch.setattr("sys.argv", ["run", "fashion", f"--entry={entry}"])
-    with pytest.raises(SystemExit):
+ENTRY = "from benchmarks.v1.rules import Method\nMETHODS = {'%s': Method()}\n"
+WRONG = [
+    (["--entry=pdst.py"], "--entry has ['pdst'], expected new names"),
+    (["--entry=path.py"], "a point '../mine' of 1 seeds, expected a name"),
+    (["--entry=absent.py"], "--entry=absent.py: there is no such file"),
+    (["min", "--entry=mine.py"], "method='min' (did you mean 'mine'?)"),
+    (["pdts"], "method='pdts' (did you mean 'pdst'?)"),
+    (["mine.py"], "method='mine.py'"),
+    (["--finetune", "fedavgg"], "--finetune='fedavgg' (did you mean 'fedavg'?)"),
+    (["--finetune", "spdst"], "spdst has a first stage"),
+]
+
+
+@pytest.mark.parametrize("arguments, said", WRONG, ids=str)
+def test_a_wrong_command_is_told_in_a_line(tmp_path, monkeypatch, arguments, said):
+    for file, name in (("pdst", "pdst"), ("path", "../mine"), ("mine", "mine")):
+        (tmp_path / f"{file}.py").write_text(ENTRY % name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["run", "fashion", *arguments])
+    with pytest.raises(SystemExit) as ended:
         run.main()
-    assert "['pdst'], expected new names" in capsys.readouterr().err
+    line = str(ended.value.code)
+    assert line.startswith("error: ") and said in line and "\n" not in line
 
 
 @pytest.mark.slow

@@ -16,7 +16,9 @@ import json
 import re
 import runpy
 import sys
+import traceback
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +26,9 @@ import pandas as pd
 
 from benchmarks.v1 import rules
 from benchmarks.v1.rules import Method
-from sparsefl_jax.report.comparison import costs, evaluations
+from sparsefl_jax.core import users_code
+from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.report.comparison import costs, evaluations, study_folder
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import runner
@@ -296,6 +300,46 @@ def leaders(workload: str, count: int = 5) -> list[str]:
     return list(scores.sort_values(ascending=False).index[:count])
 
 
+def chosen(
+    workload: str,
+    names: Sequence[str],
+    entry: dict[str, Method] | None = None,
+    finetune: Sequence[str] = (),
+) -> dict[str, Method]:
+    """Returns the methods that a command asks for, by name.
+
+    Args:
+      workload: a name in `rules.WORKLOADS`.
+      names: of methods; by default all that are run on this workload.
+      entry: further methods, instead of those of the benchmark.
+      finetune: methods whose common model is made personal, instead of the others.
+
+    Raises:
+      ValueError: there is no such method, or an entry's name is taken or no folder's.
+
+    Example:
+      >>> list(chosen("fashion", ["pdst", "stc"]))
+      ['pdst', 'stc']
+    """
+    ours = known = rules.METHODS[workload]
+    if entry is not None:
+        known = entry
+        if taken := known.keys() & ours.keys():
+            raise ValueError(f"--entry has {sorted(taken)}, expected new names")
+        for name in known:
+            study_folder.check(name, 1)
+    for name in names:
+        one_of("method", name, known)
+    for name in finetune:
+        one_of("--finetune", name, ours)
+    if finetune:
+        pairs = ((name, rules.finetuned(workload, name)) for name in finetune)
+        return {f"{name}_finetuned": method for name, method in pairs}
+    if not (rules.WORKLOADS[workload].tries or names or entry is not None):
+        names = ["fedavg", *leaders(rules.WORKLOADS[workload].tuned_on)]
+    return {name: known[name] for name in names or known}
+
+
 def main() -> None:
     """Reads the command line, see above."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -305,31 +349,26 @@ def main() -> None:
     parser.add_argument("--finetune", nargs="*", default=(), metavar="METHOD")
     parser.add_argument("--workdir", type=Path, default="runs/benchmark")
     args = parser.parse_args()
-    known = rules.METHODS[args.workload]
+    entry = None
     if args.entry:
-        known = runpy.run_path(args.entry)["METHODS"]
-        if taken := known.keys() & rules.METHODS[args.workload].keys():
-            parser.error(f"{args.entry} has {sorted(taken)}, expected new names")
-    names = args.methods or known
-    tuned_here = rules.WORKLOADS[args.workload].tries
-    if not (tuned_here or args.methods or args.entry):
-        best_first = leaders(rules.WORKLOADS[args.workload].tuned_on)
-        names = dict.fromkeys(["fedavg", *best_first])
-    chosen = {name: known[name] for name in names}
-    if args.finetune:
-        chosen = {
-            f"{name}_finetuned": rules.finetuned(args.workload, name)
-            for name in args.finetune
-        }
+        if not Path(args.entry).is_file():
+            sys.exit(f"error: --entry={args.entry}: there is no such file")
+        entry = runpy.run_path(args.entry).get("METHODS", {})
+    try:
+        methods = chosen(args.workload, args.methods, entry, args.finetune)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     hardware.use_cpu_cores()
     hardware.keep_compilations()
     failed = []
-    for name, method in chosen.items():
+    for name, method in methods.items():
         task = Task(args.workload, name, method, args.workdir / args.workload / name)
         try:
             evaluate(task, tune(task))
         except ValueError as error:  # the other methods go on
             failed.append(name)
+            if users_code.raised(error):
+                traceback.print_exception(error)
             print(f"{name}: {error}", file=sys.stderr)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
