@@ -7,7 +7,10 @@ schedules keep the horizon that they had at the start.
 """
 
 import contextlib
+import errno
+import functools
 import json
+import sys
 import time
 import zlib
 from collections.abc import Container, Iterator
@@ -48,6 +51,7 @@ LATER = (
     *("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds"),
     *("until.accuracy", "until.gbit", "until.hours", "until.pflop"),
 )
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 _OURS = ("lock", "config.json.tmp")  # possible leftovers of a run killed at its start
 
 
@@ -217,14 +221,27 @@ def in_use(workdir: Path) -> bool:
 
 
 def _locked(file, kind: str) -> bool:
-    """Locks a file until it is closed, unless another process has locked it."""
+    """Locks a file until it is closed, unless another process has locked it.
+
+    On a file system without locks, as NFS may be, it says so and goes on.
+    """
     import fcntl  # absent on Windows, where only the folders of runs need it
 
     try:
         fcntl.flock(file, getattr(fcntl, kind) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _say_unlocked()
     return True
+
+
+@functools.cache  # once
+def _say_unlocked() -> None:
+    text = "this file system has no locks: nothing keeps a second run out of the folder"
+    print(text, file=sys.stderr)
 
 
 class Resumption(NamedTuple):
