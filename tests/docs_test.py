@@ -61,6 +61,11 @@ def test_the_readme_links_to_what_is_there():
         assert links and all((ROOT / link).exists() for link in links)
 
 
+def test_the_readme_names_the_folder_of_data():
+    """It named that of the tests alone, which runs do not read."""
+    assert "TFDS_DATA_DIR" in README.read_text()
+
+
 MEASURED = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("*_*.json"))
 
 
