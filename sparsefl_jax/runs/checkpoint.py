@@ -10,9 +10,11 @@ see `disk_store`, because orbax would copy them in memory.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import shutil
+import sys
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -238,14 +240,29 @@ def _models(nested: dict, order) -> dict[str, SparseModel]:
     }
 
 
+@functools.cache  # once, as orbax's threads may end long after a failure
+def _quiet() -> None:
+    """Keeps back what orbax prints of failures; the caller reports them, in a line."""
+    old_hook = sys.unraisablehook
+
+    def hook(unraisable):
+        if str(unraisable.exc_value) != "Event loop is closed":
+            old_hook(unraisable)
+
+    def foreign(record):
+        return "orbax" not in record.pathname + record.getMessage()
+
+    sys.unraisablehook = hook
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(foreign)
+
+
 @contextlib.contextmanager
 def _manager(workdir: Path, read_only: bool = False):
     """Opens orbax's manager of the run's one checkpoint; it writes synchronously."""
     import orbax.checkpoint as ocp
 
-    log = logging.getLogger("absl")  # the caller reports failures, in one line
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    _quiet()
     process = jax.process_index()  # orbax would wait for all processes
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process,
@@ -262,11 +279,8 @@ def _manager(workdir: Path, read_only: bool = False):
         read_only=read_only,
         multiprocessing_options=alone,
     )
-    try:
-        with ocp.CheckpointManager(path, options=options) as manager:
-            yield manager
-    finally:
-        log.setLevel(level)
+    with ocp.CheckpointManager(path, options=options) as manager:
+        yield manager
 
 
 def _item(manager: Any, name: str) -> Any:
