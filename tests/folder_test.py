@@ -22,13 +22,4 @@ def test_a_file_system_without_locks_is_told_once(tmp_path, monkeypatch, number)
         with folder.locked(tmp_path):
             assert not folder.in_use(tmp_path)
     folder._say_unlocked.cache_clear()
-    assert len(said) == 1 and "no locks" in said[0]
-
-
-def test_another_error_of_a_lock_is_raised(tmp_path, monkeypatch):
-    def flock(file, operation):
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(OSError, match="broken"), folder.locked(tmp_path):
-        pass
+    assert len(said) == 1 and "no locks here" in said[0]

@@ -21,17 +21,17 @@ def files(names: Sequence[str]) -> list[str]:
     Args:
       names: of modules; they are imported, and may be installed.
     """
+    found, left = {}, list(names)
     for name in names:
         importlib.import_module(name)
-    found, left = {}, list(names)
     while left:
         parts = left.pop().split(".")
         for name in itertools.accumulate(parts, "{}.{}".format):  # with its packages
             scope = vars(sys.modules[name]) if name in sys.modules else {}
             if name not in found and (name in names or _own(scope)):
-                found[name] = scope.get("__file__")
-                left += _imports(scope)
-    return [file for file in found.values() if file]
+                found[name] = scope.get("__file__") or ""
+                left += _imports(found[name], scope["__package__"] or "")
+    return list(filter(None, found.values()))
 
 
 def raised(error: BaseException | None) -> bool:
@@ -40,17 +40,16 @@ def raised(error: BaseException | None) -> bool:
     Then its traceback says where. The error has come through such code, and does not
     begin at a `raise` of this package, which is a check of what the code has given.
     """
-    while error is not None:
-        trace = error.__traceback__
-        scopes = [frame.f_globals for frame, _ in traceback.walk_tb(trace)]
-        if any(map(_own, scopes)):
-            begin = traceback.extract_tb(trace)[-1].line or ""
-            ours = str(scopes[-1].get("__name__")).partition(".")[0] == _PACKAGE
-            if not (ours and begin.startswith("raise")):
-                return True
-        context = None if error.__suppress_context__ else error.__context__
-        error = error.__cause__ or context
-    return False
+    if error is None:
+        return False
+    trace = error.__traceback__
+    scopes = [frame.f_globals for frame, _ in traceback.walk_tb(trace)]
+    if any(map(_own, scopes)):
+        begin = traceback.extract_tb(trace)[-1].line or ""
+        ours = str(scopes[-1].get("__name__")).startswith(f"{_PACKAGE}.")
+        if not (ours and begin.startswith("raise")):
+            return True
+    return raised(error.__cause__ or error.__context__)
 
 
 def _own(scope: Mapping[str, Any]) -> bool:
@@ -60,15 +59,13 @@ def _own(scope: Mapping[str, Any]) -> bool:
     return not installed and name.partition(".")[0] not in _KNOWN
 
 
-def _imports(scope: Mapping[str, Any]) -> Iterator[str]:
+def _imports(file: str, package: str) -> Iterator[str]:
     """Yields the names of all that may be a module in the imports of a module."""
-    path = Path(scope.get("__file__") or "")
-    package = (scope.get("__package__") or "").split(".")
-    for node in ast.walk(ast.parse(path.read_bytes() if path.suffix == ".py" else "")):
+    text = Path(file).read_bytes() if file.endswith(".py") else ""
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) + 1 - node.level] if node.level else []
-            parts = [*above, node.module or ""]
-            for alias in node.names:
-                yield ".".join(filter(None, [*parts, alias.name]))
+            above = f"{package}.".rsplit(".", node.level)[0] if node.level else ""
+            head = f"{above}.{node.module or ''}".strip(".")
+            yield from (f"{head}.{alias.name}" for alias in node.names)

@@ -7,7 +7,6 @@ schedules keep the horizon that they had at the start.
 """
 
 import contextlib
-import errno
 import functools
 import json
 import sys
@@ -51,7 +50,6 @@ LATER = (
     *("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds"),
     *("until.accuracy", "until.gbit", "until.hours", "until.pflop"),
 )
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 _OURS = ("lock", "config.json.tmp")  # possible leftovers of a run killed at its start
 
 
@@ -223,7 +221,7 @@ def in_use(workdir: Path) -> bool:
 def _locked(file, kind: str) -> bool:
     """Locks a file until it is closed, unless another process has locked it.
 
-    On a file system without locks, as NFS may be, it says so and goes on.
+    If it cannot be locked, as on some NFS, a line says so.
     """
     import fcntl  # absent on Windows, where only the folders of runs need it
 
@@ -232,15 +230,13 @@ def _locked(file, kind: str) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        _say_unlocked()
+        _say_unlocked(error.strerror)
     return True
 
 
 @functools.cache  # once
-def _say_unlocked() -> None:
-    text = "this file system has no locks: nothing keeps a second run out of the folder"
+def _say_unlocked(why: str) -> None:
+    text = f"nothing keeps a second run out of this folder: its lock fails, {why}"
     print(text, file=sys.stderr)
 
 
