@@ -5,7 +5,7 @@ from absl import app, flags, logging
 from sparsefl_jax.core import formats
 from sparsefl_jax.runs import cli
 from sparsefl_jax.studies import command
-from sparsefl_jax.system import hardware, membership
+from sparsefl_jax.system import hardware, interrupt, membership
 
 CONFIG = cli.define_config(flags.FLAGS)
 FIELDS = flags.DEFINE_string(
@@ -65,8 +65,11 @@ WAIT_MINUTES = flags.DEFINE_float(
 def main() -> None:
     """Runs the command line; a user's mistake ends it with one line and code 2."""
     hardware.use_cpu_cores()  # before JAX starts
-    with cli.guarded():
-        app.run(do, flags_parser=cli.parsed)
+    try:
+        with cli.guarded():
+            app.run(do, flags_parser=cli.parsed)
+    finally:
+        interrupt.end_at_once()
 
 
 def do(argv) -> None:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sparsefl_jax.runs import experiment, programs
+from sparsefl_jax.runs import cli, experiment, programs
 from sparsefl_jax.system import interrupt
 from tests.launches import ROOT, SECONDS
 from tests.tiny import tiny_config
@@ -40,6 +40,35 @@ def test_a_second_signal_leaves_at_once():
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 128 + signal.SIGINT
+
+
+EXITING = """
+import sys, threading, time
+from sparsefl_jax.launch import main
+sys.argv = ["launch.py", "--dry_run=0", "--resume"]
+threading.Thread(target=time.sleep, args=[60]).start()  # for which Python waits
+try:
+    main()
+finally:
+    print("exiting", flush=True)
+"""
+
+
+def test_a_signal_while_python_exits_leaves_no_traceback():
+    with begun(EXITING) as process:
+        assert process.stdout.readline() == "exiting\n"
+        time.sleep(0.5)  # until the script has ended
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in said
+
+
+def test_an_interrupted_command_has_the_code_of_its_signal(capsys):
+    with pytest.raises(SystemExit) as ended, cli.guarded():
+        raise KeyboardInterrupt
+    assert ended.value.code == 128 + signal.SIGINT
+    assert capsys.readouterr().err.startswith("interrupted")
 
 
 @pytest.mark.parametrize("signum", interrupt.SIGNALS)
@@ -82,10 +111,10 @@ def compiling_forever(monkeypatch, stage):
         done.wait(SECONDS)
         raise AssertionError("the run has waited")
 
-    def waits(self, index):
+    def waits(self, index, *rest):
         if index == stage:
             threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-        return of(self, index)
+        return of(self, index, *rest)
 
     monkeypatch.setattr(programs, "compile_stage", compile_or_wait)
     monkeypatch.setattr(programs.Programs, "of", waits)
@@ -94,7 +123,10 @@ def compiling_forever(monkeypatch, stage):
 
 @pytest.mark.parametrize(
     ("stage", "said"),
-    [(0, "compiling"), pytest.param(1, "compiling, all saved", marks=pytest.mark.slow)],
+    [
+        (0, "compiling, no round done: it will begin anew"),
+        pytest.param(1, "compiling, all saved", marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_during_compilation_ends_at_once(tmp_path, monkeypatch, stage, said):
     done = compiling_forever(monkeypatch, stage)

@@ -381,7 +381,7 @@ def guarded() -> Iterator[None]:
             raise
         _leave(error)
     except KeyboardInterrupt:
-        membership.leave("interrupted; the metrics so far are kept")
+        membership.leave("interrupted; the metrics so far are kept", 130)
 
 
 def _leave(error: Exception, code: int = 1) -> None:

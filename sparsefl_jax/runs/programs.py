@@ -347,8 +347,12 @@ class Programs:
         if not known and not processes.several():
             self._futures[stage] = self._pool.apply_async(self._compile, [stage])
 
-    def of(self, stage: int) -> Program:
+    def of(self, stage: int, round: int = 0) -> Program:
         """Returns the program of a stage; waits until it is compiled.
+
+        Args:
+          stage: its index.
+          round: completed rounds of it, which a checkpoint holds.
 
         Raises:
           ValueError: it does not fit the memory.
@@ -362,8 +366,9 @@ class Programs:
             while stage in self._futures and not self._futures[stage].ready():
                 self._waiting(stage, stages, time.time() - begin)
                 if stop := self._interrupted():
-                    said = "ended while compiling, all saved"
-                    raise interrupt.StoppedError(said, stop)
+                    begun = stage or round
+                    kept = "all saved" if begun else "no round done: it will begin anew"
+                    raise interrupt.StoppedError(f"ended while compiling, {kept}", stop)
                 self._futures[stage].wait(timeout=1)
             self.check()
             jax.monitoring.record_event_time_span(WAITING, begin, time.time())

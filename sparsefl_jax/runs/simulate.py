@@ -162,7 +162,7 @@ def simulate(
         key = keys.of_stage(run_key, at.stage)
         with explained(programs.traced[at.stage].memory, at.stage):
             judge = evaluation(setup.stages[at.stage])
-        with explained(programs.of(at.stage).traced.memory, at.stage):
+        with explained(programs.of(at.stage, at.round).traced.memory, at.stage):
             at, models = yield from _rounds(key, programs, judge, sparse, at)
         if at.ended_by:
             return

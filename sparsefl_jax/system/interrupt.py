@@ -34,6 +34,11 @@ class StoppedError(BaseException):
         self.code = 128 + signum
 
 
+def end_at_once() -> None:
+    """Lets a further Ctrl-C end the process without a traceback, as Python exits."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+
+
 @contextlib.contextmanager
 def listening(message: str) -> Iterator[Callable[[], int]]:
     """Listens for `SIGNALS` while the context lasts.
