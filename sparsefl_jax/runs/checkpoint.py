@@ -249,12 +249,8 @@ def _quiet() -> None:
         if str(unraisable.exc_value) != "Event loop is closed":
             old_hook(unraisable)
 
-    def foreign(record):
-        return "orbax" not in record.pathname + record.getMessage()
-
     sys.unraisablehook = hook
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(foreign)
+    logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
 
 
 @contextlib.contextmanager
