@@ -53,6 +53,38 @@ def test_counts_forgive_the_last_place_only():
     assert layer_densities.floor_count(jnp.array([2.5])).dtype == jnp.int32
 
 
+@pytest.mark.parametrize(
+    ("share", "size", "count"),
+    [
+        (0.64, 11_164_352, 7_145_185),  # of 7 145 185.28
+        (0.36, 11_164_352, 4_019_166),  # of 4 019 166.72
+        (1 / 64, 11_164_352, 174_443),
+        (0.999999, 2**31 - 1, 2_147_481_499),  # of 2 147 481 499.52
+        (1.0, 2**31 - 1, 2**31 - 1),
+        (0.0, 5, 0),
+        (0.7, 10, 7),
+        (0.29, 100, 29),
+        (1 / 3, 300, 100),  # no decimal
+        (5 / 6, 6, 5),  # nor this one, which is less in float32
+        (1e-7, 10**8, 10),
+    ],
+)
+def test_a_traced_share_is_counted_as_on_the_host(share, size, count):
+    found = jax.jit(layer_densities.count_of, static_argnums=1)(
+        jnp.float32(share), size
+    )
+    assert (int(found), found.dtype) == (count, jnp.int32)
+    assert layer_densities.whole(share, size) == count
+
+
+def test_host_counts_forgive_rounding_both_ways():
+    """0.29 * 100 is below 29, and 0.07 * 100 above 7."""
+    assert 0.29 * 100 < 29 and 0.07 * 100 > 7
+    shares = np.array([0.29, 0.07, 0.295, 0.071])
+    assert layer_densities.whole(shares, 100).tolist() == [29, 7, 29, 7]
+    assert layer_densities.whole_up(shares, 100).tolist() == [29, 7, 30, 8]
+
+
 def test_ranks_go_by_score_and_then_by_index():
     mask = {"a": jnp.array([True, True, False, True]), "b": jnp.ones(2, bool)}
     scores = {"a": jnp.array([5.0, 7.0, 9.0, 7.0]), "b": jnp.array([1.0, 2.0])}

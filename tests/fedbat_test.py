@@ -45,7 +45,7 @@ def test_a_step_size_has_a_gradient_from_bound_to_bound():
 
 def test_the_step_size_is_the_mean_change_of_the_warm_up():
     """Gradients do not depend on w here: u is -0.1 t times the row after t steps."""
-    each = (7, 0.5, 3), (4, 0.2, 1), (1, 0.0, 1), (3, 1.0, 3)
+    each = (7, 0.5, 3), (4, 0.2, 1), (1, 0.0, 1), (3, 1.0, 3), (75, 0.84, 63)
     for steps, warmup, plain in each:
         method = vector(rho=0.0, warmup=warmup)
         up, metrics, move = one_client(method, steps=steps)

@@ -65,6 +65,13 @@ def test_so_many_are_held_as_a_decimal_says():
         assert int(got.mask["a"]["kernel"].sum()) == number
 
 
+def test_a_product_beyond_float32_is_counted_exactly():
+    """0.83 * 79 253 is 65 779.99, which float32 makes 65 780."""
+    weights = np.arange(1, 79254, dtype=np.float32).reshape(-1, 1)
+    got = unpack_model(received(0.83, {"a": {"kernel": weights}}))
+    assert int(got.mask["a"]["kernel"].sum()) == 65779
+
+
 def test_bits_by_hand():
     """A client that was drawn before gets the positions again, a bit a weight."""
     down = received(1 / 4, index="bitmap")

@@ -77,6 +77,13 @@ def test_the_unit_of_time_decides_nothing(unit):
     assert new.mask["w"].tolist() == [True, True, False, False]
 
 
+def test_the_largest_density_is_meant_as_it_is_written():
+    """0.29 * 100 is 28.999999999999996 in float64; all 100 are worth a place."""
+    rule = make_rule({"w": True}, 1.0, None, 1e9, 0.29)
+    new = jax.jit(rule)(model(100, 100), {"w": jnp.ones(100)}, jnp.float32(0))
+    assert int(new.mask["w"].sum()) == 29
+
+
 def model(width=40, alive=40):
     mask = {"w": jnp.arange(width) < alive}
     return SparseModel({"w": jnp.where(mask["w"], 5.0, 0.0)}, mask, {})

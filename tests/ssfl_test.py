@@ -44,13 +44,22 @@ SCORES = [(0.0, 1.0, 4.0, 0.0), (4.0, 3.0, 2.0, 0.0)]
         ({"density": 0.5}, [True, True, False, False]),
         ({"density": 0.74}, [True, True, False, False]),  # int(2.96)
         ({"density": 0.25, "weighting": "uniform"}, [False, False, True, False]),
-        ({"density": 0.5, "weighting": "uniform"}, [True, True, True, False]),  # a tie
+        ({"density": 0.5, "weighting": "uniform"}, [True, False, True, False]),  # a tie
     ],
 )
-def test_the_largest_means_stay_ties_included(kwargs, mask):
+def test_the_largest_means_stay_and_of_a_tie_the_first(kwargs, mask):
     assert chosen(SCORES, (1, 4), **kwargs) == mask
     silent = [*SCORES, [0.0] * 4]  # a client without a gradient
     assert chosen(silent, (1, 4, 2), **kwargs) == mask
+
+
+def test_dead_inputs_whose_scores_are_all_0_do_not_make_the_mask_dense():
+    assert chosen([(0.0, 0.0, 0.0, 2.0)], (1,), density=0.5) == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(("initial", "down"), [("sent", 32 * 8), ("seed", 32)])

@@ -74,6 +74,11 @@ def test_a_share_is_meant_as_it_is_written(share, kept):
         assert top_k.largest_share(x, share, weight).sum() == kept
 
 
+def test_a_share_of_many_is_counted_exactly():
+    """0.95 * 107 679 is 102 295.05, which float32 with its tolerance makes 102 295."""
+    assert top_k.largest_share(jnp.arange(107679.0), 0.95).sum() == 102296
+
+
 def test_a_share_of_one_keeps_all_of_many():
     assert top_k.largest_share(jnp.arange(1.0, 2**22), 1.0).all()
 
@@ -110,3 +115,9 @@ def test_a_quantile_is_that_of_numpy(size, q):
     np.testing.assert_allclose(found, np.quantile(x, q), rtol=1e-6, atol=1e-7)
     x[-1] = np.nan
     assert np.isnan(top_k.quantile(x, q))
+
+
+def test_a_quantile_of_many_lies_between_the_right_two():
+    """Place 0.99 * 777 903 = 770 123.97 is 770 124 in float32, where ones begin."""
+    x = (jnp.arange(777904) >= 770124).astype(jnp.float32)
+    assert float(top_k.quantile(x, 0.99)) == pytest.approx(0.97, abs=1e-3)

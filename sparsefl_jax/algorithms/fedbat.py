@@ -16,7 +16,7 @@ from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Fraction, NonNegative, PyTree
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks, one_bit, trees
+from sparsefl_jax.sparsity import layer_densities, masks, one_bit, trees
 from sparsefl_jax.training import local, means, through
 from sparsefl_jax.wire.messages import unpack_params
 from sparsefl_jax.wire.packets import Packet
@@ -89,7 +89,7 @@ def fedbat(
         received = unpack_params(downlink)
         kernels, _ = trees.split(received.params, select)
         num_steps = through.num_steps(batches)
-        plain = jnp.maximum(jnp.floor(warmup * num_steps), 1)
+        plain = jnp.maximum(layer_densities.floor_count(warmup * num_steps), 1)
 
         def seen(key, step, learnt, first):
             u = learnt.update

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from sparsefl_jax.algorithms.masked import KERNELS, Allocation, layer_counts, summand
@@ -29,7 +28,7 @@ from sparsefl_jax.core.types import (
     SparseModel,
 )
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks, schedules, top_k, trees
+from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.training.screening import readjust
 from sparsefl_jax.wire.messages import pack_slice, pack_up, unpack_model, unpack_params
@@ -207,7 +206,7 @@ def _exchange(
 
     def exchange(key, round, trained, batches):
         alive = counts(trained.model.params)
-        gone = np.ceil(rates * alive * (1 - 1e-12)).astype(np.int32)
+        gone = layer_densities.whole_up(rates, alive)
 
         def move(trained):
             kept = jnp.asarray(alive - gone)[round], jnp.asarray(alive)

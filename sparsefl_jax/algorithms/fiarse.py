@@ -16,7 +16,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
-from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
@@ -48,8 +48,8 @@ def fiarse(
     no gradient. Personal models are the server's model cut to the client's size.
 
     The method is defined for plain SGD: momentum or weight decay would also move the
-    weights below the threshold. p n is a float32 product, so the number of weights may
-    be off by one in networks of more than a few million.
+    weights below the threshold. Budgets of up to six decimals are counted exactly;
+    others, such as 1/3, by a float32 product, see `layer_densities.count_of`.
 
     Args:
       model: the network and its loss.
@@ -76,9 +76,8 @@ def fiarse(
 
     def cut(server, size):
         importance = jax.tree.map(jnp.abs, server.params)
-        number = trees.layer_sizes(server.params, select).sum()
-        kept = jnp.floor(jnp.nextafter(size * jnp.float32(number), jnp.inf))
-        count = jnp.where(size < 1, kept.astype(jnp.int32), jnp.int32(number))
+        number = int(trees.layer_sizes(server.params, select).sum())
+        count = layer_densities.count_of(size, number)
         mask = top_k.largest_overall(importance, count, select)
         return masks.pruned(server, mask)
 

@@ -18,7 +18,7 @@ from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Count, PyTree, Share
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import is_new, renewed
 from sparsefl_jax.wire.packets import Packet
@@ -144,9 +144,9 @@ def _counts(name: str, share: float, size: int, decay: float) -> np.ndarray:
     """Returns how many of all entries travel after each fall, [J] int32."""
     if 0.99999 < decay < 1:  # J would be in the millions
         raise ValueError(f"decay={decay}, expected at most 0.99999, or 1 for no fall")
-    if int(size * share) < 1:
+    falls = 0 if decay == 1 else math.ceil(math.log(size) / -math.log(decay))
+    kept = layer_densities.whole(share * decay ** np.arange(falls + 1), size)
+    if kept[0] < 1:
         least = f"at least 1/{size} to leave one of {size} entries"
         raise ValueError(f"{name}={share}, expected {least}")
-    falls = 0 if decay == 1 else math.ceil(math.log(size) / -math.log(decay))
-    kept = size * share * decay ** np.arange(falls + 1)
-    return np.maximum(kept.astype(np.int32), 1)
+    return np.maximum(kept, 1)

@@ -5,7 +5,6 @@ Wang et al., "Picking Winning Tickets Before Training by Preserving Gradient Flo
 As a first stage of federated training it is a baseline of FedSparsify.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -16,7 +15,7 @@ from sparsefl_jax.algorithms.snip import Mode, one_shot, scored
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Key, Positive, PyTree, Share
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import layer_densities, masks
 
 
 @method
@@ -77,8 +76,8 @@ def grasp(
     parts = 2 if halves else 1
     return one_shot(
         partial(gradient_flow, loss_fn, select=select, parts=parts),
-        # n - int(n (1 - d)) is ceil(n d); the rounding removes the error of n d.
-        keep=lambda size: math.ceil(round(size * density, 6)),
+        # n - int(n (1 - d)) is ceil(n d).
+        keep=lambda size: layer_densities.whole_up(density, size),
         passes=3,
         select=select,
         first_samples=first_samples,

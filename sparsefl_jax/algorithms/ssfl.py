@@ -12,7 +12,7 @@ from sparsefl_jax.algorithms.snip import Mode, one_shot, saliency, scored
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Share
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import Initial, pack_initial
 from sparsefl_jax.wire.packets import Packet
@@ -33,8 +33,9 @@ def ssfl(
 
     It is meant for one round in which all clients take part, and for `spdst` as the
     stage after it. A client scores one random batch, as `snip` does. The server keeps
-    what reaches the int(n density)-th largest mean of the n scores, ties included. A
-    random mask is used until then. The weights stay as they are.
+    int(n density) largest means of the n scores, at least one; the released code keeps
+    all ties with the last one. A random mask is used until then. The weights stay as
+    they are.
 
     Down: the initial weights and statistics, float32, or the seed of both. Up: the
     scores of the prunable weights, float32.
@@ -62,12 +63,10 @@ def ssfl(
     """
     weight, score = means.WEIGHTINGS[weighting], partial(saliency, scored(model, mode))
     select = masks.prunable(model.macs, prunable)
-
-    def keep(size):
-        return max(1, int(size * density * (1 + 1e-12)))
-
+    size = int(trees.layer_sizes(model.shapes()[0], select).sum())
+    count = max(1, layer_densities.whole(density, size))
     # Its init, broadcast and deploy also serve scores that travel.
-    vote = one_shot(score, keep=keep, select=select)
+    vote = one_shot(score, keep=lambda _: count, select=select)
 
     def broadcast(key, ctx, server):
         message = vote.broadcast(key, ctx, server)
@@ -88,9 +87,7 @@ def ssfl(
     def aggregate(key, ctx, server, total):
         _, others = trees.split(server.params, select)
         mean = means.weighted_mean(total, means.zeros(total))
-        scores = trees.merge(mean, others)
-        size = int(trees.layer_sizes(scores, select).sum())
-        mask = top_k.at_least(scores, keep(size), select)
+        mask = top_k.largest_overall(trees.merge(mean, others), count, select)
         return means.if_heard(ctx, server._replace(mask=mask), server), {}
 
     steps = {"broadcast": broadcast, "update": update, "contribute": contribute}

@@ -15,9 +15,9 @@ from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import trees
 
-# Counts are float32 products: an error of a few units in the last place must not change
-# the integer.
-_SLACK = 2.0**-21
+# A share times a number may miss a whole number by rounding, which must not change the
+# count: by a few units in the last place of float64 on the host, of float32 if traced.
+_HOST_SLACK, _SLACK = 1e-12, 2.0**-21
 
 
 def floor_count(x: Array) -> Array:
@@ -38,6 +38,30 @@ def ceil_count(x: Array) -> Array:
       3
     """
     return jnp.ceil(x * jnp.float32(1 - _SLACK)).astype(jnp.int32)
+
+
+def count_of(share: Array, size: int) -> Array:
+    """Returns int(p n) of a traced share, exact if p has up to six decimals; int32.
+
+    A float32 tells such decimals apart, but its product with n may be off by one from
+    tens of thousands on. Other shares are multiplied in float32.
+
+    Args:
+      share: p, float32 scalar in [0, 1]; may be traced.
+      size: n, below 2^31.
+
+    Example:
+      >>> int(count_of(jnp.float32(0.36), 11_164_352))  # 4 019 166.72
+      4019166
+    """
+    scaled = jnp.asarray(share, jnp.float32) * jnp.float32(1e6)
+    millionths = jnp.round(scaled).astype(jnp.int32)
+    times, rest = divmod(size, 10**6)
+    # By thousands, so that all products are below 2^31.
+    part = (millionths // 1000 * rest + millionths % 1000 * rest // 1000) // 1000
+    decimal = jnp.abs(scaled - jnp.round(scaled)) <= scaled * jnp.float32(2**-23)
+    other = floor_count(share * jnp.float32(size))
+    return jnp.where(decimal, millionths * times + part, other)
 
 
 def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
@@ -162,7 +186,18 @@ def whole(densities: np.ndarray, sizes: np.ndarray) -> np.ndarray:
       [3, 29]
     """
     exact = np.asarray(densities, np.float64) * np.asarray(sizes)
-    return np.floor(exact * (1 + 1e-12)).astype(np.int32)
+    return np.floor(exact * (1 + _HOST_SLACK)).astype(np.int32)
+
+
+def whole_up(densities: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns what `whole` does, but rounded up, ceil(d_l n_l).
+
+    Example:
+      >>> whole_up(np.array([0.25, 0.07]), np.array([10, 100])).tolist()
+      [3, 7]
+    """
+    exact = np.asarray(densities, np.float64) * np.asarray(sizes)
+    return np.ceil(exact * (1 - _HOST_SLACK)).astype(np.int32)
 
 
 def recalibrate(

@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import masks, trees
-from sparsefl_jax.sparsity.layer_densities import ceil_count
+from sparsefl_jax.sparsity.layer_densities import ceil_count, whole_up
 
 
 def _ordered(scores: Array) -> Array:
@@ -103,16 +103,16 @@ def quantile(x: Array, q: float) -> Array:
       2.5
     """
     keys = _ordered(x)
-    place = jnp.float32(q) * jnp.float32(keys.size - 1)
-    low, high = jnp.floor(place), jnp.ceil(place)
+    place = q * (keys.size - 1)
+    low, high = math.floor(place), math.ceil(place)
 
     def ascending(place):
-        key = _kth_largest(keys, keys.size - place.astype(jnp.int32))
+        key = _kth_largest(keys, jnp.int32(keys.size - place))
         sign = jnp.uint32(1 << 31)
         raw = jnp.where(key >= sign, key ^ sign, ~key)
         return jax.lax.bitcast_convert_type(raw, jnp.float32)
 
-    share = place - low
+    share = jnp.float32(place - low)
     found = ascending(low) * (1 - share) + ascending(high) * share
     return jnp.where(jnp.any(jnp.isnan(x)), jnp.float32(jnp.nan), found)
 
@@ -146,8 +146,8 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
 
     Args:
       x: [B, ...], a float no wider than float32.
-      share: float32 scalar in (0, 1]; may be traced. The count is a float32 product,
-        whose rounding is tolerated.
+      share: float32 scalar in (0, 1]; may be traced. The count is then a float32
+        product, whose rounding is tolerated, as with `weight`.
       weight: [B], 0 for rows that neither count nor are kept; None if all do.
 
     Returns:
@@ -164,8 +164,11 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
         number = jnp.sum(rows, dtype=jnp.int32) * (x.size // max(1, rows.size))
         valid = jnp.expand_dims(rows, range(1, x.ndim))
         keys = jnp.where(valid, keys, jnp.zeros_like(keys))
-    share = jnp.asarray(share, jnp.float32)
-    wanted = ceil_count(share * number.astype(jnp.float32))
+    if weight is None and isinstance(share, float):  # static branch
+        wanted = jnp.asarray(whole_up(share, x.size))
+    else:
+        share = jnp.asarray(share, jnp.float32)
+        wanted = ceil_count(share * number.astype(jnp.float32))
     k = jnp.clip(jnp.where(share < 1, wanted, number), 1, jnp.maximum(number, 1))
     return valid & (keys >= _kth_largest(keys, k))
 

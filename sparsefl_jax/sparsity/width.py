@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models import wiring
-from sparsefl_jax.sparsity import trees
+from sparsefl_jax.sparsity import layer_densities, trees
 
 
 class _Leaf(NamedTuple):
@@ -48,9 +48,8 @@ def num_kept(rate: Array | float, channels: int) -> Array:
       >>> [int(num_kept(p, 20)) for p in (0.5, 0.55, 0.56, 1.0)]
       [10, 11, 12, 20]
     """
-    # A little less than C, so that rounding does not lift a product that is whole.
-    channels = jnp.float32(channels * (1 - 2**-21))
-    return jnp.ceil(jnp.asarray(rate, jnp.float32) * channels)
+    product = jnp.asarray(rate, jnp.float32) * jnp.float32(channels)
+    return layer_densities.ceil_count(product).astype(jnp.float32)
 
 
 def window(params: PyTree, rate: Array | float, start: Array | int = 0) -> PyTree:

@@ -24,18 +24,16 @@ zeros decodes to zeros, but for `majority` and signed `masked_noise`.
 """
 
 import inspect
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.core.validate import in_range, one_of, whole
-from sparsefl_jax.sparsity import masks, one_bit, top_k, trees
+from sparsefl_jax.sparsity import layer_densities, masks, one_bit, top_k, trees
 from sparsefl_jax.wire.packets import Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
@@ -131,7 +129,8 @@ def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
     def decode(message: Message) -> PyTree:
         values = message["delta"].values
         size = sum(leaf.size for leaf in jax.tree.leaves(values))
-        factor = jnp.float32(size / _kept(size, density) if unbiased else 1.0)
+        kept = layer_densities.whole_up(density, size)
+        factor = jnp.float32(size / kept if unbiased else 1.0)
         return jax.tree.map(lambda v: v * factor, values)
 
     feedback = "none" if unbiased else "ef"
@@ -380,19 +379,14 @@ def reads(name: str, argument: str, value: Any) -> bool:
     return argument in inspect.signature(COMPRESSORS[name]).parameters
 
 
-def _kept(size: int, density: float) -> int:
-    """Returns ceil(size * density), tolerating the density's rounding."""
-    return math.ceil(size * density * (1 - 1e-12))
-
-
 def _largest(scores: PyTree, density: float, by_leaf: bool) -> PyTree:
     """Keeps exactly the share of largest scores, of each leaf or of all together."""
     select = masks.everything(scores)
     sizes = trees.layer_sizes(scores, select)
     if not by_leaf:  # static branch
-        return top_k.largest_overall(scores, _kept(int(sizes.sum()), density), select)
-    counts = np.array([_kept(int(size), density) for size in sizes], np.int32)
-    return top_k.largest(scores, counts, select)
+        count = layer_densities.whole_up(density, sizes.sum())
+        return top_k.largest_overall(scores, count, select)
+    return top_k.largest(scores, layer_densities.whole_up(density, sizes), select)
 
 
 def _rows(leaf: Array, bucket: int) -> Array:

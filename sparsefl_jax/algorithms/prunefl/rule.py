@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.sparsity.layer_densities import floor_count
+from sparsefl_jax.sparsity.layer_densities import floor_count, whole
 
 
 def make_rule(
@@ -77,7 +77,7 @@ def make_rule(
         kept = alive - floor_count(rate * alive.astype(jnp.float32))
         size = jax.tree.map(jnp.abs, model.params)
         stay = top_k.largest(size, kept, select, within=model.mask)
-        room = int(max_density * sizes.sum()) - jnp.sum(masks.counts(stay, select))
+        room = whole(max_density, sizes.sum()) - jnp.sum(masks.counts(stay, select))
         join = _worthwhile(squared, stay, select, times, constant_time, room)
         mask = jax.tree.map(jnp.logical_or, stay, join)
         return masks.pruned(model, mask)

@@ -39,7 +39,7 @@ from sparsefl_jax.runs.config.fields import (
 from sparsefl_jax.runs.setup import Limits, Setup, reading, reads_epochs, reads_mask
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
-from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
@@ -319,7 +319,7 @@ def _check_densities(settings: dict, model, field: str) -> None:
     size = int(trees.layer_sizes(params, layers).sum())
     for key in ("density", "max_density", "densities"):
         least = np.min(settings.get(key) or 1.0)
-        if int(least * size) < 1:
+        if layer_densities.whole(least, size) < 1:
             raise ValueError(
                 f"{field}.{key}={least:g}, expected at least 1/{size} to leave one of "
                 f"{size} weights"
