@@ -7,6 +7,7 @@ float64 tables [T] that the compiled program looks up.
 import numpy as np
 
 from sparsefl_jax.core.validate import in_range, whole
+from sparsefl_jax.sparsity import layer_densities
 
 _MOST_ROUNDS = 10**6  # every program holds the table
 
@@ -92,4 +93,4 @@ def alive(pruned: np.ndarray, size: int | np.ndarray) -> np.ndarray:
       >>> alive(np.array([0.0, 0.0135]), 1000).tolist()
       [1000, 987]
     """
-    return size - np.multiply.outer(pruned, size).astype(np.int32)
+    return size - layer_densities.whole(np.multiply.outer(pruned, size), 1)
