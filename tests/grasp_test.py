@@ -53,6 +53,24 @@ def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_parts_draw_apart_and_the_gradient_has_the_same_draws(key, parts):
+    """The scores of sum of u w^2 / 2 over parts, with u drawn, are (sum of u)^2 w^2."""
+    drawn = []
+
+    def loss_fn(key, params, stats, x):
+        drawn.append(float(jax.random.uniform(key)))
+        loss = drawn[-1] * jnp.sum(params["w"] ** 2) / 2
+        return loss, (stats, {"loss": loss})
+
+    params, select = {"w": jnp.array([1.0, 3.0])}, {"w": True}
+    given = key, params, {}, jnp.zeros(6)
+    scores, _ = gradient_flow(loss_fn, *given, select=select, parts=parts)
+    assert len(set(drawn)) == parts
+    want = sum(set(drawn)) ** 2 * np.array([1.0, 9.0])
+    np.testing.assert_allclose(scores["w"], want, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("temperature", "halves", "kept"),
     [(1.0, True, [0, 2]), (4.0, True, [1, 2]), (1.0, False, [1, 2])],

@@ -98,7 +98,7 @@ def gradient_flow(
 
     Args:
       loss_fn: as `local.objective` returns it.
-      key: of dropout and augmentation.
+      key: of dropout and augmentation, which each part draws anew.
       params, stats: the model.
       *batch: samples [B, ...], labels [B], and [B] float32, 0 for padded samples.
       select: tree of Python bools, the leaves in which H and g are taken.
@@ -108,19 +108,20 @@ def gradient_flow(
       The scores, a tree like `params` that is 0 in leaves outside `select`, and the
       sums of `loss_fn`.
     """
+    number = min(parts, len(batch[0]))
+    keys = jax.random.split(key, number)
 
     def total(params):
         losses = [
-            loss_fn(key, params, stats, *(v[i::parts] for v in batch))
-            for i in range(min(parts, len(batch[0])))
+            loss_fn(key, params, stats, *(v[i::number] for v in batch))
+            for i, key in enumerate(keys)
         ]
         loss, (_, sums) = jax.tree.map(lambda *v: sum(v), *losses)
         return loss, sums
 
     gradient = jax.grad(total, has_aux=True)
-    grads, sums = gradient(params)
-    grads = _only(select, grads)
-    _, curved, _ = jax.jvp(gradient, (params,), (grads,), has_aux=True)
+    grads, along, sums = jax.linearize(gradient, params, has_aux=True)
+    curved = along(_only(select, grads))
     return jax.tree.map(jnp.multiply, params, _only(select, curved)), sums
 
 
