@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.data import holdout, partition
+from sparsefl_jax.data import federate, holdout, make_dataset, partition
 
 FAST = settings(deadline=None, max_examples=15)
 CALLS = {
@@ -273,3 +273,40 @@ def test_bad_arguments_are_named(name, clients, given, message):
     with pytest.raises(ValueError, match=message) as caught:
         partition.PARTITIONERS[name](Y, clients, seed=0, **given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:the test set is not read")
+@pytest.mark.parametrize(
+    ("name", "given", "train", "val", "test"),
+    [
+        (
+            "iid",
+            {},
+            [[6, 17, 3, 23, 11, 7], [2, 4, 1, 22, 19, 20], [15, 0, 21, 10, 13, 5]],
+            [[18, 9], [16, 12], [14, 8]],
+            [[6, 9, 5], [4, 7, 10, 8], [0, 3, 1, 2, 11]],
+        ),
+        (
+            "dirichlet",
+            {"alpha": 0.5, "min_samples": 2},
+            [[9, 6, 18, 0, 17], [2, 3, 20, 14], [19, 12, 13, 4, 8, 16, 10, 1, 5]],
+            [[21, 15], [11], [7, 22, 23]],
+            [[6, 9, 0], [5, 8], [3, 4, 7, 10, 1, 2, 11]],
+        ),
+        (
+            "iid",
+            {"test_split": "within"},
+            [[23, 7, 18, 17], [16, 4, 2, 20], [14, 10, 15, 0]],
+            [[6, 3], [12, 22], [8, 13]],
+            [[0, 1], [2, 3], [4, 5]],
+        ),
+    ],
+)
+def test_who_has_which_sample_never_changes(name, given, train, val, test):
+    """So that runs which are on disk can go on: these are drawn by this very code."""
+    x, y = np.zeros((24, 2), np.float32), np.arange(24) % 3
+    dataset = make_dataset(x, y, x_test=x[:12], y_test=y[:12], num_classes=3)
+    split = federate(dataset, name, 3, seed=5, val_fraction=0.25, **given)
+    for rows, want in ((split.train, train), (split.val, val), (split.test, test)):
+        found = zip(rows.index, rows.size, strict=True)
+        assert [index[:size].tolist() for index, size in found] == want

@@ -157,6 +157,22 @@ def test_the_smallest_budgets_go_to_the_slowest_clients():
     np.testing.assert_allclose(system.device.flops, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_budgets_and_devices_are_drawn_apart_from_the_samples(seed):
+    """The partition has the stream of the seed, and the splits have the next two."""
+    config = defaults.default_config()
+    config.seed, config.num_clients, config.budgets = seed, 40, ((0.1, 0.5), (1.0, 0.5))
+    slow = build.build_budgets(config) < 1
+    old = systems.make_system("iot", 40, seed=seed).tier > 0
+    assert slow.sum() == old.sum() == 20
+    dealt = np.arange(40) // 20
+    drawn = [np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2])]
+    drawn = [rng.permutation(dealt).tolist() for rng in drawn]
+    for one in (slow, old):
+        assert (1 * one).tolist() not in drawn and (1 - one).tolist() not in drawn
+    assert slow.tolist() != old.tolist() != (~slow).tolist()
+
+
 def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
     """It has the name of the old one, so that the configuration is the same."""
     data = build.build_data(tiny_config(tmp_path))
@@ -171,3 +187,21 @@ def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
     assert start(1, saved) == start(1)
     with pytest.raises(ValueError, match="checkpoint: system changed"):
         start(9, saved)
+
+
+def test_budgets_that_other_clients_have_are_not_gone_on_with(tmp_path):
+    """Nor those of a checkpoint of which it is not known who had them."""
+    data = build.build_data(tiny_config(tmp_path))
+    run = setup.Setup([], None, data)
+    at = Snapshot(0, 4, None, 0, 0.0)
+
+    def go_on(budgets, began):
+        saved = SimpleNamespace(snapshot=at, about={"data": began})
+        return run_folder.start(saved, run._replace(budgets=np.array(budgets)))[1]
+
+    unknown = run_folder.start(None, run)[1]
+    began = run_folder.start(None, run._replace(budgets=np.array([0.5, 1.0])))[1]
+    assert go_on([0.5, 1.0], began) == began
+    for budgets, facts in (([1.0, 0.5], began), ([0.5, 1.0], unknown)):
+        with pytest.raises(ValueError, match="checkpoint: budgets changed"):
+            go_on(budgets, facts)

@@ -10,13 +10,26 @@ depend on the integers below, so they must not change.
     COHORTS -> the sampler's, which folds in the round; presence -> round
     a round's CLIENTS -> client -> downlink, batches, update
     a round's EVALUATION -> client
+
+What is drawn before a run, by NumPy, has streams of the seed: the partition that of the
+seed itself, everything else one of its own.
+
+    seed -> partition
+    (seed, purpose) -> TEST_SPLIT, VALIDATION, BUDGETS, DEVICES
 """
 
 import jax
+import numpy as np
 
 from sparsefl_jax.core.types import Array, Key
 
 COHORTS, START, CLIENTS, SERVER, EVALUATION, DEPLOY = range(6)
+TEST_SPLIT, VALIDATION, BUDGETS, DEVICES = range(1, 5)  # with 0 it is the seed's own
+
+
+def on_host(seed: int, purpose: int) -> np.random.Generator:
+    """Returns the generator of `TEST_SPLIT`, `VALIDATION`, `BUDGETS` or `DEVICES`."""
+    return np.random.default_rng([seed, purpose])
 
 
 def of_run(key: Key) -> tuple[Key, Key]:

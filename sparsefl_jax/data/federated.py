@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.validate import in_range, one_of, unread
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
@@ -99,8 +100,8 @@ def federate(
         y=one_label(dataset.y), y_test=one_label(dataset.y_test)
     )
     parts = _split(by_label, partition, num_clients, seed, test_split, kwargs)
-    # Children of the seed keep the splits independent of the partitioner's draws.
-    rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
+    rng_test = keys.on_host(seed, keys.TEST_SPLIT)
+    rng_val = keys.on_host(seed, keys.VALIDATION)
     if test_split == "within":
         if len(dataset.x_test):
             warnings.warn("the test set is not read: test_split='within'", stacklevel=2)

@@ -380,13 +380,14 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
       keeps.
 
     Raises:
-      ValueError: the data or devices are not those of the checkpoint, or the processes
-        of the run differ.
+      ValueError: the data, devices or budgets are not those of the checkpoint, or the
+        processes of the run differ.
     """
     at = saved.snapshot if saved else Snapshot()
     now = fingerprint(setup.data)
-    if setup.system is not None:  # the file of a table may have changed
-        now["system"] = checkpoint.checksum(setup.system)
+    # The file of a table may have changed, and how another version deals budgets.
+    drawn = {"system": setup.system, "budgets": setup.budgets}
+    now |= {k: checkpoint.checksum(v) for k, v in drawn.items() if v is not None}
     processes.check_same("the checkpoint", [at.stage, at.round, at.bits])
     processes.check_same("the data set", now)
     old = saved.about["data"] if saved else now
@@ -394,7 +395,7 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
     if changed:
         raise ValueError(
             f"what the run reads is not that of the checkpoint: {', '.join(changed)} "
-            "changed, expected the arrays, partition and devices that it began with"
+            "changed, expected the arrays, partition, devices and budgets it began with"
         )
     return at, now
 

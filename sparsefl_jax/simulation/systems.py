@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.validate import above, blaming, in_range, one_of, whole
 from sparsefl_jax.simulation.clock import Device, System
 
@@ -147,7 +148,7 @@ def _deal(name: str, rows: Sequence[Row], num_clients: int, seed: int) -> np.nda
             f"{empty!r}, expected more clients"
         )
     dealt = np.repeat(np.arange(len(rows)), counts)
-    return np.random.default_rng([seed, 1]).permutation(dealt)
+    return keys.on_host(seed, keys.DEVICES).permutation(dealt)
 
 
 def _read(name: str) -> list[Row]:

@@ -23,6 +23,7 @@ from flax.traverse_util import unflatten_dict
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import above, blaming, in_range, unread
@@ -268,7 +269,7 @@ def build_budgets(config, system: System | None = None):
         ordered = np.empty_like(tiers)
         ordered[systems.slowest_first(system)] = np.sort(tiers)
         return ordered
-    return np.random.default_rng(config.seed).permutation(tiers)
+    return keys.on_host(config.seed, keys.BUDGETS).permutation(tiers)
 
 
 def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
