@@ -1,10 +1,12 @@
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.algorithms import fedavg
+from sparsefl_jax.algorithms import fedavg, spdst
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, SparseModel
 from sparsefl_jax.data import cohorts, federate, make_dataset
@@ -183,3 +185,17 @@ def test_an_initial_model_of_another_network_is_refused(key):
     own, another = (initial_state.initial_model(key, m) for m in (model, other))
     traced(setup._replace(initial=own))
     refused(lambda: traced(setup._replace(initial=another)), "initial: [Chex]")
+
+
+def test_a_kernel_that_loses_all_weights_is_a_warning_once(key):
+    """Not one in the second stage too, and none of a bias, which a layer can spare."""
+    data, model, given = federation((4, 4), 4, 2, (3,), (5,))
+    start = masks.dense(*model.init(key))
+    lost = {"kernel": jnp.zeros((3, 5), bool), "bias": jnp.zeros(5, bool)}
+    start = masks.pruned(start, start.mask | {"fc1": lost})
+    stages = [Stage(spdst(*given, prunable=("*",)), 2, 2)] * 2
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        simulate.run(key, stages, model, data, initial=start)
+    told = [str(one.message) for one in told if "left" in str(one.message)]
+    assert told == ["fc1/kernel has no weight left after round 1 of stage 0"]

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -158,12 +159,13 @@ def simulate(
         devices=setup.devices,
         groups=clock.members(setup.system),
     )
+    lost = set()
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
         with explained(programs.traced[at.stage].memory, at.stage):
             judge = evaluation(setup.stages[at.stage])
         with explained(programs.of(at.stage, at.round).traced.memory, at.stage):
-            at, models = yield from _rounds(key, programs, judge, sparse, at)
+            at, models = yield from _rounds(key, programs, judge, sparse, at, lost)
         if at.ended_by:
             return
         sparse = target(models)
@@ -176,6 +178,7 @@ def _rounds(
     evaluation: Callable,
     sparse: SparseModel,
     at: Snapshot,
+    lost: set[str],
 ):
     """Yields the segments of a stage; returns the last snapshot and the models."""
     setup, program = programs.setup, programs.of(at.stage)
@@ -205,6 +208,7 @@ def _rounds(
         state, logs = run_segment(key, population, state, rounds, draw(rounds), count)
         logs = processes.fetch(logs)
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
+        _warn_of_lost(records, lost)
         models = deployed(at.round, state.server)
         there = logs.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
@@ -303,6 +307,16 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
             return records, at, ValueError(f"{misfit} in round {at.round}")
         records.append(_heading(at, "train") | record)
     return records, at._replace(ended_by=reached(setup.until, at)), None
+
+
+def _warn_of_lost(records: list[dict], lost: set[str]) -> None:
+    """Warns about each kernel of which no weight is left; `lost` has those before."""
+    for record in records:
+        for path, density in record["layer_density"].items():
+            if density == 0 and path not in lost:
+                lost.add(path)
+                after = f"after round {record['round']} of stage {record['stage']}"
+                warnings.warn(f"{path} has no weight left {after}", stacklevel=2)
 
 
 def _failure(round: int, record: dict, log) -> str:
