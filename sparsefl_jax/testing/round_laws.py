@@ -207,27 +207,21 @@ def law_late(world: World) -> None:
         states, logs = small_world.path(world, samples)
         for round in range(first, len(world.cohorts), 2):
             old, new = (states[i].server for i in (round, round + 1))
-            where = f"nobody was heard in round {round}, and"
-            finite(world, "late", f"{where} metrics", logs[round].server)
-            _stays(world, f"{where} server", new, old, True)
-            before, after = (deploy(world.key, server) for server in (old, new))
-            for name, model in after.items():
-                alive = jax.tree.leaves(model.mask)
-                gone, what = [~m for m in alive], f"{where} {name}"
-                _stays(world, f"{what}.params", model.params, before[name].params, gone)
-                _stays(world, f"{what}.stats", model.stats, before[name].stats, False)
+            where = f"nobody is heard in round {round}, see `means.if_heard`: "
+            finite(world, "late", f"{where}metrics", logs[round].server)
+            same(world, "late", f"{where}server", new, jax.tree.map(_stays, new, old))
+            models = (deploy(world.key, server) for server in (old, new))
+            for before, after in zip(*map(dict.values, models), strict=True):
+                kept = jax.tree.map(_stays, after.params, before.params, after.mask)
+                want = after._replace(params=kept, stats=before.stats)
+                same(world, "late", f"{where}deployed ", after, want)
 
 
-def _stays(world: World, what: str, new: PyTree, old: PyTree, gone) -> None:
-    """Fails where a real number changes, unless it becomes 0 where it may be gone."""
-    new, old = leaves(new), jax.tree.leaves(old)
-    gone = gone if isinstance(gone, list) else [gone] * len(old)
-    for (path, value), before, free in zip(new, old, gone, strict=True):
-        if jnp.issubdtype(value.dtype, jnp.floating):
-            moved = (value != before) & ~((value == 0) & free)
-            if moved.any():
-                told = "expected as before, see `means.if_heard`"
-                fail(world, "late", f"{what}{path} changes, {told}")
+def _stays(new, old, alive=False):
+    """Returns the old real numbers, and 0 for those that are gone."""
+    if not jnp.issubdtype(new.dtype, jnp.floating):
+        return new
+    return np.where((new == 0) & ~alive, new, old)
 
 
 def law_seeds(world: World) -> None:
