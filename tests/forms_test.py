@@ -151,6 +151,83 @@ def test_programs_inside_programs(name):
     assert "conv_general_dilated[" not in text
 
 
+def model(kernel, x):
+    return jnp.sum(jnp.sin(plain(x, kernel)))
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_gradients_mapped_over_models_and_their_samples(samples):
+    """Each pair has its own kernel and images; expected is a loop over the pairs."""
+    kernels, x = normal(2, 3, 3, 3, 4, 4), normal(3, 3, samples, 7, 6, 4)
+    both = jax.grad(model, (0, 1))
+
+    def run(kernels, x):
+        loop = [both(kernels[i], x[i]) for i in range(3)]
+        return [jnp.stack(v) for v in zip(*loop, strict=True)], fast(jax.vmap(both))(
+            kernels, x
+        )
+
+    with pytest.warns(UserWarning, match="groups"):  # the kernels' gradient stays
+        want, got = quick_jit(run)(kernels, x)
+    assert_equal(jax.device_get(want), jax.device_get(got))
+
+
+def dense(params, x):
+    first, second = params
+    return jnp.sum(jnp.tanh(x @ first) @ second)
+
+
+def test_an_infinite_weight_leaves_other_gradients_finite():
+    x, first = normal(0, 2, 3), normal(1, 3, 4)
+    second = normal(2, 4, 5)
+    second[0, 0] = np.inf
+    got = quick_jit(fast(jax.grad(dense)))((first, second), x)[1]
+    want = np.tanh(x @ first).sum(0)[:, None] * np.ones((1, 5))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("platform, same", [("cpu", False), ("gpu", True)])
+def test_gradients_of_dense_layers_wait_on_cpus_alone(platform, same, monkeypatch):
+    monkeypatch.setattr("sparsefl_jax.models.convolution.platform", lambda: platform)
+    given = ((normal(1, 3, 4), normal(2, 4, 5)), normal(0, 2, 3))
+    texts = [str(jax.make_jaxpr(f(jax.grad(dense)))(*given)) for f in (fast, jax.jit)]
+    assert (texts[0].count(" add") == texts[1].count(" add")) == same
+
+
+def test_a_gradient_keeps_its_dtype_beside_a_wider_one():
+    def gradients(g, kernel, x):
+        by_last, by_batch = (((1,), (1,)), ((), ())), (((0,), (0,)), ((), ()))
+        dx = lax.dot_general(g, kernel, by_last, preferred_element_type=jnp.float32)
+        return dx, lax.dot_general(g, x, by_batch)
+
+    shapes = (4, 2), (3, 2), (4, 3)
+    given = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    dx, dw = jax.eval_shape(fast(gradients), *given)
+    assert (dx.dtype, dw.dtype) == (jnp.float32, jnp.bfloat16)
+
+
+EMPTY = {
+    "no images": ((0, 5, 5, 4), 3),
+    "no windows": ((2, 2, 2, 4), 3),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_empty_batches_and_results(name, stride):
+    shape, size = EMPTY[name]
+
+    def loss(x, kernel, last):
+        y = plain(x, kernel, padding="VALID")
+        pools = nn.max_pool(x, (size, size), (stride, stride))
+        return y.sum() + pools.sum() + jnp.sum(jnp.tanh(y) @ last)
+
+    given = jnp.zeros(shape), jnp.asarray(KERNEL), jnp.ones((4, 2))
+    gradients = quick_jit(fast(jax.grad(loss, (0, 1, 2))))(*given)
+    assert [v.shape for v in gradients] == [v.shape for v in given]
+    assert not any(v.any() for v in gradients)
+
+
 def test_forward_mode_and_loops_without_gradients():
     def run(x, kernel):
         tangent = jax.jvp(lambda x: plain(x, kernel), (x,), (x,))[1]

@@ -1,7 +1,5 @@
 """Pools: maxima and gradients by NumPy, and where XLA:CPU stops to fuse them."""
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,8 +12,10 @@ from tests.convolution_test import reference
 from tests.models_test import normal, quick_jit
 
 
-def by_loops(x, g, size, stride):
-    """Returns the maxima, and the gradient by x that equal maxima share."""
+def by_loops(x, g, size, stride, pad=0):
+    """Returns the maxima, and the gradient by x that equal maxima share equally."""
+    edges = (0, 0), (pad, pad), (pad, pad), (0, 0)
+    x, inside = np.pad(x, edges, constant_values=-np.inf), np.pad(x == x, edges)
     dx, y = np.zeros_like(x), np.zeros_like(g)
     for place in np.ndindex(g.shape):
         b, i, j, c = place
@@ -23,41 +23,85 @@ def by_loops(x, g, size, stride):
         columns = slice(j * stride, j * stride + size)
         window = x[b, rows, columns, c]
         y[place] = window.max()
-        if stride > 1:
-            hits = window == window.max()
-            dx[b, rows, columns, c] += g[place] * hits / hits.sum()
-            continue
-        # The sliding pool takes maxima down the columns first, then along the row.
-        tops = window == window.max(0)
-        hits = window.max(0) == window.max()
-        dx[b, rows, columns, c] += g[place] * tops / tops.sum(0) * hits / hits.sum()
-    return y, dx
+        hits = (window == window.max()) & inside[b, rows, columns, c]
+        dx[b, rows, columns, c] += g[place] * hits / hits.sum()
+    kept = slice(pad, -pad or None)
+    return y, dx[:, kept, kept]
 
 
-@pytest.mark.parametrize(
-    "size, stride, dtype",
-    [(2, 2, "float32"), (3, 1, "float32"), (3, 1, "bfloat16")],
-)
-def test_ties_of_every_client_under_vmap(size, stride, dtype):
-    sides = [(side - size) // stride + 1 for side in (6, 7)]
-    x = np.random.default_rng(size).integers(0, 3, (2, 3, 6, 7, 2)).astype(np.float32)
-    g = np.round(normal(stride, 2, 3, *sides, 2), 1)
+def assert_shared(x, g, size, stride, pad, dtype="float32", order=lambda f: f):
+    """Checks value and gradient of images [N, B, H, W, C], `order` about a pool."""
 
-    @quick_jit
-    @jax.vmap
-    @fast
     def both(x, g):
-        pool = functools.partial(nn.max_pool, window_shape=(size, size))
-        y, vjp = jax.vjp(lambda x: pool(x, strides=(stride, stride)), x)
+        edges = ((pad, pad), (pad, pad))
+        y, vjp = jax.vjp(
+            lambda x: nn.max_pool(x, (size, size), (stride, stride), edges), x
+        )
         return y, vjp(g)[0]
 
-    got = both(jnp.asarray(x, dtype), jnp.asarray(g, dtype))
-    pairs = zip(x, g, strict=True)
-    want = zip(*(by_loops(*pair, size, stride) for pair in pairs), strict=True)
+    got = quick_jit(order(both))(jnp.asarray(x, dtype), jnp.asarray(g, dtype))
+    pairs = [by_loops(*pair, size, stride, pad) for pair in zip(x, g, strict=True)]
     tolerance = 1e-6 if dtype == "float32" else 0.05
-    for a, b in zip(got, want, strict=True):
+    for a, b in zip(got, zip(*pairs, strict=True), strict=True):
         assert a.dtype == dtype
         np.testing.assert_allclose(np.float32(a), np.stack(b), tolerance, tolerance)
+
+
+def mapped_outside(both):
+    return fast(jax.vmap(both))
+
+
+def mapped_inside(both):
+    return jax.vmap(fast(both))
+
+
+@pytest.mark.parametrize("order", [mapped_inside, mapped_outside])
+@pytest.mark.parametrize(
+    "size, stride, pad, dtype",
+    [
+        (2, 2, 0, "float32"),
+        (3, 1, 0, "float32"),
+        (3, 1, 0, "bfloat16"),
+        (3, 2, 1, "float32"),
+    ],
+)
+def test_equal_maxima_share_equally_in_every_pool(size, stride, pad, dtype, order):
+    sides = [(side + 2 * pad - size) // stride + 1 for side in (6, 7)]
+    x = np.random.default_rng(size).integers(0, 3, (2, 3, 6, 7, 2)).astype(np.float32)
+    g = np.round(normal(stride, 2, 3, *sides, 2), 1)
+    assert_shared(x, g, size, stride, pad, dtype, order)
+
+
+@pytest.mark.parametrize("size, stride, pad", [(2, 2, 0), (2, 1, 0), (3, 2, 1)])
+def test_a_window_of_minus_infinity_shares_inside_the_images(size, stride, pad):
+    x = np.full((1, 1, 4, 4, 1), -np.inf, np.float32)
+    out = (4 + 2 * pad - size) // stride + 1
+    g = np.ones((1, 1, out, out, 1), np.float32)
+    assert_shared(x, g, size, stride, pad, order=mapped_inside)
+
+
+@pytest.mark.slow
+def test_more_ties_than_bfloat16_counts_to():
+    """289 equal entries: 256 + 1 is 256 in bfloat16."""
+
+    @quick_jit
+    @fast
+    @jax.grad
+    def gradient(x):
+        return nn.max_pool(x, (17, 17), (17, 17)).astype(jnp.float32).sum()
+
+    dx = np.float32(gradient(jnp.zeros((1, 17, 17, 1), jnp.bfloat16)))
+    np.testing.assert_allclose(dx, 1 / 289, rtol=0.01)
+
+
+def test_maxima_over_booleans_with_a_border():
+    x = jnp.asarray([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]], bool)[None, ..., None]
+
+    def pool(x):
+        windows = (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
+        return jax.lax.reduce_window(x, np.False_, jax.lax.max, *windows)
+
+    assert fast(pool)(x)[0, ..., 0].tolist() == [[False, False], [False, True]]
 
 
 def maxima(function, *shapes) -> int:

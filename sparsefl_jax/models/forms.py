@@ -35,9 +35,10 @@ WEIGHT_GRAD = ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))
 def fast(function: Callable, lowering: str | Lowering = "auto") -> Callable:
     """Returns a function whose convolutions and pools are computed in fast forms.
 
-    A convolution is replaced if it has the layouts of `flax.linen.Conv`, one dtype in
-    and out, and the default precision; maximum pools if they have two spatial axes and
-    no dilation. Equal maxima of a window share the gradient.
+    A convolution is replaced if it has the layouts and groups of `flax.linen.Conv` over
+    two spatial axes, one floating dtype in and out, and the default precision; maximum
+    pools of floating dtype over two spatial axes, if there is no dilation. Equal maxima
+    of their windows share the gradient equally.
 
     Args:
       function: of arrays; any derivatives are taken inside it.
@@ -80,6 +81,10 @@ def _has_any(jaxpr: core.Jaxpr) -> bool:
     return any(e.primitive.name in _FORMS for e in _equations(jaxpr))
 
 
+def _is_empty(eqn) -> bool:
+    return any(0 in v.aval.shape for v in (*eqn.invars, *eqn.outvars))
+
+
 def _inner_has_any(eqn) -> bool:
     return any(map(_has_any, core.jaxprs_in_params(eqn.params)))
 
@@ -96,7 +101,7 @@ def _warn_of_unknown(jaxpr: core.Jaxpr) -> None:
         warnings.warn(
             f"a convolution with a kernel of {kernel.dtype} {list(kernel.shape)} on "
             f"{images.dtype} stays as it is, which may be slow on CPU: its layout, "
-            "precision or dtype is not that of flax.linen.Conv",
+            "groups, precision or dtype are not those of flax.linen.Conv",
             stacklevel=3,
         )
 
@@ -140,7 +145,7 @@ def _evaluate(jaxpr: core.Jaxpr, consts, args, lowering) -> list:
             continue  # computed before its turn
         inputs, name, outputs = list(map(read, eqn.invars)), eqn.primitive.name, None
         with jax.named_scope(str(eqn.source_info.name_stack)):
-            if name in _FORMS:
+            if name in _FORMS and not _is_empty(eqn):
                 outputs = _FORMS[name](eqn, *inputs, scope)
             elif name in _CONTROL and _inner_has_any(eqn):
                 outputs = _CONTROL[name](eqn, inputs, lowering)
@@ -229,7 +234,12 @@ def _is_known(eqn) -> bool:
     standard = None if standard is None else (lax.Precision(standard),) * 2
     default = eqn.params["precision"] in (None, standard)
     default &= not any(sharding.spec if sharding else ())
-    return _specs(eqn) in _PASSES and default and left.dtype == right.dtype == out.dtype
+    default &= left.dtype == right.dtype == out.dtype
+    default &= jnp.issubdtype(out.dtype, jnp.floating)
+    name = _PASSES.get(_specs(eqn))
+    # Mapped over weights and samples together, a pass has groups of the other kind.
+    other = "feature_group_count" if name == "weight_grad" else "batch_group_count"
+    return name is not None and default and eqn.params[other] == 1
 
 
 def _specs(eqn) -> tuple:
@@ -333,22 +343,29 @@ def _by_shifts(name: str, p: dict, left, right, out, lowering) -> Array | None:
 
 
 def _windows(eqn) -> pooling.Windows | None:
-    """Returns the windows of a pool over two spatial axes; None of any other pool."""
-    p, trivial = eqn.params, ((0, 0), (0, 0))
+    """Returns the windows of a pool of [..., H, W, C]; None of any other pool."""
+    p, x = eqn.params, eqn.invars[-1].aval
+    names = "window_dimensions", "window_strides", "padding"
+    along = list(zip(*(p[name] for name in names), strict=True))  # each axis
+    other = {*along[:-3], *along[-1:]}
     dilated = [d for n in ("base_dilation", "window_dilation") for d in p.get(n, ())]
-    size, strides, pad = p["window_dimensions"], p["window_strides"], p["padding"]
-    flat = len(size) == 4 and (pad[0], pad[3]) == trivial and set(dilated) <= {1}
-    if not flat or any(size[i] != 1 or strides[i] != 1 for i in (0, 3)):
+    flat = x.ndim >= 4 and other == {(1, 1, (0, 0))} and set(dilated) <= {1}
+    if not flat or not jnp.issubdtype(x.dtype, jnp.floating):
         return None
-    return pooling.Windows(size[1:3], strides[1:3], pad[1:3])
+    return pooling.Windows(*zip(*along[-3:-1], strict=True))
+
+
+def _images(x: Array) -> Array:
+    """Returns [..., H, W, C] as [B, H, W, C], such as those of several models."""
+    return x.reshape(-1, *x.shape[-3:])
 
 
 def _maximum(eqn, x: Array, scope: _Scope) -> Array | None:
     windows = _windows(eqn)
     if windows is None:
         return None
-    y, scope.maxima[eqn.invars[0], windows] = pooling.maximum(x, windows)
-    return y
+    y, scope.maxima[eqn.invars[0], windows] = pooling.maximum(_images(x), windows)
+    return y.reshape(eqn.outvars[0].aval.shape)
 
 
 def _maximum_grad(eqn, g: Array, x: Array, scope: _Scope) -> Array | None:
@@ -356,7 +373,8 @@ def _maximum_grad(eqn, g: Array, x: Array, scope: _Scope) -> Array | None:
     if windows is None or eqn.params["select_prim"].name != "ge":
         return None
     known = scope.maxima.get((eqn.invars[1], windows))
-    return pooling.maximum_grad(x, g, known, windows)
+    dx = pooling.maximum_grad(_images(x), _images(g), known, windows)
+    return dx.reshape(x.shape)
 
 
 def _is_input_grad(eqn) -> bool:
@@ -368,18 +386,21 @@ def _is_input_grad(eqn) -> bool:
 
 
 def _weight_grad(eqn, g: Array, x: Array, scope: _Scope) -> Array | None:
-    """Computes the gradient of a dense kernel after the one of its input.
+    """Computes on CPU the gradient of a dense kernel after the one of its input.
 
-    So XLA can update the kernel in place.
+    So XLA can update the kernel in place. XLA:CPU removes barriers before it decides
+    that, so the order is that of an addition.
     """
     (left, right), batch = eqn.params["dimension_numbers"]
-    if batch != ((), ()) or not left == right == tuple(range(g.ndim - 1)):
+    dense = batch == ((), ()) and left == right == tuple(range(g.ndim - 1))
+    if not dense or convolution.platform() != "cpu":
         return None
     dx = scope.input_grad(eqn.invars[0])
-    if dx is None:
+    if dx is None or dx.size == 0:
         return None
     kept = ("dimension_numbers", "precision", "preferred_element_type")
-    g = g + 0.0 * dx.reshape(-1)[0]
+    zero = jnp.nan_to_num(0.0 * dx.reshape(-1)[0])  # also where dx is not finite
+    g = g + zero.astype(g.dtype)
     return lax.dot_general(g, x, **{name: eqn.params[name] for name in kept})
 
 

@@ -86,12 +86,12 @@ def maximum(x: Array, windows: Windows) -> tuple[Array, tuple]:
         y = materialize(_largest(_views(down, width, channels, 2)))
         out = *y.shape[:2], columns - width + 1, channels
         return y.reshape(out), (x, down, y)
-    y = _largest(_places(_bordered(x, windows), windows))
+    y = _largest(_places(_bordered(x, windows, -jnp.inf), windows))
     return materialize(y), (y,)
 
 
 def maximum_grad(x: Array, g: Array, read: tuple | None, windows: Windows) -> Array:
-    """Returns the gradient by x; equal maxima of a window share g.
+    """Returns the gradient by x; equal maxima of a window share g equally.
 
     Args:
       x: as in `maximum`.
@@ -113,12 +113,16 @@ def maximum_grad(x: Array, g: Array, read: tuple | None, windows: Windows) -> Ar
     if windows.kind == "sliding":
         flat, down, y = read
         (height, width), channels = windows.size, x.shape[3]
-        g = _sliding_grad(down, y, g.reshape(y.shape), width, channels, 2)
+        hits = materialize(_hits(_views(flat, height, 1, 1), down))  # of each column
+        pairs = (_views(v, width, channels, 2) for v in (down, hits))
+        hits = [jnp.where(v == y, n, 0.0) for v, n in zip(*pairs, strict=True)]
+        share = _share(g.reshape(y.shape), functools.reduce(jnp.add, hits))
+        g = _sliding_grad(down, y, share, width, channels, 2)
         return materialize(_sliding_grad(flat, down, g, height, 1, 1).reshape(x.shape))
     (y,), (a, c) = read, (low for low, _ in windows.pad)
-    padded = _bordered(x, windows)
+    padded = _bordered(x, windows, jnp.nan)  # equals no maximum
     views = _places(padded, windows)
-    share = g / _hits(views, y)
+    share = _share(g, _hits(views, y))
     parts = [jnp.where(v == y, share, 0.0) for v in views]
     dx = materialize(_placed(parts, padded.shape, windows))
     return dx[:, a : a + x.shape[1], c : c + x.shape[2]]
@@ -129,8 +133,12 @@ def _largest(views: Sequence[Array]) -> Array:
 
 
 def _hits(views: Sequence[Array], y: Array) -> Array:
-    """Counts the entries of each window that equal its maximum."""
-    return functools.reduce(jnp.add, [(v == y).astype(y.dtype) for v in views])
+    """Counts the entries of each window that equal its maximum, in float32."""
+    return functools.reduce(jnp.add, [(v == y).astype(jnp.float32) for v in views])
+
+
+def _share(g: Array, hits: Array) -> Array:
+    return (g / hits).astype(g.dtype)
 
 
 def _split(x: Array, size: Sequence[int]) -> Array:
@@ -148,7 +156,7 @@ def _corners(windows: Array) -> list[Array]:
 
 def _disjoint_grad(x, g, y, size):
     windows = _split(x, size)
-    share = g / _hits(_corners(windows), y)
+    share = _share(g, _hits(_corners(windows), y))
     share, top = (v[:, :, None, :, None] for v in (share, y))
     dx = jnp.where(windows == top, share, 0.0)
     batch, h, k, w, m, channels = windows.shape
@@ -165,12 +173,12 @@ def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
     ]
 
 
-def _sliding_grad(x, y, g, size, hop, axis):
+def _sliding_grad(x, y, share, size, hop, axis):
     # Autodiff would scatter into one padded array per view. Reading windows is cheaper:
     # an entry sums the shares of the windows whose maximum it equals.
     pad = [(0, 0)] * x.ndim
     pad[axis] = ((size - 1) * hop,) * 2
-    shares = jnp.pad(g / _hits(_views(x, size, hop, axis), y), pad)
+    shares = jnp.pad(share, pad)
     tops = jnp.pad(y, pad, constant_values=jnp.inf)
     pairs = zip(
         _views(tops, size, hop, axis), _views(shares, size, hop, axis), strict=True
@@ -179,8 +187,8 @@ def _sliding_grad(x, y, g, size, hop, axis):
     return functools.reduce(jnp.add, terms)
 
 
-def _bordered(x: Array, windows: Windows) -> Array:
-    return jnp.pad(x, ((0, 0), *windows.pad, (0, 0)), constant_values=-jnp.inf)
+def _bordered(x: Array, windows: Windows, value: float) -> Array:
+    return jnp.pad(x, ((0, 0), *windows.pad, (0, 0)), constant_values=value)
 
 
 def _places(x: Array, windows: Windows) -> list[Array]:
