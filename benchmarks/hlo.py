@@ -1,4 +1,4 @@
-"""Reads the text of a compiled program: collectives, copies, the compiler's cycles.
+"""Reads the text of a compiled program: collectives, copies, kernels, cycles.
 
 The text is that of `jax.stages.Compiled.as_text`. It holds what one device runs.
 """
@@ -16,6 +16,11 @@ COLLECTIVES = (
     *("all-to-all", "collective-permute", "ragged-all-to-all"),
 )
 _COPIES = ("copy", "copy-done")
+# What runs the instructions of other computations one by one, and what runs nothing.
+_CONTROL = ("while", "conditional", "call", "async-start")
+_NOTHING = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
+_SLICES = ("slice", "dynamic-slice", "gather")  # read what they return
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # write this operand, in place
 _SHAPE = re.compile(r"\b(pred|[suf]\d+|bf16|c\d+|f8\w+)\[([\d,]*)\]")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _CALLED = re.compile(
@@ -34,6 +39,7 @@ class Instruction(NamedTuple):
     shape: str  # of its result, as XLA writes it
     text: str  # its operands and attributes
     times: float = 1  # in one call of the program
+    where: str = ""  # the computation that it is in
 
     @property
     def bytes(self) -> int:
@@ -66,7 +72,7 @@ def instructions(text: str, trips: float = 1, first: float | None = None) -> Ite
     for name in reversed([*graphlib.TopologicalSorter(called).static_order()]):
         for one in computations.get(name, ()) if counted[name] else ():
             times = counted[name]
-            yield one._replace(times=times)
+            yield one._replace(times=times, where=name)
             if one.opcode == "while":
                 unknown = trips if first is None or name not in outermost else first
                 times *= _known_trips(one.text, computations) or unknown
@@ -127,6 +133,90 @@ def estimated_cycles(
         if (cycles := _CYCLES.search(one.text))
     ]
     return round(sum(found)) if found else None
+
+
+class Work(NamedTuple):
+    """What a GPU and its host do in a call of a program."""
+
+    kernels: float  # launched, copies among them
+    waits: float  # of the host, which reads whether a loop goes on or which branch runs
+    bytes: float  # that the kernels read and write
+
+
+def work(text: str, trips: float = 1, first: float | None = None) -> Work:
+    """Counts what a GPU runs; caches are left out.
+
+    A slice or an update in place counts the bytes that it touches. The host waits once
+    more than a loop has trips whose number the compiler does not know.
+
+    Args:
+      text, trips, first: as `instructions` takes them.
+
+    Example:
+      >>> work('''ENTRY %main (x: f32[8,2]) -> f32[8,2] {
+      ...   %x = f32[8,2]{1,0} parameter(0)
+      ...   ROOT %y = f32[8,2]{0,1} copy(%x)
+      ... }''')
+      Work(kernels=1, waits=0, bytes=128)
+    """
+    every = [*instructions(text, trips, first)]  # callers come first
+    named = {one.name: one for one in every}
+    bodies = {k: [*g] for k, g in itertools.groupby(every, lambda one: one.where)}
+    kernels = waits = size = 0
+    launched = {every[0].where}
+    for one in every:
+        if one.where not in launched or one.opcode in _NOTHING:
+            continue
+        if one.opcode in _CONTROL:
+            launched.update(_called(one.text))
+        else:
+            kernels += one.times
+            size += one.times * _touched(one, bodies, named)
+        if one.opcode == "conditional":
+            waits += one.times
+        elif one.opcode == "while" and not _TRIPS.search(one.text):
+            waits += one.times + bodies[_called(one.text)[0]][0].times
+    return Work(kernels, waits, size)
+
+
+def _touched(kernel: Instruction, bodies: dict, named: dict) -> int:
+    """Returns the bytes that a kernel reads and writes."""
+    if kernel.opcode != "fusion":
+        return kernel.bytes + sum(named[name].bytes for name in _operands(kernel))
+    body = bodies[_called(kernel.text)[0]]
+    read = sum(_read(one, body) for one in body if one.opcode == "parameter")
+    return read + _written(body[-1], named)
+
+
+def _read(value: Instruction, body: list) -> int:
+    """Returns the bytes of a value that the computation it is in reads."""
+    found = 0
+    for user in body:
+        operands = _operands(user)
+        if value.name not in operands:
+            continue
+        if user.opcode == "bitcast":
+            found += _read(user, body)
+        elif value.name in operands[1:] or user.opcode not in (*_SLICES, *_UPDATES):
+            return value.bytes
+        elif user.opcode in _SLICES:
+            found += user.bytes
+    return min(found, value.bytes)
+
+
+def _written(result: Instruction, named: dict) -> int:
+    """Returns the bytes that a result takes to write."""
+    operands = _operands(result)
+    if result.opcode in ("tuple", "bitcast"):
+        return sum(_written(named[name], named) for name in operands)
+    if result.opcode in _UPDATES:
+        return named[operands[_UPDATES[result.opcode]]].bytes
+    return result.bytes
+
+
+def _operands(one: Instruction) -> list[str]:
+    """Returns the names of what an instruction reads."""
+    return re.findall(r"%([\w.\-]+)", re.split(r"\)(?:, |$)", one.text)[0])
 
 
 def _bytes(dtype: str, sides: str) -> int:

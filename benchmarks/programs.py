@@ -33,7 +33,6 @@ from sparsefl_jax.wire import ledger
 
 TABLE = Path(programs.__file__).with_name("programs.json")
 NAMES = ("pfl", "resnet18_100", "femnist", "lenet5_caffe", "conv4", "mlp")
-COHORT = 10  # where the set-up leaves it open
 CHOICES = {"only": workload.SETUPS}
 
 
@@ -63,7 +62,7 @@ def run(only=NAMES, target="", repeats=5, write=False) -> Iterator[dict]:
     }
     for name in only:
         setup = workload.SETUPS[name]
-        setup = setup._replace(cohort=setup.cohort or COHORT, method=sfl.fedavg)
+        setup = setup._replace(cohort=setup.cohort or targets.COHORT, method=sfl.fedavg)
         rows, rounds = compare(setup, measured)
         yield from ({"set-up": name} | row for row in rows)
         if write and not any(map(math.isnan, rounds["ms"].values())):
@@ -83,7 +82,7 @@ def estimated(setup, data, model, chunk: int, target: accelerators.Target) -> di
     return {
         "ms a round": math.nan if one.seconds is None else 1e3 * one.seconds,
         "peak MB": one.memory["peak"] / 1e6,
-        "GB a step": one.bytes / 1e9,
+        "GB a step": one.step.bytes / 1e9,
         "compile s": time.perf_counter() - begun,
     }
 

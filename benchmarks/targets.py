@@ -1,16 +1,18 @@
 """Estimates what a run needs on accelerators that this machine does not have.
 
     python -m benchmarks.targets v5e:2x2 --config=configs/flash_cifar10.py:mini
+    python -m benchmarks targets --target h200:1 --only pfl resnet18_100 mlp
 
 `--config` and `--config.FIELD=VALUE` are those of `launch.py`; it prints the plan of
-the run as `--dry_run` does, and then what the compiler reports of each stage. Stages
-are compiled for a `Target` by the code that compiles them for a run. Nothing is
-measured: seconds are an estimate of the compiler.
+the run as `--dry_run` does, and then what the compiler reports of each stage. The
+second command compiles set-ups of `workload`, and writes a table of kernels, waits of
+the host and bytes. Stages are compiled for a `Target` by the code that compiles them
+for a run. Nothing is measured: seconds are an estimate of the compiler.
 """
 
 import importlib.metadata
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,7 +20,7 @@ import numpy as np
 from absl import app, flags, logging
 from jax.stages import Compiled
 
-from benchmarks import accelerators, hlo
+from benchmarks import accelerators, hlo, workload
 from benchmarks.accelerators import Target
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
@@ -39,8 +41,9 @@ from sparsefl_jax.runs.programs import (
 )
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.simulation import clock
-from sparsefl_jax.system import hardware
 
+COHORT = 10  # where a set-up leaves it open
+CHOICES = {"only": workload.SETUPS}
 _DRAWN = 1000  # rounds whose cohorts are counted, at most
 
 
@@ -57,11 +60,40 @@ class Expected(NamedTuple):
     memory: dict[str, int]  # bytes: arguments, results, temporaries, and the peak
     available: int  # bytes
     flops: float | None  # of a step; None: the compiler does not say
-    bytes: float | None  # that a step reads and writes
+    step: hlo.Work  # kernels, waits of the host and bytes, on a GPU
+    round: hlo.Work  # with its steps
     collectives: dict[str, int]  # bytes of a round by kind
     largest_copy: int  # bytes of the largest array that is copied as a whole
     seconds: float | None  # of a round, the compiler's estimate; None: it has none
     together: Memory  # of all devices
+
+
+def run(only=("pfl", "resnet18_100", "mlp"), target="h200:1", rounds=50) -> Iterator:
+    """Yields what a compiler says of each set-up, compiled as a run compiles it.
+
+    Args:
+      only: set-ups.
+      target: an accelerator to compile for.
+      rounds: of a segment.
+    """
+    there = accelerators.make(target)
+    for name in only:
+        setup = workload.SETUPS[name]
+        setup = setup._replace(cohort=setup.cohort or COHORT)
+        data, budgets = workload.make_data(setup), np.float32(setup.budgets)
+        model = workload.make_model(setup, data)
+        stage = workload.make_stage(setup, model, rounds)
+        settings = {"eval_every": rounds}
+        if budgets.size > 1:
+            settings["budgets"] = np.resize(budgets, setup.clients)
+        (one,) = compile_for(there, [stage], model, data, **settings)
+        yield {
+            "set-up": name,
+            "clients at a time": one.chunk,
+            **{f"{what} a step": value for what, value in one.step._asdict().items()},
+            **{f"{what} a round": value for what, value in one.round._asdict().items()},
+            "compiler": compiler(there.devices[0].platform),
+        }
 
 
 def compile_for(
@@ -136,10 +168,12 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
     plan, traced, text = program.plan, program.traced, program.segment.as_text()
     rounds = traced.pace.length
     # In a scan of several rounds each is in a loop of no or one trip, here of one.
-    counted = text, steps, 1 if rounds > 1 else steps
+    first = 1 if rounds > 1 else None
     found = program.segment.memory_analysis()
-    cycles, costs = hlo.estimated_cycles(*counted), _costs(program.segment)
-    moved = hlo.collectives(*counted)
+    cycles = hlo.estimated_cycles(text, steps, first)
+    moved = hlo.collectives(text, steps, first)
+    counted = (hlo.work(text, number, first) for number in (steps, steps + 1))
+    less, more = (np.array(each) / rounds for each in counted)
     return Expected(
         devices=plan.mesh.size,
         chunk=plan.chunk,
@@ -150,8 +184,9 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
             "peak": found.peak_memory_in_bytes,
         },
         available=target.memory,
-        flops=costs.get("flops"),
-        bytes=costs.get("bytes accessed"),
+        flops=_costs(program.segment).get("flops"),
+        step=hlo.Work(*map(float, more - less)),
+        round=hlo.Work(*map(float, less)),
         collectives={kind: round(size / rounds) for kind, size in moved.items()},
         largest_copy=hlo.largest_copy(text),
         seconds=cycles / target.clock / rounds if cycles and target.clock else None,
@@ -160,7 +195,7 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
 
 
 def _costs(compiled: Compiled) -> dict:
-    """Returns FLOPs and bytes of a program in which each loop runs once."""
+    """Returns FLOPs of a program in which each loop runs once."""
     if costs := compiled.cost_analysis():
         return costs
     # XLA:GPU has none without a GPU; the client of the CPU counts the same program.
@@ -196,8 +231,10 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
         **{f"memory: {k}": lambda s, k=k: size(s.memory[k]) for k in stages[0].memory},
         "of a device's": lambda s: size(s.available),
         "a step: FLOPs": lambda s: format_si(s.flops, "FLOP"),
-        "        read and written": lambda s: size(s.bytes),
+        "        read and written": lambda s: size(s.step.bytes),
         "a round: collectives": kinds,
+        "         kernels": lambda s: f"{s.round.kernels:.5g}",
+        "         waits of the host": lambda s: f"{s.round.waits:.5g}",
         "         time, estimated": lambda s: (
             "none by this compiler"
             if s.seconds is None
@@ -234,7 +271,6 @@ def main():
     """Prints what `dry_run` returns; a mistake is one line, as in `launch.py`."""
     if {"--help", "-h"} & set(sys.argv):
         return print(__doc__)
-    hardware.use_cpu_cores()  # before JAX starts
     config = cli.define_config(flags.FLAGS)
 
     def run(argv):

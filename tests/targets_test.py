@@ -77,6 +77,8 @@ def test_what_a_compiler_says_by_hand():
     weights = 784 * 64 + 64 * 32 + 32 * 10
     assert one.flops >= 4 * 8 * (6 * weights - 2 * 784 * 64)
     assert one.seconds is None and one.available == 10**9
+    # A step reads three weights' worth, and the loop over steps waits once for each.
+    assert one.step.bytes >= 4 * 3 * MODEL and one.step.waits == 1
     text = targets.text(Target("two", jax.devices(), 0, None), [one])
     assert re.match("compiled for two by jaxlib .*, each of 2 devices:\n", text)
     assert "none by this compiler" in text and "all-reduce 21" in text
@@ -163,7 +165,8 @@ def test_every_method_compiles(name, method, compiled):
     one = compiled(name, method)
     assert one.devices == 4 and one.chunk == 2
     assert 0 < one.memory["peak"] < one.available
-    assert one.flops > 0 and one.bytes > 0
+    assert one.flops > 0 and one.step.bytes > 0
+    assert one.round.kernels > one.step.kernels > 0
     assert (one.seconds is None) == (EXTRAS[name] == "aot-gpu")
 
 
