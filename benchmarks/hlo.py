@@ -191,13 +191,11 @@ def _touched(kernel: Instruction, bodies: dict, named: dict) -> int:
 def _read(value: Instruction, body: list) -> int:
     """Returns the bytes of a value that the computation it is in reads."""
     found = 0
-    for user in body:
-        operands = _operands(user)
-        if value.name not in operands:
-            continue
+    for user in (one for one in body if value.name in _operands(one)):
+        whole = value.name in _operands(user)[1:]  # as an index or an update
         if user.opcode == "bitcast":
             found += _read(user, body)
-        elif value.name in operands[1:] or user.opcode not in (*_SLICES, *_UPDATES):
+        elif whole or user.opcode not in (*_SLICES, *_UPDATES):
             return value.bytes
         elif user.opcode in _SLICES:
             found += user.bytes

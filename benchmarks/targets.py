@@ -167,13 +167,14 @@ def steps(setup: Setup, index: int, chunk: int, key: Key) -> float:
 def _of_stage(program: Program, steps: float, target: Target) -> Expected:
     plan, traced, text = program.plan, program.traced, program.segment.as_text()
     rounds = traced.pace.length
+    groups = -(-plan.stage.cohort_size // (plan.mesh.size * plan.chunk))
     # In a scan of several rounds each is in a loop of no or one trip, here of one.
     first = 1 if rounds > 1 else None
     found = program.segment.memory_analysis()
     cycles = hlo.estimated_cycles(text, steps, first)
     moved = hlo.collectives(text, steps, first)
-    counted = (hlo.work(text, number, first) for number in (steps, steps + 1))
-    less, more = (np.array(each) / rounds for each in counted)
+    less, more = (hlo.work(text, number, first) for number in (steps, steps + 1))
+    each = np.subtract(more, less) / (rounds * groups)
     return Expected(
         devices=plan.mesh.size,
         chunk=plan.chunk,
@@ -185,8 +186,8 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
         },
         available=target.memory,
         flops=_costs(program.segment).get("flops"),
-        step=hlo.Work(*map(float, more - less)),
-        round=hlo.Work(*map(float, less)),
+        step=hlo.Work(*map(float, each)),
+        round=hlo.Work(*(number / rounds for number in less)),
         collectives={kind: round(size / rounds) for kind, size in moved.items()},
         largest_copy=hlo.largest_copy(text),
         seconds=cycles / target.clock / rounds if cycles and target.clock else None,
