@@ -16,9 +16,9 @@ import pytest
 import sparsefl_jax as sfl
 from benchmarks import accelerators, targets, workload
 from benchmarks.accelerators import Target
-from sparsefl_jax.models import lowerings, programs
+from sparsefl_jax.models import lowerings
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import setup
+from sparsefl_jax.runs import programs, setup
 from sparsefl_jax.simulation import round_program
 from tests.refusals import ROOT, refused
 from tests.tiny import tiny_config

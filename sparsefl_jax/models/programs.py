@@ -42,11 +42,25 @@ def form(platform: str) -> str:
     return min(FORMS, key=lambda name: math.prod(ms[name] for ms in each))
 
 
+def lowering(platform: str, chunk: int) -> str:
+    """Returns the form of a round's convolutions that was timed with its chunk.
+
+    It is 'auto', which `convolution.choose` knows, but where an accelerator runs one
+    client after another.
+
+    Example:
+      >>> lowering("gpu", 1), lowering("gpu", 10)
+      ('plain', 'auto')
+    """
+    return "plain" if chunk == 1 and platform != "cpu" else "auto"
+
+
 def in_turn(platform: str, parameters: int, macs: float) -> bool:
     """Returns whether clients run faster one after another than under vmap.
 
     On CPUs they do. Elsewhere the table's network decides that is nearest in parameters
-    and multiply-adds; where there is none, they run under vmap.
+    and multiply-adds, by its times in the forms that run; where there is none, they run
+    under vmap.
 
     Args:
       platform: 'cpu', 'gpu' or 'tpu'.
@@ -64,7 +78,7 @@ def in_turn(platform: str, parameters: int, macs: float) -> bool:
     if near is None:
         return False
     ms = near["ms"]
-    return ms[IN_TURN] < min(v for name, v in ms.items() if name != IN_TURN)
+    return ms[IN_TURN] < ms.get(form(platform), ms["plain"])
 
 
 def _rounds(platform: str) -> dict:

@@ -21,6 +21,7 @@ from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Array, Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models.forms import fast
+from sparsefl_jax.models.programs import lowering
 from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import ledger, packets
@@ -72,8 +73,9 @@ def make_client_fn(plan: placement.Plan) -> Callable:
     """
     stage, macs, held = plan.stage, plan.macs, plan.held
     algorithm = stage.algorithm
+    form = lowering(plan.mesh.devices.flat[0].platform, plan.chunk)
 
-    @fast
+    @partial(fast, lowering=form)
     def client_fn(key, round, num_steps, server, population, row, last_round, info):
         ctx = Context(round, last_round, info)
         client_key = keys.of_client(key, info.index)
