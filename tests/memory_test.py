@@ -45,13 +45,15 @@ def test_parts_by_hand(world):
     (traced,) = prepared(setup).traced
     # Samples and labels, the rows [8, 24], and three facts of each client: twice.
     population = 8 * 24 * (36 + 1) * 4 + 8 * 24 * 4 + 8 * 3 * 4
-    want = {"population": 2 * population, "test set": 20 * (36 + 1) * 4}
+    # Each device evaluates its own clients' models, on any of the test samples.
+    want = {"population": 2 * population, "test set": 2 * 20 * (36 + 1) * 4}
     parts = traced.memory.parts()
     assert {name: parts[name] for name in want} == want
     # A client keeps its weights and its thresholds, one for each of 64 + 32 filters.
     assert parts["clients"] >= 8 * 4 * weights
     assert parts["clients"] == traced.memory.client_store["bytes"]
     (traced,) = prepared(setup_of(world, devices=jax.devices())).traced
+    assert traced.memory.parts()["test set"] == 20 * (36 + 1) * 4  # divided
     server = traced.memory.parts()["server"]  # weights, and a byte for each mask entry
     assert 2 * 4 * weights <= server <= 2 * 5 * weights + 64
     assert traced.memory.working_set is None

@@ -55,6 +55,15 @@ def begin(world, factory, budgets=None, **kwargs):
     return method, state, lambda state, seen=None: judged(KEY, state, {}, seen)
 
 
+def test_the_samples_lie_on_every_device(world):
+    """So no evaluation copies them from one to another; a CPU has two in tests."""
+    _, state, judge = begin(world, spafl)
+    first = judge(state)
+    with jax.transfer_guard_device_to_device("disallow"):
+        again = judge(state)
+    assert first[0]["models"] == again[0]["models"]
+
+
 def by_hand(world, sparse, client):
     data, model, _ = world
     rows = data.test.index[client, : data.test.size[client]]

@@ -24,6 +24,8 @@ from sparsefl_jax.models.programs import in_turn
 from sparsefl_jax.runs.progress import WAITING
 from sparsefl_jax.runs.setup import Pace, Setup, Traced, traced
 from sparsefl_jax.simulation import placement, round_program, store
+from sparsefl_jax.simulation.evaluate import resolved
+from sparsefl_jax.simulation.personal import kept
 from sparsefl_jax.system import hardware, interrupt, processes
 from sparsefl_jax.wire import ledger
 
@@ -107,10 +109,13 @@ def by_shape(setup: Setup, index: int, traced: Traced) -> Memory:
         clients = pace.working * (rows // num_clients)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
     held = setup.model.held.entries
+    by_client = resolved(setup.metric, [stage]) == "clients"
+    by_client = by_client and kept(stage.algorithm, setup.model)
+    copies = len(devices) if by_client else 1  # else it is divided
     memory = Memory(
         fixed={
             "population": len(devices) * (population + 12 * num_clients),
-            "test set": data.x_test.nbytes + data.y_test.nbytes,
+            "test set": copies * (data.x_test.nbytes + data.y_test.nbytes),
             "clients": clients,
             "server": len(devices) * store.num_bytes(state.server),
         }

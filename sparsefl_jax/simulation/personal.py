@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core import keys
@@ -103,15 +103,15 @@ def make_judge(
         )
     devices = placement.stage_devices(stage, devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)
-    judge = _judge_group(model, stage.algorithm, layers, devices)
+    mesh = Mesh(np.array(devices), ("clients",))
+    judge = _judge_group(model, stage.algorithm, layers, mesh)
     x, y = flat.flat(samples.x), np.asarray(samples.y, np.int32)
-    on_device = jax.device_put((x, y))
-    known = {}
-    reader = exchange.make_reader(Mesh(np.array(devices), ("clients",)))
+    on_devices = processes.put((x, y), NamedSharding(mesh, P()))
+    known, reader = {}, exchange.make_reader(mesh)
 
     def take(rows, ids):
-        on_devices = all(isinstance(v, jax.Array) for v in jax.tree.leaves(rows))
-        return reader(rows, ids) if on_devices else store.take(rows, ids)
+        there = all(isinstance(v, jax.Array) for v in jax.tree.leaves(rows))
+        return reader(rows, ids) if there else store.take(rows, ids)
 
     def judge_all(key, state, seen=None):
         ids = np.arange(len(samples.split.size))
@@ -122,7 +122,7 @@ def make_judge(
             padded = np.resize(members, group)  # one shape, so one program
             facts = store.take((info, tuple(samples.split)), padded)
             clients = take(state.clients, padded), *facts
-            results = judge(key, state.server, on_device, clients)
+            results = judge(key, state.server, on_devices, clients)
             for name, judged in processes.fetch(results).items():
                 _enter(known, name, judged, members, len(samples.split.size))
         return known
@@ -167,7 +167,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, evaluator, renew):
     return judge_all
 
 
-def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 100):
+def _judge_group(model, algorithm, layers: PyTree, mesh, batch_size: int = 100):
     """Returns the program that evaluates a group of clients, a multiple of the devices.
 
     Returns:
@@ -175,7 +175,6 @@ def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 10
       model. `clients` holds rows as the store keeps them, `ClientInfo`, and the index
       and size of the samples.
     """
-    mesh = Mesh(np.array(devices), ("clients",))
 
     def judged(sparse, x, y, index, size) -> Judged:
         params = masks.apply(sparse.params, sparse.mask)
