@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
 
 MANY = cohorts.SHUFFLED + 1  # the fewest clients that are permuted
@@ -93,6 +94,16 @@ def test_a_large_population_takes_no_memory_of_its_size(key):
     draw = jax.jit(cohorts.uniform_sampler(10**9, 10))
     memory = draw.lower(key, 0).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 100_000
+
+
+def test_many_rounds_take_the_memory_of_a_few(key):
+    """A thousand clients are shuffled in 3000 rounds: 4 bytes of each are 12 MB."""
+    stage, rounds = Stage(None, 3000, 2), np.arange(3000, dtype=np.int32)
+    draw = jax.jit(lambda key, rounds: cohorts.cohorts(key, stage, 1000, rounds))
+    compiled = draw.lower(key, rounds).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 12e6
+    ids = compiled(key, rounds)
+    np.testing.assert_array_equal(ids[-2:], draw(key, rounds[-2:]))
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from sparsefl_jax.core.types import Array, Key
 from sparsefl_jax.system import hardware
 
 SHUFFLED = 1024  # clients; shuffling them takes less time than a round
+_ROUNDS = 256  # whose cohorts are drawn at a time, as each may draw for all clients
 _PASSES = 8  # of the Feistel network, twice as many as the proof needs
 
 
@@ -189,7 +190,7 @@ def cohorts(
         there = present(keys.of_presence(sampling_key), round)
         return jnp.where(there[ids], ids, num_clients).astype(jnp.int32)
 
-    return jax.vmap(of_round)(rounds)
+    return lax.map(of_round, rounds, batch_size=min(_ROUNDS, len(rounds)))
 
 
 def drawing(

@@ -39,7 +39,7 @@ from sparsefl_jax.wire import ledger
 PILOT = 20  # rounds, without `fit.pilot`
 _MOST = 1_000_000  # rounds, without `fit.most`
 _TRIES = 8  # numbers of rounds, since the cost of a round depends on the number
-_DRAWS = 5_000_000  # rounds x clients that are drawn; no first exchanges beyond these
+_DRAWS = 5_000_000  # clients of all rounds drawn; no first exchanges beyond these
 
 
 class Measured(NamedTuple):
@@ -221,7 +221,9 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     stage, sizes = setup.stages[-1], np.asarray(setup.data.train.size)
     _, run_key = keys.of_run(jax.random.key(seed))
     root = keys.of_stage(run_key, len(setup.stages) - 1)
-    drawn = min(stage.num_rounds, max(1, _DRAWS // stage.cohort_size))
+    # Up to `SHUFFLED` clients are all shuffled to draw a few of them.
+    each = len(sizes) if len(sizes) <= cohorts.SHUFFLED else stage.cohort_size
+    drawn = min(stage.num_rounds, max(1, _DRAWS // each))
     draw = cohorts.drawing(root, stage, len(sizes), clock.presence(setup.system))
     ids = draw(np.arange(drawn, dtype=np.int32))
     clients, places = np.unique(ids, return_index=True)
