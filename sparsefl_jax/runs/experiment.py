@@ -4,6 +4,7 @@ A run is built from a configuration or from parts made in Python. Several seeds 
 after another. The files are described in `docs/runs.md`.
 """
 
+import functools
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from sparsefl_jax.runs.config.build import (
     build_setup,
     check_stages,
     describe,
+    load,
 )
 from sparsefl_jax.runs.config.defaults import plain, replaced, values
 from sparsefl_jax.runs.programs import Parts, Programs, prepared
@@ -219,8 +221,14 @@ def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     configs = [values(config) for config, _ in runs]
-    read, paths = of_one_width(build_data, configs), (path for _, path in runs)
+    read, paths = of_one_width(reading_once(configs[0]), configs), (p for _, p in runs)
     return _in_turn(zip(configs, paths, strict=True), "rounds", read, _parts)
+
+
+def reading_once(config: SimpleNamespace) -> Callable:
+    """Returns `build_data` of configurations that share the data set of this one."""
+    dataset = functools.cache(lambda: load(config))
+    return functools.partial(build_data, read=lambda _: dataset())
 
 
 def of_one_width(read: Callable, seeds: Sequence) -> Callable:
@@ -245,10 +253,13 @@ def all_seeds(
     path: Path,
     resume: bool,
     progress: bool = True,
-    read: Callable = build_data,
+    read: Callable | None = None,
     parts_of: Callable = _parts,
 ) -> list[dict]:
     """Runs all seeds of a configuration in folders below `path`, and compares them.
+
+    A seed that fails stops no other one in a single process; the first error is raised
+    after the last seed.
 
     Args, raises: as `one_seed`. Returns the summary of each seed.
     """
@@ -256,7 +267,7 @@ def all_seeds(
         config, _ = folder.planned(config, plain(folder.read_config(path)))
     seeds = range(config.seed, config.seed + config.seeds)
     configs = [replaced(config, seed=seed, seeds=1) for seed in seeds]
-    read = of_one_width(read, configs)
+    read = of_one_width(read or reading_once(config), configs)
     runs = [(one, path / f"seed_{one.seed}") for one in configs]
     if not resume:
         parts_of(configs[0], read(configs[0]), False)  # raises before writing anything
@@ -267,18 +278,16 @@ def all_seeds(
                 if (below / "config.json").exists():
                     folder.resumption(below, one)
             folder.amend(path, config)
-        summaries, diverged = [], []
+        summaries, failed = [], []
         outcomes = _in_turn(runs, progress, read, parts_of)
         for seed, outcome in zip(seeds, outcomes, strict=True):
-            if isinstance(outcome, FloatingPointError) and not processes.several():
-                # It fails after the others.
-                diverged.append(FloatingPointError(f"seed {seed}: {outcome}"))
-            elif isinstance(outcome, Exception):
-                raise outcome
-            else:
-                summaries.append(outcome)
-        if diverged:
-            raise diverged[0]
+            if isinstance(outcome, FloatingPointError):
+                outcome = FloatingPointError(f"seed {seed}: {outcome}")
+            if isinstance(outcome, Exception) and processes.several():
+                raise outcome  # the other processes wait for this one
+            (failed if isinstance(outcome, Exception) else summaries).append(outcome)
+        if failed:
+            raise failed[0]
         if leads:
             report.write_comparison(report.compare(report.read_groups([path])), path)
     return processes.lead(summaries)
@@ -295,7 +304,7 @@ def _in_turn(runs, *how) -> Iterator[dict | Exception]:
         begun = (path / "config.json").exists()
         try:
             outcome = one_seed(config, path, begun, *how)
-        except Exception as error:  # whatever it is, the other seeds go on
+        except Exception as error:  # whatever it is, its caller goes on with the others
             traceback.clear_frames(error.__traceback__)  # which hold its arrays
             outcome = error
         yield outcome

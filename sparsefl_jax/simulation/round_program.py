@@ -73,9 +73,8 @@ def make_client_fn(plan: placement.Plan) -> Callable:
     """
     stage, macs, held = plan.stage, plan.macs, plan.held
     algorithm = stage.algorithm
-    form = lowering(plan.mesh.devices.flat[0].platform, plan.chunk)
 
-    @partial(fast, lowering=form)
+    @partial(fast, lowering=lowering(plan.mesh.devices.flat[0].platform, plan.chunk))
     def client_fn(key, round, num_steps, server, population, row, last_round, info):
         ctx = Context(round, last_round, info)
         client_key = keys.of_client(key, info.index)

@@ -121,14 +121,9 @@ def build_optimizer(config):
     return local.make_optimizer(name, **settings)
 
 
-def build_data(config):
-    """Builds the federated data of a configuration."""
-    check_buildable(config)
-    name, settings = _settings(config.partition)
-    partition = defaults.factory("partition", name)
-    if "users" not in defaults.signature(partition):
-        check_unset(config, "writers")
-    dataset = datasets.load(
+def load(config):
+    """Reads the data set of a configuration."""
+    return datasets.load(
         config.dataset,
         data_dir=config.data_dir,
         writers=config.writers,
@@ -138,6 +133,16 @@ def build_data(config):
         max_tokens=config.max_tokens,
         text_encoder=config.text_encoder,
     )
+
+
+def build_data(config, read=load):
+    """Builds the federated data of a configuration, whose data set `read` returns."""
+    check_buildable(config)
+    name, settings = _settings(config.partition)
+    partition = defaults.factory("partition", name)
+    if "users" not in defaults.signature(partition):
+        check_unset(config, "writers")
+    dataset = read(config)
     return datasets.federate(
         dataset,
         partition,
