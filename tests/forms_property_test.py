@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
@@ -162,13 +162,23 @@ def check_pool(layer):
     assert_the_same(run, layer, jnp.asarray(x, layer["dtype"]))
 
 
-@settings(max_examples=8, **QUIET)
+ONES = (1, 1)
+PAIRS = {
+    **{"size": (3, 3), "strides": ONES, "padding": (ONES, ONES), "shape": (1, 5, 4)},
+    **{"mapped": "both", "inside": True, "dtype": "float32", "lowering": "auto"},
+    **{"groups": 1, "inputs": 2, "outputs": 3, "dilation": ONES, "spread": ONES},
+}
+
+
+@settings(max_examples=10, **QUIET)
 @given(convolutions())
+@example(PAIRS)
+@example(PAIRS | {"shape": (0, 5, 4), "mapped": None})
 def test_convolutions(layer):
     check_convolution(layer)
 
 
-@settings(max_examples=8, **QUIET)
+@settings(max_examples=10, **QUIET)
 @given(pools())
 def test_pools(layer):
     check_pool(layer)
