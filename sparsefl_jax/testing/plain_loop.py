@@ -17,7 +17,7 @@ from sparsefl_jax.core.types import Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.testing.compare import ContractError
-from sparsefl_jax.testing.small_world import World, once, path, population_of
+from sparsefl_jax.testing.small_world import World, jit, once, path, population_of
 from sparsefl_jax.wire.messages import once as handed_once
 from sparsefl_jax.wire.packets import Message, Packet, stable
 from sparsefl_jax.wire.positions import POSITIONS
@@ -41,7 +41,7 @@ def client_by_wire(world: World) -> Callable:
     It is three programs, between which only messages pass, as `delivered` has them. A
     value that one program keeps for another is a tracer that no other program takes.
     """
-    return by_wire(world, jax.jit)
+    return by_wire(world, jit)
 
 
 def by_wire(world: World, jit: Callable) -> Callable:
@@ -88,8 +88,9 @@ def delivered(
 ) -> Message:
     """Returns what arrives of a message: what its bytes decode to, and nothing else.
 
-    Of a packet that is not sent, or whose mask the receiver has to hold and does not,
-    9s arrive; a mask that is neither held nor sent is a random one.
+    Of a packet whose mask the receiver has to hold and does not, 9s arrive, and also of
+    one that is not sent unless it is all zeros, as a sender may write for nothing; a
+    mask that is neither held nor sent is a random one.
 
     Args:
       held: the masks that the receiver holds, by the name of the packet.
@@ -113,7 +114,8 @@ def delivered(
             readable &= bool(packet.fresh) or jax.tree.all(alike)
             mask = own
         if packet.bits or not readable:
-            fill = 0 if readable else 9
+            told = packet.sent or any(v.any() for v in jax.tree.leaves(values))
+            fill = 9 if told and not readable else 0
             values = jax.tree.map(lambda v: np.full_like(v, fill), values)
         fresh = packet.fresh | (mask is None)
         like = dataclasses.replace(packet, values=values, mask=mask, fresh=fresh)
@@ -135,7 +137,7 @@ def batches_jit(world: World) -> Callable:
         steps = steps_per_epoch(info.num_examples, stage.batch_size, stage.drop_last)
         return batches(key, *own, stage=stage, num_steps=steps)
 
-    return jax.jit(make)
+    return jit(make)
 
 
 def inputs(
@@ -203,7 +205,7 @@ def total(passings: list[Passing]) -> PyTree:
 @once
 def aggregate_jit(world: World) -> Callable:
     """Compiles `aggregate` of this world."""
-    return jax.jit(world.algorithm.aggregate)
+    return jit(world.algorithm.aggregate)
 
 
 def server_inputs(world: World, round: int) -> tuple:

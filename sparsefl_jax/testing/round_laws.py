@@ -53,13 +53,12 @@ def law_start(world: World) -> None:
     hands the same in every round.
     """
     init_key, client_key = keys.of_start(world.key)
-    server = jax.jit(world.algorithm.init)(init_key, world.model)
-    init_client, handed = (
-        jax.jit(f) for f in (world.algorithm.init_client, world.algorithm.handed)
-    )
+    method, jit = world.algorithm, small_world.jit
+    server = jit(method.init)(init_key, world.model)
+    init_client, handed = jit(method.init_client), jit(method.handed)
     same(world, "start", "server", server, small_world.start(world).server)
     message = plain_loop.delivered(world, handed(server), {}, "handed", "to all")
-    for index in range(len(small_world.SIZES)):
+    for index in world.population.info.index.tolist():
         info = rows(world.population.info, index)
         key = keys.of_client(client_key, index)
         row = store.pack(init_client(key, message, info))
@@ -102,24 +101,19 @@ def law_segments(world: World) -> None:
 def law_jit(world: World) -> None:
     """Checks that a client's two steps and `aggregate` need no compilation.
 
-    They are called as a notebook would, the client's in the first and the last round:
-    each call compiles its loops anew. A thorough world also runs the bodies of loops
-    operation by operation.
+    They are called as a notebook would, in the last round alone: each call compiles its
+    loops anew. A thorough world also runs the bodies of loops operation by operation.
     """
     run_client = plain_loop.by_wire(world, lambda function: function)
     last = len(world.cohorts) - 1
-    for round, state in enumerate(small_world.path(world)[0][:-1]):
-        total = plain_loop.server_inputs(world, round)
-        with jax.disable_jit(world.thorough):
-            server = world.algorithm.aggregate(*total)
-        wanted = plain_loop.aggregate_jit(world)(*total)
-        same(world, "jit", "aggregate: ", server, wanted)
-        if round in (0, last):
-            client = plain_loop.inputs(world, state, round, 4)
-            with jax.disable_jit(world.thorough):
-                passing = run_client(*client)
-            wanted = plain_loop.client_by_wire(world)(*client)
-            same(world, "jit", "client: ", passing, wanted)
+    total = plain_loop.server_inputs(world, last)
+    client = plain_loop.inputs(world, small_world.path(world)[0][last], last, 4)
+    with jax.disable_jit(world.thorough):
+        server, passing = world.algorithm.aggregate(*total), run_client(*client)
+    wanted = plain_loop.aggregate_jit(world)(*total)
+    same(world, "jit", "aggregate: ", server, wanted)
+    wanted = plain_loop.client_by_wire(world)(*client)
+    same(world, "jit", "client: ", passing, wanted)
 
 
 def law_order(world: World) -> None:
@@ -151,10 +145,13 @@ def law_padding(world: World) -> None:
 
 
 def _soil(data: Batches) -> Batches:
-    """Puts NaN into steps without samples, and 9 into padding beside samples."""
+    """Puts NaN into steps without samples, and 9 into padding beside samples.
+
+    Integers are the largest of their type, and at most the largest sample.
+    """
     x, valid = np.array(data.x), np.asarray(data.weight) > 0
     rows = len(x)
-    x[rows - 2], x[rows - 1] = 9, np.nan
+    x[rows - 2], x[rows - 1] = min(9, x.max()), small_world.strange(x)
     alone = ~valid.any(-1, keepdims=True)
     order = np.where(alone, rows - 1, np.where(valid, data.order, rows - 2))
     return data._replace(x=x, order=order.astype(np.int32))
@@ -168,11 +165,11 @@ def law_bystanders(world: World) -> None:
         last_round = old.last_round.copy()
         last_round[ids] = round
         same(world, "bystanders", "last_round", new.last_round, last_round)
-        away = np.setdiff1d(np.arange(len(small_world.SIZES)), ids)
+        away = np.setdiff1d(world.population.info.index, ids)
         pair = rows(new.clients, away), rows(old.clients, away)
         same(world, "bystanders", "unsampled row", *pair, tolerance=0.0)
         x = world.population.x.copy()
-        x[world.population.index[away]] = np.nan
+        x[world.population.index[away]] = small_world.strange(x)
         population = world.population._replace(x=x)
         old = old._replace(clients=_spoil(old.clients, away))
         got, _ = small_world.run(
@@ -229,7 +226,7 @@ def law_seeds(world: World) -> None:
     states, _ = small_world.path(world)
     keys = jnp.stack([world.key, jax.random.key(4)])
     round_fn = round_program.make_round(small_world.plan(world))
-    both = jax.jit(jax.vmap(round_fn, in_axes=(0, None, 0, None, 0)))
+    both = small_world.jit(jax.vmap(round_fn, in_axes=(0, None, 0, None, 0)))
     for round in range(len(world.cohorts)):
         other = round - 1  # whose state and cohort the second seed has
         pair = jax.tree.map(lambda *v: np.stack(v), states[round], states[other])

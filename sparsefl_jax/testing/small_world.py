@@ -1,8 +1,9 @@
 """The small world in which the laws check a method, run by the simulator.
 
 It has five clients of uneven size, a network of two dense layers with a running
-statistic, and an initial mask as an earlier stage would hand it on. A world keeps what
-it has compiled and run, so that all laws share it.
+statistic, and an initial mask as an earlier stage would hand it on; or an author's own
+network, and five of the author's clients. A world keeps what it has compiled and run,
+so that all laws share it.
 """
 
 import functools
@@ -17,9 +18,11 @@ import numpy as np
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, Stage
 from sparsefl_jax.core.types import ClientInfo, PyTree, SparseModel
 from sparsefl_jax.core.validate import at_least
+from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models import Model, saved_inputs
 from sparsefl_jax.simulation import clock, initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
 SIZES = (9, 3, 27, 9, 5)  # one below a batch of 4, one three times the others, a tie
@@ -30,12 +33,17 @@ COHORTS = ((3, 2, 0), (1, 4, 2), (0, 1, 3), (2, 0, 4))
 EVERYONE = ((3, 2, 0, 1, 4), (1, 4, 2, 0, 3), (0, 1, 3, 4, 2), (2, 0, 4, 3, 1))
 
 
+# Compiles in half the time, as programs of a small world run for a moment.
+jit = functools.partial(jax.jit, compiler_options=hardware.UNOPTIMIZED)
+
+
 class World(NamedTuple):
     """A method among its clients, and what the laws have compiled and run."""
 
     name: str
     make: Callable  # of a model: the method on it
-    algorithm: Algorithm  # on `tiny_model`
+    network: Model
+    algorithm: Algorithm  # on the network
     stage: Stage
     model: SparseModel  # what `init` receives
     layers: PyTree  # Python bools: the kernels
@@ -95,6 +103,8 @@ def make_world(
     optimizer: Optimizer | None = None,
     thorough: bool = False,
     num_rounds: int = len(COHORTS),
+    model: Model | None = None,
+    data: FederatedData | None = None,
 ) -> World:
     """Returns a world of a method and five clients.
 
@@ -105,12 +115,21 @@ def make_world(
       thorough: whether a cohort has all clients and two local epochs, instead of three
         clients and one epoch; the laws then also try more chunks and cuts.
       num_rounds: of the world, at least 4; the cohorts come again after four.
+      model: the network, as it reads the samples of `data`; None for `tiny_model`.
+      data: has at least five clients. The world takes the smallest, the largest and
+        three between, with all their samples, in batches of 32.
 
     Raises:
-      ValueError: there are too few rounds.
+      ValueError: there are too few rounds or clients, or a model without data or data
+        without a model.
     """
     at_least("num_rounds", num_rounds, len(COHORTS))
-    model = tiny_model()
+    if (model is None) != (data is None):
+        name = "model" if model is None else "data"
+        raise ValueError(f"{name}=None, expected both model and data, or neither")
+    own = data is not None
+    population = _population(*(_of(data) if own else _drawn()))
+    model = model if own else tiny_model()
     optimizer = optimizer or local.make_optimizer(
         "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
     )
@@ -124,10 +143,12 @@ def make_world(
     drawn = np.array(EVERYONE if thorough else COHORTS, np.int32)
     cohorts = np.resize(drawn, (num_rounds, drawn.shape[1]))
     watched = algorithm._replace(aggregate=counted)
-    stage = Stage(watched, *cohorts.shape, epochs=2 if thorough else 1, batch_size=4)
+    epochs = 2 if thorough else 1
+    size = 32 if own else 4
+    stage = Stage(watched, *cohorts.shape, epochs=epochs, batch_size=size)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
 
-    @jax.jit  # one program instead of one for each operation
+    @jit  # one program instead of one for each operation
     def begin(init_key, mask_key):
         params, stats = model.init(init_key)
         mask = masks.bernoulli(mask_key, params, jnp.float32(0.5), layers)
@@ -136,10 +157,11 @@ def make_world(
     plain = (k for k, v in kwargs.items() if type(v) in (bool, int, float, str, tuple))
     arguments = "".join(f", {k}={kwargs[k]}" for k in plain)
     name, key = getattr(factory, "__name__", str(factory)), jax.random.key(3)
-    sparse, population = begin(jax.random.key(1), jax.random.key(2)), _population()
+    sparse = begin(jax.random.key(1), jax.random.key(2))
     return World(
         name + arguments,
         lambda model: factory(model, optimizer, **kwargs),
+        model,
         algorithm,
         stage,
         sparse,
@@ -152,17 +174,34 @@ def make_world(
     )
 
 
-def _population() -> placement.Population:
-    """Draws each client a cloud of samples; padding points to a row of no client."""
+def _drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws each client a cloud of samples."""
     rng, total = np.random.default_rng(0), sum(SIZES)
     y = rng.integers(CLASSES, size=total + 1).astype(np.int32)
     x = rng.normal(size=(total + 1, FEATURES)) + 0.5 * y[:, None]
-    index = np.full((len(SIZES), max(SIZES)), total, np.int32)
-    for client, (size, end) in enumerate(zip(SIZES, np.cumsum(SIZES), strict=True)):
+    return x.astype(np.float32), y, np.array(SIZES, np.int32)
+
+
+def _of(data: FederatedData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Takes five clients of a data set, in the order of size that `SIZES` has."""
+    index, sizes = data.train
+    at_least("the number of clients in data", len(sizes), len(SIZES))
+    spread = np.linspace(0, len(sizes) - 1, len(SIZES)).astype(int)
+    ranks = np.argsort(np.argsort(SIZES, kind="stable"))
+    clients = np.argsort(sizes, kind="stable")[spread][ranks]
+    rows = [index[client, : sizes[client]] for client in clients]
+    rows = np.concatenate([*rows, rows[0][:1]])
+    return data.x[rows], data.y[rows], sizes[clients].astype(np.int32)
+
+
+def _population(x: np.ndarray, y: np.ndarray, sizes: np.ndarray):
+    """Gives each client its rows in turn; padding points to the last, of no client."""
+    index = np.full((len(sizes), max(sizes)), len(x) - 1, np.int32)
+    for client, (size, end) in enumerate(zip(sizes, np.cumsum(sizes), strict=True)):
         index[client, :size] = np.arange(end - size, end)
-    ids, sizes = np.arange(len(SIZES), dtype=np.int32), np.array(SIZES, np.int32)
+    ids = np.arange(len(sizes), dtype=np.int32)
     info = ClientInfo(ids, sizes, np.array(BUDGETS, np.float32))
-    return placement.Population(x.astype(np.float32), y, index, info)
+    return placement.Population(x, y, index, info)
 
 
 def once(make: Callable) -> Callable:
@@ -191,21 +230,27 @@ def plan(world: World, chunk: int = 1, devices: int = 1) -> placement.Plan:
 def segment(world: World, chunk: int, devices: int) -> Callable:
     """Compiles the simulator's program, `round_program.make_segment`."""
     function = round_program.make_segment(plan(world, chunk, devices))
-    return jax.jit(function, donate_argnums=2)
+    return jit(function, donate_argnums=2)
 
 
 @once
 def start(world: World, samples: str = "own") -> placement.State:
     """Returns the state before round 0, as NumPy arrays.
 
-    'start' begins from another model: negated weights, whose magnitudes stay, other
-    statistics, and masks of kernels that keep what the first one prunes.
+    'start' begins from another model: the weights of each leaf in another order, scaled
+    and shifted, other statistics, and masks of kernels that keep what the first one
+    prunes.
     """
     info, model = world.population.info, world.model
     if samples == "start":
+        rng = np.random.default_rng(0)
         turned = jax.tree.map(lambda m, kernel: m ^ kernel, model.mask, world.layers)
         stats = jax.tree.map(lambda v: v + 1, model.stats)
-        model = SparseModel(jax.tree.map(jnp.negative, model.params), turned, stats)
+        params = jax.device_get(model.params)
+        params = jax.tree.map(
+            lambda v: (0.09 - 0.83 * rng.permuted(v)).astype(v.dtype), params
+        )
+        model = SparseModel(params, turned, stats)
     state = initial_state.start(world.key, plan(world), model, info)
     return jax.device_get(state)
 
@@ -254,24 +299,39 @@ LOST = {"even": 0, "odd": 1}  # runs on own samples: rounds, mod 2, that hear no
 def population_of(world: World, samples: str) -> placement.Population:
     """Returns the population, or the same clients with other samples and labels.
 
-    'turned' negates samples, and shifts them because their magnitudes would stay
-    otherwise; 'spread' takes cube roots, so that no moment stays, and shifts features
-    against each other; 'start' has the same samples. A client keeps its set of labels:
-    'turned' trades their numbers of samples, and 'spread' leaves one sample to each
-    label but the first.
+    Each feature of a client's samples is put into another order, scaled and shifted by
+    numbers of its own, integers modulo their range, so that neither order nor shares
+    stay; 'spread' takes cube roots before, so that no moment stays. 'start' has the
+    same samples. A client keeps its set of labels: 'turned' trades their numbers of
+    samples, and 'spread' leaves one sample to each label but the first.
     """
-    population, y = world.population, world.population.y.copy()
+    population, spread = world.population, samples == "spread"
     if samples not in ("turned", "spread"):
         return population
-    x = np.array(population.x)
-    for rows, size in zip(population.index, SIZES, strict=True):
-        held, place = np.unique(np.roll(y[rows[:size]], 1), return_inverse=True)
-        once_each = np.resize(held, size)
-        once_each[len(held) :] = held[0]
-        y[rows[:size]] = np.roll(held, 1)[place] if samples == "turned" else once_each
-        for feature in range(FEATURES if samples == "spread" else 0):
-            x[rows[:size], feature] = np.roll(x[rows[:size], feature], feature)
-    return population._replace(x=1 - x if samples == "turned" else np.cbrt(x), y=y)
+    x, y = population.x.copy(), population.y.copy()
+    low, span = int(x.min()), int(x.max()) - int(x.min()) + 1
+    rng = np.random.default_rng(int(spread))
+    shift, scale = rng.uniform(0.2, 1.3, (2, *x.shape[1:]))
+    for rows, size in zip(population.index, population.info.num_examples, strict=True):
+        rows = rows[:size]
+        held, place = np.unique(np.roll(y[rows], 1), return_inverse=True)
+        once_each = np.resize(held, y[rows].shape)
+        once_each.reshape(-1)[len(held) :] = held[0]
+        traded = np.roll(held, 1)[place].reshape(y[rows].shape)
+        y[rows] = once_each if spread else traded
+        mixed = rng.permuted(x[rows], axis=0)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            x[rows] = shift - scale * (np.cbrt(mixed) if spread else mixed)
+        else:
+            share = (shift - scale * (mixed - low) / span) % 1
+            x[rows] = low + np.floor(share * span)
+    return population._replace(x=x, y=y)
+
+
+def strange(x: np.ndarray) -> float:
+    """Returns what no sample of x may hold: NaN, or the largest integer."""
+    floating = jnp.issubdtype(x.dtype, jnp.floating)
+    return np.nan if floating else np.iinfo(x.dtype).max
 
 
 @once

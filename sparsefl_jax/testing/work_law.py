@@ -5,39 +5,40 @@ a debug callback. This law alone runs it, in a plain loop of its own.
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Batches
 from sparsefl_jax.models import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.system import hardware
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.testing.compare import fail, leaves
 from sparsefl_jax.testing.small_world import World
 
 TOLERANCE = 1e-5  # of sums in float32
+UNUSED = "a step whose result is not used counts too, unless `lax.cond` leaves it out"
 
 
 def law_work(world: World) -> None:
     """Checks that `work` covers every pass of the network, and `count` all samples.
 
     The forward work of a kernel is at least the sum over passes of their valid samples
-    times the share of its entries that is not 0. A method whose metrics have `density`
-    is charged at the mask of its personal models instead, which has this density.
+    times the share of its entries that is not 0. A derivative along a direction of the
+    weights is a pass, and so is one with another key. A method whose metrics have
+    `density` is charged at the mask of its personal models instead, which has this
+    density.
 
     `count` is the number of valid samples in all epochs, or in all passes. A method
     that reads no more than the first batch may count that once.
     """
     reports: list = []
-    algorithm = world.make(_reporting(small_world.tiny_model(), reports))
-    jit = partial(jax.jit, compiler_options=hardware.UNOPTIMIZED)  # in half the time
-    run = plain_loop.by_wire(world._replace(algorithm=algorithm), jit)
-    personalize = algorithm.personalize and jit(algorithm.personalize)
+    algorithm = world.make(_reporting(world.network, reports))
+    run = plain_loop.by_wire(world._replace(algorithm=algorithm), small_world.jit)
+    personalize = algorithm.personalize and small_world.jit(algorithm.personalize)
     for round, cohort in enumerate(world.cohorts.tolist()):
         state = small_world.path(world)[0][round]
         for index in cohort:
@@ -63,10 +64,27 @@ def law_work(world: World) -> None:
 
 
 def _reporting(model: Model, reports: list) -> Model:
-    """Returns the network that also reports its samples and parameters."""
+    """Returns the network that also reports its inputs in each pass."""
+
+    @jax.custom_jvp
+    def seen(params, *inputs):
+        jax.debug.callback(reports.append, (params, *inputs, ()))
+        return params
+
+    @seen.defjvp
+    def derivative(primals, tangents):
+        def forwards(_, tangent):
+            jax.debug.callback(reports.append, (*primals, tangent))
+            return tangent
+
+        # Solves t = tangent; the transpose, by which gradients come back, is silent.
+        solve = {"solve": forwards, "transpose_solve": lambda _, back: back}
+        along = lax.custom_linear_solve(lambda t: t, tangents[0], **solve)
+        return seen(*primals), along
 
     def apply(params, stats, x, *, train, weight=None, key=None):
-        jax.debug.callback(reports.append, (x, params))
+        drawn = () if key is None else jax.random.key_data(key)
+        params = seen(params, x, drawn)
         return model.apply(params, stats, x, train=train, weight=weight, key=key)
 
     return model._replace(apply=apply)
@@ -85,11 +103,12 @@ def _passes(reports: list, data: Batches) -> list[tuple[frozenset, list]]:
     A pass that is computed again for its gradient, as by `jax.checkpoint`, counts once.
     """
     padding, passes = np.asarray(data.x[-1]).tobytes(), {}
-    for x, params in jax.device_get(reports):
+    for params, x, key, tangent in jax.device_get(reports):
         samples = frozenset(row.tobytes() for row in x) - {padding}
-        values = jax.tree.leaves(params)
-        same = samples, *(v.tobytes() for v in values)
-        passes[same] = samples, [np.mean(v != 0) for v in values]
+        values, along = jax.tree.leaves(params), jax.tree.leaves(tangent)
+        same = samples, *(v.tobytes() for v in (*values, *along, np.asarray(key)))
+        if not along or any(v.any() for v in along):  # 0: of no derivative
+            passes[same] = samples, [np.mean(v != 0) for v in values]
     return list(passes.values())
 
 
@@ -98,10 +117,12 @@ def _faults(world: World, metrics: dict, passes: list, data: Batches) -> Iterato
     for at, (path, stated) in enumerate(leaves(metrics["work"].forward)):
         ran = sum(len(samples) * shares[at] for samples, shares in passes)
         if jax.tree.leaves(world.layers)[at] and not stated >= ran * (1 - TOLERANCE):
-            yield f"work.forward{path} is {stated:g}, and the network ran {ran:g}"
+            what = f"work.forward{path} is {stated:g}, and the network ran {ran:g}"
+            yield f"{what}; {UNUSED}"
     valid, samples = np.sum(data.weight > 0, -1), [samples for samples, _ in passes]
     known = {int(valid.sum()), sum(map(len, samples))}
     if len(frozenset().union(*samples)) <= valid[0, 0]:
         known.add(int(valid[0, 0]))
     if metrics["count"].item() not in known:
-        yield f"`count` is {metrics['count']:g}, expected one of {sorted(known)}"
+        what = f"`count` is {metrics['count']:g}, expected one of {sorted(known)}"
+        yield f"{what}; {UNUSED}"
