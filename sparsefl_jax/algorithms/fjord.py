@@ -179,7 +179,8 @@ def _ordered_dropout(
             return loss, (stats, sums)
         whole, logits, stats, sums = at_width(key, params, stats, place, x, y, weight)
         soft = jax.nn.softmax(lax.stop_gradient(logits))
-        loss, _, stats, more = at_width(key, part, stats, at, x, soft, weight)
+        again = jax.random.clone(key)  # both passes see the same augmented samples
+        loss, _, stats, more = at_width(again, part, stats, at, x, soft, weight)
         seen = sums["seen"] + more["seen"]
         return whole + loss, (stats, sums | {"seen": seen})
 

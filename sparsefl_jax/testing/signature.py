@@ -1,21 +1,23 @@
 """The first law: the functions return what `core.algorithm` says."""
 
+import re
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import Context, PyTree, ServerContext, SparseModel
 from sparsefl_jax.testing import plain_loop
-from sparsefl_jax.testing.compare import fail, leaves, rows
+from sparsefl_jax.testing.compare import ContractError, fail, leaves, rows
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire.packets import Packet, layout
 
 
 def law_signature(world: World) -> None:
     """Checks that the functions return what `core.algorithm` says, in arrays."""
-    method, key = world.algorithm, world.key
+    method, key = _watched(world), world.key
     info = rows(world.population.info, 0)
     ctx = Context(jnp.int32(0), jnp.int32(-1), info)
     data = plain_loop.batches_jit(world)(key, world.population, info)
@@ -48,6 +50,34 @@ def law_signature(world: World) -> None:
     if method.personalize is not None:
         models = _returned(method.personalize, key, server, row, info)
         _models(world, "personalize", models)
+
+
+def calls(world: World) -> dict[str, tuple]:
+    """Returns the shapes of the arguments of each function that the law calls."""
+    if "calls" not in world.shared:
+        law_signature(world)
+    return world.shared["calls"]
+
+
+def _watched(world: World) -> Algorithm:
+    """Returns the method; an error names its function, and the world keeps calls."""
+    world.shared["calls"] = {}
+
+    def watch(name, function):
+        def call(*args):
+            world.shared["calls"][name] = jax.eval_shape(lambda *args: args, *args)
+            try:
+                return function(*args)
+            except Exception as error:
+                takes = re.search(rf"{name}: [^`]*`(\(.*?\))", Algorithm.__doc__)[1]
+                said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                what = f"law 'signature', {world.name}: {name}{takes} fails with {said}"
+                raise ContractError(what) from error
+
+        return call
+
+    called = {n: f for n, f in world.algorithm._asdict().items() if callable(f)}
+    return world.algorithm._replace(**{n: watch(n, f) for n, f in called.items()})
 
 
 def _models(world: World, what: str, models) -> None:
