@@ -106,6 +106,17 @@ def unsent_whisper(whole):
     return sending(whole, small)._replace(contribute=contribute)
 
 
+def lazy_delta(whole):
+    """Sends the delta where it grows, which a bit says; zeros are read elsewhere."""
+
+    def lazy(delta, *_):
+        sent = grows(delta)
+        values = jax.tree.map(lambda v: jnp.where(sent, v, 0.0), delta)
+        return Packet(values, sent=sent, optional=True)
+
+    return sending(whole, lazy)
+
+
 def optional_delta(whole):
     """Sends the whole delta at 0 bits wherever its first entry is positive."""
 
@@ -280,10 +291,89 @@ def free_purity(whole):
     return carrying(whole, "commonest", largest)
 
 
+def free_shares(whole):
+    """Sends free of charge which share of each feature lies between 0 and 1."""
+
+    def shares(delta, batches, round):
+        x, _, weight = of_samples(batches)
+        return Packet(jnp.average((x > 0) & (x < 1), axis=0, weights=weight), bits=0)
+
+    return carrying(whole, "shares", shares)
+
+
+def free_magnitudes(whole):
+    """Broadcasts free of charge how large the weights of the initial model are."""
+
+    def broadcast(key, ctx, server):
+        sizes = Packet(jax.tree.map(jnp.abs, server.params), sent=ctx.round < 1, bits=0)
+        return whole.broadcast(key, ctx, server) | {"sizes": sizes}
+
+    return whole._replace(broadcast=broadcast)
+
+
+def one_hot(whole):
+    """Sends a float at 0 bits, at a position of 16 bits that no two floats share."""
+
+    def hot(delta, *_):
+        value = delta["fc1"]["kernel"][0, 0]
+        bits = lax.bitcast_convert_type(value, jnp.uint32)
+        place = (bits * jnp.uint32(2654435761)) >> 16
+        mask = jnp.arange(2**16, dtype=jnp.uint32) == place
+        return Packet(jnp.where(mask, value, 0.0), mask, bits=0, index="coo")
+
+    return carrying(whole, "hot", hot)
+
+
 def signs(delta, **settings):
     """Returns zeros on a mask that is the sign of the delta."""
     mask = jax.tree.map(lambda v: v > 0, delta)
     return Packet(jax.tree.map(jnp.zeros_like, delta), mask, bits=0, **settings)
+
+
+def calls_back(whole):
+    """Lets Python see the delta."""
+
+    def heard(delta, ctx, _):
+        leaf = delta["fc1"]["bias"]
+        jax.debug.print("{}", leaf[0])  # is allowed
+        leaf = lax.cond(
+            ctx.round > 0,
+            lambda v: jax.pure_callback(np.asarray, jax.typeof(v), v),
+            lambda v: v,
+            leaf,
+        )
+        return Packet(delta | {"fc1": delta["fc1"] | {"bias": leaf}})
+
+    return sending(whole, heard)
+
+
+def keeps_ref(whole):
+    """Keeps the last loss of all clients in a Ref."""
+    kept = jax.new_ref(jnp.float32(0))
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        kept[...] = metrics["loss"]
+        return uplink, client, metrics
+
+    return whole._replace(update=update)
+
+
+def one_key(whole):
+    """Draws noise, and which entries get it, by one key."""
+
+    def update(key, ctx, *args):
+        uplink, *rest = whole.update(key, ctx, *args)
+        own = jax.random.fold_in(key, 9)
+
+        def noised(v):
+            where = jax.random.bernoulli(own, 0.5, v.shape)
+            return v + jnp.where(where, jax.random.normal(own, v.shape), 0.0)
+
+        delta = jax.tree.map(noised, uplink["delta"].values)
+        return uplink | {"delta": Packet(delta)}, *rest
+
+    return whole._replace(update=update)
 
 
 def remembered(whole):
@@ -447,25 +537,27 @@ def turned_back(whole):
     return sending(whole, alternating)
 
 
-def charged_again(whole):
-    """Charges a mask that never changes in every round, down and up."""
+def charged_again(whole, spared=2):
+    """Charges a mask that never changes in every round but one."""
 
-    def fixed(packet):
-        mask = jax.tree.map(lambda v: jnp.arange(v.size) % 2 < 1, packet.values)
-        mask = jax.tree.map(lambda m, v: m.reshape(v.shape), mask, packet.values)
-        return replace(
-            packet, values=masks.apply(packet.values, mask), mask=mask, index="bitmap"
-        )
-
-    def broadcast(*args):
-        down = whole.broadcast(*args)
-        return down | {"params": fixed(down["params"])}
+    def broadcast(key, ctx, server):
+        down = whole.broadcast(key, ctx, server)
+        packet = down["params"]
+        mask = moving_mask(packet.values, 0)
+        values, fresh = masks.apply(packet.values, mask), ctx.round != spared
+        fixed = Packet(values, mask, fresh, index="bitmap")
+        return down | {"params": fixed}
 
     return whole._replace(broadcast=broadcast)
 
 
+def charged_always(whole):
+    """Charges the same mask in all rounds, which is a way to write positions."""
+    return charged_again(whole, spared=-1)
+
+
 def charged_back(whole):
-    """Charges a client for returning the mask that it received."""
+    """Charges a client for returning the mask that it received, but in round 2."""
     down = charged_again(whole)
 
     def broadcast(key, ctx, server):
@@ -477,7 +569,7 @@ def charged_back(whole):
         uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
         mask = downlink["params"].mask
         delta = masks.apply(uplink["delta"].values, mask)
-        delta = Packet(delta, mask, index="coo")
+        delta = Packet(delta, mask, ctx.round != 2, index="coo")
         return {"params": delta, "stats": uplink["stats"]}, client, metrics
 
     def contribute(ctx, uplink):
@@ -566,6 +658,10 @@ def forgotten_statistics(whole):
 
 
 BROKEN = {
+    calls_back: "pure",
+    keeps_ref: "pure",
+    remembered: "pure",
+    one_key: "keys",
     types: "types",
     impure_start: "start",
     handed_twice: "start",
@@ -589,6 +685,9 @@ BROKEN = {
     free_signs: "known",
     free_variance: "known",
     free_purity: "known",
+    free_shares: "known",
+    free_magnitudes: "known",
+    one_hot: "known",
     flag_sent: "known",
     flag_fresh: "known",
     flags_by_one_bit: "known",

@@ -6,13 +6,23 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedavg, nst, spdst
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import laws, message_laws, small_world
-from sparsefl_jax.wire.packets import Packet
-from tests.broken_methods import BROKEN, carrying, no_work, remembered, signs
+from sparsefl_jax.wire.packets import Packet, stable
+from tests.broken_methods import (
+    BROKEN,
+    carrying,
+    charged_always,
+    lazy_delta,
+    no_work,
+    remembered,
+    signs,
+)
 
 ONCE = {names: change for change, names in reversed(BROKEN.items())}  # by default
 del ONCE["fresh"], ONCE["chunks seeds"]  # another breaks it too; it compiles long
@@ -97,9 +107,197 @@ def test_what_one_function_keeps_for_another_is_named():
     def keeping(model, optimizer):
         return remembered(fedavg(model, optimizer))
 
-    said = "keeping: a function uses what another one computed and did not return"
+    said = r"keeping: contribute uses float32\[.*\], which another call computed and"
     with pytest.raises(laws.ContractError, match=said):
         laws.check_algorithm(keeping)
+
+
+def test_a_wrong_argument_is_told_in_one_line():
+    def mistaken(model, optimizer):
+        whole = fedavg(model, optimizer)
+
+        def update(key, ctx, server, client, batches):
+            return whole.update(key, ctx, {"params": server.params}, client, batches)
+
+        return whole._replace(update=update)
+
+    said = (
+        r"law 'signature', mistaken: update\(key, ctx, downlink, client, batches\) "
+        "fails with AttributeError: 'dict' object has no attribute 'params'"
+    )
+    with pytest.raises(laws.ContractError, match=said):
+        laws.check_algorithm(mistaken)
+
+
+HONEST = {charged_always: "fresh", lazy_delta: "wire known"}
+
+
+@pytest.mark.parametrize("change", HONEST, ids=lambda change: change.__name__)
+def test_an_honest_method_passes(change):
+    def honest(model, optimizer):
+        return change(fedavg(model, optimizer))
+
+    world = small_world.make_world(honest, {})
+    for law in HONEST[change].split():
+        laws.LAWS[law](world)
+
+
+def pick(use, whole, part):
+    """Returns one of two results that were both computed."""
+    return jax.tree.map(functools.partial(jnp.where, use), whole(), part())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choose", [pick, jax.lax.cond])
+def test_work_that_is_thrown_away_is_work_unless_it_is_left_out(choose):
+    """Odd rounds train twice, and count both; the others count once."""
+
+    def twice(model, optimizer):
+        method = fedavg(model, optimizer)
+
+        def update(key, ctx, downlink, *args):
+            up, client, metrics = method.update(key, ctx, downlink, *args)
+            up = stable(up)
+
+            def both():
+                old, first = downlink["params"].values, up["delta"].values
+                moved = {"params": Packet(jax.tree.map(jnp.add, old, first))}
+                more, _, further = method.update(key, ctx, up | moved, *args)
+                more = stable(more)
+                return more, client, jax.tree.map(jnp.add, metrics, further)
+
+            return choose(ctx.round % 2 == 1, both, lambda: (up, client, metrics))
+
+        return method._replace(update=update)
+
+    world = small_world.make_world(twice, {})
+    if choose is jax.lax.cond:
+        laws.LAWS["work"](world)
+        return
+    with pytest.raises(laws.ContractError, match="unless `lax.cond` leaves it out"):
+        laws.LAWS["work"](world)
+
+
+def ten_passes(model, optimizer):
+    """Trains on the mean of ten passes, each with another key."""
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        keys, options = jax.random.split(key, 10), {"train": train, "weight": weight}
+        passes = (model.apply(params, stats, x, key=k, **options) for k in keys)
+        return jax.tree.map(lambda *v: sum(v) / 10, *passes)
+
+    return fedavg(model._replace(apply=apply), optimizer)
+
+
+def along_a_line(model, optimizer):
+    """Evaluates its first batch, counts that, and takes a derivative besides."""
+    whole = fedavg(model, optimizer)
+
+    def update(key, ctx, downlink, client, batches):
+        params, stats = downlink["params"].values, downlink["stats"].values
+        uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
+
+        def logits(params):
+            return model.apply(
+                params, stats, batches.x[batches.order[0, 0]], train=False
+            )
+
+        _, slope = jax.jvp(logits, (params,), (params,))
+        delta = jax.tree.map(lambda v: v + jnp.sum(slope[0]), uplink["delta"].values)
+        first = jnp.sum(batches.weight[0, 0])
+        work = jax.tree.map(lambda v: v + first, metrics["work"])
+        return uplink | {"delta": Packet(delta)}, client, metrics | {"work": work}
+
+    return whole._replace(update=update)
+
+
+@pytest.mark.parametrize(
+    "method, stated, ran",
+    [  # client 3 has 9 samples in batches of 4
+        (ten_passes, 9, 90),
+        (along_a_line, 9 + 4, 9 + 4 + 4),
+    ],
+)
+def test_each_key_and_each_direction_is_a_pass(method, stated, ran):
+    said = (
+        f"client 3 in round 0: work.forward.* is {stated}, and the network ran {ran};"
+    )
+    with pytest.raises(laws.ContractError, match=said):
+        laws.LAWS["work"](small_world.make_world(method, {}))
+
+
+def images(sizes=(9, 40, 3, 27, 11, 5)):
+    """Returns grey images of 4 x 20 pixels, of which client i has sizes[i]."""
+    rng, parts = (
+        np.random.default_rng(0),
+        np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]),
+    )
+    x = rng.integers(256, size=(sum(sizes), 4, 20, 1)).astype(np.uint8)
+    y = rng.integers(3, size=sum(sizes))
+    return sfl.data.from_arrays(
+        x, y, x_test=x[:9], y_test=y[:9], partition=parts, test_split="pooled"
+    )
+
+
+def flat_model(data):
+    """Returns one layer of 80 x 3 weights on images."""
+    model = sfl.models.build("mlp", data.num_classes, data.x.shape[1:], widths=())
+    return model.reading(sfl.data.make_preprocess(data.mean, data.std))
+
+
+def large_for_nothing(model, optimizer):
+    """Sends the signs of the change of kernels above 128 weights for nothing."""
+    whole = fedavg(model, optimizer)
+
+    def update(*args):
+        uplink, *rest = whole.update(*args)
+        large = [v for v in jax.tree.leaves(uplink["delta"].values) if v.size > 128]
+        signs = [jnp.sign(v) for v in large]
+        return uplink | {"signs": Packet(signs, bits=0)}, *rest
+
+    return whole._replace(update=update)
+
+
+def test_a_method_that_cheats_on_large_layers_is_seen_on_such_a_network():
+    data = images()
+    laws.LAWS["known"](small_world.make_world(large_for_nothing, {}))
+    own = small_world.make_world(
+        large_for_nothing, {}, model=flat_model(data), data=data
+    )
+    with pytest.raises(laws.ContractError, match="'signs'.* values of 0 bits"):
+        laws.LAWS["known"](own)
+
+
+def test_a_world_of_own_clients():
+    """It leaves out one of six, and the others stand as large as those of its own."""
+    data = images()
+    model = flat_model(data)
+    world = small_world.make_world(fedavg, {}, model=model, data=data)
+    assert world.population.info.num_examples.tolist() == [9, 3, 40, 11, 5]
+    x, rows = world.population.x, world.population.index[1, :3]
+    np.testing.assert_array_equal(x[rows], data.x[49:52])
+    turned, spread = (
+        small_world.population_of(world, samples) for samples in ("turned", "spread")
+    )
+    assert turned.x.dtype == np.uint8 and len(np.unique(turned.x)) > 200
+    assert (turned.x != x).mean() > 0.9 and (spread.x != turned.x).mean() > 0.9
+    for index, size in zip(world.population.index, (9, 3, 40, 11, 5), strict=True):
+        own, *others = (
+            set(p.y[index[:size]]) for p in (world.population, turned, spread)
+        )
+        assert others == [own, own]
+    with pytest.raises(ValueError, match="data=None, expected both model and data"):
+        small_world.make_world(fedavg, {}, model=model)
+    with pytest.raises(ValueError, match="number of clients in data=3, expected at"):
+        few = images((3, 4, 5))
+        small_world.make_world(fedavg, {}, model=model, data=few)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [fedavg, spdst])
+def test_all_laws_hold_on_images(method):
+    data = images()
+    laws.check_algorithm(method, model=flat_model(data), data=data)
 
 
 @pytest.mark.parametrize(
