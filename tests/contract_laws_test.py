@@ -286,6 +286,8 @@ def test_a_world_of_own_clients():
             set(p.y[index[:size]]) for p in (world.population, turned, spread)
         )
         assert others == [own, own]
+    equal = small_world.make_world(fedavg, {}, model=model, data=images((5,) * 5))
+    assert equal.population.index.shape == (5, 7)  # two rows of no client to spoil
     with pytest.raises(ValueError, match="data=None, expected both model and data"):
         small_world.make_world(fedavg, {}, model=model)
     with pytest.raises(ValueError, match="number of clients in data=3, expected at"):

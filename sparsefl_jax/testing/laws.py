@@ -3,8 +3,8 @@
     check_algorithm(my_method, strength=0.1)
 
 Every law checks the same method in the same `small_world`: `signature` what the
-functions return, `function_laws` what they use, `message_laws` what travels,
-`round_laws` what a round computes, `work_law` what it charges.
+functions return and use, `message_laws` what travels, `round_laws` what a round
+computes, `work_law` what it charges.
 States are compared round by round from equal starts, so that a difference in the last
 bit cannot grow over rounds. "Equal" is 1e-6 of the largest entry, or of 1 if that is
 more, and exact for integers and masks.
@@ -21,20 +21,14 @@ from sparsefl_jax.core.algorithm import Optimizer
 from sparsefl_jax.core.formats import format_seconds
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models import Model
-from sparsefl_jax.testing import (
-    function_laws,
-    message_laws,
-    round_laws,
-    signature,
-    work_law,
-)
+from sparsefl_jax.testing import message_laws, round_laws, signature, work_law
 from sparsefl_jax.testing.compare import ContractError as ContractError
 from sparsefl_jax.testing.small_world import World, make_world
 
 LAWS: dict[str, Callable[[World], None]] = {
     "signature": signature.law_signature,
-    "pure": function_laws.law_pure,
-    "keys": function_laws.law_keys,
+    "pure": signature.law_pure,
+    "keys": signature.law_keys,
     "types": round_laws.law_types,
     "start": round_laws.law_start,
     "fresh": message_laws.law_fresh,  # before `wire`, as it names the cause

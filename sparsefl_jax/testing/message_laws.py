@@ -146,7 +146,8 @@ def law_fresh(world: World) -> None:
     server has to keep track of those clients that took part in the round before. The
     server holds the masks that the client has received in this round, by name too. A
     packet may charge positions always; one that leaves them out somewhere must not
-    charge a mask that is held. That nobody was heard in a round changes nothing of this.
+    charge a mask that is held. A round in which nobody is heard changes
+    nothing of this.
     """
     for samples in ("own", *small_world.LOST):
         _fresh(world, samples)

@@ -196,7 +196,9 @@ def _of(data: FederatedData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _population(x: np.ndarray, y: np.ndarray, sizes: np.ndarray):
     """Gives each client its rows in turn; padding points to the last, of no client."""
-    index = np.full((len(sizes), max(sizes)), len(x) - 1, np.int32)
+    # Law `padding` spoils two rows of the two smallest clients that are not theirs.
+    width = max(max(sizes), sorted(sizes)[1] + 2)
+    index = np.full((len(sizes), width), len(x) - 1, np.int32)
     for client, (size, end) in enumerate(zip(sizes, np.cumsum(sizes), strict=True)):
         index[client, :size] = np.arange(end - size, end)
     ids = np.arange(len(sizes), dtype=np.int32)
