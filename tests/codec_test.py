@@ -279,19 +279,23 @@ def test_encode_refuses_codes_that_do_not_fit(dtype, bits, most, index):
 def test_a_round_counts_codes_that_do_not_fit(dtype, bits, fits, misfits):
     def told(*codes, sent=True):
         tree = {"a": np.array(fits, dtype), "b": np.array(codes, dtype)}
-        return packets.count({"p": Packet(tree, bits=bits, sent=sent)})["p"].misfit
+        packet = Packet(tree, bits=bits, sent=sent)
+        return packets.count({"p": packet})["p"].entries.tolist()
 
-    assert not told(*fits)
+    assert told(*fits) == [2, 2]
     for code in misfits:
-        assert told(0, code) and not told(0, code, sent=False)
+        assert told(0, code) == [-1, -1] and told(0, code, sent=False) == [2, 2]
 
 
-@pytest.mark.parametrize(
-    "values, bits",
-    [(np.zeros(2, np.float32), 32), (np.zeros(2, bool), 1), (np.zeros(2, np.int8), 8)],
-)
-def test_what_always_fits_costs_no_count(values, bits):
-    assert packets.count({"p": Packet(values, bits=bits)})["p"].misfit is None
+@pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (2, 0)])
+def test_each_platform_finds_a_code_that_does_not_fit(sizes):
+    flags = [jnp.zeros(size, jnp.int8) for size in sizes]
+    for find in (packets._any_of_each, packets._any_of_all):
+        assert not find(flags)
+        for leaf, size in enumerate(sizes):
+            for place in range(size):
+                one = flags[leaf].at[place].set(1)
+                assert find([*flags[:leaf], one, *flags[leaf + 1 :]])
 
 
 def test_a_packet_with_a_further_array_does_not_travel():

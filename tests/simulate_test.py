@@ -169,7 +169,7 @@ def test_a_run_ends_at_a_code_that_does_not_fit_its_bits(key):
         return uplink | {"level": Packet(code, bits=4)}, *rest
 
     stage = Stage(whole._replace(update=update), 6, 2)
-    told = "packet up/level .* bits=4, of clients \\[1\\] in round 3"
+    told = "packet up/level .* bits=4, in round 3 of clients \\[1\\]"
     seen = []
     with pytest.raises(ValueError, match=told):
         for segment in simulate.segments(key, [stage], model, data, eval_every=6):

@@ -291,6 +291,8 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
         log = round_program.without_empty_places(log, len(setup.data.train.size))
+        if failure := _failure(setup, traced.layouts, log, at.round + 1):
+            return records, at, failure
         record = ledger.round_record(log, traced.layouts, setup.model, names, batch)
         if system is not None:
             record |= clock.record(system, traced.clock, log)
@@ -300,11 +302,6 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
             bits=at.bits + record["bits_up"] + record["bits_down"],
             flops=at.flops + record["flops"],
         )
-        loss = record["loss"]  # None if no client was available
-        if not ((loss is None or math.isfinite(loss)) and log.finite):
-            return records, at, _diverged(setup, at, _failure(at.round, record, log))
-        if misfit := _misfit(traced.layouts, log):
-            return records, at, ValueError(f"{misfit} in round {at.round}")
         records.append(_heading(at, "train") | record)
     return records, at._replace(ended_by=reached(setup.until, at)), None
 
@@ -319,30 +316,32 @@ def _warn_of_lost(records: list[dict], lost: set[str]) -> None:
                 warnings.warn(f"{path} has no weight left {after}", stacklevel=2)
 
 
-def _failure(round: int, record: dict, log) -> str:
-    """Describes the clients whose loss is not finite, or the cohort if all are."""
-    clients = np.asarray(log.ids)
-    guilty = clients[~np.isfinite(log.clients["loss"])]
-    what = f"training loss {record['loss']}" if guilty.size else "a weight not finite"
-    clients = guilty if guilty.size else clients
-    return f"{what} in round {round} of clients {clients.tolist()}"
+def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:
+    """Returns the error of a round, with its clients, or the cohort if all are guilty.
 
-
-def _diverged(setup: Setup, at: Snapshot, what: str) -> FloatingPointError:
-    """Returns the error of a run that diverges, with the noise of a private one."""
-    noise = guarantee(setup, at.round).get("noise")
-    return FloatingPointError(f"{what}; {noise}" if noise else what)
-
-
-def _misfit(layouts: dict, log) -> str:
-    """Describes the first packet with a code that does not fit its bits, or ''."""
+    A code that does not fit may follow from a loss that is not finite, which is told.
+    """
+    loss, clients = np.asarray(log.clients["loss"]), np.asarray(log.ids)
+    guilty = clients[~np.isfinite(loss)]
+    if guilty.size:
+        what = f"training loss {loss.sum()} in round {round}"
+        return _diverged(setup, round, f"{what} of clients {guilty.tolist()}")
+    if not log.finite:
+        what = f"a weight not finite in round {round}"
+        return _diverged(setup, round, f"{what} of clients {clients.tolist()}")
     for way, packets in layouts.items():
         for name, layout in packets.items():
-            misfit = getattr(log, way)[name].misfit
-            if np.any(misfit):  # None in most packets
+            misfit = (getattr(log, way)[name].entries < 0).any(-1)
+            if misfit.any():
                 what = f"packet {way}/{name} holds a code that does not fit bits="
-                return f"{what}{layout.bits}, of clients {log.ids[misfit].tolist()}"
-    return ""
+                where = f"in round {round} of clients {clients[misfit].tolist()}"
+                return ValueError(f"{what}{layout.bits}, {where}")
+
+
+def _diverged(setup: Setup, round: int, what: str) -> FloatingPointError:
+    """Returns the error of a run that diverges, with the noise of a private one."""
+    noise = guarantee(setup, round).get("noise")
+    return FloatingPointError(f"{what}; {noise}" if noise else what)
 
 
 def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
@@ -352,7 +351,7 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         what = f"the test loss is not finite after round {at.round}"
-        return [], at, _diverged(setup, at, what)
+        return [], at, _diverged(setup, at.round, what)
     if at.stage == len(setup.stages) - 1:
         at, ended_by = at._replace(best=_better(at, record, models)), at.ended_by
         if record["accuracy"] >= (setup.until.accuracy or math.inf):

@@ -101,12 +101,7 @@ def recount(packet: packets.Packet) -> packets.Count:
         measured = [_elias(np.asarray(v), packet) for v in values]
     if measured is not None:
         measured = np.array(measured, np.int32)
-    wide = packet.bits and any(
-        jnp.issubdtype(v.dtype, jnp.integer) and 8 * v.itemsize > packet.bits
-        for v in values
-    )
-    misfit = np.False_ if wide else None  # `encode` refuses codes that do not fit
-    return packets.Count(np.array(sizes, np.int32), fresh, sent, measured, misfit)
+    return packets.Count(np.array(sizes, np.int32), fresh, sent, measured)
 
 
 def _unary(mask: np.ndarray) -> int:

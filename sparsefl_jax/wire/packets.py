@@ -6,11 +6,12 @@ one client and round; `charges` turns counts into bits on the host.
 
 import dataclasses
 import math
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range, typed, whole
@@ -116,15 +117,12 @@ Message = dict[str, Packet]
 class Count(NamedTuple):
     """What one packet put on the wire, for one client and round."""
 
-    entries: Array  # [leaves] int32
+    entries: Array  # [leaves] int32; -1 in all where a code that travels does not fit
     fresh: Array  # shape=(), bool
     sent: Array  # shape=(), bool
     # [leaves] int32: what else the bits depend on, by `measure` of the index's code, as
     # the number of ones with 'entropy'; None if nothing does.
     measured: Array | None = None
-    # shape=(), bool: whether a code that travels needs more than the packet's bits;
-    # None if the dtype rules it out.
-    misfit: Array | None = None
 
 
 class Layout(NamedTuple):
@@ -183,21 +181,36 @@ def count(message: Message) -> dict[str, Count]:
             entries = jnp.array(sizes, jnp.int32)
         else:
             entries = masks.counts(packet.mask, masks.everything(packet.mask))
-        flags, measured = (packet.fresh, packet.sent), _measured(packet)
-        counts[name] = Count(entries, *flags, measured, _misfit(packet))
+        if wrong := _misfits(packet):  # static branch
+            # In an array that is logged anyway: a further one costs GPUs three kernels.
+            some = lax.platform_dependent(wrong, cpu=_any_of_each, default=_any_of_all)
+            entries = jnp.where(packet.sent & some, jnp.int32(-1), entries)
+        counts[name] = Count(entries, packet.fresh, packet.sent, _measured(packet))
     return counts
 
 
-def _misfit(packet: Packet) -> Array | None:
-    """Returns `Count.misfit` of a packet; what lies outside its mask has to be 0."""
+def _misfits(packet: Packet) -> list[Array]:
+    """Returns where codes do not fit, int8 [n] a leaf; outside a mask they are 0."""
     bits, wrong = packet.bits, []
     for leaf in jax.tree.leaves(packet.values):
         if bits and jnp.issubdtype(leaf.dtype, jnp.integer):
             info = jnp.iinfo(leaf.dtype)
             if info.bits > bits:  # static branch
                 low, high = info.min >> info.bits - bits, info.max >> info.bits - bits
-                wrong.append(jnp.any((leaf < low) | (leaf > high)))
-    return packet.sent & jnp.any(jnp.stack(wrong)) if wrong else None
+                wrong.append(jnp.ravel((leaf < low) | (leaf > high)).astype(jnp.int8))
+    return wrong
+
+
+def _any_of_each(flags: list[Array]) -> Array:
+    """Returns whether any flag is set; a CPU is fastest leaf by leaf."""
+    return jnp.any(jnp.stack([jnp.max(leaf, initial=0) for leaf in flags]) > 0)
+
+
+def _any_of_all(flags: list[Array]) -> Array:
+    """Returns whether any flag is set, in one kernel of a GPU."""
+    size = max(leaf.size for leaf in flags)
+    padded = [jnp.pad(leaf, (0, size - leaf.size)) for leaf in flags]
+    return jnp.max(reduce(jnp.maximum, padded), initial=0) > 0
 
 
 def _measured(packet: Packet) -> Array | None:
