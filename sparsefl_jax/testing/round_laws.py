@@ -199,7 +199,7 @@ def law_late(world: World) -> None:
     any other real number that the server keeps stays or becomes 0. Integers and masks
     may change.
     """
-    deploy = jax.jit(world.algorithm.deploy)
+    deploy = small_world.jit(world.algorithm.deploy)
     for samples, first in small_world.LOST.items():
         states, logs = small_world.path(world, samples)
         for round in range(first, len(world.cohorts), 2):
