@@ -6,6 +6,7 @@ Quantization and Selective Updating", IEEE Access 2021; as Jiang and Borcea run 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -99,7 +100,9 @@ def pqsu(
         zeros = jax.tree.map(jnp.zeros_like, kept)
         new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
         positions = Packet(zeros, kept, new, bits=0, index=index)
-        return _pack(server, quantize == "both") | {"filters": positions}
+        down = _pack(server, quantize == "both")
+        weights = replace(down["weights"], assumed="its mask follows from 'filters'")
+        return down | {"weights": weights, "filters": positions}
 
     def update(key, ctx, downlink, client, batches):
         received, tx = _unpack(downlink), optimizer(ctx.round)
