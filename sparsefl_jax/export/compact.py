@@ -24,17 +24,10 @@ from sparsefl_jax.models.registry import build
 from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import trees
 
-# These values make a channel 1 everywhere, in training too: 0 * factor + bias. No
-# built-in layer has both a bias and a normalisation after it.
-_ONES = {
-    "kernel": 0,
-    "bias": 1,
-    "scale": 1,
-    "mean": 0,
-    "var": 1,
-    "batch_mean": 0,
-    "batch_var": 1,
-}
+# A channel is 1 everywhere, in training too, if these are 1 and its kernel and mean 0:
+# 0 * factor + bias. No built-in layer has both a bias and a normalisation after it. Of
+# a mask they are True.
+_ONES = {"bias", "scale", "var", "batch_var"}
 
 
 def compact(
@@ -126,24 +119,22 @@ def _shrink(flat: SparseModel, link: Link) -> None:
     reader = f"{link.reader}/kernel"
     # A dense layer reads a flattened image, its channels fastest: [positions * C, O].
     shape, width = flat.params[reader].shape, kernel.shape[-1]
-    rows, mask_rows = (
-        tree[reader].reshape(-1, width, shape[-1]) for tree in (flat.params, flat.mask)
-    )
+    rows = flat.params[reader].reshape(-1, width, shape[-1])
     alive = (kernel != 0).any(tuple(range(kernel.ndim - 1))) & (rows != 0).any((0, 2))
     constant = np.where(alive, 0, _constant(flat, link, width))
     merged = np.einsum("pco,c->po", rows, constant)[:, None]
     spare = bool(merged.any() or not alive.any())
     for tree in flat:
-        for owner in (link.layer, link.norm):
-            for path in [p for p in tree if p.rpartition("/")[0] == owner]:
-                tree[path] = _cut(path, tree[path], alive, spare)
-
-    def joined(rows, last):
-        rows = np.concatenate([rows[:, alive], *[last] * spare], 1, dtype=rows.dtype)
-        return rows.reshape(*shape[:-2], -1, shape[-1])
-
-    flat.params[reader] = joined(rows, merged.astype(np.float32))
-    flat.mask[reader] = joined(mask_rows, merged != 0)
+        for path, value in tree.items():
+            owner, _, name = path.rpartition("/")
+            if owner in (link.layer, link.norm):
+                one = np.full_like(value[..., :1], name in _ONES)
+                tree[path] = np.concatenate([value[..., alive], *[one] * spare], -1)
+    for tree in (flat.params, flat.mask):
+        rows = tree[reader].reshape(-1, width, shape[-1])
+        last = merged.astype(rows.dtype)
+        rows = np.concatenate([rows[:, alive], *[last] * spare], 1)
+        tree[reader] = rows.reshape(*shape[:-2], -1, shape[-1])
 
 
 def _constant(flat: SparseModel, link: Link, width: int) -> np.ndarray:
@@ -155,11 +146,3 @@ def _constant(flat: SparseModel, link: Link, width: int) -> np.ndarray:
         factor = params[f"{link.norm}/scale"] / np.sqrt(var + BatchNorm.epsilon)
         value = (value - mean) * factor + params[f"{link.norm}/bias"]
     return np.maximum(value, 0)
-
-
-def _cut(path: str, value: np.ndarray, alive: np.ndarray, spare: bool) -> np.ndarray:
-    """Returns a leaf without the dead outputs, plus an output that is 1 if `spare`."""
-    name = path.rpartition("/")[2]
-    one = name != "kernel" if value.dtype == bool else _ONES[name]
-    last = np.full_like(value[..., :1], one)
-    return np.concatenate([value[..., alive], *[last] * spare], -1)
