@@ -8,7 +8,7 @@ from sparsefl_jax.data import partition_statistics, statistics_rows
 from sparsefl_jax.report import charge, density, masks, table, tiers
 from sparsefl_jax.report.comparison import costs, evaluations
 from sparsefl_jax.report.load import Run, column, read_run
-from sparsefl_jax.report.render import data_uri, render
+from sparsefl_jax.report.render import pictures, render
 from sparsefl_jax.system.files import write_text
 
 
@@ -44,10 +44,7 @@ def write_page(run_dir: str | Path) -> Path:
         name=name,
         heading=head.replace(", ", " · "),
         key=_key_facts(run),
-        plots={
-            path.stem: data_uri("image/svg+xml", path.read_bytes())
-            for path in (run.path / "plots").glob("*.svg")
-        },
+        plots=pictures((run.path / "plots").glob("*.svg")),
         evals=evaluations.final_evals(run),
         whose=table.WHOSE,
         best=best and (evaluations.accuracy(best), run.done(best)),

@@ -2,6 +2,8 @@
 
 import base64
 import functools
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.core.formats import format_percent
@@ -39,3 +41,8 @@ def data_uri(kind: str, content: bytes) -> str:
       'data:text/csv;base64,YSxi'
     """
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def pictures(paths: Iterable[Path]) -> dict[str, str]:
+    """Returns links to the content of SVG files, by the names of the files."""
+    return {p.stem: data_uri("image/svg+xml", p.read_bytes()) for p in paths}

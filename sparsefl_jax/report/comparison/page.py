@@ -14,7 +14,7 @@ from sparsefl_jax.report.comparison.differences import differing, settings, shar
 from sparsefl_jax.report.comparison.evaluations import chosen_by
 from sparsefl_jax.report.comparison.measures import MARK, Comparison
 from sparsefl_jax.report.load import finite
-from sparsefl_jax.report.render import data_uri, render
+from sparsefl_jax.report.render import data_uri, pictures, render
 from sparsefl_jax.report.table import made_with
 from sparsefl_jax.system.files import write_text
 
@@ -86,10 +86,6 @@ def write_comparison(
         "comparison.tex": table.latex_table(comparison),
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
-    drawings = {
-        name: data_uri("image/svg+xml", path.read_bytes())
-        for name, path in drawn.items()
-    }
     content = {
         "title": title,
         "status": status,
@@ -100,8 +96,8 @@ def write_comparison(
         ],
         "papers": cited,
         "bibtex": files["methods.bib"],
-        "drawn": drawings,
-        **(_content(comparison, drawings) if groups else {}),
+        "drawn": pictures(drawn.values()),
+        **(_content(comparison) if groups else {}),
     }
     write_text(out / "report.html", render("comparison.html", **content))
     for name, text in files.items():
@@ -109,7 +105,7 @@ def write_comparison(
     return [out / "report.html", *(out / name for name in files), *drawn.values()]
 
 
-def _content(comparison: Comparison, drawn: Mapping[str, str]) -> dict:
+def _content(comparison: Comparison) -> dict:
     """Returns what a page shows of a comparison that has lines."""
     entries = comparison.entries
     groups = [entry.group for entry in entries]
@@ -127,16 +123,10 @@ def _content(comparison: Comparison, drawn: Mapping[str, str]) -> dict:
         "results": _results(comparison),
         "evaluated": any(run.evals for run in runs),
         "axes": [
-            {
-                "title": axis.title,
-                "curves": drawn.get(f"accuracy_by_{axis.name}"),
-                "front": drawn.get(f"front_{axis.name}"),
-                "at": _percents(comparison, comparison.titles(axis)),
-                "common": axis.budget(budget) if budget is not None else "",
-            }
+            (axis, _percents(comparison, comparison.titles(axis)))
             for axis in comparison.axes
-            for budget in [comparison.common[axis.name]]
         ],
+        "common": comparison.common,
         "differences": _differences(comparison),
         "overview": _overview(comparison),
         "settings": _fields(comparison, chosen),
