@@ -4,6 +4,7 @@ A method has a colour. Its variants, such as densities, differ in the line style
 lines differ in the marker, so that they can be distinguished without colours.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,12 +150,9 @@ def _front(comparison: Comparison, axis: Axis) -> Callable | None:
     def plot(ax) -> None:
         scale = scale_costs(ax, ends, axis)
         kept = costs.on_front([(x, y) for _, _, x, y in found])
-        best = [
-            (scale * x, 100 * y)
-            for (_, _, x, y), best in zip(found, kept, strict=True)
-            if best
-        ]
-        ax.plot(*zip(*sorted(best), strict=True), color=FAINT, lw=1, zorder=1)
+        front = itertools.compress(found, kept)
+        best = sorted((scale * x, 100 * y) for _, _, x, y in front)
+        ax.plot(*zip(*best, strict=True), color=FAINT, lw=1, zorder=1)
         styles = looks([entry.group for entry in comparison.entries])
         for (line, rank, x, y), best in zip(found, kept, strict=True):
             color = styles[line].color if best else FAINT
