@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.core.formats import MISSING, format_si
-from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
+from sparsefl_jax.core.formats import format_si
+from sparsefl_jax.report.comparison.evaluations import final_evals
 from sparsefl_jax.report.load import Run, Table, by_round, column, finite
 
 _SUFFIX, _POSITIONS = "_cumulative", "gbit_positions"
+_REACHED = ["accuracy", "client_p10", "client_median"]
 _SUMS = {  # costs that no column holds, in bits
     "gbit_up": ["bits_up"],
     "gbit_down": ["bits_down"],
@@ -43,16 +44,14 @@ class Axis(NamedTuple):
     unit: str
     scale: float  # units in one of the column's: 1e9 bit in a Gbit
 
-    def text(self, cost: float | None) -> str:
+    def text(self, cost: float) -> str:
         """Formats a cost with its unit.
 
         Example:
           >>> axis("gbit").text(0.04), axis("rounds").text(1200), axis("joule").text(2)
           ('40.0 Mbit', '1200', '2 joule')
         """
-        if cost is None or not finite(cost):
-            return MISSING
-        if not self.unit:
+        if not self.unit and finite(cost):
             return f"{cost:g}"
         return format_si(self.scale * cost, self.unit)
 
@@ -107,14 +106,9 @@ def progress(run: Run) -> Table:
     both = pd.concat([train, evals]).groupby(level=0).last()
     found = both.filter(like=_SUFFIX).rename(columns=lambda n: n.removesuffix(_SUFFIX))
     found["rounds"] = found.index
-    final = final_evals(run)
-    clients = [record.get("client_accuracy") or {} for record in final]
-    reached = {
-        "accuracy": list(map(accuracy, final)),
-        **{f"client_{n}": [of.get(n) for of in clients] for n in ("p10", "median")},
-    }
-    reached = pd.DataFrame(reached, index=map(run.done, final), dtype=float)
-    return found.join(reached.where(np.isfinite(reached)))
+    reached = by_round(run, final_evals(run))
+    reached.columns = [n.replace("client_accuracy.", "client_") for n in reached]
+    return found.join(reached.reindex(columns=_REACHED))
 
 
 def axes(tables: Sequence[Table]) -> list[Axis]:
@@ -130,7 +124,7 @@ def axes(tables: Sequence[Table]) -> list[Axis]:
     names = {name for table in tables for name in table if len(column(table, name))}
     if not any(column(table, _POSITIONS).any() for table in tables):
         names.discard("gbit_values")
-    names -= {_POSITIONS, "rounds", "accuracy", "client_p10", "client_median"}
+    names -= {_POSITIONS, "rounds", *_REACHED}
     known = [name for name in _WORDS if name in names]
     return list(map(axis, [*known, *sorted(names - set(known)), "rounds"]))
 
