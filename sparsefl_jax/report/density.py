@@ -4,9 +4,8 @@ A density is the share of alive entries: over the leaves that the method may pru
 configurations set it, over all kernels, or over all parameters of a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, format_percent
 from sparsefl_jax.report.lines import short
@@ -63,25 +62,25 @@ def density_rows(run: Run) -> list[list[str]]:
     every = bool(by_layer) and all(selected(n, globs) for n in [*by_layer, *biases])
     wanted = asked(run)
     target = wanted.get("algorithm.density", wanted.get("first_stage.density"))
-    rows = []  # name, entries, target, reached
+    rows = []  # name, entries, reached, target
     for name, value in by_layer.items():
         note = "not pruned" if globs and name not in chosen else ""
-        rows.append([short(name), sizes.get(name), note, value])
+        rows.append([short(name), sizes.get(name), value, note])
     if chosen and not every:
-        rows.append(["prunable kernels", *_together(chosen, by_layer, sizes, target)])
+        rows.append(["prunable kernels", *_together(chosen, by_layer, sizes), target])
     if by_layer:
-        rows.append(["all kernels", *_together(by_layer, by_layer, sizes, "")])
+        rows.append(["all kernels", *_together(by_layer, by_layer, sizes), ""])
     for name, model in (run.evals[-1]["models"] if run.evals else {}).items():
         density, alive = model.get("density"), model.get("parameters")
         known = finite(alive) and finite(density) and density > 0
         count = round(alive / density) if known else None
         asks = target if every and name == server_model(run) else ""
-        rows.append([f"all parameters of {name}", count, asks, density])
+        rows.append([f"all parameters of {name}", count, density, asks])
         if "layer_density" in model:
             mean = model["layer_density"]
-            rows.append([f"mean over the layers of {name}", None, "", mean])
+            rows.append([f"mean over the layers of {name}", None, mean, ""])
     texts = [["over", "entries", "target", "reached"]] if rows else []
-    for name, count, asks, value in rows:
+    for name, count, value, asks in rows:
         asks = format_percent(asks) if finite(asks) else asks or ""
         count = MISSING if count is None else f"{count:,}"
         texts.append([name, count, asks, format_percent(value)])
@@ -115,8 +114,7 @@ def constant(run: Run) -> bool | None:
 def server_model(run: Run) -> str:
     """Returns the name of the model whose mask is recorded; '' for personal ones."""
     models = run.evals[-1]["models"] if run.evals else {}
-    names = [name for name, model in models.items() if "layer_density" not in model]
-    return names[0] if names else ""
+    return next((name for name, m in models.items() if "layer_density" not in m), "")
 
 
 def selected(path: str, globs: list[str]) -> bool:
@@ -126,19 +124,14 @@ def selected(path: str, globs: list[str]) -> bool:
       >>> selected("fc/kernel", ["*kernel"]), selected("fc/kernel", ["*kernel", "!fc*"])
       (True, False)
     """
-    out = [glob[1:] for glob in globs if glob.startswith("!")]
-    into = [glob for glob in globs if not glob.startswith("!")]
-    return any(fnmatchcase(path, g) for g in into) and not any(
-        fnmatchcase(path, g) for g in out
-    )
+    found = [glob for glob in globs if fnmatchcase(path, glob.removeprefix("!"))]
+    return bool(found) and not any(glob.startswith("!") for glob in found)
 
 
-def _together(
-    layers: Sequence[str] | dict, by_layer: dict, sizes: dict[str, int], target: Any
-) -> list:
-    """Returns entries, target and density of layers; None where sizes are unknown."""
+def _together(layers: Iterable[str], by_layer: dict, sizes: dict[str, int]) -> tuple:
+    """Returns entries and density of layers; None where sizes are unknown."""
     known = all(n in sizes and finite(by_layer[n]) for n in layers)
     total = sum(sizes[name] for name in layers) if known else 0
     if not total:
-        return [None, target, None]
-    return [total, target, sum(by_layer[n] * sizes[n] for n in layers) / total]
+        return None, None
+    return total, sum(by_layer[n] * sizes[n] for n in layers) / total
