@@ -225,9 +225,8 @@ def make_dataset(
     num_classes = _num_classes(y, y_test, num_classes)
     ids = {"users": users, "users_test": users_test}
     ids = number(ids, {"users": len(x), "users_test": len(x_test)})
-    published = STATISTICS.get(name) if x.dtype == np.uint8 else None
-    mean, std = published or _channel_statistics(x)
-    if mean and len(mean) != x.shape[-1]:
+    mean, std = STATISTICS.get(name, ((), ()))
+    if x.dtype != np.uint8 or len(mean) != x.shape[-1]:
         mean, std = _channel_statistics(x)
     return Dataset(x, y, x_test, y_test, num_classes, name, mean, std, **ids)
 
