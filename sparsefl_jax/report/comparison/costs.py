@@ -139,10 +139,8 @@ def curve(table: Table, name: str) -> Curve:
       table: of the run, as `progress` returned it.
       name: of the axis.
     """
-    if name not in table:
-        return Curve(np.zeros(0), np.zeros(0))
-    points = table[[name, "accuracy"]].dropna().drop_duplicates(name, keep="last")
-    return Curve(*points.to_numpy().T)
+    points = table.reindex(columns=[name, "accuracy"]).dropna()
+    return Curve(*points.drop_duplicates(name, keep="last").to_numpy().T)
 
 
 def accuracy_at(curve: Curve, budget: float) -> float | None:
