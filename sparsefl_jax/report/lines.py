@@ -34,7 +34,8 @@ def draw_layers(
 ) -> None:
     """Draws a line for each layer, coloured by depth, and one for all layers together.
 
-    Layers whose values are the same are one line with all their names.
+    Layers whose values are the same are one line with all their names. The scale begins
+    at 0, or is logarithmic if the values differ much.
 
     Args:
       ax: matplotlib axes.
@@ -46,7 +47,12 @@ def draw_layers(
     table = 100 * by_round(run, records)
     draw_line(ax, column(table, total), "all layers", figure.INK, 3.2)
     draw_depths(ax, coinciding(of_layers(table, f"{by_layer}."), within=0.01))
-    _scale_shares(ax)
+    low, high = ax.dataLim.intervaly
+    if low > 0 and high > 20 * low:
+        ax.set_yscale("log")
+        figure.label_powers(ax.yaxis)
+    else:
+        ax.set_ylim(bottom=0)
     count_rounds(ax, run)
     figure.name_lines(ax)
 
@@ -165,13 +171,3 @@ def mark_stages(ax: Any, run: Run, positions: Sequence[float]) -> None:
             fontsize=8.5,
             color=figure.FAINT,
         )
-
-
-def _scale_shares(ax) -> None:
-    """Scales percentages from 0, or logarithmically if they differ much."""
-    low, high = ax.dataLim.intervaly
-    if low > 0 and high > 20 * low:
-        ax.set_yscale("log")
-        figure.label_powers(ax.yaxis)
-    else:
-        ax.set_ylim(bottom=0)
