@@ -48,11 +48,11 @@ class Lengths:
         return np.stack([tokens.sum(1), [len(tokens)] * len(tokens)], 1, dtype="f4")
 
 
-def test_embed_batches_by_length_and_keeps_the_order(monkeypatch):
+def test_batches_are_of_like_length_and_the_order_stays(monkeypatch):
     monkeypatch.setattr(embedding, "_BATCH", 2)
     lengths, sizes = Lengths(), [5, 30, 1, 7, 2]
-    texts, how = ["x" * size for size in sizes], (lengths.tokenize, lengths.states)
-    x = embedding.embed(texts, tokenize=how[0], states=how[1])
+    encode = embedding.embedding(lengths.tokenize, lengths.states)
+    x = encode(["x" * size for size in sizes])
     assert x.dtype == np.float32 and x[:, 0].tolist() == [5, 9, 1, 7, 2]
     assert lengths.shapes == [(2, 2), (2, 8), (2, 9)]  # cut to powers of two, or whole
     assert x[1, 1] == 2  # the last batch has a row of padding
@@ -76,9 +76,8 @@ def test_features_are_the_first_tokens_states(kind, tmp_path, monkeypatch):
     np.testing.assert_allclose(data.x, want, atol=1e-4)
     assert data.y.tolist() == [1, 0, 0] and data.x.dtype == np.float32
     assert not {"torch", "transformers"} & set(sys.modules)
-    monkeypatch.setattr(
-        embedding, "embed", lambda *_, **__: 1 / 0
-    )  # nothing is encoded
+    fails = lambda *_, **__: 1 / 0  # noqa: E731  nothing is encoded
+    monkeypatch.setattr(embedding, "embedding", lambda *_: fails)
     again = sources.load(name, text_encoder=folder)
     np.testing.assert_array_equal(again.x, data.x)
     weights = {k: v + 1 for k, v in found.items()}

@@ -6,7 +6,6 @@ are computed once and cached with the data set, see `cache`.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,36 +33,34 @@ def make_text_encoder(folder: str | Path) -> TextEncoding:
     tokenizer = make_tokenizer(folder, positions)
     with (Path(folder) / "model.safetensors").open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
-    encode = partial(embed, tokenize=tokenizer.encode, states=states)
+    encode = embedding(tokenizer.encode, states)
     return TextEncoding("text_encoder", encode, f"{tokenizer.identity} {weights}")
 
 
-def embed(
-    texts: Sequence[str],
-    title: str | None = None,
-    *,
-    tokenize: Callable,
-    states: Callable,
-) -> np.ndarray:
-    """Returns an encoder's last state at each text's first token.
+def embedding(tokenize: Callable, states: Callable) -> Callable:
+    """Returns a function to an encoder's last state at each text's first token.
 
     Args:
-      texts: n strings; the encoder cuts those that are too long for it.
-      title: the name on a terminal's progress bar; None for no bar.
-      tokenize: `(texts) -> [n, T]` int32, padded with 0.
+      tokenize: `(texts) -> [n, T]` int32, padded with 0; texts that are too long for
+        the encoder are cut.
       states: `(tokens [B, T]) -> [B, D]` float32.
 
     Returns:
-      [n, D] float32, D the encoder's width: 768 for DistilBERT.
+      `(n strings, title=None) -> [n, D]` float32, D the encoder's width: 768 for
+      DistilBERT. The title is the name on a terminal's progress bar; None for no bar.
     """
-    # Batches of texts of similar length need little padding.
-    order = np.argsort([len(text) for text in texts], kind="stable")
-    hide, parts = True if title is None else None, []
-    for start in tqdm(range(0, len(texts), _BATCH), title, disable=hide):
-        chosen = [texts[i] for i in order[start : start + _BATCH]]
-        tokens = _trimmed(tokenize(chosen), _BATCH)
-        parts.append(np.asarray(states(tokens))[: len(chosen)])
-    return np.concatenate(parts)[np.argsort(order)]
+
+    def encode(texts: Sequence[str], title: str | None = None) -> np.ndarray:
+        # Batches of texts of similar length need little padding.
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        hide, parts = True if title is None else None, []
+        for start in tqdm(range(0, len(texts), _BATCH), title, disable=hide):
+            chosen = [texts[i] for i in order[start : start + _BATCH]]
+            tokens = _trimmed(tokenize(chosen), _BATCH)
+            parts.append(np.asarray(states(tokens))[: len(chosen)])
+        return np.concatenate(parts)[np.argsort(order)]
+
+    return encode
 
 
 def _trimmed(tokens: np.ndarray, rows: int) -> np.ndarray:
