@@ -386,9 +386,8 @@ def _sample_mixture(rng, mixture, left, size):
     counts = np.zeros_like(left)
     while (need := size - counts.sum()) > 0:
         room = left - counts
-        p = np.where(room > 0, mixture, 0.0)
-        if (room == 0).any():
-            p = np.where(room > 0, p + 1e-5, 0.0)
+        gain = 1e-5 * (room == 0).any()
+        p = np.where(room > 0, mixture + gain, 0.0)
         drawn = rng.choice(len(p), need, p=p / p.sum())
         run = np.cumsum(np.eye(len(p), dtype=np.int64)[drawn], axis=0)
         over = np.flatnonzero((run > room[None]).any(axis=1))
