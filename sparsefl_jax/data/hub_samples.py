@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,8 +76,13 @@ def decode(
     if not encoding and _are_characters(samples, labels, label, chosen):
         x, y = zip(*map(characters.followed, samples, labels), strict=True)
     else:
-        encode = partial((encoding or hashing(hash or HASH)).encode, title=title)
-        x, y = _features(samples, labels, label, chosen, encode)
+        if chosen.kind == "text":
+            encode = (encoding or hashing(hash or HASH)).encode
+            samples = [encode(texts, title=title) for texts in samples]
+        if kind_of(label) != "classes":
+            place = {c: i for i, c in enumerate(sorted(set().union(*labels)))}
+            labels = [[place[c] for c in y] for y in labels]
+        x, y = samples, [np.array(y, np.int32) for y in labels]
     found = {"x": x, "y": y}
     if chosen.user is not None:
         users = [_values(split, name, chosen.user) for split, name in parts]
@@ -210,13 +214,3 @@ def _are_characters(samples, labels, feature, columns) -> bool:
         return False
     lengths = {len(text) for texts in samples for text in texts}
     return len(lengths) == 1 and all(len(c) == 1 for y in labels for c in y)
-
-
-def _features(samples, labels, feature, columns, encode):
-    """Returns x and y of each split, with encoded texts and labels as numbers."""
-    if columns.kind == "text":
-        samples = list(map(encode, samples))
-    if kind_of(feature) != "classes":
-        place = {c: i for i, c in enumerate(sorted(set().union(*labels)))}
-        labels = [[place[label] for label in y] for y in labels]
-    return samples, [np.array(y, np.int32) for y in labels]
