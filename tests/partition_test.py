@@ -1,6 +1,7 @@
 """Partitions: every sample once, minima, equal sizes, seeds, and the papers' rules."""
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,7 +91,8 @@ def test_dirichlet_draws_until_everyone_has_a_test_sample():
             parts = partition.dirichlet(
                 y, 4, seed=seed, alpha=0.3, min_samples=1, labels_test=labels_test
             )
-            test = holdout.match(parts, y, y_test, rng=np.random.default_rng(0))
+            dataset = SimpleNamespace(y=y, y_test=y_test)
+            test = holdout.match(dataset, parts, np.random.default_rng(0))
             empty[kind] += min(map(len, test)) == 0
     assert empty["without"] > 0 and empty["with"] == 0
 
@@ -100,7 +102,8 @@ def test_dirichlet_matches_spafl_sizes_and_cuts_test_alike():
     parts = partition.dirichlet(
         y, 20, seed=1, alpha=0.1, min_samples=16, labels_test=y_test
     )
-    test = holdout.match(parts, y, y_test, rng=np.random.default_rng(0))
+    dataset = SimpleNamespace(y=y, y_test=y_test)
+    test = holdout.match(dataset, parts, np.random.default_rng(0))
     assert_each_once(test, 1000)
     assert min(map(len, test)) >= 1
     # A floor of a cumulative sum: 5 training samples for each test sample.

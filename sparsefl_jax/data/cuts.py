@@ -69,16 +69,14 @@ def draw_cuts(
     return np.stack(cuts)
 
 
-def scaled_cuts(
-    cuts: np.ndarray, totals: np.ndarray, totals_test: np.ndarray
-) -> np.ndarray:
+def scaled_cuts(cuts: np.ndarray, totals_test: np.ndarray) -> np.ndarray:
     """Returns cuts [classes, N] of a test set in the proportions of `cuts`.
 
     Example:
-      >>> scaled_cuts(np.array([[1, 4]]), np.array([4]), np.array([8]))
+      >>> scaled_cuts(np.array([[1, 4]]), np.array([8]))
       array([[2, 8]])
     """
-    return cuts * totals_test[:, None] // np.maximum(totals, 1)[:, None]
+    return cuts * totals_test[:, None] // np.maximum(cuts[:, -1:], 1)
 
 
 def cut_classes(

@@ -42,7 +42,7 @@ def test_parts(
         return _by_user(dataset, parts)
     if test_split == "overlap":
         return _overlapping(dataset, parts, rng)
-    test = match(parts, dataset.y, dataset.y_test, rng=rng)
+    test = match(dataset, parts, rng)
     if sum(map(len, test)) < len(parts):
         raise ValueError(
             f"test_split='partition' has {len(dataset.y_test)} test samples for "
@@ -51,13 +51,7 @@ def test_parts(
     return raise_to_minimum(test, 1, "test samples")
 
 
-def match(
-    parts: list[np.ndarray],
-    labels: np.ndarray,
-    labels_test: np.ndarray,
-    *,
-    rng: np.random.Generator,
-) -> list[np.ndarray]:
+def match(dataset: Any, parts: list[np.ndarray], rng: np.random.Generator) -> list:
     """Splits a test set over clients in the class proportions of their samples.
 
     If a class has m times as many training as test samples, m an integer, this equals
@@ -65,26 +59,25 @@ def match(
     trains on are left out.
 
     Args:
-      parts: list of index arrays into `labels`.
-      labels: [n] integers.
-      labels_test: [n_test] integers.
+      dataset: a `Dataset`, or what has its `y` [n] and `y_test` [n_test], integers.
+      parts: list of index arrays into `y`.
       rng: a NumPy generator, which shuffles the test samples of a class.
 
     Returns:
-      A list of integer arrays, indices into `labels_test`; some may be empty.
+      A list of integer arrays, indices into `y_test`; some may be empty.
 
     Example:
+      >>> from types import SimpleNamespace
       >>> parts, labels = [np.array([0, 1]), np.array([2, 3])], np.array([0, 0, 0, 1])
-      >>> rng = np.random.default_rng(0)
-      >>> [p.size for p in match(parts, labels, np.array([0, 0, 0, 1]), rng=rng)]
+      >>> dataset = SimpleNamespace(y=labels, y_test=labels)
+      >>> [p.size for p in match(dataset, parts, np.random.default_rng(0))]
       [2, 2]
     """
-    num_classes = 1 + max(labels.max(), labels_test.max())
-    counts = [np.bincount(labels[part], minlength=num_classes) for part in parts]
+    num_classes = 1 + max(dataset.y.max(), dataset.y_test.max())
+    counts = [np.bincount(dataset.y[part], minlength=num_classes) for part in parts]
     cuts = np.cumsum(counts, axis=0).T
-    totals_test = np.bincount(labels_test, minlength=num_classes)
-    cuts_test = scaled_cuts(cuts, cuts[:, -1], totals_test)
-    return cut_classes(labels_test, cuts_test, rng)
+    totals_test = np.bincount(dataset.y_test, minlength=num_classes)
+    return cut_classes(dataset.y_test, scaled_cuts(cuts, totals_test), rng)
 
 
 def hold_out(

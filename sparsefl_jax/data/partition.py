@@ -141,7 +141,7 @@ def dirichlet(
     for _ in range(_MAX_DRAWS):
         ends = cuts.draw_cuts(rng, totals, num_clients, alpha, cap)
         sizes = np.diff(ends, axis=1, prepend=0).sum(axis=0)
-        ends_test = cuts.scaled_cuts(ends, totals, totals_test)
+        ends_test = cuts.scaled_cuts(ends, totals_test)
         sizes_test = np.diff(ends_test, axis=1, prepend=0).sum(axis=0)
         all_have_test = labels_test is None or sizes_test.min() > 0
         if sizes.min() >= min_samples and all_have_test:
