@@ -29,9 +29,7 @@ def draw_line(ax: Any, values: Any, label: str, color: Any, width: float = 1.7) 
         ax.plot(values, label=label, color=color, lw=width, marker=marker, ms=3.5)
 
 
-def draw_layers(
-    ax: Any, run: Run, records: Sequence[Record], total: str, by_layer: str
-) -> None:
+def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None:
     """Draws a line for each layer, coloured by depth, and one for all layers together.
 
     Layers whose values are the same are one line with all their names. The scale begins
@@ -41,12 +39,12 @@ def draw_layers(
       ax: matplotlib axes.
       run: the run of the records.
       records: records with `stage`, `round` and the two keys.
-      total: the key of the value over all layers, a share.
-      by_layer: the key of the values `{layer: share}`.
+      name: the key of the value over all layers, a share; `layer_{name}` is that of the
+        values `{layer: share}`.
     """
     table = 100 * by_round(run, records)
-    draw_line(ax, column(table, total), "all layers", figure.INK, 3.2)
-    draw_depths(ax, coinciding(of_layers(table, f"{by_layer}."), within=0.01))
+    draw_line(ax, column(table, name), "all layers", figure.INK, 3.2)
+    draw_depths(ax, coinciding(of_layers(table, f"layer_{name}."), within=0.01))
     low, high = ax.dataLim.intervaly
     if low > 0 and high > 20 * low:
         ax.set_yscale("log")

@@ -53,7 +53,7 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
         mismatch_between_clients(paths[-1], records)
         paths.append(folder / "client_mismatch_by_layer.svg")
         with figure.axes(paths[-1], "round", "mean mismatch of two clients [%]") as ax:
-            lines.draw_layers(ax, run, records, "mean", "layer_mean")
+            lines.draw_layers(ax, run, records, "mean")
     return paths
 
 

@@ -151,7 +151,7 @@ def density_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with axes(path, "round", "weights alive [%]") as ax:
-        lines.draw_layers(ax, run, run.train, "density", "layer_density")
+        lines.draw_layers(ax, run, run.train, "density")
 
 
 def mismatch_by_round(run: Run, path: Path) -> None:
@@ -162,7 +162,7 @@ def mismatch_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with axes(path, "round", "mismatch with the previous round [%]") as ax:
-        lines.draw_layers(ax, run, run.train, "mismatch", "layer_mismatch")
+        lines.draw_layers(ax, run, run.train, "mismatch")
 
 
 def thresholds_by_round(run: Run, path: Path) -> None:
