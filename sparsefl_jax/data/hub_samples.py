@@ -63,7 +63,6 @@ def decode(
     if test and second is None:
         raise ValueError(f"hf.test={test!r} has no sample with a label")
     parts = [first] if second is None else [first, second]
-    suffixes = ("", "_test")[: len(parts)]
     read = [f"{chosen.kind} from {', '.join(map(repr, chosen.samples))}"]
     read += [f"label from {chosen.label!r}"]
     read += [f"user from {chosen.user!r}"] if chosen.user is not None else []
@@ -90,7 +89,7 @@ def decode(
     arrays = {
         name + suffix: values
         for name, of_splits in found.items()
-        for suffix, values in zip(suffixes, of_splits, strict=True)
+        for suffix, values in zip(("", "_test"), of_splits, strict=False)
     }
     if kind_of(label) == "classes":
         arrays["num_classes"] = np.array([label.num_classes])
