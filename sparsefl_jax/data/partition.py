@@ -372,9 +372,8 @@ def _holders(rng, num_clients, num_classes, classes_per_client) -> list[list[int
 def _distinct(classes, k):
     """Returns the first k positions of distinct classes, then the first of the rest."""
     _, first = np.unique(classes, return_index=True)
-    first = np.sort(first)
-    rest = np.setdiff1d(np.arange(len(classes)), first)
-    return np.concatenate([first, rest])[:k]
+    again = ~np.isin(np.arange(len(classes)), first)
+    return np.argsort(again, kind="stable")[:k]
 
 
 def _sample_mixture(rng, mixture, left, size):
