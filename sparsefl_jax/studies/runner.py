@@ -126,17 +126,15 @@ def run_point(workdir: str | Path, name: str) -> None:
 
 def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
     """Goes on with the seeds; yields what failed, and its error."""
+    part = "the budget"
     try:
         point = _fitted(workdir, point)
-    except Exception as error:  # a method of one's own may raise any
-        yield "the budget", error
-        return
-    folders = on_disk.folders(workdir, point)
-    runs = [(point.of_seed(seed), folder) for seed, folder in folders]
-    try:
+        part = "the data"
+        folders = on_disk.folders(workdir, point)
+        runs = [(point.of_seed(seed), folder) for seed, folder in folders]
         outcomes = experiment.run_each(runs)
-    except Exception as error:
-        yield "the data", error
+    except Exception as error:  # a method of one's own may raise any
+        yield part, error
         return
     for seed, outcome in zip(point.seeds, outcomes, strict=True):
         if isinstance(outcome, Exception):
