@@ -72,8 +72,7 @@ def density_rows(run: Run) -> list[list[str]]:
         rows.append(["all kernels", *_together(by_layer, by_layer, sizes), ""])
     for name, model in (run.evals[-1]["models"] if run.evals else {}).items():
         density, alive = model.get("density"), model.get("parameters")
-        known = finite(alive) and finite(density) and density > 0
-        count = round(alive / density) if known else None
+        count = round(alive / density) if finite(alive) and density else None
         asks = target if every and name == server_model(run) else ""
         rows.append([f"all parameters of {name}", count, density, asks])
         if "layer_density" in model:
