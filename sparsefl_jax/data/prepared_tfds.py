@@ -54,7 +54,9 @@ def read(
         elif encoding:
             raise unread(encoding.field, f"{name!r} has no texts")
         decode = partial(_decode, name, builder, sample, label, encoding)
-        arrays = cache.through(entry, *_files(builder), decode)
+        folder = Path(str(builder.data_path))
+        files = [file for file in folder.iterdir() if file.is_file()]
+        arrays = cache.through(entry, folder, files, decode)
     return arrays, builder.info.features[label].num_classes
 
 
@@ -126,12 +128,6 @@ def _features(name, features):
             f"data set {name!r} has images of shape {shape}, expected one size"
         )
     return wanted, inputs[0], label
-
-
-def _files(builder) -> tuple[Path, list[Path]]:
-    """Returns the folder of a prepared data set, and its files."""
-    folder = Path(str(builder.data_path))
-    return folder, [f for f in folder.iterdir() if f.is_file()]
 
 
 def _decode(name, builder, sample, label, encoding):
