@@ -51,12 +51,7 @@ def write_page(run_dir: str | Path) -> Path:
         chosen_by=evaluations.chosen_by(run),
         # Densities are in a table of their own.
         accuracy=[row[:-1] for row in table.accuracy_rows(run.summary)],
-        asked=density.asked(run),
-        prunable=density.prunable(run),
-        server_model=density.server_model(run),
-        densities=density.density_rows(run),
-        same_density=run.train[-1]["density"] if density.constant(run) else None,
-        changes=density.changes(run),
+        density=density,
         same_client_masks=masks.same_client_masks(run),
         unheard=tiers.unheard(run.train),
         tiers=tiers.tier_rows(tiers.totals(run.train, evaluations.final_evals(run))),
