@@ -117,8 +117,7 @@ def save_sparse(
     head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {}, 0)
     head.crc32 = _checksum(head, stored)
     content = safetensors.save(stored, {_KEY: _json(head)})
-    path = Path(path)
-    files.write_bytes(path, content)
+    files.write_bytes(Path(path), content)
     return _sizes(sparse, stored, len(content))
 
 
@@ -287,12 +286,8 @@ def _model(head: Head, stored: dict[str, np.ndarray]) -> SparseModel:
             like = codec.Packet(bools, bits=1)
             mask[path] = streams.decode(bits.tobytes(), like).values
         params[path] = array
-    stats = {
-        name.removeprefix("stats/"): array
-        for name, array in sorted(stored.items())
-        if name.startswith("stats/")
-    }
-    return SparseModel(_nest(params), _nest(mask), _nest(stats))
+    stats = _nest(dict(sorted(stored.items()))).get("stats", {})
+    return SparseModel(_nest(params), _nest(mask), stats)
 
 
 def _network(network: dict | None, reading: dict | None) -> models.Model | None:
