@@ -91,8 +91,7 @@ def of_mnist(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
                     f"writers={MNIST!r} are those of MNIST's images, but {name!r} has "
                     f"others in {split}; expected an .npz file with its own"
                 )
-            found[users] = np.empty_like(writers)
-            found[users][order] = writers
+            found[users] = writers[np.argsort(order)]
     return found
 
 
