@@ -82,12 +82,11 @@ def make_preprocess(
                 f"{augment=}, {scramble=} needs images, x has {x.ndim} axes"
             )
         square = None
-        if train and augment:
-            if "cutout" in augment:
-                key, square_key = jax.random.split(key)
-                square = _squares(square_key, x.shape)
-            if set(augment) & {"crop", "flip"}:
-                x = _move(key, x, _PAD * ("crop" in augment), "flip" in augment)
+        if train and "cutout" in augment:
+            key, square_key = jax.random.split(key)
+            square = _squares(square_key, x.shape)
+        if train and set(augment) & {"crop", "flip"}:
+            x = _move(key, x, _PAD * ("crop" in augment), "flip" in augment)
         if scramble:
             batch, height, width, channels = x.shape
             x = x.reshape(batch, channels, height, width).transpose(0, 2, 3, 1)
