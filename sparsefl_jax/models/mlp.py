@@ -29,16 +29,13 @@ def sa(
 
 
 def _mlp(num_classes, input_shape, widths, init_fn):
-    widths = (*check_widths(widths, len(widths)), num_classes)
+    widths = check_widths(widths, len(widths))
 
     def network(x, train, weight):
         x = x.reshape(x.shape[0], -1)
-        *hidden, last = (
-            nn.Dense(width, kernel_init=init_fn, name=f"fc{i}")
-            for i, width in enumerate(widths, 1)
-        )
-        for layer in hidden:
-            x = nn.relu(layer(x))
-        return last(x)
+        for i, width in enumerate(widths, 1):
+            x = nn.relu(nn.Dense(width, kernel_init=init_fn, name=f"fc{i}")(x))
+        name = f"fc{len(widths) + 1}"
+        return nn.Dense(num_classes, kernel_init=init_fn, name=name)(x)
 
     return model_of(Layers(network), input_shape)
