@@ -5,12 +5,12 @@ FedAvg with the server's rate eta' eta, if two approximations hold: that kept we
 not move in training (eq. 9), and that pruning removes little (eq. 12).
 """
 
-import math
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from sparsefl_jax.analysis.fedsparsify import pruned_norm
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.core.validate import above, in_range
 
@@ -64,19 +64,12 @@ def approximation(
       Approximation(kept_moved=6.0, pruned=1.0, step=10.0)
     """
     above("aggregation_ratio", aggregation_ratio, 0)
-    dense, after = (
-        jax.tree.map(lambda v: np.asarray(v, np.float64), tree)
+    sent, back = (
+        jax.tree.map(lambda v, m: np.where(m, v, 0.0), tree, mask)
         for tree in (aggregate, trained)
     )
-    removed = jax.tree.map(lambda v, m: np.where(m, 0.0, v), dense, mask)
-    move = jax.tree.map(lambda a, v, r: a - (v - r), after, dense, removed)
-    kept = jax.tree.map(lambda v, m: np.where(m, v, 0.0), move, mask)
     return Approximation(
-        kept_moved=aggregation_ratio * _norm(kept),
-        pruned=_norm(removed),
-        step=aggregation_ratio * _norm(move),
+        kept_moved=aggregation_ratio * pruned_norm(back, sent),
+        pruned=pruned_norm(aggregate, sent),
+        step=aggregation_ratio * pruned_norm(trained, sent),
     )
-
-
-def _norm(tree: PyTree) -> float:
-    return math.sqrt(math.fsum(float(np.sum(v**2)) for v in jax.tree.leaves(tree)))
