@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, Allocation, layer_counts, summand
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import (
     Array,
@@ -23,7 +23,6 @@ from sparsefl_jax.core.types import (
     Fraction,
     Key,
     PyTree,
-    ServerContext,
     Share,
     SparseModel,
 )
@@ -52,8 +51,8 @@ def fedspa(
     shared: bool = True,
     prune_rate: Fraction | None = None,
     adjust_until: Count | None = None,
-    allocation: Allocation = "erk",
-    prunable: Sequence[str] = KERNELS,
+    allocation: masked.Allocation = "erk",
+    prunable: Sequence[str] = masked.KERNELS,
     index: str = "packed",
 ) -> Algorithm:
     """FedSpa: clients train the server's model within masks of their own.
@@ -101,7 +100,8 @@ def fedspa(
       >>> static = fedspa(model, optimizer, density=0.05)
     """
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    counts, dynamic = layer_counts(allocation, density, select), mask_update == "dst"
+    counts = masked.layer_counts(allocation, density, select)
+    dynamic = mask_update == "dst"
     exchange = None
     if dynamic:
         exchange = _exchange(model, counts, select, prune_rate, adjust_until)
@@ -169,20 +169,12 @@ def fedspa(
         mask = client if dynamic else held(server, info.index)
         return {"personal": masks.pruned(server.model, mask)}
 
-    contribute = partial(summand, weight=means.WEIGHTINGS["uniform"])
-    steps = init, broadcast, update, contribute, _add, _deploy, init_client
+    def aggregate(key, ctx, server, total):
+        return server._replace(model=masked.added(server.model, total)), {}
+
+    contribute = partial(masked.summand, weight=means.WEIGHTINGS["uniform"])
+    steps = init, broadcast, update, contribute, aggregate, _deploy, init_client
     return Algorithm(*steps, None if same else personalize, handed=handed)
-
-
-def _add(
-    key: Key, ctx: ServerContext, server: Server, total: PyTree
-) -> tuple[Server, dict]:
-    """Adds the mean change to the dense model."""
-    params, mask, _ = server.model
-    zeros, _ = means.zeros(total)
-    change, stats = means.weighted_mean(total, (zeros, server.model.stats))
-    params = jax.tree.map(jnp.add, params, change)
-    return server._replace(model=SparseModel(params, mask, stats)), {}
 
 
 def _deploy(key: Key, server: Server) -> dict[str, SparseModel]:

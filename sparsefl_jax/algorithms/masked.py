@@ -233,6 +233,14 @@ def moved(round: Array, server: Any, new: SparseModel) -> Any:
     return server._replace(model=new, since=since)
 
 
+def added(old: SparseModel, total: PyTree) -> SparseModel:
+    """Returns a model plus the mean of the cohort's changes, with the old mask."""
+    zeros, _ = means.zeros(total)
+    change, stats = means.weighted_mean(total, (zeros, old.stats))
+    params = jax.tree.map(jnp.add, old.params, change)
+    return old._replace(params=params, stats=stats)
+
+
 def averaged(old: SparseModel, total: PyTree) -> SparseModel:
     """Returns the mean of the cohort's models, with the old mask."""
     params, stats = means.weighted_mean(total, (old.params, old.stats))

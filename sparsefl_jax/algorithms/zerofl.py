@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, averaged, summand
+from sparsefl_jax.algorithms.masked import KERNELS, added, averaged, summand
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Fraction, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
@@ -108,12 +108,8 @@ def zerofl(
         return message, client, trained.metrics
 
     def aggregate(key, ctx, server, total):
-        if uplink == "weights":  # static branch
-            return averaged(server, total), {}
-        zeros, _ = means.zeros(total)
-        change, stats = means.weighted_mean(total, (zeros, server.stats))
-        params = jax.tree.map(jnp.add, server.params, change)
-        return server._replace(params=params, stats=stats), {}
+        new = averaged if uplink == "weights" else added
+        return new(server, total), {}
 
     def deploy(key, server):
         mask = _largest(server.params, density, select)
