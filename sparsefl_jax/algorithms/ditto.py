@@ -4,7 +4,6 @@ Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 
 2021, https://arxiv.org/abs/2012.04221, Algorithm 1.
 """
 
-from functools import partial
 from typing import Annotated, NamedTuple
 
 import jax
@@ -103,5 +102,4 @@ def ditto(
 
 def _own(client: Client, other: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
     """Returns a client's own parameters and statistics, or others before its first."""
-    choose = partial(jnp.where, client.drawn)
-    return jax.tree.map(choose, (client.params, client.stats), other)
+    return optax.tree.where(client.drawn, (client.params, client.stats), other)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.algorithms.masked import KERNELS
@@ -93,10 +94,10 @@ def fedbat(
 
         def seen(key, step, learnt, first):
             u = learnt.update
-            first = _where(step == plain + 1, _sizes(u), first)
+            first = optax.tree.where(step == plain + 1, _sizes(u), first)
             alpha, drawn = step_sizes(learnt.extra, first), one_bit.uniforms(key, u)
             binary = jax.tree.map(one_bit.signed, u, alpha, drawn)
-            return _where(step > plain, binary, u), first
+            return optax.tree.where(step > plain, binary, u), first
 
         zeros = jax.tree.map(lambda _: jnp.float32(0), kernels)
         trained = through.train(
@@ -107,7 +108,8 @@ def fedbat(
             kept=zeros,
         )
         u, a = trained.update, trained.extra
-        alpha = step_sizes(a, _where(plain < num_steps, trained.kept, _sizes(u)))
+        first = optax.tree.where(plain < num_steps, trained.kept, _sizes(u))
+        alpha = step_sizes(a, first)
         drawn = one_bit.uniforms(sign_key, u)
         bits = jax.tree.map(
             lambda d, u, alpha: one_bit.bits(d, u / alpha, -1.0), drawn, u, alpha
@@ -145,7 +147,3 @@ def _cut(alpha: Array, bounds: tuple[float, float]) -> Array:
     low, high = bounds
     inside = (low <= alpha) & (alpha <= high)
     return jnp.where(inside, alpha, jax.lax.stop_gradient(jnp.clip(alpha, low, high)))
-
-
-def _where(condition: Array, one: PyTree, other: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
