@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import lax
 
 from sparsefl_jax.algorithms.flash.joint import (
@@ -17,7 +18,7 @@ from sparsefl_jax.algorithms.flash.joint import (
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, Count, Fraction, PyTree, Share
+from sparsefl_jax.core.types import Count, Fraction, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
 from sparsefl_jax.training import local
@@ -143,7 +144,15 @@ def _hetero(
         """Returns the mask of a round; a moving one is the largest in round 0."""
         if moving:  # static branch: as the released code does
             tier = jnp.where(round == 0, jnp.int32(len(tiers) - 1), tier)
-        return _part(server, tier, tiers, moving, select)
+        return part(server, tier)
+
+    def part(server, tier):
+        """Returns the nested mask of a density; the largest has the whole mask."""
+        whole = server.whole
+        source = whole.model.mask if moving else whole.mask
+        counts = nested.nested_counts(source, select, jnp.array(tiers)[tier])
+        smaller = nested.submask(server.ranks, counts, select)
+        return optax.tree.where(tier == len(tiers) - 1, whole.mask, smaller)
 
     def init(key, start):
         start = within(start, select)
@@ -189,21 +198,8 @@ def _hetero(
     def deploy(key, server):
         aggregated, models = server.whole.model, {}
         for tier, density in reversed([*enumerate(sorted(densities))]):
-            mask = _part(server, jnp.int32(tier), tiers, moving, select)
+            mask = part(server, jnp.int32(tier))
             models[f"d{density}"] = masks.pruned(aggregated, mask)
         return models | {"aggregated": aggregated}
 
     return Algorithm(init, broadcast, update, summand, aggregate, deploy)
-
-
-def _part(
-    server: Nested, tier: Array, tiers: np.ndarray, moving: bool, select: PyTree
-) -> PyTree:
-    """Returns the nested mask of a density; the largest density has the whole mask."""
-    whole = server.whole
-    source = whole.model.mask if moving else whole.mask
-    counts = nested.nested_counts(source, select, jnp.array(tiers)[tier])
-    smaller = nested.submask(server.ranks, counts, select)
-    return jax.tree.map(
-        lambda m, s: jnp.where(tier == len(tiers) - 1, m, s), whole.mask, smaller
-    )
