@@ -187,18 +187,15 @@ def _leaves(tensors, name: str, module: str, sizes: Sizes) -> dict[str, np.ndarr
     kind, width = module.rpartition("/")[2], sizes.width
     rows = {"word": sizes.vocabulary, "position": sizes.positions, "text": sizes.texts}
     if kind in rows:
-        found = {"embedding": _tensor(tensors, f"{name}.weight", (rows[kind], width))}
-    elif kind.startswith("norm"):
-        found = {"scale": _tensor(tensors, f"{name}.weight", (width,))}
-    else:
-        inputs = sizes.hidden if kind == "down" else width
-        outputs = {"up": sizes.hidden, "score": None}.get(kind, width)
-        kernel = _tensor(tensors, f"{name}.weight", (outputs, inputs))
-        found = {"kernel": np.ascontiguousarray(kernel.T)}  # [out, in] in the file
-    if kind not in rows:
-        shape = found["kernel"].shape[1:] if "kernel" in found else (width,)
-        found["bias"] = _tensor(tensors, f"{name}.bias", shape)
-    return found
+        return {"embedding": _tensor(tensors, f"{name}.weight", (rows[kind], width))}
+    if kind.startswith("norm"):
+        scale = _tensor(tensors, f"{name}.weight", (width,))
+        return {"scale": scale, "bias": _tensor(tensors, f"{name}.bias", (width,))}
+    inputs = sizes.hidden if kind == "down" else width
+    outputs = {"up": sizes.hidden, "score": None}.get(kind, width)
+    kernel = _tensor(tensors, f"{name}.weight", (outputs, inputs))
+    bias = _tensor(tensors, f"{name}.bias", kernel.shape[:1])
+    return {"kernel": np.ascontiguousarray(kernel.T), "bias": bias}  # [out, in] there
 
 
 def _tensor(tensors, name: str, shape: tuple) -> np.ndarray:
