@@ -124,18 +124,17 @@ def _while(eqn, origins, times, add) -> list[Origin]:
 
 def _cond(eqn, origins, times, add) -> list[Origin]:
     """Counts the branch with the most products."""
-    found = []
+    added, outputs = [], []
     for branch in eqn.params["branches"]:
-        added = []
-        outputs = _walk(
-            branch.jaxpr, origins[1:], times, lambda *pair, to=added: to.append(pair)
+        found = []
+        more = _walk(
+            branch.jaxpr, origins[1:], times, lambda *pair, to=found: to.append(pair)
         )
-        found.append((added, outputs))
-    most = max((added for added, _ in found), key=lambda a: sum(n for _, n in a))
-    for origin, products in most:
+        added.append(found)
+        outputs.append(more)
+    for origin, products in max(added, key=lambda found: sum(n for _, n in found)):
         add(origin, products)
-    joined = zip(*(outputs for _, outputs in found), strict=True)
-    return [_join([origins[0], *each]) for each in joined]
+    return [_join([origins[0], *each]) for each in zip(*outputs, strict=True)]
 
 
 _CONTROL = {"scan": _scan, "while": _while, "cond": _cond}
