@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.models import trial
@@ -93,13 +93,9 @@ def _nested(state) -> dict:
 
 def _filled(state, tree: dict):
     """Returns a state with the arrays of nested dicts, the inverse of `_nested`."""
-    arrays = flatten_dict(tree)
-    return nnx.from_flat_state(
-        [
-            (path, v.replace(arrays[tuple(map(str, path))]))
-            for path, v in nnx.to_flat_state(state)
-        ]
-    )
+    filled = jax.tree.map(lambda v: v, state)  # a copy, as the next line changes it
+    nnx.replace_by_pure_dict(filled, tree)
+    return filled
 
 
 def _seeded(state, key: Key):
