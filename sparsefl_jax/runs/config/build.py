@@ -190,9 +190,7 @@ def read_base(path: str) -> dict:
     """
     with blaming(f"base={path!r}"):
         tensors = imported("safetensors.numpy", "export", "it").load_file(path)
-    pairs = (name.split("/", 1) + [value] for name, value in tensors.items())
-    params = {name: value for kind, name, value in pairs if kind == "params"}
-    return unflatten_dict(params, sep="/")
+    return unflatten_dict(tensors, sep="/").get("params", {})
 
 
 def describe_network(config, data) -> dict:
