@@ -107,14 +107,12 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         row, client_info = jax.tree.map(lambda v: v[0], taken)
         like = jax.eval_shape(algorithm.first_state, key, state.server, client_info)
         client_key = keys.of_client(evaluation_key, index)
-        return algorithm.personalize(
+        models = algorithm.personalize(
             client_key, state.server, store.unpack(row, like), client_info
         )
+        return {name: jax.tree.map(np.asarray, one) for name, one in models.items()}
 
-    return [
-        {name: jax.tree.map(np.asarray, one) for name, one in deploy(index).items()}
-        for index in clients
-    ]
+    return [deploy(index) for index in clients]
 
 
 def read_back(run: str | Path, setup: Setup, seed: int) -> Run:
