@@ -80,8 +80,6 @@ def unary_bits(mask: Array) -> Array:
       5
     """
     flat = mask.reshape(-1)
-    if not flat.size:  # static branch
-        return jnp.int32(0)
     k = jnp.sum(flat, dtype=jnp.int32)
     low = jnp.sum(jnp.asarray(steps(flat.size)) >= k, dtype=jnp.int32)
     digits = ((gaps(flat) - 1) >> low) + 1
