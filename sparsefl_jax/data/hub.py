@@ -7,7 +7,6 @@ which columns are read.
 """
 
 import contextlib
-import glob
 import hashlib
 import sys
 import tempfile
@@ -156,8 +155,12 @@ def _local(name: str) -> tuple[Path | None, str | None]:
 
 def _files(folder: Path) -> list[Path]:
     """Returns the files of a folder and its subfolders, except hidden ones."""
-    found = glob.glob("**", root_dir=folder, recursive=True)
-    return [folder / name for name in found if (folder / name).is_file()]
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.is_file()
+        and not any(part[0] == "." for part in file.relative_to(folder).parts)
+    )
 
 
 def _load_files(path: Path, config: str | None, scratch: str):

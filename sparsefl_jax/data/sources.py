@@ -269,7 +269,7 @@ def _read_npz(path, keys, optional=()):
 def _features(name, x):
     """Returns samples as [n, H, W, C] or [n, D], uint8 or float32."""
     x = x if isinstance(x, np.ndarray) else np.asarray(x)
-    if x.dtype == object or x.dtype.kind not in "biuf":
+    if x.dtype.kind not in "biuf":
         raise ValueError(f"{name} has dtype {x.dtype}, expected numbers")
     if x.ndim not in (2, 3, 4) or not x.size:
         raise ValueError(

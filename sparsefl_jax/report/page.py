@@ -78,7 +78,7 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
     gbit, hours = (column(spent, name).max() for name in ("gbit", "hours"))
     found = {
         "accuracy, last round": format_percent(evaluations.accuracy(last)),
-        f"best{when}": format_percent(best and evaluations.accuracy(best)),
+        f"best{when}": format_percent(evaluations.accuracy(best)),
         "clients, p10": format_percent(clients.get("p10")),
         "clients, median": format_percent(clients.get("median")),
         "density, all parameters": format_percent(model.get("density")),

@@ -64,16 +64,17 @@ def _partition_bars(ax, counts: np.ndarray) -> None:
     num_clients, num_classes = counts.shape
     name = "tab10" if num_classes <= 10 else "tab20" if num_classes <= 20 else "turbo"
     colors = matplotlib.colormaps[name].resampled(num_classes)(range(num_classes))
-    tops = counts.cumsum(axis=1)
+    bottom = np.zeros(num_clients)
     for label, column in enumerate(counts.T):
         ax.bar(
             np.arange(num_clients),
             column,
-            bottom=tops[:, label] - column,
+            bottom=bottom,
             width=0.85,
             color=colors[label],
             label=str(label),
         )
+        bottom = bottom + column
     whole_numbers(ax.xaxis)
     ax.grid(visible=False, axis="x")
     ax.set_xlim(-0.6, num_clients - 0.4)

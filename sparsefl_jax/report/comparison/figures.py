@@ -183,7 +183,7 @@ def points(comparison: Comparison, x: str) -> list[tuple[int, int, float, float]
     found = comparison.models[[(x, "mean"), ("accuracy", "mean")]].dropna()
     return [
         (line, rank, *pair)
-        for (line, rank, _), pair in zip(found.index, found.to_numpy(), strict=True)
+        for (line, rank, _), *pair in found.itertuples(name=None)
         if x == "density" or not rank
     ]
 

@@ -98,7 +98,4 @@ def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
     paths = [runs[0].path.resolve() for runs in groups]
     paths = [p.parent if re.fullmatch(r"seed_\d+", p.name) else p for p in paths]
     names = [path.name for path in paths]
-    return [
-        name if names.count(name) == 1 else str(path)
-        for name, path in zip(names, paths, strict=True)
-    ]
+    return [p.name if names.count(p.name) == 1 else str(p) for p in paths]

@@ -78,12 +78,10 @@ class Comparison(NamedTuple):
     def gaps(self) -> Table:
         """The differences of headline models from the first line, paired by seed."""
         values = _headlines(self.seeds)
+        known = self.lines.xs("mean", axis=1, level=1).notna()
+        values = values.where(known.reindex(values.index, level="line"))
         first = values.loc[0].reindex(values.index.get_level_values("seed"))
-        found, lines = over_seeds(values - first.to_numpy(), ["line"]), self.lines
-        for name in values.columns[values.columns.str.match("accuracy_at_|area_")]:
-            missing = lines[name, "mean"].isna()
-            found.loc[missing | missing.loc[0], name] = np.nan
-        return found
+        return over_seeds(values - first.to_numpy(), ["line"])
 
 
 def over_seeds(values: Table, by: Sequence[str]) -> Table:
