@@ -192,9 +192,7 @@ def covered_summand(
     }
 
 
-def covered_average(
-    ctx: ServerContext, old: SparseModel, total: dict[str, PyTree]
-) -> SparseModel:
+def covered_average(ctx: ServerContext, old: SparseModel, total: PyTree) -> SparseModel:
     """Returns the mean over the clients that hold an entry, 0 where none does.
 
     The mask is the union of their masks. If nobody was heard, the old model stays.
@@ -205,9 +203,7 @@ def covered_average(
     return means.if_heard(ctx, SparseModel(mean, union, stats), old)
 
 
-def mean_on_union(
-    ctx: ServerContext, old: SparseModel, total: dict[str, PyTree]
-) -> SparseModel:
+def mean_on_union(ctx: ServerContext, old: SparseModel, total: PyTree) -> SparseModel:
     """Returns the mean of weights, zeros included; its mask is the union of masks.
 
     Args:

@@ -78,7 +78,7 @@ def fast(function: Callable, lowering: str | Lowering = "auto") -> Callable:
 
 def _has_any(jaxpr: core.Jaxpr) -> bool:
     """Returns whether a program has an equation that may have a form."""
-    return any(e.primitive.name in _FORMS for e in _equations(jaxpr))
+    return any(e.primitive.name in _FORMS for e in equations(jaxpr))
 
 
 def _is_empty(eqn) -> bool:
@@ -93,7 +93,7 @@ def _warn_of_unknown(jaxpr: core.Jaxpr) -> None:
     """Names the first convolution that has no form; the same text is shown once."""
     unknown = (
         e
-        for e in _equations(jaxpr)
+        for e in equations(jaxpr)
         if e.primitive.name == "conv_general_dilated" and not _is_known(e)
     )
     if first := next(unknown, None):
@@ -106,12 +106,12 @@ def _warn_of_unknown(jaxpr: core.Jaxpr) -> None:
         )
 
 
-def _equations(jaxpr: core.Jaxpr) -> Iterator:
+def equations(jaxpr: core.Jaxpr) -> Iterator:
     """Yields the equations of a program and of the programs in it."""
     for eqn in jaxpr.eqns:
         yield eqn
         for inner in core.jaxprs_in_params(eqn.params):
-            yield from _equations(inner)
+            yield from equations(inner)
 
 
 class _Scope(NamedTuple):

@@ -323,12 +323,11 @@ def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:
     """
     loss, clients = np.asarray(log.clients["loss"]), np.asarray(log.ids)
     guilty = clients[~np.isfinite(loss)]
-    if guilty.size:
-        what = f"training loss {loss.sum()} in round {round}"
-        return _diverged(setup, round, f"{what} of clients {guilty.tolist()}")
-    if not log.finite:
-        what = f"a weight not finite in round {round}"
-        return _diverged(setup, round, f"{what} of clients {clients.tolist()}")
+    if guilty.size or not log.finite:
+        what = f"training loss {loss.sum()}" if guilty.size else "a weight not finite"
+        clients = guilty if guilty.size else clients
+        what = f"{what} in round {round} of clients {clients.tolist()}"
+        return _diverged(setup, round, what)
     for way, packets in layouts.items():
         for name, layout in packets.items():
             misfit = (getattr(log, way)[name].entries < 0).any(-1)

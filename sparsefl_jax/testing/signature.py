@@ -1,16 +1,16 @@
 """The laws of single functions, which are traced alone: what they return and use."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import Context, PyTree, ServerContext, SparseModel
 from sparsefl_jax.models import Model
+from sparsefl_jax.models.forms import equations
 from sparsefl_jax.testing import plain_loop
 from sparsefl_jax.testing.compare import ContractError, fail, leaves, rows
 from sparsefl_jax.testing.small_world import World
@@ -166,22 +166,14 @@ def law_pure(world: World) -> None:
     """
     for name, args in calls(world).items():
         program = jax.make_jaxpr(getattr(world.algorithm, name))(*args)
-        for what in _impurities(program):
-            fail(world, "pure", f"{name} uses {what}")
-
-
-def _impurities(program: Jaxpr | ClosedJaxpr) -> Iterator[str]:
-    """Yields what a program uses that is neither an argument nor a constant."""
-    for value in getattr(program, "consts", ()):
-        if isinstance(value, jax.core.Tracer):
-            kind = jax.typeof(value)
-            yield f"{kind}, which another call computed and did not return"
-    for equation in program.eqns:
-        if (called := equation.primitive.name) in IMPURE:
-            yield f"{called!r}, expected neither callbacks nor Refs"
-        for inner in jax.tree.leaves(list(equation.params.values())):
-            if isinstance(inner, Jaxpr | ClosedJaxpr):
-                yield from _impurities(inner)
+        for value in program.consts:
+            if isinstance(value, jax.core.Tracer):
+                told = "which another call computed and did not return"
+                fail(world, "pure", f"{name} uses {jax.typeof(value)}, {told}")
+        for equation in equations(program.jaxpr):
+            if (called := equation.primitive.name) in IMPURE:
+                told = "expected neither callbacks nor Refs"
+                fail(world, "pure", f"{name} uses {called!r}, {told}")
 
 
 def law_keys(world: World) -> None:
