@@ -1,6 +1,7 @@
 """Packets: trees cut and joined, entries counted, bits charged, streams read back."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -287,10 +288,11 @@ def test_a_round_counts_codes_that_do_not_fit(dtype, bits, fits, misfits):
         assert told(0, code) == [-1, -1] and told(0, code, sent=False) == [2, 2]
 
 
-@pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (2, 0)])
+@pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (2, 0), (1,) * 9])
 def test_each_platform_finds_a_code_that_does_not_fit(sizes):
     flags = [jnp.zeros(size, jnp.int8) for size in sizes]
-    for find in (packets._any_of_each, packets._any_of_all):
+    for together in (1, 2, 8):
+        find = functools.partial(packets._any, together=together)
         assert not find(flags)
         for leaf, size in enumerate(sizes):
             for place in range(size):
