@@ -117,10 +117,8 @@ def fedrts(
     def aggregate(key, ctx, server, total):
         mean = averaged(server.model, total["mean"])
         alive, strong = trees.split(mean.mask, select)[0], core(mean, ctx.round)
-        strong_at, named_at = (
-            means.weighted_mean(votes, means.zeros(votes))
-            for votes in (total["core"], total["grown"])
-        )
+        strong_at = means.weighted_mean(total["core"], means.zeros(total["core"]))
+        named_at = means.weighted_mean(total["grown"], means.zeros(total["grown"]))
 
         def vote(alive, strong, strong_at, named_at):
             mine, theirs = jnp.where(alive, strong, 0.5), (strong_at, named_at)

@@ -136,16 +136,8 @@ def pqsu(
     def deploy(key, server):
         return {"global": server}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        init_client,
-        undelivered=lambda ctx, before, after: before,
-    )
+    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
+    return Algorithm(*steps, undelivered=lambda ctx, before, after: before)
 
 
 def _pack(

@@ -372,8 +372,8 @@ class Programs:
                 self._waiting(stage, stages, time.time() - begin)
                 if stop := self._interrupted():
                     begun = stage or round
-                    kept = "all saved" if begun else "no round done: it will begin anew"
-                    raise interrupt.StoppedError(f"ended while compiling, {kept}", stop)
+                    left = "all saved" if begun else "no round done: it will begin anew"
+                    raise interrupt.StoppedError(f"ended while compiling, {left}", stop)
                 self._futures[stage].wait(timeout=1)
             self.check()
             jax.monitoring.record_event_time_span(WAITING, begin, time.time())

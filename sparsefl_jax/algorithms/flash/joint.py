@@ -117,14 +117,7 @@ def jmwst(
         return Changing(mean, mask, since), {}
 
     contribute = partial(summand, select=select, weights=weights)
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy=both,
-    )
+    return Algorithm(init, broadcast, update, contribute, aggregate, both)
 
 
 @method

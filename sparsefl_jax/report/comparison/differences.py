@@ -81,9 +81,9 @@ def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
 def shared(groups: Sequence[Group]) -> dict[str, str]:
     """Returns every field that does not differ between groups, with its value."""
     return {
-        name: next((value for value in values if value not in _UNKNOWN), MISSING)
+        name: next((v for v in values if v is not None and v != MISSING), MISSING)
         for name, values in _table(groups).items()
-        if not _differ(groups, values) and {*values} != _UNKNOWN
+        if not _differ(groups, values) and {*values} != {None, MISSING}
     }
 
 
