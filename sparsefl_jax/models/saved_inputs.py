@@ -79,15 +79,21 @@ def _with_saved(layer: Callable) -> Callable:
         return layer(params, x)
 
     def forward(params, x, saved):
-        return layer(params, x), (params, saved)
+        params, saved = jax.tree.map(lambda v: v.value, (params, saved))
+        needs_input_grad = () if x.perturbed else None
+        return layer(params, x.value), (params, saved, needs_input_grad)
 
     def backward(residual, g):
-        params, saved = residual
+        params, saved, needs_input_grad = residual
+        zeros = jnp.zeros_like(saved)
+        if needs_input_grad is None:  # the network's input
+            (of_params,) = jax.vjp(lambda params: layer(params, saved), params)[1](g)
+            return of_params, zeros, zeros
         # The gradient of an affine function does not depend on where it is taken.
         of_params, of_input = jax.vjp(layer, params, saved)[1](g)
-        return of_params, of_input, jnp.zeros_like(saved)
+        return of_params, of_input, zeros
 
-    apply.defvjp(forward, backward)
+    apply.defvjp(forward, backward, symbolic_zeros=True)
     return apply
 
 
