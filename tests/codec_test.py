@@ -1,5 +1,6 @@
 """Packets: trees cut and joined, entries counted, bits charged, streams read back."""
 
+import collections
 import dataclasses
 import functools
 import math
@@ -308,6 +309,11 @@ def test_a_packet_with_a_further_array_does_not_travel():
 
     with pytest.raises(ValueError, match="'up' is Laden, expected a Packet"):
         packets.layout({"up": Laden(jnp.zeros(2), note=jnp.ones(9))})
+    two = {"a": {"b": jnp.zeros(9)}, "a/b": jnp.zeros(1, jnp.int8)}  # at one path
+    with pytest.raises(ValueError, match="bits=8 for float32 values 'up/a/b'"):
+        packets.layout({"up": Packet(two, bits=8)})
+    with pytest.raises(ValueError, match="message is Counter, expected a dict"):
+        packets.layout(collections.Counter())
     for flag in (jnp.float32(0.5), jnp.ones(9, bool)):
         with pytest.raises(ValueError, match="fresh of packet 'up' is .* one bool"):
             packets.layout({"up": Packet(jnp.zeros(2), fresh=flag)})

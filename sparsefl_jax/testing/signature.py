@@ -138,7 +138,7 @@ def _message(world: World, what: str, message) -> dict[str, Packet]:
 def _dict_of(world: World, what: str, answer, kind: type) -> None:
     """Fails unless a result is a dict from names to values of a type."""
     wanted = f"expected a dict[str, {kind.__name__}]"
-    if not isinstance(answer, dict):
+    if type(answer) is not dict:
         fail(world, "signature", f"{what} is {type(answer).__name__}, {wanted}")
     for name, value in answer.items():
         if type(value) is not kind:

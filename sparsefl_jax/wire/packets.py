@@ -252,11 +252,13 @@ def layout(message: Message) -> dict[str, Layout]:
       ((2, 3),)
     """
     layouts = {}
+    if type(message) is not dict:  # a subclass may hold more
+        raise ValueError(f"message is {type(message).__name__}, expected a dict")
     for name, packet in message.items():
         _check_kind(name, packet)
-        leaves = trees.by_path(packet.values)
-        paths, shapes = list(leaves), [tuple(x.shape) for x in leaves.values()]
-        for path, leaf in leaves.items():
+        leaves, paths = jax.tree.leaves(packet.values), trees.leaf_paths(packet.values)
+        shapes = [tuple(x.shape) for x in leaves]
+        for path, leaf in zip(paths, leaves, strict=True):
             _check_width(f"{name}/{path}", leaf.dtype, packet.bits)
         masked = packet.mask is not None
         if masked:
