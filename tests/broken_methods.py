@@ -646,6 +646,18 @@ def momentum_alone(whole):
     return whole._replace(init=init, aggregate=aggregate)
 
 
+def momentum_begun_anew(whole):
+    """Forgets the server's momentum when nobody was heard."""
+    broken = momentum_alone(whole)
+
+    def aggregate(key, ctx, server, total):
+        new, metrics = broken.aggregate(key, ctx, server, total)
+        still = server._replace(opt_state=optax.tree.zeros_like(server.opt_state))
+        return means.if_heard(ctx, new, still), metrics
+
+    return broken._replace(aggregate=aggregate)
+
+
 def forgotten_statistics(whole):
     """Takes 0 for the mean of statistics that nobody sent."""
 
@@ -699,6 +711,7 @@ BROKEN = {
     late(reads_padding): "padding",
     leaky_packet: "zeros fresh",
     momentum_alone: "late",
+    momentum_begun_anew: "late",
     forgotten_statistics: "late",
     no_work: "work",
     one_sample: "work",

@@ -105,9 +105,8 @@ def fedavg(
         return models | {"pruned": masks.pruned(models["global"], mask)}
 
     chosen = deploy if prune is None else deploy_both
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, chosen, init_client
-    )
+    steps = init, broadcast, update, contribute, aggregate, chosen, init_client
+    return Algorithm(*steps)
 
 
 def deploy(key: Key, server: Server) -> dict[str, SparseModel]:

@@ -146,8 +146,8 @@ def fedpm(
         scores = jax.tree.map(score, mean["mask"])
         votes, _ = ravel_pytree(mean["mask"])
         unanimous = jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)
-        new = Server(server.frozen, scores, mean["stats"])
-        return means.if_heard(ctx, new, server), {"unanimous": unanimous}
+        new = means.if_heard(ctx, (scores, mean["stats"]), server[1:])
+        return Server(server.frozen, *new), {"unanimous": unanimous}
 
     def deploy(key, server):
         params = supermask.draw(key, server.scores, server.frozen)

@@ -177,8 +177,7 @@ def one_shot(
         _, others = trees.split(server.params, select)
         random = masks.uniform_scores(key, server.params, select)  # below one vote
         votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), random)
-        new = server._replace(mask=best(votes))
-        return means.if_heard(ctx, new, server), {}
+        return means.if_heard(ctx, server._replace(mask=best(votes)), server), {}
 
     def deploy(key, server):
         return {"initial": server}

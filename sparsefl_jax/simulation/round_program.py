@@ -235,16 +235,14 @@ def make_round(plan: placement.Plan) -> Callable:
             there = ids < population.info.index.shape[0]
             heard = jnp.sum(there & ~time.late, dtype=jnp.int32)
         ctx = ServerContext(round, heard)
-        server, server_metrics = algorithm.aggregate(
-            server_key, ctx, state.server, total
-        )
+        server, metrics = algorithm.aggregate(server_key, ctx, state.server, total)
         server = strong(server)
         executed = jnp.sum(steps, dtype=jnp.int32) * (chunk * stage.epochs)
         round_log = RoundLog(
             ids,
             *in_order,
             time,
-            server_metrics,
+            metrics,
             executed,
             *describe(deploy_key, state.server, server),
             observed,

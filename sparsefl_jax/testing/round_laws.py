@@ -197,7 +197,7 @@ def law_late(world: World) -> None:
 
     A clock loses every other round. The deployed weights stay, or leave with the mask;
     any other real number that the server keeps stays or becomes 0. Integers and masks
-    may change.
+    may change, but nothing in a state of optax.
     """
     deploy = small_world.jit(world.algorithm.deploy)
     for samples, first in small_world.LOST.items():
@@ -207,11 +207,22 @@ def law_late(world: World) -> None:
             where = f"nobody is heard in round {round}, see `means.if_heard`: "
             finite(world, "late", f"{where}metrics", logs[round].server)
             same(world, "late", f"{where}server", new, jax.tree.map(_stays, new, old))
+            held = _of_optax(new), _of_optax(old)
+            same(world, "late", f"{where}optimizer", *held, tolerance=0.0)
             models = (deploy(world.key, server) for server in (old, new))
             for before, after in zip(*map(dict.values, models), strict=True):
                 kept = jax.tree.map(_stays, after.params, before.params, after.mask)
                 want = after._replace(params=kept, stats=before.stats)
                 same(world, "late", f"{where}deployed ", after, want)
+
+
+def _of_optax(server: PyTree) -> list:
+    """Returns the states of optax that a server holds."""
+
+    def known(node):
+        return type(node).__module__.partition(".")[0] == "optax"
+
+    return list(filter(known, jax.tree.leaves(server, is_leaf=known)))
 
 
 def _stays(new, old, alive=False):

@@ -7,7 +7,6 @@ FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (WFA: the mean over the clien
 hold an entry).
 """
 
-from functools import partial
 from typing import Literal
 
 import jax
@@ -121,7 +120,7 @@ def if_heard(ctx: ServerContext, new: PyTree, old: PyTree) -> PyTree:
       >>> if_heard(lost, jnp.float32(2.), jnp.float32(1.)).item()
       1.0
     """
-    return jax.tree.map(partial(jnp.where, ctx.heard > 0), new, old)
+    return optax.tree.where(ctx.heard > 0, new, old)
 
 
 def _scale(x: Array, weight: Array) -> Array:

@@ -205,8 +205,7 @@ def voted_mask(
     model: SparseModel, total: dict[str, PyTree], density: float, select: PyTree
 ) -> PyTree:
     """Returns the mask of Eq. 3 from the mean layer densities of the cohort's masks."""
-    total = total["density"]
-    mean = means.weighted_mean(total, means.zeros(total))
+    mean = means.weighted_mean(total["density"], means.zeros(total["density"]))
     return target_mask(model, mean, density, select)
 
 
