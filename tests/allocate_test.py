@@ -99,6 +99,14 @@ def test_ranks_go_by_score_and_then_by_index():
     assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()
 
 
+def test_nested_counts_of_a_large_whole_layer_are_those_of_decimals():
+    """A layer of ResNet-18; a float32 product gives 707,789 at 0.3."""
+    mask = {"w": np.ones((3 * 3 * 512, 512), bool)}
+    for budget, count in ((0.3, 707_788), (0.36, 849_346), (0.9, 2_123_366)):
+        found = nested.nested_counts(mask, {"w": True}, jnp.float32(budget))
+        assert found.tolist() == [count]
+
+
 def test_nested_counts_of_an_empty_mask_are_zero():
     mask = {"w": jnp.zeros(5, bool)}
     assert nested.nested_counts(mask, {"w": True}, 0.5).tolist() == [0]

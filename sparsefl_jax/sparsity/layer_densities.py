@@ -40,7 +40,7 @@ def ceil_count(x: Array) -> Array:
     return jnp.ceil(x * jnp.float32(1 - _SLACK)).astype(jnp.int32)
 
 
-def count_of(share: Array, size: int) -> Array:
+def count_of(share: Array, size: Array | int) -> Array:
     """Returns int(p n) of a traced share, exact if p has up to six decimals; int32.
 
     A float32 tells such decimals apart, but its product with n may be off by one from
@@ -48,7 +48,7 @@ def count_of(share: Array, size: int) -> Array:
 
     Args:
       share: p, float32 scalar in [0, 1]; may be traced.
-      size: n, below 2^31.
+      size: n, below 2^31, any shape; may be traced.
 
     Example:
       >>> int(count_of(jnp.float32(0.36), 11_164_352))  # 4 019 166.72

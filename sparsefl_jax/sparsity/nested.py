@@ -34,8 +34,7 @@ def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
     alive = masks.counts(mask, select)
     whole = masks.density(mask, select)
     share = jnp.asarray(budget, jnp.float32) / jnp.where(whole > 0, whole, 1)
-    wanted = layer_densities.floor_count(share * alive.astype(jnp.float32))
-    return jnp.minimum(alive, wanted)
+    return jnp.minimum(alive, layer_densities.count_of(share, alive))
 
 
 def nested_ranks(
