@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import warnings
 
 import pytest
 
@@ -11,15 +12,15 @@ from sparsefl_jax.runs import folder
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_is_told_once(tmp_path, monkeypatch, number):
     """As NFS without its lock daemon answers, and Lustre mounted without `flock`."""
-    said = []
 
     def flock(file, operation):
         raise OSError(number, "no locks here")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr("builtins.print", lambda *args, **_: said.append(args[0]))
-    for _ in range(2):
-        with folder.locked(tmp_path):
-            assert not folder.in_use(tmp_path)
-    folder._say_unlocked.cache_clear()
-    assert len(said) == 1 and "no locks here" in said[0]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            with folder.locked(tmp_path):
+                assert not folder.in_use(tmp_path)
+    assert "no locks here" in str(told[0].message)
+    assert len({str(one.message) for one in told}) == 1

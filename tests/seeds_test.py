@@ -57,9 +57,20 @@ def fate(monkeypatch):
 def test_a_seed_that_diverges_fails_after_the_others(fate, tmp_path):
     fates, ran = fate
     fates[1] = FloatingPointError("training loss nan")
-    with pytest.raises(FloatingPointError, match="^seed 1: training loss nan$"):
+    with pytest.raises(FloatingPointError, match="^training loss nan\nseed 1$"):
         run(data, tmp_path / "run")
     assert ran == [0, 1, 2] and not (tmp_path / "run/report.html").exists()
+
+
+def test_each_seed_that_fails_is_told(fate, tmp_path, capsys):
+    fates, _ = fate
+    fates |= {0: FloatingPointError("training loss nan"), 2: TypeError("mine")}
+    with pytest.raises(FloatingPointError) as raised:
+        run(data, tmp_path / "run")
+    assert raised.value is fates[0] and raised.value.__notes__ == ["seed 0"]
+    told = capsys.readouterr().err
+    assert "seed 0 failed: training loss nan\n" in told
+    assert "seed 2 failed: mine\n" in told
 
 
 @pytest.mark.parametrize(
@@ -83,7 +94,7 @@ def test_other_errors_are_raised_as_they_are(fate, tmp_path, error, then):
 def test_of_several_errors_the_first_is_raised(fate, tmp_path):
     fates, ran = fate
     fates |= {0: ValueError("no"), 2: FloatingPointError("loss")}
-    with pytest.raises(ValueError, match="^no$"):
+    with pytest.raises(ValueError, match="^no\nseed 0$"):
         run(data, tmp_path / "run")
     assert ran == [0, 1, 2]
 

@@ -72,6 +72,11 @@ def test_flags_of_xla_are_a_fact(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     new = provenance.facts("1")
     assert [name for name in old if old[name] != new[name]] == ["XLA_FLAGS"]
+    monkeypatch.setenv(
+        "XLA_FLAGS",
+        "--xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_math=true",
+    )
+    assert provenance.facts("1") == new  # the devices are a fact of their own
 
 
 ERRORS = """

@@ -30,7 +30,7 @@ def files(names: Sequence[str]) -> list[str]:
             scope = vars(sys.modules[name]) if name in sys.modules else {}
             if name not in found and (name in names or _own(scope)):
                 found[name] = scope.get("__file__") or ""
-                left += _imports(found[name], scope["__package__"] or "")
+                left += _imports(found[name], scope.get("__package__") or "")
     return list(filter(None, found.values()))
 
 

@@ -16,7 +16,7 @@ import jax
 from sparsefl_jax import report
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Count
-from sparsefl_jax.core.validate import typed, whole
+from sparsefl_jax.core.validate import one_line, typed, whole
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
@@ -281,11 +281,14 @@ def all_seeds(
         summaries, failed = [], []
         outcomes = _in_turn(runs, progress, read, parts_of)
         for seed, outcome in zip(seeds, outcomes, strict=True):
-            if isinstance(outcome, FloatingPointError):
-                outcome = FloatingPointError(f"seed {seed}: {outcome}")
-            if isinstance(outcome, Exception) and processes.several():
+            if not isinstance(outcome, Exception):
+                summaries.append(outcome)
+                continue
+            print(f"seed {seed} failed: {one_line(outcome)}", file=sys.stderr)
+            outcome.add_note(f"seed {seed}")
+            if processes.several():
                 raise outcome  # the other processes wait for this one
-            (failed if isinstance(outcome, Exception) else summaries).append(outcome)
+            failed.append(outcome)
         if failed:
             raise failed[0]
         if leads:

@@ -7,10 +7,9 @@ schedules keep the horizon that they had at the start.
 """
 
 import contextlib
-import functools
 import json
-import sys
 import time
+import warnings
 import zlib
 from collections.abc import Container, Iterator
 from pathlib import Path
@@ -230,14 +229,8 @@ def _locked(file, kind: str) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        _say_unlocked(error.strerror)
+        warnings.warn(f"no lock keeps a second run out: {error.strerror}", stacklevel=2)
     return True
-
-
-@functools.cache  # once
-def _say_unlocked(why: str) -> None:
-    text = f"nothing keeps a second run out of this folder: its lock fails, {why}"
-    print(text, file=sys.stderr)
 
 
 class Resumption(NamedTuple):

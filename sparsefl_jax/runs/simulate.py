@@ -159,13 +159,12 @@ def simulate(
         devices=setup.devices,
         groups=clock.members(setup.system),
     )
-    lost = set()
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
         with explained(programs.traced[at.stage].memory, at.stage):
             judge = evaluation(setup.stages[at.stage])
         with explained(programs.of(at.stage, at.round).traced.memory, at.stage):
-            at, models = yield from _rounds(key, programs, judge, sparse, at, lost)
+            at, models = yield from _rounds(key, programs, judge, sparse, at)
         if at.ended_by:
             return
         sparse = target(models)
@@ -178,7 +177,6 @@ def _rounds(
     evaluation: Callable,
     sparse: SparseModel,
     at: Snapshot,
-    lost: set[str],
 ):
     """Yields the segments of a stage; returns the last snapshot and the models."""
     setup, program = programs.setup, programs.of(at.stage)
@@ -208,7 +206,6 @@ def _rounds(
         state, logs = run_segment(key, population, state, rounds, draw(rounds), count)
         logs = processes.fetch(logs)
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
-        _warn_of_lost(records, lost)
         models = deployed(at.round, state.server)
         there = logs.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
@@ -303,17 +300,10 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
             flops=at.flops + record["flops"],
         )
         records.append(_heading(at, "train") | record)
-    return records, at._replace(ended_by=reached(setup.until, at)), None
-
-
-def _warn_of_lost(records: list[dict], lost: set[str]) -> None:
-    """Warns about each kernel of which no weight is left; `lost` has those before."""
-    for record in records:
         for path, density in record["layer_density"].items():
-            if density == 0 and path not in lost:
-                lost.add(path)
-                after = f"after round {record['round']} of stage {record['stage']}"
-                warnings.warn(f"{path} has no weight left {after}", stacklevel=2)
+            if density == 0:  # the same text is shown once
+                warnings.warn(f"{path} has no weight left", stacklevel=2)
+    return records, at._replace(ended_by=reached(setup.until, at)), None
 
 
 def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:

@@ -55,6 +55,12 @@ def use_cpu_cores(count: int | None = None) -> None:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
+def flags() -> list[str]:
+    """Returns the flags in XLA_FLAGS, sorted, without those of `use_cpu_cores`."""
+    found = os.environ.get("XLA_FLAGS", "").split()
+    return sorted(flag for flag in found if not flag.startswith((_COUNT, *_TIMEOUTS)))
+
+
 def cores() -> list[int]:
     """Returns the numbers of the CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only

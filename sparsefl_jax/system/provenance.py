@@ -1,7 +1,6 @@
 """The hardware, the versions and the commit of a run, which decide its exact bits."""
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 import sys
@@ -53,7 +52,7 @@ def facts(chunks: str) -> dict:
         "processor": hardware.processor(),
         "chunk": chunks,
         "commit": commit(),
-        "XLA_FLAGS": zlib.crc32(os.environ.get("XLA_FLAGS", "").encode()),
+        "XLA_FLAGS": zlib.crc32(" ".join(hardware.flags()).encode()),
         **settings(),
         **versions(),
     }
