@@ -296,7 +296,7 @@ def test_a_client_replays_the_model_from_what_travels(down):
 def test_a_client_around_a_round_that_nobody_was_heard_in_adds_no_step_twice(down):
     """Round 1 is lost: its step is 0, and what has been left out waits for the next."""
     given = {"density": 0.3} if down == "stc" else {}
-    method = make(up="sign", down=down, server_optimizer=optax.sgd(1, 0.9), **given)
+    method = make(up="none", down=down, server_optimizer=optax.sgd(1, 0.9), **given)
     coder, held = compressors.build(down, given), None
     for round, told in enumerate(play(method, [(0,)] * 4, lost=[1])):
         before, _, downs, _, server = told

@@ -12,7 +12,6 @@ from typing import Any
 _PACKAGE = __name__.partition(".")[0]
 # Programs, configuration files and studies describe a run; they are not its code.
 _KNOWN = {*sys.stdlib_module_names, _PACKAGE, "__main__", "<run_path>"}
-_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def files(names: Sequence[str]) -> list[str]:
@@ -37,25 +36,28 @@ def files(names: Sequence[str]) -> list[str]:
 def raised(error: BaseException | None) -> bool:
     """Returns whether a user's own code raises an error, or one that caused it.
 
-    Then its traceback says where. The error has come through such code, and does not
-    begin at a `raise` of this package, which is a check of what the code has given.
+    Then its traceback says where. The error has come through such code, called by this
+    package, and does not begin at a `raise` of the package, which is a check of what
+    the code has given.
     """
     if error is None:
         return False
-    trace = error.__traceback__
-    scopes = [frame.f_globals for frame, _ in traceback.walk_tb(trace)]
-    if any(map(_own, scopes)):
-        begin = traceback.extract_tb(trace)[-1].line or ""
-        ours = str(scopes[-1].get("__name__")).startswith(f"{_PACKAGE}.")
-        if not (ours and begin.startswith("raise")):
+    scopes = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(map(_own, itertools.dropwhile(lambda scope: not _ours(scope), scopes))):
+        begin = traceback.extract_tb(error.__traceback__)[-1].line or ""
+        if not (_ours(scopes[-1]) and begin.startswith("raise")):
             return True
     return raised(error.__cause__ or error.__context__)
+
+
+def _ours(scope: Mapping[str, Any]) -> bool:
+    return str(scope.get("__name__")).partition(".")[0] == _PACKAGE
 
 
 def _own(scope: Mapping[str, Any]) -> bool:
     """Returns whether a module, by its variables, is a user's own."""
     name, file = scope.get("__name__") or "", scope.get("__file__")
-    installed = file is None or _INSTALLED & {*Path(file).parts}
+    installed = file is None or {"site-packages", "dist-packages"} & {*Path(file).parts}
     return not installed and name.partition(".")[0] not in _KNOWN
 
 

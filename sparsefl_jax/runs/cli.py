@@ -385,6 +385,7 @@ def guarded() -> Iterator[None]:
 
 
 def _leave(error: Exception, code: int = 1) -> None:
+    error.__traceback__ = error.__traceback__.tb_next  # below the frame of `guarded`
     if users_code.raised(error):
         traceback.print_exception(error)
     membership.leave(f"error: {one_line(error)}", code)
