@@ -2,9 +2,9 @@
 
 python launch.py --config=configs/compressed_cifar10.py[:RIVAL][,mini]
 
-RIVAL is topk (default), randomk, sign, stc (both ways), qsgd (4 bits), ef21 or
-majority; or a method that trains what travels, with one bit per entry in the uplink:
-fedmrn, fedmrn_signed or fedbat.
+RIVAL is topk (default), randomk, sign, stc (both ways), qsgd (4 bits), ef21,
+majority or quantized (8 bits, both ways); or a method that trains what travels, with
+one bit per entry in the uplink: fedmrn, fedmrn_signed or fedbat.
 ResNet-18, 100 clients, LDA 0.1, 10 a round, 600 rounds, as in
 `flash_cifar10.py`. Not measured: a round takes about a minute on 2 CPU cores.
 Compression of the uplink alone saves less than half of the traffic:
@@ -30,6 +30,7 @@ RIVALS = {
     "qsgd": {"up": "qsgd", "bits": 4, "feedback": "none"},
     "ef21": {"up": "topk", "density": 0.01, "feedback": "ef21"},
     "majority": {"up": "majority", "down": "sign", "feedback": "none"},
+    "quantized": {"name": "quantized", "bits": 8},
     "fedmrn": {"name": "fedmrn"},
     "fedmrn_signed": {"name": "fedmrn", "mask": "signed", "magnitude": 0.005},
     "fedbat": {"name": "fedbat"},

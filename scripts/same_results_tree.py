@@ -44,6 +44,7 @@ RUNS = {
     "fedavg_pruned": ({"name": "fedavg", "prune": 0.3}, {}, 1, ()),
     "fedluar": ({"name": "fedluar"}, {}, 2, ()),
     "fedprox": ({"name": "fedprox", "mu": 0.1}, {"val_fraction": 0.2}, 2, ()),
+    "quantized": ({"name": "quantized", "bits": 4}, {}, 2, ()),
     "pdst": ({"name": "pdst"} | HALF, {}, 2, ()),
     "nst": ({"name": "nst"} | HALF, {"final_learning_rate": 0.01}, 2, ()),
     "spdst": ({"name": "spdst"}, {"first_stage": FIRST}, 2, ()),

@@ -137,6 +137,8 @@ TABLE = {
     "compressed_majority": Row(
         sfl.compressed, VOTES | {"up": "majority", "down": "sign"}, obeys
     ),
+    "quantized": Row(sfl.quantized, {}, obeys),
+    "quantized_half": Row(sfl.quantized, {"bits": 16}, obeys),
     "fedsparsify_global": Row(sfl.fedsparsify_global, SCHEDULE, purges_on_server),
     "fedsparsify_adam": Row(
         sfl.fedsparsify_global, SCHEDULE | {"server_optimizer": optax.adam(0.01)}, obeys

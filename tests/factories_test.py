@@ -166,6 +166,7 @@ PRINTED = {
     "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
     "fedrolex": ROLLED,
+    "quantized": FEDAVG | {"bits": 8},
     "fedrts": ADJUSTING | {"gamma": 0.5, "vote_weight": 10.0},
     "fedspa": MASKS
     | {"mask_update": "static", "shared": True, "prune_rate": None}

@@ -34,6 +34,7 @@ from sparsefl_jax.algorithms.masked import spdst as spdst
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.prunefl.federated import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl.initial import prunefl_initial as prunefl_initial
+from sparsefl_jax.algorithms.quantized import quantized as quantized
 from sparsefl_jax.algorithms.rank_tiers import rank_tiers as rank_tiers
 from sparsefl_jax.algorithms.scaffold import scaffold as scaffold
 from sparsefl_jax.algorithms.snip import snip as snip

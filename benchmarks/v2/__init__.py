@@ -1,0 +1,1 @@
+"""The benchmark of sparse federated methods, version 2; docs/benchmark.md shows it."""
