@@ -15,7 +15,7 @@ import pandas as pd
 
 from benchmarks.measure import markdown
 from benchmarks.pages import ROOT, redraw
-from benchmarks.v1.page import difference, differences
+from benchmarks.v2.outcome import paired
 from sparsefl_jax.report import read_groups
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.system import files
@@ -97,8 +97,8 @@ def within(curve: Sequence[Sequence[float]], gbit: float) -> float:
 
 def compared(entries: Sequence[dict]) -> str:
     """Formats differences of accuracies that are paired by seed."""
-    found = differences(reached(entries), PAIRS)
-    rows = [(f"`{a}` - `{b}`", difference(found.get((a, b)))) for a, b in PAIRS]
+    found = paired(reached(entries), PAIRS)
+    rows = [(f"`{a}` - `{b}`", found[a, b]) for a, b in PAIRS]
     return markdown(["difference", "points"], rows)
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 from benchmarks.measure import markdown
 from benchmarks.pages import ROOT, redraw
-from benchmarks.v1.page import difference, differences
+from benchmarks.v2.outcome import paired
 from sparsefl_jax.report import read_run
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
@@ -135,9 +135,9 @@ def compared(accuracies: dict) -> str:
     rows = {name: [f"`{name}`"] for name in names}
     for column in (*TIERS, "mean"):
         values = {name: accuracies[name][column] for name in (BASELINE, *names)}
-        found = differences(values, [(name, BASELINE) for name in names])
+        found = paired(values, [(name, BASELINE) for name in names])
         for name in names:
-            rows[name].append(difference(found[name, BASELINE]))
+            rows[name].append(found[name, BASELINE])
     return markdown(["method", *TIERS, "mean"], list(rows.values()))
 
 
@@ -146,7 +146,7 @@ def gradient(accuracies: dict) -> str:
     pair, cells = ("fiarse", "fiarse-masked"), []
     for column in (*TIERS, "mean"):
         values = {name: accuracies[name][column] for name in pair}
-        text = difference(differences(values, [pair])[pair])
+        text = paired(values, [pair])[pair]
         cells.append(text.partition(", p")[0])
     return markdown([*TIERS, "mean"], [cells])
 

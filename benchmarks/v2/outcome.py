@@ -204,3 +204,35 @@ def outcomes(
         "whole": [float(a.tail[-1] - b.tail[-1]) for a, b in pairs],
         "guarded": [guarded(a, b) for a, b in pairs],
     }
+
+
+def paired(
+    values: Mapping[str, pd.Series], pairs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    """Formats differences of accuracies, their 95 % intervals, and p by Holm's method.
+
+    Args:
+      values: the accuracies of each method, by seed.
+      pairs: names of two methods.
+
+    Returns:
+      A text for each pair, in points; '-' for one of which a seed lacks a method.
+
+    Example:
+      >>> values = {"a": pd.Series([0.51, 0.62, 0.76]), "b": pd.Series([0.5, 0.6, 0.7])}
+      >>> paired(values, [("a", "b")])
+      {('a', 'b'): '+3.0 [-3.6, +9.6], p = 0.19'}
+    """
+    gaps = {pair: values[pair[0]] - values[pair[1]] for pair in pairs}
+    found = {
+        pair: difference(each)
+        for pair, each in gaps.items()
+        if len(each) > 1 and each.notna().all()
+    }
+    texts = dict.fromkeys(pairs, "-")
+    corrected = holm([each.p for each in found.values()])
+    for (pair, each), p in zip(found.items(), corrected, strict=True):
+        mean, low, high = (100 * value for value in each[:3])
+        said = "p < 0.01" if p < 0.01 else f"p = {p:.2f}"
+        texts[pair] = f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}], {said}"
+    return texts

@@ -53,6 +53,7 @@ def read(workload: str, kind: str, columns: Sequence[str]) -> pd.DataFrame:
 
 def write(workload: str, kind: str, rows: pd.DataFrame) -> None:
     """Writes a table of a workload."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
     text = rows.to_csv(index=False, float_format="%.6g")
     files.write_text(RESULTS / f"{workload}_{kind}.csv", text)
 
@@ -166,7 +167,7 @@ def tune(workload: str, name: str, method: Method) -> dict:
 
 def _ranked(workload, name, method, wanted, share, seeds) -> list[dict]:
     """Returns settings by their mean scores, the best first; runs the missing ones."""
-    texts = [json.dumps(settings) for settings in wanted]
+    wanted = {json.dumps(settings): settings for settings in wanted}
     rows = read(workload, "tries", TRIES)
     own = rows[(rows["method"] == name) & (rows["share"] == share)]
     done = set(zip(own["settings"], own["seed"], strict=True))
@@ -174,7 +175,7 @@ def _ranked(workload, name, method, wanted, share, seeds) -> list[dict]:
         (text, seed): rules.configuration(
             workload, name, method, settings, seed=seed, share=share
         )
-        for text, settings in zip(texts, wanted, strict=True)
+        for text, settings in wanted.items()
         for seed in seeds
         if (text, seed) not in done
     }
@@ -190,7 +191,7 @@ def _ranked(workload, name, method, wanted, share, seeds) -> list[dict]:
     rows = read(workload, "tries", TRIES)
     own = rows[(rows["method"] == name) & (rows["share"] == share)]
     own = own[own["seed"].isin(seeds)].groupby("settings")["score"].mean()
-    order = own.reindex(texts).sort_values(ascending=False, kind="stable")
+    order = own.reindex([*wanted]).sort_values(ascending=False, kind="stable")
     return [json.loads(text) for text in order.index]
 
 
@@ -271,7 +272,7 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", help="by default all")
     parser.add_argument("--entry", help="a Python file with METHODS")
     parser.add_argument("--tune", action="store_true", help="choose settings")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     entry = None
     if args.entry:
         if not Path(args.entry).is_file():

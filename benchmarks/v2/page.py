@@ -1,0 +1,335 @@
+"""Makes all tables and figures of the benchmark's pages from the committed records.
+
+    python -m benchmarks.v2.page
+
+The primary families stand on docs/benchmark.md, all else, which is exploratory, on
+docs/benchmark_tables.md; the long tables are benchmarks/results/v2/tables/*.csv. Tables
+on pages stand between `<!-- table NAME -->` and `<!-- end -->`. Outcomes and tests are
+those of `outcome.py`; half of an interval is that of Student's t at 95 %.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.measure import markdown
+from benchmarks.pages import ROOT, redraw
+from benchmarks.v2 import outcome, rules, run
+from benchmarks.v2.outcome import Reached
+from sparsefl_jax.report import figure
+from sparsefl_jax.system import files
+
+PAGE, MORE, FIGURES = "docs/benchmark.md", "docs/benchmark_tables.md", "docs/_static"
+LONG = run.RESULTS / "tables"
+V1 = run.RESULTS.parent / "v1"
+TEN = ("fedavg", "fedavg_decay", "fedavg_8bit", "fedavg_small", "small_stc")
+TEN += ("pdst", "spdst", "feddst", "topk", "stc")
+DRAWN = ("fedavg", "fedavg_8bit", "fedavg_small", "small_stc", "pdst", "stc")
+# Methods whose results have changed since their runs in version 1.
+CHANGED = ("grasp", "ssfl", "flasc", "fiarse", "heterofl", "heterofl_own", "fedrolex")
+CHANGED += ("fjord", "fjord_own", "hetero_spdst", "hetero_jmwst")
+OUTCOMES = {"primary": "ten budgets", "whole": "whole budget", "guarded": "last ones"}
+MARKS = {"above": 2, "below": 1, "equivalent": 0, "undecided": "#8a94a0"}
+
+Runs = Mapping[str, Mapping[int, Reached]]  # of each method, by seed
+
+
+class Records(NamedTuple):
+    """The evaluations of a workload, and what its pages say of it."""
+
+    name: str
+    rows: pd.DataFrame  # with a column `label`, the method and its density
+    gbit: float  # the budget
+    targets: tuple[float, ...] = ()
+
+    def runs(self, last: float | None = None) -> Runs:
+        """Returns what all runs have reached within the budgets, by method and seed.
+
+        Args:
+          last: the largest budget; by default the workload's.
+        """
+        found: dict = {}
+        budgets = rules.budgets(last or self.gbit)
+        for (label, seed), evals in self.rows.groupby(["label", "seed"], sort=False):
+            found.setdefault(label, {})[int(seed)] = outcome.reached(evals, budgets)
+        return found
+
+
+def read_v2(workload: str) -> Records:
+    """Reads the runs of version 2 that have all seeds."""
+    task = rules.WORKLOADS[workload]
+    rows = run.read(workload, "evaluations", run.EVALUATIONS)
+    rows = rows.assign(label=rows["method"])
+    seeds = rows.groupby("label")["seed"].nunique()
+    whole = seeds[seeds == len(task.seeds)].index
+    rows = rows[rows["label"].isin(whole)]
+    return Records(workload, rows, task.gbit, task.targets)
+
+
+def read_v1(workload: str, gbit: float, personal: bool = False) -> Records:
+    """Reads records of version 1, without methods whose results have changed since."""
+    rows = pd.read_csv(V1 / f"{workload}.csv", dtype={"commit": str, "data": str})
+    rows = rows[(rows["personal"].astype(bool) == personal)]
+    rows = rows[~rows["method"].isin(CHANGED)]
+    named = [
+        method if density == 1.0 else f"{method} {density:g}".replace(" 0.", " .")
+        for method, density in zip(rows["method"], rows["density"], strict=True)
+    ]
+    return Records(workload, rows.assign(label=named), gbit)
+
+
+EXPLORATORY = {  # version 1, seeds 0 to 9 or 0 to 2: budgets in Gbit, and baselines
+    "fashion": (2.0, False, ("fedavg", "pdst .05")),
+    "fashion_personal": (2.0, True, ("fedavg_own",)),
+    "cifar10": (3.0, False, ("fedavg", "pdst .05")),
+    "writers": (11.0, False, ("fedavg", "pdst .05")),
+    "fashion_long": (20.0, False, ("fedavg",)),
+}
+
+
+def compare(runs: Runs, base: str, names: Sequence[str]) -> pd.DataFrame:
+    """Compares methods with a baseline by all outcomes.
+
+    Args:
+      runs: of all methods.
+      base: the baseline.
+      names: the members of the family.
+
+    Returns:
+      A row for each member, as `outcome.compare` returns it for the primary outcome;
+      the mean and the answer by the two others; and `stands`, whether all three say
+      the same.
+    """
+    gaps = {name: outcome.outcomes(runs[name], runs[base]) for name in names}
+    by_outcome = {
+        key: outcome.compare({name: each[key] for name, each in gaps.items()})
+        for key in OUTCOMES
+    }
+    found = by_outcome["primary"]
+    for key in ("whole", "guarded"):
+        found[[key, f"{key}_answer"]] = by_outcome[key][["mean", "answer"]]
+    same = (by_outcome[key]["answer"] == found["answer"] for key in OUTCOMES)
+    found["stands"] = np.logical_and.reduce(list(same))
+    return found
+
+
+def families(runs: Runs) -> dict[str, pd.DataFrame]:
+    """Returns the primary families by baseline, as far as they are opened.
+
+    The next one is opened only if the one before has a rejection.
+    """
+    found: dict[str, pd.DataFrame] = {}
+    for base, names in rules.FAMILIES.items():
+        found[base] = compare(runs, base, names)
+        if not found[base]["answer"].isin(("above", "below")).any():
+            break
+    return found
+
+
+def points(value: float) -> str:
+    """Formats a difference in points.
+
+    Example:
+      >>> points(0.031), points(-0.0001)
+      ('+3.1', '+0.0')
+    """
+    return f"{100 * value:+z.1f}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Formats the mean of seeds and half of its interval, in percent."""
+    found = outcome.difference(values)
+    return f"{100 * found.mean:.1f} ± {100 * (found.high - found.mean):.1f}"
+
+
+def answers(found: pd.DataFrame) -> str:
+    """Formats a family: the difference by each outcome, and what stands."""
+    head = ["method", *OUTCOMES.values(), "interval", "p", "sign flips", "answer"]
+    table = []
+    for name, row in found.sort_values("mean", ascending=False).iterrows():
+        said = row["answer"] if row["stands"] else f"{row['answer']}, not by all"
+        table.append(
+            [f"`{name}`", *(points(row[key]) for key in ("mean", "whole", "guarded"))]
+            + [f"[{points(row['low'])}, {points(row['high'])}]"]
+            + [f"{row['holm']:.2g}", f"{row['flips']:.2g}", said]
+        )
+    return markdown(head, table)
+
+
+def scores(runs: Runs, names: Sequence[str]) -> pd.DataFrame:
+    """Returns the outcomes of methods and seeds, in shares."""
+    return pd.DataFrame(
+        {
+            "method": name,
+            "seed": seed,
+            "score": outcome.score(reached),
+            "whole": reached.tail[-1],
+            "last": reached.last[-1],
+            "rounds": reached.rounds[-1],
+        }
+        for name in names
+        for seed, reached in runs[name].items()
+    )
+
+
+def summary(records: Records, runs: Runs, names: Sequence[str]) -> str:
+    """Formats what methods reach, the best first."""
+    table, limit = [], records.gbit / outcome.SLACK
+    every = scores(runs, names).groupby("method")
+    spent = records.rows.groupby(["label", "seed"])["gbit"].max()
+    spent = spent.groupby("label").mean()
+    order = every["score"].mean().sort_values(ascending=False).index
+    for name in order:
+        own = every.get_group(name)
+        early = "*" if spent[name] < 0.95 * limit else ""
+        table.append(
+            [f"`{name}`", *(spread(own[key]) for key in ("score", "whole", "last"))]
+            + [f"{spent[name]:.3g}{early}", f"{own['rounds'].mean():.0f}"]
+        )
+    head = ["method", "score", "tail", "last", "Gbit", "rounds"]
+    return markdown(head, table)
+
+
+def costs(records: Records, names: Sequence[str]) -> str:
+    """Formats the median Gbit at which methods reach fixed accuracies."""
+    groups = records.rows.groupby(["label", "seed"], sort=False)
+    found = {
+        name: [
+            np.median(
+                [
+                    outcome.cost_of(evals, target)
+                    for (label, _), evals in groups
+                    if label == name
+                ]
+            )
+            for target in records.targets
+        ]
+        for name in names
+    }
+    order = sorted(names, key=lambda name: found[name][::-1])
+    table = [
+        [f"`{name}`", *("-" if np.isinf(v) else f"{v:.3g}" for v in found[name])]
+        for name in order
+    ]
+    return markdown(["method", *(f"{100 * t:g} %" for t in records.targets)], table)
+
+
+def settings(workload: str) -> str:
+    """Formats the settings that tuning has chosen."""
+    tries, table = run.read(workload, "tries", run.TRIES), []
+    for name, chosen in run.read_settings(workload).items():
+        chosen, own = dict(chosen), tries[tries["method"] == name]
+        rate, momentum = chosen.pop(rules.RATE), chosen.pop(rules.MOMENTUM, None)
+        words = [f"`{k.rpartition('.')[2]}={v}`" for k, v in chosen.items()]
+        lost = f"{int(own['diverged'].sum())} of {len(own)}"
+        cells = [f"`{name}`", f"{rate:g}", f"{momentum or 0:g}", " ".join(words) or "-"]
+        table.append([*cells, lost])
+    return markdown(["method", "rate", "momentum", "its own", "diverged"], table)
+
+
+def draw_forest(panels: Mapping[str, pd.DataFrame], path: Path) -> None:
+    """Draws differences with 95 % intervals, a panel for each baseline."""
+    names = list(dict.fromkeys(name for each in panels.values() for name in each.index))
+    by_mean = {
+        name: np.mean([p["mean"][name] for p in panels.values() if name in p.index])
+        for name in names
+    }
+    places = {name: n for n, name in enumerate(sorted(names, key=by_mean.get))}
+    size = 3.4 * len(panels) + 1.2, 0.2 * len(names) + 1.0
+    with figure.canvas(path, size) as canvas:
+        grid = canvas.subplots(1, len(panels), sharey=True, squeeze=False).flat
+        for ax, (base, found) in zip(grid, panels.items(), strict=True):
+            margin = 100 * rules.MARGIN
+            ax.axvspan(-margin, margin, color=figure.FAINT, alpha=0.2, lw=0)
+            ax.axvline(0, color=figure.INK, lw=0.8)
+            for name, row in found.iterrows():
+                mark = MARKS[row["answer"]]
+                color = figure.COLORS[mark] if isinstance(mark, int) else mark
+                mean, low, high = 100 * row[["mean", "low", "high"]].astype(float)
+                ax.plot([low, high], [places[name]] * 2, color=color)
+                ax.plot(mean, places[name], "o", color=color, markersize=4)
+            ax.set_title(f"less {base}", fontsize=9)
+            ax.set_yticks(list(places.values()), list(places))
+        canvas.supxlabel("difference of the accuracy, points", fontsize=9)
+
+
+def draw_curves(runs: Runs, names: Sequence[str], gbit: float, path: Path) -> None:
+    """Draws accuracies by log bits, with bands of 95 %."""
+    budgets = rules.budgets(gbit)
+    with figure.axes(path, "traffic, both ways, Gbit", "accuracy, %") as ax:
+        for name, color in zip(names, figure.COLORS, strict=False):
+            tails = np.array([reached.tail for reached in runs[name].values()])
+            found = [outcome.difference(column) for column in 100 * tails.T]
+            mean, low, high = np.array([each[:3] for each in found]).T
+            color = figure.INK if name == rules.FEDAVG else color
+            ax.plot(budgets, mean, color=color, label=name)
+            ax.fill_between(budgets, low, high, color=color, alpha=0.15, lw=0)
+        ax.set_xscale("log")
+        figure.label_powers(ax.xaxis)
+        figure.name_lines(ax)
+
+
+def long_table(runs: Runs, bases: Sequence[str]) -> pd.DataFrame:
+    """Returns all outcomes of all methods, and their differences from baselines."""
+    found = scores(runs, list(runs)).drop(columns="seed").groupby("method").mean()
+    for base in bases:
+        own = compare(runs, base, [name for name in runs if name != base])
+        own = own.drop(columns=["holm", "holm_equivalence", "stands"])
+        words = {"above", "below"}
+        own["answer"] = [  # Benjamini and Hochberg's p instead of Holm's
+            ("above" if mean > 0 else "below") if p < rules.LEVEL else "undecided"
+            for mean, p in zip(own["mean"], own["bh"], strict=True)
+        ]
+        own = own.drop(columns=["whole_answer", "guarded_answer"])
+        assert set(own["answer"]) <= words | {"undecided"}
+        found = found.join(own.add_prefix(f"{base}: "))
+    return found.sort_values("score", ascending=False)
+
+
+def explore(name: str, root: Path) -> None:
+    """Writes the long table of a workload of version 1, and draws its figure."""
+    gbit, personal, bases = EXPLORATORY[name]
+    runs = read_v1(name.removesuffix("_personal"), gbit, personal).runs()
+    table = long_table(runs, bases)
+    text = table.to_csv(float_format="%.4g")
+    files.write_text(root / LONG.relative_to(ROOT) / f"v1_{name}.csv", text)
+    panels = {}
+    for base in bases:
+        own = table.filter(like=f"{base}: ").dropna()
+        panels[base] = own.rename(columns=lambda c: c.partition(": ")[2])
+    draw_forest(panels, root / FIGURES / f"benchmark_v1_{name}.svg")
+
+
+def main(root: Path = ROOT) -> None:
+    """Draws all tables and figures of the workloads that have records."""
+    (root / LONG.relative_to(ROOT)).mkdir(parents=True, exist_ok=True)
+    for name in EXPLORATORY:
+        explore(name, root)
+    for workload in rules.WORKLOADS:
+        records = read_v2(workload)
+        runs = records.runs()
+        if not runs:
+            continue
+        names = list(runs)
+        text = scores(runs, names).to_csv(index=False, float_format="%.6g")
+        files.write_text(root / LONG.relative_to(ROOT) / f"{workload}.csv", text)
+        redraw(root / MORE, f"{workload}_settings", settings(workload))
+        redraw(root / MORE, f"{workload}_all", summary(records, runs, names))
+        redraw(root / MORE, f"{workload}_costs", costs(records, names))
+        ours = [name for name in TEN if name in runs]
+        redraw(root / PAGE, workload, summary(records, runs, ours))
+        drawn = [name for name in DRAWN if name in runs]
+        file = root / FIGURES / f"benchmark_{workload}.svg"
+        draw_curves(runs, drawn, records.gbit, file)
+        if workload == "fashion" and set(names) >= {*rules.FAMILIES, *rules.CORE}:
+            found = families(runs)
+            for base, table in found.items():
+                redraw(root / MORE, f"{workload}_{base}", answers(table))
+            draw_forest(found, root / FIGURES / f"benchmark_{workload}_forest.svg")
+
+
+if __name__ == "__main__":
+    main()
