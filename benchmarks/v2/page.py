@@ -28,6 +28,15 @@ V1 = run.RESULTS.parent / "v1"
 TEN = ("fedavg", "fedavg_decay", "fedavg_8bit", "fedavg_small", "small_stc")
 TEN += ("pdst", "spdst", "feddst", "topk", "stc")
 DRAWN = ("fedavg", "fedavg_8bit", "fedavg_small", "small_stc", "pdst", "stc")
+PAIRS = (  # exploratory: the controls, and the claims of the papers
+    *(("fedavg_small", "fedavg"), ("fedavg_8bit", "fedavg")),
+    *(("fedavg_8bit", "fedavg_small"), ("fedavg_16bit", "fedavg")),
+    *(("fedavg_decay", "fedavg"), ("fedavg_momentum", "fedavg"), ("fedadam", "fedavg")),
+    *(("small_stc", "fedavg_small"), ("small_stc", "stc"), ("stc", "fedavg_8bit")),
+    *(("pdst", "fedavg_8bit"), ("spdst", "zerofl"), ("spdst", "feddst")),
+    *(("complement", "prunefl"), ("complement", "pqsu")),
+    ("fedsparsify_global", "prunefl"),
+)
 # Methods whose results have changed since their runs in version 1.
 CHANGED = ("grasp", "ssfl", "flasc", "fiarse", "heterofl", "heterofl_own", "fedrolex")
 CHANGED += ("fjord", "fjord_own", "hetero_spdst", "hetero_jmwst")
@@ -74,6 +83,10 @@ def read_v1(workload: str, gbit: float, personal: bool = False) -> Records:
     rows = pd.read_csv(V1 / f"{workload}.csv", dtype={"commit": str, "data": str})
     rows = rows[(rows["personal"].astype(bool) == personal)]
     rows = rows[~rows["method"].isin(CHANGED)]
+    if personal:  # thresholds up, they and their change down, and no initial weights
+        own = rows[rows["method"] == "spafl"]
+        own = own.assign(method="spafl_from_a_seed", gbit=3 * own["gbit_up"])
+        rows = pd.concat([rows, own])
     named = [
         method if density == 1.0 else f"{method} {density:g}".replace(" 0.", " .")
         for method, density in zip(rows["method"], rows["density"], strict=True)
@@ -90,20 +103,19 @@ EXPLORATORY = {  # version 1, seeds 0 to 9 or 0 to 2: budgets in Gbit, and basel
 }
 
 
-def compare(runs: Runs, base: str, names: Sequence[str]) -> pd.DataFrame:
-    """Compares methods with a baseline by all outcomes.
+def compare(runs: Runs, pairs: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
+    """Compares pairs of methods by all outcomes.
 
     Args:
       runs: of all methods.
-      base: the baseline.
-      names: the members of the family.
+      pairs: a method and its baseline, by the name of the row.
 
     Returns:
-      A row for each member, as `outcome.compare` returns it for the primary outcome;
-      the mean and the answer by the two others; and `stands`, whether all three say
-      the same.
+      A row for each pair, as `outcome.compare` returns it for the primary outcome; the
+      mean and the answer by the two others; and `stands`, whether all three say the
+      same.
     """
-    gaps = {name: outcome.outcomes(runs[name], runs[base]) for name in names}
+    gaps = {n: outcome.outcomes(runs[a], runs[b]) for n, (a, b) in pairs.items()}
     by_outcome = {
         key: outcome.compare({name: each[key] for name, each in gaps.items()})
         for key in OUTCOMES
@@ -123,7 +135,7 @@ def families(runs: Runs) -> dict[str, pd.DataFrame]:
     """
     found: dict[str, pd.DataFrame] = {}
     for base, names in rules.FAMILIES.items():
-        found[base] = compare(runs, base, names)
+        found[base] = compare(runs, {name: (name, base) for name in names})
         if not found[base]["answer"].isin(("above", "below")).any():
             break
     return found
@@ -151,12 +163,21 @@ def answers(found: pd.DataFrame) -> str:
     table = []
     for name, row in found.sort_values("mean", ascending=False).iterrows():
         said = row["answer"] if row["stands"] else f"{row['answer']}, not by all"
-        table.append(
-            [f"`{name}`", *(points(row[key]) for key in ("mean", "whole", "guarded"))]
-            + [f"[{points(row['low'])}, {points(row['high'])}]"]
-            + [f"{row['holm']:.2g}", f"{row['flips']:.2g}", said]
-        )
+        cells = [f"{row['holm']:.2g}", f"{row['flips']:.2g}", said]
+        table.append([f"`{name}`", *_three(row), *cells])
     return markdown(head, table)
+
+
+def explored(found: pd.DataFrame) -> str:
+    """Formats pairs, with p by Benjamini and Hochberg."""
+    head = ["pair", *OUTCOMES.values(), "interval", "p"]
+    table = [[n, *_three(row), f"{row['bh']:.2g}"] for n, row in found.iterrows()]
+    return markdown(head, table)
+
+
+def _three(row: pd.Series) -> list[str]:
+    by_outcome = [points(row[key]) for key in ("mean", "whole", "guarded")]
+    return [*by_outcome, f"[{points(row['low'])}, {points(row['high'])}]"]
 
 
 def scores(runs: Runs, names: Sequence[str]) -> pd.DataFrame:
@@ -233,11 +254,9 @@ def settings(workload: str) -> str:
 def draw_forest(panels: Mapping[str, pd.DataFrame], path: Path) -> None:
     """Draws differences with 95 % intervals, a panel for each baseline."""
     names = list(dict.fromkeys(name for each in panels.values() for name in each.index))
-    by_mean = {
-        name: np.mean([p["mean"][name] for p in panels.values() if name in p.index])
-        for name in names
-    }
-    places = {name: n for n, name in enumerate(sorted(names, key=by_mean.get))}
+    first = next(iter(panels.values()))["mean"]  # its baseline has a difference of 0
+    names.sort(key=lambda name: first.get(name, 0.0))
+    places = {name: n for n, name in enumerate(names)}
     size = 3.4 * len(panels) + 1.2, 0.2 * len(names) + 1.0
     with figure.canvas(path, size) as canvas:
         grid = canvas.subplots(1, len(panels), sharey=True, squeeze=False).flat
@@ -253,6 +272,7 @@ def draw_forest(panels: Mapping[str, pd.DataFrame], path: Path) -> None:
                 ax.plot(mean, places[name], "o", color=color, markersize=4)
             ax.set_title(f"less {base}", fontsize=9)
             ax.set_yticks(list(places.values()), list(places))
+            ax.set_ylim(-0.7, len(names) - 0.3)
         canvas.supxlabel("difference of the accuracy, points", fontsize=9)
 
 
@@ -276,7 +296,7 @@ def long_table(runs: Runs, bases: Sequence[str]) -> pd.DataFrame:
     """Returns all outcomes of all methods, and their differences from baselines."""
     found = scores(runs, list(runs)).drop(columns="seed").groupby("method").mean()
     for base in bases:
-        own = compare(runs, base, [name for name in runs if name != base])
+        own = compare(runs, {name: (name, base) for name in runs if name != base})
         own = own.drop(columns=["holm", "holm_equivalence", "stands"])
         words = {"above", "below"}
         own["answer"] = [  # Benjamini and Hochberg's p instead of Holm's
@@ -299,6 +319,7 @@ def explore(name: str, root: Path) -> None:
     panels = {}
     for base in bases:
         own = table.filter(like=f"{base}: ").dropna()
+        own = own[~own.index.str.contains("_finetuned")]  # no model before the end
         panels[base] = own.rename(columns=lambda c: c.partition(": ")[2])
     draw_forest(panels, root / FIGURES / f"benchmark_v1_{name}.svg")
 
@@ -324,6 +345,10 @@ def main(root: Path = ROOT) -> None:
         drawn = [name for name in DRAWN if name in runs]
         file = root / FIGURES / f"benchmark_{workload}.svg"
         draw_curves(runs, drawn, records.gbit, file)
+        pairs = {f"`{a}` - `{b}`": (a, b) for a, b in PAIRS if {a, b} <= {*names}}
+        if pairs:
+            table = explored(compare(runs, pairs))
+            redraw(root / MORE, f"{workload}_pairs", table)
         if workload == "fashion" and set(names) >= {*rules.FAMILIES, *rules.CORE}:
             found = families(runs)
             for base, table in found.items():
