@@ -17,12 +17,8 @@ STATIC = ROOT / "docs" / "_static"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 FIGURE = re.compile(r"^```\{figure\} (\S+)\n:alt: (.+)\n(?::.*\n)*\n(.+)", re.M)
 # Drawn by hand, by the benchmark, by `examples/spafl_bound.py`, and by a browser.
-OTHERS = {"round", "benchmark", "spafl_bound", "page_run", "page_study"}
-OTHERS |= {"benchmark_fashion", "benchmark_fashion_ranks", "benchmark_profile"}
-OTHERS |= {"benchmark_cifar10", "benchmark_cifar10_ranks", "benchmark_fashion_others"}
-OTHERS |= {"benchmark_fashion_no_density", "benchmark_writers"}
-OTHERS |= {"benchmark_writers_ranks", "benchmark_fashion_long"}
-OTHERS |= {"benchmark_fashion_long_ranks"}
+OTHERS = {"round", "spafl_bound", "page_run", "page_study"}
+OTHERS |= {path.stem for path in STATIC.glob("benchmark_*.svg")}
 
 
 def shown():

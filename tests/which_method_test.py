@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import jax
+import pandas as pd
 import pytest
+from scipy.stats import ttest_1samp
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core.types import ClientInfo
@@ -13,6 +15,7 @@ from tests.by_hand import needed
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "which_method.md").read_text()
+TABLES = DOCS.parent / "benchmarks/results/v2/tables"
 CELLS = 9
 KEEPS, MODEL = 3, 5  # columns
 PLAIN = ("scaffold",)  # train by plain SGD alone
@@ -56,16 +59,23 @@ def test_what_a_client_keeps_and_whose_model_it_is(name):
 
 
 def test_every_interval_is_one_of_the_benchmark():
-    interval = re.compile(r"[+-]\d+\.\d \[[^\]]+\]")
-    on_fashion = ("fashion_common_against", "fashion_personal_against")
-    tables = {"": on_fashion, "#results-on-cifar-10": ("cifar10_common_against",)}
-    text, found = (DOCS / "benchmark.md").read_text(), []
-    for anchor, names in tables.items():
-        parts = [text.split(f"<!-- table {name} -->")[1] for name in names]
-        lines = "".join(t.split("<!-- end -->")[0] for t in parts).splitlines()
-        within_gbit = {line.split("|")[2] for line in lines if "`" in line}
-        cited = re.findall(rf"\(benchmark\.md{anchor}\): ([^|;]*)", PAGE)
-        intervals = interval.findall(" ".join(cited))
-        assert all(any(i in cell for cell in within_gbit) for i in intervals)
-        found.append(len(intervals))
-    assert found == [40, 1] and len(interval.findall(PAGE)) == 41
+    """By the long tables of version 1, and by the scores of version 2."""
+    allowed = set()
+    for name, base in (
+        ("v1_fashion", "fedavg"),
+        ("v1_fashion_personal", "fedavg_own"),
+        ("v1_cifar10", "fedavg"),
+    ):
+        table = pd.read_csv(TABLES / f"{name}.csv", index_col="method")
+        columns = [100 * table[f"{base}: {key}"] for key in ("mean", "low", "high")]
+        allowed |= set(zip(*columns, strict=True))
+    if (TABLES / "fashion.csv").exists():
+        scores = pd.read_csv(TABLES / "fashion.csv")
+        scores = 100 * scores.pivot(index="seed", columns="method", values="score")
+        for name in scores:
+            tested = ttest_1samp(scores[name] - scores["fedavg"], 0.0)
+            mean = (scores[name] - scores["fedavg"]).mean()
+            allowed.add((mean, *tested.confidence_interval()))
+    texts = {f"{m:+z.1f} [{low:+z.1f}, {high:+z.1f}]" for m, low, high in allowed}
+    found = re.findall(r"[+-]\d+\.\d \[[^\]]+\]", PAGE)
+    assert len(found) > 25 and set(found) <= texts
