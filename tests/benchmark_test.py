@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import pickle
 
 import jax
 import numpy as np
@@ -182,8 +183,9 @@ def results(tmp_path, monkeypatch):
     asked = []
 
     def use(score):
-        def played(configs):
-            for key, config in configs.items():
+        def played(tasks):
+            for key, (*arguments, options) in pickle.loads(pickle.dumps(tasks)).items():
+                config = rules.configuration(*arguments, **options)
                 asked.append((key, config))
                 accuracy = score(config)
                 rounds = np.arange(1, 21)

@@ -23,6 +23,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -94,6 +95,11 @@ def play(config) -> tuple[dict, pd.DataFrame]:
     return row, evals.reindex(columns=EVALUATIONS[2:])
 
 
+def _configured(*arguments, **options) -> tuple[dict, pd.DataFrame]:
+    """Plays a configuration by the rules; references in it do not reach a process."""
+    return play(rules.configuration(*arguments, **options))
+
+
 def evaluated(run) -> pd.DataFrame:
     """Returns costs and accuracies at the evaluations of a run's last stage."""
     final = {run.done(record): record for record in evaluations.final_evals(run)}
@@ -116,13 +122,14 @@ def _begin(cores) -> None:
     hardware.keep_compilations()
 
 
-def played(configs: Mapping) -> Iterator[tuple]:
+def played(asked: Mapping[Any, Sequence]) -> Iterator[tuple]:
     """Runs configurations, one on each core; yields key, row and evaluations.
 
     Args:
-      configs: by any key.
+      asked: the arguments of `rules.configuration` by any key; the last is a dict of
+        those by keyword.
     """
-    if not configs:
+    if not asked:
         return
     apart, numbers = multiprocessing.get_context("spawn"), hardware.cores()
     cores = apart.Queue()
@@ -131,7 +138,10 @@ def played(configs: Mapping) -> Iterator[tuple]:
     with concurrent.futures.ProcessPoolExecutor(
         len(numbers), apart, _begin, (cores,)
     ) as pool:
-        jobs = {pool.submit(play, config): key for key, config in configs.items()}
+        jobs = {
+            pool.submit(_configured, *arguments, **options): key
+            for key, (*arguments, options) in asked.items()
+        }
         try:
             for job in concurrent.futures.as_completed(jobs):
                 yield jobs[job], *job.result()
@@ -171,16 +181,14 @@ def _ranked(workload, name, method, wanted, share, seeds) -> list[dict]:
     rows = read(workload, "tries", TRIES)
     own = rows[(rows["method"] == name) & (rows["share"] == share)]
     done = set(zip(own["settings"], own["seed"], strict=True))
-    configs = {
-        (text, seed): rules.configuration(
-            workload, name, method, settings, seed=seed, share=share
-        )
+    asked = {
+        (text, seed): (workload, name, method, settings, {"seed": seed, "share": share})
         for text, settings in wanted.items()
         for seed in seeds
         if (text, seed) not in done
     }
     budgets = rules.budgets(share * rules.WORKLOADS[workload].gbit)
-    for (text, seed), row, evals in played(configs):
+    for (text, seed), row, evals in played(asked):
         score = outcome.score(outcome.reached(evals, budgets, "validation"))
         row |= {"method": name, "share": share, "seed": seed, "settings": text}
         row |= {"score": score, "rules": rules.checksum(workload, method, {})}
@@ -212,15 +220,13 @@ def evaluate(workload: str, methods: Mapping[str, Method]) -> None:
         if old:
             raise ValueError(f"{name} has runs by other rules, {old}: {sums[name]}")
     done = set(zip(runs["method"], runs["seed"], strict=True))
-    configs = {
-        (name, seed): rules.configuration(
-            workload, name, method, settings[name], seed=seed
-        )
+    asked = {
+        (name, seed): (workload, name, method, settings[name], {"seed": seed})
         for name, method in methods.items()
         for seed in task.seeds
         if (name, seed) not in done
     }
-    for (name, seed), row, evals in played(configs):
+    for (name, seed), row, evals in played(asked):
         runs = read(workload, "runs", RUNS)
         known = set(runs[runs["seed"] == seed]["data"].dropna())
         if not row["diverged"] and known - {row["data"]}:
