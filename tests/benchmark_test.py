@@ -78,6 +78,25 @@ def test_a_winner_at_an_edge_is_extended_by_a_step():
         assert math.isclose(further[RATE], ratio * edge[RATE], rel_tol=0.05)
 
 
+def test_each_width_of_the_small_network_has_the_plain_rates_and_second_tries(results):
+    """Three widths, of which the widest is best; each runs on the three seeds."""
+    method = rules.METHODS["fashion"][rules.SMALL]
+    pairs = {(each[RATE], each["model.widths"]) for each in rules.tries(method)}
+    widths = method.own["model.widths"]
+    assert pairs >= set(itertools.product(rules.PLAIN, widths))
+    asked = results(lambda config: config.model.widths[0] / 100)
+    assert run.tune("fashion", rules.SMALL, method)["model.widths"] == [28, 28]
+    whole = {(c.model.widths, c.seed) for _, c in asked if c.fit.gbit == 2.0}
+    assert whole == set(itertools.product(widths, (101, 102, 103)))
+
+
+def test_tries_of_other_rules_are_not_used(results):
+    results(lambda config: 0.5)
+    run.tune("fashion", "pdst", Method())
+    with pytest.raises(ValueError, match="pdst has rows by other rules"):
+        run.tune("fashion", "pdst", Method(density=0.1))
+
+
 def test_a_configuration_spends_a_share_of_the_budget():
     settings = {RATE: 0.3, MOMENTUM: 0.9, "first_stage.epochs": 2}
     config = configured("spdst", settings, seed=100, share=0.25)
@@ -230,10 +249,10 @@ def test_another_workload_keeps_what_was_found_but_for_the_rate(results):
     method = rules.METHODS["cifar10"]["stc"]
     with pytest.raises(ValueError, match="the method tuned on fashion='stc'"):
         run.tune("cifar10", "stc", method)
-    kept = {RATE: 0.9, MOMENTUM: 0.9, "algorithm.stale": "reset"}
+    kept = {RATE: 0.9, MOMENTUM: 0.9, "algorithm.stale": "reset", DECAY: 0.1}
     (run.RESULTS / "fashion_settings.json").write_text(json.dumps({"stc": kept}))
     asked = results(lambda config: 1 - abs(config.optimizer.learning_rate - 0.27))
-    expected = {RATE: 0.27, MOMENTUM: None, "algorithm.stale": "reset"}
+    expected = {RATE: 0.27, MOMENTUM: None, "algorithm.stale": "reset", DECAY: 0.1}
     assert run.tune("cifar10", "stc", method) == expected
     assert {config.algorithm.stale for _, config in asked} == {"reset"}
     assert [config.seed for _, config in asked] == [100] * 5 + [101] * 2
@@ -262,7 +281,7 @@ def test_a_row_has_the_checksum_of_its_rules_and_the_samples_of_the_others(resul
     evals = run.read("fashion", "evaluations", run.EVALUATIONS)
     assert len(evals) == 200 and evals["validation"].notna().all()
     path.write_text(json.dumps({"pdst": {RATE: 0.2}, "stc": {RATE: 0.1}}))
-    with pytest.raises(ValueError, match="pdst has runs by other rules"):
+    with pytest.raises(ValueError, match="pdst has rows by other rules"):
         run.evaluate("fashion", {"pdst": method})
     run.write("fashion", "runs", runs.assign(data="0b"))
     with pytest.raises(ValueError, match="checksum 0a on seed 10, expected 0b"):

@@ -14,8 +14,6 @@ from scipy import stats
 
 from benchmarks.v2 import rules
 
-SLACK = 1.005  # a pilot may be half a percent off
-
 
 class Reached(NamedTuple):
     """The accuracies of a run within budgets, each [B] float."""
@@ -48,7 +46,7 @@ def reached(evals: pd.DataFrame, budgets: Sequence, column: str = "accuracy"):
     rounds, gbit = (evals[name].to_numpy(float) for name in ("rounds", "gbit"))
     accuracy, found = evals[column].to_numpy(float), []
     for budget in budgets:
-        count = int(np.searchsorted(gbit, budget * SLACK, "right"))
+        count = int(np.searchsorted(gbit, budget * rules.SLACK, "right"))
         if not count or np.isnan(accuracy).any():
             found.append(
                 (rules.CHANCE, rules.CHANCE, int(rounds[:count].max(initial=0)))
@@ -86,13 +84,17 @@ def guarded(one: Reached, other: Reached) -> float:
 def cost_of(evals: pd.DataFrame, target: float) -> float:
     """Returns the least Gbit at which a run's tail reaches an accuracy; inf if never.
 
+    Args:
+      evals: of one run.
+      target: the accuracy.
+
     Example:
       >>> evals = {"rounds": [1, 2], "gbit": [1.0, 2.0], "accuracy": [0.5, 0.7]}
       >>> cost_of(pd.DataFrame(evals), 0.6), cost_of(pd.DataFrame(evals), 0.8)
       (2.0, inf)
     """
     costs = evals["gbit"].dropna().to_numpy(float)
-    enough = reached(evals, costs).tail >= target
+    enough = reached(evals, costs / rules.SLACK).tail >= target
     return float(costs[enough.argmax()]) if enough.any() else np.inf
 
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.v2.page
 
-The primary families stand on docs/benchmark.md, all else, which is exploratory, on
-docs/benchmark_tables.md; the long tables are benchmarks/results/v2/tables/*.csv. Tables
-on pages stand between `<!-- table NAME -->` and `<!-- end -->`. Outcomes and tests are
-those of `outcome.py`; half of an interval is that of Student's t at 95 %.
+docs/benchmark.md has ten methods, docs/benchmark_tables.md the primary families and all
+else, which is exploratory; the long tables are benchmarks/results/v2/tables/*.csv.
+Tables on pages stand between `<!-- table NAME -->` and `<!-- end -->`. Outcomes and
+tests are those of `outcome.py`; half of an interval is Student's t at 95 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,16 +27,26 @@ LONG = run.RESULTS / "tables"
 V1 = run.RESULTS.parent / "v1"
 TEN = ("fedavg", "fedavg_decay", "fedavg_8bit", "fedavg_small", "small_stc")
 TEN += ("pdst", "spdst", "feddst", "topk", "stc")
-DRAWN = ("fedavg", "fedavg_8bit", "fedavg_small", "small_stc", "pdst", "stc")
-PAIRS = (  # exploratory: the controls, and the claims of the papers
+DRAWN = ("fedavg", "fedavg_decay", "fedavg_8bit", "fedavg_small", "small_stc")
+DRAWN += ("pdst", "stc")
+_CONTROLS = (  # exploratory pairs: the controls, and the claims of the papers
     *(("fedavg_small", "fedavg"), ("fedavg_8bit", "fedavg")),
     *(("fedavg_8bit", "fedavg_small"), ("fedavg_16bit", "fedavg")),
     *(("fedavg_decay", "fedavg"), ("fedavg_momentum", "fedavg"), ("fedadam", "fedavg")),
     *(("small_stc", "fedavg_small"), ("small_stc", "stc"), ("stc", "fedavg_8bit")),
-    *(("pdst", "fedavg_8bit"), ("spdst", "zerofl"), ("spdst", "feddst")),
-    *(("complement", "prunefl"), ("complement", "pqsu")),
-    ("fedsparsify_global", "prunefl"),
+    *(("pdst", "fedavg_8bit"), ("pqsu", "fedavg"), ("pqsu", "fedavg_small")),
+    *(("spdst", "zerofl"), ("spdst", "feddst"), ("complement", "prunefl")),
+    *(("complement", "pqsu"), ("fedsparsify_global", "prunefl")),
 )
+_DECAYED = ("fedavg_small", "fedavg_8bit", "pdst", "spdst", "stc", "topk")
+PAIRS = {
+    "fashion": _CONTROLS,
+    "cifar10": (
+        *((name, "fedavg_decay") for name in _DECAYED),
+        *((name, "fedavg_small") for name in _DECAYED[1:]),
+        *((name, "pdst") for name in ("spdst", "stc", "topk")),
+    ),
+}
 # Methods whose results have changed since their runs in version 1.
 CHANGED = ("grasp", "ssfl", "flasc", "fiarse", "heterofl", "heterofl_own", "fedrolex")
 CHANGED += ("fjord", "fjord_own", "hetero_spdst", "hetero_jmwst")
@@ -52,6 +62,7 @@ class Records(NamedTuple):
     name: str
     rows: pd.DataFrame  # with a column `label`, the method and its density
     gbit: float  # the budget
+    most: float = np.inf  # the limit of rounds
     targets: tuple[float, ...] = ()
 
     def runs(self, last: float | None = None) -> Runs:
@@ -68,14 +79,18 @@ class Records(NamedTuple):
 
 
 def read_v2(workload: str) -> Records:
-    """Reads the runs of version 2 that have all seeds."""
+    """Reads the runs of version 2 of methods that have all seeds, by the same rules."""
     task = rules.WORKLOADS[workload]
+    runs = run.read(workload, "runs", run.RUNS).groupby("method")
+    whole = [
+        name
+        for name, own in runs
+        if set(own["seed"]) == {*task.seeds} and own["rules"].nunique() == 1
+    ]
     rows = run.read(workload, "evaluations", run.EVALUATIONS)
+    rows = rows[rows["method"].isin(whole)]
     rows = rows.assign(label=rows["method"])
-    seeds = rows.groupby("label")["seed"].nunique()
-    whole = seeds[seeds == len(task.seeds)].index
-    rows = rows[rows["label"].isin(whole)]
-    return Records(workload, rows, task.gbit, task.targets)
+    return Records(workload, rows, task.gbit, task.most, task.targets)
 
 
 def read_v1(workload: str, gbit: float, personal: bool = False) -> Records:
@@ -159,7 +174,7 @@ def spread(values: Sequence[float]) -> str:
 
 def answers(found: pd.DataFrame) -> str:
     """Formats a family: the difference by each outcome, and what stands."""
-    head = ["method", *OUTCOMES.values(), "interval", "p", "sign flips", "answer"]
+    head = ["method", *OUTCOMES.values(), "interval", "p, Holm", "p, flips", "answer"]
     table = []
     for name, row in found.sort_values("mean", ascending=False).iterrows():
         said = row["answer"] if row["stands"] else f"{row['answer']}, not by all"
@@ -198,14 +213,14 @@ def scores(runs: Runs, names: Sequence[str]) -> pd.DataFrame:
 
 def summary(records: Records, runs: Runs, names: Sequence[str]) -> str:
     """Formats what methods reach, the best first."""
-    table, limit = [], records.gbit / outcome.SLACK
+    table = []
     every = scores(runs, names).groupby("method")
     spent = records.rows.groupby(["label", "seed"])["gbit"].max()
     spent = spent.groupby("label").mean()
     order = every["score"].mean().sort_values(ascending=False).index
     for name in order:
         own = every.get_group(name)
-        early = "*" if spent[name] < 0.95 * limit else ""
+        early = "*" if own["rounds"].max() >= records.most else ""
         table.append(
             [f"`{name}`", *(spread(own[key]) for key in ("score", "whole", "last"))]
             + [f"{spent[name]:.3g}{early}", f"{own['rounds'].mean():.0f}"]
@@ -265,7 +280,7 @@ def draw_forest(panels: Mapping[str, pd.DataFrame], path: Path) -> None:
             ax.axvspan(-margin, margin, color=figure.FAINT, alpha=0.2, lw=0)
             ax.axvline(0, color=figure.INK, lw=0.8)
             for name, row in found.iterrows():
-                mark = MARKS[row["answer"]]
+                mark = MARKS[row["answer"] if row.get("stands", True) else "undecided"]
                 color = figure.COLORS[mark] if isinstance(mark, int) else mark
                 mean, low, high = 100 * row[["mean", "low", "high"]].astype(float)
                 ax.plot([low, high], [places[name]] * 2, color=color)
@@ -337,6 +352,9 @@ def main(root: Path = ROOT) -> None:
         names = list(runs)
         text = scores(runs, names).to_csv(index=False, float_format="%.6g")
         files.write_text(root / LONG.relative_to(ROOT) / f"{workload}.csv", text)
+        bases = [b for b in (*rules.FAMILIES, "fedavg_decay") if b in runs]
+        text = long_table(runs, bases).to_csv(float_format="%.4g")
+        files.write_text(root / LONG.relative_to(ROOT) / f"{workload}_all.csv", text)
         redraw(root / MORE, f"{workload}_settings", settings(workload))
         redraw(root / MORE, f"{workload}_all", summary(records, runs, names))
         redraw(root / MORE, f"{workload}_costs", costs(records, names))
@@ -345,7 +363,9 @@ def main(root: Path = ROOT) -> None:
         drawn = [name for name in DRAWN if name in runs]
         file = root / FIGURES / f"benchmark_{workload}.svg"
         draw_curves(runs, drawn, records.gbit, file)
-        pairs = {f"`{a}` - `{b}`": (a, b) for a, b in PAIRS if {a, b} <= {*names}}
+        pairs = {
+            f"`{a}` - `{b}`": (a, b) for a, b in PAIRS[workload] if {a, b} <= {*names}
+        }
         if pairs:
             table = explored(compare(runs, pairs))
             redraw(root / MORE, f"{workload}_pairs", table)

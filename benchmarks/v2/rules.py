@@ -19,10 +19,8 @@ from sparsefl_jax.runs.config import defaults
 
 # The outcome, see outcome.py.
 BUDGETS = 10  # evenly spaced in log bits, over the last decade of the budget
-TAIL, LEAST = (
-    0.2,
-    3,
-)  # the part of the rounds whose evaluations are averaged, if so many
+SLACK = 1.005  # a budget may be spent by so much, as a pilot may be half a percent off
+TAIL, LEAST = 0.2, 3  # the last rounds, whose evaluations are averaged if so many
 FEW = 15  # rounds below which two runs are compared by their last evaluations too
 CHANCE = 0.1  # the accuracy of a run that diverges, or has no model within a budget
 LEVEL, MARGIN = 0.05, 0.01  # of Holm's p, and of equivalence
@@ -58,6 +56,7 @@ class Method(NamedTuple):
     dense: bool = False  # whether a direction carries about 32 bits for each weight
     momentum: bool = True  # whether its optimizer may have one
     like: str = ""  # on the workload that it is tuned on; '' for the same name
+    across: str = ""  # a field whose values all get the plain rates, and second tries
 
 
 _FEDERATED = {"num_clients": 100, "cohort_size": 10, "batch_size": 32}
@@ -111,6 +110,7 @@ _WIDTHS = {"model.widths": ((8, 8), (16, 16), (28, 28))}  # 5, 11, 20 % of the w
 _CHANNELS = {"model.channels": (4, 5, 7)}  # 7, 10, 20 %
 _STALE = {"algorithm.stale": ("keep", "reset")}
 _STC = _compressed(_STALE, up="stc", down="stc")
+_SMALL = {"dense": False, "across": "model.widths"}
 _PDST = _arguments(allocation=("uniform", "erk"))
 FEDAVG, SMALL, RANDOM = "fedavg", "fedavg_small", "pdst"
 CORE = {
@@ -124,7 +124,7 @@ CORE = {
     "prunefl": Method(
         {"algorithm.reconfigure_every": (10, 25, 50)}
         | {"algorithm.prune_rate": (0.15, 0.3, 0.6)},
-        {"fit.pilot": 60},  # longer than its interval
+        {"fit.pilot": 110},  # longer than its interval, also one beyond the edge
     ),
     "feddst": _arguments(adjust_every=(5, 10, 20), prune_rate=(0.125, 0.25, 0.5)),
     "zerofl": _arguments(mask_ratio=(0.0, 0.2))._replace(dense=True),
@@ -133,10 +133,10 @@ CORE = {
 }
 CONTROLS = {
     "fedavg": _fedavg(),
-    "fedavg_small": _fedavg(_WIDTHS)._replace(dense=False),
+    "fedavg_small": _fedavg(_WIDTHS)._replace(**_SMALL),
     "fedavg_8bit": _quantized(8),
     "fedavg_16bit": _quantized(16, dense=True),
-    "small_stc": _STC._replace(own=_WIDTHS | _STALE),
+    "small_stc": _STC._replace(own=_WIDTHS | _STALE, **_SMALL),
     "fedavg_decay": _fedavg(_DECAY),
     "fedavg_momentum": _server("sgd", 0.3, 1.0, momentum=0.9),
     "fedadam": _server("adam", 0.001, 0.01, 0.1),
@@ -150,11 +150,16 @@ OTHERS = {
 }
 METHODS = {
     "fashion": CONTROLS | CORE | OTHERS,
-    "cifar10": {
-        "fedavg_decay": _fedavg(_DECAY),
-        "fedavg_small": _fedavg(_CHANNELS | _DECAY)._replace(like="fedavg_decay"),
-        "fedavg_8bit": _quantized(8),
-        **{name: CORE[name] for name in ("pdst", "spdst", "stc", "topk")},
+    "cifar10": {  # all of them decay
+        "fedavg_decay": _fedavg(_DECAY)._replace(like="fedavg"),
+        "fedavg_small": _fedavg(_CHANNELS | _DECAY)._replace(
+            like="fedavg", across="model.channels"
+        ),
+        **{
+            name: method._replace(own=method.own | _DECAY)
+            for name, method in (CONTROLS | CORE).items()
+            if name in ("fedavg_8bit", "pdst", "spdst", "stc", "topk")
+        },
     },
 }
 FAMILIES = {  # primary, on fashion, opened in this order; the baseline is no member
@@ -165,9 +170,10 @@ FAMILIES = {  # primary, on fashion, opened in this order; the baseline is no me
 
 def checksum(workload: str, method: Method, settings: Mapping) -> str:
     """Returns eight hexadecimal digits of all rules of a run, and of its settings."""
-    outcome = BUDGETS, TAIL, LEAST, FEW, CHANCE, LEVEL, MARGIN, EVALUATIONS
+    outcome = BUDGETS, SLACK, TAIL, LEAST, FEW, CHANCE, LEVEL, MARGIN, EVALUATIONS
     tuning = LOW, HIGH, DRAW, DRAWN, PLAIN, FIRST_SEED, QUARTER, BEST
-    rules = WORKLOADS[workload], method, FAMILIES, outcome, tuning
+    given = {k: v for k, v in method._asdict().items() if v != getattr(Method(), k)}
+    rules = WORKLOADS[workload], given, FAMILIES, outcome, tuning
     text = repr(rules) + json.dumps(settings, sort_keys=True)
     return f"{zlib.crc32(text.encode()):08x}"
 
@@ -195,9 +201,10 @@ def tries(method: Method) -> list[dict[str, Any]]:
     """Returns the settings to try first, the same rates for all methods.
 
     Returns:
-      Fields and values: eight rates, one in each eighth of their range on a log scale,
-      of which every other has momentum, and `PLAIN` without. Of every two or three
-      rates in succession, each has another one of two or three values of a setting.
+      Fields and values, of which some may be alike: eight rates, one in each eighth of
+      their range on a log scale, one of every two with momentum, and `PLAIN` without.
+      Of every two or three rates in succession, each has another one of two or three
+      values of a setting. Of `across`, all values are tried with all of `PLAIN`.
     """
     rng = np.random.default_rng(DRAW)
     parts = (np.arange(DRAWN) + rng.random(DRAWN)) / DRAWN
@@ -211,7 +218,11 @@ def tries(method: Method) -> list[dict[str, Any]]:
     if momentum:
         drawn[MOMENTUM][DRAWN:] = [None] * len(PLAIN)
     rows = zip(*drawn.values(), strict=True)
-    return [dict(zip(drawn, row, strict=True)) for row in rows]
+    found = [dict(zip(drawn, row, strict=True)) for row in rows]
+    if method.across:
+        values = method.own[method.across]
+        found += [one | {method.across: v} for one in found[DRAWN:] for v in values]
+    return found
 
 
 def rates_again(method: Method, found: Mapping) -> list[dict[str, Any]]:

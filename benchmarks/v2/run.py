@@ -172,6 +172,9 @@ def tune(workload: str, name: str, method: Method) -> dict:
         wanted = [*wanted, *further]
         ranked = _ranked(workload, name, method, wanted, share, first)
     best = ranked[: rules.BEST]
+    if method.across:  # the best of each value
+        by_value = {str(each[method.across]): each for each in reversed(ranked)}
+        best = list(by_value.values())
     return _ranked(workload, name, method, best, 1.0, task.tuning_seeds)[0]
 
 
@@ -180,6 +183,8 @@ def _ranked(workload, name, method, wanted, share, seeds) -> list[dict]:
     wanted = {json.dumps(settings): settings for settings in wanted}
     rows = read(workload, "tries", TRIES)
     own = rows[(rows["method"] == name) & (rows["share"] == share)]
+    checksum = rules.checksum(workload, method, {})
+    _refuse_others(name, own, checksum)
     done = set(zip(own["settings"], own["seed"], strict=True))
     asked = {
         (text, seed): (workload, name, method, settings, {"seed": seed, "share": share})
@@ -191,7 +196,7 @@ def _ranked(workload, name, method, wanted, share, seeds) -> list[dict]:
     for (text, seed), row, evals in played(asked):
         score = outcome.score(outcome.reached(evals, budgets, "validation"))
         row |= {"method": name, "share": share, "seed": seed, "settings": text}
-        row |= {"score": score, "rules": rules.checksum(workload, method, {})}
+        row |= {"score": score, "rules": checksum}
         rows = read(workload, "tries", TRIES)
         rows = pd.concat([rows, pd.DataFrame([row]).reindex(columns=TRIES)])
         write(workload, "tries", rows)
@@ -201,6 +206,12 @@ def _ranked(workload, name, method, wanted, share, seeds) -> list[dict]:
     own = own[own["seed"].isin(seeds)].groupby("settings")["score"].mean()
     order = own.reindex([*wanted]).sort_values(ascending=False, kind="stable")
     return [json.loads(text) for text in order.index]
+
+
+def _refuse_others(name: str, rows: pd.DataFrame, checksum: str) -> None:
+    """Refuses to go on with rows that have been run by other rules or settings."""
+    if others := set(rows["rules"]) - {checksum}:
+        raise ValueError(f"{name} has rows by other rules, {others}: {checksum}")
 
 
 def evaluate(workload: str, methods: Mapping[str, Method]) -> None:
@@ -216,9 +227,7 @@ def evaluate(workload: str, methods: Mapping[str, Method]) -> None:
     for name, method in methods.items():
         one_of("the method tuned by --tune", name, settings)
         sums[name] = rules.checksum(workload, method, settings[name])
-        old = set(runs[runs["method"] == name]["rules"]) - {sums[name]}
-        if old:
-            raise ValueError(f"{name} has runs by other rules, {old}: {sums[name]}")
+        _refuse_others(name, runs[runs["method"] == name], sums[name])
     done = set(zip(runs["method"], runs["seed"], strict=True))
     asked = {
         (name, seed): (workload, name, method, settings[name], {"seed": seed})
@@ -238,6 +247,7 @@ def evaluate(workload: str, methods: Mapping[str, Method]) -> None:
         row["rules"] = sums[name]
         evals = evals.assign(method=name, seed=seed)[EVALUATIONS]
         old = read(workload, "evaluations", EVALUATIONS)
+        old = old[(old["method"] != name) | (old["seed"] != seed)]
         write(workload, "evaluations", pd.concat([old, evals]))
         runs = pd.concat([runs, pd.DataFrame([row]).reindex(columns=RUNS)])
         write(workload, "runs", runs)
