@@ -8,8 +8,8 @@ import os
 import re
 from typing import NamedTuple
 
+from sparsefl_jax.core.check import one_line
 from sparsefl_jax.core.extras import imported
-from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.system import hardware
 
 
@@ -103,7 +103,8 @@ def make(name: str) -> Target:
       >>> make("v9:2x2")
       Traceback (most recent call last):
         ...
-      ValueError: target='v9:2x2', expected a TPU's topology such as v5e:2x2, v4:2x2x1
+      sparsefl_jax.UserError: target='v9:2x2', expected a TPU's topology such as
+      v5e:2x2, v4:2x2x1
       or v6e:8x8, or h100:4 or h200:8
     """
     kind, _, topology = name.partition(":")

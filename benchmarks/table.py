@@ -29,7 +29,7 @@ from benchmarks import pages  # noqa: E402
 from benchmarks.pages import ROOT, page, results  # noqa: E402
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
-from sparsefl_jax.core.validate import one_line  # noqa: E402
+from sparsefl_jax.core.check import one_line  # noqa: E402
 from sparsefl_jax.runs import experiment  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 

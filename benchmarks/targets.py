@@ -31,14 +31,10 @@ from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs import dry_run as plans
-from sparsefl_jax.runs.programs import (
-    FILL,
-    Memory,
-    Parts,
-    Program,
-    compile_stage,
-    prepared,
-)
+from sparsefl_jax.runs.memory import FILL, Memory
+from sparsefl_jax.runs.plan import Plan, plan
+from sparsefl_jax.runs.programs import Compiled as Program
+from sparsefl_jax.runs.programs import compile_stage
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.simulation import clock
 
@@ -118,11 +114,11 @@ def compile_for(
         the run cannot run or does not fit.
     """
     target = accelerators.make(target) if isinstance(target, str) else target
-    parts = placed(make(stages, model, data, **settings), target)
-    return expected(parts, target, jax.random.key(0))
+    run = placed(make(stages, model, data, **settings), target)
+    return expected(run, target, jax.random.key(0))
 
 
-def placed(setup: Setup, target: Target) -> Parts:
+def placed(setup: Setup, target: Target) -> Plan:
     """Returns a run on the devices of a target, with as much memory as they have.
 
     Raises:
@@ -132,14 +128,14 @@ def placed(setup: Setup, target: Target) -> Parts:
     if memory_gb is None:
         memory_gb = FILL * target.memory * len(target.devices) / 1e9
     setup = setup._replace(devices=target.devices, memory_gb=memory_gb)
-    return prepared(setup)
+    return plan(setup)
 
 
-def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:
+def expected(run: Plan, target: Target, key: Key) -> list[Expected]:
     """Compiles the stages of a `placed` run; the key is that of the run."""
-    programs = [compile_stage(parts.setup, *each) for each in enumerate(parts.traced)]
+    programs = [compile_stage(run, index) for index in range(len(run.stages))]
     counts = [
-        steps(parts.setup, index, program.plan.chunk, key)
+        steps(run.setup, index, program.plan.chunk, key)
         for index, program in enumerate(programs)
     ]
     pairs = zip(programs, counts, strict=True)
@@ -165,8 +161,8 @@ def steps(setup: Setup, index: int, chunk: int, key: Key) -> float:
 
 
 def _of_stage(program: Program, steps: float, target: Target) -> Expected:
-    plan, traced, text = program.plan, program.traced, program.segment.as_text()
-    rounds = traced.pace.length
+    plan, text = program.plan, program.segment.as_text()
+    rounds = program.pace.length
     groups = -(-plan.stage.cohort_size // (plan.mesh.size * plan.chunk))
     # In a scan of several rounds each is in a loop of no or one trip, here of one.
     first = 1 if rounds > 1 else None
@@ -191,7 +187,7 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
         collectives={kind: round(size / rounds) for kind, size in moved.items()},
         largest_copy=hlo.largest_copy(text),
         seconds=cycles / target.clock / rounds if cycles and target.clock else None,
-        together=traced.memory,
+        together=program.memory,
     )
 
 
@@ -260,12 +256,10 @@ def dry_run(config, name: str) -> str:
     """Returns the plan of a configuration and what a target's compiler says of it."""
     target = accelerators.make(name)
     config, found = fit_rounds.fitted(config, experiment.build, progress=True)
-    parts = placed(experiment.build(config).setup, target)
-    stages = expected(parts, target, jax.random.key(config.seed))
-    both = zip(parts.traced, stages, strict=True)
-    traced = [one._replace(memory=stage.together) for one, stage in both]
-    plan = plans.text(parts._replace(traced=traced))
-    return "\n".join([*([found] if found else []), plan, "", text(target, stages)])
+    run = placed(experiment.build(config).setup, target)
+    stages = expected(run, target, jax.random.key(config.seed))
+    lines = plans.text(run, [stage.together for stage in stages])
+    return "\n".join([*([found] if found else []), lines, "", text(target, stages)])
 
 
 def main():

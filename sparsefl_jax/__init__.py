@@ -18,6 +18,7 @@ from sparsefl_jax.algorithms.private import private as private
 from sparsefl_jax.core.algorithm import Algorithm as Algorithm
 from sparsefl_jax.core.algorithm import Stage as Stage
 from sparsefl_jax.core.algorithm import method as method
+from sparsefl_jax.core.check import UserError as UserError
 from sparsefl_jax.core.types import EmptyState as EmptyState
 from sparsefl_jax.core.types import SparseModel as SparseModel
 from sparsefl_jax.core.types import Work as Work

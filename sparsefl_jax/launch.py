@@ -3,6 +3,7 @@
 from absl import app, flags, logging
 
 from sparsefl_jax.core import formats
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.runs import cli
 from sparsefl_jax.studies import command
 from sparsefl_jax.system import hardware, interrupt, membership
@@ -76,7 +77,7 @@ def do(argv) -> None:
     """Runs the command that the flags select."""
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
+        raise UserError(f"{argv[1]!r} is not understood, expected --name=value")
     study = STUDY.value or SWEEP.value
     defined = *flags.FLAGS.get_key_flags_for_module(__name__), flags.FLAGS["config"]
     cli.check_flags([f.name for f in defined if f.present and f.value is not False])
@@ -85,7 +86,7 @@ def do(argv) -> None:
     if DISTRIBUTED.value or which != (None, None, None):
         membership.start(*which, membership.WAIT_MINUTES if wait is None else wait)
     elif wait is not None:
-        raise ValueError(f"--wait_minutes={wait:g} is read in several processes alone")
+        raise UserError(f"--wait_minutes={wait:g} is read in several processes alone")
     if LIST.value:
         return print(cli.catalogue())
     if FIELDS.value:

@@ -94,7 +94,7 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     monkeypatch, file, line, field, said
 ):
     config = given(monkeypatch, f"--config={ROOT}/configs/{file}", *line.split())
-    fields.check(config)
+    fields.check_fields(config)
     assert {key: config[field].get(key) for key in said} == said
     if field != "model":
         build.build_stages(config, network(config.model.name))

@@ -318,7 +318,7 @@ def test_all_configurations_are_valid(workload, name):
     further = () if again else (s for t in tried for s in rules.beyond(t, method))
     for settings in [*tried, *further]:
         config = configured(name, settings, workload)
-        fields.check(config)
+        fields.check_fields(config)
         plain = values(config)
         clients = config.num_clients or 100
         system = build.build_system(plain, clients)

@@ -10,7 +10,7 @@ import pytest
 import sparsefl_jax as sfl
 from benchmarks import __main__, measure, population, throughput, workload
 from sparsefl_jax import models
-from sparsefl_jax.runs.setup import trace
+from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 
 pytestmark = pytest.mark.slow

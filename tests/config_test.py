@@ -28,7 +28,7 @@ def test_every_method_builds_at_the_density_that_is_asked_for(file):
     pairs = [(method, usual) for method in methods]
     for method, other in [*pairs, *((methods[0], other) for other in others)]:
         config = get_config(f"{method},{other}")
-        fields.check(config)
+        fields.check_fields(config)
         stages = build.build_stages(config, network(config.model.name))
         assert stages[-1].cohort_size in (10, 436)
         seen.add(str(config.algorithm) + str(config.first_stage.get("name")))
@@ -88,7 +88,7 @@ def test_every_method_of_a_later_paper_builds_at_the_density_that_is_asked_for(f
     for method in module.METHODS:
         for mini in ("", ",mini"):
             config = module.get_config(method + mini)
-            fields.check(config)
+            fields.check_fields(config)
             config.density = 0.3 if method != "fedavg" else None
             build.build_stages(config, network(config.model.name))
             sections = config.first_stage, config.algorithm

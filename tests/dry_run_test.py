@@ -8,7 +8,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.runs import cli, dry_run, fit_rounds, simulate
-from sparsefl_jax.runs.programs import prepared
+from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import systems
 from sparsefl_jax.studies import command
@@ -34,7 +34,7 @@ def stage(method, rounds, cohort=3, **kwargs):
 def parts_of(world, stages, **settings):
     data, model, _ = world
     setup = Setup(stages, model, data, **settings)
-    return prepared(setup)
+    return plan(setup)
 
 
 def rows(text):

@@ -154,7 +154,7 @@ def test_refuses():
     )
     refused(
         lambda: Packet(levels, bits=4, index="elias", bucket=-1),
-        "bucket=-1, expected an integer from 0",
+        "bucket=-1, expected at least 0",
     )
     low = Packet(np.array([0, -8], np.int8), bits=4, index="elias")
     refused(lambda: streams.encode(low), "level=-8, expected -7 to 7, bits=4")

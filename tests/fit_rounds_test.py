@@ -181,7 +181,7 @@ def test_a_first_stage_has_rounds_of_its_own():
     asked = config(gbit=1.0)
     asked.first_stage = {"name": "fedavg"}
     with pytest.raises(ValueError, match="^first_stage.num_rounds is missing, expec"):
-        fields.check(asked)
+        fields.check_fields(asked)
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):

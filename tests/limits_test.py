@@ -7,6 +7,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, dry_run, programs
+from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import store
 from sparsefl_jax.wire.packets import Packet
@@ -185,8 +186,7 @@ def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
 def test_what_a_round_costs_at_most_by_hand(world):
     data, model, stage = world
     setup = Setup([stage], model, data)
-    (traced,) = programs.prepared(setup).traced
-    down, up, flops = dry_run.largest_round(setup, 0, traced)
+    down, up, flops = dry_run.largest_round(plan(setup), 0)
     assert down == COHORT * 32 * (WEIGHTS + EXTRA)
     assert up == COHORT * 33 * WEIGHTS
     sorts = (3 + 3 + 2) * WEIGHTS * np.log2(WEIGHTS + 1)  # one a minibatch

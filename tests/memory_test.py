@@ -7,9 +7,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import cli, experiment, programs, simulate
+from sparsefl_jax.runs import cli, experiment, memory, programs, simulate
+from sparsefl_jax.runs import plan as planning
 from sparsefl_jax.runs.config import defaults, fields
-from sparsefl_jax.runs.programs import prepared
+from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware
 from tests.refusals import refused
@@ -35,29 +36,29 @@ def setup_of(world, chunk="auto", cohort=8, method=sfl.fedavg, batch=8, **settin
 def memory_of(world, *args, **settings):
     """Of the compiled stage, on one device unless told otherwise."""
     setup = setup_of(world, *args, **{"devices": jax.devices()[:1]} | settings)
-    return programs.compile_stage(setup, 0, *prepared(setup).traced).traced.memory
+    return programs.compile_stage(plan(setup), 0).memory
 
 
 def test_parts_by_hand(world):
     """8 clients of 24 samples 6 x 6, and a network of 36-64-32-4."""
     weights = 37 * 64 + 65 * 32 + 33 * 4
     setup = setup_of(world, method=sfl.spafl, devices=jax.devices())
-    (traced,) = prepared(setup).traced
+    (planned,) = plan(setup).stages
     # Samples and labels, the rows [8, 24], and three facts of each client: twice.
     population = 8 * 24 * (36 + 1) * 4 + 8 * 24 * 4 + 8 * 3 * 4
     # Each device evaluates its own clients' models, on any of the test samples.
     want = {"population": 2 * population, "test set": 2 * 20 * (36 + 1) * 4}
-    parts = traced.memory.parts()
+    parts = planned.memory.parts()
     assert {name: parts[name] for name in want} == want
     # A client keeps its weights and its thresholds, one for each of 64 + 32 filters.
     assert parts["clients"] >= 8 * 4 * weights
-    assert parts["clients"] == traced.memory.client_store["bytes"]
-    (traced,) = prepared(setup_of(world, devices=jax.devices())).traced
-    assert traced.memory.parts()["test set"] == 20 * (36 + 1) * 4  # divided
-    server = traced.memory.parts()["server"]  # weights, and a byte for each mask entry
+    assert parts["clients"] == planned.memory.client_store["bytes"]
+    (planned,) = plan(setup_of(world, devices=jax.devices())).stages
+    assert planned.memory.parts()["test set"] == 20 * (36 + 1) * 4  # divided
+    server = planned.memory.parts()["server"]  # weights, and a byte for each mask entry
     assert 2 * 4 * weights <= server <= 2 * 5 * weights + 64
-    assert traced.memory.working_set is None
-    assert traced.memory.total() == sum(traced.memory.parts().values())
+    assert planned.memory.working_set is None
+    assert planned.memory.total() == sum(planned.memory.parts().values())
 
 
 def test_the_working_set_grows_with_chunk_batch_and_devices(world):
@@ -75,13 +76,13 @@ def test_the_working_set_grows_with_chunk_batch_and_devices(world):
 
 
 def test_a_budget_on_a_cpu_makes_no_chunk_larger(world):
-    (traced,) = prepared(setup_of(world, memory_gb=1.0)).traced
-    assert traced.memory.chunk == 1  # one client a core
+    (planned,) = plan(setup_of(world, memory_gb=1.0)).stages
+    assert planned.memory.chunk == 1  # one client a core
 
 
 def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
     """As on an accelerator."""
-    monkeypatch.setattr(programs, "in_turn", lambda *network: False)
+    monkeypatch.setattr(planning, "in_turn", lambda *network: False)
     whole = memory_of(world, memory_gb=1.0)
     assert whole.chunk == 8
     gb = (sum(whole.fixed.values()) + whole.working_set // 2) / 1e9
@@ -94,17 +95,17 @@ def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
 def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatch):
     monkeypatch.setattr(programs, "compile_stage", None)
     with pytest.raises(ValueError, match="memory_gb=1e-05, .*B for .*population, .*B$"):
-        prepared(setup_of(world, memory_gb=1e-5))
+        plan(setup_of(world, memory_gb=1e-5))
     setup = setup_of(world, method=sfl.spafl, client_store="device")
-    (rows,) = prepared(setup).traced
+    (rows,) = plan(setup).stages
     parts = rows.memory.fixed | {"clients": 10**9}
     rows = rows.memory._replace(fixed=parts, chunk=1, working_set=0)
     with pytest.raises(ValueError, match=r"largest part is clients, 1\.00 GB$"):
-        programs.smaller(rows, 10**8, setup)
+        memory.smaller(rows, 10**8, setup)
     config = defaults.default_config()
     config.memory_gb = -1.0
-    with pytest.raises(ValueError, match=r"memory_gb=-1.0, expected in \(0, inf"):
-        fields.check(config)
+    with pytest.raises(ValueError, match=r"memory_gb=-1.0, expected above 0"):
+        fields.check_fields(config)
 
 
 def test_a_working_set_that_does_not_fit_is_refused(world):
@@ -121,10 +122,10 @@ def test_the_refusal_of_a_later_stage_ends_the_run_in_its_first(
 ):
     compile_stage = programs.compile_stage
 
-    def refusing(setup, index, *rest):
+    def refusing(run, index):
         if index:
             raise ValueError("too large")
-        return compile_stage(setup, index, *rest)
+        return compile_stage(run, index)
 
     monkeypatch.setattr(programs, "compile_stage", refusing)
     data, model, parts = world
@@ -145,15 +146,15 @@ def test_an_accelerator_has_its_own_limit():
         def memory_stats(self):
             return {"bytes_limit": self.limit}
 
-    assert programs.memory_limit(None, jax.devices()) is None
-    limit = programs.memory_limit(None, [Device(1000), Device(3000)])
+    assert memory.memory_limit(None, jax.devices()) is None
+    limit = memory.memory_limit(None, [Device(1000), Device(3000)])
     assert limit == pytest.approx(0.9 * 4000)
-    tight = programs.Memory({"server": 100}, {}, chunk=4, working_set=400)
+    tight = memory.Memory({"server": 100}, {}, chunk=4, working_set=400)
     for chunk, want in (("auto", 2), ("4", 4)):  # a chunk that was set stays
         setup = Setup([], None, None, chunk=chunk)
-        assert programs.smaller(tight, 350, setup) == want
+        assert memory.smaller(tight, 350, setup) == want
     said = "the devices hold 150 B, expected at least 200 B for one client at a time; "
-    refused(lambda: programs.smaller(tight, 150, Setup([], None, None)), said)
+    refused(lambda: memory.smaller(tight, 150, Setup([], None, None)), said)
 
 
 def fail_in_round(monkeypatch, round, error):
@@ -194,10 +195,10 @@ def test_out_of_memory_keeps_the_run_and_names_the_chunk(tmp_path, monkeypatch):
 def test_a_real_failure_to_allocate_and_other_errors_of_the_runtime(world):
     alone, error = memory_of(world), jax.errors.JaxRuntimeError("INTERNAL: a bug")
     said = r"stage 1 with chunk=1.*largest part is \w.*, .*B$"
-    with pytest.raises(MemoryError, match=said), programs.explained(alone, 1):
+    with pytest.raises(MemoryError, match=said), memory.explained(alone, 1):
         # more than an address space holds
         jnp.ones((2**20, 2**20, 2**8), jnp.float32).block_until_ready()
-    with pytest.raises(type(error), match="INTERNAL"), programs.explained(alone, 0):
+    with pytest.raises(type(error), match="INTERNAL"), memory.explained(alone, 0):
         raise error
 
 
@@ -230,7 +231,7 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
 
     def cut(memory_gb):
         settings = {"eval_every": 12, "memory_gb": memory_gb}
-        (told,) = prepared(Setup([stage], model, data, **settings)).traced
+        (told,) = plan(Setup([stage], model, data, **settings)).stages
         segments = simulate.segments(key, [stage], model, data, **settings)
         ends = [segment.snapshot.round for segment in segments]
         return told.memory.client_store, told.pace.working, ends
@@ -246,14 +247,14 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
         monkeypatch.setattr(hardware, "host_memory", lambda: size)
 
     setup = setup_of(world, method=sfl.spafl, client_store="device")
-    fixed = prepared(setup).traced[0].memory.total()
+    fixed = plan(setup).stages[0].memory.total()
     host(fixed - 10)
     with pytest.raises(ValueError, match="has .* expected at least .*is clients, "):
-        prepared(setup)
+        plan(setup)
     host(fixed + 10)
-    (traced,) = prepared(setup).traced
+    planned = plan(setup)
     with pytest.raises(ValueError, match="has .* expected at least .*"):
-        programs.compile_stage(setup, 0, traced)
+        programs.compile_stage(planned, 0)
     # A population of 10 GB a device: nothing is allocated, as zeros are but promised.
     data, model, parts = world
     x = np.broadcast_to(np.zeros((1, *SHAPE), np.float32), (7 * 10**7, *SHAPE))
@@ -261,12 +262,12 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
     host(2 * 10**10)
     stage = sfl.Stage(sfl.fedavg(*parts), 2, 8, 1, 8)
     with pytest.raises(ValueError, match="has 20.0 GB .* is population, "):
-        prepared(Setup([stage], model, large))
+        plan(Setup([stage], model, large))
     # Batches of 2**20 samples, of which 24 are there: the network runs on all.
     host(10**9)
     setup = Setup([stage._replace(batch_size=2**20)], model, data)
     with pytest.raises(ValueError, match="part is working set, "):
-        programs.compile_stage(setup, 0, *prepared(setup).traced)
+        programs.compile_stage(plan(setup), 0)
 
 
 def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypatch):
@@ -274,11 +275,11 @@ def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypat
         platform = "gpu"
 
     store = {"where": "host", "bytes": 900}
-    rows = programs.Memory({"server": 10**6}, store, 1, 1)
+    rows = memory.Memory({"server": 10**6}, store, 1, 1)
     monkeypatch.setattr(hardware, "host_memory", lambda: 900)
-    programs.check_host(rows, [Accelerator()])
+    memory.check_host(rows, [Accelerator()])
     monkeypatch.setattr(hardware, "host_memory", lambda: 899)
     with pytest.raises(ValueError, match="chunk or num_clients; .* is clients, 900 B$"):
-        programs.check_host(rows, [Accelerator()])
+        memory.check_host(rows, [Accelerator()])
     there = rows._replace(client_store=store | {"where": "disk"})
-    programs.check_host(there, [Accelerator()])
+    memory.check_host(there, [Accelerator()])

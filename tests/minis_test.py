@@ -29,7 +29,7 @@ def mini(name):
 def test_mini_reads_what_the_package_brings(name, monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config, _ = mini(name)
-    fields.check(config)
+    fields.check_fields(config)
     assert config.dataset in samples.SAMPLES and not config.writers
     data = build.build_data(config)
     assert config.cohort_size <= len(data.train.size)

@@ -87,10 +87,10 @@ def cases():
 @pytest.mark.parametrize("file, method", list(cases()))
 def test_no_round_costs_more_than_it_can(file, method, tmp_path):
     config = small(file, method, tmp_path)
-    setup, traced = experiment.build(config)
-    records = simulate.run(jax.random.key(config.seed), **setup._asdict()).metrics
-    for index, one in enumerate(traced):
-        down, up, flops = dry_run.largest_round(setup, index, one)
+    plan = experiment.build(config)
+    records = simulate.run(jax.random.key(config.seed), **plan.setup._asdict()).metrics
+    for index in range(len(plan.stages)):
+        down, up, flops = dry_run.largest_round(plan, index)
         for r in records:
             if r["phase"] == "train" and r["stage"] == index:
                 assert r["bits_down"] <= down and r["bits_up"] <= up

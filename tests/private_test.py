@@ -16,7 +16,7 @@ from sparsefl_jax.report import write_page
 from sparsefl_jax.runs import experiment, setup
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import complete, default_config
-from sparsefl_jax.runs.setup import trace
+from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import context, server_context
@@ -218,7 +218,7 @@ def test_a_run_that_the_accountant_does_not_know_is_refused():
         ([stage, stage], {}, "2 stages, expected one"),
     ):
         with pytest.raises(ValueError, match=told):
-            setup.check(setup.make(stages, MODEL, DATA, **settings))
+            setup.check_setup(setup.make(stages, MODEL, DATA, **settings))
 
 
 def test_arguments_out_of_range_are_refused():

@@ -12,7 +12,7 @@ from benchmarks import programs as benchmark
 from benchmarks import workload
 from sparsefl_jax.core.types import ClientInfo
 from sparsefl_jax.models import convolution, programs
-from sparsefl_jax.runs.programs import prepared
+from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.simulation.placement import Plan, on_host
@@ -104,8 +104,8 @@ def test_a_plan_has_the_tables_chunk(platform, chunk, table):
     stage = workload.make_stage(world, model, 1)
     devices = [SimpleNamespace(platform=platform)] * 2
     setup = Setup([stage], model, data, devices=devices, memory_gb=10.0)
-    (traced,) = prepared(setup).traced
-    assert traced.memory.chunk == chunk
+    (stage,) = plan(setup).stages
+    assert stage.memory.chunk == chunk
 
 
 def test_the_table_names_its_source():

@@ -1,6 +1,7 @@
 """Changes a configuration, reads command lines and checks refusals."""
 
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,13 @@ def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(simulate, "simulate", None)
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
-    with pytest.raises(SystemExit) as ended, cli.guarded():
-        cli.parsed(sys.argv, values)
-        cli.run(config.value, None)
-    return ended.value.code, capsys.readouterr().err
+    try:
+        with cli.guarded():
+            cli.parsed(sys.argv, values)
+            cli.run(config.value, None)
+    except SystemExit as ended:
+        code = ended.code
+    except Exception:  # as the interpreter does
+        traceback.print_exc()
+        code = 1
+    return code, capsys.readouterr().err

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.runs import plan as planning
 from sparsefl_jax.runs import setup as setups
 from tests.seeds_test import MODEL, data
 
@@ -17,7 +18,7 @@ def spdst():
 
 def rounds_of(seconds, monkeypatch, **settings):
     """Returns the segments of six rounds that may take some seconds."""
-    monkeypatch.setattr(setups, "_SECONDS", seconds)
+    monkeypatch.setattr(planning, "_SECONDS", seconds)
     stages, key = [sfl.Stage(spdst(), 6, 3, batch_size=8)], jax.random.key(0)
     return list(sfl.segments(key, stages, MODEL, data(0), **settings))
 
@@ -57,12 +58,12 @@ def test_an_accelerators_segments_are_as_long_as_their_logs_fit(platform, log, l
     how = dict(eval_every=10, memory_gb=1.2, client_store="device")
     devices = [SimpleNamespace(platform=platform)]
     setup = setups.Setup([stage], MODEL, data(0), devices=devices, **how)
-    assert setups.pace(setup, 0, {}, log) == (length, None, "device")
+    assert planning.pace(setup, 0, {}, log) == (length, None, "device")
     late = setup._replace(until=setups.Limits(accuracy=0.5))
-    assert setups.pace(late, 0, {}, log).length == length
+    assert planning.pace(late, 0, {}, log).length == length
     for cost in ("gbit", "pflop", "hours"):  # which are known after a round has run
         limited = setup._replace(until=setups.Limits(**{cost: 1.0}))
-        assert setups.pace(limited, 0, {}, log).length == 1
+        assert planning.pace(limited, 0, {}, log).length == 1
 
 
 def test_what_nobody_reads_is_not_deployed(monkeypatch):
@@ -73,7 +74,7 @@ def test_what_nobody_reads_is_not_deployed(monkeypatch):
         jax.debug.callback(lambda: seen.append(1))
         return method.deploy(key, server)
 
-    monkeypatch.setattr(setups, "_SECONDS", 1e-9)
+    monkeypatch.setattr(planning, "_SECONDS", 1e-9)
     stages = [sfl.Stage(method._replace(deploy=deploy), 6, 3, batch_size=8)]
     how = dict(eval_every=4, devices=jax.devices()[:1])
     for segment in sfl.segments(jax.random.key(0), stages, MODEL, data(0), **how):

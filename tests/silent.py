@@ -15,7 +15,7 @@ from sparsefl_jax import models
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data import from_arrays
-from sparsefl_jax.runs.setup import trace
+from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local

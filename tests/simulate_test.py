@@ -12,7 +12,8 @@ from sparsefl_jax.core.types import ClientInfo, SparseModel
 from sparsefl_jax.data import cohorts, federate, make_dataset
 from sparsefl_jax.models import Model
 from sparsefl_jax.runs import simulate
-from sparsefl_jax.runs.setup import Setup, traced
+from sparsefl_jax.runs.plan import plan
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, placement, round_program, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -183,8 +184,8 @@ def test_an_initial_model_of_another_network_is_refused(key):
     )
     setup = Setup([Stage(fedavg(*parts), 1, 2)], model, data)
     own, another = (initial_state.initial_model(key, m) for m in (model, other))
-    traced(setup._replace(initial=own))
-    refused(lambda: traced(setup._replace(initial=another)), "initial: [Chex]")
+    plan(setup._replace(initial=own))
+    refused(lambda: plan(setup._replace(initial=another)), "initial: [Chex]")
 
 
 def test_a_kernel_that_loses_all_weights_is_a_warning_once(key):

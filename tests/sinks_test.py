@@ -50,7 +50,7 @@ def write(workdir, names=(), position=None, first=0, last=3, base=0.0, summary=N
     """Writes some segments of half a second, and returns the position at the end."""
     start = {"position": None, "rounds": 0, "seconds": 0.0} | (position or {})
     if position is not None:
-        log_lines.check(workdir, position["position"])
+        log_lines.check_logs(workdir, position["position"])
     rounds, seconds = start["rounds"], start["seconds"]
     with sinks.open_sinks(names, workdir, **start) as (log, position):
         for index, records in list(enumerate(segments()))[first:last]:
@@ -116,7 +116,7 @@ def test_a_log_that_is_altered_while_the_run_goes_on_is_refused(tmp_path):
         log(second, 1.0)
         ends = position()
     with pytest.raises(ValueError, match=r"metrics\.jsonl are not as the checkpoint"):
-        log_lines.check(tmp_path, ends)
+        log_lines.check_logs(tmp_path, ends)
 
 
 def damage(path, how):
@@ -135,11 +135,11 @@ def damage(path, how):
 @pytest.mark.parametrize("how", ["gone", "short", "number", "second"])
 def test_a_log_that_is_not_as_it_was_is_refused(tmp_path, how):
     position = write(tmp_path)["position"]
-    log_lines.check(tmp_path, position)
+    log_lines.check_logs(tmp_path, position)
     damage(tmp_path / "metrics.jsonl", how)
     size, _ = position["metrics.jsonl"]
     told = f"first {size} bytes of metrics.jsonl are not as the checkpoint knows them"
-    refused(lambda: log_lines.check(tmp_path, position), told)
+    refused(lambda: log_lines.check_logs(tmp_path, position), told)
 
 
 @pytest.mark.parametrize("name", log_lines.FILES)
@@ -182,7 +182,7 @@ def test_absent_packages_are_one_line(monkeypatch):
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ValueError, match=rf"pip install 'sparsefl_jax\[{name}\]'$"):
-            sinks.check([name])
+            sinks.check_sinks([name])
 
 
 def test_a_folder_of_a_sink_s_name_is_not_its_package(tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_folder_of_a_sink_s_name_is_not_its_package(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "wandb"]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ValueError, match=r"^sinks='wandb' needs wandb: pip install "):
-        sinks.check(["wandb"])
+        sinks.check_sinks(["wandb"])
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, dry_run
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.programs import prepared
-from sparsefl_jax.runs.setup import Setup, pace
+from sparsefl_jax.runs.plan import pace, plan
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
 from tests.tiny import federation
@@ -242,9 +242,9 @@ def test_the_plan_tells_what_rows_on_the_host_take(world):
     data, model, parts = world
     stages = [sfl.Stage(METHODS["nst"](*parts), 4, COHORT)]
     row = sum(-(-n // 8) for n in LEAVES)
-    parts = prepared(Setup(stages, model, data, client_store="host"))
-    (traced,) = parts.traced
-    assert traced.memory.client_store == {"where": "host", "bytes": 7 * row}
-    assert traced.pace.working == 4
-    assert traced.memory.fixed["clients"] == 4 * row
-    assert f"{7 * row} B, host" in dry_run.text(parts)
+    planned = plan(Setup(stages, model, data, client_store="host"))
+    (stage,) = planned.stages
+    assert stage.memory.client_store == {"where": "host", "bytes": 7 * row}
+    assert stage.pace.working == 4
+    assert stage.memory.fixed["clients"] == 4 * row
+    assert f"{7 * row} B, host" in dry_run.text(planned)

@@ -112,9 +112,9 @@ def test_a_study_can_name_every_method(tmp_path, name):
     # Of FLASH's heterogeneous clients, whole numbers of 30, 30 and 40 % take part.
     config.num_rounds, config.num_clients, config.cohort_size = 10, 10, 10
     methods.choose(config, name, density=0.4)
-    on_disk.check([Point(name, config)])
-    parts = experiment.build(config)
-    assert len(parts.traced) == 1 + (config.first_stage.get("name") is not None)
+    on_disk.check_points([Point(name, config)])
+    plan = experiment.build(config)
+    assert len(plan.stages) == 1 + (config.first_stage.get("name") is not None)
 
 
 def chosen(name, **fields):
@@ -161,7 +161,7 @@ NO_FOLDERS = ["", "a/b", "jobs", 201 * "a", "report.html.tmp"]
 
 @pytest.mark.parametrize("name", NO_FOLDERS)
 def test_a_point_whose_name_is_no_folder(study, name):
-    refused(lambda: on_disk.check([Point(name, study[0].config)]), repr(name))
+    refused(lambda: on_disk.check_points([Point(name, study[0].config)]), repr(name))
 
 
 DAMAGED = [  # names and seeds in the file of a study

@@ -124,7 +124,7 @@ CHANGES = [
 def test_refuses_a_configuration(tmp_path, values, said):
     config = tiny_config(tmp_path)
     change(config, values)
-    refused(lambda: fields.check(config), said)
+    refused(lambda: fields.check_fields(config), said)
 
 
 def test_over_selection_draws_more_but_for_a_cohort_of_one():
@@ -139,9 +139,9 @@ def test_refuses_a_deadline_that_no_cohort_has(closing):
     data = SimpleNamespace(train=SimpleNamespace(size=np.ones(4)))
     method = SimpleNamespace(guarantee=None)
     one, two = (Stage(method, 1, cohort_size) for cohort_size in (1, 2))
-    setup.check(setup.Setup([one, two], None, data, system=system))
+    setup.check_setup(setup.Setup([one, two], None, data, system=system))
     alone = setup.Setup([one], None, data, system=system)
-    refused(lambda: setup.check(alone), "has no effect here: a cohort of one")
+    refused(lambda: setup.check_setup(alone), "has no effect here: a cohort of one")
 
 
 def test_the_smallest_budgets_go_to_the_slowest_clients():

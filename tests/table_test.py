@@ -236,7 +236,7 @@ def test_every_table_declares_what_can_be_configured(name):
     for row in table.rows:
         config = tables.row_config(table, row, 2)
         assert config.seed == 2
-        fields.check(config)
+        fields.check_fields(config)
         budgets = build.build_budgets(config)
         assert build.build_stages(config, network(config.model.name), budgets)
     assert {row for row, _ in pages.results(name)} <= set(table.rows)

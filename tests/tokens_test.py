@@ -209,6 +209,6 @@ def test_encodings_that_are_refused(name, given, told):
 @pytest.mark.parametrize("method", shakespeare.METHODS)
 def test_the_configuration_builds(play, method):
     config, data = shakespeare.get_config(f"{method},mini"), play
-    fields.check(config)
+    fields.check_fields(config)
     model = build.build_model(config, data)
     assert len(build.build_stages(config, model)) == (2 if method == "spdst" else 1)

@@ -130,7 +130,7 @@ def test_wiring_names_the_kernels_and_slices_no_width(key):
     ]
     assert order[-2:] == ["pooler", "score"]
     with pytest.raises(ValueError, match="width slicing: 'layer1/value' reads 4"):
-        width.check(sfl.SparseModel(*shapes[:1], {}, {}))
+        width.check_sliceable(sfl.SparseModel(*shapes[:1], {}, {}))
     with pytest.raises(ValueError, match="layer 'layer1/down', expected conv or fc"):
         filters.largest(shapes[0], 0.5)
     zeros = jax.tree.map(lambda v: np.zeros(v.shape, v.dtype), shapes[0])
@@ -153,7 +153,7 @@ def test_equal_widths_are_not_sliced_either(leave, told, key):
     params, _ = jax.eval_shape(model.init, key)
     params = {k: v for k, v in params.items() if k not in leave}
     with pytest.raises(ValueError, match=f"width slicing: {told}"):
-        width.check(sfl.SparseModel(params, {}, {}))
+        width.check_sliceable(sfl.SparseModel(params, {}, {}))
 
 
 def test_the_default_pattern_prunes_the_dense_layers(key):
@@ -240,7 +240,7 @@ def test_a_damaged_file_is_one_line(folder, tmp_path):
 @pytest.mark.parametrize("method", ("fedavg", "jmwst"))
 def test_the_configuration_prunes_the_layers_alone(method):
     config = flash_sst2.get_config(f"{method},mini")
-    fields.check(config)
+    fields.check_fields(config)
     whole = flash_sst2.get_config(method)
     whole.tokenizer = "elsewhere"
     assert whole.model.folder == "elsewhere" and whole.num_rounds == 50

@@ -65,10 +65,10 @@ def test_what_nothing_reads_is_refused(tmp_path, values, told):
 def test_a_density_is_read_where_a_section_refers_to_it(tmp_path):
     config = tiny_config(tmp_path)
     config.density = 0.5  # that of the first stage
-    fields.check(config)
+    fields.check_fields(config)
     config.first_stage, config.density = {}, 0.3
     config.algorithm = {"name": "prunefl", "max_density": 0.3}
-    fields.check(config)
+    fields.check_fields(config)
 
 
 def test_a_method_that_starts_from_a_mask_takes_that_of_the_first_stage(tmp_path):
@@ -99,7 +99,7 @@ def test_a_tier_without_a_client_is_refused(tmp_path):
 def built(monkeypatch, line: str):
     """Returns the configuration of a command line, whose stages can be built."""
     config = given(monkeypatch, *f"--config={ROOT}/configs/{line}".split())
-    fields.check(config)
+    fields.check_fields(config)
     build.build_stages(config, network(config.model.name))
     return config
 
@@ -183,4 +183,4 @@ def test_flags_that_are_set_are_those_that_a_verb_reads():
 def test_a_section_may_be_given_in_part():
     config = defaults.default_config()
     config.until, config.server_optimizer = {"gbit": 1.0}, {"name": "adam"}
-    fields.check(config)
+    fields.check_fields(config)

@@ -97,7 +97,7 @@ def test_a_grouped_convolution_can_not_be_sliced():
     example = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
     params, _ = jax.eval_shape(Model.from_flax(network, example).init, KEY)
     model = SparseModel(params, None, {})
-    refused(lambda: width.check(model), "'layers_1' reads 2 channels")
+    refused(lambda: width.check_sliceable(model), "'layers_1' reads 2 channels")
 
 
 def chain():

@@ -29,7 +29,7 @@ import pandas as pd
 
 from benchmarks.v2 import outcome, rules
 from benchmarks.v2.rules import Method
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.check import check
 from sparsefl_jax.report.comparison import costs, evaluations
 from sparsefl_jax.report.load import read_run
 from sparsefl_jax.runs import experiment, fit_rounds
@@ -162,7 +162,7 @@ def tune(workload: str, name: str, method: Method) -> dict:
     share = rules.first_share(workload, method)
     if task.tuned_on:
         known, like = read_settings(task.tuned_on), method.like or name
-        one_of(f"the method tuned on {task.tuned_on}", like, known)
+        check(f"the method tuned on {task.tuned_on}", like, known)
         wanted = rules.rates_again(method, known[like])
     else:
         wanted = rules.tries(method)
@@ -225,7 +225,7 @@ def evaluate(workload: str, methods: Mapping[str, Method]) -> None:
     runs = read(workload, "runs", RUNS)
     sums = {}
     for name, method in methods.items():
-        one_of("the method tuned by --tune", name, settings)
+        check("the method tuned by --tune", name, settings)
         sums[name] = rules.checksum(workload, method, settings[name])
         _refuse_others(name, runs[runs["method"] == name], sums[name])
     done = set(zip(runs["method"], runs["seed"], strict=True))
@@ -277,7 +277,7 @@ def chosen(
         if taken := known.keys() & ours.keys():
             raise ValueError(f"--entry has {sorted(taken)}, expected new names")
     for name in names:
-        one_of("method", name, known)
+        check("method", name, known)
     return {name: known[name] for name in names or known}
 
 

@@ -24,6 +24,7 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import deploy, fit, server_step, unmoved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, of_all_clients
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import (
     Array,
     Context,
@@ -34,7 +35,6 @@ from sparsefl_jax.core.types import (
     Share,
     SparseModel,
 )
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
@@ -154,7 +154,7 @@ def compressed(
     coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
     feedback = feedback or coder.feedback
     _refuse_combinations(coder.votes, feedback, stale, server_optimizer)
-    check = _checked_ef21(feedback, clients, start, weighting)
+    promise = _checked_ef21(feedback, clients, start, weighting)
     equal = feedback == "ef21" or coder.votes
     weight = means.WEIGHTINGS[weighting or ("uniform" if equal else "examples")]
     step_coder = None if down is None else _compressor("down", down, given, DOWN)
@@ -218,7 +218,7 @@ def compressed(
         return Server(params, mean["stats"], opt_state, seed, estimate, step), {}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, undelivered=_undelivered, guarantee=check)
+    return Algorithm(*steps, undelivered=_undelivered, guarantee=promise)
 
 
 def _whole(message: Message, pending: PyTree, first: Array) -> Message:
@@ -304,9 +304,9 @@ def _compressor(
     """Returns the compressor that an argument names, or is."""
     if isinstance(chosen, Compressor):
         if argument == "down" and chosen.shared:
-            raise ValueError(f"down={chosen}, expected one without a shared key")
+            raise UserError(f"down={chosen}, expected one without a shared key")
         return chosen
-    one_of(argument, chosen, allowed)
+    check(argument, chosen, allowed)
     return compressors.build(chosen, given)
 
 
@@ -316,7 +316,7 @@ def _refuse_unread(up, down, given: dict) -> None:
     for argument, value in given.items():
         read = any(compressors.reads(name, argument, value) for name in names)
         if value is not None and not read:
-            raise ValueError(
+            raise UserError(
                 f"{argument}={value!r}, expected None: neither up={up!r} nor "
                 f"down={down!r} uses it"
             )
@@ -324,24 +324,24 @@ def _refuse_unread(up, down, given: dict) -> None:
 
 def _refuse_combinations(votes, feedback, stale, server_optimizer) -> None:
     """Refuses arguments that do not go together."""
-    one_of("feedback", feedback, FEEDBACK)  # also that of a compressor
+    check("feedback", feedback, FEEDBACK)  # also that of a compressor
     if votes and feedback != "none":
-        raise ValueError(f"feedback={feedback!r}, expected 'none' with up='majority'")
+        raise UserError(f"feedback={feedback!r}, expected 'none' with up='majority'")
     if votes and server_optimizer is None:
-        raise ValueError("server_optimizer=None, expected one with up='majority'")
+        raise UserError("server_optimizer=None, expected one with up='majority'")
     if stale == "reset" and feedback != "ef":
-        raise ValueError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")
+        raise UserError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")
 
 
 def _checked_ef21(feedback, clients, start, weighting) -> Callable | None:
     """Refuses what does not go with 'ef21', or only with it; returns its guarantee."""
     if feedback == "ef21":
         if clients is None:
-            raise ValueError("clients=None, expected their number with feedback='ef21'")
-        one_of("weighting", weighting, (None, "uniform"))
+            raise UserError("clients=None, expected their number with feedback='ef21'")
+        check("weighting", weighting, (None, "uniform"))
         return of_all_clients(clients)
     for name, value, default in (("clients", clients, None), ("start", start, "zero")):
         if value != default:
-            raise ValueError(
+            raise UserError(
                 f"{name}={value!r}, expected {default!r}: only feedback='ef21' uses it"
             )

@@ -15,6 +15,7 @@ import optax
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Fraction, NonNegative, PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, one_bit, trees
@@ -75,7 +76,7 @@ def fedbat(
       >>> method = fedbat(model, optimizer, warmup=0.25)
     """
     if len(alpha_range) != 2 or not 0 < alpha_range[0] <= alpha_range[1] < math.inf:
-        raise ValueError(
+        raise UserError(
             f"alpha_range={alpha_range!r}, expected two bounds above 0, lower one first"
         )
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)

@@ -17,8 +17,8 @@ import optax
 from sparsefl_jax.algorithms.fedavg import fedavg, server_step, unmoved
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import check, integer
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means
@@ -95,7 +95,7 @@ def fedluar(
     averaging = fedavg(model, optimizer, server_optimizer=server_tx, **shared)
     kernels = masks.prunable(model.macs, prunable)
     count = sum(jax.tree.leaves(kernels))
-    whole("layers", layers, 0, count - 1)
+    check("layers", layers, integer(0, count - 1))
 
     def init(key, start):
         last = [jnp.zeros_like(w) for w in trees.layers(start.params, kernels)]

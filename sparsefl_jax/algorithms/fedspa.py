@@ -16,6 +16,7 @@ from jax import lax
 
 from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import (
     Array,
     Count,
@@ -106,7 +107,7 @@ def fedspa(
     if dynamic:
         exchange = _exchange(model, counts, select, prune_rate, adjust_until)
     elif (prune_rate, adjust_until) != (None, None):
-        raise ValueError(
+        raise UserError(
             f"prune_rate={prune_rate}, adjust_until={adjust_until}, expected None with "
             "mask_update='static'"
         )
@@ -192,7 +193,7 @@ def _exchange(
     """Returns `exchange(key, round, trained, batches) -> trained`, with a new mask."""
     prune_rate = 0.5 if prune_rate is None else prune_rate
     if adjust_until is None:
-        raise ValueError("adjust_until=None, expected a round with mask_update='dst'")
+        raise UserError("adjust_until=None, expected a round with mask_update='dst'")
     rates = schedules.cosine(prune_rate, adjust_until)[:-1, None]
     loss_fn = local.objective(model, train=False)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
@@ -72,9 +73,9 @@ def fjord(
     """
     rates, weight = sorted(set(widths)), means.WEIGHTINGS[weighting]
     if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
-        raise ValueError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
+        raise UserError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
     if distill and draw == "round":
-        raise ValueError("distill=True, expected draw='batch', which has a teacher")
+        raise UserError("distill=True, expected draw='batch', which has a teacher")
     adapters.refuse(model, "a slice of the width cuts their rank")
 
     def largest(budget):
@@ -82,9 +83,9 @@ def fjord(
         return jnp.maximum(within - 1, 0)
 
     def init(key, start: SparseModel):
-        width.check(start)
+        width.check_sliceable(start)
         if any(jax.tree.leaves(is_static(start.stats))):
-            raise ValueError("fjord: norm='static', expected 'batch' or None")
+            raise UserError("fjord: norm='static', expected 'batch' or None")
         stats = jax.tree.map(lambda s: jnp.stack([s] * len(rates)), start.stats)
         return Server(start.params, stats)
 

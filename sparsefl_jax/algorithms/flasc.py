@@ -16,6 +16,7 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Count, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
@@ -143,10 +144,10 @@ def flasc(
 def _counts(name: str, share: float, size: int, decay: float) -> np.ndarray:
     """Returns how many of all entries travel after each fall, [J] int32."""
     if 0.99999 < decay < 1:  # J would be in the millions
-        raise ValueError(f"decay={decay}, expected at most 0.99999, or 1 for no fall")
+        raise UserError(f"decay={decay}, expected at most 0.99999, or 1 for no fall")
     falls = 0 if decay == 1 else math.ceil(math.log(size) / -math.log(decay))
     kept = layer_densities.whole(share * decay ** np.arange(falls + 1), size)
     if kept[0] < 1:
         least = f"at least 1/{size} to leave one of {size} entries"
-        raise ValueError(f"{name}={share}, expected {least}")
+        raise UserError(f"{name}={share}, expected {least}")
     return np.maximum(kept, 1)

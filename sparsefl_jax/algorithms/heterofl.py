@@ -67,7 +67,7 @@ def heterofl(
     adapters.refuse(model, "a slice of the width cuts their rank")
 
     def init(key, start: SparseModel):
-        width.check(start)
+        width.check_sliceable(start)
         static, running = trees.split(start.stats, is_static(start.stats))
         return Server(start.params, running, static)
 

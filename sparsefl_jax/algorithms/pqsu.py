@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import averaged
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, EmptyState, Share, SparseModel
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import filters, masks, quantization
 from sparsefl_jax.training import local, means
@@ -84,7 +84,7 @@ def pqsu(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = pqsu(model, optimizer, density=0.5, quantize="up")
     """
-    one_of("index", index, POSITIONS)
+    check("index", index, POSITIONS)
     weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
     filters.shrinking(model.macs, prunable)  # refuses globs that match none
 

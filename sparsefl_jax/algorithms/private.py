@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Stage
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.core.used_arguments import reads
-from sparsefl_jax.core.validate import above, in_range
 
 _NOISE = 2**32 - 1  # a method's own streams have small numbers
 
@@ -74,14 +74,14 @@ def private(
       >>> method = sfl.fedavg(model, optimizer, weighting="uniform")
       >>> method = private(method, clip=0.5, noise_multiplier=1.0)
     """
-    above("clip", clip, 0)
-    in_range("noise_multiplier", noise_multiplier, "[0, inf)")
+    check("clip", clip, "(0, inf]")
+    check("noise_multiplier", noise_multiplier, "[0, inf)")
     if delta is not None:
-        in_range("delta", delta, "(0, 1)")
+        check("delta", delta, "(0, 1)")
     if noise_multiplier and math.isinf(clip):
-        raise ValueError(f"clip={clip}, expected a finite number where there is noise")
+        raise UserError(f"clip={clip}, expected a finite number where there is noise")
     if algorithm.personalize is not None:
-        raise ValueError("personalize is set, expected None for a private method")
+        raise UserError("personalize is set, expected None for a private method")
     settings = repr((float(clip), float(noise_multiplier), fingerprint))
     digest = zlib.crc32(settings.encode())
 
@@ -89,7 +89,7 @@ def private(
         uplink, client, metrics = algorithm.update(key, ctx, downlink, client, batches)
         for name, packet in uplink.items():
             if packet.sent is not True:
-                raise ValueError(
+                raise UserError(
                     f"packet {name!r} has a flag sent, expected sent=True: who sends "
                     "nothing would show in the sum of a private method"
                 )
@@ -144,7 +144,7 @@ def private(
         return facts
 
     if "privacy" in algorithm.settings:
-        raise ValueError("method is private already, expected one that is not")
+        raise UserError("method is private already, expected one that is not")
     privacy = {"clip": clip, "noise_multiplier": noise_multiplier, "delta": delta}
     privacy |= {"fingerprint": fingerprint}
     return algorithm._replace(
@@ -208,7 +208,7 @@ def _difference(summand: PyTree) -> PyTree:
     named = sums.items() if isinstance(sums, Mapping) else ()
     names = [name for name, tree in named if jax.tree.leaves(tree)]
     if names != ["delta"] or jax.tree.structure(weight) != jax.tree.structure(0):
-        raise ValueError(
+        raise UserError(
             f"the method sums {', '.join(names) or 'no delta'}, expected one "
             "weighted_sum of {'delta': ...} alone, the differences to the broadcast, "
             "for a private method: no votes, masks or scores; no models; no "
@@ -230,7 +230,7 @@ def _refuse_weights(algorithm: Algorithm, ctx: Context, uplink: Message) -> None
 
     traced = jax.make_jaxpr(weight)(ctx, uplink)
     if any(jax.tree.leaves(reads(traced, (ctx, uplink), steps=False))):
-        raise ValueError(
+        raise UserError(
             "weighting='examples', expected 'uniform' for a private method: the weight "
             "of a client is not public"
         )
@@ -241,11 +241,11 @@ def _refuse_runs(
 ) -> None:
     """Refuses settings that the accountant does not cover."""
     if len(stages) > 1:
-        raise ValueError(f"{len(stages)} stages, expected one for a private method")
+        raise UserError(f"{len(stages)} stages, expected one for a private method")
     given = {"system": system, "budgets": budgets, "sampler": stages[0].sampler}
     for name, value in given.items():
         if value is not None:
-            raise ValueError(
+            raise UserError(
                 f"{name} is set, expected None for a private method: the accountant "
                 "knows uniform draws without replacement alone"
             )

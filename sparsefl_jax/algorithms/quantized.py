@@ -14,6 +14,7 @@ import optax
 
 from sparsefl_jax.algorithms.compressed import compressed
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.training import means
@@ -56,7 +57,7 @@ def quantized(
       >>> method = quantized(model, optimizer, bits=16)
     """
     if bits not in (16, *range(2, 9)):
-        raise ValueError(f"bits={bits!r}, expected 16 or 2 to 8")
+        raise UserError(f"bits={bits!r}, expected 16 or 2 to 8")
     whole, unbiased = rounding(bits, False), rounding(bits, True)
     averaging = compressed(
         model,

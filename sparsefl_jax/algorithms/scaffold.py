@@ -13,6 +13,7 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, fit
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, of_all_clients
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Count, PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.training import local
@@ -120,16 +121,16 @@ def _rate(optimizer: Optimizer) -> Callable:
     """Returns the rate of plain SGD as a function of the round; refuses any other."""
     name, settings = (getattr(optimizer, key, None) for key in ("name", "settings"))
     if name != "sgd" or settings is None:
-        raise ValueError(f"optimizer.name={name!r}, expected 'sgd' with scaffold")
+        raise UserError(f"optimizer.name={name!r}, expected 'sgd' with scaffold")
     for argument, value in settings.items():
         plain = argument in ("learning_rate", "schedule", "weight_decay")
         if value and not plain:
-            raise ValueError(
+            raise UserError(
                 f"optimizer.{argument}={value!r}, expected none with scaffold, whose "
                 "control variates are gradients only in plain SGD"
             )
     if callable(constant := settings["learning_rate"]):
-        raise ValueError(
+        raise UserError(
             "optimizer.learning_rate is a function, expected a number with scaffold; "
             "`schedule` gives a rate for each round"
         )

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, Key, PyTree, Share, SparseModel
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
@@ -142,7 +142,7 @@ def one_shot(
     Raises:
       ValueError: the index is unknown.
     """
-    one_of("index", index, POSITIONS)
+    check("index", index, POSITIONS)
 
     def best(scores):
         size = int(trees.layer_sizes(scores, select).sum())

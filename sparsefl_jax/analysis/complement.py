@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from sparsefl_jax.analysis.fedsparsify import pruned_norm
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.core.validate import above, in_range
 
 
 class Approximation(NamedTuple):
@@ -39,10 +39,10 @@ def check_ratio(aggregation_ratio: float, learning_rate: float) -> float:
       0.15
       >>> check_ratio(15, 0.1)
       Traceback (most recent call last):
-      ValueError: aggregation_ratio=15, expected in [1, 10.0]
+      sparsefl_jax.UserError: aggregation_ratio=15, expected in [1, 10.0]
     """
-    in_range("learning_rate", learning_rate, "(0, 1]")
-    in_range("aggregation_ratio", aggregation_ratio, f"[1, {1 / learning_rate}]")
+    check("learning_rate", learning_rate, "(0, 1]")
+    check("aggregation_ratio", aggregation_ratio, f"[1, {1 / learning_rate}]")
     return aggregation_ratio * learning_rate
 
 
@@ -63,7 +63,7 @@ def approximation(
       >>> approximation(w, mask, {"w": np.array([8.0, 4.0])}, 2.0)
       Approximation(kept_moved=6.0, pruned=1.0, step=10.0)
     """
-    above("aggregation_ratio", aggregation_ratio, 0)
+    check("aggregation_ratio", aggregation_ratio, "(0, inf)")
     sent, back = (
         jax.tree.map(lambda v, m: np.where(m, v, 0.0), tree, mask)
         for tree in (aggregate, trained)

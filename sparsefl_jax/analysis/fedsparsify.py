@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from sparsefl_jax.core.check import UserError, check, integer
 from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.core.validate import above, at_least, in_range, whole
 
 
 class ConvergenceBound(NamedTuple):
@@ -39,8 +39,8 @@ def largest_rate(smoothness: float, steps: int) -> float:
       >>> round(largest_rate(1.0, 4), 6)
       0.022097
     """
-    above("smoothness", smoothness, 0)
-    whole("steps", steps, 1)
+    check("smoothness", smoothness, "(0, inf)")
+    check("steps", steps, integer(1))
     return 1 / (4 * math.sqrt(2) * smoothness * steps**1.5)
 
 
@@ -79,9 +79,9 @@ def convergence_bound(
       [0.0442, 100.0, 25.0]
     """
     most = largest_rate(smoothness, steps)
-    above("learning_rate", learning_rate, 0)
+    check("learning_rate", learning_rate, "(0, inf)")
     if not learning_rate < most:
-        raise ValueError(f"learning_rate={learning_rate:g}, expected below {most:.3g}")
+        raise UserError(f"learning_rate={learning_rate:g}, expected below {most:.3g}")
     numbers = {
         "variance": variance,
         "heterogeneity": heterogeneity,
@@ -90,8 +90,8 @@ def convergence_bound(
         **{f"pruned[{i}]": value for i, value in enumerate(pruned)},
     }
     for name, value in numbers.items():
-        in_range(name, value, "[0, inf)")
-    at_least("rounds in pruned", len(pruned), 1)
+        check(name, value, "[0, inf)")
+    check("rounds in pruned", len(pruned), "[1, inf)")
     rate = learning_rate * smoothness
     noise = (1 + 4 * rate * steps**2) * variance + 16 * rate * steps**3 * heterogeneity
     scale = 4 / (len(pruned) * learning_rate * steps)
@@ -132,7 +132,7 @@ def pruned_norm_bound(norm: float, before: float, after: float) -> float:
       >>> pruned_norm_bound(10.0, 0.2, 0.4)  # a quarter of those that are left
       5.0
     """
-    in_range("norm", norm, "[0, inf)")
-    in_range("before", before, "[0, 1)")
-    in_range("after", after, f"[{before}, 1]")
+    check("norm", norm, "[0, inf)")
+    check("before", before, "[0, 1)")
+    check("after", after, f"[{before}, 1]")
     return norm * math.sqrt((after - before) / (1 - before))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.report.load import read_run
 
 
@@ -41,14 +42,15 @@ def quantities(run_dir: str | Path) -> Quantities:
     Example:
       >>> quantities("no/such/run")
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
+      sparsefl_jax.UserError: run_dir='no/such/run' expected a folder with
+      metrics.jsonl.
     """
     run = read_run(run_dir)
     last = max((record["stage"] for record in run.train), default=0)
     train = [record for record in run.train if record["stage"] == last]
     size = run.config.get("batch_size")
     if not train or run.partition is None or not isinstance(size, int):
-        raise ValueError(
+        raise UserError(
             f"run_dir={str(run_dir)!r}, expected a run with rounds, partition.npy and "
             "a batch_size in config.json"
         )

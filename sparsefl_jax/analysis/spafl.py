@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.validate import above, in_range, whole
+from sparsefl_jax.core.check import UserError, check, integer
 
 
 class Generalization(NamedTuple):
@@ -47,7 +47,7 @@ def diameter(gradients: ArrayLike) -> float:
     """
     rows = np.asarray(gradients, np.float64)
     if rows.ndim != 2 or not np.isfinite(rows).all():
-        raise ValueError(
+        raise UserError(
             f"gradients of shape {rows.shape}, expected finite [samples, thresholds]"
         )
     return max(float(np.linalg.norm(rows - row, axis=1).max()) for row in rows)
@@ -78,12 +78,12 @@ def round_epsilon(
       >>> round_epsilon(1.0, 0.0, 1.0, 0.1, 10, 100)
       0.0
     """
-    in_range("density", density, "[0, 1]")
-    in_range("diameter", diameter, "[0, inf)")
-    above("sigma", sigma, 0)
-    in_range("delta", delta, "(0, 1)")
-    whole("num_samples", num_samples, 1)
-    whole("batch_size", batch_size, 1, num_samples)
+    check("density", density, "[0, 1]")
+    check("diameter", diameter, "[0, inf)")
+    check("sigma", sigma, "(0, inf)")
+    check("delta", delta, "(0, 1)")
+    check("num_samples", num_samples, integer(1))
+    check("batch_size", batch_size, integer(1, num_samples))
     ratio = density * diameter / sigma
     exponent = (math.sqrt(2 * math.log(1 / delta)) * ratio + ratio**2) / 2
     share = math.log(batch_size / num_samples)
@@ -118,12 +118,12 @@ def generalization(
     """
     arguments = density, diameter, sigma, delta, batch_size, num_samples
     once = round_epsilon(*arguments)
-    whole("rounds", rounds, 1)
-    above("density * diameter", density * diameter, 0)
+    check("rounds", rounds, integer(1))
+    check("density * diameter", density * diameter, "(0, inf)")
     drift = rounds * once * math.tanh(once / 2)  # (e^x - 1) / (e^x + 1)
     total = math.sqrt(2 * rounds * math.log(1 / delta)) * once + drift
     if not total < rounds * once:
-        raise ValueError(
+        raise UserError(
             f"rounds={rounds}, expected more for eq. 15: epsilon of all rounds is "
             f"{total:.3g}, not below rounds times that of one, {rounds * once:.3g}"
         )

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 import optax
 
+from sparsefl_jax.core.check import UserError, check, checkable
 from sparsefl_jax.core.described import P, described
 from sparsefl_jax.core.types import (
     Array,
@@ -49,7 +50,6 @@ from sparsefl_jax.core.types import (
     ServerContext,
     SparseModel,
 )
-from sparsefl_jax.core.validate import checkable, typed
 
 Message = dict[str, Any]  # of `wire.packets.Packet`, which lies above this folder
 
@@ -83,7 +83,7 @@ def of_all_clients(clients: int) -> Callable[..., dict[str, Any]]:
 
     def guarantee(stages, num_clients, rounds, budgets, system):
         if clients != num_clients:
-            raise ValueError(
+            raise UserError(
                 f"clients={clients}, expected those of the run, {num_clients}"
             )
         return {}
@@ -200,7 +200,7 @@ def method(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
       >>> small(sfl.testing.tiny_model(), sfl.training.make_optimizer(), density=2)
       Traceback (most recent call last):
         ...
-      ValueError: density=2, expected in (0, 1]
+      sparsefl_jax.UserError: density=2, expected in (0, 1]
     """
     parameters = inspect.signature(factory).parameters
     kinds = {n: p.annotation for n, p in parameters.items() if checkable(p.annotation)}
@@ -210,7 +210,7 @@ def method(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
         given = dict(zip(parameters, args, strict=False)) | kwargs
         for name, value in given.items():
             if name in kinds:
-                typed(name, value, kinds[name])
+                check(name, value, kinds[name])
         return factory(*args, **kwargs)
 
     return described(checked)

@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from sparsefl_jax.core.check import UserError
+
 
 def imported(module: str, extra: str, what: str) -> Any:
     """Imports a module that is not part of the basic installation.
@@ -18,12 +20,13 @@ def imported(module: str, extra: str, what: str) -> Any:
     Example:
       >>> imported("no_such_module", "hf", "dataset='hf:a/b'")
       Traceback (most recent call last):
-      ValueError: dataset='hf:a/b' needs no_such_module: pip install 'sparsefl_jax[hf]'
+      sparsefl_jax.UserError: dataset='hf:a/b' needs no_such_module: pip install
+      'sparsefl_jax[hf]'
     """
     try:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise ValueError(
+        raise UserError(
             f"{what} needs {package}: pip install 'sparsefl_jax[{extra}]'"
         ) from None

@@ -4,7 +4,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.check import blaming, check
 
 
 def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
@@ -25,12 +25,10 @@ def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
       'dump'
     """
     if ":" not in name:
-        one_of(argument, name, table)
+        check(argument, name, table)
         return table[name]
     module, _, function = name.partition(":")
-    try:
+    with blaming(f"{argument}={name!r}"):
         found = getattr(importlib.import_module(module), function)
         inspect.signature(found)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{argument}={name!r}: {error}") from error
     return found

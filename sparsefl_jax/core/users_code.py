@@ -34,20 +34,15 @@ def files(names: Sequence[str]) -> list[str]:
 
 
 def raised(error: BaseException | None) -> bool:
-    """Returns whether a user's own code raises an error, or one that caused it.
+    """Returns whether an error, or one that caused it, comes out of a user's own code.
 
-    Then its traceback says where. The error has come through such code, called by this
-    package, and does not begin at a `raise` of the package, which is a check of what
-    the code has given.
+    It has come through such code, called by this package.
     """
     if error is None:
         return False
     scopes = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if any(map(_own, itertools.dropwhile(lambda scope: not _ours(scope), scopes))):
-        begin = traceback.extract_tb(error.__traceback__)[-1].line or ""
-        if not (_ours(scopes[-1]) and begin.startswith("raise")):
-            return True
-    return raised(error.__cause__ or error.__context__)
+    below = itertools.dropwhile(lambda scope: not _ours(scope), scopes)
+    return any(map(_own, below)) or raised(error.__cause__ or error.__context__)
 
 
 def _ours(scope: Mapping[str, Any]) -> bool:

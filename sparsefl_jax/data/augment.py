@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import Array, Key
-from sparsefl_jax.core.validate import above, one_of
 
 AUGMENTATIONS = ("crop", "flip", "cutout")
 _PAD = 4  # pixels on each side
@@ -66,19 +66,19 @@ def make_preprocess(
     """
     if tokens:
         if mean is not None or std is not None or augment or scramble:
-            raise ValueError("tokens=True, expected no other argument with it")
+            raise UserError("tokens=True, expected no other argument with it")
         return lambda key, x, train: x.astype(jnp.int32)
     for name in augment:
-        one_of("augment", name, AUGMENTATIONS)
-    above("scale", scale, 0)
+        check("augment", name, AUGMENTATIONS)
+    check("scale", scale, "(0, inf)")
     if std is not None and min(std) <= 0:
-        raise ValueError(f"std={std}, expected every entry above 0")
+        raise UserError(f"std={std}, expected every entry above 0")
     shift = None if mean is None else np.asarray(mean, np.float32)
     divisor = None if std is None else np.asarray(std, np.float32)
 
     def preprocess(key: Key | None, x: Array, train: bool) -> Array:
         if x.ndim != 4 and (scramble or train and augment):
-            raise ValueError(
+            raise UserError(
                 f"{augment=}, {scramble=} needs images, x has {x.ndim} axes"
             )
         square = None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.system.hardware import cache_directory
 
 _ABOUT = "arrays.json"  # dtype, shape and CRC-32 by name
@@ -74,7 +75,7 @@ def load(entry: Path) -> dict:
     arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in about}
     for name, array in arrays.items():
         if _facts(array) != about[name]:
-            raise ValueError(f"{name}.npy is not the array that was stored")
+            raise UserError(f"{name}.npy is not the array that was stored")
     return arrays
 
 

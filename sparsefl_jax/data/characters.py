@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
+
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
 MARKS = (".", "!", "?")  # that end a sentence
 _SENTENCE = re.compile(r"([^.!?]+)([.!?])")
@@ -69,9 +71,9 @@ def followed(texts: list[str], following: list[str]) -> tuple[np.ndarray, np.nda
     """
     lengths = sorted({len(text) for text in texts})
     if len(lengths) > 1 or not lengths[0]:
-        raise ValueError(f"texts of {lengths} characters, expected one length")
+        raise UserError(f"texts of {lengths} characters, expected one length")
     if any(len(character) != 1 for character in following):
-        raise ValueError("labels of several characters, expected the next one of each")
+        raise UserError("labels of several characters, expected the next one of each")
     joined = "".join(map("".join, zip(texts, following, strict=True)))
     codes = encode(joined).reshape(len(texts), -1)
     return codes[:, :-1], codes[:, 1:].astype(np.int32)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import Array, Key
 from sparsefl_jax.system import hardware
@@ -142,7 +143,7 @@ def stratified_sampler(
     sizes = [len(tier) for tier in tiers]
     least = len(budgets) // math.gcd(*sizes)
     if cohort_size < 1 or cohort_size % least:
-        raise ValueError(
+        raise UserError(
             f"{cohort_size=}, expected a multiple of {least}, so that tiers of {sizes} "
             "clients have whole shares"
         )
@@ -217,7 +218,7 @@ def drawing(
         ordered = np.sort(ids, axis=1)
         again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
         for row, place in np.argwhere(again)[:1]:
-            raise ValueError(
+            raise UserError(
                 f"the sampler draws client {ordered[row, place]} twice in round "
                 f"{rounds[row] + 1}, expected each client at most once"
             )

@@ -7,7 +7,7 @@ candidates, until the user names a column.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.check import UserError, check
 
 _PICTURE = {"bytes", "path"}  # an image in a file that does not say that it is one
 _VALUES = {  # by how the names of their dtypes begin
@@ -108,22 +108,22 @@ def choose(
     named = {role: column for role, column in named.items() if column is not None}
     pairs = [*named.items(), *(("table", column) for column in table)]
     for role, column in pairs:
-        one_of(f"hf.{role}", column, kinds)
+        check(f"hf.{role}", column, kinds)
         if kinds[column] not in _ALLOWED[role]:
             expected = " or ".join(_ALLOWED[role])
-            raise ValueError(
+            raise UserError(
                 f"hf.{role}={column!r} is of type {kinds[column]}, expected {expected}"
             )
     taken = [column for _, column in pairs]
     if len(set(taken)) < len(taken):
-        raise ValueError(f"hf names a column twice: {', '.join(taken)}")
+        raise UserError(f"hf names a column twice: {', '.join(taken)}")
     free = {name: kind for name, kind in kinds.items() if name not in taken}
     label = label or _label(free)
     free.pop(label, None)
     given = {role: (named[role],) for role in ("image", "text") if role in named}
     given |= {"table": tuple(table)} if table else {}
     if len(given) > 1:
-        raise ValueError(f"hf.{' and hf.'.join([*given][:2])} are set, expected one")
+        raise UserError(f"hf.{' and hf.'.join([*given][:2])} are set, expected one")
     ((kind, samples),) = given.items() or [_samples(free)]
     texts = [name for name in _of(free, "text") if name not in samples]
     if user is None and kind != "text" and len(texts) == 1:

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.validate import at_least
+from sparsefl_jax.core.check import UserError, check
 
 
 def checked_labels(
@@ -21,15 +21,15 @@ def checked_labels(
       ValueError: there are too few samples for the clients, or no number of clients.
     """
     labels = np.asarray(labels)
-    at_least("min_samples", min_samples, 1)
+    check("min_samples", min_samples, "[1, inf)")
     if num_clients is None:
-        raise ValueError(
+        raise UserError(
             "num_clients=None (0 in a configuration), expected a number, or "
             "partition='natural'"
         )
-    at_least("num_clients", num_clients, 1)
+    check("num_clients", num_clients, "[1, inf)")
     if num_clients * min_samples > len(labels):
-        raise ValueError(
+        raise UserError(
             f"num_clients={num_clients} with at least {min_samples} samples each; "
             f"there are {len(labels)} samples"
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.core.check import blaming
 from sparsefl_jax.data.tokens import TextEncoding, make_tokenizer
 from sparsefl_jax.models import transformer
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.validate import in_range, one_of, unread
+from sparsefl_jax.core.check import UserError, check, unread
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
 from sparsefl_jax.data.sources import Dataset, make_dataset, one_label
@@ -85,14 +85,14 @@ def federate(
       >>> int(fed.train.size.sum() + fed.val.size.sum()), int(fed.test.size.sum())
       (2000, 500)
     """
-    in_range("val_fraction", val_fraction, "[0, 1)")
-    one_of("test_split", test_split, TEST_SPLITS)
+    check("val_fraction", val_fraction, "[0, 1)")
+    check("test_split", test_split, TEST_SPLITS)
     if test_fraction is not None:
-        in_range("test_fraction", test_fraction, "(0, 1)")
+        check("test_fraction", test_fraction, "(0, 1)")
         if test_split != "within":
             raise unread(f"{test_fraction=}", f"{test_split=}, expected 'within'")
     if test_split != "within" and not len(dataset.x_test):
-        raise ValueError(
+        raise UserError(
             f"{test_split=} needs x_test, which data set {dataset.name!r} lacks, "
             "expected 'within'"
         )
@@ -111,7 +111,7 @@ def federate(
         test = test_parts(by_label, parts, test_split, rng=rng_test)
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
-        raise ValueError(
+        raise UserError(
             f"{val_fraction=} holds no sample out of {len(parts)} clients with at most "
             f"{max(map(len, parts))}, expected more, or 0"
         )
@@ -240,7 +240,7 @@ def _within(dataset, parts, fraction, rng):
     parts, held_out = hold_out(parts, fraction, rng=rng, minimum=1)
     rows, sizes = np.concatenate(held_out), [len(part) for part in held_out]
     if not rows.size:
-        raise ValueError(
+        raise UserError(
             f"test_split='within' holds no sample out of {len(parts)} clients with one "
             "each, expected fewer clients, or x_test"
         )
@@ -251,7 +251,7 @@ def _within(dataset, parts, fraction, rng):
 def _split(dataset, partition, num_clients, seed, test_split, kwargs):
     """Runs the partitioner, or takes the lists as they are; returns checked parts."""
     if isinstance(partition, str):
-        one_of("partition", partition, PARTITIONERS)
+        check("partition", partition, PARTITIONERS)
         partition = PARTITIONERS[partition]
     if callable(partition):
         parameters = inspect.signature(partition).parameters
@@ -261,7 +261,7 @@ def _split(dataset, partition, num_clients, seed, test_split, kwargs):
             kwargs = {"labels_test": dataset.y_test} | kwargs
         parts = partition(dataset.y, num_clients, seed=seed, **kwargs)
     elif kwargs:
-        raise ValueError(f"{min(kwargs)} has no effect when partition is a list")
+        raise UserError(f"{min(kwargs)} has no effect when partition is a list")
     else:
         parts = partition
     return _checked_parts(parts, num_clients, len(dataset.y))
@@ -271,16 +271,16 @@ def _checked_parts(parts, num_clients, num_samples):
     """Returns the parts as integer arrays; refuses empty ones and rows out of range."""
     parts = [np.asarray(part) for part in parts]
     if num_clients is not None and len(parts) != num_clients:
-        raise ValueError(f"partition has {len(parts)} parts; num_clients={num_clients}")
+        raise UserError(f"partition has {len(parts)} parts; num_clients={num_clients}")
     if not parts:
-        raise ValueError("partition has no parts; give at least one client")
+        raise UserError("partition has no parts; give at least one client")
     for i, part in enumerate(parts):
         if not part.size:
-            raise ValueError(f"client {i} of the partition has no training sample")
+            raise UserError(f"client {i} of the partition has no training sample")
         if part.ndim != 1 or part.dtype.kind not in "iu":
-            raise ValueError(f"client {i} of the partition is not a list of integers")
+            raise UserError(f"client {i} of the partition is not a list of integers")
         if part.min() < 0 or part.max() >= num_samples:
-            raise ValueError(
+            raise UserError(
                 f"client {i} of the partition has rows from {part.min()} to "
                 f"{part.max()}, expected 0 to {num_samples - 1}"
             )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.data.cuts import cut_classes, raise_to_minimum, scaled_cuts
 
 TEST_SPLITS = {
@@ -44,7 +45,7 @@ def test_parts(
         return _overlapping(dataset, parts, rng)
     test = match(dataset, parts, rng)
     if sum(map(len, test)) < len(parts):
-        raise ValueError(
+        raise UserError(
             f"test_split='partition' has {len(dataset.y_test)} test samples for "
             f"{len(parts)} clients; use test_split='pooled' or fewer clients"
         )
@@ -115,7 +116,7 @@ def hold_out(
 def _by_user(dataset, parts):
     """Returns the test rows of the users that each client's training rows come from."""
     if dataset.users is None or dataset.users_test is None:
-        raise ValueError("test_split='natural' needs users of both splits")
+        raise UserError("test_split='natural' needs users of both splits")
     return [
         np.flatnonzero(np.isin(dataset.users_test, np.unique(dataset.users[part])))
         for part in parts

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError, check, one_line
 from sparsefl_jax.core.extras import imported
-from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import cache, hub_samples
 from sparsefl_jax.data.tokens import TextEncoding
 
@@ -48,7 +48,7 @@ def read(
         or a sample cannot be read.
     """
     for option in options:
-        one_of("hf", option, OPTIONS)
+        check("hf", option, OPTIONS)
     identity = [encoding.identity] if encoding else []
     facts = repr((_split(name), sorted(options.items()), *identity))
     digest = hashlib.sha256(facts.encode()).hexdigest()[:8]
@@ -102,7 +102,7 @@ def fetch(name: str) -> Any:
     repository, config = _split(name)
     with _blaming(name):
         if repository.count("/") != 1:
-            raise ValueError("expected ORGANISATION/NAME, a folder or a file")
+            raise UserError("expected ORGANISATION/NAME, a folder or a file")
         return library.load_dataset(repository, config)
 
 
@@ -134,7 +134,7 @@ def _blaming(name: str) -> Iterator[None]:
         reason = one_line(error if isinstance(error, ValueError) else cause)
         if not reason.startswith("data set "):
             reason = f"data set {PREFIX + name!r} cannot be used: {reason}"
-        raise ValueError(reason) from None
+        raise UserError(reason) from None
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -149,7 +149,7 @@ def _local(name: str) -> tuple[Path | None, str | None]:
         if (found := Path(path).expanduser()).exists():
             return found, config
     if name.startswith((".", "/", "~")):
-        raise ValueError(f"data set {PREFIX + name!r}: there is no such folder or file")
+        raise UserError(f"data set {PREFIX + name!r}: there is no such folder or file")
     return None, None
 
 

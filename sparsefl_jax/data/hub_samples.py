@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from sparsefl_jax.core.validate import blaming, one_of, unread
+from sparsefl_jax.core.check import UserError, blaming, check, unread
 from sparsefl_jax.data import characters
 from sparsefl_jax.data.columns import choose, kind_of
 from sparsefl_jax.data.tokens import HASH, TextEncoding, hashing
@@ -57,11 +57,11 @@ def decode(
         raise unread(given[0], reason)
     first = _labelled(data[train], train, chosen)
     if first is None:
-        raise ValueError(f"split {train!r} has no sample with a label")
+        raise UserError(f"split {train!r} has no sample with a label")
     found = (_labelled(data[name], name, chosen) for name in tests)
     second = next((part for part in found if part is not None), None)
     if test and second is None:
-        raise ValueError(f"hf.test={test!r} has no sample with a label")
+        raise UserError(f"hf.test={test!r} has no sample with a label")
     parts = [first] if second is None else [first, second]
     read = [f"{chosen.kind} from {', '.join(map(repr, chosen.samples))}"]
     read += [f"label from {chosen.label!r}"]
@@ -99,13 +99,13 @@ def decode(
 def _splits(names, train, test) -> tuple[str, list[str]]:
     """Returns the split to train on, and those that may be tested on, best first."""
     if train is not None:
-        one_of("hf.train", train, names)
+        check("hf.train", train, names)
     elif "train" in names or len(names) == 1:
         train = "train" if "train" in names else names[0]
     else:
-        raise ValueError(f"its splits are {', '.join(names)}: name one as hf.train")
+        raise UserError(f"its splits are {', '.join(names)}: name one as hf.train")
     if test is not None:
-        one_of("hf.test", test, [name for name in names if name != train])
+        check("hf.test", test, [name for name in names if name != train])
         return train, [test]
     return train, [n for n in ("test", "validation") if n in names and n != train]
 
@@ -123,7 +123,7 @@ def _labelled(split, name, columns) -> tuple[Any, str] | None:
     if not keep or secret:
         return None
     if kind == "integer" and min(labels[i] for i in keep) < 0:
-        raise ValueError(
+        raise UserError(
             f"label {columns.label!r} of split {name!r} has {min(labels)}, expected at "
             "least 0, or texts"
         )
@@ -143,7 +143,7 @@ def _values(split, name, column) -> list:
     values = split[column][:]
     if None in values:
         row = values.index(None)
-        raise ValueError(f"row {row} of split {name!r}: {column!r} is missing")
+        raise UserError(f"row {row} of split {name!r}: {column!r} is missing")
     return values
 
 
@@ -169,14 +169,14 @@ def _images(split, name, column, bar) -> np.ndarray:
     for row, value in enumerate(values):
         with blaming(f"row {row} of split {name!r}: {column!r}"):
             if value is None:
-                raise ValueError("there is none")
+                raise UserError("there is none")
             pixels = _pixels(Image().decode_example(value))
             if not row:
                 images = np.empty((len(split), *pixels.shape), np.uint8)
             if (images.shape[-1], pixels.shape[-1]) == (3, 1):
                 pixels = np.repeat(pixels, 3, axis=-1)
             if pixels.shape != images.shape[1:]:
-                raise ValueError(
+                raise UserError(
                     f"has shape {pixels.shape}, but the first image has "
                     f"{images.shape[1:]}: resize them to one size"
                 )
@@ -188,7 +188,7 @@ def _images(split, name, column, bar) -> np.ndarray:
 def _pixels(image) -> np.ndarray:
     """Returns an image of Pillow as [H, W, C] uint8."""
     image = image.convert(_MODES.get(image.mode, image.mode))
-    one_of("mode", image.mode, _PIXELS)
+    check("mode", image.mode, _PIXELS)
     pixels = np.asarray(image, np.uint8)
     return pixels.reshape(*pixels.shape[:2], -1)
 
@@ -203,7 +203,7 @@ def _numbers(split, name, columns, bar) -> np.ndarray:
             bar.update(len(parts[-1]))
         numbers = np.concatenate(parts)
         if numbers.dtype == object:
-            raise ValueError("a number is missing")
+            raise UserError("a number is missing")
     return numbers
 
 

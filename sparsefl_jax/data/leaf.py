@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.data import cache, characters
 
 _SIDE = 28
@@ -66,7 +66,7 @@ def read(folder: str | Path) -> dict[str, np.ndarray]:
     """
     splits = find(folder)
     if not splits:
-        raise ValueError(
+        raise UserError(
             f"data set {str(folder)!r} is not a folder of LEAF's files, expected "
             "train/*.json and test/*.json, or *.json, or all_data/*.json"
         )
@@ -83,7 +83,7 @@ def _decode(splits):
     shapes = {x.shape[1:] for users in found.values() for _, x, _ in users}
     if not found["train"] or len(shapes) > 1:
         content = f"samples of shapes {sorted(shapes)}" if shapes else "no samples"
-        raise ValueError(
+        raise UserError(
             f"LEAF file {str(splits['train'][0])!r}: it and the files beside it hold "
             f"{content}"
         )
@@ -120,10 +120,10 @@ def _users(file):
         for user in content.users:
             with blaming(f"user {user!r}"):
                 if user not in content.user_data:
-                    raise ValueError("user_data lacks it")
+                    raise UserError("user_data lacks it")
                 found = content.user_data.pop(user)
                 if len(found.x) != len(found.y):
-                    raise ValueError(f"{len(found.x)} x and {len(found.y)} y")
+                    raise UserError(f"{len(found.x)} x and {len(found.y)} y")
                 if found.x:
                     yield user, *_arrays(np.asarray(found.x), np.asarray(found.y))
 
@@ -133,14 +133,14 @@ def _arrays(x, y):
     if x.dtype.kind == y.dtype.kind == "U":
         return characters.followed(x.tolist(), y.tolist())
     if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise ValueError(f"y is {y.dtype} {y.shape}, not integers")
+        raise UserError(f"y is {y.dtype} {y.shape}, not integers")
     return _samples(x), y
 
 
 def _samples(x):
     """Returns one user's images, in uint8 if that loses nothing, or features."""
     if x.ndim != 2 or x.dtype.kind not in "iuf":
-        raise ValueError(f"x is {x.dtype} {x.shape}, not [n, D]")
+        raise UserError(f"x is {x.dtype} {x.shape}, not [n, D]")
     if x.shape[1] == _SIDE**2:
         x = x.reshape(-1, _SIDE, _SIDE, 1)
         levels = np.rint(255 * x.clip(0, 1))

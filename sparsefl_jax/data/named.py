@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.data import hub, prepared_tfds
 from sparsefl_jax.data.tokens import TextEncoding
 
@@ -99,7 +100,7 @@ def read(
         return prepared_tfds.read(source.tfds, data_dir, encoding)
     if data_dir is None and hub.is_cached(source.hub):
         return hub.read(source.hub, encoding, **source.columns | options)
-    raise ValueError(f"data set {name!r} is not on this machine: {_ways(name)}")
+    raise UserError(f"data set {name!r} is not on this machine: {_ways(name)}")
 
 
 def _ways(name: str) -> str:

@@ -16,7 +16,7 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.validate import at_least, in_range, whole
+from sparsefl_jax.core.check import UserError, check, integer
 from sparsefl_jax.data import cuts
 
 _MAX_DRAWS = 200
@@ -79,7 +79,7 @@ def quantity(
       (100, True, True)
     """
     labels = cuts.checked_labels(labels, num_clients, min_samples)
-    in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
+    check("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     rest = len(labels) - num_clients * min_samples
     shares = rng.dirichlet(np.full(num_clients, alpha))
@@ -132,7 +132,7 @@ def dirichlet(
       (1000, True)
     """
     labels = cuts.checked_labels(labels, num_clients, min_samples)
-    in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
+    check("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     totals = np.bincount(labels)
     test = [] if labels_test is None else labels_test
@@ -176,7 +176,7 @@ def lda(
       [200, 200, 200, 200, 200]
     """
     labels = cuts.checked_labels(labels, num_clients)
-    in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
+    check("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     stacks = cuts.by_class(labels, rng)
     left = np.array([len(stack) for stack in stacks])
@@ -219,9 +219,9 @@ def shards(
     labels = cuts.checked_labels(labels, num_clients)
     num_classes = len(np.unique(labels))
     if not 1 <= k <= num_classes:
-        raise ValueError(f"k={k} classes per client, expected 1 to {num_classes}")
+        raise UserError(f"k={k} classes per client, expected 1 to {num_classes}")
     if num_clients * k > len(labels):
-        raise ValueError(
+        raise UserError(
             f"num_clients={num_clients} with k={k} chunks each need "
             f"{num_clients * k} samples; there are {len(labels)}"
         )
@@ -275,21 +275,21 @@ def pathological(
     labels = cuts.checked_labels(labels, num_clients)
     rng = np.random.default_rng(seed)
     stacks = [stack for stack in cuts.by_class(labels, rng) if len(stack)]
-    whole("classes_per_client", classes_per_client, 1, len(stacks))
+    check("classes_per_client", classes_per_client, integer(1, len(stacks)))
     if num_clients * classes_per_client < len(stacks):
-        raise ValueError(
+        raise UserError(
             f"classes_per_client={classes_per_client}, expected at least "
             f"{-(-len(stacks) // num_clients)} so that num_clients={num_clients} hold "
             f"all {len(stacks)} classes"
         )
     if samples_per_class is not None:
-        whole("samples_per_class", samples_per_class, 1)
+        check("samples_per_class", samples_per_class, integer(1))
     each = int(samples_per_class or 1)
     holders = _holders(rng, num_clients, len(stacks), classes_per_client)
     parts = [[] for _ in range(num_clients)]
     for stack, clients in zip(stacks, holders, strict=True):
         if each * len(clients) > len(stack):
-            raise ValueError(
+            raise UserError(
                 f"num_clients={num_clients} with classes_per_client="
                 f"{classes_per_client} need {each * len(clients)} samples of class "
                 f"{labels[stack[0]]}; there are {len(stack)}"
@@ -331,18 +331,18 @@ def natural(
       >>> [p.tolist() for p in natural(labels, users=users, min_samples=2)]
       [[1, 3], [0, 2]]
     """
-    at_least("min_samples", min_samples, 1)
+    check("min_samples", min_samples, "[1, inf)")
     if users is None:
-        raise ValueError("partition='natural' needs a data set with users; it has none")
+        raise UserError("partition='natural' needs a data set with users; it has none")
     if len(users) != len(labels):
-        raise ValueError(f"users has {len(users)} ids for {len(labels)} samples")
+        raise UserError(f"users has {len(users)} ids for {len(labels)} samples")
     ids, inverse, sizes = np.unique(users, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     parts = np.split(order, np.cumsum(sizes)[:-1])
     parts = [part for part in parts if len(part) >= min_samples]
     num_clients = len(parts) if num_clients is None else num_clients
     if not 1 <= num_clients <= len(parts):
-        raise ValueError(
+        raise UserError(
             f"num_clients={num_clients} users with at least {min_samples} samples, "
             f"expected 1 to {len(parts)}"
         )

@@ -8,7 +8,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.data import hub, named, prepared_tfds, samples
 
 
@@ -30,12 +30,13 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
     Example:
       >>> prepare("cifar10_sample")
       Traceback (most recent call last):
-      ValueError: data set 'cifar10_sample' is embedded; it needs no preparation
+      sparsefl_jax.UserError: data set 'cifar10_sample' is embedded; it needs no
+      preparation
     """
     if name in samples.SAMPLES:
-        raise ValueError(f"data set {name!r} is embedded; it needs no preparation")
+        raise UserError(f"data set {name!r} is embedded; it needs no preparation")
     if name.endswith(".npz"):
-        raise ValueError(f"data set {name!r} is a file; it needs no preparation")
+        raise UserError(f"data set {name!r} is a file; it needs no preparation")
     if name.startswith(hub.PREFIX):
         return _sizes(hub.fetch(name.removeprefix(hub.PREFIX)))
     if name in named.NAMED:

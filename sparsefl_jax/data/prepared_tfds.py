@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.core.validate import closest, unread
+from sparsefl_jax.core.check import UserError, closest, unread
 from sparsefl_jax.data import cache
 from sparsefl_jax.data.samples import SAMPLES
 from sparsefl_jax.data.tokens import TextEncoding, hashing
@@ -86,22 +86,22 @@ def find_builder(name: str, data_dir: str | Path | None = None) -> Any:
         known = [*SAMPLES, *tfds.list_builders(with_community_datasets=False)]
         near = closest(name, known, count=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "see launch.py --list"
-        raise ValueError(f"data set {name!r} is unknown; {hint}") from None
+        raise UserError(f"data set {name!r} is unknown; {hint}") from None
     except ValueError as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"data set {name!r} cannot be used: {reason}") from None
+        raise UserError(f"data set {name!r} cannot be used: {reason}") from None
 
 
 def _check_prepared(name, builder, data_dir):
     if not builder.is_prepared():
         root = data_dir or os.environ.get("TFDS_DATA_DIR") or "the default directory"
-        raise ValueError(
+        raise UserError(
             f"data set {name!r} is not prepared in {root}: run `python launch.py "
             f"--prepare={name}`, or set TFDS_DATA_DIR to its folder, or try the "
             "embedded sample with configs/flash_cifar10.py:mini"
         )
     if builder.info.file_format.value != "array_record":
-        raise ValueError(
+        raise UserError(
             f"data set {name!r} is prepared as {builder.info.file_format.value}, which "
             "only TensorFlow reads; prepare it in another directory with "
             f"`python launch.py --prepare={name}`"
@@ -119,12 +119,12 @@ def _features(name, features):
     labels = [key for key, kind in kinds.items() if kind == "ClassLabel"]
     label = "label" if "label" in labels else labels[0] if len(labels) == 1 else None
     if len(inputs) != 1 or label is None:
-        raise ValueError(
+        raise UserError(
             f"data set {name!r}: {kinds}, expected an Image or a Text, and a ClassLabel"
         )
     shape = features[inputs[0]].shape
     if None in shape:
-        raise ValueError(
+        raise UserError(
             f"data set {name!r} has images of shape {shape}, expected one size"
         )
     return wanted, inputs[0], label
@@ -136,7 +136,7 @@ def _decode(name, builder, sample, label, encoding):
     splits = builder.info.splits
     tests = [split for split in ("test", "validation") if split in splits]
     if "train" not in splits or not tests:
-        raise ValueError(
+        raise UserError(
             f"data set {name!r} has splits {', '.join(splits)}, expected train, and "
             "test or validation"
         )
@@ -144,7 +144,7 @@ def _decode(name, builder, sample, label, encoding):
     found = map(read, tests)  # until one has labels
     test = next((t for t in found if t[1].size and t[1].min() >= 0), None)
     if test is None:
-        raise ValueError(f"data set {name!r} has no test samples with a label")
+        raise UserError(f"data set {name!r} has no test samples with a label")
     x_test, y_test = test
     if encoding:
         x, x_test = (encoding.encode(texts, title=name) for texts in (x, x_test))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.validate import blaming, unread
+from sparsefl_jax.core.check import UserError, blaming, unread
 from sparsefl_jax.data import hub, leaf, named, prepared_tfds, samples
 from sparsefl_jax.data.embedding import make_text_encoder
 from sparsefl_jax.data.tokens import TextEncoding, make_tokenizer
@@ -131,7 +131,7 @@ def load(
     elif folder:
         arrays, title = leaf.read(name), Path(name).resolve().name
     elif Path(name).is_dir():
-        raise ValueError(
+        raise UserError(
             f"dataset={name!r} is a folder without LEAF's JSON files, expected "
             f"hf:./{name} for parquet, Arrow or CSV files"
         )
@@ -156,7 +156,7 @@ def _encoding(
     if tokenizer is None and max_tokens is not None:
         raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
     if None not in (tokenizer, text_encoder):
-        raise ValueError("tokenizer and text_encoder are set, expected one of them")
+        raise UserError("tokenizer and text_encoder are set, expected one of them")
     if tokenizer is text_encoder is None:
         return None
     if not texts:
@@ -208,7 +208,7 @@ def make_dataset(
     """
     if (x_test is None) != (y_test is None):
         missing = "x_test" if x_test is None else "y_test"
-        raise ValueError(f"{missing}=None; give both x_test and y_test or neither")
+        raise UserError(f"{missing}=None; give both x_test and y_test or neither")
     x, y = _features("x", x), _labels("y", y, len(x))
     if x_test is None:
         x_test, y_test = x[:0], y[:0]
@@ -216,12 +216,12 @@ def make_dataset(
         x_test = _features("x_test", x_test)
         y_test = _labels("y_test", y_test, len(x_test))
     if x.shape[1:] != x_test.shape[1:] or x.dtype != x_test.dtype:
-        raise ValueError(
+        raise UserError(
             f"x_test has samples {x_test.shape[1:]} {x_test.dtype}, "
             f"x has {x.shape[1:]} {x.dtype}; they must agree"
         )
     if y.shape[1:] != y_test.shape[1:]:
-        raise ValueError(f"y_test has targets {y_test.shape[1:]}, y has {y.shape[1:]}")
+        raise UserError(f"y_test has targets {y_test.shape[1:]}, y has {y.shape[1:]}")
     num_classes = _num_classes(y, y_test, num_classes)
     ids = {"users": users, "users_test": users_test}
     ids = number(ids, {"users": len(x), "users_test": len(x_test)})
@@ -260,7 +260,7 @@ def _read_npz(path, keys, optional=()):
             if found:
                 arrays[name] = f[found]
             elif name not in optional:
-                raise ValueError(
+                raise UserError(
                     f"it holds {', '.join(f)} and lacks {' or '.join(aliases)}"
                 )
     return arrays
@@ -270,9 +270,9 @@ def _features(name, x):
     """Returns samples as [n, H, W, C] or [n, D], uint8 or float32."""
     x = x if isinstance(x, np.ndarray) else np.asarray(x)
     if x.dtype.kind not in "biuf":
-        raise ValueError(f"{name} has dtype {x.dtype}, expected numbers")
+        raise UserError(f"{name} has dtype {x.dtype}, expected numbers")
     if x.ndim not in (2, 3, 4) or not x.size:
-        raise ValueError(
+        raise UserError(
             f"{name} has shape {x.shape}, expected [n, H, W, C], [n, H, W] or [n, D]"
         )
     if x.ndim == 3:
@@ -281,14 +281,14 @@ def _features(name, x):
         return x
     if x.dtype.kind in "iu" and x.ndim == 4:
         if x.min() < 0 or x.max() > 255:
-            raise ValueError(f"{name} has integer pixels outside 0 to 255")
+            raise UserError(f"{name} has integer pixels outside 0 to 255")
         return x.astype(np.uint8)
     if x.dtype.kind in "iu" and max(-int(x.min()), int(x.max())) < 2**31:
         return x.astype(np.int32)
     with np.errstate(over="ignore"):  # a float64 can exceed the range of float32
         x = x.astype(np.float32)
     if not np.isfinite(x).all():
-        raise ValueError(f"{name} has values that are not finite")
+        raise UserError(f"{name} has values that are not finite")
     return x
 
 
@@ -296,13 +296,13 @@ def _labels(name, y, num_samples):
     """Returns the labels as int32 after checking their dtype and number."""
     y = np.asarray(y)
     if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or y.shape[1:] in ((0,), (1,)):
-        raise ValueError(
+        raise UserError(
             f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T], T > 1"
         )
     if len(y) != num_samples:
-        raise ValueError(f"{name} has {len(y)} labels for {num_samples} samples")
+        raise UserError(f"{name} has {len(y)} labels for {num_samples} samples")
     if y.min() < 0 or y.max() >= 2**31 - 1:
-        raise ValueError(
+        raise UserError(
             f"{name} has labels from {y.min()} to {y.max()}, expected 0 to 2**31 - 2"
         )
     return y.astype(np.int32)
@@ -312,14 +312,14 @@ def _num_classes(y, y_test, num_classes):
     """Returns the number of classes after checking that all labels lie below it."""
     present, samples = 1 + max(y.max(), y_test.max(initial=0)), y.size + y_test.size
     if num_classes is None and present > samples:
-        raise ValueError(
+        raise UserError(
             f"y has labels up to {present - 1} for {samples} samples; pass num_classes "
             "if that is right"
         )
     num_classes = present if num_classes is None else num_classes
     for name, labels in (("y", y), ("y_test", y_test)):
         if labels.max(initial=0) >= num_classes:
-            raise ValueError(
+            raise UserError(
                 f"{name} has labels from {labels.min()} to {labels.max()}, "
                 f"expected 0 to {num_classes - 1} for num_classes={num_classes}"
             )

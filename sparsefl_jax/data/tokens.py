@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.extras import imported
-from sparsefl_jax.core.validate import at_least, blaming
 
 HASH = 768  # as many features as a DistilBERT has
 WORDS = "words"
@@ -60,7 +60,7 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
       ((2, 4), [1, 1], 0, True)
     """
     length = MAX_TOKENS if max_tokens is None else max_tokens
-    at_least("max_tokens", length, 2)
+    check("max_tokens", length, "[2, inf)")
     if name == WORDS:
         ids, source = partial(_hashed_words, length=length), WORDS
     else:
@@ -97,7 +97,7 @@ def hashing(num_features: int = HASH) -> TextEncoding:
       >>> x.shape, bool((x[0] == x[1]).all()), bool(x[2].any())
       ((3, 16), True, False)
     """
-    at_least("hash", num_features, 1)
+    check("hash", num_features, "[1, inf)")
 
     def counts(chunk):
         x = np.zeros((len(chunk), num_features), np.float32)
@@ -183,7 +183,7 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
     names = ("tokenizer.json", "vocab.txt")
     path = next((folder / n for n in names if (folder / n).is_file()), None)
     if path is None:
-        raise ValueError(
+        raise UserError(
             f"{begin}, expected {WORDS!r} or a folder with {' or '.join(names)}"
         )
     tokenizers = imported("tokenizers", "text", begin)
@@ -197,7 +197,7 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
             content += repr(settings).encode()
         padding = pieces.token_to_id("[PAD]")
         if padding != 0:
-            raise ValueError(f"[PAD] is {padding}, expected 0")
+            raise UserError(f"[PAD] is {padding}, expected 0")
     return pieces, content
 
 

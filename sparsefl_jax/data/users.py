@@ -9,6 +9,7 @@ import zlib
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.data.samples import FOLDER
 
 _INT32 = np.iinfo(np.int32)
@@ -87,7 +88,7 @@ def of_mnist(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
             same = x is not None and len(x) == len(writers) and x.dtype == np.uint8
             order = by_content(x) if same else None
             if order is None or _CHECKS[split] != zlib.crc32(x[order].tobytes()):
-                raise ValueError(
+                raise UserError(
                     f"writers={MNIST!r} are those of MNIST's images, but {name!r} has "
                     f"others in {split}; expected an .npz file with its own"
                 )
@@ -99,12 +100,12 @@ def _plain(name: str, ids, length: int) -> list:
     """Returns ids as Python integers or strings."""
     ids = np.asarray(ids)
     if ids.shape != (length,):
-        raise ValueError(f"{name} has shape {ids.shape}, expected {length} ids")
+        raise UserError(f"{name} has shape {ids.shape}, expected {length} ids")
     ids = [
         u.decode("utf-8", "surrogateescape") if isinstance(u, bytes) else u
         for u in ids.tolist()
     ]
     for user in ids:
         if isinstance(user, bool) or not isinstance(user, int | str):
-            raise ValueError(f"{name} holds {user!r}, expected integers or strings")
+            raise UserError(f"{name} holds {user!r}, expected integers or strings")
     return ids

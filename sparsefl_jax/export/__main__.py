@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sparsefl_jax import export
 from sparsefl_jax.core import formats
-from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.core.check import UserError, one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--best", action="store_true", help=best)
     try:
         path, sizes = export.export_run(**vars(parser.parse_args(argv)))
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     formats.say(export.sizes_table(sizes))

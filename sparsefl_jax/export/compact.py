@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.layers import BatchNorm
@@ -70,7 +71,7 @@ def compact(
       ((784, 40), 5120)
     """
     if not isinstance(name, str):
-        raise ValueError(
+        raise UserError(
             f"name={name!r:.60}, expected the name of a network of `build_model`"
         )
     sparse = jax.tree.map(np.asarray, sparse)
@@ -81,12 +82,12 @@ def compact(
     shrinking = links(sparse.params, kwargs.get("variant"))
     for link in shrinking:
         if f"{link.norm}/scale" in flat.params and not _statistics(flat.stats, link):
-            raise ValueError(
+            raise UserError(
                 f"norm={kwargs.get('norm')!r} of model {name!r} mixes channels, "
                 "expected 'batch', 'static' or None to compact it"
             )
         if {f"{link.layer}/bias", f"{link.norm}/scale"} <= set(flat.params):
-            raise ValueError(
+            raise UserError(
                 f"model {name!r} normalises after the activation, expected before it"
             )
         _shrink(flat, link)
@@ -100,7 +101,7 @@ def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
     params, stats = model.shapes()
     for part, like in {"params": params, "mask": params, "stats": stats}.items():
         for path, found, expected in trees.unlike(getattr(sparse, part), like):
-            raise ValueError(
+            raise UserError(
                 f"sparse.{part} holds {path} of shape {found}, expected {expected} as "
                 f"in model {name!r}"
             )

@@ -23,9 +23,9 @@ from flax import traverse_util
 
 from sparsefl_jax import models
 from sparsefl_jax.core import formats
+from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree, SparseModel
-from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
@@ -111,7 +111,7 @@ def save_sparse(
       [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     """
     safetensors = imported("safetensors.numpy", "export", "an export")
-    one_of("index", index, INDEXES)
+    check("index", index, INDEXES)
     sparse = _checked(sparse)
     stored = {n: _stored(packet) for n, packet in _packets(sparse, index).items()}
     head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {}, 0)
@@ -155,11 +155,11 @@ def load_sparse(path: str | Path) -> Exported:
     imported("safetensors", "export", "an export")
     name = f"path={str(path)!r}"
     if not Path(path).is_file():
-        raise ValueError(f"{name}, expected a file that an export wrote")
+        raise UserError(f"{name}, expected a file that an export wrote")
     with blaming(f"{name} cannot be read"):
         head, stored = _read(Path(path))
         if head.crc32 != _checksum(head, stored):
-            raise ValueError("its checksum differs")
+            raise UserError("its checksum differs")
         sparse = _model(head, stored)
         sizes = _sizes(sparse, stored, os.path.getsize(path))
         about = {key: getattr(head, key) for key in ("network", "reading", "run")}
@@ -192,14 +192,14 @@ def _checked(sparse: SparseModel) -> SparseModel:
     """Returns NumPy leaves after checking that a file can restore them."""
     sparse = SparseModel(*(jax.tree.map(np.asarray, tree) for tree in sparse))
     if _shapes(sparse.params) != _shapes(sparse.mask):
-        raise ValueError("mask has other leaves than params, expected the same shapes")
+        raise UserError("mask has other leaves than params, expected the same shapes")
     for part, tree in sparse._asdict().items():
         leaves, dtype = trees.by_path(tree), np.dtype("?" if part == "mask" else "f4")
         for path, leaf in leaves.items():
             if leaf.dtype != dtype:
-                raise ValueError(f"{part}/{path} is {leaf.dtype}, expected {dtype}")
+                raise UserError(f"{part}/{path} is {leaf.dtype}, expected {dtype}")
         if jax.tree.structure(_nest(leaves)) != jax.tree.structure(tree):
-            raise ValueError(f"{part} is not a nested dict, expected one of arrays")
+            raise UserError(f"{part} is not a nested dict, expected one of arrays")
     return sparse
 
 
@@ -263,10 +263,10 @@ def _read(path: Path) -> tuple[Head, dict[str, np.ndarray]]:
     with safe_open(path, framework="numpy") as file:
         text = (file.metadata() or {}).get(_KEY)
     if text is None:
-        raise ValueError("it holds no sparse model, expected a file of an export")
+        raise UserError("it holds no sparse model, expected a file of an export")
     head = msgspec.json.decode(text, type=Head)
     if head.format != FORMAT:
-        raise ValueError(f"it has format {head.format}, expected {FORMAT}")
+        raise UserError(f"it has format {head.format}, expected {FORMAT}")
     return head, numpy.load_file(path)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models import huggingface
@@ -34,10 +35,10 @@ def save_peft(
       >>> from sparsefl_jax.testing import tiny_model
       >>> save_peft("adapter", tiny_model(), {}, base="folder")
       Traceback (most recent call last):
-      ValueError: model has no adapters, expected one of Model.adapting
+      sparsefl_jax.UserError: model has no adapters, expected one of Model.adapting
     """
     if model.merged is None:
-        raise ValueError("model has no adapters, expected one of Model.adapting")
+        raise UserError("model has no adapters, expected one of Model.adapting")
     adapter = model.settings["adapter"]
     safetensors = imported("safetensors.numpy", "export", "an export")
     names, tensors = huggingface.names(base), {}
@@ -55,7 +56,7 @@ def save_peft(
         value = leaf.T if kind == "kernel" else leaf  # [out, in] in the file
         tensors[f"base_model.model.{name}.{end}"] = np.ascontiguousarray(value)
     if targets["lora_a"] != targets["lora_b"]:
-        raise ValueError("params lack A or B, expected adapters that are not frozen")
+        raise UserError("params lack A or B, expected adapters that are not frozen")
     config = {
         "peft_type": "LORA",
         "task_type": "SEQ_CLS",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 
-from sparsefl_jax.core.validate import blaming, one_of
+from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import results
@@ -55,18 +55,18 @@ def export_run(
       >>> export_run("no/such/run")
       Traceback (most recent call last):
         ...
-      ValueError: workdir='no/such/run' has no config.json, expected a run
+      sparsefl_jax.UserError: workdir='no/such/run' has no config.json, expected a run
     """
     config = run_folder.read_config(run)
     deployed = _deployed(run, client, best)
     if name is None:
         name = next(iter(deployed))
         if name == "newcomer":
-            raise ValueError(
+            raise UserError(
                 "this method's server has no trained model, expected a client, or "
                 "name='newcomer' for the model that clients start from"
             )
-    one_of("name", name, sorted(deployed))
+    check("name", name, sorted(deployed))
     sparse = deployed[name]
     with blaming(Path(run) / "config.json"):
         data = build.build_data(config)
@@ -103,11 +103,11 @@ def _deployed(run: str | Path, client: int | None, best: bool) -> dict:
     """Returns the models to choose from, by name."""
     if client is not None:
         if best:
-            raise ValueError(f"best=True with client={client}, expected one of them")
+            raise UserError(f"best=True with client={client}, expected one of them")
         return results.load_clients(run, [client])[0]
     result = results.load_run(run)
     if not best:
         return result.models
     if result.best is None:
-        raise ValueError(f"run={str(run)!r} has no evaluation yet, expected best=False")
+        raise UserError(f"run={str(run)!r} has no evaluation yet, expected best=False")
     return result.best.models

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from sparsefl_jax.core import validate
+from sparsefl_jax.core.check import UserError, check, integer
 from sparsefl_jax.core.types import Held, PyTree
 from sparsefl_jax.models import saved_inputs
 from sparsefl_jax.models.layers import torch_uniform
@@ -92,11 +92,11 @@ def adapting(
     """
     arguments = {k: v for k, v in locals().items() if k not in ("model", "base")}
     arguments["base"] = None if base is None else Base(base)
-    validate.whole("rank", rank, 1)
+    check("rank", rank, integer(1))
     alpha = rank if alpha is None else alpha
-    validate.in_range("alpha", alpha, "(0, inf)")
+    check("alpha", alpha, "(0, inf)")
     scale = alpha / rank
-    validate.in_range("dropout", dropout, "[0, 1)")
+    check("dropout", dropout, "[0, 1)")
     refuse(model, "they can be added only once")
     shapes = _flat(model.shapes()[0])
     kept = _matching("whole", whole, shapes)
@@ -105,12 +105,12 @@ def adapting(
         shape = shapes[path].shape
         if path in kept or not path.endswith("kernel") or len(shape) != 2:
             found = "trained whole" if path in kept else f"of shape {shape}"
-            raise ValueError(f"targets: {path!r} is {found}, expected a kernel [i, o]")
+            raise UserError(f"targets: {path!r} is {found}, expected a kernel [i, o]")
     larger = _inserted(model, factors, shapes, rank, scale, dropout)
     trained = [p for p in _flat(larger.macs) if p in kept or p not in shapes]
     frozen = _matching("freeze", freeze, trained)
     if trained == frozen:
-        raise ValueError(f"freeze={tuple(freeze)}, expected globs that leave a leaf")
+        raise UserError(f"freeze={tuple(freeze)}, expected globs that leave a leaf")
     constants = _flat(jax.device_get(larger.init(jax.random.key(seed))[0]))
     if base is not None:
         constants |= _given(base, shapes)
@@ -168,7 +168,7 @@ def refuse(model: Any, why: str) -> None:
       ValueError: it has adapters; the message says `why` they cannot be trained.
     """
     if model.merged is not None:
-        raise ValueError(f"model has adapters, expected none: {why}")
+        raise UserError(f"model has adapters, expected none: {why}")
 
 
 def _inserted(model, factors, shapes: Leaves, rank: int, scale, dropout) -> Any:
@@ -217,7 +217,7 @@ def _inserted(model, factors, shapes: Leaves, rank: int, scale, dropout) -> Any:
             out = model.apply(unflatten_dict(leaves, sep="/"), stats, x, **options)
         if unseen:
             layers = ", ".join(sorted(unseen))
-            raise ValueError(f"targets: {layers}, expected kernels of linen's Dense")
+            raise UserError(f"targets: {layers}, expected kernels of linen's Dense")
         return out
 
     macs = unflatten_dict(macs, sep="/")
@@ -238,11 +238,11 @@ def _flat(tree: PyTree) -> Leaves:
 def _matching(name: str, patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
     """Returns the paths that match one of the patterns."""
     if isinstance(patterns, str):
-        raise ValueError(f"{name}={patterns!r} is one string, expected globs")
+        raise UserError(f"{name}={patterns!r} is one string, expected globs")
     for pattern in patterns:
         if not fnmatch.filter(paths, pattern):
             known = f"one that matches {', '.join(paths)}"
-            raise ValueError(f"{name}: {pattern!r} matches no leaf, expected {known}")
+            raise UserError(f"{name}: {pattern!r} matches no leaf, expected {known}")
     return [
         path for path in paths if any(fnmatch.fnmatchcase(path, p) for p in patterns)
     ]
@@ -252,10 +252,10 @@ def _given(base: PyTree, shapes: Leaves) -> Leaves:
     """Returns the weights of a base by path, after checking their shapes."""
     if not isinstance(base, dict):
         kind = type(base).__name__
-        raise ValueError(f"base is a {kind}, expected nested dicts like the parameters")
+        raise UserError(f"base is a {kind}, expected nested dicts like the parameters")
     weights = {p: np.asarray(v, np.float32) for p, v in _flat(base).items()}
     for path in weights.keys() | shapes.keys():
         found, want = (getattr(t.get(path), "shape", None) for t in (weights, shapes))
         if found != want:
-            raise ValueError(f"base: {path!r} has shape {found}, expected {want}")
+            raise UserError(f"base: {path!r} has shape {found}, expected {want}")
     return weights

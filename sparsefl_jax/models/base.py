@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Array, Held, PyTree
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import (
     adapters,
     linen,
@@ -183,7 +183,7 @@ class Model(_Fields):
           1.0
         """
         if not callable(loss):
-            raise ValueError(f"loss={loss!r}, expected a function of three arguments")
+            raise UserError(f"loss={loss!r}, expected a function of three arguments")
         return self._replace(loss=loss)
 
     def computing(self, dtype: str) -> "Model":
@@ -209,7 +209,7 @@ class Model(_Fields):
           >>> [m.apply(params, {}, x, train=False)[0].item() for m in (model, half)]
           [3.005859375, 3.0]
         """
-        one_of("dtype", dtype, DTYPES)
+        check("dtype", dtype, DTYPES)
         if dtype == self.dtype:
             return self
 
@@ -290,7 +290,7 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
     """Wraps a linen module as `Model.from_flax` does, without running a test."""
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
-        raise ValueError(f"module is a {kind}, expected a module of flax.linen")
+        raise UserError(f"module is a {kind}, expected a module of flax.linen")
     arguments = trial.arguments(module)
 
     def initialised(key):
@@ -361,5 +361,5 @@ def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:
       ValueError: there are more or fewer widths, or one is below 1.
     """
     if len(widths) != count or min(widths, default=1) < 1:
-        raise ValueError(f"widths={tuple(widths)}, expected {count}, each at least 1")
+        raise UserError(f"widths={tuple(widths)}, expected {count}, each at least 1")
     return tuple(widths)

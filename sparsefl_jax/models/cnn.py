@@ -11,8 +11,8 @@ from typing import Any
 import flax.linen as nn
 from flax.linen.initializers import glorot_uniform, he_normal, he_uniform, normal
 
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array
-from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models import layers
 from sparsefl_jax.models.base import Layers, Model, check_widths, model_of
 
@@ -111,7 +111,7 @@ def conv4(
     Raises:
       ValueError: `norm` is none of these, or `widths` does not fit.
     """
-    one_of("norm", norm, ("batch", "static", None))
+    check("norm", norm, ("batch", "static", None))
     widths = check_widths(widths, 6)
     options = {"use_bias": False, "kernel_init": layers.torch_uniform}
 
@@ -152,7 +152,7 @@ def fedsparsify_cnn(
     dropout: float = 0.2,
 ) -> Model:
     """CNN of FedSparsify (Stripelis et al. 2022) for CIFAR-10, 1,609,930 parameters."""
-    in_range("dropout", dropout, "[0, 1)")
+    check("dropout", dropout, "[0, 1)")
     *convolutions, dense = check_widths(widths, 7)
     options = {"kernel_init": glorot_uniform()}
 
@@ -194,7 +194,7 @@ def simple_cnn(
     those of `fc1`, it is the CNN of Reddi et al. (ICLR 2021) for the 62 classes of
     EMNIST, 1,206,590 parameters, but for the initial weights, which are PyTorch's.
     """
-    in_range("dropout", dropout, "[0, 1)")
+    check("dropout", dropout, "[0, 1)")
     widths = (*check_widths(widths, 3), num_classes)
     return _cnn(input_shape, widths, 3, 0, (2,), dropout=dropout)
 

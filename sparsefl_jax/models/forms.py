@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import convolution, lowerings, pooling, scans, shifts
 from sparsefl_jax.models.convolution import Layer, Lowering
 
@@ -60,7 +60,7 @@ def fast(function: Callable, lowering: str | Lowering = "auto") -> Callable:
       [25.0, 25.0]
     """
     if isinstance(lowering, str) and lowering != "auto":
-        one_of("lowering", lowering, ("auto", *lowerings.NAMES))
+        check("lowering", lowering, ("auto", *lowerings.NAMES))
         lowering = Lowering(lowering, lowering, lowering)
 
     def evaluated(*args):

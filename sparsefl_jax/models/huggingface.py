@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.core.validate import blaming, one_of
 
 ACTIVATIONS = ("gelu", "relu")
 
@@ -122,21 +122,21 @@ def _read_config(path: Path) -> tuple[str, Sizes]:
     """Returns the kind of a network and its sizes."""
     config = json.loads(path.read_text(encoding="utf-8"))
     kind = config.get("model_type")
-    one_of("model_type", kind, _KINDS)
+    check("model_type", kind, _KINDS)
     for name, expected in _EXPECTED.items():
         if (value := config.get(name, expected)) != expected:
-            raise ValueError(f"{name}={value!r}, expected {expected!r}")
+            raise UserError(f"{name}={value!r}, expected {expected!r}")
     theirs = _column(_SIZES, kind)
     if missing := sorted(set(theirs.values()) - set(config) - {"layer_norm_eps"}):
-        raise ValueError(f"config.json lacks {', '.join(missing)}")
+        raise UserError(f"config.json lacks {', '.join(missing)}")
     given = {k: config[name] for k, name in theirs.items() if name in config}
     sizes = Sizes(**given, pooler=_POOLERS[kind])
-    one_of("activation", sizes.activation, ACTIVATIONS)
+    check("activation", sizes.activation, ACTIVATIONS)
     for name in ("layers", "width", "heads", "hidden", "vocabulary", "positions"):
         if not isinstance(size := getattr(sizes, name), int) or size < 1:
-            raise ValueError(f"{theirs[name]}={size!r}, expected at least 1")
+            raise UserError(f"{theirs[name]}={size!r}, expected at least 1")
     if sizes.width % sizes.heads:
-        raise ValueError(f"{sizes.heads} heads do not divide the width {sizes.width}")
+        raise UserError(f"{sizes.heads} heads do not divide the width {sizes.width}")
     return kind, sizes
 
 
@@ -201,11 +201,11 @@ def _leaves(tensors, name: str, module: str, sizes: Sizes) -> dict[str, np.ndarr
 def _tensor(tensors, name: str, shape: tuple) -> np.ndarray:
     """Returns a tensor, after checking its shape, in which None is any number."""
     if name not in tensors:
-        raise ValueError(f"model.safetensors lacks the tensor {name!r}")
+        raise UserError(f"model.safetensors lacks the tensor {name!r}")
     found = tensors[name].shape
     fits = [want in (None, size) for want, size in zip(shape, found, strict=False)]
     if len(found) != len(shape) or not all(fits):
-        raise ValueError(f"tensor {name!r} has shape {found}, expected {shape}")
+        raise UserError(f"tensor {name!r} has shape {found}, expected {shape}")
     if not np.isfinite(tensors[name]).all():
-        raise ValueError(f"tensor {name!r} has values that are not finite")
+        raise UserError(f"tensor {name!r} has values that are not finite")
     return tensors[name]

@@ -4,8 +4,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import lax
 
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Array, Key
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.norm import STATIC_NAMES
 
 # PyTorch's default kernel: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
@@ -25,7 +25,7 @@ def not_empty(x: Array) -> Array:
       ValueError: a layer has left nothing of the images.
     """
     if 0 in x.shape:
-        raise ValueError("input_shape smaller than a kernel or a pool, expected larger")
+        raise UserError("input_shape smaller than a kernel or a pool, expected larger")
     return x
 
 
@@ -118,7 +118,7 @@ def norm(
     Raises:
       ValueError: the kind is unknown.
     """
-    one_of("norm", kind, ("batch", "static", "group", None))
+    check("norm", kind, ("batch", "static", "group", None))
     if kind is None:
         return x
     if kind == "group":

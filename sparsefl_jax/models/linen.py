@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import trial
 
@@ -52,5 +53,5 @@ def check_collections(variables: Callable) -> None:
         shapes = {"params": jax.ShapeDtypeStruct((2**31,), jnp.float32)}
     if unknown := set(shapes) - {"params", "batch_stats"}:
         allowed = "only 'params' and 'batch_stats' are supported"
-        raise ValueError(f"module has the collections {sorted(unknown)}; {allowed}")
+        raise UserError(f"module has the collections {sorted(unknown)}; {allowed}")
     trial.check_size(shapes.get("params"), shapes)

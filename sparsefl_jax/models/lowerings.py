@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import shifts
 
@@ -129,7 +130,7 @@ def cook_toom(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     a = m + size - 1
     if a - 1 > len(POINTS):
-        raise ValueError(f"winograd{m} needs a kernel of size 2 to {9 - m}, not {size}")
+        raise UserError(f"winograd{m} needs a kernel of size 2 to {9 - m}, not {size}")
     points = np.array(POINTS[: a - 1])
 
     def evaluate(n):  # coefficients -> values at the points and at infinity

@@ -13,6 +13,7 @@ from fractions import Fraction
 import jax
 from jax.extend import core
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models import scans
 
@@ -118,7 +119,7 @@ def _scan(eqn, origins, times, add) -> list[Origin]:
 
 def _while(eqn, origins, times, add) -> list[Origin]:
     if any(origins):
-        raise ValueError("while loop over parameters, expected a scan of known length")
+        raise UserError("while loop over parameters, expected a scan of known length")
     return [_join(origins)] * len(eqn.outvars)
 
 

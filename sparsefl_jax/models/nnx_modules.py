@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.traverse_util import unflatten_dict
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.models import trial
 
@@ -36,7 +37,7 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
         another kind or unknown arguments.
     """
     if isinstance(make, nnx.Module) or not callable(make):
-        raise ValueError(
+        raise UserError(
             f"make is a {type(make).__name__}, expected a function of the argument "
             "rngs that returns a module of flax.nnx"
         )
@@ -45,7 +46,7 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
         module = make(rngs=nnx.Rngs(0))
         if not isinstance(module, nnx.Module):
             kind = type(module).__name__
-            raise ValueError(f"make returns a {kind}, expected a module of flax.nnx")
+            raise UserError(f"make returns a {kind}, expected a module of flax.nnx")
         return module
 
     module = nnx.eval_shape(made)
@@ -57,7 +58,7 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
         for path, variable in nnx.to_flat_state(others)
     }:
         listed = ", ".join(f"{path} ({name})" for path, name in unknown.items())
-        raise ValueError(f"module has {listed}, expected only Param and BatchStat")
+        raise UserError(f"module has {listed}, expected only Param and BatchStat")
     params, stats, streams = states
 
     def init(key):

@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from sparsefl_jax.core.validate import at_least
+from sparsefl_jax.core.check import check
 from sparsefl_jax.models.base import Layers, Model, model_of
 
 
@@ -22,8 +22,8 @@ def char_gru(
       embedding: length of a character's vector.
       units: of the recurrent layer.
     """
-    at_least("embedding", embedding, 1)
-    at_least("units", units, 1)
+    check("embedding", embedding, "[1, inf)")
+    check("units", units, "[1, inf)")
 
     def network(x, train, weight):
         x = nn.Embed(num_classes, embedding, name="embed")(x)

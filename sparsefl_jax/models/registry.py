@@ -3,9 +3,9 @@
 import inspect
 from typing import Any
 
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.described import described
 from sparsefl_jax.core.named import named
-from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer, vgg
 from sparsefl_jax.models.base import Model
 
@@ -68,7 +68,7 @@ def build(
         signature.bind(num_classes, input_shape, **kwargs)
     model = factory(num_classes, input_shape, **kwargs)
     if not isinstance(model, Model):
-        raise ValueError(
+        raise UserError(
             f"model={name!r} returns a {type(model).__name__}, expected a Model, "
             "as Model.from_flax and Model.from_nnx make them"
         )

@@ -9,7 +9,7 @@ from functools import partial
 
 import flax.linen as nn
 
-from sparsefl_jax.core.validate import at_least, one_of
+from sparsefl_jax.core.check import check
 from sparsefl_jax.models import layers
 from sparsefl_jax.models.base import Layers, Model, check_widths, model_of
 
@@ -95,10 +95,10 @@ def resnet18(
     Raises:
       ValueError: an argument is unknown or out of range.
     """
-    at_least("base", base, 1)
-    at_least("stages", stages, 1)
-    one_of("variant", variant, VARIANTS)
-    one_of("init", init, INITS)
+    check("base", base, "[1, inf)")
+    check("stages", stages, "[1, inf)")
+    check("variant", variant, VARIANTS)
+    check("init", init, INITS)
     outside = tuple(base * 2 ** (block // 2) for block in range(2 * stages))
     widths = outside if widths is None else check_widths(widths, 2 * stages)
 

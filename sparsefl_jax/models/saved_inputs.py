@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree
 
 _AFFINE = (nn.Conv, nn.Dense, nn.DenseGeneral)  # in their input
@@ -61,7 +62,7 @@ def affine(path: str, layer: Callable, params: PyTree, x: Array) -> Array:
     weight = active.weight
     weight = jnp.ones(x.shape[:1], jnp.float32) if weight is None else weight
     if weight.shape != x.shape[:1]:
-        raise ValueError(f"{path} reads {x.shape}, expected [{weight.size}, ...]")
+        raise UserError(f"{path} reads {x.shape}, expected [{weight.size}, ...]")
     active.seen.add(path)
     saved = lax.stop_gradient(active.hook(x, params["kernel"], weight))
     token = _ACTIVE.set(None)  # a linen module calls itself here
@@ -135,7 +136,7 @@ def hooked(
     finally:
         _ACTIVE.reset(token)
     if missing := sorted(active.paths - active.seen):
-        raise ValueError(
+        raise UserError(
             f"no hook sees the inputs of {', '.join(missing)}, expected kernels of "
             "linen's Conv or Dense, or of saved_inputs.affine"
         )

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Held, PyTree
-from sparsefl_jax.core.validate import at_least, in_range
 from sparsefl_jax.models import adapters, huggingface
 from sparsefl_jax.models.base import Model, model_of
 from sparsefl_jax.models.huggingface import Sizes
@@ -141,9 +141,9 @@ def encoder(
     positions = input_shape[0] if input_shape else 0
     sizes = Sizes(layers, width, heads, hidden, vocabulary, positions)
     for name in ("layers", "width", "heads", "hidden", "vocabulary"):
-        at_least(name, getattr(sizes, name), 1)
+        check(name, getattr(sizes, name), "[1, inf)")
     if width % heads:
-        raise ValueError(f"heads={heads}, expected a divisor of width={width}")
+        raise UserError(f"heads={heads}, expected a divisor of width={width}")
     return _model(sizes, num_classes, input_shape, dropout)
 
 
@@ -175,7 +175,7 @@ def pretrained_encoder(
     """
     sizes, weights = huggingface.read(folder)
     if input_shape and input_shape[0] > sizes.positions:
-        raise ValueError(f"{input_shape=}, expected at most {sizes.positions} tokens")
+        raise UserError(f"{input_shape=}, expected at most {sizes.positions} tokens")
     model = _model(sizes, num_classes, input_shape, dropout)
     shapes, _ = model.shapes()
     found = {
@@ -211,7 +211,7 @@ def read_states(folder: str | Path) -> tuple[Callable, int]:
 
 
 def _model(sizes: Sizes, num_classes, input_shape, dropout: float) -> Model:
-    in_range("dropout", dropout, "[0, 1)")
+    check("dropout", dropout, "[0, 1)")
     return model_of(_Encoder(sizes, num_classes, dropout), input_shape, jnp.int32)
 
 

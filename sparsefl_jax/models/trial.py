@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.system import hardware
 
 # Arguments that are True in training, and those that are True in evaluation.
@@ -58,7 +58,7 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
         switch = isinstance(p.default, bool | str)
         needed = p.default is p.empty and p.kind is not p.VAR_POSITIONAL
         if p.name not in known and (needed or switch):
-            raise ValueError(
+            raise UserError(
                 f"{kind}.__call__ takes {p.name!r}, expected only {', '.join(known)}"
             )
     names = {p.name for p in others}
@@ -73,9 +73,9 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
 def check_size(params: PyTree, shapes: PyTree) -> None:
     """Refuses a network without parameters, or with more than an int32 can count."""
     if not params:
-        raise ValueError("module has no parameters, expected something to train")
+        raise UserError("module has no parameters, expected something to train")
     if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
-        raise ValueError("the network has 2**31 parameters or more, expected fewer")
+        raise UserError("the network has 2**31 parameters or more, expected fewer")
 
 
 def keywords(train: bool, weight: Array | None, norm: type) -> Callable:
@@ -102,13 +102,13 @@ def keywords(train: bool, weight: Array | None, norm: type) -> Callable:
                 if isinstance(default, bool) and default != value:
                     mode = "training" if train else "evaluation"
                     what = f"without its argument {flag!r}, which stays {default}"
-                    raise ValueError(f"{name} is called {what} in {mode}")
+                    raise UserError(f"{name} is called {what} in {mode}")
         if weight is None or not isinstance(module, norm):
             return kwargs
         x, mask = args[0] if args else kwargs["x"], kwargs.get("mask")
         if x.shape[:1] != weight.shape:
             what = f"{x.shape}, expected [{weight.size}, ...]"
-            raise ValueError(f"{name} normalises {what}")
+            raise UserError(f"{name} normalises {what}")
         valid = weight > 0
         valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused
         valid = jnp.expand_dims(valid, range(1, x.ndim))
@@ -157,7 +157,7 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
             options = {"weight": weight, "key": key if train else None}
             logits, stats = apply(*variables, x, train=train, **options)
             if logits.shape[:1] != (3,):
-                raise ValueError(f"3 samples become {logits.shape}, expected [3, C]")
+                raise UserError(f"3 samples become {logits.shape}, expected [3, C]")
             return {"logits": logits[:2], "the statistics": stats}
 
         return outputs(True), outputs(False)
@@ -169,7 +169,7 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
     for mode, a, b in zip(("training", "evaluation"), first, second, strict=True):
         for output in a:
             if not jax.tree.all(jax.tree.map(_same, a[output], b[output])):
-                raise ValueError(
+                raise UserError(
                     f"in {mode} a padded sample changes {output} of {kind}: it mixes "
                     "samples; accept `weight` [B] in __call__ and leave out samples of "
                     "weight 0"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
 
 
@@ -84,7 +85,7 @@ def channels(kernels: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
             if len(last) > 2:  # flattened, or the mean over positions
                 reads, fits = last[-1], inputs % last[-1] == 0
         if not fits:
-            raise ValueError(
+            raise UserError(
                 f"width slicing: {module!r} reads {inputs} channels, expected a number "
                 "that an earlier layer writes"
             )
@@ -115,6 +116,6 @@ def links(params: PyTree, variant: str | None = None) -> list[Link]:
         return [Link(f"{b}/conv1", f"{b}/{norm}", f"{b}/conv2") for b in inner]
     for name in order:
         if not re.fullmatch(r"(conv|fc)\d*", name):
-            raise ValueError(f"layer {name!r}, expected conv or fc and a number")
+            raise UserError(f"layer {name!r}, expected conv or fc and a number")
     pairs = enumerate(itertools.pairwise(order), 1)
     return [Link(layer, f"bn{i}", reader) for i, (layer, reader) in pairs]

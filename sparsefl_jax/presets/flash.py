@@ -1,5 +1,6 @@
 """Shared by the experiments of FLASH (TMLR 2023, Table 1)."""
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -15,7 +16,7 @@ def parse(arg: str, extra=()) -> set[str]:
     """Returns the options of a configuration's argument."""
     options = parse_options(arg, METHODS, ("paper", "release"), ("no_stage1",), extra)
     if "no_stage1" in options and options & set(METHODS) - set(TWO_STAGES):
-        raise ValueError(
+        raise UserError(
             f"option 'no_stage1' in {arg!r}, expected a method with a first stage: "
             + ", ".join(TWO_STAGES)
         )

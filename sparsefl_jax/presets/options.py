@@ -1,5 +1,7 @@
 """Parses the argument of a configuration file."""
 
+from sparsefl_jax.core.check import UserError
+
 
 def parse_options(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
     """Returns the options of a comma-separated argument.
@@ -19,8 +21,8 @@ def parse_options(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
     allowed = [option for group in exclusive for option in group]
     for option in options:
         if option not in allowed:
-            raise ValueError(f"option {option!r}, expected one of {', '.join(allowed)}")
+            raise UserError(f"option {option!r}, expected one of {', '.join(allowed)}")
     for group in exclusive:
         if len(options & set(group)) > 1:
-            raise ValueError(f"options {arg!r}, expected one of {', '.join(group)}")
+            raise UserError(f"options {arg!r}, expected one of {', '.join(group)}")
     return options

@@ -1,5 +1,6 @@
 """Shared by the experiments of SpaFL (NeurIPS 2024, Tables 2, 3, 5)."""
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -15,7 +16,7 @@ def parse(arg: str) -> set[str]:
     options = parse_options(arg, METHODS, tuple(VARIANTS), PRESETS, ("mini",))
     for variant in options & VARIANTS.keys():
         if VARIANTS[variant] != _method(options):
-            raise ValueError(f"option {variant!r}, expected with {VARIANTS[variant]}")
+            raise UserError(f"option {variant!r}, expected with {VARIANTS[variant]}")
     return options
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax import report
+from sparsefl_jax.core.check import UserError, one_line
 from sparsefl_jax.core.formats import say
-from sparsefl_jax.core.validate import one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         _report(arguments, dict(map(_budget, arguments.budget)))
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
@@ -95,7 +95,7 @@ def _budget(text: str) -> tuple[str, list[float]]:
     try:
         return name, [float(value) for value in values.split(",")]
     except ValueError:
-        raise ValueError(f"--budget={text}, expected as in gbit=0.1,0.4") from None
+        raise UserError(f"--budget={text}, expected as in gbit=0.1,0.4") from None
 
 
 if __name__ == "__main__":

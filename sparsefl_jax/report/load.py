@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from sparsefl_jax.core.validate import blaming, one_line
+from sparsefl_jax.core.check import UserError, blaming, one_line
 from sparsefl_jax.report.schema import Config, Eval, Summary, Train
 from sparsefl_jax.system import files
 from sparsefl_jax.system.log_lines import SCHEMA
@@ -68,11 +68,12 @@ def read_run(run_dir: str | Path) -> Run:
     Example:
       >>> read_run("no/such/run")
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
+      sparsefl_jax.UserError: run_dir='no/such/run' expected a folder with
+      metrics.jsonl.
     """
     path = Path(run_dir)
     if not (path / "metrics.jsonl").is_file():
-        raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
+        raise UserError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
     records = read_records(path / "metrics.jsonl")
     stages = range(max((r["stage"] for r in records), default=0) + 1)
     lengths = [
@@ -117,14 +118,15 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     Example:
       >>> run_folders("no/such/run")
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run', expected a folder with metrics.jsonl or seed_*/
+      sparsefl_jax.UserError: run_dir='no/such/run', expected a folder with
+      metrics.jsonl or seed_*/
     """
     path = Path(run_dir)
     if (path / "metrics.jsonl").is_file():
         return [path]
     seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]
     if not seeds:
-        raise ValueError(
+        raise UserError(
             f"run_dir={str(path)!r}, expected a folder with metrics.jsonl or seed_*/"
         )
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
@@ -138,12 +140,12 @@ def read_records(path: Path) -> list[Record]:
     """
     records = read_lines(path)
     if records and (schema := records.pop(0).get("schema")) != SCHEMA:
-        raise ValueError(f"{path}: schema={schema!r}, expected {SCHEMA}.")
+        raise UserError(f"{path}: schema={schema!r}, expected {SCHEMA}.")
     for number, record in enumerate(records, 2):
         with blaming(f"{path}, line {number}"):
             msgspec.convert(record, Train | Eval)
             if record["stage"] > len(records):
-                raise ValueError(f"stage={record['stage']}, none before it")
+                raise UserError(f"stage={record['stage']}, none before it")
     return records
 
 
@@ -160,7 +162,7 @@ def read_lines(path: Path) -> list[Record]:
             records.append(msgspec.json.decode(line, type=Record))
         except (msgspec.DecodeError, RecursionError) as error:
             if number < len(lines):
-                raise ValueError(f"{path}, line {number}: {one_line(error)}") from None
+                raise UserError(f"{path}, line {number}: {one_line(error)}") from None
     return records
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.schema import Layers
 from sparsefl_jax.system.files import open_array, read_json
@@ -96,7 +97,7 @@ def read_masks(run: Run, layers: str = "layers") -> Kept | None:
     content, axes = read_json(file, Layers), _AXES[layers]
     names, sizes = content["names"], content["sizes"]
     if len(names) != len(sizes) or not names:
-        raise ValueError(
+        raise UserError(
             f"{file} holds {len(names)} names and {len(sizes)} sizes, "
             "expected equally many, and at least one"
         )
@@ -107,7 +108,7 @@ def read_masks(run: Run, layers: str = "layers") -> Kept | None:
             packed = open_array(path)
             fits = packed.ndim == axes[kind] and packed.shape[-1] == width
             if not (fits and len(packed) and packed.dtype == np.uint8):
-                raise ValueError(
+                raise UserError(
                     f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
                     f" {width} bytes a mask"
                 )

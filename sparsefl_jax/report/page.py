@@ -30,7 +30,8 @@ def write_page(run_dir: str | Path) -> Path:
     Example:
       >>> write_page("no/such/run")
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
+      sparsefl_jax.UserError: run_dir='no/such/run' expected a folder with
+      metrics.jsonl.
     """
     run = read_run(run_dir)
     name, head = run.path.resolve().name, table.heading(run.summary)

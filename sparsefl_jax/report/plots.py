@@ -33,7 +33,8 @@ def plot_run(run_dir: str | Path) -> list[Path]:
     Example:
       >>> plot_run("no/such/run")
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
+      sparsefl_jax.UserError: run_dir='no/such/run' expected a folder with
+      metrics.jsonl.
     """
     run = read_run(run_dir)
     logged = by_round(run, run.train)

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.types import PyTree, SparseModel
-from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.sparsity import trees
 
@@ -138,17 +138,17 @@ def read(workdir: Path, *, state: bool = True) -> Saved | None:
         about = _item(manager, "about")
         if about["format"] != FORMAT:  # others may lack what follows
             found = about["format"]
-            raise ValueError(f"it has format {found}, expected {FORMAT}")
+            raise UserError(f"it has format {found}, expected {FORMAT}")
         if about["checksum"] != _checksum_of(about):
-            raise ValueError("a checksum differs")
+            raise UserError("a checksum differs")
         sums, clients = about["checksums"], workdir / "clients" / str(step)
         wanted = [name for name in sums if state or name != "state"]
         arrays = {name: _item(manager, name) for name in wanted}
         if any(checksum(arrays[name]) != sums[name] for name in arrays):
-            raise ValueError("a checksum differs")
+            raise UserError("a checksum differs")
         rows = about["clients"]
         if state and rows and not disk_store.intact(clients, rows):
-            raise ValueError(f"a checksum in {clients} differs")
+            raise UserError(f"a checksum in {clients} differs")
         return _saved(arrays, about, clients)
 
 
@@ -215,7 +215,7 @@ def _unflat(flat: dict, shapes) -> PyTree:
     )
     if there != here:
         path = min(p for p, _ in there.items() ^ here.items())
-        raise ValueError(f"the checkpoint does not fit this run: {path} differs")
+        raise UserError(f"the checkpoint does not fit this run: {path} differs")
     leaves = [
         flat[path] if path in flat else np.zeros(leaf.shape, leaf.dtype)
         for path, leaf in full.items()

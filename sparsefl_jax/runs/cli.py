@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import traceback
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import NoneType
@@ -18,8 +17,8 @@ from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats, users_code
+from sparsefl_jax.core.check import UserError, check, one_line
 from sparsefl_jax.core.named import named
-from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
 from sparsefl_jax.runs.config import defaults, fields
@@ -68,12 +67,13 @@ def check_flags(given: Collection[str]) -> None:
       >>> check_flags(["list", "workdir"])
       Traceback (most recent call last):
         ...
-      ValueError: --workdir is not read beside --list, expected one without the other
+      sparsefl_jax.UserError: --workdir is not read beside --list, expected one without
+      the other
     """
     verb = next((verb for verb in READS if verb in given), None)
     for name in given:
         if verb and name not in (verb, *READS[verb].split()):
-            raise ValueError(
+            raise UserError(
                 f"--{name} is not read beside --{verb}, expected one without the other"
             )
 
@@ -81,15 +81,15 @@ def check_flags(given: Collection[str]) -> None:
 def run(config, workdir: str | None, resume: bool = False) -> None:
     """Starts or resumes a run as `experiment.run` does, and prints its table."""
     if resume and workdir is None:
-        raise ValueError("--workdir is missing, expected the directory of a run")
+        raise UserError("--workdir is missing, expected the directory of a run")
     if config is None and not resume:
-        raise ValueError(
+        raise UserError(
             "--config is missing, expected configs/flash_cifar10.py:mini, say"
         )
     if config is None:
         config = folder.read_config(workdir)
     if workdir is None:
-        fields.check(config)
+        fields.check_fields(config)
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         dataset = Path(config.dataset).stem
         workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
@@ -116,17 +116,17 @@ def dry_run(config, rounds: int = 0) -> None:
         budget; 0 trains nothing.
     """
     if config is None:
-        raise ValueError("--config is missing, expected a file in configs/")
+        raise UserError("--config is missing, expected a file in configs/")
     show, lines = processes.leads(), []
     if rounds:
         config, found = fit_rounds.fitted(config, experiment.build, progress=show)
         lines += [found] if found else []
-    parts = experiment.build(config)
-    with Programs(*parts) as programs:
-        traced = [programs.of(stage).traced for stage in range(len(parts.traced))]
-    lines.append(plans.text(parts._replace(traced=traced)))
+    plan = experiment.build(config)
+    with Programs(plan) as programs:
+        memories = [programs.of(stage).memory for stage in range(len(plan.stages))]
+    lines.append(plans.text(plan, memories))
     if rounds:
-        told = plans.measured(parts, rounds, config.seed, progress=show)
+        told = plans.measured(plan, rounds, config.seed, progress=show)
         lines += ["", told]
     elif budgets := fit_rounds.wanted(config):
         asked = " and ".join(f"fit.{name}={v:g}" for name, v in budgets.items())
@@ -159,7 +159,7 @@ def listing(section: str = EVERYTHING, config=None) -> str:
         if section in table or (":" in section and _takes_as(table, section)):
             return _explained(field, {"name": section})
     names = (name for table in defaults.TABLES.values() for name in table)
-    one_of("--fields", section, dict.fromkeys([EVERYTHING, *sections, *names]))
+    check("--fields", section, dict.fromkeys([EVERYTHING, *sections, *names]))
     head = (
         "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a section"
     )
@@ -310,7 +310,7 @@ def completed(argv: list[str]) -> list[str]:
     if "config" in given or not _given(argv, r"config\."):
         return argv
     if "resume" not in given:
-        raise ValueError("--config.FIELD=VALUE is set, expected --config=FILE with it")
+        raise UserError("--config.FIELD=VALUE is set, expected --config=FILE with it")
     if workdir := given.get("workdir"):
         return [argv[0], f"--config={Path(workdir) / 'config.json'}", *argv[1:]]
     return argv
@@ -347,13 +347,15 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
     except absl_flags.UnrecognizedFlagError as error:
         name = error.flagname
         if moved := defaults.GONE.get(name):
-            raise ValueError(f"--{name} has moved: {moved}") from error
+            raise UserError(f"--{name} has moved: {moved}") from error
         field = name if "." in name else fields.nearest(name)
         hint = f"; did you mean --config.{field}?" if field else ""
-        raise ValueError(f"{error}{hint}") from error
+        raise UserError(f"{error}{hint}") from error
     except Exception as error:  # absl and ml_collections raise many kinds here
+        if users_code.raised(error):
+            raise
         text = one_line(error).replace(r"\n", " ")  # sometimes a repr of a repr
-        raise ValueError(text) from error
+        raise UserError(text) from error
     fields.settle(values["config"].value)
     return rest
 
@@ -362,8 +364,9 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
 def guarded() -> Iterator[None]:
     """Prints user errors as one line, and ends the process with code 2.
 
-    An error that a user's own code raises has its traceback above the line. Modules in
-    the current folder can be imported too, wherever `launch.py` is. With
+    So are files that cannot be read or written, a loss that is not finite, and a lack
+    of memory. All else keeps its traceback, as does what a user's own code raises.
+    Modules in the current folder can be imported too, wherever `launch.py` is. With
     `SPARSEFL_DEBUG=1` every exception is raised with its traceback.
     """
     sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
@@ -372,23 +375,27 @@ def guarded() -> Iterator[None]:
         return
     try:
         yield
-    except (ValueError, OSError) as error:
-        _leave(error, 2)
-    except (FloatingPointError, MemoryError) as error:
-        _leave(error)
-    except RuntimeError as error:  # XLA's errors are of this class
-        if "RESOURCE_EXHAUSTED" not in str(error) and not membership.lost(error):
-            raise
-        _leave(error)
     except KeyboardInterrupt:
         membership.leave("interrupted; the metrics so far are kept", 130)
+    except Exception as error:
+        code = _code(error)
+        if code is None:
+            raise
+        membership.leave(f"error: {one_line(error)}", code)
 
 
-def _leave(error: Exception, code: int = 1) -> None:
-    error.__traceback__ = error.__traceback__.tb_next  # below the frame of `guarded`
+def _code(error: Exception) -> int | None:
+    """Returns the exit code of an error that is told in one line, None for others."""
+    if isinstance(error, UserError):
+        return 2
     if users_code.raised(error):
-        traceback.print_exception(error)
-    membership.leave(f"error: {one_line(error)}", code)
+        return None
+    if isinstance(error, OSError):
+        return 2
+    if isinstance(error, RuntimeError):  # XLA's errors are of this class
+        lost = "RESOURCE_EXHAUSTED" in str(error) or membership.lost(error)
+        return 1 if lost else None
+    return 1 if isinstance(error, FloatingPointError | MemoryError) else None
 
 
 def program() -> str:

@@ -16,22 +16,26 @@ from sparsefl_jax.core.formats import (
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import fit_rounds
-from sparsefl_jax.runs.programs import Parts
-from sparsefl_jax.runs.setup import Setup, Traced, guarantee
+from sparsefl_jax.runs.memory import Memory
+from sparsefl_jax.runs.plan import Plan
+from sparsefl_jax.runs.setup import Setup, guarantee
 from sparsefl_jax.simulation import clock, initial_state
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 from sparsefl_jax.wire.charges import most_bits
 from sparsefl_jax.wire.packets import assumptions
 
 
-def text(parts: Parts) -> str:
+def text(plan: Plan, memories: Sequence[Memory] | None = None) -> str:
     """Returns the plan of a run: stages, clients, memory, and bounds on a round's cost.
 
     Args:
-      parts: the run; before its stages are compiled their working sets are unknown.
+      plan: of the run.
+      memories: of its compiled stages; None without their working sets.
     """
-    setup, traced = parts
+    setup = plan.setup
+    memories = memories or [stage.memory for stage in plan.stages]
     rounds = sum(stage.num_rounds for stage in setup.stages)
     statement = guarantee(setup, setup.stages[-1].num_rounds).get("statement")
     until = setup.until._asdict().items()
@@ -39,26 +43,26 @@ def text(parts: Parts) -> str:
     lines = [
         *_head(setup),
         "",
-        *_stages(parts),
+        *_stages(plan, memories),
         "",
-        f"total     {rounds} rounds, {memory(traced)}",
-        *_notes(parts),
+        f"total     {rounds} rounds, {largest(memories)}",
+        *_notes(plan),
         *([statement] if statement else []),
         *([f"Less if it ends earlier, by {ends}."] if ends else []),
     ]
     return "\n".join(lines)
 
 
-def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) -> str:
+def measured(plan: Plan, rounds: int, seed: int, *, progress: bool = False) -> str:
     """Runs some rounds of every stage; returns their cost and an estimate for the run.
 
     Args:
-      parts: the run.
+      plan: of the run.
       rounds: number of rounds of each stage; the last one includes an evaluation.
       seed: of the run.
       progress: whether to show the rounds.
     """
-    setup, stages = parts.setup, parts.setup.stages
+    setup, stages = plan.setup, plan.setup.stages
     found = fit_rounds.pilot(setup, [rounds] * len(stages), seed, progress=progress)
     columns, total = [], np.zeros(3)
     for stage, records, seconds in zip(stages, *found, strict=True):
@@ -87,34 +91,34 @@ def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) ->
     return "\n".join(lines)
 
 
-def largest_round(setup: Setup, index: int, traced: Traced) -> tuple[int, int, float]:
+def largest_round(plan: Plan, index: int) -> tuple[int, int, float]:
     """Bounds the cost of a round of a stage, all clients together.
 
     Work on masks is charged like a sort, n log2(n + 1) for n weights, at most once in
     every step. A method may still train for more steps than its epochs have.
 
     Args:
-      setup: the run.
+      plan: of the run.
       index: which of its stages.
-      traced: one round of it by shape.
 
     Returns:
       Bits down and bits up if all packets travel whole and with their positions, and
       FLOPs of the largest clients, all dense.
     """
+    setup, one = plan.setup, plan.stages[index].round
     stage, sizes = setup.stages[index], np.asarray(setup.data.train.size, np.int64)
-    down, up = (most_bits(traced.layouts[way]) for way in ("down", "up"))
-    weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
+    down, up = (most_bits(one.layouts[way]) for way in ("down", "up"))
+    weights = trees.num_entries(one.model.params)
     sorting = -(-sizes // stage.batch_size) * weights * math.log2(weights + 1)
     dense = float(ledger.flops_per_sample(setup.model)) * sizes
     largest = np.sort(stage.epochs * (dense + sorting))[-stage.cohort_size :]
     return stage.cohort_size * down, stage.cohort_size * up, float(np.sum(largest))
 
 
-def memory(traced: Sequence[Traced]) -> str:
+def largest(memories: Sequence[Memory]) -> str:
     """Formats the memory of the largest stage, a lower bound before compilation."""
-    known = all(one.memory.working_set is not None for one in traced)
-    size = format_si(max(one.memory.total() for one in traced), "B")
+    known = all(memory.working_set is not None for memory in memories)
+    size = format_si(max(memory.total() for memory in memories), "B")
     return size if known else f"at least {size}"
 
 
@@ -124,8 +128,7 @@ def _head(setup: Setup) -> list[str]:
     statistics = partition_statistics(partition_counts(setup.data))
     train = statistics["train"]
     largest = format_percent(statistics["largest_share"], 1)
-    parameters = jax.tree.leaves(initial_state.initial_shapes(model).params)
-    weights = sum(leaf.size for leaf in parameters)
+    weights = trees.num_entries(initial_state.initial_shapes(model).params)
     tiers = clock.members(setup.system).items()
     system = ", ".join(f"{len(ids)} {name}" for name, ids in tiers)
     return [
@@ -141,13 +144,13 @@ def _head(setup: Setup) -> list[str]:
     ]
 
 
-def _stages(parts: Parts) -> list[str]:
+def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
     """Formats the figures of all stages as a table."""
     columns = []
-    for index, stage in enumerate(parts.setup.stages):
-        traced, held = parts.traced[index], parts.traced[index].memory
-        down, up, flops = largest_round(parts.setup, index, traced)
-        masked = [p for p in traced.layouts["down"].values() if p.masked]
+    for index, stage in enumerate(plan.setup.stages):
+        planned, held = plan.stages[index], memories[index]
+        down, up, flops = largest_round(plan, index)
+        masked = [p for p in planned.round.layouts["down"].values() if p.masked]
         under = sum(math.prod(shape) for packet in masked for shape in packet.shapes)
         kept, where = held.client_store["bytes"], held.client_store["where"]
         column = {
@@ -159,8 +162,8 @@ def _stages(parts: Parts) -> list[str]:
             "                 up": format_si(up, "bit"),
             "                 training": format_si(flops, "FLOP"),
         }
-        if traced.clock is not None and np.isfinite(traced.clock.deadline):
-            column["a round ends after"] = format_seconds(float(traced.clock.deadline))
+        if planned.clock is not None and np.isfinite(planned.clock.deadline):
+            column["a round ends after"] = format_seconds(float(planned.clock.deadline))
         rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
         column["all clients' rows"] = rows
         sizes = held.parts().items()
@@ -173,13 +176,13 @@ def _rows(columns: Sequence[dict[str, str]]) -> list[str]:
     return align([[name, *(each[name] for each in columns)] for name in columns[0]])
 
 
-def _notes(parts: Parts) -> list[str]:
+def _notes(plan: Plan) -> list[str]:
     """Explains which figures are bounds or assumptions."""
     notes = [
         "A round at most: if all weights and positions are sent, the largest clients "
         "train the dense network, and masks cost a sort of all weights in every step."
     ]
-    for index, one in enumerate(parts.traced):
-        for packet, reason in assumptions(one.layouts).items():
+    for index, stage in enumerate(plan.stages):
+        for packet, reason in assumptions(stage.round.layouts).items():
             notes.append(f"Not charged: {packet} in stage {index} ({reason}).")
     return notes

@@ -7,7 +7,7 @@ after another. The files are described in `docs/runs.md`.
 import functools
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +15,8 @@ import jax
 
 from sparsefl_jax import report
 from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.check import UserError, check, integer, one_line
 from sparsefl_jax.core.types import Count
-from sparsefl_jax.core.validate import one_line, typed, whole
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
@@ -30,17 +30,18 @@ from sparsefl_jax.runs.config.build import (
     load,
 )
 from sparsefl_jax.runs.config.defaults import plain, replaced, values
-from sparsefl_jax.runs.programs import Parts, Programs, prepared
+from sparsefl_jax.runs.plan import Plan, plan
+from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Setup, make
-from sparsefl_jax.runs.simulate import Run
+from sparsefl_jax.runs.simulate import Run, Segment
 from sparsefl_jax.system import hardware, interrupt, processes
 
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
 
-def build(config, started: bool = False) -> Parts:
-    """Builds the parts of a run from its configuration, and checks that they can run.
+def build(config, started: bool = False) -> Plan:
+    """Builds a run from its configuration, and plans it, which checks that it can run.
 
     Args:
       config: a configuration, see `defaults.default_config`.
@@ -49,22 +50,22 @@ def build(config, started: bool = False) -> Parts:
     Raises:
       ValueError: the run is not possible; raised before any compilation.
     """
-    fields.check(config)
+    fields.check_fields(config)
     config = values(config)
-    return _parts(config, build_data(config), started)
+    return _plan(config, build_data(config), started)
 
 
-def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
+def _plan(config: SimpleNamespace, data: FederatedData, started: bool) -> Plan:
     setup = build_setup(config, data)
-    parts = prepared(setup)
+    planned = plan(setup)
     if config.init_from is not None and not started:
         path, what, seed = config.init_from, config.init_what, config.seed
         initial = results.start_from(path, what, seed, setup.model, config.adapter)
         if what != "weights":
             results.check_kept(setup.stages[0].algorithm, initial, what)
-        parts = parts._replace(setup=setup._replace(initial=initial))
-    check_stages(config, setup, parts.traced)
-    return parts
+        planned = planned._replace(setup=setup._replace(initial=initial))
+    check_stages(config, setup, planned.stages)
+    return planned
 
 
 def run(
@@ -98,8 +99,8 @@ def run(
     # First report fields that cannot change, then check the rest.
     if resume or (processes.leads() and (path / "config.json").exists()):
         config = fit_rounds.resumed(config, folder.read_config(path)) or config
-        folder.check(path, config, resume)
-    fields.check(config)
+        folder.check_folder(path, config, resume)
+    fields.check_fields(config)
     if not resume:
         config, cost = fit_rounds.fitted(config, build, progress=show)
         if cost and show:
@@ -169,16 +170,16 @@ def experiment(
       >>> run.metrics[-1]["round"]
       1
     """
-    typed("seeds", seeds, Count)
-    typed("seed", seed, int)
-    whole("seed", seed, 0, 2**31 - seeds)
+    check("seeds", seeds, Count)
+    check("seed", seed, int)
+    check("seed", seed, integer(0, 2**31 - seeds))
     every, show = range(seed, seed + seeds), progress and processes.leads()
     read = data if callable(data) else lambda seed: data
     if seeds > 1:
         hardware.keep_compilations()  # which the seeds share
     if workdir is None:
         if name is not None:
-            raise ValueError(f"name={name!r}, expected a workdir whose pages show it")
+            raise UserError(f"name={name!r}, expected a workdir whose pages show it")
         runs, read = [], of_one_width(read, every)
         for one in every:
             key = jax.random.key(one)
@@ -187,18 +188,18 @@ def experiment(
                 runs.append(simulate.run(key, **setup._asdict(), callback=bar.update))
         return runs if seeds > 1 else runs[0]
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
-    sinks.check(of_files["sinks"])
+    sinks.check_sinks(of_files["sinks"])
 
-    def parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
+    def made(config: SimpleNamespace, data: FederatedData, started: bool) -> Plan:
         # `describe` made the configuration, and `initial` is given.
-        return prepared(make(stages, model, data, **settings))
+        return plan(make(stages, model, data, **settings))
 
     setup = make(stages, model, read(seed), **settings)
     described = describe(setup, name) | of_files
     config = SimpleNamespace(**plain(described | {"seed": seed, "seeds": seeds}))
     path = Path(workdir)
     each, begun = all_seeds if seeds > 1 else one_seed, (path / "config.json").exists()
-    each(config, path, begun, progress, lambda config: read(config.seed), parts)
+    each(config, path, begun, progress, lambda config: read(config.seed), made)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
     runs = []
@@ -222,7 +223,7 @@ def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
     """
     configs = [values(config) for config, _ in runs]
     read, paths = of_one_width(reading_once(configs[0]), configs), (p for _, p in runs)
-    return _in_turn(zip(configs, paths, strict=True), "rounds", read, _parts)
+    return _in_turn(zip(configs, paths, strict=True), "rounds", read, _plan)
 
 
 def reading_once(config: SimpleNamespace) -> Callable:
@@ -254,7 +255,7 @@ def all_seeds(
     resume: bool,
     progress: bool = True,
     read: Callable | None = None,
-    parts_of: Callable = _parts,
+    plan_of: Callable = _plan,
 ) -> list[dict]:
     """Runs all seeds of a configuration in folders below `path`, and compares them.
 
@@ -270,7 +271,7 @@ def all_seeds(
     read = of_one_width(read or reading_once(config), configs)
     runs = [(one, path / f"seed_{one.seed}") for one in configs]
     if not resume:
-        parts_of(configs[0], read(configs[0]), False)  # raises before writing anything
+        plan_of(configs[0], read(configs[0]), False)  # raises before writing anything
     leads = processes.leads()
     with folder.claimed(path, config, resume):
         if resume and leads:  # all are asked before any goes on
@@ -279,7 +280,7 @@ def all_seeds(
                     folder.resumption(below, one)
             folder.amend(path, config)
         summaries, failed = [], []
-        outcomes = _in_turn(runs, progress, read, parts_of)
+        outcomes = _in_turn(runs, progress, read, plan_of)
         for seed, outcome in zip(seeds, outcomes, strict=True):
             if not isinstance(outcome, Exception):
                 summaries.append(outcome)
@@ -319,7 +320,7 @@ def one_seed(
     resume: bool,
     progress: bool | str = True,
     read: Callable = build_data,
-    parts_of: Callable = _parts,
+    plan_of: Callable = _plan,
 ) -> dict:
     """Runs one seed, from its start or from its last checkpoint.
 
@@ -329,7 +330,7 @@ def one_seed(
       resume: whether the folder holds this run.
       progress: whether to show the progress; 'rounds' leaves out the plan.
       read: `(config) -> FederatedData`.
-      parts_of: `(config, data, started) -> Parts`; `started` tells whether there is a
+      plan_of: `(config, data, started) -> Plan`; `started` tells whether there is a
         checkpoint.
 
     Returns, raises: as `run` does.
@@ -338,7 +339,7 @@ def one_seed(
     leads = processes.leads()
     message = "ending after this segment; again to leave at once"
     # Errors of a new run are raised before anything is written.
-    parts = None if resume else parts_of(config, read(config), False)
+    planned = None if resume else plan_of(config, read(config), False)
     with folder.claimed(path, config, resume):
         going = folder.resumption(path, config) if leads else folder.Resumption(config)
         done, begun = processes.lead([going.done, going.saved is not None])
@@ -350,16 +351,16 @@ def one_seed(
             return processes.lead(report.read_summary(path) if leads else None)
         if begun and not leads:
             going = folder.resumption(path, config)
-        if parts is None:
-            parts = parts_of(going.config, read(going.config), begun)
-        setup, key = parts.setup, jax.random.key(going.config.seed)
+        if planned is None:
+            planned = plan_of(going.config, read(going.config), begun)
+        setup, key = planned.setup, jax.random.key(going.config.seed)
         with (
-            records.recording(path, going, parts, progress) as (at, recorder),
+            records.recording(path, going, planned, progress) as (at, recorder),
             interrupt.listening(message) as interrupted,
-            Programs(*parts, recorder.waiting, interrupted) as programs,
+            Programs(planned, recorder.waiting, interrupted) as programs,
         ):
             left = () if at.ended_by else simulate.simulate(key, programs, at)
-            for segment in left:
+            for segment in _noted(left, path):
                 due = recorder.record(segment)
                 if segment.snapshot is None:
                     continue
@@ -375,8 +376,23 @@ def one_seed(
                 if stop and not at.ended_by:
                     where = f"ended after round {at.round} of stage {at.stage}"
                     raise interrupt.StoppedError(f"{where}, all saved", stop)
-            written = recorder.finish(at, programs.traced)
+            written = recorder.finish(at, programs.memory())
             (stop,) = processes.most(interrupted())
             if stop:  # do not start later runs, such as those of other seeds
                 raise interrupt.StoppedError("the run has finished", stop)
         return processes.lead(written)
+
+
+def _noted(segments: Iterable[Segment], path: Path) -> Iterator[Segment]:
+    """Yields segments; says of an error that ends them where it came and what stays."""
+    where = "in the first segment"
+    try:
+        for segment in segments:
+            yield segment
+            if at := segment.snapshot:
+                where = f"after round {at.round} of stage {at.stage}"
+    except Exception as error:
+        kept = (path / "checkpoint").exists()
+        stays = "its last checkpoint stays" if kept else "there is no checkpoint yet"
+        error.add_note(f"in {path}, {where}; {stays}")
+        raise

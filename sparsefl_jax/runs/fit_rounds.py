@@ -27,10 +27,11 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder, simulate
-from sparsefl_jax.runs.programs import Programs, prepared
+from sparsefl_jax.runs.plan import plan
+from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import clock
@@ -97,7 +98,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
 
     Args:
       config: with `fit.gbit` or `fit.pflop`; otherwise it is returned unchanged.
-      build: `(config) -> Parts`, see `experiment.build`.
+      build: `(config) -> Plan`, see `experiment.build`.
       progress: whether to show the rounds of the pilot.
 
     Returns:
@@ -119,12 +120,12 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     measured = measure(setup, budgets, seed, progress=progress)
     left = {n: v * (1 + 1e-9) - measured.begin[n] for n, v in budgets.items()}
     if min(left.values()) < 0:
-        raise ValueError(f"{given} does not pay for one round of the run")
+        raise UserError(f"{given} does not pay for one round of the run")
     rounds = length
     for _ in range(_TRIES):
         each = mean_cost(measured, setup, seed)
         if not any(each[name] for name in budgets):  # such as bits of fine-tuning
-            raise ValueError(f"{given}, expected what later rounds of the run cost too")
+            raise UserError(f"{given}, expected what later rounds of the run cost too")
         pays = min(left[name] / max(each[name], 1e-30) for name in budgets)
         before, rounds = rounds, int(min(1 + pays, most))
         if rounds == before:
@@ -188,7 +189,7 @@ def _alive(stage: Stage) -> np.ndarray:
     alive = stage.algorithm.alive or (lambda round: 1.0)
     shares = [float(alive(round)) for round in range(stage.num_rounds + 1)]
     for round, share in enumerate(shares):
-        in_range(f"alive({round})", share, "[0, 1]")
+        check(f"alive({round})", share, "[0, 1]")
     return np.array(shares)
 
 
@@ -257,7 +258,7 @@ def _each_exchange(
         seen |= set(record["clients"])
     known = weights > 0
     if not known.any():
-        raise ValueError(
+        raise UserError(
             f"fit.pilot={len(records)}: no client was available in the rounds that "
             "predict later ones, expected more rounds"
         )
@@ -301,7 +302,7 @@ def pilot(
         print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
     with (
         Progress(total, show=progress, title="pilot: ") as bar,
-        Programs(*prepared(setup)) as programs,
+        Programs(plan(setup)) as programs,
         compiling() as compiled,
     ):
         begin = time.perf_counter()

@@ -20,8 +20,8 @@ import jax
 import msgspec
 
 from sparsefl_jax.core import users_code
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs import checkpoint
@@ -69,7 +69,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     """
     path = Path(workdir) / "config.json"
     if not path.exists():
-        raise ValueError(f"workdir={str(workdir)!r} has no config.json, expected a run")
+        raise UserError(f"workdir={str(workdir)!r} has no config.json, expected a run")
     fields = files.read_json(path, _Config)
     with blaming(path):
         return with_defaults(fields)
@@ -130,29 +130,29 @@ def fixed(config) -> str:
     return json.dumps(json.loads(json.dumps(fields), parse_int=float))
 
 
-def check(workdir: Path, config, resume: bool) -> None:
+def check_folder(workdir: Path, config, resume: bool) -> None:
     """Checks that a folder can hold the run; raises the ValueErrors of `claimed`."""
     name = f"workdir={str(workdir)!r}"
     with blaming("workdir"):
         str(workdir).encode()  # orbax writes to no path that is not Unicode
     if workdir.exists() and not workdir.is_dir():
-        raise ValueError(f"{name} is a file, expected a directory")
+        raise UserError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()
     if resume or begun:
         if differs := difference(read_config(workdir), config):
-            raise ValueError(
+            raise UserError(
                 f"{name} holds a run of another configuration: {differs}; a resumed "
                 "run keeps its configuration"
             )
         if not resume:
-            raise ValueError(
+            raise UserError(
                 f"{name} holds a run already, expected an empty directory; "
                 "--resume continues it"
             )
     elif workdir.exists():
         others = [p.name for p in workdir.iterdir() if p.name not in _OURS]
         if others:
-            raise ValueError(f"{name} holds {min(others)}, expected an empty directory")
+            raise UserError(f"{name} holds {min(others)}, expected an empty directory")
 
 
 @contextlib.contextmanager
@@ -171,10 +171,12 @@ def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
     if not processes.leads():
         yield
         return
-    check(workdir, config, resume)
+    check_folder(workdir, config, resume)
     workdir.mkdir(parents=True, exist_ok=True)
     with locked(workdir):
-        check(workdir, config, resume)  # another process may have written meanwhile
+        check_folder(
+            workdir, config, resume
+        )  # another process may have written meanwhile
         if not (workdir / "config.json").exists():
             files.write_json(workdir / "config.json", plain(config))
         yield
@@ -202,7 +204,7 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
     with open(workdir / "lock", "a") as file:
         while not _locked(file, "LOCK_EX"):
             if time.monotonic() >= until:
-                raise ValueError(
+                raise UserError(
                     f"workdir={str(workdir)!r} is in use by a run that is still running"
                 )
             time.sleep(0.05)
@@ -259,15 +261,15 @@ def resumption(workdir: Path, config: SimpleNamespace) -> Resumption:
     saved = checkpoint.read(workdir)
     if saved is None:
         if ended:
-            raise ValueError(f"workdir={str(workdir)!r} has no checkpoint to extend")
+            raise UserError(f"workdir={str(workdir)!r} has no checkpoint to extend")
         return Resumption(config)
     if saved.about["key"] != root_key(config.seed):  # of another kind of generator
-        raise ValueError(f"{workdir / 'checkpoint'} is of a run with another key")
+        raise UserError(f"{workdir / 'checkpoint'} is of a run with another key")
     found = continued(config, saved)
     by = found.saved.snapshot.ended_by
     if ended and by:
         return found._replace(done=True, notes=[f"this run has ended, by {by}"])
-    log_lines.check(workdir, saved.about["position"])
+    log_lines.check_logs(workdir, saved.about["position"])
     return found
 
 
@@ -293,10 +295,10 @@ def continued(config: SimpleNamespace, saved: checkpoint.Saved) -> Resumption:
     """
     old, at = saved.about["config"], saved.snapshot
     if differs := difference(old, config):
-        raise ValueError(f"the configuration is not that of the checkpoint: {differs}")
+        raise UserError(f"the configuration is not that of the checkpoint: {differs}")
     before, now = old["num_rounds"], config.num_rounds
     if now < before:
-        raise ValueError(
+        raise UserError(
             f"num_rounds={now}, expected at least the {before} that the run has been "
             "planned for; until ends it earlier"
         )
@@ -333,7 +335,7 @@ def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[s
         before = old["first_stage"].get("num_rounds") or old["num_rounds"]
         now = config.first_stage.get("num_rounds")
         if now not in (None, before):
-            raise ValueError(refusal.format("first_stage.num_rounds", now, before))
+            raise UserError(refusal.format("first_stage.num_rounds", now, before))
         if config.num_rounds != before:
             first = config.first_stage | {"num_rounds": before}
             config = replaced(config, first_stage=first)
@@ -348,7 +350,7 @@ def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[s
         ]
     now = config.lr_horizon or config.num_rounds
     if now != before and config.num_rounds == old["num_rounds"]:
-        raise ValueError(refusal.format("lr_horizon", now, before))
+        raise UserError(refusal.format("lr_horizon", now, before))
     return config, []
 
 
@@ -386,7 +388,7 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
     old = saved.about["data"] if saved else now
     changed = [name for name in old | now if old.get(name) != now.get(name)]
     if changed:
-        raise ValueError(
+        raise UserError(
             f"what the run reads is not that of the checkpoint: {', '.join(changed)} "
             "changed, expected the arrays, partition, devices and budgets it began with"
         )

@@ -25,9 +25,10 @@ from sparsefl_jax.runs import checkpoint, dry_run, folder, sinks
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import plain
-from sparsefl_jax.runs.programs import Parts
+from sparsefl_jax.runs.memory import Memory
+from sparsefl_jax.runs.plan import Plan
 from sparsefl_jax.runs.progress import Progress, compiling
-from sparsefl_jax.runs.setup import Traced, guarantee
+from sparsefl_jax.runs.setup import guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, hardware, processes, provenance
@@ -38,20 +39,20 @@ class Recorder(NamedTuple):
 
     record: Callable = lambda segment: False  # returns whether a checkpoint is due
     save: Callable = lambda snapshot, models: None  # replaces the checkpoint
-    finish: Callable = lambda snapshot, traced: None  # returns the summary
+    finish: Callable = lambda snapshot, memories: None  # returns the summary
     waiting: Callable = lambda stage, stages, seconds: None
 
 
 @contextlib.contextmanager
 def recording(
-    workdir: Path, going: folder.Resumption, parts: Parts, progress: bool | str
+    workdir: Path, going: folder.Resumption, plan: Plan, progress: bool | str
 ) -> Iterator[tuple[Snapshot, Recorder]]:
     """Opens the files of a run where it stood, in process 0.
 
     Args:
       workdir: the run's directory, claimed.
       going: how the run continues or begins.
-      parts: the run.
+      plan: of the run.
       progress: whether to show the progress; 'rounds' leaves out the plan.
 
     Yields:
@@ -61,14 +62,14 @@ def recording(
       ValueError: the data are not those of the checkpoint.
       OSError: a file cannot be written.
     """
-    config, setup = going.config, parts.setup
+    config, setup = going.config, plan.setup
     at, data = folder.start(going.saved, setup)
     if not processes.leads():
         yield at, Recorder()
         return
-    about: dict[str, Any] = _about(going, parts) | {"data": data}
+    about: dict[str, Any] = _about(going, plan) | {"data": data}
     if progress and (going.saved or progress != "rounds"):
-        _print_start(workdir, going, parts, about["machine"])
+        _print_start(workdir, going, plan, about["machine"])
     folder.amend(workdir, config)
     remove_later_masks(workdir, at)
     counts = datasets.partition_counts(setup.data)
@@ -98,9 +99,9 @@ def recording(
             checkpoint.save(workdir, snapshot, models, about)
             saved_at = time.perf_counter()
 
-        def finish(snapshot: Snapshot, traced: Sequence[Traced]) -> dict:
+        def finish(snapshot: Snapshot, memories: Sequence[Memory]) -> dict:
             facts = about | {"guarantee": guarantee(setup, snapshot.round)}
-            written = write_summary(config, traced, workdir, snapshot, facts)
+            written = write_summary(config, memories, workdir, snapshot, facts)
             draw(workdir)
             return written
 
@@ -108,21 +109,21 @@ def recording(
 
 
 def _print_start(
-    workdir: Path, going: folder.Resumption, parts: Parts, machine: dict
+    workdir: Path, going: folder.Resumption, plan: Plan, machine: dict
 ) -> None:
     """Prints the plan of a run, or from where it continues."""
     saved = going.saved
-    opening = folder.described(saved, machine) if saved else dry_run.text(parts)
+    opening = folder.described(saved, machine) if saved else dry_run.text(plan)
     if saved is None and (workdir / "metrics.jsonl").exists():
         opening = f"{opening}\nno checkpoint was saved here: it begins again"
     print(opening, *going.notes, f"writing to {workdir}", sep="\n", file=sys.stderr)
 
 
-def _about(going: folder.Resumption, parts: Parts) -> dict[str, Any]:
+def _about(going: folder.Resumption, plan: Plan) -> dict[str, Any]:
     """Returns what checkpoints hold beside the arrays."""
     config, saved = plain(going.config), going.saved
     code = folder.own_code(config)
-    chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
+    chunks = ", ".join(str(stage.memory.chunk) for stage in plan.stages)
     machine = provenance.facts(chunks) | code
     about: dict[str, Any] = {"position": None, "seconds": 0.0}
     about |= {"commit": machine["commit"], "code": code}
@@ -173,13 +174,13 @@ def remove_later_masks(workdir: Path, at: Snapshot) -> None:
 
 
 def write_summary(
-    config, traced: Sequence[Traced], workdir: Path, at: Snapshot, about: dict
+    config, memories: Sequence[Memory], workdir: Path, at: Snapshot, about: dict
 ) -> dict:
     """Writes the `summary.json` of a run that has ended.
 
     Args:
       config: the configuration.
-      traced: the stages, with their memory, as `Programs` has them.
+      memories: of the stages, as `Programs` has them.
       workdir: the run's directory.
       at: the final snapshot.
       about: as in its last checkpoint, with its `guarantee`, which may be empty.
@@ -194,7 +195,7 @@ def write_summary(
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
     stages = []
     for index, section in enumerate(defaults.stages(config)[: at.stage + 1]):
-        memory = traced[index].memory
+        memory = memories[index]
         facts = {"chunk": memory.chunk, "memory": memory.parts()}
         waited = [s["compile_seconds"] for s in segments if s["stage"] == index]
         facts["compile_seconds"] = sum(waited)

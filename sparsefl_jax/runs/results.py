@@ -10,8 +10,8 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
+from sparsefl_jax.core.check import UserError, blaming, check, integer
 from sparsefl_jax.core.types import Key, SparseModel
-from sparsefl_jax.core.validate import blaming, typed, whole
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
@@ -49,7 +49,7 @@ def load_run(run: str | Path) -> Result:
       >>> load_run("no/such/run")
       Traceback (most recent call last):
         ...
-      ValueError: workdir='no/such/run' has no config.json, expected a run
+      sparsefl_jax.UserError: workdir='no/such/run' has no config.json, expected a run
     """
     config, saved = _read(run, state=False)
     metrics = frames(read_records(Path(run) / "metrics.jsonl"))
@@ -60,10 +60,10 @@ def _read(run: str | Path, state: bool = True) -> tuple[Any, checkpoint.Saved]:
     """Reads the configuration and the checkpoint of a run."""
     config = folder.read_config(run)
     if config.get("seeds", 1) > 1:
-        raise ValueError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
+        raise UserError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
     saved = checkpoint.read(Path(run), state=state)
     if saved is None:
-        raise ValueError(f"run={str(run)!r} has no checkpoint yet")
+        raise UserError(f"run={str(run)!r} has no checkpoint yet")
     return config, saved
 
 
@@ -84,19 +84,19 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
       >>> load_clients("no/such/run", [0])
       Traceback (most recent call last):
         ...
-      ValueError: workdir='no/such/run' has no config.json, expected a run
+      sparsefl_jax.UserError: workdir='no/such/run' has no config.json, expected a run
     """
     config, saved = _read(run)
     with blaming(Path(run) / "config.json"):
         setup = build.build_setup(values(config), build.build_data(config))
         algorithm = setup.stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
-        raise ValueError(f"run={str(run)!r} has no personal models")
+        raise UserError(f"run={str(run)!r} has no personal models")
     key = jax.random.key(config.seed)
     info = placement.client_info(setup.data, setup.budgets)
     for index in clients:
-        typed("clients", index, int)
-        whole("clients", index, 0, len(info.index) - 1)
+        check("clients", index, int)
+        check("clients", index, integer(0, len(info.index) - 1))
     state = _state(saved, setup, key, clients)
     everyone = state.clients
     stage_key = keys.of_stage(keys.of_run(key)[1], saved.snapshot.stage)
@@ -187,25 +187,25 @@ def start_from(
     """
     name = f"init_from={str(run)!r}"
     if not (Path(run) / "summary.json").exists():
-        raise ValueError(f"{name}, expected the directory of a finished run")
+        raise UserError(f"{name}, expected the directory of a finished run")
     config, saved = _read(run, state=False)
     models, there = saved.models, config.adapter.to_dict()
     free = {"dropout", "charge_base"}
     for field in sorted(adapter.keys() - free) if there["rank"] else ():
         if there[field] != adapter[field]:
-            raise ValueError(
+            raise UserError(
                 f"{name} has adapter.{field}={there[field]!r}, expected "
                 f"{adapter[field]!r}, as here"
             )
     if "newcomer" in models and what != "mask":
-        raise ValueError(
+        raise UserError(
             f"{name} has no trained model at its server, expected init_what='mask'"
         )
     old = target(models)
     key, _ = keys.of_run(jax.random.key(seed))
     fresh = initial_state.initial_model(key, model)
     for path, there, here in trees.unlike(old, fresh):
-        raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")
+        raise UserError(f"{name} holds {path} of shape {there}, expected {here}")
     old = jax.tree.map(jnp.asarray, old)
     if what == "mask":
         return fresh._replace(mask=old.mask)
@@ -223,7 +223,7 @@ def check_kept(algorithm, initial: SparseModel, what: str) -> None:
     deployed = target(algorithm.deploy(key, server))
     leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
     if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
-        raise ValueError(
+        raise UserError(
             f"init_what={what!r}: the first stage draws a mask of its own, expected "
             "init_what='weights' or a method that keeps the mask it is given"
         )

@@ -11,12 +11,15 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs.checkpoint import Best, Snapshot
-from sparsefl_jax.runs.programs import Programs, explained, prepared
+from sparsefl_jax.runs.memory import explained
+from sparsefl_jax.runs.plan import StagePlan, plan
+from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
@@ -127,7 +130,7 @@ def segments(
       FloatingPointError: a loss or a weight is not finite; the message names the round
         and the clients. A `Segment` without a snapshot holds the records before it.
     """
-    with Programs(*prepared(make(stages, model, data, **settings))) as programs:
+    with Programs(plan(make(stages, model, data, **settings))) as programs:
         yield from simulate(key, programs, resume)
 
 
@@ -145,7 +148,7 @@ def simulate(
     """
     setup, at = programs.setup, at or Snapshot()
     if at.ended_by:
-        raise ValueError(f"resume: the run has ended, by {at.ended_by}")
+        raise UserError(f"resume: the run has ended, by {at.ended_by}")
     programs.begin(at.stage)
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
@@ -161,9 +164,9 @@ def simulate(
     )
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
-        with explained(programs.traced[at.stage].memory, at.stage):
+        with explained(programs.plan.stages[at.stage].memory, at.stage):
             judge = evaluation(setup.stages[at.stage])
-        with explained(programs.of(at.stage, at.round).traced.memory, at.stage):
+        with explained(programs.of(at.stage, at.round).memory, at.stage):
             at, models = yield from _rounds(key, programs, judge, sparse, at)
         if at.ended_by:
             return
@@ -180,24 +183,24 @@ def _rounds(
 ):
     """Yields the segments of a stage; returns the last snapshot and the models."""
     setup, program = programs.setup, programs.of(at.stage)
-    plan, traced, pace = program.plan, program.traced, program.traced.pace
+    placed, pace, planned = program.plan, program.pace, programs.plan.stages[at.stage]
     stage, data = setup.stages[at.stage], setup.data
     observed, num_clients = setup.observed(at.stage), len(data.train.size)
     info = placement.client_info(data, setup.budgets)
     state = initial_state.start(
-        key, plan, sparse, info, at.state, pace.working, pace.where
+        key, placed, sparse, info, at.state, pace.working, pace.where
     )
-    population = placement.make_population(plan, data, setup.budgets, traced.clock)
+    population = placement.make_population(placed, data, setup.budgets, planned.clock)
     if pace.working is None:
         run_segment = store.on_device(program.segment)
     else:
-        run_segment = store.on_host(program.segment, plan.mesh, pace.working)
+        run_segment = store.on_host(program.segment, placed.mesh, pace.working)
     draw = cohorts.drawing(key, stage, num_clients, clock.presence(setup.system))
     seen = None
     evaluations = stage.num_rounds / setup.eval_every
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
     programs.begin(at.stage + 1)
-    pack = jax.jit(lambda mask: observed_masks.pack(mask, plan.layers))
+    pack = jax.jit(lambda mask: observed_masks.pack(mask, placed.layers))
     deployed = _deployed(stage.algorithm.deploy, key)
     models = deployed(at.round, state.server)
     while at.round < stage.num_rounds:
@@ -205,7 +208,7 @@ def _rounds(
         count = np.int32(_left(setup, at, pace.length))
         state, logs = run_segment(key, population, state, rounds, draw(rounds), count)
         logs = processes.fetch(logs)
-        records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
+        records, at, failure = _account(setup, planned, placed.layers, logs, count, at)
         models = deployed(at.round, state.server)
         there = logs.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
@@ -252,7 +255,7 @@ def _deployed(deploy: Callable, key: Key) -> Callable:
         @functools.cache
         def models():
             if any(leaf.is_deleted() for leaf in jax.tree.leaves(server)):
-                raise ValueError(  # XLA may end the process instead
+                raise UserError(  # XLA may end the process instead
                     f"models of round {round} are asked for after the next segment, "
                     "expected before it"
                 )
@@ -277,22 +280,25 @@ def _left(setup: Setup, at: Snapshot, length: int) -> int:
     return min(left, setup.eval_every - into, length - into % length)
 
 
-def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
+def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Snapshot):
     """Returns the records of `count` rounds, the next snapshot, and an error or None.
 
     The snapshot says whether the rounds have reached a limit on the costs.
     """
     names, system = trees.layer_paths(layers), setup.system
+    layouts = planned.round.layouts
     batch = setup.stages[at.stage].batch_size
     records = []
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
         log = round_program.without_empty_places(log, len(setup.data.train.size))
-        if failure := _failure(setup, traced.layouts, log, at.round + 1):
+        if failure := _failure(setup, layouts, log, at.round + 1):
             return records, at, failure
-        record = ledger.round_record(log, traced.layouts, setup.model, names, batch)
+        record = ledger.round_record(
+            log, planned.round.layouts, setup.model, names, batch
+        )
         if system is not None:
-            record |= clock.record(system, traced.clock, log)
+            record |= clock.record(system, planned.clock, log)
             at = at._replace(hours=at.hours + record["hours"])
         at = at._replace(
             round=at.round + 1,

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
 
+from sparsefl_jax.core.check import blaming, check
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.system import files, log_lines
 
 PROJECT = "sparsefl_jax"  # unless the tool's own environment variable names another
@@ -264,7 +264,7 @@ TOOLS: dict[str, Callable[[Path, int, Any], Sink]] = {
 _MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb.sdk"}
 
 
-def check(names: Sequence[str]) -> None:
+def check_sinks(names: Sequence[str]) -> None:
     """Checks that sinks are known and that their packages are installed.
 
     Args:
@@ -274,13 +274,14 @@ def check(names: Sequence[str]) -> None:
       ValueError: a sink is unknown or lacks its package.
 
     Example:
-      >>> check(["tensorbord"])
+      >>> check_sinks(["tensorbord"])
       Traceback (most recent call last):
-      ValueError: sinks='tensorbord' (did you mean 'tensorboard'?), expected one of
+      sparsefl_jax.UserError: sinks='tensorbord' (did you mean 'tensorboard'?),
+      expected one of
       mlflow, tensorboard, wandb
     """
     for name in names:
-        one_of("sinks", name, sorted(TOOLS))
+        check("sinks", name, sorted(TOOLS))
         imported(_MODULES.get(name, name), name, f"sinks={name!r}")
 
 

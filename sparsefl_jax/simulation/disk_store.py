@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.system import hardware, processes
 from sparsefl_jax.system.files import naming
@@ -196,7 +197,7 @@ def load(
     count, num_clients = manifest["count"], leaves[0].shape[0]
     kinds = _kinds(leaves)
     if manifest["kinds"] != kinds or not (manifest["some"] or count == num_clients):
-        raise ValueError(
+        raise UserError(
             f"the checkpoint does not fit this run: it has rows of {count} clients, "
             f"{manifest['kinds']}, expected {num_clients}, {kinds}"
         )

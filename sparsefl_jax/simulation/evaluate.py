@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Stage, target
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
@@ -218,12 +218,12 @@ def check_metric(
       ValueError: the metric is unknown; clients have no test samples of their own; or
         clients keep models whose statistics have to come from all samples.
     """
-    one_of("metric", metric, METRICS)
+    check("metric", metric, METRICS)
     kept = any(personal.kept(stage.algorithm, model) for stage in stages)
     if model.static_stats and kept and metric != "pooled":
-        raise ValueError("norm='static', expected another where clients keep models")
+        raise UserError("norm='static', expected another where clients keep models")
     if resolved(metric, stages) == "clients" and not data.test.size.any():
-        raise ValueError(f"{metric=} needs test samples of clients, see test_split")
+        raise UserError(f"{metric=} needs test samples of clients, see test_split")
 
 
 def resolved(metric: str, stages: Sequence[Stage]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.validate import above, blaming, in_range, one_of, whole
+from sparsefl_jax.core.check import UserError, blaming, check, integer
 from sparsefl_jax.simulation.clock import Device, System
 
 _Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
@@ -100,13 +100,13 @@ def make_system(
       >>> system.tiers, np.bincount(system.tier).tolist()
       (('high', 'mid', 'low'), [3, 7, 10])
     """
-    whole("num_clients", num_clients, 1)
+    check("num_clients", num_clients, integer(1))
     if deadline is not None and quantile is not None:
-        raise ValueError(f"{quantile=} beside {deadline=}, expected one of them")
+        raise UserError(f"{quantile=} beside {deadline=}, expected one of them")
     if deadline is not None:
-        above("deadline", deadline, 0)
+        check("deadline", deadline, "(0, inf)")
     if quantile is not None:
-        in_range("quantile", quantile, "(0, 1]")
+        check("quantile", quantile, "(0, 1]")
     rows = PRESETS[name] if name in PRESETS else _read(name)
     tiers = tuple(dict.fromkeys(row.tier for row in rows))
     table = [rows[i] for i in _deal(name, rows, num_clients, seed)]
@@ -132,18 +132,18 @@ def _deal(name: str, rows: Sequence[Row], num_clients: int, seed: int) -> np.nda
     if rows[0].client is not None:
         clients = [row.client for row in rows]
         if sorted(clients) != list(range(num_clients)):
-            raise ValueError(
+            raise UserError(
                 f"system={name!r} has {len(rows)} rows of {len(set(clients))} clients, "
                 f"expected one for each of 0 to {num_clients - 1}"
             )
         return np.argsort(clients)
     shares = np.array([row.share for row in rows])
     if abs(shares.sum() - 1) > 1e-6:
-        raise ValueError(f"system={name!r}: shares of sum {shares.sum():g}, expected 1")
+        raise UserError(f"system={name!r}: shares of sum {shares.sum():g}, expected 1")
     counts = np.diff(np.round(np.cumsum(shares) * num_clients).astype(int), prepend=0)
     if not counts.all():
         empty = rows[int(np.argmin(counts))].tier
-        raise ValueError(
+        raise UserError(
             f"system={name!r} leaves no client of num_clients={num_clients} for "
             f"{empty!r}, expected more clients"
         )
@@ -158,7 +158,7 @@ def _read(name: str) -> list[Row]:
       ValueError: names the file, and the line and column that are wrong.
     """
     if not name.endswith(".csv"):
-        one_of("system", name, (*PRESETS, "a file .csv"))
+        check("system", name, (*PRESETS, "a file .csv"))
     rows = []
     with (
         blaming(f"system={name!r}"),
@@ -167,23 +167,23 @@ def _read(name: str) -> list[Row]:
         reader = csv.reader(file, skipinitialspace=True)
         head = [column.strip() for column in next(reader, ())]
         for column in head:
-            one_of("column", column, Row.__struct_fields__)
+            check("column", column, Row.__struct_fields__)
         if len(set(head)) < len(head):
-            raise ValueError(f"columns {', '.join(head)}, expected each once")
+            raise UserError(f"columns {', '.join(head)}, expected each once")
         for texts in filter(None, reader):
             with blaming(f"line {reader.line_num}, {','.join(texts)}"):
                 if len(texts) > len(head):
-                    raise ValueError(f"expected {len(head)} fields")
+                    raise UserError(f"expected {len(head)} fields")
                 cells = zip(head, map(str.strip, texts), strict=False)
                 given = {column: _value(column, text) for column, text in cells if text}
                 rows.append(msgspec.convert(given, Row, strict=False))
         kinds = {(row.share is None, row.client is None) for row in rows}
         if kinds not in ({(True, False)}, {(False, True)}):
-            raise ValueError("expected rows with share or client, and not both")
+            raise UserError("expected rows with share or client, and not both")
         longest = max(len(row.available) for row in rows)
         for row in rows:
             if longest % (length := len(row.available)):
-                raise ValueError(
+                raise UserError(
                     f"available of {length} rounds, expected a divisor of {longest}"
                 )
             row.available *= longest // length
@@ -197,4 +197,4 @@ def _value(column: str, text: str) -> Any:
             return list(map(float, text.split()))
         return text if column == "tier" else float(text)
     except ValueError:
-        raise ValueError(f"{column}={text!r}, expected a number") from None
+        raise UserError(f"{column}={text!r}, expected a number") from None

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks, top_k, trees, width
 
@@ -48,7 +48,7 @@ def largest(
       >>> largest(params, 0.5)['fc2']['kernel'].tolist()
       [[True], [False]]
     """
-    in_range("density", density, "(0, 1]")
+    check("density", density, "(0, 1]")
     leaves = trees.by_path(params)
     mask = trees.by_path(masks.full(params))
     for link in shrinking(params, prunable):
@@ -103,7 +103,7 @@ def shrinking(params: PyTree, prunable: tuple[str, ...] = KERNELS) -> list[Link]
     chosen = trees.layer_paths(masks.prunable(params, prunable))
     found = [link for link in links(params) if f"{link.layer}/kernel" in chosen]
     if not found:
-        raise ValueError(f"prunable={prunable}, expected the kernel of a hidden layer")
+        raise UserError(f"prunable={prunable}, expected the kernel of a hidden layer")
     return found
 
 

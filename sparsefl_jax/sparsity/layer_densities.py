@@ -11,8 +11,8 @@ https://arxiv.org/abs/2208.13092 (Eq. 3).
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import trees
 
 # A share times a number may miss a whole number by rounding, which must not change the
@@ -82,7 +82,7 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       >>> uniform({'w': np.zeros((2, 3))}, {'w': True}, 0.5).tolist()
       [0.5]
     """
-    in_range("density", density, "(0, 1]")
+    check("density", density, "(0, 1]")
     return np.full(len(trees.layers(params, select)), density, np.float64)
 
 
@@ -108,7 +108,7 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       >>> print(erk(w, {'a': True, 'b': True}, 0.3).round(3))
       [0.4   0.267]
     """
-    in_range("density", density, "(0, 1]")
+    check("density", density, "(0, 1]")
     raw, sizes = _raw(params, select)
     scale, dense = _share(raw, np.ones(len(sizes)), sizes, density * sizes.sum())
     return np.where(dense, 1.0, scale * raw)
@@ -138,7 +138,7 @@ def erk_sparsity(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       >>> print(erk_sparsity(w, {'a': True, 'b': True}, 0.3).round(3))
       [0.341 0.286]
     """
-    in_range("density", density, "(0, 1]")
+    check("density", density, "(0, 1]")
     raw, sizes = _raw(params, select)
     weight, least = np.maximum(1 - raw, 0), 1 / np.maximum(sizes, 1)
     scale, full = _share(weight, 1 - least, sizes, (1 - density) * sizes.sum())

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.sparsity import trees
 
@@ -42,18 +43,18 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
     """
     if isinstance(patterns, str) or not patterns:
         what = "is one string" if patterns else "is empty"
-        raise ValueError(f"prunable={patterns!r} {what}, expected a tuple of globs.")
+        raise UserError(f"prunable={patterns!r} {what}, expected a tuple of globs.")
     paths = trees.leaf_paths(params)
     chosen, excluded = set(), set()
     for pattern in patterns:
         found = {p for p in paths if fnmatch.fnmatchcase(p, pattern.removeprefix("!"))}
         if not found:
-            raise ValueError(
+            raise UserError(
                 f"prunable: {pattern!r} matches no leaf of {', '.join(paths)}."
             )
         (excluded if pattern.startswith("!") else chosen).update(found)
     if not chosen - excluded:
-        raise ValueError(f"prunable={patterns!r} leave no leaf, expected at least one.")
+        raise UserError(f"prunable={patterns!r} leave no leaf, expected at least one.")
     return trees.map_by_path(lambda path, _: path in chosen - excluded, params)
 
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.check import check, integer
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import whole
 
 
 class Grid(NamedTuple):
@@ -46,7 +46,7 @@ def quantize(tree: PyTree, bits: int = 8) -> tuple[PyTree, Grid]:
       >>> codes['w'].tolist(), grid.scale['w'].item(), grid.zero['w'].item()
       ([0, 1, 1, 3], 1.0, 1)
     """
-    whole("bits", bits, 1, 8)
+    check("bits", bits, integer(1, 8))
     top = jnp.float32(2**bits - 1)
 
     def scale_of(x: Array) -> Array:

@@ -6,7 +6,7 @@ float64 tables [T] that the compiled program looks up.
 
 import numpy as np
 
-from sparsefl_jax.core.validate import in_range, whole
+from sparsefl_jax.core.check import check, integer
 from sparsefl_jax.sparsity import layer_densities
 
 _MOST_ROUNDS = 10**6  # every program holds the table
@@ -44,11 +44,11 @@ def polynomial(
       >>> print(polynomial(0.1, 200)[[0, 1, 9, 49, 199]].round(4))
       [0.     0.0135 0.1167 0.5146 0.9   ]
     """
-    in_range("density", density, "(0, 1]")
-    whole("begin", begin, 0, _MOST_ROUNDS - 1)
-    whole("rounds", rounds, begin + 1, _MOST_ROUNDS)
-    whole("frequency", frequency, 1, rounds)
-    in_range("power", power, "(0, inf)")
+    check("density", density, "(0, 1]")
+    check("begin", begin, integer(0, _MOST_ROUNDS - 1))
+    check("rounds", rounds, integer(begin + 1, _MOST_ROUNDS))
+    check("frequency", frequency, integer(1, rounds))
+    check("power", power, "(0, inf)")
     t = np.arange(1, rounds + 1)
     done = np.clip((t // frequency * frequency - begin) / (rounds - begin), 0, 1)
     last = 1 - density
@@ -73,8 +73,8 @@ def cosine(rate: float, rounds: int) -> np.ndarray:
       >>> cosine(0.4, 2).tolist()
       [0.4, 0.2, 0.0]
     """
-    in_range("rate", rate, "[0, 1]")
-    whole("rounds", rounds, 1, _MOST_ROUNDS)
+    check("rate", rate, "[0, 1]")
+    check("rounds", rounds, integer(1, _MOST_ROUNDS))
     angle = np.pi * np.arange(rounds + 1) / rounds
     return np.where(angle < np.pi, rate / 2 * (1 + np.cos(angle)), 0.0).round(15)
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import masks, trees
 
@@ -72,7 +73,7 @@ def signed_constants(key: Key, params: PyTree) -> PyTree:
         if name == "kernel"
     }
     if not fan_in:
-        raise ValueError(f"no kernel among the leaves {trees.leaf_paths(params)}")
+        raise UserError(f"no kernel among the leaves {trees.leaf_paths(params)}")
     keys, out = jax.random.split(key, len(leaves)), []
     for (layer, _, name), leaf, sign_key in zip(parts, leaves, keys, strict=True):
         if layer in fan_in:
@@ -83,7 +84,7 @@ def signed_constants(key: Key, params: PyTree) -> PyTree:
             out.append(jnp.full(leaf.shape, name == "scale", jnp.float32))
         else:
             where = f"{layer}/{name}"
-            raise ValueError(f"leaf {where!r}, expected a kernel, bias or scale")
+            raise UserError(f"leaf {where!r}, expected a kernel, bias or scale")
     return jax.tree.unflatten(treedef, out)
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.sparsity.layer_densities import ceil_count, whole_up
@@ -258,7 +259,7 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
     for path, leaf in zip(trees.layer_paths(select), leaves, strict=True):
         inputs = math.prod(leaf.shape[:-1]) if leaf.ndim > 1 else 0
         if inputs < m:
-            raise ValueError(f"m={m}, but {path!r} has {inputs} inputs, expected >= m.")
+            raise UserError(f"m={m}, but {path!r} has {inputs} inputs, expected >= m.")
     per_layer = jnp.broadcast_to(jnp.asarray(n, jnp.int32), (len(leaves),))
     kept = [_n_of_m(x, per_layer[i], m) for i, x in enumerate(leaves)]
     return masks.total(scores, select, kept)

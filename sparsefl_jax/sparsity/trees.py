@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
 
 
@@ -41,6 +42,16 @@ def by_path(tree: PyTree) -> dict[str, Any]:
       {'conv1/bias': 2, 'conv1/kernel': 1}
     """
     return dict(zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True))
+
+
+def num_entries(tree: PyTree) -> int:
+    """Returns the number of entries of all leaves, arrays or shapes.
+
+    Example:
+      >>> num_entries({'a': np.zeros((2, 3)), 'b': np.zeros(4)})
+      10
+    """
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 def map_by_path(function: Callable, tree: PyTree) -> PyTree:
@@ -112,12 +123,12 @@ def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
       >>> replace_layers({'a': 1, 'b': 2, 'c': 3}, select, [7])
       Traceback (most recent call last):
         ...
-      ValueError: new holds 1 leaves, expected 2.
+      sparsefl_jax.UserError: new holds 1 leaves, expected 2.
     """
     leaves, treedef = jax.tree.flatten(tree)
     chosen = jax.tree.leaves(select)
     if len(new) != sum(chosen):
-        raise ValueError(f"new holds {len(new)} leaves, expected {sum(chosen)}.")
+        raise UserError(f"new holds {len(new)} leaves, expected {sum(chosen)}.")
     items = iter(new)
     out = [next(items) if s else x for x, s in zip(leaves, chosen, strict=True)]
     return jax.tree.unflatten(treedef, out)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models import wiring
 from sparsefl_jax.sparsity import layer_densities, trees
@@ -97,7 +98,7 @@ def window_of_stats(
     """
     for path, leaf in trees.by_path(stats).items():
         if len(leaf.shape) != 1:
-            raise ValueError(
+            raise UserError(
                 f"statistic {path!r} has shape {leaf.shape}, expected [channels]"
             )
     return jax.tree.map(lambda leaf: _cut(leaf.shape, leaf.shape, rate, start), stats)
@@ -185,7 +186,7 @@ def columns(params: PyTree, classes: Array) -> PyTree:
     return _map(keep, params)
 
 
-def check(model: SparseModel) -> None:
+def check_sliceable(model: SparseModel) -> None:
     """Refuses a network whose slices are not networks of that width.
 
     Args:
@@ -198,17 +199,18 @@ def check(model: SparseModel) -> None:
 
     Example:
       >>> params = {'conv': {'kernel': jnp.zeros((3, 3, 1, 8))}}
-      >>> check(SparseModel(params, {}, {}))
+      >>> check_sliceable(SparseModel(params, {}, {}))
       Traceback (most recent call last):
         ...
-      ValueError: width slicing: the last layer, 'conv', is not a dense layer
+      sparsefl_jax.UserError: width slicing: the last layer, 'conv', is not a dense
+      layer
     """
     window_of_stats(model.stats, 1.0)
     counted = {_module(path) for path in trees.leaf_paths(model.stats)}
     leaves = zip(trees.leaf_paths(model.params), _read(model.params), strict=True)
     for path, known in leaves:
         if known.role == "norm" and _module(path) not in counted:
-            raise ValueError(
+            raise UserError(
                 f"width slicing: {_module(path)!r} normalises without statistics of "
                 "its channels, expected norm 'batch', 'static' or None"
             )
@@ -231,7 +233,7 @@ def _read(params: PyTree) -> list[_Leaf]:
     last = next(reversed(kernels), None)
     if last is None or len(kernels[last]) != 2:
         what = "there is no" if last is None else f"the last layer, {last!r}, is not a"
-        raise ValueError(f"width slicing: {what} dense layer")
+        raise UserError(f"width slicing: {what} dense layer")
     axes = wiring.channels(kernels)
     written = {channels[-1] for channels in axes.values()}
     found = []
@@ -244,7 +246,7 @@ def _read(params: PyTree) -> list[_Leaf]:
         elif names <= {"scale", "bias"} and shape[-1] in written:
             found.append(_Leaf(shape[-1:], "norm"))
         else:
-            raise ValueError(
+            raise UserError(
                 f"width slicing: leaf {path!r} of shape {shape}, expected kernels, "
                 "biases and normalisations of channels"
             )

@@ -6,7 +6,7 @@
 import os
 import sys
 
-from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.core.check import one_line
 from sparsefl_jax.studies import runner
 from sparsefl_jax.system import hardware, interrupt
 

@@ -7,6 +7,7 @@ import jax
 
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.studies import dry_run as plans
 from sparsefl_jax.studies import grid, launchers, points, runner
 from sparsefl_jax.system import interrupt
@@ -41,21 +42,21 @@ def run(
       ValueError: in one line, on what cannot run, and at the end if a point failed.
     """
     if not file and config is None:
-        raise ValueError("--sweep varies a configuration, expected --config with it")
+        raise UserError("--sweep varies a configuration, expected --config with it")
     if dry_run:
-        raise ValueError(
+        raise UserError(
             f"--dry_run={dry_run} is not read in a study, expected --dry_run"
         )
     known = dry_run is not None
     if known and (jobs != 1 or launcher):
         flag = "launcher" if launcher else "jobs"
-        raise ValueError(f"--{flag} is not read beside --dry_run")
+        raise UserError(f"--{flag} is not read beside --dry_run")
     if workdir is None and not known:
-        raise ValueError("--workdir is missing, expected the folder of the study")
+        raise UserError("--workdir is missing, expected the folder of the study")
     if launcher == "slurm" and jobs != 1:
-        raise ValueError(f"--jobs={jobs} has no effect with --launcher=slurm")
+        raise UserError(f"--jobs={jobs} has no effect with --launcher=slurm")
     if options and not launcher:
-        raise ValueError("--launcher_options has no effect without --launcher")
+        raise UserError("--launcher_options has no effect without --launcher")
     if launcher or jobs > 1:  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(config, swept)
@@ -77,6 +78,6 @@ def run(
         formats.say(f"\nreport: {folder / 'report.html'}")
     if failed := [name for name, state in states.items() if state.failed]:
         first = states[failed[0]].failed.splitlines()[0]
-        raise ValueError(
+        raise UserError(
             f"{len(failed)} of {len(states)} points failed, first {failed[0]}: {first}"
         )

@@ -26,9 +26,9 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
     rows = []
     for point in points:
         with naming(point):
-            setup, traced = experiment.build(point.config, started=True)
-        last = len(traced) - 1
-        down, up, flops = dry_run.largest_round(setup, last, traced[last])
+            plan = experiment.build(point.config, started=True)
+        setup, last = plan.setup, len(plan.stages) - 1
+        down, up, flops = dry_run.largest_round(plan, last)
         rounds = sum(stage.num_rounds for stage in setup.stages)
         rows.append(
             [
@@ -37,7 +37,7 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
                 "by a pilot" if fit_rounds.wanted(point.config) else str(rounds),
                 format_si(down + up, "bit"),
                 format_si(flops),
-                dry_run.memory(traced),
+                dry_run.largest([stage.memory for stage in plan.stages]),
             ]
         )
     runs = sum(len(point.seeds) for point in points)

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import folder as run_folder
@@ -33,14 +34,14 @@ def parse(text: str) -> dict[str, list]:
     for part in filter(None, map(str.strip, text.split(";"))):
         name, equals, values = map(str.strip, part.partition("="))
         if not (name and equals and values):
-            raise ValueError(f"--sweep has {part!r}, expected FIELD=VALUE,VALUE")
+            raise UserError(f"--sweep has {part!r}, expected FIELD=VALUE,VALUE")
         if found := re.search(r"[\s,]([\w.]+)\s*=", values):
-            raise ValueError(f"--sweep has {part!r}, expected ; before {found[1]}=")
+            raise UserError(f"--sweep has {part!r}, expected ; before {found[1]}=")
         if name in axes:
-            raise ValueError(f"--sweep has {name!r} twice, expected all values at once")
+            raise UserError(f"--sweep has {name!r} twice, expected all values at once")
         axes[name] = [value for each in split(values) for value in _values(each)]
     if not axes:
-        raise ValueError(f"--sweep={text!r}, expected FIELD=VALUE,VALUE; FIELD=...")
+        raise UserError(f"--sweep={text!r}, expected FIELD=VALUE,VALUE; FIELD=...")
     return axes
 
 
@@ -104,9 +105,9 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
         )
         same = points.setdefault(name or config.algorithm.name, point)
         if run_folder.differences(same, point):
-            raise ValueError(f"--sweep: two points are both called {name!r}")
+            raise UserError(f"--sweep: two points are both called {name!r}")
     if unread := [name for name in axes if name not in used]:
-        raise ValueError(f"--sweep: {unread[0]} is an argument of none of the methods")
+        raise UserError(f"--sweep: {unread[0]} is an argument of none of the methods")
     return [Point(*pair) for pair in points.items()]
 
 
@@ -115,7 +116,7 @@ def _seeds(seeds, config) -> tuple[int, int]:
         return config.seed, config.seeds
     whole = all(type(seed) is int for seed in seeds)
     if not whole or list(seeds) != list(range(min(seeds), min(seeds) + len(seeds))):
-        raise ValueError(
+        raise UserError(
             f"--sweep: seed={list(seeds)}, expected whole numbers, seeds without a gap"
         )
     return min(seeds), len(seeds)
@@ -149,7 +150,7 @@ def _set(config, field: str, value) -> bool:
     if field not in known:
         if section in ("algorithm", "first_stage"):
             return False  # another method's argument
-        raise ValueError(f"--sweep: {fields.unknown_field(field, known)}")
+        raise UserError(f"--sweep: {fields.unknown_field(field, known)}")
     with config.ignore_type():
         config.update_from_flattened_dict({field: value})
     return True

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.extras import imported
-from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.studies import grid, processes, runner
 from sparsefl_jax.system import hardware, interrupt
 
@@ -106,12 +106,13 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
     Example:
       >>> submitting("slurm", Path("a"), "timeout_min=x=1")
       Traceback (most recent call last):
-      ValueError: --launcher_options has 'timeout_min=x=1', expected NAME=VALUE
+      sparsefl_jax.UserError: --launcher_options has 'timeout_min=x=1', expected
+      NAME=VALUE
     """
     parameters = _parse(options)
     submitit = imported("submitit", "cluster", f"--launcher={launcher}")
     if launcher == "slurm" and not {"timeout_min", "slurm_time"} & parameters.keys():
-        raise ValueError(
+        raise UserError(
             "--launcher=slurm has no limit of time, expected "
             "--launcher_options=timeout_min=MINUTES; a point that takes longer is "
             "queued again and goes on"
@@ -150,6 +151,6 @@ def _parse(options: str) -> dict:
     for part in grid.split(options):
         name, _, value = part.partition("=")
         if not (name and value) or "=" in value and value[0] not in "[({":
-            raise ValueError(f"--launcher_options has {part!r}, expected NAME=VALUE")
+            raise UserError(f"--launcher_options has {part!r}, expected NAME=VALUE")
         parameters[name] = grid.literal(value)
     return parameters

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsefl_jax.core.validate import blaming, one_line
+from sparsefl_jax.core.check import UserError, blaming, one_line
 from sparsefl_jax.report.comparison import study_folder
 from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
@@ -82,38 +82,39 @@ def load(path: str) -> list[Point]:
     Example:
       >>> load("studies/five_method.py")
       Traceback (most recent call last):
-      ValueError: --study=studies/five_method.py: there is no such file; did you mean studies/five_methods.py?
+      sparsefl_jax.UserError: --study=studies/five_method.py: there is no such file;
+      did you mean studies/five_methods.py?
     """  # noqa: E501
     name, _, argument = shipped.find("study", "studies", path).partition(":")
     with blaming(name):
         get_study = runpy.run_path(name).get("get_study")
         if get_study is None:
-            raise ValueError("there is no get_study, expected it to return the points")
+            raise UserError("there is no get_study, expected it to return the points")
         points = [Point(*pair) for pair in get_study(argument)]
-    check(points)
+    check_points(points)
     return points
 
 
-def check(points: Sequence[Point]) -> None:
+def check_points(points: Sequence[Point]) -> None:
     """Refuses points that cannot be distinguished, and invalid configurations.
 
     Raises:
       ValueError: names the point.
     """
     if not points:
-        raise ValueError("the study has no points, expected at least one")
+        raise UserError("the study has no points, expected at least one")
     names = [point.name for point in points]
     for point in points:
-        study_folder.check(point.name, point.config.seeds)
+        study_folder.check_name(point.name, point.config.seeds)
         if point.name.removesuffix(".tmp") in _TAKEN:
-            raise ValueError(
+            raise UserError(
                 f"a point is called {point.name!r}, expected another name than the "
                 "study's own files have"
             )
         if names.count(point.name) > 1:
-            raise ValueError(f"two points are called {point.name!r}")
+            raise UserError(f"two points are called {point.name!r}")
         with naming(point):
-            fields.check(point.config)
+            fields.check_fields(point.config)
 
 
 def write(workdir: Path, points: Sequence[Point]) -> None:
@@ -156,12 +157,12 @@ def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:
         if (folder / "summary.json").exists():  # nothing reads its data again
             free.discard("dataset")
         if differs := run_folder.difference(kept, wanted, free):
-            raise ValueError(
+            raise UserError(
                 f"{folder} holds a run of another configuration: {differs}; {again}"
             )
     for file, checksum in code.items() if begun else ():
         if old.get(file, checksum) != checksum:
-            raise ValueError(f"{file} has changed since {point.name!r} began; {again}")
+            raise UserError(f"{file} has changed since {point.name!r} began; {again}")
 
 
 def folders(workdir: Path, point: Point) -> list[tuple[int, Path]]:
@@ -207,7 +208,7 @@ def read(workdir: str | Path) -> list[Point]:
     """
     path = Path(workdir) / FILE
     if not path.exists():
-        raise ValueError(f"workdir={str(workdir)!r}, expected the folder of a study")
+        raise UserError(f"workdir={str(workdir)!r}, expected the folder of a study")
     study = study_folder.read(path.parent)
     labels = study.get("labels") or {}
     with blaming(path):
@@ -226,7 +227,7 @@ def naming(point: Point) -> Iterator[None]:
         text = f"point {point.name!r}: {one_line(error)}"
         if not isinstance(error, ValueError):
             text += f" ({type(error).__name__}; SPARSEFL_DEBUG=1 shows where)"
-        raise ValueError(text) from error
+        raise UserError(text) from error
 
 
 def state(workdir: Path, point: Point) -> State:

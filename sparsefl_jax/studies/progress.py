@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax import report
+from sparsefl_jax.core.check import one_line
 from sparsefl_jax.core.formats import format_percent, format_seconds
-from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 

@@ -16,8 +16,7 @@ from types import SimpleNamespace
 
 import jax
 
-from sparsefl_jax.core import users_code
-from sparsefl_jax.core.validate import at_least, one_line, one_of
+from sparsefl_jax.core.check import UserError, check, one_line
 from sparsefl_jax.report.comparison import likeness
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
@@ -62,9 +61,9 @@ def run(
       ValueError: a point cannot run, or the runs cannot be compared; before any runs.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    at_least("jobs", jobs, 1)
+    check("jobs", jobs, "[1, inf)")
     workdir = Path(workdir)
-    on_disk.check(points)
+    on_disk.check_points(points)
     say = _say if show else lambda text: None
     metrics = []  # and not the setups, whose data would fill the memory
     for point in points:
@@ -107,7 +106,7 @@ def run_point(workdir: str | Path, name: str) -> None:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     workdir, known = Path(workdir), on_disk.read(workdir)
-    one_of("point", name, [point.name for point in known])
+    check("point", name, [point.name for point in known])
     (point,) = (point for point in known if point.name == name)
     (workdir / name).mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -119,8 +118,9 @@ def run_point(workdir: str | Path, name: str) -> None:
         reasons = []
         for what, error in _errors(workdir, point):
             reasons.append(f"{what}: {one_line(error)}")
-            mistake = isinstance(error, ValueError) and not users_code.raised(error)
-            trace = "" if mistake else "".join(traceback.format_exception(error))
+            trace = ""
+            if not isinstance(error, UserError):
+                trace = "".join(traceback.format_exception(error))
             _note(workdir, point, "\n".join([*reasons, trace]))
 
 
@@ -159,7 +159,7 @@ def _with_rounds(
             try:
                 point = _fitted(workdir, point)
             except ValueError as error:  # a mistake is named before any runs
-                raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
+                raise UserError(f"point {point.name!r}: {one_line(error)}") from error
             except Exception as error:
                 failed.append(point.name)
                 trace = "".join(traceback.format_exception(error))

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from sparsefl_jax.core.validate import blaming, one_line
+from sparsefl_jax.core.check import UserError, blaming, one_line
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 # A larger number could overflow in a sum or a percentage.
@@ -70,7 +70,7 @@ def read_array(path: Path, kind: str, ndim: int) -> np.ndarray:
     """
     array = open_array(path)
     if array.dtype.kind not in kind or array.ndim != ndim or not array.size:
-        raise ValueError(f"{path} holds {array.dtype} {list(array.shape)}")
+        raise UserError(f"{path} holds {array.dtype} {list(array.shape)}")
     return np.array(array)
 
 
@@ -92,7 +92,7 @@ def _reading(path: Path) -> Iterator[None]:
     except Exception as error:  # NumPy raises errors of many types
         if isinstance(error, OSError) and error.strerror:
             error = OSError(error.strerror)
-        raise ValueError(f"{path} cannot be read: {one_line(error)}") from None
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:

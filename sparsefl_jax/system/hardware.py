@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefl_jax.core.validate import at_least
+from sparsefl_jax.core.check import UserError, check
 
 # If devices reach a collective further apart than this, XLA:CPU ends the process, or,
 # between processes, the collective fails.
@@ -39,7 +39,7 @@ def use_cpu_cores(count: int | None = None) -> None:
     """
     if count is None:
         count = len(cores())
-    at_least("count", count, 1)
+    check("count", count, "[1, inf)")
     flags = os.environ.get("XLA_FLAGS", "").split()
     names = {flag.partition("=")[0] for flag in flags}
     wanted = (f"{_COUNT}={count}", *_TIMEOUTS)
@@ -219,7 +219,7 @@ def cache_directory() -> Path:
     try:
         return Path.home() / ".cache" / "sparsefl_jax"
     except RuntimeError:
-        raise ValueError(
+        raise UserError(
             "there is no home directory, expected HOME or SPARSEFL_CACHE_DIR to be set"
         ) from None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.system import files
 
 SCHEMA = 1  # of metrics.jsonl, see `report.load`
@@ -74,7 +75,7 @@ def flush(workdir: Path) -> None:
             os.fsync(file)
 
 
-def check(workdir: Path, position: dict) -> None:
+def check_logs(workdir: Path, position: dict) -> None:
     """Checks that the logs hold all that they held at a position.
 
     Args:
@@ -88,7 +89,7 @@ def check(workdir: Path, position: dict) -> None:
         size = position[name][0]
         content = path.read_bytes() if path.exists() else b""
         if _after([0, 0], content[:size]) != list(position[name]):
-            raise ValueError(
+            raise UserError(
                 f"workdir={str(workdir)!r}: the first {size} bytes of {name} are not "
                 "as the checkpoint knows them, expected the file of this run; restore "
                 "it, or start the run again in another folder"

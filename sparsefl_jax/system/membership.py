@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.core.validate import in_range, one_line
+from sparsefl_jax.core.check import UserError, check, one_line
 from sparsefl_jax.system import processes
 
 # Seconds after which a process that sends no heartbeat, or does not shut down with the
@@ -60,11 +60,11 @@ def start(
       >>> start("10.0.0.1", 2, 0)
       Traceback (most recent call last):
         ...
-      ValueError: coordinator='10.0.0.1', expected host:port
+      sparsefl_jax.UserError: coordinator='10.0.0.1', expected host:port
     """
     if coordinator is not None and not re.fullmatch(r".+:\d+", coordinator):
-        raise ValueError(f"coordinator={coordinator!r}, expected host:port")
-    in_range("wait_minutes", wait_minutes, "(0, inf)")
+        raise UserError(f"coordinator={coordinator!r}, expected host:port")
+    check("wait_minutes", wait_minutes, "(0, inf)")
     # `interrupt` handles the signals.
     jax.config.update("jax_enable_preemption_service", False)
     _join((coordinator, count, index), wait_minutes)
@@ -116,12 +116,12 @@ def _join(arguments: tuple, minutes: float) -> None:
     except ValueError as error:
         if coordinator is not None:
             raise
-        raise ValueError(
+        raise UserError(
             "found no launcher of several processes, expected SLURM, Open MPI or "
             "Kubernetes, or --coordinator=host:port --processes=P --process_id=I"
         ) from error
     except jax.errors.JaxRuntimeError as error:
-        raise ValueError(f"coordinator={coordinator!r}: {one_line(error)}") from error
+        raise UserError(f"coordinator={coordinator!r}: {one_line(error)}") from error
     finally:
         for timer in timers:
             timer.cancel()

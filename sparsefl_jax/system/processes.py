@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
 
 
@@ -111,7 +112,7 @@ def check_same(name: str, value: Any) -> None:
     value = json.loads(json.dumps(value))
     (other,) = most(jax.process_index() * (lead(value) != value))
     if other:
-        raise ValueError(
+        raise UserError(
             f"{name} of process {other} differs from that of process 0, expected "
             "the same files and flags for all"
         )

@@ -5,7 +5,7 @@ They lie at the top of the repository; the wheel holds them as `sparsefl_jax/shi
 
 from pathlib import Path
 
-from sparsefl_jax.core.validate import closest
+from sparsefl_jax.core.check import UserError, closest
 
 
 def folder(kind: str) -> Path:
@@ -55,4 +55,4 @@ def find(flag: str, kind: str, given: str) -> str:
         return f"{folder(kind) / name}{colon}{argument}"
     near = closest(name, names(kind))
     hint = f"did you mean {kind}/{near[0]}?" if near else "--list names all"
-    raise ValueError(f"--{flag}={file}: there is no such file; {hint}")
+    raise UserError(f"--{flag}={file}: there is no such file; {hint}")

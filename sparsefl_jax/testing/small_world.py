@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, Stage
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import ClientInfo, PyTree, SparseModel
-from sparsefl_jax.core.validate import at_least
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models import Model, saved_inputs
 from sparsefl_jax.simulation import clock, initial_state, placement, round_program
@@ -123,10 +123,10 @@ def make_world(
       ValueError: there are too few rounds or clients, or a model without data or data
         without a model.
     """
-    at_least("num_rounds", num_rounds, len(COHORTS))
+    check("num_rounds", num_rounds, f"[{len(COHORTS)}, inf)")
     if (model is None) != (data is None):
         name = "model" if model is None else "data"
-        raise ValueError(f"{name}=None, expected both model and data, or neither")
+        raise UserError(f"{name}=None, expected both model and data, or neither")
     own = data is not None
     population = _population(*(_of(data) if own else _drawn()))
     model = model if own else tiny_model()
@@ -185,7 +185,7 @@ def _drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _of(data: FederatedData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Takes five clients of a data set, in the order of size that `SIZES` has."""
     index, sizes = data.train
-    at_least("the number of clients in data", len(sizes), len(SIZES))
+    check("the number of clients in data", len(sizes), f"[{len(SIZES)}, inf)")
     spread = np.linspace(0, len(sizes) - 1, len(SIZES)).astype(int)
     ranks = np.argsort(np.argsort(SIZES, kind="stable"))
     clients = np.argsort(sizes, kind="stable")[spread][ranks]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import (
     Array,
@@ -24,7 +25,6 @@ from sparsefl_jax.core.types import (
     SparseModel,
     Work,
 )
-from sparsefl_jax.core.validate import blaming, in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import SUMS
 from sparsefl_jax.sparsity import masks
@@ -73,17 +73,17 @@ def objective(model: Model, *, train: bool = True) -> Callable:
       >>> loss_fn = objective(sfl.testing.tiny_model())
     """
     if not isinstance(model, Model):
-        raise ValueError(f"model is a {type(model).__name__}, expected a Model")
+        raise UserError(f"model is a {type(model).__name__}, expected a Model")
 
     def loss_fn(key, params, stats, x, y, weight):
         options = {"weight": weight, "key": key} if train else {}
         logits, stats = model.apply(params, stats, x, train=train, **options)
         loss, sums = model.loss(logits, y, weight)
         if set(sums) != set(SUMS):
-            raise ValueError(f"model.loss returned {sorted(sums)}, expected {SUMS}")
+            raise UserError(f"model.loss returned {sorted(sums)}, expected {SUMS}")
         for name, value in {"its loss": loss, **sums}.items():
             if shape := jnp.shape(value):
-                raise ValueError(
+                raise UserError(
                     f"model.loss returned {name} of shape {shape}, expected a scalar"
                 )
         return loss, (stats, sums)
@@ -134,12 +134,12 @@ def make_optimizer(
         and not key.startswith(("_", "scale_by_"))
         and "learning_rate" in inspect.signature(value).parameters
     }
-    one_of("optimizer.name", name, known)
+    check("optimizer.name", name, known)
     factory = known[name]
     numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
     for argument, value in (numbers | kwargs).items():
         if isinstance(value, int | float):
-            in_range(argument, value, "[0, 1)" if argument in _DECAYS else "[0, inf)")
+            check(argument, value, "[0, 1)" if argument in _DECAYS else "[0, inf)")
     if "weight_decay" in inspect.signature(factory).parameters:
         kwargs, weight_decay = kwargs | {"weight_decay": weight_decay}, 0.0
     before = [optax.clip_by_global_norm(clip)] if clip else []
@@ -322,7 +322,7 @@ def train(
     Returns:
       The `Trained` model. Its loss is NaN if a parameter is not finite.
     """
-    one_of("gradients", gradients, ("masked", "dense"))
+    check("gradients", gradients, ("masked", "dense"))
     dense = model.mask is None
     if project is None and gradients == "masked" and not dense:
         tx = within(tx, model.mask)

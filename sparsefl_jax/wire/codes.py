@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
+
 
 def write(codes: np.ndarray, width: int) -> np.ndarray:
     """Writes unsigned codes as bits.
@@ -65,7 +67,7 @@ def to_codes(values: np.ndarray, width: int) -> np.ndarray:
     low, high = (-(1 << width - 1), 1 << width - 1) if signed else (0, 1 << width)
     wide = values.astype(np.int64)
     if wide.size and (wide.min() < low or wide.max() >= high):
-        raise ValueError(
+        raise UserError(
             f"bits={width} but codes reach from {wide.min()} to {wide.max()},"
             f" expected {low} to {high - 1}."
         )

@@ -31,8 +31,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.check import check, integer
 from sparsefl_jax.core.types import Array, Key, PyTree
-from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.sparsity import layer_densities, masks, one_bit, top_k, trees
 from sparsefl_jax.wire.packets import Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS
@@ -93,9 +93,9 @@ def topk(
       >>> method.decode(message)['w'].tolist()
       [0.0, -3.0, 0.0, 0.0]
     """
-    in_range("density", density, "(0, 1]")
-    one_of("scope", scope, ("global", "leaf"))
-    one_of("index", index, POSITIONS)
+    check("density", density, "(0, 1]")
+    check("scope", scope, ("global", "leaf"))
+    check("index", index, POSITIONS)
 
     def encode(key: Key, update: PyTree) -> Message:
         size = jax.tree.map(jnp.abs, update)
@@ -119,7 +119,7 @@ def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
     Raises:
       ValueError: an argument is not as above.
     """
-    in_range("density", density, "(0, 1]")
+    check("density", density, "(0, 1]")
 
     def encode(key: Key, update: PyTree) -> Message:
         scores = masks.uniform_scores(key, update, masks.everything(update))
@@ -156,9 +156,9 @@ def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
       >>> message['delta'].index, message['delta'].values[0, :2].tolist()
       ('elias', [1, 0])
     """
-    whole("bits", bits, 2, 8)
-    whole("bucket", bucket, 0)
-    one_of("index", index, LEVELS)
+    check("bits", bits, integer(2, 8))
+    check("bucket", bucket, integer(0))
+    check("index", index, LEVELS)
     written = {"index": index, "bucket": bucket} if index == "elias" else {}
     levels = jnp.float32(2 ** (bits - 1) - 1)
 
@@ -246,8 +246,8 @@ def stc(density: float = 0.01, index: str = "packed") -> Compressor:
       >>> method.decode(message)['w'].tolist()
       [0.0, -2.5, 2.5, 0.0]
     """
-    in_range("density", density, "(0, 1]")
-    one_of("index", index, POSITIONS)
+    check("density", density, "(0, 1]")
+    check("index", index, POSITIONS)
 
     def encode(key: Key, update: PyTree) -> Message:
         size = jax.tree.map(jnp.abs, update)
@@ -286,9 +286,9 @@ def masked_noise(
       >>> method.decode(message)['w'].tolist()
       [0.5, -0.5]
     """
-    one_of("noise", noise, one_bit.NOISES)
-    in_range("magnitude", magnitude, "(0, inf)")
-    one_of("mask", mask, one_bit.LOWEST)
+    check("noise", noise, one_bit.NOISES)
+    check("magnitude", magnitude, "(0, inf)")
+    check("mask", mask, one_bit.LOWEST)
     lowest = one_bit.LOWEST[mask]
 
     def encode(key: Key, update: PyTree) -> Message:

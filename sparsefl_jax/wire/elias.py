@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.wire.codes import from_codes, to_codes
 from sparsefl_jax.wire.golomb import gaps
@@ -44,7 +45,7 @@ def level_bits(levels: Array, bits: int, bucket: int = 0) -> Array:
       11
     """
     if (longest := most(levels.size, bits, bucket)) >= 2**31:
-        raise ValueError(
+        raise UserError(
             f"a leaf of {levels.size} levels may take {longest} bits with index="
             f"'elias', bits={bits}; expected fewer than 2^31."
         )
@@ -89,7 +90,7 @@ def write(codes: list[np.ndarray], bits: int, bucket: int = 0) -> np.ndarray:
         levels = from_codes(leaf, np.int32, bits)
         if np.abs(levels).max(initial=0) > _largest(bits):
             allowed = f"{-_largest(bits)} to {_largest(bits)}"
-            raise ValueError(f"level={levels.min()}, expected {allowed}, bits={bits}.")
+            raise UserError(f"level={levels.min()}, expected {allowed}, bits={bits}.")
         n, sparse = _buckets(levels.size, bits, bucket)
         for part in np.split(levels, range(n, levels.size, n)):
             places = np.flatnonzero(part) if sparse else np.arange(part.size)

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.check import UserError, closest
 from sparsefl_jax.core.types import Held, PyTree, Work
-from sparsefl_jax.core.validate import closest
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Count, Layout, assumptions
 
@@ -40,13 +40,14 @@ def check_metrics(metrics: dict[str, Any]) -> None:
     Example:
       >>> check_metrics(dict.fromkeys(("loss", "correct", "count", "work", "desnity")))
       Traceback (most recent call last):
-      ValueError: `update` has a metric 'desnity', expected another name, or 'density'
+      sparsefl_jax.UserError: `update` has a metric 'desnity', expected another name,
+      or 'density'
     """
     if lacking := [n for n in METRICS if n not in metrics and n != "density"]:
-        raise ValueError(f"the metrics of `update` lack {', '.join(lacking)}")
+        raise UserError(f"the metrics of `update` lack {', '.join(lacking)}")
     for name in metrics.keys() - set(METRICS):
         if near := closest(name, METRICS, cutoff=0.8):
-            raise ValueError(
+            raise UserError(
                 f"`update` has a metric {name!r}, expected another name, or {near[0]!r}"
             )
 

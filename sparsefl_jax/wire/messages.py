@@ -11,8 +11,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, Context, Held, PyTree, SparseModel
-from sparsefl_jax.core.validate import typed
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.packets import Message, Packet
 
@@ -136,7 +136,7 @@ def pack_initial(values: dict[str, PyTree], initial: Initial) -> Message:
       >>> sorted(pack_initial({'params': jnp.ones(2)}, 'seed'))
       ['params', 'seed']
     """
-    typed("initial", initial, Initial)
+    check("initial", initial, Initial)
     if initial == "sent":
         return {name: Packet(tree) for name, tree in values.items()}
     known = {n: Packet(v, bits=0, assumed=SEEDED) for n, v in values.items()}

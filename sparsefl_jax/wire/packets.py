@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sparsefl_jax.core.check import UserError, check, integer
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import in_range, typed, whole
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.positions import POSITIONS
 from sparsefl_jax.wire.values import VALUES
@@ -65,7 +65,8 @@ class Packet:
       'none'
       >>> Packet(jnp.zeros(3), jnp.ones(3, bool))
       Traceback (most recent call last):
-      ValueError: index=None, expected one of none, bitmap, coo, csr, golomb,
+      sparsefl_jax.UserError: index=None, expected one of none, bitmap, coo, csr,
+      golomb,
       packed, entropy, elias for a packet with a mask.
     """
 
@@ -84,16 +85,16 @@ class Packet:
             object.__setattr__(self, "index", "none")
         if self.index not in INDEXES:
             where = " for a packet with a mask" if self.mask is not None else ""
-            raise ValueError(
+            raise UserError(
                 f"index={self.index!r}, expected one of {', '.join(INDEXES)}{where}."
             )
-        typed("bits", self.bits, int)
-        in_range("bits", self.bits, "[0, 32]")
-        whole("bucket", self.bucket, 0)
+        check("bits", self.bits, int)
+        check("bits", self.bits, "[0, 32]")
+        check("bucket", self.bucket, integer(0))
         self._check_code()
         free = self.bits == 0 or (self.index == "none" and self.mask is not None)
         if self.assumed and not free:
-            raise ValueError(
+            raise UserError(
                 f"assumed={self.assumed!r}, expected bits=0, or index='none' of a mask."
             )
 
@@ -103,12 +104,12 @@ class Packet:
         if code is not None and self.bits not in code.widths:
             low, high = code.widths[0], code.widths[-1]
             allowed = f"{low}" if low == high else f"{low} to {high}"
-            raise ValueError(f"bits={self.bits!r}, expected {allowed}{where}")
+            raise UserError(f"bits={self.bits!r}, expected {allowed}{where}")
         bucketed = code is not None and code.bucketed
         if bucketed and self.mask is not None:
-            raise ValueError(f"mask is a tree, expected None{where}")
+            raise UserError(f"mask is a tree, expected None{where}")
         if self.bucket and not bucketed:
-            raise ValueError(f"bucket={self.bucket!r}, expected 0{where}")
+            raise UserError(f"bucket={self.bucket!r}, expected 0{where}")
 
 
 Message = dict[str, Packet]
@@ -253,7 +254,7 @@ def layout(message: Message) -> dict[str, Layout]:
     """
     layouts = {}
     if type(message) is not dict:  # a subclass may hold more
-        raise ValueError(f"message is {type(message).__name__}, expected a dict")
+        raise UserError(f"message is {type(message).__name__}, expected a dict")
     for name, packet in message.items():
         _check_kind(name, packet)
         leaves, paths = jax.tree.leaves(packet.values), trees.leaf_paths(packet.values)
@@ -265,13 +266,13 @@ def layout(message: Message) -> dict[str, Layout]:
             alike = jax.tree.structure(packet.mask) == jax.tree.structure(packet.values)
             found = [tuple(m.shape) for m in jax.tree.leaves(packet.mask)]
             if not alike or found != shapes:
-                raise ValueError(
+                raise UserError(
                     f"mask of packet {name!r} has shapes {found} at"
                     f" {trees.leaf_paths(packet.mask)}, expected {shapes} at {paths}."
                 )
             for path, leaf in trees.by_path(packet.mask).items():
                 if leaf.dtype != jnp.bool_:
-                    raise ValueError(
+                    raise UserError(
                         f"mask {name}/{path} is {leaf.dtype}, expected bool."
                     )
         named = tuple(paths), tuple(shapes)
@@ -283,23 +284,23 @@ def layout(message: Message) -> dict[str, Layout]:
 def _check_kind(name: str, packet: Any) -> None:
     """Refuses whatever could hold an array that is not counted."""
     if type(packet) is not Packet:
-        raise ValueError(f"{name!r} is {type(packet).__name__}, expected a Packet")
+        raise UserError(f"{name!r} is {type(packet).__name__}, expected a Packet")
     for flag in ("fresh", "sent"):
         found = jax.eval_shape(jnp.asarray, getattr(packet, flag))
         if found.shape or found.dtype != jnp.bool_:
             what = f"{flag} of packet {name!r} is {found.dtype}{list(found.shape)}"
-            raise ValueError(f"{what}, expected one bool")
+            raise UserError(f"{what}, expected one bool")
 
 
 def _check_width(name: str, dtype: Any, bits: int) -> None:
     """Refuses values that no code writes, or that need more bits than are claimed."""
     real = any(jnp.issubdtype(dtype, k) for k in (jnp.bool_, jnp.integer, jnp.floating))
     if not real:
-        raise ValueError(f"{name!r} has {dtype} values, expected bool or real numbers.")
+        raise UserError(f"{name!r} has {dtype} values, expected bool or real numbers.")
     width = 8 * jnp.dtype(dtype).itemsize
     fits = width == bits if jnp.issubdtype(dtype, jnp.floating) else width >= bits
     if bits and not fits:
-        raise ValueError(
+        raise UserError(
             f"bits={bits} for {dtype} values {name!r}, expected {width}, 0 or codes."
         )
 

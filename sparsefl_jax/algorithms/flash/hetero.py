@@ -18,6 +18,7 @@ from sparsefl_jax.algorithms.flash.joint import (
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Count, Fraction, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
@@ -121,7 +122,7 @@ def _hetero(
 ) -> Algorithm:
     """Builds both methods; `r_int` 0 freezes the largest mask."""
     if not densities:
-        raise ValueError("densities=(), expected at least one")
+        raise UserError("densities=(), expected at least one")
     summand, merged = AVERAGES[average]
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"

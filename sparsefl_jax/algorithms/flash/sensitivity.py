@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, Server, moved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Fraction, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
@@ -57,7 +58,7 @@ def sensitivity(
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
     if group < 0 or group and round(group * density) < 1:
-        raise ValueError(
+        raise UserError(
             f"group={group}, expected 0 or a group of which density={density} is at "
             "least one entry"
         )

@@ -13,6 +13,7 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import floor_count, whole
@@ -65,7 +66,7 @@ def make_rule(
     layers = trees.layer_paths(select)
     times = (1.0,) * len(layers) if layer_time is None else layer_time
     if len(times) != len(layers) or not all(0 < c < math.inf for c in times):
-        raise ValueError(
+        raise UserError(
             f"layer_time={layer_time}, expected a number above 0 for each of "
             f"{', '.join(layers)}"
         )

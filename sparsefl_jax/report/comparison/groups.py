@@ -42,7 +42,8 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
     Example:
       >>> read_groups(["no/such/run"])
       Traceback (most recent call last):
-      ValueError: run_dir='no/such/run', expected a folder with metrics.jsonl or seed_*/
+      sparsefl_jax.UserError: run_dir='no/such/run', expected a folder with
+      metrics.jsonl or seed_*/
     """
     members = collections.defaultdict(dict)  # {seed: run} by kind and copy
     found = {}

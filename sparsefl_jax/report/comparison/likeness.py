@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.evaluations import seed_of
 from sparsefl_jax.report.comparison.groups import Group, made_in_python
@@ -44,7 +45,7 @@ def refuse_unlike(groups: Sequence[Group], labels: Sequence[str]) -> None:
     """
     for group, label, reason in zip(groups, labels, unlike(groups), strict=True):
         if reason:
-            raise ValueError(
+            raise UserError(
                 f"run {str(group.runs[0].path)!r} ({label}) has another {reason} than "
                 f"{str(groups[0].runs[0].path)!r} ({labels[0]}), expected the same; "
                 "--unlike (unlike=True) compares them all the same"

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.formats import MISSING
-from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.report.comparison import costs, evaluations, likeness
 from sparsefl_jax.report.comparison.costs import Axis, Curve
 from sparsefl_jax.report.comparison.differences import make_labels
@@ -141,9 +141,9 @@ def compare(
     tables = [[costs.progress(run) for run in group.runs] for group in groups]
     axes = costs.axes([table for of in tables for table in of])
     for name, values in (budgets or {}).items():
-        one_of("budget", name, [axis.name for axis in axes])
+        check("budget", name, [axis.name for axis in axes])
         for value in values:
-            in_range(f"budget {name}", value, "(0, inf)")
+            check(f"budget {name}", value, "(0, inf)")
     labels = make_labels(groups)
     if not unlike:
         likeness.refuse_unlike(groups, labels)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.charge import charge_rows
 from sparsefl_jax.report.comparison import citations, figures, likeness, table
@@ -77,7 +78,7 @@ def write_comparison(
     """
     out = Path(out)
     if (out / "metrics.jsonl").exists():
-        raise ValueError(f"out={str(out)!r} holds a run, expected another folder")
+        raise UserError(f"out={str(out)!r} holds a run, expected another folder")
     (out / "figures").mkdir(parents=True, exist_ok=True)
     groups = [entry.group for entry in comparison.entries]
     cited, drawn = citations.papers(groups), figures.draw(comparison, out / "figures")

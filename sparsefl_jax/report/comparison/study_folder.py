@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.report.schema import Study
 from sparsefl_jax.system import files
 
@@ -23,22 +23,23 @@ def read(folder: Path) -> dict:
     study = files.read_json(folder / FILE, Study)
     with blaming(folder / FILE):
         for name, config in study["points"].items():
-            check(name, config["seeds"])
+            check_name(name, config["seeds"])
     return study
 
 
-def check(name: str, seeds: int) -> None:
+def check_name(name: str, seeds: int) -> None:
     """Refuses a point whose name cannot be a folder's, or that has too many seeds.
 
     Example:
-      >>> check("..", 1)
+      >>> check_name("..", 1)
       Traceback (most recent call last):
         ...
-      ValueError: a point '..' of 1 seeds, expected a name of at most 200 letters,
+      sparsefl_jax.UserError: a point '..' of 1 seeds, expected a name of at most 200
+      letters,
       digits and _.,=+- (it names a folder), and at most 10000 seeds
     """
     if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(name)) or seeds > 10_000:
-        raise ValueError(
+        raise UserError(
             f"a point {name!r} of {seeds} seeds, expected a name of at most 200 "
             "letters, digits and _.,=+- (it names a folder), and at most 10000 seeds"
         )
@@ -67,7 +68,7 @@ def runs_of(folder: str | Path) -> list[Path] | None:
         ]
     begun = [run for run in runs if (run / "metrics.jsonl").is_file()]
     if not begun:
-        raise ValueError(f"run_dir={str(folder)!r} is a study none of whose runs began")
+        raise UserError(f"run_dir={str(folder)!r} is a study none of whose runs began")
     return begun
 
 

@@ -25,8 +25,8 @@ from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
+from sparsefl_jax.core.check import UserError, blaming, check, unread
 from sparsefl_jax.core.extras import imported
-from sparsefl_jax.core.validate import above, blaming, in_range, unread
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.config import defaults
@@ -37,7 +37,8 @@ from sparsefl_jax.runs.config.fields import (
     naming,
     unknown_field,
 )
-from sparsefl_jax.runs.setup import Limits, Setup, reading, reads_epochs, reads_mask
+from sparsefl_jax.runs.plan import StagePlan, reads_epochs, reads_mask
+from sparsefl_jax.runs.setup import Limits, Setup, reading
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import layer_densities, masks, trees
@@ -85,14 +86,14 @@ def build_algorithm(
     except TypeError as error:
         for key in settings.keys() - defaults.signature(found).keys():
             taken = defaults.arguments(field, name)
-            raise ValueError(unknown_field(f"{field}.{key}", taken)) from None
-        raise ValueError(f"{field}.name={name!r}: {error}") from None
+            raise UserError(unknown_field(f"{field}.{key}", taken)) from None
+        raise UserError(f"{field}.name={name!r}: {error}") from None
     if name in defaults.TABLES["algorithm"]:  # a user's own may mean another density
         _check_densities(settings, model, field)
     with naming(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
-        raise ValueError(f"{field}.name={name!r}, expected to return an Algorithm")
+        raise UserError(f"{field}.name={name!r}, expected to return an Algorithm")
     return algorithm
 
 
@@ -108,12 +109,12 @@ def build_optimizer(config):
     final = config.final_learning_rate
     if final is not None:
         begin = settings.setdefault("learning_rate", 0.1)
-        above("optimizer.learning_rate", begin, 0)
+        check("optimizer.learning_rate", begin, "(0, inf)")
         decay, end = config.lr_decay, None
         if decay is None:
             rounds, factor = config.lr_horizon or config.num_rounds, final / begin
         else:
-            in_range("final_learning_rate", final, f"(0, {begin}]")
+            check("final_learning_rate", final, f"(0, {begin}]")
             rounds, factor, end = 1, decay, final
         settings["schedule"] = optax.schedules.exponential_decay(
             begin, rounds, factor, transition_begin=config.lr_delay, end_value=end
@@ -215,7 +216,7 @@ def describe_reading(config, data, model) -> dict:
 def _check_tokens(data, model) -> None:
     """Checks that a network of tokens can read the samples."""
     if data.x.dtype.kind not in "iu" or data.x.ndim != 2 or data.x.min() < 0:
-        raise ValueError("it reads tokens, expected a data set of integers [n, T]")
+        raise UserError("it reads tokens, expected a data set of integers [n, T]")
     most = max(int(x.max(initial=0)) for x in (data.x, data.x_test))
     largest = np.full((1, *data.x.shape[1:]), most, np.int32)
 
@@ -224,7 +225,7 @@ def _check_tokens(data, model) -> None:
 
     logits = jax.jit(forward, compiler_options=hardware.UNOPTIMIZED)(jax.random.key(0))
     if not np.isfinite(logits).all():  # flax looks up NaN beyond the end of a table
-        raise ValueError(
+        raise UserError(
             f"it has no row for token {most}, the largest of {data.name!r}; expected "
             f"{most + 1} rows, by model.vocabulary or num_classes, or the tokenizer of "
             "the network's own folder"
@@ -252,18 +253,18 @@ def build_budgets(config, system: System | None = None):
     if not config.budgets:
         return None
     if not config.num_clients:
-        raise ValueError("num_clients=0, expected their number where there are budgets")
+        raise UserError("num_clients=0, expected their number where there are budgets")
     pairs = all(len(pair) == 2 for pair in config.budgets)
     budgets, shares = np.array(config.budgets, float).T if pairs else np.zeros((2, 1))
     good = (budgets > 0) & (budgets <= 1) & (shares > 0)
     if abs(shares.sum() - 1) > 1e-6 or not good.all():
-        raise ValueError(
+        raise UserError(
             f"budgets={config.budgets}, expected pairs (budget in (0, 1], share of the "
             "clients) whose shares sum to 1"
         )
     ends = np.round(np.cumsum(shares) * config.num_clients).astype(int)
     if (empty := np.diff(ends, prepend=0) == 0).any():
-        raise ValueError(
+        raise UserError(
             f"budgets={config.budgets}, expected a client of {config.num_clients} for "
             f"each, but none has {budgets[empty][0]:g}"
         )
@@ -309,7 +310,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     _, given = _settings(config.privacy)
     if given:  # clipping and noise
         for name in {"clip", "noise_multiplier"} - given.keys():
-            raise ValueError(f"privacy.{name} is missing: {', '.join(given)} needs it")
+            raise UserError(f"privacy.{name} is missing: {', '.join(given)} needs it")
         with naming("privacy", given):
             algorithm = private(algorithm, **given, fingerprint=folder.fixed(config))
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
@@ -324,25 +325,25 @@ def _check_densities(settings: dict, model, field: str) -> None:
     for key in ("density", "max_density", "densities"):
         least = np.min(settings.get(key) or 1.0)
         if layer_densities.whole(least, size) < 1:
-            raise ValueError(
+            raise UserError(
                 f"{field}.{key}={least:g}, expected at least 1/{size} to leave one of "
                 f"{size} weights"
             )
 
 
-def check_stages(config, setup: Setup, traced) -> None:
+def check_stages(config, setup: Setup, planned: tuple[StagePlan, ...]) -> None:
     """Checks that the epochs and the mask of the first stage are used.
 
     Raises:
       ValueError: they are not.
     """
     epochs = config.first_stage.get("epochs") or 1
-    if epochs > 1 and not reads_epochs(traced[0]):
+    if epochs > 1 and not reads_epochs(planned[0].round):
         why = f"{config.first_stage['name']!r} takes the batches of one epoch"
         raise unread(f"first_stage.epochs={epochs}", why)
     masked = any(field.startswith("first_stage") for field in densities(config))
     if masked and not reads_mask(setup.stages[1].algorithm, setup.model):
-        raise ValueError(
+        raise UserError(
             f"first_stage.name={config.first_stage['name']!r}: its mask has no "
             f"effect here, as {config.algorithm['name']!r} starts from one of its own"
         )
@@ -360,13 +361,13 @@ def _check_budgets(config, settings: dict, budgets) -> None:
     """Checks that budgets, the method's densities and the first stage's agree."""
     densities = np.asarray(settings.get("densities", ()), np.float32)
     if set(densities) != set(budgets):
-        raise ValueError(
+        raise UserError(
             f"budgets={config.budgets}, expected the budgets to be "
             f"algorithm.densities={tuple(settings.get('densities', ()))}"
         )
     first = config.first_stage.get("density")
     if first is not None and not np.isclose(first, densities.max()):
-        raise ValueError(
+        raise UserError(
             f"first_stage.density={first}, expected the largest of "
             f"algorithm.densities={tuple(settings['densities'])}"
         )
@@ -452,7 +453,8 @@ def plain_value(field: str, value: Any) -> Any:
       ((0.1, 'ndarray a596f96a'), 'numpy:sum')
       >>> plain_value("loss", lambda logits: 0.0)
       Traceback (most recent call last):
-      ValueError: loss is a function without a name, expected plain values, a function
+      sparsefl_jax.UserError: loss is a function without a name, expected plain values,
+      a function
       that can be imported, or what a function decorated with @sfl.method returns
     """
     value = value.item() if isinstance(value, np.generic) else value
@@ -481,7 +483,7 @@ def plain_value(field: str, value: Any) -> Any:
     leaves, tree = jax.tree.flatten(value)
     arrays = np.ndarray, jax.Array
     if not all(isinstance(leaf, (*_PLAIN, *arrays)) for leaf in leaves):
-        raise ValueError(
+        raise UserError(
             f"{field} is a {type(value).__name__} without a name, expected plain "
             "values, a function that can be imported, or what a function decorated "
             "with @sfl.method returns"

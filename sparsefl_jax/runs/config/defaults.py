@@ -15,9 +15,9 @@ from ml_collections import config_dict
 
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
+from sparsefl_jax.core.check import UserError, check, checkable
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.types import Count, NonNegative, Positive, Share
-from sparsefl_jax.core.validate import checkable, typed
 from sparsefl_jax.models import adapters
 from sparsefl_jax.system import shipped
 from sparsefl_jax.training import local
@@ -193,9 +193,7 @@ def load_config(path: str) -> Any:  # a ConfigDict
     file, *options = shipped.find("config", "configs", path).split(":", 1)
     get_config = runpy.run_path(file).get("get_config")
     if get_config is None:
-        raise ValueError(
-            f"{file} has no get_config, expected it to return a ConfigDict"
-        )
+        raise UserError(f"{file} has no get_config, expected it to return a ConfigDict")
     return get_config(*options)
 
 
@@ -273,7 +271,7 @@ def arguments(field: str, name: str | None) -> dict[str, inspect.Parameter]:
     """
     found = {}
     if name is not None:
-        typed(f"{field}.name", name, str)
+        check(f"{field}.name", name, str)
     if field.endswith("optimizer"):
         chosen = getattr(optax, name or "", None)
         found = signature(chosen) if callable(chosen) else {}

@@ -14,8 +14,8 @@ from collections.abc import Container, Iterable, Iterator
 
 from ml_collections import config_dict
 
+from sparsefl_jax.core.check import UserError, check, closest, integer, unread
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.validate import closest, typed, unread, whole
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import FIELDS, TABLES
@@ -35,7 +35,7 @@ NONE = "none"  # as the name of a first stage: there is none
 _DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
 
 
-def check(config) -> None:
+def check_fields(config) -> None:
     """Checks all fields of a configuration.
 
     Args:
@@ -48,26 +48,26 @@ def check(config) -> None:
     Example:
       >>> config = defaults.default_config()
       >>> config.optimizer.learning_rate = float("nan")
-      >>> check(config)
+      >>> check_fields(config)
       Traceback (most recent call last):
         ...
-      ValueError: optimizer.learning_rate=nan, expected a finite number
+      sparsefl_jax.UserError: optimizer.learning_rate=nan, expected a finite number
     """
     if not hasattr(config, "to_dict"):
         found = type(config).__name__
-        raise ValueError(f"the configuration is a {found}, expected a ConfigDict")
+        raise UserError(f"the configuration is a {found}, expected a ConfigDict")
     check_buildable(config)
     values, usual = config.to_dict(), defaults.default_config().to_dict()
     _check_known("", values, usual)
     for field, default in usual.items():
         if field not in values:
-            raise ValueError(f"the configuration lacks the field {field!r}")
+            raise UserError(f"the configuration lacks the field {field!r}")
         if isinstance(default, dict):
-            typed(field, values[field], dict)
+            check(field, values[field], dict)
             _check_section(field, values[field], default)
         elif values[field] is not None or default is not None:
-            typed(field, values[field], defaults.kind(field))
-    sinks.check(config.sinks)
+            check(field, values[field], defaults.kind(field))
+    sinks.check_sinks(config.sinks)
     _check_together(config, flatten(values), flatten(usual))
 
 
@@ -78,7 +78,7 @@ def check_buildable(config) -> None:
       ValueError: it describes parts that exist only in Python.
     """
     if getattr(config, "source", None) == defaults.PYTHON:
-        raise ValueError(
+        raise UserError(
             "source='python': this run was made by sfl.experiment, which continues it "
             "if called again; a configuration cannot build it"
         )
@@ -88,29 +88,29 @@ def _check_known(section: str, names, allowed) -> None:
     """Checks that a name is allowed; the error suggests the nearest one."""
     for name in names:
         if name not in allowed:
-            raise ValueError(unknown_field(section + name, allowed))
+            raise UserError(unknown_field(section + name, allowed))
 
 
 def _check_section(field: str, section: dict, default: dict) -> None:
     """Checks the values of a section; None counts as not set."""
     named_one = f"{field}.name" in FIELDS and field != "server_optimizer"
     if named_one and (section or default) and section.get("name") is None:
-        raise ValueError(f"{field}.name is missing")
+        raise UserError(f"{field}.name is missing")
     known = defaults.arguments(field, section.get("name"))
     if field not in ("algorithm", "first_stage"):  # a factory knows best what it lacks
         _check_known(f"{field}.", section, known)
     for name, value in section.items():
         if value is not None:
             kind = known[name].annotation if name in known else object
-            typed(f"{field}.{name}", value, kind)
+            check(f"{field}.{name}", value, kind)
 
 
 def _check_together(config, given: dict, usual: dict) -> None:
     """Checks fields by the values of others, without which some have no effect."""
     fitted = given.get("fit.gbit") or given.get("fit.pflop")
     if fitted and config.first_stage and not given.get("first_stage.num_rounds"):
-        raise ValueError("first_stage.num_rounds is missing, expected one with fit.*")
-    whole("seed", config.seed, 0, 2**31 - config.seeds)
+        raise UserError("first_stage.num_rounds is missing, expected one with fit.*")
+    check("seed", config.seed, integer(0, 2**31 - config.seeds))
     for field, value in given.items():
         others = _GOES_WITH.get(field, ())
         alone = others and not any(given.get(other) for other in others)
@@ -135,7 +135,7 @@ def check_unset(config, *fields: str) -> None:
       >>> check_unset(config, "input_scale", "augment")
       Traceback (most recent call last):
         ...
-      ValueError: augment=('flip',) has no effect here: nothing reads it
+      sparsefl_jax.UserError: augment=('flip',) has no effect here: nothing reads it
     """
     usual = flatten(defaults.plain(defaults.default_config()))
     given = flatten(defaults.plain(config))
@@ -150,17 +150,17 @@ def naming(section: str, arguments: Container[str]) -> Iterator[None]:
 
     Example:
       >>> with naming("algorithm", ("density",)):
-      ...     raise ValueError("density=2, expected in (0, 1]")
+      ...     raise UserError("density=2, expected in (0, 1]")
       Traceback (most recent call last):
-      ValueError: algorithm.density=2, expected in (0, 1]
+      sparsefl_jax.UserError: algorithm.density=2, expected in (0, 1]
     """
     try:
         yield
-    except ValueError as error:
+    except UserError as error:
         named_first = re.match(r"\w*", str(error))[0]
         if named_first not in arguments:
             raise
-        raise ValueError(f"{section}.{error}") from error
+        raise UserError(f"{section}.{error}") from error
 
 
 def unknown_field(name: str, allowed: Iterable[str]) -> str:
@@ -285,10 +285,12 @@ def follow(config, given: dict[str, str]) -> None:
       >>> follow(config, {"algorithm.name": "fedavg"})
       Traceback (most recent call last):
         ...
-      ValueError: algorithm.name='fedavg': the first stage 'snip' is that of 'spdst'; --config.first_stage.name=snip keeps it, --config.first_stage.name=none leaves it out
+      sparsefl_jax.UserError: algorithm.name='fedavg': the first stage 'snip' is that
+      of 'spdst'; --config.first_stage.name=snip keeps it,
+      --config.first_stage.name=none leaves it out
     """  # noqa: E501
     if "fit.by" in given:  # a budget would count as spent
-        raise ValueError(f"fit.by={given['fit.by']} is set by the run, expected none")
+        raise UserError(f"fit.by={given['fit.by']} is set by the run, expected none")
     spread = given.get("fit.evaluations")
     if "eval_every" in given and (spread or config.fit.get("evaluations")):
         what = f"eval_every={given['eval_every']}"
@@ -299,7 +301,7 @@ def follow(config, given: dict[str, str]) -> None:
         field, _, key = path.rpartition(".")
         section = config.get(field) if field else config
         if not hasattr(section, "to_dict"):
-            raise ValueError(unknown_field(path, config))
+            raise UserError(unknown_field(path, config))
         name = section.get("name")
         if field.endswith("optimizer"):
             name = given.get(f"{field}.name", name)
@@ -308,7 +310,7 @@ def follow(config, given: dict[str, str]) -> None:
                 with config.unlocked(), config.ignore_type():
                     section[key] = config_dict.placeholder(object)
         elif key not in section:
-            raise ValueError(unknown_field(path, section))
+            raise UserError(unknown_field(path, section))
 
 
 def _rename(config, names: dict[str, str]) -> None:
@@ -316,7 +318,7 @@ def _rename(config, names: dict[str, str]) -> None:
     for field, name in names.items():
         switch(config, field, name)
     if config.algorithm.name != method and stage and "first_stage" not in names:
-        raise ValueError(
+        raise UserError(
             f"algorithm.name={config.algorithm.name!r}: the first stage {stage!r} is "
             f"that of {method!r}; --config.first_stage.name={stage} keeps it, "
             f"--config.first_stage.name={NONE} leaves it out"

@@ -1,13 +1,15 @@
-"""Checks values; each error names the argument, its value and what is expected."""
+"""Checks what users give; errors name the argument, its value and what is expected."""
 
 import contextlib
 import difflib
 import math
 import numbers
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from inspect import Parameter
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from sparsefl_jax.core import users_code
 
 _WORDS = {
     int: "an integer below 2**31",
@@ -21,41 +23,76 @@ _WORDS = {
 }
 
 
-def typed(name: str, value: Any, kind: Any) -> None:
-    """Checks the type of a value, and its range or that it is one of some choices.
+class UserError(ValueError):
+    """A mistake in what a user has given; commands tell it in one line."""
+
+
+UserError.__module__ = "sparsefl_jax"  # where users find it
+
+
+def check(name: str, value: Any, kind: Any) -> None:
+    """Checks a value's type, its range, or that it is one of some choices.
 
     Args:
       name: the argument's name in the message.
       value: any value.
-      kind: int, float, bool, str, tuple, `tuple[kind, ...]`, another class, or object
-        for anything; `Annotated[kind, interval]` with an interval as in `in_range`; a
-        `Literal` of choices; or a union of these or None.
+      kind: an interval in mathematical notation, such as '(0, 1]' or '[0, inf)', for
+        any number; a collection of choices; or a type: int, float, bool, str, tuple,
+        `tuple[kind, ...]`, another class, or object for anything; `Annotated[kind,
+        interval]`, see `integer`; a `Literal` of choices; a union of these or None.
 
     Raises:
-      ValueError: the type or the value is wrong. NaN and infinity are not accepted, nor
-        is a bool as a number; an integer is accepted as a float, and a list as a tuple.
+      UserError: the value is not so. NaN lies in no interval. As a type, NaN and
+        infinity are not accepted, nor is a bool as a number; an integer is accepted as
+        a float, and a list as a tuple. Of choices, the message suggests the closest.
 
     Example:
-      >>> typed("widths", (64, 32), tuple[int, ...])
-      >>> typed("widths", (64, "a"), tuple[int, ...])
+      >>> check("widths", (64, 32), tuple[int, ...])
+      >>> check("widths", (64, "a"), tuple[int, ...])
       Traceback (most recent call last):
         ...
-      ValueError: widths=(64, 'a'), expected a tuple, each an integer below 2**31
-      >>> typed("density", 2, Annotated[float, "(0, 1]"] | None)
+      sparsefl_jax.UserError: widths=(64, 'a'), expected a tuple, each an integer below
+      2**31
+      >>> check("density", 2, Annotated[float, "(0, 1]"] | None)
       Traceback (most recent call last):
         ...
-      ValueError: density=2, expected in (0, 1]
+      sparsefl_jax.UserError: density=2, expected in (0, 1]
+      >>> check("metric", "poled", ("auto", "pooled"))
+      Traceback (most recent call last):
+        ...
+      sparsefl_jax.UserError: metric='poled' (did you mean 'pooled'?), expected one of
+      auto, pooled
     """
+    if isinstance(kind, str):
+        if not _lies_in(value, kind):
+            raise UserError(f"{name}={value}, expected {_interval(kind)}")
+        return
+    if isinstance(kind, Collection):
+        _check_choice(name, value, list(kind))
+        return
     if _fits(value, kind):
         return
     for one in _members(kind):
         if get_origin(one) is Literal:
-            one_of(name, value, get_args(one))
+            check(name, value, get_args(one))
         if get_origin(one) is Annotated and _fits(value, get_args(one)[0]):
-            in_range(name, value, get_args(one)[1])
+            check(name, value, get_args(one)[1])
     text = " ".join(repr(value).split())
     text = text if len(text) < 60 else text[:57] + "..."
-    raise ValueError(f"{name}={text}, expected {_words(kind)}")
+    raise UserError(f"{name}={text}, expected {_words(kind)}")
+
+
+def integer(least: int, most: int | None = None) -> Any:
+    """Returns the kind of an integer from `least` to `most`; None for no bound.
+
+    Example:
+      >>> check("rounds", 1, integer(2, 1000))
+      Traceback (most recent call last):
+        ...
+      sparsefl_jax.UserError: rounds=1, expected in [2, 1000]
+    """
+    end = "inf)" if most is None else f"{most}]"
+    return Annotated[int, f"[{least}, {end}"]
 
 
 def checkable(kind: Any) -> bool:
@@ -81,115 +118,14 @@ def checkable(kind: Any) -> bool:
     return plain or origin is Literal
 
 
-def in_range(name: str, value: float, interval: str) -> None:
-    """Checks that a number lies in an interval.
-
-    Args:
-      name: the argument's name in the message.
-      value: the number; NaN lies in no interval.
-      interval: in mathematical notation, such as '(0, 1]' or '[0, inf)'.
-
-    Raises:
-      ValueError: it does not.
-
-    Example:
-      >>> in_range("density", 1.0, "(0, 1]")
-      >>> in_range("density", 0.0, "(0, 1]")
-      Traceback (most recent call last):
-        ...
-      ValueError: density=0.0, expected in (0, 1]
-    """
-    if not _lies_in(value, interval):
-        raise ValueError(f"{name}={value}, expected in {interval}")
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    """Checks that a number is at least `least`.
-
-    Raises:
-      ValueError: it is smaller.
-
-    Example:
-      >>> at_least("epochs", 0, 1)
-      Traceback (most recent call last):
-        ...
-      ValueError: epochs=0, expected at least 1
-    """
-    if not value >= least:
-        raise ValueError(f"{name}={value}, expected at least {least}")
-
-
-def above(name: str, value: float, bound: float) -> None:
-    """Checks that a number is above `bound`.
-
-    Raises:
-      ValueError: it is not.
-
-    Example:
-      >>> above("scale", 0.0, 0)
-      Traceback (most recent call last):
-        ...
-      ValueError: scale=0.0, expected above 0
-    """
-    if not value > bound:
-        raise ValueError(f"{name}={value}, expected above {bound}")
-
-
-def whole(name: str, value: float, least: int, most: int | None = None) -> None:
-    """Checks that a number is an integer from `least` to `most`.
-
-    Args:
-      name: the argument's name in the message.
-      value: the number; 4.0 is accepted as 4.
-      least: the smallest integer allowed.
-      most: the largest integer allowed; None for no bound.
-
-    Raises:
-      ValueError: it is not.
-
-    Example:
-      >>> whole("rounds", 200, 2, 1000)
-      >>> whole("rounds", 2.5, 2, 1000)
-      Traceback (most recent call last):
-        ...
-      ValueError: rounds=2.5, expected an integer from 2 to 1000
-    """
-    bound = math.inf if most is None else most
-    if not (least <= value <= bound and math.isfinite(value) and value == int(value)):
-        end = "" if most is None else f" to {most}"
-        raise ValueError(f"{name}={value}, expected an integer from {least}{end}")
-
-
-def one_of(name: str, value: Any, allowed: Iterable) -> None:
-    """Checks that a value is one of those allowed.
-
-    Raises:
-      ValueError: it is not; the message suggests the closest one that is allowed, if
-        any is spelled alike.
-
-    Example:
-      >>> one_of("metric", "poled", ("auto", "pooled"))
-      Traceback (most recent call last):
-        ...
-      ValueError: metric='poled' (did you mean 'pooled'?), expected one of auto, pooled
-    """
-    allowed = list(allowed)
-    if value in allowed:
-        return
-    near = closest(value, allowed)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    words = ", ".join(map(str, allowed)) or "none"
-    raise ValueError(f"{name}={value!r}{hint}, expected one of {words}")
-
-
-def unread(field: str, why: str) -> ValueError:
+def unread(field: str, why: str) -> UserError:
     """Returns the error for a field that would have no effect.
 
     Example:
       >>> unread("hf.hash=9", "'mnist' has no texts")
-      ValueError("hf.hash=9 has no effect here: 'mnist' has no texts")
+      UserError("hf.hash=9 has no effect here: 'mnist' has no texts")
     """
-    return ValueError(f"{field} has no effect here: {why}")
+    return UserError(f"{field} has no effect here: {why}")
 
 
 def closest(
@@ -209,6 +145,27 @@ def closest(
     """
     names = [name for name in known if isinstance(name, str)]
     return difflib.get_close_matches(str(value), names, n=count, cutoff=cutoff)
+
+
+def _check_choice(name: str, value: Any, allowed: list) -> None:
+    if value not in allowed:
+        near = closest(value, allowed)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        words = ", ".join(map(str, allowed)) or "none"
+        raise UserError(f"{name}={value!r}{hint}, expected one of {words}")
+
+
+def _interval(interval: str) -> str:
+    """Returns words for an interval.
+
+    Example:
+      >>> _interval("[1, inf)"), _interval("(0, inf)"), _interval("(0, 1]")
+      ('at least 1', 'above 0', 'in (0, 1]')
+    """
+    if ", inf" in interval:
+        least = interval[1:].partition(",")[0]
+        return f"at least {least}" if interval[0] == "[" else f"above {least}"
+    return f"in {interval}"
 
 
 def _lies_in(value: float, interval: str) -> bool:
@@ -251,30 +208,36 @@ def _words(kind) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     if origin is Annotated:
-        return f"{_words(parts[0])} in {parts[1]}"
+        if parts[0] is int and parts[1].endswith("]"):
+            return f"an integer {_interval(parts[1])}"
+        return f"{_words(parts[0])}, {_interval(parts[1])}"
     if origin is tuple:
         return f"a tuple, each {_words(parts[0])}"
     return _WORDS.get(kind) or f"a {kind.__name__}"
 
 
 @contextlib.contextmanager
-def blaming(what: object, kind: type[Exception] = ValueError) -> Iterator[None]:
+def blaming(what: object, kind: type[Exception] = UserError) -> Iterator[None]:
     """Turns every error within the context into one line that begins with its cause.
+
+    An error that comes out of a user's own code stays as it is.
 
     Args:
       what: the cause, such as a file that may be damaged.
       kind: the class of the error that is raised.
 
     Example:
-      >>> with blaming("config.json"):
+      >>> with blaming("a.json"):
       ...     int("many")
       Traceback (most recent call last):
         ...
-      ValueError: config.json: invalid literal for int() with base 10: 'many'
+      sparsefl_jax.UserError: a.json: invalid literal for int() with base 10: 'many'
     """
     try:
         yield
     except Exception as error:
+        if kind is UserError and users_code.raised(error):
+            raise
         raise kind(f"{what}: {one_line(error)}") from error
 
 

@@ -1,0 +1,161 @@
+"""The memory of a stage by part, on all devices together, with every replica.
+
+Arrays that live as long as the stage are known by shape. The working set, which is all
+other memory of the stage's program, is known after compilation.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+
+from sparsefl_jax.core.check import UserError
+from sparsefl_jax.core.formats import format_si
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.system import hardware
+
+FILL = 0.9  # of an accelerator's memory; the rest is a reserve
+
+
+class Memory(NamedTuple):
+    """The memory of a stage."""
+
+    fixed: dict[str, int]  # bytes by part, known by shape
+    client_store: dict  # 'where' and 'bytes': the clients' rows
+    chunk: int  # clients that a device runs at the same time
+    working_set: int | None = None  # bytes; None before compilation
+
+    def parts(self) -> dict[str, int]:
+        """Returns the bytes by part, the working set only where it is known."""
+        if self.working_set is None:
+            return dict(self.fixed)
+        return self.fixed | {"working set": self.working_set}
+
+    def total(self, chunk: int | None = None) -> int:
+        """Returns the bytes of all parts, by default with the chosen chunk.
+
+        With another chunk, the working set is scaled in proportion.
+        """
+        share = 1.0 if chunk is None else chunk / self.chunk
+        return sum(self.fixed.values()) + int(share * (self.working_set or 0))
+
+    def largest(self) -> str:
+        """Describes the largest part with a chunk of 1."""
+        parts = self.parts()
+        if self.working_set is not None:
+            parts["working set"] //= self.chunk
+        return _largest(parts)
+
+
+def smaller(memory: Memory, limit: float, setup: Setup) -> int:
+    """Chooses a chunk with which a stage fits, from its memory with another one.
+
+    Args:
+      memory: of the compiled stage.
+      limit: bytes on all devices together.
+      setup: of the run.
+
+    Returns:
+      The chunk of `memory` if it fits, else a smaller one, whose memory is known only
+      after compilation.
+
+    Raises:
+      ValueError: no chunk fits, or the given one exceeds `memory_gb`; the message names
+        the largest part.
+    """
+    as_set = setup.chunk != "auto"
+    if memory.total() <= limit or (as_set and setup.memory_gb is None):
+        return memory.chunk
+    room = limit - sum(memory.fixed.values())
+    fitting = int(memory.chunk * room // max(memory.working_set or 0, 1))
+    fitting = min(memory.chunk - 1, max(fitting, 0))
+    if not fitting:
+        raise UserError(_too_large(memory, limit, setup.memory_gb))
+    if as_set:
+        raise UserError(
+            f"chunk={setup.chunk}, expected at most {fitting} to fit memory_gb="
+            f"{limit / 1e9:.3g}"
+        )
+    return fitting
+
+
+def memory_limit(memory_gb: float | None, devices: Sequence) -> float | None:
+    """Returns the bytes that all devices may hold; None for no limit, as on CPUs."""
+    if memory_gb is not None:
+        return 1e9 * memory_gb
+    if devices[0].platform == "cpu":
+        return None
+    return FILL * hardware.memory(devices)
+
+
+def check_fits(memory: Memory, setup: Setup, devices: Sequence) -> None:
+    """Checks that the parts that are known so far fit the devices and the host.
+
+    Raises:
+      UserError: they do not; the message names the largest part.
+    """
+    limit = memory_limit(setup.memory_gb, devices)
+    if limit is not None and memory.total() > limit:
+        raise UserError(_too_large(memory, limit, setup.memory_gb))
+    check_host(memory, devices)
+
+
+def check_host(memory: Memory, devices: Sequence) -> None:
+    """Checks that the host's memory suffices: for rows, and on CPUs for all parts.
+
+    Args:
+      memory: of a stage.
+      devices: all of its devices; the host has those of this process.
+
+    Raises:
+      ValueError: it does not; the message names the largest part.
+    """
+    parts = {}
+    if devices[0].platform == "cpu":
+        local = len(hardware.local(devices)) / len(devices)
+        parts = {name: int(local * size) for name, size in memory.parts().items()}
+    if memory.client_store["where"] == "host":
+        parts["clients"] = parts.get("clients", 0) + memory.client_store["bytes"]
+    needed, available = sum(parts.values()), hardware.host_memory()
+    if needed > available:
+        raise UserError(
+            f"the host has {format_si(available, 'B')} of memory available, expected "
+            f"at least {format_si(needed, 'B')}, or client_store='disk' or a smaller "
+            f"chunk or num_clients; {_largest(parts)}"
+        )
+
+
+@contextlib.contextmanager
+def explained(memory: Memory, stage: int) -> Iterator[None]:
+    """Turns a device's out-of-memory error into one line that suggests half the chunk.
+
+    Raises:
+      MemoryError: in the place of XLA's error.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        remedy = memory.largest()
+        if half := memory.chunk // 2:
+            remedy = f"chunk={half} takes {format_si(memory.total(half), 'B')}"
+        raise MemoryError(
+            f"out of memory in stage {stage} with chunk={memory.chunk}, which takes "
+            f"{format_si(memory.total(), 'B')}; {remedy}"
+        ) from error
+
+
+def _largest(parts: dict[str, int]) -> str:
+    part = max(parts, key=parts.get)
+    return f"the largest part is {part}, {format_si(parts[part], 'B')}"
+
+
+def _too_large(memory: Memory, limit: float, memory_gb: float | None) -> str:
+    size = format_si(limit, "B")
+    given = f"memory_gb={memory_gb:g}" if memory_gb else f"the devices hold {size}"
+    return (
+        f"{given}, expected at least {format_si(memory.total(1), 'B')} for one client "
+        f"at a time; {memory.largest()}"
+    )
