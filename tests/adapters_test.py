@@ -17,7 +17,7 @@ from configs import flash_sst2
 from sparsefl_jax import export, models
 from sparsefl_jax.core.types import Held
 from sparsefl_jax.models import Model, base, transformer
-from sparsefl_jax.report import charge
+from sparsefl_jax.report import tables
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import dry_run, experiment, folder, results, setup
 from sparsefl_jax.runs.config import build, defaults, fields
@@ -311,7 +311,7 @@ def test_an_assumed_base_is_in_the_plan_the_records_and_the_page(tmp_path):
     (record,) = train_records(run(sfl.fedavg(model, SGD), model))
     assert record["assumed"] == {"down/model/base": said}
     assert record["bits_down_by_client"] == [32 * 46] * 2
-    page = charge.assumptions(Run(tmp_path, [record], [], [0], {}, {}, None))
+    page = tables.assumptions(Run(tmp_path, [record], [], [0], {}, {}, None))
     assert page == [f"Not charged: 'model/base', down, in stage 0 ({said})."]
 
 

@@ -13,10 +13,13 @@ from equal_cost_test import lines, write
 from report_page_test import EVIL, Page
 
 from sparsefl_jax import algorithms, report
-from sparsefl_jax.report import read_groups
+from sparsefl_jax.report import (
+    compare,
+    comparison_figures,
+    comparison_tables,
+    read_groups,
+)
 from sparsefl_jax.report.__main__ import main
-from sparsefl_jax.report.comparison import citations, figures
-from sparsefl_jax.report.comparison.measures import compare
 
 FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
 
@@ -242,16 +245,16 @@ def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path):
         [[(1, 0.2), (2, 0.4), (3, 0.9)], [(3, 0.4), (5, 0.8)]]
     ):
         write(tmp_path / "a" / f"seed_{seed}", points, seed)
-    (entry,) = compare(read_groups([tmp_path / "a"])).entries
-    band = figures.band(entry, "gbit", "accuracy")
+    (group,) = compare(read_groups([tmp_path / "a"])).groups
+    band = comparison_figures.band(group, "gbit", "accuracy")
     np.testing.assert_allclose(band.cost, [2, 3.5])
     np.testing.assert_allclose(band.share, [0.3, 0.6])
     np.testing.assert_allclose(band.deviation, [0.02**0.5, 0.08**0.5])
 
 
 def test_every_method_has_its_paper():
-    entries = citations.entries()
+    entries = comparison_tables.entries()
     named = [name for paper in entries for name in paper.methods]
     assert sorted(named) == sorted([*algorithms.ALGORITHMS, "server_optimizer"])
-    text = (Path(citations.__file__).parent / "methods.bib").read_text()
+    text = (Path(comparison_tables.__file__).parent / "methods.bib").read_text()
     assert text.count("\n@") + 1 == len(entries)

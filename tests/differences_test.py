@@ -7,17 +7,21 @@ import json
 import pytest
 from equal_cost_test import write
 
-from sparsefl_jax.report import comparison_csv, comparison_table, read_groups
-from sparsefl_jax.report.comparison.differences import (
+from sparsefl_jax.report import (
+    compare,
+    comparison_csv,
+    comparison_table,
+    read_groups,
+)
+from sparsefl_jax.report.comparison_figures import looks
+from sparsefl_jax.report.differences import (
     differing,
     make_labels,
     settings,
     shared,
 )
-from sparsefl_jax.report.comparison.figures import looks
-from sparsefl_jax.report.comparison.likeness import refuse_unlike, unlike
-from sparsefl_jax.report.comparison.measures import compare
 from sparsefl_jax.report.figure import COLORS
+from sparsefl_jax.report.groups import refuse_unlike, unlikeness
 
 POINTS = [(1, 0.5), (2, 0.6)]
 
@@ -111,7 +115,7 @@ def test_given_labels_stay_and_become_unique(tmp_path):
     )
     for given, shown in (("xy", ["x", "y"]), ("xx", ["x, run0", "x, run1"])):
         named = [g._replace(label=x) for g, x in zip(groups, given, strict=True)]
-        assert [e.label for e in compare(named).entries] == shown
+        assert [e.label for e in compare(named).groups] == shown
 
 
 def change_summary(path, **fields):
@@ -125,12 +129,11 @@ def two(tmp_path, seed=0):
 
 def check(one, other, expected):
     groups = read_groups([one, other])
-    assert unlike(groups) == ["", expected]
-    labels = make_labels(groups)
+    assert unlikeness(groups) == ["", expected]
     if not expected:
-        return refuse_unlike(groups, labels)
+        return refuse_unlike(groups)
     with pytest.raises(ValueError, match=f"another {expected} than") as raised:
-        refuse_unlike(groups, labels)
+        refuse_unlike(groups)
     assert "\n" not in str(raised.value) and str(other) in str(raised.value)
     return None
 
@@ -189,7 +192,7 @@ def test_a_run_made_in_python_is_like_the_same_run_of_a_configuration(tmp_path):
         {"algorithm": a("my_module:mine", rate=2), **DRAWN, "num_clients": 9},
         {"algorithm": a("mine", rate=2, loss="f"), **PYTHON, "num_clients": 9},
     )
-    assert unlike(groups) == ["", ""] and differing(groups) == {}
+    assert unlikeness(groups) == ["", ""] and differing(groups) == {}
     assert make_labels(groups) == ["mine, run0", "mine, run1"]
     assert shared(groups)["partition.alpha"] == "0.5"
     assert [look.color for look in looks(groups)] == [COLORS[0], COLORS[0]]

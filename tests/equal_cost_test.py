@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 from report_test import write_run
 
-from sparsefl_jax.report import read_groups, read_run
-from sparsefl_jax.report.comparison import costs
-from sparsefl_jax.report.comparison.costs import (
+from sparsefl_jax.report import compare, costs, read_groups, read_run
+from sparsefl_jax.report.costs import (
     Curve,
     accuracy_at,
     default_budgets,
     mean_accuracy,
     on_front,
 )
-from sparsefl_jax.report.comparison.measures import compare
 
 CURVE = Curve(np.array([1.0, 2.0, 4.0]), np.array([0.2, 0.6, 0.7]))
 
@@ -182,7 +180,7 @@ def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
     found = compare(read_groups([tmp_path / "a", tmp_path / "b"]))
     gbit = found.axes[0]
     assert found.budgets["gbit"] == [2.0, 4.0] and found.common["gbit"] == 4.0
-    (run,) = found.entries[0].group.runs
+    (run,) = found.groups[0].runs
     assert costs.curve(costs.progress(run), "gbit").accuracy.tolist() == [
         0.6
     ]  # the last

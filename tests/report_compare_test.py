@@ -8,10 +8,14 @@ import pytest
 from report_test import records, write_run
 
 from sparsefl_jax import report
-from sparsefl_jax.report import comparison_table, read_groups, read_run
+from sparsefl_jax.report import (
+    compare,
+    comparison_figures,
+    comparison_table,
+    read_groups,
+    read_run,
+)
 from sparsefl_jax.report.__main__ import main
-from sparsefl_jax.report.comparison import figures
-from sparsefl_jax.report.comparison.measures import compare
 
 
 def write_seed(folder, seed, gain=0.0, name="flash", density=1.0):
@@ -110,15 +114,15 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     one = write_seed(tmp_path / "a", 0, density=0.2)
     other = write_seed(tmp_path / "b", 0, -0.1, density=0.1)
     found = compare(read_groups([one, other]))
-    final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
+    final = found.groups[0].runs[0].evals[-1]["accuracy"]
     expected = [
         (0, 0, 0.2, final),
         (0, 1, 0.05, final - 0.05),
         (1, 0, 0.1, final - 0.1),
         (1, 1, 0.05, final - 0.05),
     ]
-    np.testing.assert_allclose(figures.points(found, "density"), expected)
-    assert "front_density" in figures.draw(found, tmp_path)
+    np.testing.assert_allclose(comparison_figures.points(found, "density"), expected)
+    assert tmp_path / "front_density.svg" in comparison_figures.draw(found, tmp_path)
 
 
 @pytest.mark.usefixtures("unplotted")
@@ -150,8 +154,8 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     (row, _) = rows_of(comparison_table(compare(read_groups(paths))))
     assert "±" not in row["last %"] and row["n"] == "2"
     group = read_groups(paths)[0]
-    (entry,) = compare([group]).entries
-    band = figures.band(entry, "rounds", "accuracy")
+    (group,) = compare([group]).groups
+    band = comparison_figures.band(group, "rounds", "accuracy")
     assert band.cost.tolist() == [4, 6]  # 2 is of the first stage
 
 
@@ -201,5 +205,5 @@ def test_seeds_that_are_unlike_become_no_mean_in_silence(
         if summary is not None:
             (path / "summary.json").write_text(json.dumps(summary))
     groups = read_groups([tmp_path / "a"])
-    assert [entry.label for entry in compare(groups).entries] == [label]
+    assert [group.label for group in compare(groups).groups] == [label]
     assert label in comparison_table(compare(groups))

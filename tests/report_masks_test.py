@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from report_test import drawn_lines, records, svg_size, write_run
 
-from sparsefl_jax.report import maps, masks, plot_run, plots, read_run, write_page
+from sparsefl_jax.report import (
+    kept_masks,
+    maps,
+    plot_run,
+    plots,
+    read_run,
+    write_page,
+)
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs.records import write_masks as write_segment
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
@@ -51,9 +58,9 @@ def test_an_observed_round_without_clients_has_no_file(tmp_path):
 
 @pytest.mark.parametrize(("piece", "density"), [(1 << 20, 0.5), (8, 0.05), (3, 0.5)])
 def test_packed_mismatch_is_that_of_the_bool_masks(monkeypatch, piece, density):
-    monkeypatch.setattr(masks, "_PIECE", piece)
+    monkeypatch.setattr(kept_masks, "_PIECE", piece)
     drawn = draw(3, density)
-    whole, by_layer = masks.pairwise_mismatch(np.packbits(drawn, axis=1), SIZES)
+    whole, by_layer = kept_masks.pairwise_mismatch(np.packbits(drawn, axis=1), SIZES)
     trees = [
         dict(zip(NAMES, map(jnp.array, np.split(m, EDGES[1:-1])), strict=True))
         for m in drawn
@@ -67,15 +74,15 @@ def test_packed_mismatch_is_that_of_the_bool_masks(monkeypatch, piece, density):
 
 def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     run = Run(tmp_path, [], [], [0, 1], {}, {}, None)
-    assert masks.read_masks(run) is None
+    assert kept_masks.read_masks(run) is None
     one, several = draw(1, 0.5)[0], draw(4, 0.5)
     at = [(1, 200), (0, 1), (1, 1_000_000), (1, 3)]
     folder = write_masks(tmp_path, dict.fromkeys(at, one), {(1, 7): several})
     write_masks(tmp_path, filters={(1, 4): several, (0, 12): several[:1]})
-    kept = masks.read_masks(run)
+    kept = kept_masks.read_masks(run)
     assert [s[:2] for s in kept.server] == sorted(at)
     assert [s.packed.shape for s in kept.clients] == [(4, WIDTH)]
-    filters = masks.read_masks(run, "filters")
+    filters = kept_masks.read_masks(run, "filters")
     assert [s[:2] for s in filters.filters] == [(0, 12), (1, 4)]
     whole, rows = kept.active(kept.server[0]), kept.active(kept.clients[0])
     np.testing.assert_array_equal(whole["b/kernel"], one[5:16])
@@ -84,11 +91,11 @@ def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     for damaged in (path.read_bytes()[:-1], b""):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="3.npy cannot be read") as error:
-            masks.read_masks(run)
+            kept_masks.read_masks(run)
         assert "\n" not in str(error.value)
     np.save(path, np.zeros(WIDTH + 1, np.uint8))
     with pytest.raises(ValueError, match=f"expected uint8 with {WIDTH} bytes a mask"):
-        masks.read_masks(run)
+        kept_masks.read_masks(run)
 
 
 @pytest.mark.filterwarnings("error")

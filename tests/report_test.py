@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.report import lines, plot_run, read_run, summary_table
+from sparsefl_jax.report import figure, plot_run, read_run, summary_table
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
 STAGE = dict(bits_values=3_000_000_000, bits_positions=500_000_000, flops=2e12)
@@ -94,13 +94,13 @@ def write_run(folder, lines, summary=SUMMARY, num_clients=20, num_classes=10):
 
 def drawn_lines(monkeypatch):
     """Collects the lines that are drawn: (label, rounds, values)."""
-    found, draw = [], lines.draw_line
+    found, draw = [], figure.draw_line
 
     def spy(ax, values, label, *rest):
         found.append((label, values.index.tolist(), values.round(6).tolist()))
         draw(ax, values, label, *rest)
 
-    monkeypatch.setattr(lines, "draw_line", spy)
+    monkeypatch.setattr(figure, "draw_line", spy)
     return found
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparsefl_jax import report
-from sparsefl_jax.report.comparison import study_folder
+from sparsefl_jax.report.groups import study_runs
 from sparsefl_jax.runs import experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.studies import __main__ as one_point
@@ -129,7 +129,7 @@ def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
     for run in tmp_path.glob("*/seed_*"):
         (run / "metrics.jsonl").touch()
     own = [tmp_path / f"fedprox/seed_{seed}" for seed in (0, 1)]
-    assert study_folder.runs_of(tmp_path) == own
+    assert study_runs(tmp_path) == own
     first.config.optimizer.learning_rate = 0.5
     refused(lambda: runner.run([first], tmp_path, show=False), "is 0.1 there")
     assert json.loads((tmp_path / "study.json").read_text()) == held

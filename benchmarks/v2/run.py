@@ -30,7 +30,7 @@ import pandas as pd
 from benchmarks.v2 import outcome, rules
 from benchmarks.v2.rules import Method
 from sparsefl_jax.core.check import check
-from sparsefl_jax.report.comparison import costs, evaluations
+from sparsefl_jax.report import costs
 from sparsefl_jax.report.load import read_run
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.system import files, hardware, provenance
@@ -102,13 +102,13 @@ def _configured(*arguments, **options) -> tuple[dict, pd.DataFrame]:
 
 def evaluated(run) -> pd.DataFrame:
     """Returns costs and accuracies at the evaluations of a run's last stage."""
-    final = {run.done(record): record for record in evaluations.final_evals(run)}
+    final = {run.done(record): record for record in costs.final_evals(run)}
     models = [next(iter(record["models"].values())) for record in final.values()]
     return (
         costs.progress(run)
         .reindex(index=list(final), columns=COSTS)
         .assign(
-            accuracy=[evaluations.accuracy(record) for record in final.values()],
+            accuracy=[costs.accuracy(record) for record in final.values()],
             validation=[record["val_accuracy"] for record in final.values()],
             alive=[model["density"] for model in models],
         )

@@ -6,11 +6,12 @@ configurations set it, over all kernels, or over all parameters of a model.
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, format_percent
-from sparsefl_jax.report.lines import short
+from sparsefl_jax.report.figure import short
+from sparsefl_jax.report.kept_masks import read_masks
 from sparsefl_jax.report.load import Run, by_round, column, finite
-from sparsefl_jax.report.masks import read_masks
 
 _SECTIONS = ("algorithm", "first_stage")
 
@@ -62,28 +63,29 @@ def density_rows(run: Run) -> list[list[str]]:
     every = bool(by_layer) and all(selected(n, globs) for n in [*by_layer, *biases])
     wanted = asked(run)
     target = wanted.get("algorithm.density", wanted.get("first_stage.density"))
-    rows = []  # name, entries, reached, target
+    rows = []
+
+    def add(name: str, count: int | None, reached: Any, asks: Any = "") -> None:
+        asks = format_percent(asks) if finite(asks) else asks or ""
+        size = MISSING if count is None else f"{count:,}"
+        rows.append([name, size, asks, format_percent(reached)])
+
     for name, value in by_layer.items():
-        note = "not pruned" if globs and name not in chosen else ""
-        rows.append([short(name), sizes.get(name), value, note])
+        pruned = not globs or name in chosen
+        add(short(name), sizes.get(name), value, "" if pruned else "not pruned")
     if chosen and not every:
-        rows.append(["prunable kernels", *_together(chosen, by_layer, sizes), target])
+        add("prunable kernels", *_together(chosen, by_layer, sizes), target)
     if by_layer:
-        rows.append(["all kernels", *_together(by_layer, by_layer, sizes), ""])
+        add("all kernels", *_together(by_layer, by_layer, sizes))
     for name, model in (run.evals[-1]["models"] if run.evals else {}).items():
         density, alive = model.get("density"), model.get("parameters")
         count = round(alive / density) if finite(alive) and density else None
         asks = target if every and name == server_model(run) else ""
-        rows.append([f"all parameters of {name}", count, density, asks])
+        add(f"all parameters of {name}", count, density, asks)
         if "layer_density" in model:
-            mean = model["layer_density"]
-            rows.append([f"mean over the layers of {name}", None, mean, ""])
-    texts = [["over", "entries", "target", "reached"]] if rows else []
-    for name, count, value, asks in rows:
-        asks = format_percent(asks) if finite(asks) else asks or ""
-        count = MISSING if count is None else f"{count:,}"
-        texts.append([name, count, asks, format_percent(value)])
-    return texts if wanted else [[*row[:2], row[-1]] for row in texts]
+            add(f"mean over the layers of {name}", None, model["layer_density"])
+    table = [["over", "entries", "target", "reached"], *rows] if rows else []
+    return table if wanted else [[*row[:2], row[-1]] for row in table]
 
 
 def changes(run: Run) -> dict[int, float] | None:

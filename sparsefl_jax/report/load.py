@@ -20,14 +20,115 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from sparsefl_jax.core.check import UserError, blaming, one_line
-from sparsefl_jax.report.schema import Config, Eval, Summary, Train
 from sparsefl_jax.system import files
+from sparsefl_jax.system.files import Count, Number
 from sparsefl_jax.system.log_lines import SCHEMA
 
 Record = dict[str, Any]
 Table = Any  # pandas' DataFrame; pandas is imported where it is used
+Value = Number | None  # null: not finite, or not measured
+
+
+class _Record(Struct, kw_only=True, tag_field="phase"):
+    stage: Count
+    round: Count
+    gbit_cumulative: Number
+    pflop_cumulative: Number
+    hours_cumulative: Value = None
+
+
+class Tier(Struct):
+    """How often the clients of a tier of devices were drawn, and were late."""
+
+    drawn: Number
+    dropped: Number
+    accuracy: Value = None
+
+
+class Train(_Record, kw_only=True, tag="train"):
+    """A round."""
+
+    clients: list[Count]
+    flops: Number
+    flops_dense: Number
+    bits_up: Number
+    bits_up_values: Number
+    bits_up_positions: Number
+    bits_down: Number
+    bits_down_values: Number
+    bits_down_positions: Number
+    density: Value = None
+    layer_density: dict[str, Value] = {}
+    assumed: dict[str, str] = {}
+    tiers: dict[str, Tier] = {}
+
+
+class Eval(_Record, kw_only=True, tag="eval"):
+    """An evaluation."""
+
+    models: dict[str, dict[str, Value]]
+    client_accuracy: dict[str, Value] = {}
+    tier_accuracy: dict[str, Value] = {}
+    accuracy: Value = None
+    val_accuracy: Number = 0.0
+    metric: str | None = None
+
+
+class Stage(Struct, kw_only=True):
+    """The totals of a stage."""
+
+    name: str
+    rounds: Number
+    compile_seconds: Value = None
+    bits_up: Number
+    bits_down: Number
+    bits_values: Number
+    bits_positions: Number
+    flops: Number
+    flops_dense: Number
+    flops_executed: Number
+
+
+class Best(Struct):
+    """The evaluation that did best."""
+
+    chosen_by: str
+    accuracy: Number
+    round: Count
+    stage: Count | None = None
+
+
+class Summary(Struct):
+    """What is read of a run's totals."""
+
+    device: str | None = None
+    commit: str | None = None
+    metric: str | None = None
+    stages: list[Stage] | None = None
+    accuracy: dict[str, dict[str, Value]] | None = None
+    best: Best | None = None
+    client_accuracy: dict[str, Value] | None = None
+    memory: dict[str, Value] | None = None
+    versions: dict[str, Any] | None = None
+    data: dict[str, Count] | None = None
+    seconds: Value = None
+    rounds_per_second: Value = None
+    hours: Value = None
+    unheard: Value = None
+    tiers: dict[str, Tier] | None = None
+
+
+class Config(Struct):
+    """What is read of a configuration by name."""
+
+    seed: Count | None = None
+    algorithm: dict | None = None
+    first_stage: dict | None = None
+    server_optimizer: dict | None = None
+    fit: dict | None = None
 
 
 class Run(NamedTuple):

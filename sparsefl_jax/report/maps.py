@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report import figure, lines, masks
-from sparsefl_jax.report.lines import short, spread
+from sparsefl_jax.report import figure, kept_masks
+from sparsefl_jax.report.figure import short, shortened, spread
+from sparsefl_jax.report.kept_masks import Kept, Snapshot, pairwise_mismatch
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.report.masks import Kept, Snapshot
 
 _MAX_PANELS = 9
 _MAX_NAMED = 20
@@ -39,21 +39,21 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
     Raises:
       ValueError: a file of masks is damaged, see `read_masks`.
     """
-    kept, paths = masks.read_masks(run), []
-    if kept is None:
+    if (kept := kept_masks.read_masks(run)) is None:
         return []
-    clients = [s for s in kept.clients if len(s.packed) > 1]
-    if not masks.same_masks([s.packed for s in kept.server]):
+    paths, server = [], [snapshot.packed for snapshot in kept.server]
+    if not kept_masks.same_masks(server):
         paths.append(folder / "mask_mismatch.svg")
-        whole, _ = masks.pairwise_mismatch([s.packed for s in kept.server], kept.sizes)
-        mismatch_between_rounds(paths[-1], [s.done for s in kept.server], whole)
-    if not all(masks.same_masks(s.packed) for s in clients):
+        mismatch, _ = pairwise_mismatch(server, kept.sizes)
+        mismatch_between_rounds(paths[-1], [s.done for s in kept.server], mismatch)
+    clients = [s for s in kept.clients if len(s.packed) > 1]
+    if not all(kept_masks.same_masks(s.packed) for s in clients):
         records = [_client_record(run, kept, snapshot) for snapshot in clients]
         paths.append(folder / "client_mismatch.svg")
         mismatch_between_clients(paths[-1], records)
         paths.append(folder / "client_mismatch_by_layer.svg")
         with figure.axes(paths[-1], "round", "mean mismatch of two clients [%]") as ax:
-            lines.draw_layers(ax, run, records, "mean")
+            figure.draw_layers(ax, run, records, "mean")
     return paths
 
 
@@ -114,10 +114,10 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
     Raises:
       ValueError: a file of filters is damaged, see `read_masks`.
     """
-    kept = masks.read_masks(run, "filters")
-    if kept is None or all(
-        v.all() for s in kept.filters for v in kept.active(s).values()
-    ):
+    if (kept := kept_masks.read_masks(run, "filters")) is None:
+        return []
+    active = [kept.active(snapshot) for snapshot in kept.filters]
+    if all(alive.all() for layers in active for alive in layers.values()):
         return []
     paths = [folder / "filter_activity.svg"]
     filter_activity(paths[0], kept)
@@ -144,7 +144,7 @@ def filter_activity(path: Path, kept: Kept) -> None:
             rounds = [str(snapshot.done) for snapshot in kept.filters]
             ticks = spread(len(rounds), 5)
             ax.set_xticks(ticks, [rounds[i] for i in ticks])
-            ax.set_title(lines.shortened(short(name), 42 // columns))
+            ax.set_title(shortened(short(name), 42 // columns))
         drawing.supxlabel("round", fontsize=9.5)
         drawing.supylabel("filter", fontsize=9.5)
         clients = max(len(s.packed) for s in kept.filters)
@@ -175,7 +175,7 @@ def client_filters(path: Path, kept: Kept) -> None:
                 head = f"round {snapshot.done}\n" if ax is column[0] else ""
                 ax.set_title(f"{head}{100 * active[name].mean():.1f} %")
         for ax, name in zip(grid[:, 0], layers, strict=True):
-            ax.set_ylabel(lines.shortened(short(name), 16), fontsize=8.5)
+            ax.set_ylabel(shortened(short(name), 16), fontsize=8.5)
         drawing.supxlabel("filter", fontsize=9.5)
         drawing.supylabel("client", fontsize=9.5)
 
@@ -185,12 +185,12 @@ def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:
     position = (snapshot.stage, snapshot.round)
     ids = [r["clients"] for r in run.train if (r["stage"], r["round"]) == position]
     few = [len(snapshot.packed)] == [len(i) for i in ids if len(i) <= _MAX_NAMED]
-    mismatch, by_layer = masks.pairwise_mismatch(snapshot.packed, kept.sizes)
-    means = masks.mean_of_pairs(by_layer)
+    mismatch, by_layer = pairwise_mismatch(snapshot.packed, kept.sizes)
+    means = kept_masks.mean_of_pairs(by_layer)
     return snapshot._asdict() | {
         "clients": [str(i) for i in ids[0]] if few else [],
         "mismatch": mismatch,
-        "mean": masks.mean_of_pairs(mismatch),
+        "mean": kept_masks.mean_of_pairs(mismatch),
         "layer_mean": dict(zip(kept.names, means, strict=True)),
     }
 

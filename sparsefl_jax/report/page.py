@@ -1,15 +1,61 @@
-"""Writes a run's page, `report.html`, which needs no network and no script."""
+"""Writes the page of a run, and that of a comparison with its tables and figures.
 
+A page, `report.html`, needs no network; that of a run needs no script either.
+"""
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
 from sparsefl_jax.data import partition_statistics, statistics_rows
-from sparsefl_jax.report import charge, density, masks, table, tiers
-from sparsefl_jax.report.comparison import costs, evaluations
-from sparsefl_jax.report.load import Run, column, read_run
-from sparsefl_jax.report.render import pictures, render
+from sparsefl_jax.report import comparison_tables as texts
+from sparsefl_jax.report import costs, density, kept_masks, tables
+from sparsefl_jax.report.comparison import MARK, Comparison
+from sparsefl_jax.report.comparison_figures import draw, looks
+from sparsefl_jax.report.differences import differing, settings, shared
+from sparsefl_jax.report.groups import Group, metric
+from sparsefl_jax.report.load import Run, column, finite, read_run
 from sparsefl_jax.system.files import write_text
+
+_DOWNLOADS = {
+    "comparison.csv": ("text/csv", "All numbers (CSV)"),
+    "comparison.tex": ("text/x-tex", "Table (LaTeX)"),
+    "methods.bib": ("text/x-bibtex", "Papers (BibTeX)"),
+}
+_SHARED = {
+    "data set": "dataset",
+    "clients": "num_clients",
+    "clients a round": "cohort_size",
+    "devices": "system",
+    "rounds": "num_rounds",
+    "epochs": "epochs",
+    "batch size": "batch_size",
+}
+_SECTIONS = {"partition": "partition", "network": "model", "optimizer": "optimizer"}
+
+
+class Cell(NamedTuple):
+    """A cell of a table that can be sorted."""
+
+    text: str
+    half: str = ""  # of an interval
+    value: float | None = None  # to sort by; None comes last
+    best: bool = False
+
+
+class Column(NamedTuple):
+    """A column of a table that can be sorted, with a cell for each line."""
+
+    title: str
+    unit: str
+    cells: list[Cell]
 
 
 def write_page(run_dir: str | Path) -> Path:
@@ -34,58 +80,256 @@ def write_page(run_dir: str | Path) -> Path:
       metrics.jsonl.
     """
     run = read_run(run_dir)
-    name, head = run.path.resolve().name, table.heading(run.summary)
-    split, best = run.partition, evaluations.best_eval(run)
-    stages = run.summary.get("stages", [])
-    flops = {f"FLOPs, {kind}": column for kind, column in table.FLOPS.items()}
-    page = render(
+    split = run.partition
+    flops = {f"FLOPs, {kind}": column for kind, column in tables.FLOPS.items()}
+    page = _render(
         "run.html",
         run=run,
-        title=head or name,
-        name=name,
-        heading=head.replace(", ", " · "),
+        name=run.path.resolve().name,
+        heading=tables.heading(run.summary),
         key=_key_facts(run),
-        plots=pictures((run.path / "plots").glob("*.svg")),
-        evals=evaluations.final_evals(run),
-        whose=table.WHOSE,
-        best=best and (evaluations.accuracy(best), run.done(best)),
-        chosen_by=evaluations.chosen_by(run),
+        plots=_pictures((run.path / "plots").glob("*.svg")),
         # Densities are in a table of their own.
-        accuracy=[row[:-1] for row in table.accuracy_rows(run.summary)],
-        density=density,
-        same_client_masks=masks.same_client_masks(run),
-        unheard=tiers.unheard(run.train),
-        tiers=tiers.tier_rows(tiers.totals(run.train, evaluations.final_evals(run))),
+        accuracy=[row[:-1] for row in tables.accuracy_rows(run.summary)],
+        stages=tables.stage_rows(run.summary, "stage", tables.BITS | flops),
         partition=[] if split is None else statistics_rows(partition_statistics(split)),
-        stages=table.stage_rows(stages, "stage", table.BITS | flops),
-        assumed=charge.assumptions(run),
-        charged=charge.charge_rows(run),
         fields=flatten(run.config).items(),
-        made_with=[table.made_with(run.summary)],
+        made_with=[tables.made_with(run.summary)],
     )
     path = run.path / "report.html"
     write_text(path, page)
     return path
 
 
+def write_comparison(
+    comparison: Comparison,
+    out: str | Path,
+    *,
+    title: str = "",
+    status: Sequence[tuple[str, str]] = (),
+) -> list[Path]:
+    """Writes a comparison as one page, with tables and figures.
+
+    Args:
+      comparison: as `compare` made it of the groups that `read_groups` returned.
+      out: the folder of the files; created if absent.
+      title: of the page; '' for one from the data set.
+      status: `(point, state)` rows for the top of the page; a state is 'done',
+        'running', 'missing' or 'failed: REASON'.
+
+    Returns:
+      The files written: `report.html`, `comparison.csv`, `comparison.tex`,
+      `methods.bib`, and `figures/*.svg`.
+
+    Raises:
+      ValueError: `out` holds a run, whose page would be lost.
+    """
+    out = Path(out)
+    if (out / "metrics.jsonl").exists():
+        raise UserError(f"out={str(out)!r} holds a run, expected another folder")
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    groups = comparison.groups
+    cited, drawn = texts.papers(groups), draw(comparison, out / "figures")
+    files = {
+        "comparison.csv": texts.comparison_csv(comparison),
+        "comparison.tex": texts.latex_table(comparison),
+        "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
+    }
+    content = {
+        "title": title,
+        "status": status,
+        "states": Counter(state.partition(":")[0] for _, state in status),
+        "downloads": [
+            (name, what, _data_uri(kind, files[name].encode()))
+            for name, (kind, what) in _DOWNLOADS.items()
+        ],
+        "papers": cited,
+        "bibtex": files["methods.bib"],
+        "drawn": _pictures(drawn),
+        **(_content(comparison) if groups else {}),
+    }
+    write_text(out / "report.html", _render("comparison.html", **content))
+    for name, text in files.items():
+        write_text(out / name, text)
+    return [out / "report.html", *(out / name for name in files), *drawn]
+
+
 def _key_facts(run: Run) -> list[tuple[str, str]]:
     """Returns the main results with their names."""
     stages = run.summary.get("stages", [])
-    last, best = evaluations.last_eval(run), evaluations.best_eval(run)
+    last, best = costs.last_eval(run), costs.best_eval(run)
     when = f", round {run.done(best)}" if best else ""
     model = next(iter(last["models"].values()), {})
     flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
     clients, spent = last.get("client_accuracy", {}), costs.progress(run)
     gbit, hours = (column(spent, name).max() for name in ("gbit", "hours"))
     found = {
-        "accuracy, last round": format_percent(evaluations.accuracy(last)),
-        f"best{when}": format_percent(evaluations.accuracy(best)),
+        "accuracy, last round": format_percent(costs.accuracy(last)),
+        f"best{when}": format_percent(costs.accuracy(best)),
         "clients, p10": format_percent(clients.get("p10")),
         "clients, median": format_percent(clients.get("median")),
         "density, all parameters": format_percent(model.get("density")),
         "traffic, both ways": format_si(1e9 * gbit, "bit"),
         "FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
         "virtual time": format_seconds(3600 * hours),
-        "time": table.duration({"seconds": run.summary.get("seconds")}),
+        "time": format_seconds(run.summary.get("seconds")),
     }
     return [(name, value) for name, value in found.items() if value != MISSING]
+
+
+def _content(comparison: Comparison) -> dict:
+    """Returns what a page shows of a comparison that has lines."""
+    groups = comparison.groups
+    runs = [run for group in groups for run in group.runs]
+    chosen, every = settings(groups), differing(groups)
+    rest = {name: values for name, values in every.items() if name not in chosen}
+    configs = [(group.label, group.runs[0].config) for group in groups]
+    charged = [
+        [group.label, *row]
+        for group in groups
+        for row in tables.charge_rows(group.runs[0])[1:]
+    ]
+    pilots = [(k, c) for k, c in configs if (c.get("fit") or {}).get("by") == "pilot"]
+    return {
+        "lines": list(zip(groups, looks(groups), strict=True)),
+        "mark": MARK,
+        "pilots": pilots,
+        "chosen_by": sorted(set(map(costs.chosen_by, runs))),
+        "seeds": sorted({len(group.runs) for group in groups}),
+        "results": _results(comparison),
+        "evaluated": any(run.evals for run in runs),
+        "axes": [
+            (x, _percents(comparison, comparison.titles(x))) for x in comparison.axes
+        ],
+        "common": comparison.common,
+        "differences": _differences(comparison),
+        "overview": _overview(comparison),
+        "settings": _fields(groups, chosen),
+        "arguments": _fields(groups, rest),
+        "shared": list(shared(groups).items()),
+        "assumed": [f"{e.label}: {x}" for e in groups for x in texts.assumed_by(e)],
+        "charged": [["method", *tables.CHARGES], *charged],
+        "made_with": list(dict.fromkeys(tables.made_with(run.summary) for run in runs)),
+    }
+
+
+def _results(comparison: Comparison) -> list[Column]:
+    """Returns the columns of accuracies, densities and total costs."""
+    found = comparison.lines
+    counts = [len(group.runs) for group in comparison.groups]
+    titles = {"accuracy": "last", "best": "best", "density": "density reached"}
+    columns = [Column("seeds", "", [Cell(str(n), value=n) for n in counts])]
+    columns += _percents(comparison, titles)
+    for axis in comparison.axes:
+        totals = found[axis.name, "mean"]
+        cells = [Cell(axis.text(x), value=x if finite(x) else None) for x in totals]
+        columns.append(Column(axis.title, "", cells))
+    clients = {f"client_{n}": f"clients {n}" for n in ("median", "p10")}
+    known = {k: v for k, v in clients.items() if np.any(found[k, "count"])}
+    return columns + _percents(comparison, known)
+
+
+def _differences(comparison: Comparison) -> list[Column]:
+    """Returns the columns of differences from the first line, paired by seed."""
+    found = comparison.gaps.iloc[1:]
+    pairs = [Cell(f"{n:g}", value=float(n)) for n in found["accuracy", "count"]]
+    at = comparison.titles(comparison.axes[0])
+    titles = {"accuracy": "last", "best": "best"} | at
+    return [Column("pairs", "", pairs), *_percents(comparison, titles, found)]
+
+
+def _fields(groups: Sequence[Group], values: dict[str, list[str]]) -> list[Sequence]:
+    """Returns a head, and the values of configuration fields for each line."""
+    labels = [group.label for group in groups]
+    rows = [("method", *values), *zip(labels, *values.values(), strict=True)]
+    return rows if values else []
+
+
+def _percents(
+    comparison: Comparison, titles: Mapping[str, str], gaps: Any = None
+) -> list[Column]:
+    """Returns columns of shares in percent with half their intervals.
+
+    The largest is marked, but of densities, which have no interval either.
+
+    Args:
+      comparison: as `compare` made it.
+      titles: of the columns, by quantity.
+      gaps: differences from the first line to show instead, in percentage points; an
+        asterisk says that the interval excludes 0.
+    """
+    columns, found = [], comparison.lines if gaps is None else gaps
+    for name, title in titles.items():
+        cells, means = [], found[name, "mean"]
+        ranked = gaps is None and name != "density" and means.count() > 1
+        for line, of in found[name].iterrows():
+            text, _, half = texts.percent(of).partition(" ")
+            if text == MISSING:
+                text = comparison.notes.get((line, name), MISSING)
+                cells.append(Cell(MISSING if gaps is not None else text))
+                continue
+            if gaps is not None:
+                text = f"{100 * of['mean']:+.1f}".replace("-", "\N{MINUS SIGN}")
+                half += "*" * bool(abs(of["mean"]) > of["ci95"])
+            half = "" if name == "density" else half
+            best = ranked and of["mean"] == means.max()
+            cells.append(Cell(text, half, of["mean"], best))
+        columns.append(Column(title, "%" if gaps is None else "points", cells))
+    return columns
+
+
+def _overview(comparison: Comparison) -> dict[str, str]:
+    """Returns what the runs share, by name; what differs is left out."""
+    groups = comparison.groups
+    same, differ = shared(groups), differing(groups)
+    pairs = {title: same.get(field, MISSING) for title, field in _SHARED.items()}
+    for title, section in _SECTIONS.items():
+        head = f"{section}."
+        if not any(name.startswith(head) for name in differ):
+            pairs[title] = ", ".join(
+                value if name == f"{head}name" else f"{name[len(head) :]} {value}"
+                for name, value in same.items()
+                if name.startswith(head) and value not in (MISSING, "0", "False")
+            )
+    unlike = {word for group in comparison.groups for word in group.unlike.split(", ")}
+    pairs["metric"] = metric(groups[0])
+    return {
+        title: value
+        for title, value in pairs.items()
+        if value not in ("", MISSING) and title not in unlike
+    }
+
+
+def _render(template: str, **content) -> str:
+    """Returns a page as HTML; texts are escaped.
+
+    Args:
+      template: the name of a file in `templates`.
+      content: what the template shows, beside what it asks of the modules it is given.
+    """
+    from jinja2 import Environment, PackageLoader
+
+    pages = Environment(
+        loader=PackageLoader("sparsefl_jax.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters["percent"] = format_percent
+    content |= {
+        "costs": costs,
+        "density": density,
+        "tables": tables,
+        "masks": kept_masks,
+    }
+    return pages.get_template(template).render(content)
+
+
+def _data_uri(kind: str, content: bytes) -> str:
+    """Returns a link to content that the page itself holds."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _pictures(paths: Iterable[Path]) -> dict[str, str]:
+    """Returns links to the content of SVG files, by the names of the files."""
+    return {p.stem: _data_uri("image/svg+xml", p.read_bytes()) for p in paths}

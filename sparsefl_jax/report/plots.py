@@ -6,14 +6,21 @@ not finite are left out. Matplotlib is imported only when drawing.
 """
 
 import itertools
+import math
 from pathlib import Path
+from typing import Any
 
-from sparsefl_jax.report import density, lines, maps
-from sparsefl_jax.report.comparison import costs, figures
-from sparsefl_jax.report.comparison.evaluations import accuracy, best_eval, last_eval
-from sparsefl_jax.report.figure import COLORS, FAINT, INK, axes, canvas, name_lines
+import numpy as np
+
+from sparsefl_jax.data import FederatedData, partition_counts
+from sparsefl_jax.report import costs, density, figure, maps
+from sparsefl_jax.report.comparison_figures import scale_costs
+from sparsefl_jax.report.costs import accuracy, best_eval, last_eval
+from sparsefl_jax.report.figure import COLORS, FAINT, INK
 from sparsefl_jax.report.load import Record, Run, by_round, column, read_run
-from sparsefl_jax.report.partition import partition_by_client
+
+_MAX_BAR_CLIENTS = 60
+_MAX_MAP_COLUMNS = 400
 
 
 def plot_run(run_dir: str | Path) -> list[Path]:
@@ -68,19 +75,21 @@ def accuracy_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     train, evals = (100 * by_round(run, r) for r in (run.train, run.evals))
-    with axes(path, "round", "accuracy [%]") as ax:
-        lines.draw_line(
+    with figure.axes(path, "round", "accuracy [%]") as ax:
+        figure.draw_line(
             ax, column(train, "train_accuracy"), "training, local", FAINT, 1.0
         )
-        lines.draw_line(ax, column(evals, "val_accuracy"), "validation", COLORS[2], 1.2)
+        figure.draw_line(
+            ax, column(evals, "val_accuracy"), "validation", COLORS[2], 1.2
+        )
         for name in ("median", "p10"):
             values = column(evals, f"client_accuracy.{name}")
-            lines.draw_line(ax, values, f"clients, {name}", COLORS[5], 1.0)
+            figure.draw_line(ax, values, f"clients, {name}", COLORS[5], 1.0)
         _draw_models(ax, run, evals, "accuracy")
         if (best := best_eval(run)) is not None:
             _mark_best(ax, run.done(best), best)
-        lines.count_rounds(ax, run)
-        name_lines(ax)
+        figure.count_rounds(ax, run)
+        figure.name_lines(ax)
 
 
 def loss_by_round(run: Run, path: Path) -> None:
@@ -91,11 +100,11 @@ def loss_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     train, evals = (by_round(run, records) for records in (run.train, run.evals))
-    with axes(path, "round", "loss [nats a sample]") as ax:
-        lines.draw_line(ax, column(train, "loss"), "training, local", FAINT, 1.2)
+    with figure.axes(path, "round", "loss [nats a sample]") as ax:
+        figure.draw_line(ax, column(train, "loss"), "training, local", FAINT, 1.2)
         _draw_models(ax, run, evals, "loss", suffix=" (test)")
-        lines.count_rounds(ax, run)
-        name_lines(ax)
+        figure.count_rounds(ax, run)
+        figure.name_lines(ax)
 
 
 def accuracy_by_gbit(run: Run, path: Path) -> None:
@@ -105,19 +114,17 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
       run: the records.
       path: the file to write.
     """
-    with axes(path, "", "") as ax:
+    with figure.axes(path) as ax:
         evals = by_round(run, run.evals)
-        scale = figures.scale_costs(
-            ax, [evals["gbit_cumulative"].max()], costs.axis("gbit")
-        )
+        scale = scale_costs(ax, [evals["gbit_cumulative"].max()], costs.axis("gbit"))
         evals.index = scale * evals["gbit_cumulative"]
         _draw_models(ax, run, 100 * evals, "accuracy")
         if (best := best_eval(run)) is not None:
             _mark_best(ax, scale * best["gbit_cumulative"], best)
         starts = costs.progress(run)["gbit"].reindex(run.starts, fill_value=0.0)
-        lines.mark_stages(ax, run, list(scale * starts))
+        figure.mark_stages(ax, run, list(scale * starts))
         ax.set_xlim(left=0)
-        name_lines(ax)
+        figure.name_lines(ax)
 
 
 def size_by_round(run: Run, path: Path) -> None:
@@ -131,17 +138,17 @@ def size_by_round(run: Run, path: Path) -> None:
     """
     from matplotlib.ticker import EngFormatter
 
-    with axes(path, "round", "accuracy [%]") as ax:
-        lines.draw_line(ax, 100 * _headline(run, "accuracy"), "accuracy", COLORS[0])
+    with figure.axes(path, "round", "accuracy [%]") as ax:
+        figure.draw_line(ax, 100 * _headline(run, "accuracy"), "accuracy", COLORS[0])
         ax.yaxis.label.set_color(COLORS[0])
         right = ax.twinx()
         right.set_ylabel("parameters alive", color=COLORS[1])
         right.grid(visible=False)
         right.spines["right"].set_visible(True)
         right.yaxis.set_major_formatter(EngFormatter())
-        lines.draw_line(right, _headline(run, "parameters"), "parameters", COLORS[1])
+        figure.draw_line(right, _headline(run, "parameters"), "parameters", COLORS[1])
         right.set_ylim(bottom=0)
-        lines.count_rounds(ax, run)
+        figure.count_rounds(ax, run)
 
 
 def density_by_round(run: Run, path: Path) -> None:
@@ -151,8 +158,8 @@ def density_by_round(run: Run, path: Path) -> None:
       run: the records.
       path: the file to write.
     """
-    with axes(path, "round", "weights alive [%]") as ax:
-        lines.draw_layers(ax, run, run.train, "density")
+    with figure.axes(path, "round", "weights alive [%]") as ax:
+        figure.draw_layers(ax, run, run.train, "density")
 
 
 def mismatch_by_round(run: Run, path: Path) -> None:
@@ -162,8 +169,8 @@ def mismatch_by_round(run: Run, path: Path) -> None:
       run: the records.
       path: the file to write.
     """
-    with axes(path, "round", "mismatch with the previous round [%]") as ax:
-        lines.draw_layers(ax, run, run.train, "mismatch")
+    with figure.axes(path, "round", "mismatch with the previous round [%]") as ax:
+        figure.draw_layers(ax, run, run.train, "mismatch")
 
 
 def thresholds_by_round(run: Run, path: Path) -> None:
@@ -177,13 +184,13 @@ def thresholds_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     table = by_round(run, run.train)
-    with canvas(path, (4.9, 4.6)) as figure:
-        pair = figure.subplots(2, 1, sharex=True)
+    with figure.canvas(path, (4.9, 4.6)) as drawing:
+        pair = drawing.subplots(2, 1, sharex=True)
         for ax, kind in zip(pair, ("mean", "max"), strict=True):
-            found = lines.of_layers(table, f"server.threshold_{kind}/")
-            lines.draw_depths(ax, found)
-            lines.count_rounds(ax, run)
-            name_lines(ax)
+            found = figure.of_layers(table, f"server.threshold_{kind}/")
+            figure.draw_depths(ax, found)
+            figure.count_rounds(ax, run)
+            figure.name_lines(ax)
         pair[0].set(ylabel="mean threshold")
         pair[1].set(xlabel="round", ylabel="largest threshold")
 
@@ -192,10 +199,10 @@ def _draw_models(ax, run: Run, evals, field: str, suffix: str = "") -> None:
     """Draws a field of every deployed model; models with one line share it."""
     names = dict.fromkeys(name for r in run.evals for name in r["models"])
     found = {name: column(evals, f"models.{name}.{field}") for name in names}
-    groups = lines.coinciding(found, within=1e-3)
+    groups = figure.coinciding(found, within=1e-3)
     colors = itertools.cycle(COLORS[:2] + COLORS[3:])  # the third is validation's
     for (label, values), color in zip(groups.items(), colors, strict=False):
-        lines.draw_line(ax, values, label + suffix, color)
+        figure.draw_line(ax, values, label + suffix, color)
 
 
 def _mark_best(ax, x: float, best: Record) -> None:
@@ -208,3 +215,100 @@ def _headline(run: Run, field: str):
     """Returns a field of the last headline model by round."""
     name = next(iter(last_eval(run)["models"]), "")
     return column(by_round(run, run.evals), f"models.{name}.{field}")
+
+
+def partition_by_client(run: Run, path: Path) -> None:
+    """Draws the classes of each client, as bars for few clients or a map for many.
+
+    Args:
+      run: the records; `partition` holds counts [N, classes].
+      path: the file to write.
+    """
+    with figure.axes(path, "client", "training samples") as ax:
+        _draw_partition(ax, run.partition)
+
+
+def plot_partition(data: FederatedData) -> Any:
+    """Draws the classes of each client's training samples into a new pyplot figure.
+
+    Up to 60 clients are bars; more are a map, with the sizes of clients above it.
+
+    Args:
+      data: from `federate` or `from_arrays`.
+
+    Returns:
+      The `matplotlib.axes.Axes`; `ax.figure.savefig(path)` writes a file.
+
+    Example:
+      >>> from sparsefl_jax.data import from_arrays
+      >>> x, y = np.zeros((20, 2), np.float32), np.arange(20) % 2
+      >>> ax = plot_partition(from_arrays(x, y, num_clients=5))
+      >>> ax.get_xlabel(), len(ax.patches)
+      ('client', 10)
+    """
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(fname=figure.STYLE):
+        _, ax = plt.subplots(figsize=figure.SIZE, layout="constrained")
+        ax.set(xlabel="client", ylabel="training samples")
+        _draw_partition(ax, partition_counts(data))
+    return ax
+
+
+def _draw_partition(ax, counts: np.ndarray) -> None:
+    """Draws counts [N, classes], as bars for few clients or a map for many."""
+    import matplotlib
+
+    num_clients, num_classes = counts.shape
+    if num_clients > _MAX_BAR_CLIENTS:
+        _draw_map(ax, counts)
+        return
+    name = "tab10" if num_classes <= 10 else "tab20" if num_classes <= 20 else "turbo"
+    colors = matplotlib.colormaps[name].resampled(num_classes)(range(num_classes))
+    bottom = np.zeros(num_clients)
+    for label, sizes in enumerate(counts.T):
+        ax.bar(
+            np.arange(num_clients),
+            sizes,
+            bottom=bottom,
+            width=0.85,
+            color=colors[label],
+            label=str(label),
+        )
+        bottom = bottom + sizes
+    figure.whole_numbers(ax.xaxis)
+    ax.grid(visible=False, axis="x")
+    ax.set_xlim(-0.6, num_clients - 0.4)
+    if num_classes <= 20:
+        ax.figure.legend(loc="outside lower left", ncols=7)
+
+
+def _draw_map(ax, counts: np.ndarray) -> None:
+    sizes = counts.sum(axis=1)
+    shares = counts / np.maximum(sizes, 1)[:, None]
+    # Sorted by main class and its share, the map shows blocks instead of noise.
+    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+    # Average neighbours here, because resampling the image would also blur the classes.
+    edges = np.arange(0, len(counts), math.ceil(len(counts) / _MAX_MAP_COLUMNS))
+    widths = np.diff([*edges, len(counts)])
+    sizes = np.add.reduceat(sizes[order], edges) / widths
+    shares = np.add.reduceat(shares[order], edges) / widths[:, None]
+    top = ax.inset_axes([0.0, 0.74, 1.0, 0.26])
+    top.stairs(sizes, [*edges, len(counts)], fill=True, color=FAINT)
+    top.set(xlim=(0, len(counts)), ylabel="samples", xticks=[])
+    bottom = ax.inset_axes([0.0, 0.0, 1.0, 0.68])
+    image = bottom.imshow(
+        100 * shares.T,
+        aspect="auto",
+        cmap="Blues",
+        vmin=0,
+        interpolation="nearest",
+        origin="lower",
+        extent=(0, len(counts), -0.5, counts.shape[1] - 0.5),
+    )
+    bottom.grid(visible=False)
+    bottom.set(xlabel="client, ordered by its main class", ylabel="class")
+    figure.whole_numbers(bottom.xaxis)
+    figure.whole_numbers(bottom.yaxis)
+    ax.set_axis_off()
+    ax.figure.colorbar(image, ax=ax, label="share of the client's samples [%]")

@@ -18,9 +18,8 @@ import numpy as np
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.report import tiers
-from sparsefl_jax.report.comparison import evaluations
-from sparsefl_jax.report.masks import snapshot_files
+from sparsefl_jax.report import costs, tables
+from sparsefl_jax.report.kept_masks import snapshot_files
 from sparsefl_jax.runs import checkpoint, dry_run, folder, sinks
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import defaults
@@ -186,7 +185,7 @@ def write_summary(
       about: as in its last checkpoint, with its `guarantee`, which may be empty.
 
     Returns:
-      The summary as written, with keys as in `report.table`.
+      The summary as written, with keys as in `report.tables`.
     """
     metrics = report.read_records(workdir / "metrics.jsonl")
     segments = report.read_lines(workdir / "timing.jsonl")
@@ -232,8 +231,8 @@ def write_summary(
         **({"guarantee": about["guarantee"]} if about.get("guarantee") else {}),
     }
     if at.hours is not None:
-        summary["hours"], summary["tiers"] = at.hours, tiers.totals(train, evals)
-        summary["unheard"] = tiers.unheard(train)
+        summary["hours"], summary["tiers"] = at.hours, tables.tier_totals(train, evals)
+        summary["unheard"] = tables.unheard(train)
     files.write_json(workdir / "summary.json", summary)
     return summary
 
@@ -242,7 +241,7 @@ def _accuracy(evals: list[dict]) -> dict:
     """Returns the accuracy by model; the best round is chosen by validation."""
     accuracy = {}
     for name, result in evals[-1]["models"].items():
-        best = evaluations.best_of(evals, name)
+        best = costs.best_of(evals, name)
         accuracy[name] = {
             "final": result["accuracy"],
             "best": best["models"][name]["accuracy"],

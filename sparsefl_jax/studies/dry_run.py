@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax.core.formats import align, format_si
-from sparsefl_jax.report.comparison import differences
+from sparsefl_jax.report import differences
 from sparsefl_jax.runs import dry_run, experiment, fit_rounds
 from sparsefl_jax.studies.points import Point, groups, naming, with_kept_rounds
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsefl_jax.core.check import UserError, blaming, one_line
-from sparsefl_jax.report.comparison import study_folder
-from sparsefl_jax.report.comparison.groups import Group
-from sparsefl_jax.report.comparison.study_folder import FILE as FILE
+from sparsefl_jax.report.groups import STUDY as FILE
+from sparsefl_jax.report.groups import Group, check_point, read_study
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs import folder as run_folder
@@ -56,8 +55,8 @@ def groups(points: Sequence[Point], metrics: Sequence[str] | None = None) -> lis
     evals = [[{"metric": metric}] for metric in metrics or ()] or [[]] * len(points)
     configs = [defaults.plain(point.config) for point in points]
     return [
-        Group(p.name, [Run(Path(p.name), [], e, [0], {}, config, None)])
-        for p, e, config in zip(points, evals, configs, strict=True)
+        Group(p.name, [Run(Path(p.name), [], e, [0], {}, c, None)], p.label or p.name)
+        for p, e, c in zip(points, evals, configs, strict=True)
     ]
 
 
@@ -105,7 +104,7 @@ def check_points(points: Sequence[Point]) -> None:
         raise UserError("the study has no points, expected at least one")
     names = [point.name for point in points]
     for point in points:
-        study_folder.check_name(point.name, point.config.seeds)
+        check_point(point.name, point.config.seeds)
         if point.name.removesuffix(".tmp") in _TAKEN:
             raise UserError(
                 f"a point is called {point.name!r}, expected another name than the "
@@ -132,7 +131,7 @@ def write(workdir: Path, points: Sequence[Point]) -> None:
     """
     workdir.mkdir(parents=True, exist_ok=True)
     with writing(workdir):
-        known = study_folder.read(workdir) if (workdir / FILE).exists() else {}
+        known = read_study(workdir)
         held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
         for point in points:
             config = defaults.plain(point.config)
@@ -207,9 +206,8 @@ def read(workdir: str | Path) -> list[Point]:
       ValueError: the folder holds no study, or its file is damaged.
     """
     path = Path(workdir) / FILE
-    if not path.exists():
+    if not (study := read_study(path.parent)):
         raise UserError(f"workdir={str(workdir)!r}, expected the folder of a study")
-    study = study_folder.read(path.parent)
     labels = study.get("labels") or {}
     with blaming(path):
         return [

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import jax
 
 from sparsefl_jax.core.check import UserError, check, one_line
-from sparsefl_jax.report.comparison import likeness
+from sparsefl_jax.report.groups import refuse_unlike
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.simulation import evaluate
@@ -71,8 +71,7 @@ def run(
             setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
         metrics.append(evaluate.resolved(setup.metric, setup.stages))
     if not unlike:
-        names = [point.label or point.name for point in points]
-        likeness.refuse_unlike(on_disk.groups(points, metrics), names)
+        refuse_unlike(on_disk.groups(points, metrics))
     start = submit
     listening = interrupt.listening("asking the points to end after this segment")
     if submit is None and jobs > 1:

@@ -5,19 +5,18 @@ lines differ in the marker, so that they can be distinguished without colours.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.report import figure
-from sparsefl_jax.report.comparison import costs
-from sparsefl_jax.report.comparison.costs import Axis
-from sparsefl_jax.report.comparison.groups import Group, method_of
-from sparsefl_jax.report.comparison.measures import Comparison, Entry
+from sparsefl_jax.report import costs, figure
+from sparsefl_jax.report.comparison import Comparison
+from sparsefl_jax.report.costs import Axis
 from sparsefl_jax.report.figure import COLORS, FAINT
+from sparsefl_jax.report.groups import Group, method_of
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*")
 _DASHES = ((5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 2), (3, 1, 1, 1, 1, 1))
@@ -57,7 +56,7 @@ def looks(groups: Sequence[Group]) -> list[Look]:
     return found
 
 
-def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
+def draw(comparison: Comparison, folder: Path) -> list[Path]:
     """Draws every figure of a comparison that shows anything.
 
     These are `accuracy_by_AXIS` and, where costs differ, `front_AXIS`;
@@ -69,29 +68,26 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
       folder: of the files.
 
     Returns:
-      The SVG files by name.
+      The SVG files.
     """
-    drawn, paths = {}, {}
+    paths, fronts = [], [*comparison.axes, costs.axis("density")]
     for axis in comparison.axes:
-        drawn[f"accuracy_by_{axis.name}"] = _curves(comparison, axis, "accuracy")
-        drawn[f"front_{axis.name}"] = _front(comparison, axis)
-    drawn["front_density"] = _front(comparison, costs.axis("density"))
+        paths += _curves(
+            comparison, axis, "accuracy", folder / f"accuracy_by_{axis.name}.svg"
+        )
+    for axis in fronts:
+        paths += _front(comparison, axis, folder / f"front_{axis.name}.svg")
     for name in ("median", "p10"):
-        by_round = _curves(comparison, costs.axis("rounds"), f"client_{name}")
-        drawn[f"clients_{name}"] = by_round
-    for name, plot in drawn.items():
-        if plot is not None:
-            paths[name] = folder / f"{name}.svg"
-            with figure.canvas(paths[name], _SIZE) as canvas:
-                plot(canvas.subplots())
+        value, path = f"client_{name}", folder / f"clients_{name}.svg"
+        paths += _curves(comparison, costs.axis("rounds"), value, path)
     return paths
 
 
-def band(entry: Entry, name: str, value: str) -> Any:
+def band(group: Group, name: str, value: str) -> Any:
     """Returns the mean over seeds at the rounds that all of a group's runs evaluated.
 
     Args:
-      entry: of the group.
+      group: of a comparison.
       name: of the axis of cost.
       value: the column of shares, see `costs.progress`.
 
@@ -101,28 +97,27 @@ def band(entry: Entry, name: str, value: str) -> Any:
     """
     import pandas as pd
 
-    runs = [t.reindex(columns=[name, value]).dropna() for t in entry.progress]
+    runs = [t.reindex(columns=[name, value]).dropna() for t in group.progress]
     by_round = pd.concat(runs).set_axis(["cost", "share"], axis=1).groupby(level=0)
     found = by_round.mean().assign(deviation=by_round["share"].std().fillna(0.0))
     return found[by_round.size() == len(runs)]
 
 
-def _curves(comparison: Comparison, axis: Axis, value: str) -> Callable | None:
-    """Returns what draws a value of the evaluations over a cost, if there is any."""
-    entries = comparison.entries
-    bands = [band(entry, axis.name, value) for entry in entries]
+def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[Path]:
+    """Draws a value of the evaluations over a cost, if there is any."""
+    groups = comparison.groups
+    bands = [band(group, axis.name, value) for group in groups]
     if not any(map(len, bands)):
-        return None
-
-    def plot(ax) -> None:
+        return []
+    with figure.axes(path, size=_SIZE) as ax:
         scale = scale_costs(ax, [b["cost"].max() for b in bands if len(b)], axis)
-        styles = looks([entry.group for entry in entries])
-        for entry, each, look in zip(entries, bands, styles, strict=True):
+        styles = looks(groups)
+        for group, each, look in zip(groups, bands, styles, strict=True):
             if not len(each):
                 continue
             x, y, spread = (each * [scale, 100, 100]).to_numpy().T
             style = look._replace(marker=look.marker if len(x) <= 25 else "")._asdict()
-            ax.plot(x, y, label=_name(entry), **style)
+            ax.plot(x, y, label=_name(group), **style)
             ax.fill_between(
                 x, y - spread, y + spread, color=look.color, alpha=0.14, linewidth=0
             )
@@ -133,33 +128,31 @@ def _curves(comparison: Comparison, axis: Axis, value: str) -> Callable | None:
         if axis.name == "rounds":
             figure.whole_numbers(ax.xaxis)
         figure.name_lines(ax)
+    return [path]
 
-    return plot
 
-
-def _front(comparison: Comparison, axis: Axis) -> Callable | None:
-    """Returns what draws the last accuracy against a cost or a density, if they differ.
+def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
+    """Draws the last accuracy against a cost or a density, if they differ.
 
     Against a density it is that of all models.
     """
     found = points(comparison, axis.name)
     ends = [x for _, _, x, _ in found]
     if not ends or max(ends) < _ALIKE * min(ends) or not max(ends):
-        return None
-
-    def plot(ax) -> None:
+        return []
+    with figure.axes(path, size=_SIZE) as ax:
         scale = scale_costs(ax, ends, axis)
         kept = costs.on_front([(x, y) for _, _, x, y in found])
         front = itertools.compress(found, kept)
         best = sorted((scale * x, 100 * y) for _, _, x, y in front)
         ax.plot(*zip(*best, strict=True), color=FAINT, lw=1, zorder=1)
-        styles = looks([entry.group for entry in comparison.entries])
+        styles = looks(comparison.groups)
         for (line, rank, x, y), best in zip(found, kept, strict=True):
             color = styles[line].color if best else FAINT
             ax.plot(
                 scale * x,
                 100 * y,
-                label="" if rank else _name(comparison.entries[line]),
+                label="" if rank else _name(comparison.groups[line]),
                 marker=styles[line].marker,
                 color=color,
                 markerfacecolor=color if best else "none",
@@ -169,8 +162,7 @@ def _front(comparison: Comparison, axis: Axis) -> Callable | None:
         if ax.get_xscale() == "log":
             figure.label_powers(ax.xaxis)
         figure.name_lines(ax)
-
-    return plot
+    return [path]
 
 
 def points(comparison: Comparison, x: str) -> list[tuple[int, int, float, float]]:
@@ -188,8 +180,8 @@ def points(comparison: Comparison, x: str) -> list[tuple[int, int, float, float]
     ]
 
 
-def _name(entry: Entry) -> str:
-    return f"{entry.label} other {entry.unlike}" if entry.unlike else entry.label
+def _name(group: Group) -> str:
+    return f"{group.label} other {group.unlike}" if group.unlike else group.label
 
 
 def scale_costs(ax, ends: Sequence[float], axis: Axis) -> float:

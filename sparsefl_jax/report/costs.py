@@ -1,6 +1,7 @@
-"""Finds what runs cost, and compares their accuracies at equal cost.
+"""Finds what runs reached and what it cost, and compares them at equal cost.
 
-Every cumulative column of their records is an axis of cost.
+Accuracies are those of the last stage. Every cumulative column of the records is an
+axis of cost.
 """
 
 import math
@@ -10,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.report.comparison.evaluations import final_evals
-from sparsefl_jax.report.load import Run, Table, by_round, column, finite
+from sparsefl_jax.report.load import Record, Run, Table, by_round, column, finite
 
 _SUFFIX, _POSITIONS = "_cumulative", "gbit_positions"
 _REACHED = ["accuracy", "client_p10", "client_median"]
@@ -73,6 +73,62 @@ class Curve(NamedTuple):
 
     cost: np.ndarray  # [n] float64, increasing
     accuracy: np.ndarray  # [n] float64, shares
+
+
+def final_evals(run: Run) -> list[Record]:
+    """Returns the evaluations of the last stage, in the order of the rounds.
+
+    Models of earlier stages are not results. A run that is still in its first stage has
+    none yet.
+
+    Example:
+      >>> from pathlib import Path
+      >>> evals = [dict(stage=0, round=1, models={}), dict(stage=1, round=1, models={})]
+      >>> run = Run(Path("a"), [], evals, [0, 1], {}, {}, None)
+      >>> [record["stage"] for record in final_evals(run)]
+      [1]
+    """
+    first = (run.config.get("first_stage") or {}).get("name")
+    earlier = bool(first) + len(run.config.get("middle_stages") or {})
+    last = max([earlier, *(record["stage"] for record in run.evals)])
+    return [record for record in run.evals if record["stage"] == last]
+
+
+def last_eval(run: Run) -> Record:
+    """Returns the last evaluation of the last stage; one without models if none."""
+    return (final_evals(run) or [{"models": {}}])[-1]
+
+
+def accuracy(record: Record | None, model: str | None = None) -> float | None:
+    """Returns the accuracy of a deployed model, or the headline; None if unknown."""
+    if record is None:
+        return None
+    found = record if model is None else record["models"].get(model, {})
+    return found["accuracy"] if finite(found.get("accuracy")) else None
+
+
+def best_eval(run: Run, model: str | None = None) -> Record | None:
+    """Returns the evaluation of the best round of the last stage, see `best_of`."""
+    return best_of(final_evals(run), model)
+
+
+def best_of(evals: Sequence[Record], model: str | None = None) -> Record | None:
+    """Returns the evaluation of the best round.
+
+    The validation split chooses it if there is one, otherwise the test set.
+    """
+    scores = [
+        (record.get("val_accuracy", reached), record)
+        for record in evals
+        if (reached := accuracy(record, model)) is not None
+    ]
+    return max(scores, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+def chosen_by(run: Run) -> str:
+    """Returns 'validation' if that split chooses the best round, else 'test'."""
+    chosen = any("val_accuracy" in record for record in final_evals(run))
+    return "validation" if chosen else "test"
 
 
 def axis(name: str) -> Axis:

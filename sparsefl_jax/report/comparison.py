@@ -7,31 +7,17 @@ import numpy as np
 
 from sparsefl_jax.core.check import check
 from sparsefl_jax.core.formats import MISSING
-from sparsefl_jax.report.comparison import costs, evaluations, likeness
-from sparsefl_jax.report.comparison.costs import Axis, Curve
-from sparsefl_jax.report.comparison.differences import make_labels
-from sparsefl_jax.report.comparison.evaluations import accuracy, last_eval
-from sparsefl_jax.report.comparison.groups import Group
-from sparsefl_jax.report.load import Table, column
+from sparsefl_jax.report import costs
+from sparsefl_jax.report.costs import Axis, Curve, accuracy, best_eval, last_eval
+from sparsefl_jax.report.differences import make_labels
+from sparsefl_jax.report.groups import Group, apart, refuse_unlike, seed_of, unlikeness
+from sparsefl_jax.report.load import Table
 
 LEVEL = 0.95  # of intervals
 MARK = "†"  # of a group that is unlike the first one
 _INDEX = ["line", "rank", "model", "seed"]
 _COLUMNS = ("rounds", "accuracy", "best", "density", "client_p10", "client_median")
 _COLUMNS += ("gbit", "pflop", "pflop_dense")
-
-
-class Entry(NamedTuple):
-    """A group of runs in a comparison: a line of its figures and tables."""
-
-    group: Group
-    label: str  # unique; ends in MARK if the group is unlike the first
-    unlike: str  # in what, such as "partition, metric"; '' if in nothing
-    progress: list[Table]  # of each run
-
-    def curves(self, axis: Axis) -> list[Curve]:
-        """Returns the accuracy of each run over a cost."""
-        return [costs.curve(table, axis.name) for table in self.progress]
 
 
 class Comparison(NamedTuple):
@@ -45,7 +31,7 @@ class Comparison(NamedTuple):
     over seeds. At a budget that a seed did not reach there is no mean.
     """
 
-    entries: list[Entry]
+    groups: list[Group]  # with unique labels, which end in MARK if unlike the first
     axes: list[Axis]
     budgets: dict[str, list[float]]  # by axis, increasing; [] if there is none
     common: dict[str, float | None]  # by axis, the largest that all ended runs reached
@@ -138,32 +124,33 @@ def compare(
       ValueError: an axis does not exist, a budget is not positive, or groups are
         unlike.
     """
-    tables = [[costs.progress(run) for run in group.runs] for group in groups]
-    axes = costs.axes([table for of in tables for table in of])
-    for name, values in (budgets or {}).items():
+    budgets, labels = budgets or {}, make_labels(groups)
+    groups = [
+        group._replace(label=label, progress=list(map(costs.progress, group.runs)))
+        for group, label in zip(groups, labels, strict=True)
+    ]
+    axes = costs.axes([table for group in groups for table in group.progress])
+    for name, values in budgets.items():
         check("budget", name, [axis.name for axis in axes])
         for value in values:
             check(f"budget {name}", value, "(0, inf)")
-    labels = make_labels(groups)
     if not unlike:
-        likeness.refuse_unlike(groups, labels)
-    entries = [
-        Entry(group, label + likeness.apart(group) + f" {MARK}" * bool(why), why, of)
-        for group, label, why, of in zip(
-            groups, labels, likeness.unlike(groups), tables, strict=True
+        refuse_unlike(groups)
+    groups = [
+        group._replace(
+            label=group.label + apart(group) + f" {MARK}" * bool(why), unlike=why
         )
+        for group, why in zip(groups, unlikeness(groups), strict=True)
     ]
     chosen, common = {}, {}
     for axis in axes:
-        ends = _ends(entries, axis)
-        chosen[axis.name] = sorted(
-            (budgets or {}).get(axis.name)
-            or costs.default_budgets(ends, whole=axis.name == "rounds")
-        )
+        ends = _ends(groups, axis)
+        usual = costs.default_budgets(ends, whole=axis.name == "rounds")
+        chosen[axis.name] = sorted(budgets.get(axis.name) or usual)
         limit = min(ends, default=0.0) * (1 + costs.SLACK)
         reached = [budget for budget in chosen[axis.name] if budget <= limit]
         common[axis.name] = max(reached, default=None)
-    return _measured(Comparison(entries, axes, chosen, common))
+    return _measured(Comparison(groups, axes, chosen, common))
 
 
 def _measured(comparison: Comparison) -> Comparison:
@@ -171,36 +158,36 @@ def _measured(comparison: Comparison) -> Comparison:
     import pandas as pd
 
     rows, notes, at_cost = [], {}, []
-    for line, entry in enumerate(comparison.entries):
+    names = [axis.name for axis in comparison.axes]
+    for line, group in enumerate(comparison.groups):
         at = {}
         for axis in comparison.axes:
-            curves = entry.curves(axis)
+            curves = _curves(group, axis)
             for budget, name in comparison.at(axis).items():
                 at[name] = [costs.accuracy_at(curve, budget) for curve in curves]
                 if None in at[name]:
-                    notes[line, name] = _why_none(entry, curves, axis, budget)
+                    notes[line, name] = _why_none(group, curves, axis, budget)
             if name := comparison.area(axis):
                 budget = comparison.common[axis.name]
                 at[name] = [costs.mean_accuracy(curve, budget) for curve in curves]
         at_cost = list(at)
-        for rank, model in enumerate(models(entry) or [MISSING]):
-            for i, run in enumerate(entry.group.runs):
-                spent = entry.progress[i]
-                row = {
-                    **{"line": line, "rank": rank, "model": model},
-                    "seed": evaluations.seed_of(run),
-                    "accuracy": accuracy(last_eval(run), model),
-                    "best": accuracy(evaluations.best_eval(run, model), model),
-                    "density": last_eval(run)["models"].get(model, {}).get("density"),
+        lasts = [last_eval(run) for run in group.runs]
+        models = dict.fromkeys(name for last in lasts for name in last["models"])
+        for rank, model in enumerate(models or [MISSING]):
+            for i, (run, last) in enumerate(zip(group.runs, lasts, strict=True)):
+                row = dict(zip(_INDEX, (line, rank, model, seed_of(run)), strict=True))
+                row |= {
+                    "accuracy": accuracy(last, model),
+                    "best": accuracy(best_eval(run, model), model),
+                    "density": last["models"].get(model, {}).get("density"),
                     "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
-                    **{a.name: column(spent, a.name).max() for a in comparison.axes},
+                    **group.progress[i].reindex(columns=names).max(),
                 }
                 if rank == 0:
-                    clients = last_eval(run).get("client_accuracy", {})
+                    clients = last.get("client_accuracy", {})
                     row |= {f"client_{n}": clients.get(n) for n in ("p10", "median")}
                     row |= {name: values[i] for name, values in at.items()}
                 rows.append(row)
-    names = [axis.name for axis in comparison.axes]
     columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost])
     seeds = pd.DataFrame(rows, columns=[*columns]).set_index(_INDEX).astype(float)
     seeds = seeds.where(np.isfinite(seeds)).fillna({"rounds": 0.0})
@@ -212,33 +199,32 @@ def _measured(comparison: Comparison) -> Comparison:
     return comparison._replace(notes=notes, seeds=seeds, models=found)
 
 
-def _why_none(entry: Entry, curves: list[Curve], axis: Axis, budget: float) -> str:
+def _why_none(group: Group, curves: list[Curve], axis: Axis, budget: float) -> str:
     """Says why a line has no accuracy at a budget, such as "ended at 310 Mbit"."""
     curves = [curve for curve in curves if len(curve.cost)]
     ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
     if ends:
-        ended = all(run.summary for run in entry.group.runs)
+        ended = all(run.summary for run in group.runs)
         return f"{'ended' if ended else 'so far'} at {axis.text(min(ends))}"
     if not curves:
         return MISSING
     return f"begins at {axis.text(max(float(curve.cost[0]) for curve in curves))}"
 
 
-def models(entry: Entry) -> list[str]:
-    """Returns the models that a group's runs deploy last, the headline first."""
-    last = [last_eval(run)["models"] for run in entry.group.runs]
-    return list(dict.fromkeys(name for deployed in last for name in deployed))
+def _curves(group: Group, axis: Axis) -> list[Curve]:
+    """Returns the accuracy of each run over a cost."""
+    return [costs.curve(table, axis.name) for table in group.progress]
 
 
-def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
+def _ends(groups: Sequence[Group], axis: Axis) -> list[float]:
     """Returns the cost of each run at its last evaluation, if any.
 
     Runs that have not ended count only if none has.
     """
-    ended = [e for e in entries if all(run.summary for run in e.group.runs)]
+    ended = [e for e in groups if all(run.summary for run in e.runs)]
     return [
         end
-        for entry in ended or entries
-        for curve in entry.curves(axis)
+        for group in ended or groups
+        for curve in _curves(group, axis)
         if len(curve.cost) and (end := float(curve.cost[-1])) > 0
     ]

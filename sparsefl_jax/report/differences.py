@@ -12,7 +12,7 @@ from typing import Any
 
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING
-from sparsefl_jax.report.comparison.groups import Group, made_in_python, method_of
+from sparsefl_jax.report.groups import Group, made_in_python, method_of
 
 # Fields that differ between runs of one configuration, or change no result.
 _IGNORED = (
@@ -70,11 +70,12 @@ def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
     Returns:
       As `differing` does.
     """
-    table = _table(groups)
     return {
-        name: values
-        for name, values in differing(groups).items()
-        if len({*table[name]} - {None}) > 1 and name not in _NAMES
+        name: [value or MISSING for value in values]
+        for name, values in _table(groups).items()
+        if _differ(groups, values)
+        and name not in _NAMES
+        and len({*values} - {None}) > 1
     }
 
 
@@ -101,7 +102,10 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     Returns:
       One label a group, all different, such as "spdst, density 0.05".
     """
-    labels = _methods(groups)
+    methods = [method_of(group.runs[0]) for group in groups]
+    names = [method.rpartition(" + ")[2] for method in methods]
+    several = _ambiguous(names, methods)
+    labels = [m if n in several else n for n, m in zip(names, methods, strict=True)]
     columns = _columns(groups)
     density = columns.pop("density", [None] * len(groups))
     labels = [_joined(*pair) for pair in zip(labels, density, strict=True)]
@@ -109,14 +113,6 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
         labels = _told_apart(labels, words)
     labels = [group.label or label for group, label in zip(groups, labels, strict=True)]
     return _told_apart(labels, [group.name for group in groups])
-
-
-def _methods(groups: Sequence[Group]) -> list[str]:
-    """Returns the names of methods, with first stages where these differ."""
-    whole = [method_of(group.runs[0]) for group in groups]
-    names = [name.rpartition(" + ")[2] for name in whole]
-    several = _ambiguous(names, whole)
-    return [w if n in several else n for n, w in zip(names, whole, strict=True)]
 
 
 def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:

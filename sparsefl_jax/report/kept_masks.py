@@ -21,15 +21,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.report.schema import Layers
-from sparsefl_jax.system.files import open_array, read_json
+from sparsefl_jax.system.files import Count, open_array, read_json
 
 _NAME = re.compile(r"([a-z]+)_(\d{1,9})_(\d{1,9})\.npy")
 _AXES = {"layers": {"server": 1, "clients": 2}, "filters": {"filters": 2}}
 _PIECE = 1 << 18  # bits of each mask that are compared at a time
+
+
+class Layers(Struct):
+    """The layers of packed masks, in order."""
+
+    names: list[str]
+    sizes: list[Count]
 
 
 class Snapshot(NamedTuple):

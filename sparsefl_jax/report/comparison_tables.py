@@ -1,20 +1,33 @@
-"""Formats a comparison as a table for a terminal, as CSV and as LaTeX."""
+"""Formats a comparison for a terminal, as CSV and LaTeX, and finds methods' papers."""
 
-from typing import Any
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sparsefl_jax.core.formats import MISSING, align, format_si
-from sparsefl_jax.report.charge import assumptions
-from sparsefl_jax.report.comparison.differences import differing
-from sparsefl_jax.report.comparison.evaluations import chosen_by, seed_of
-from sparsefl_jax.report.comparison.groups import method_of
-from sparsefl_jax.report.comparison.likeness import metric
-from sparsefl_jax.report.comparison.measures import Comparison, Entry
-from sparsefl_jax.report.lines import shortened
+from sparsefl_jax.report.comparison import Comparison
+from sparsefl_jax.report.costs import chosen_by
+from sparsefl_jax.report.differences import differing
+from sparsefl_jax.report.figure import shortened
+from sparsefl_jax.report.groups import Group, method_of, metric, seed_of
 from sparsefl_jax.report.load import finite
+from sparsefl_jax.report.tables import assumptions
 
+_PAPERS = Path(__file__).with_name("methods.bib")
 _HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
-_FIRST = ["run", "method", "model", "n", "seeds", "rounds"]
+_FIRST = ["run", "method", "model", "n", "seeds"]
 _WIDTH = 100  # of a terminal
+
+
+class Paper(NamedTuple):
+    """An entry of `methods.bib`."""
+
+    entry: str  # BibTeX
+    methods: list[str]  # its keywords
+    author: str  # "McMahan et al."
+    title: str
+    year: str
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -40,19 +53,16 @@ def comparison_table(comparison: Comparison) -> str:
       >>> print(comparison_table(compare([])).splitlines()[1])
       run  n  rounds  last %  best %  density %  traffic  FLOPs
     """
-    entries = comparison.entries
+    groups = comparison.groups
     rows = _rows(comparison)
     others = align([row[1:] for row in [_HEAD, *rows]])
     most = _WIDTH - 2 - max(map(len, others))
     rows = [[shortened(row[0], most), *row[1:]] for row in rows]
-    notes = [
-        f"{entry.label}: {' '.join(assumed)}"
-        for entry in entries
-        if (assumed := assumed_by(entry))
-    ]
+    assumed = {group.label: " ".join(assumed_by(group)) for group in groups}
+    notes = [f"{label}: {text}" for label, text in assumed.items() if text]
     notes += _unlike(comparison)
     caption = "accuracy after the last and the best round"
-    if any(len(entry.group.runs) > 1 for entry in entries):
+    if any(len(group.runs) > 1 for group in groups):
         caption += "; ± is half a 95 % interval over n seeds (Student's t)"
     return "\n".join([caption, *align([_HEAD, *rows]), *[""] * bool(notes), *notes])
 
@@ -79,35 +89,30 @@ def comparison_csv(comparison: Comparison) -> str:
     """
     import pandas as pd
 
-    fields = differing([entry.group for entry in comparison.entries])
+    fields = differing(comparison.groups)
     rows = []
     shown = [(n, s) for n in comparison.seeds for s in ("mean", "std", "ci95")]
     numbers = comparison.models[shown]
     numbers.columns = [n if s == "mean" else f"{n}_{s}" for n, s in shown]
     at = [name for axis in comparison.axes for name in comparison.at(axis).values()]
     for (line, rank, model), found in numbers.iterrows():
-        entry = comparison.entries[line]
-        runs = entry.group.runs
-        row = {
-            "run": entry.group.name,
-            "method": method_of(runs[0]),
-            "model": model,
-            "n": len(runs),
-            "seeds": " ".join(str(seed_of(run)) for run in runs),
-        }
-        row |= found.to_dict()
+        group = comparison.groups[line]
+        runs = group.runs
+        seeds = " ".join(str(seed_of(run)) for run in runs)
+        head = group.name, method_of(runs[0]), model, len(runs), seeds
+        row = dict(zip(_FIRST, head, strict=True)) | found.to_dict()
         row |= {f"{n}_note": comparison.notes.get((line, n)) for n in at if not rank}
         row |= {
-            "assumed": " ".join(assumed_by(entry)),
-            "label": entry.label,
-            "unlike": entry.unlike,
-            "metric": metric(entry.group),
+            "assumed": " ".join(assumed_by(group)),
+            "label": group.label,
+            "unlike": group.unlike,
+            "metric": metric(group),
             "unfinished": sum(not run.summary for run in runs),
             "best_chosen_by": " ".join(sorted(set(map(chosen_by, runs)))),
         }
         asked = {f"config.{n}" if n in row else n: v[line] for n, v in fields.items()}
         rows.append(row | asked)
-    table = pd.DataFrame(rows, columns=None if rows else _FIRST)
+    table = pd.DataFrame(rows, columns=None if rows else [*_FIRST, "rounds"])
     return table.to_csv(index=False, lineterminator="\n")
 
 
@@ -140,36 +145,28 @@ def latex_table(comparison: Comparison) -> str:
 
 def _rows(comparison: Comparison) -> list[list[str]]:
     """Returns a row for each line and deployed model, under `_HEAD`."""
-    entries = comparison.entries
-    metrics = [metric(entry.group) for entry in entries]
+    groups = comparison.groups
+    metrics = [metric(group) for group in groups]
     rows = []
     for (line, rank, model), of in comparison.models.iterrows():
-        entry = entries[line]
-        label = f"  {model}" if rank else entry.label
+        label = f"  {model}" if rank else groups[line].label
         label += f" ({metrics[line]})" * (len(set(metrics)) > 1)
         density, gbit, pflop = (of[n, "mean"] for n in ("density", "gbit", "pflop"))
-        rows.append(
-            [
-                label,
-                str(len(entry.group.runs)),
-                f"{of['rounds', 'mean']:g}",
-                percent(of["accuracy"]),
-                percent(of["best"]),
-                f"{100 * density:.3g}" if finite(density) else MISSING,
-                format_si(1e9 * gbit, "bit"),
-                format_si(1e15 * pflop),
-            ]
-        )
+        shares = percent(of["accuracy"]), percent(of["best"])
+        density = f"{100 * density:.3g}" if finite(density) else MISSING
+        spent = format_si(1e9 * gbit, "bit"), format_si(1e15 * pflop)
+        n = str(len(groups[line].runs))
+        rows.append([label, n, f"{of['rounds', 'mean']:g}", *shares, density, *spent])
     return rows
 
 
 def _unlike(comparison: Comparison) -> list[str]:
     """Returns a sentence for each line that is unlike the first."""
-    entries = comparison.entries
+    groups = comparison.groups
     return [
-        f"{entry.label}: another {entry.unlike} than {entries[0].label}."
-        for entry in entries
-        if entry.unlike
+        f"{group.label}: another {group.unlike} than {groups[0].label}."
+        for group in groups
+        if group.unlike
     ]
 
 
@@ -189,7 +186,50 @@ def percent(found: Any) -> str:
     return f"{100 * found['mean']:.1f}{half}"
 
 
-def assumed_by(entry: Entry) -> list[str]:
+def assumed_by(group: Group) -> list[str]:
     """Describes the packets that the group's runs leave uncharged by assumption."""
-    runs = entry.group.runs
+    runs = group.runs
     return list(dict.fromkeys(line for run in runs for line in assumptions(run)))
+
+
+def papers(groups: Sequence[Group]) -> list[Paper]:
+    """Returns the papers of the methods of runs, of their first stages too.
+
+    Args:
+      groups: as `read_groups` returned them.
+
+    Returns:
+      Each paper once, in the order of the file. Methods of one's own have none.
+    """
+    names = set()
+    for group in groups:
+        config = group.runs[0].config
+        sections = [config.get(s) or {} for s in ("first_stage", "algorithm")]
+        names.update(str(section.get("name")) for section in sections)
+        if (config.get("server_optimizer") or {}).get("name"):
+            names.add("server_optimizer")
+    return [paper for paper in entries() if names.intersection(paper.methods)]
+
+
+def entries() -> list[Paper]:
+    """Returns all entries of `methods.bib`.
+
+    Example:
+      >>> [paper.author for paper in entries() if "snip" in paper.methods]
+      ['Lee et al.']
+    """
+    text = _PAPERS.read_text(encoding="utf-8")
+    return list(map(_paper, re.findall(r"^@\w+\{.*?^\}", text, re.S | re.M)))
+
+
+def _paper(entry: str) -> Paper:
+    found = dict(re.findall(r"^ *(\w+) *= \{(.*)\},$", entry, re.M))
+    authors = [_plain(name.split(",")[0]) for name in found["author"].split(" and ")]
+    author = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
+    methods, title = found["keywords"].split(", "), _plain(found["title"])
+    return Paper(entry, methods, author, title, found["year"])
+
+
+def _plain(text: str) -> str:
+    """Removes TeX's braces; the accents of the first authors are handled."""
+    return re.sub(r"[{}]", "", text.replace(r"\'a", "á"))

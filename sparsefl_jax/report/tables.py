@@ -30,6 +30,7 @@
 FLOPs count a multiplication and an addition as two; 1 Gbit is 1e9 bits.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,17 +41,15 @@ from sparsefl_jax.core.formats import (
     format_seconds,
     format_si,
 )
-from sparsefl_jax.report.tiers import tier_rows
+from sparsefl_jax.report.load import Record, Run, stage_name
 
 Rows = list[list[str]]
 
-# Columns of costs by stage: the key in a summary's `stages`, and the unit.
-BITS = {name: (f"bits_{name}", "bit") for name in ("up", "down", "values", "positions")}
-FLOPS = {
-    "sparse": ("flops", ""),
-    "dense": ("flops_dense", ""),
-    "executed": ("flops_executed", ""),
-}
+# Columns of costs by stage: the key in a summary's `stages`.
+BITS = {name: f"bits_{name}" for name in ("up", "down", "values", "positions")}
+FLOPS = {"sparse": "flops", "dense": "flops_dense", "executed": "flops_executed"}
+CHARGES = ["stage", "direction", "bits", "of all", "values", "positions"]
+CHARGES += ["a client and round"]
 WHOSE = {
     "pooled": "the server's model on the whole test set",
     "clients": "the mean over clients, each on its own test samples and, if the method"
@@ -73,7 +72,6 @@ def summary_table(summary: Mapping[str, Any]) -> str:
       <BLANKLINE>
       time  4.0 s
     """
-    stages = summary.get("stages") or []
     took = format_seconds(3600 * summary.get("hours", 0.0))
     late = f"rounds in which no uplink came in time: {summary.get('unheard') or 0:g}"
     facts = {
@@ -85,8 +83,8 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     }
     tables = (
         accuracy_rows(summary),
-        stage_rows(stages, "communication", BITS),
-        stage_rows(stages, "training FLOPs", FLOPS),
+        stage_rows(summary, "communication", BITS),
+        stage_rows(summary, "training FLOPs", FLOPS),
         tier_rows(summary.get("tiers") or {}),
     )
     accuracy, *costs = (align(rows) if len(rows) > 1 else [] for rows in tables)
@@ -149,22 +147,21 @@ def rounds_before(summary: Mapping[str, Any], stage: int) -> int:
 
 
 def stage_rows(
-    stages: Sequence[Mapping[str, Any]],
-    title: str,
-    columns: Mapping[str, tuple[str, str]],
+    summary: Mapping[str, Any], title: str, columns: Mapping[str, str]
 ) -> Rows:
     """Returns a head, the costs by stage, and the total of several stages.
 
     Args:
-      stages: of a summary.
+      summary: of the run.
       title: of the first column, the stages' names.
-      columns: key and unit of each cost by its title, such as `BITS`.
+      columns: the key of each cost by its title, such as `BITS`.
     """
-    keys = ["rounds", *(key for key, _ in columns.values())]
+    stages = summary.get("stages") or []
+    keys = "rounds", *columns.values()
     total = {key: sum(stage[key] for stage in stages) for key in keys}
     rows = [[title, "rounds", *columns]]
     for stage in [*stages, total | {"name": "total"}]:
-        costs = [format_si(stage[key], unit) for key, unit in columns.values()]
+        costs = [format_si(stage[k], "bit" * k.startswith("bits")) for k in keys[1:]]
         rows.append([stage["name"], str(stage["rounds"]), *costs])
     return rows if len(stages) > 1 else rows[:-1]
 
@@ -196,3 +193,123 @@ def made_with(summary: Mapping[str, Any]) -> str:
         f"commit {summary['commit']}" if summary.get("commit") else None,
     ]
     return ", ".join(filter(None, parts))
+
+
+def charge_rows(run: Run) -> list[list[str]]:
+    """Returns the bits of all clients and rounds of each stage, by direction.
+
+    Args:
+      run: the records.
+
+    Returns:
+      A head, then a row for each stage and direction, and rows of totals if there are
+      several stages.
+
+    Example:
+      >>> from pathlib import Path
+      >>> up = dict(bits_up=8, bits_up_values=8, bits_up_positions=0)
+      >>> down = dict(bits_down=24, bits_down_values=20, bits_down_positions=4)
+      >>> train = [dict(stage=0, round=1, clients=[3], **up, **down)]
+      >>> for row in charge_rows(Run(Path("a"), train, [], [0], {}, {}, None)):
+      ...     print(*row, sep=", ")
+      stage, direction, bits, of all, values, positions, a client and round
+      stage 0, up, 8 bit, 25.0 %, 8 bit, 0 bit, 8 bit
+      stage 0, down, 24 bit, 75.0 %, 20 bit, 4 bit, 24 bit
+    """
+    total = sum(r["bits_up"] + r["bits_down"] for r in run.train)
+    rows = [CHARGES]
+    stages = [
+        (stage_name(run, stage), [r for r in run.train if r["stage"] == stage])
+        for stage in sorted({r["stage"] for r in run.train})
+    ]
+    stages += [("all stages", run.train)] if len(stages) > 1 else []
+    for name, records in stages:
+        visits = sum(len(r["clients"]) for r in records) or math.nan
+        for way in ("up", "down"):
+            bits, *parts = (
+                sum(r[f"bits_{way}{part}"] for r in records)
+                for part in ("", "_values", "_positions")
+            )
+            share = format_percent(bits / (total or math.nan), 1)
+            texts = [format_si(x, "bit") for x in (*parts, bits / visits)]
+            rows.append([name, way, format_si(bits, "bit"), share, *texts])
+    return rows
+
+
+def assumptions(run: Run) -> list[str]:
+    """Describes the packets that an assumption leaves uncharged, one line each.
+
+    Example:
+      >>> from pathlib import Path
+      >>> train = [dict(stage=0, round=1, assumed={"down/delta": "as in the paper"})]
+      >>> assumptions(Run(Path("a"), train, [], [0], {}, {}, None))
+      ["Not charged: 'delta', down, in stage 0 (as in the paper)."]
+    """
+    reasons = {}
+    for record in run.train:
+        for place, reason in record.get("assumed", {}).items():
+            reasons[record["stage"], *place.split("/", 1)] = reason
+    return [
+        f"Not charged: {packet!r}, {direction}, in {stage_name(run, stage)} ({reason})."
+        for (stage, direction, packet), reason in reasons.items()
+    ]
+
+
+def tier_totals(
+    train: Sequence[Record], evals: Sequence[Record]
+) -> dict[str, dict[str, Any]]:
+    """Summarises the tiers of devices of a run; {} if it had no clock.
+
+    Args:
+      train: its records of training.
+      evals: its evaluations, of which the last counts.
+
+    Returns:
+      By the name of a tier: `drawn` and `dropped`, how often its clients were drawn and
+      were late, and `accuracy`, the mean over its clients, each on its own test
+      samples; None if it has none.
+
+    Example:
+      >>> record = {"tiers": {"low": {"drawn": 2, "dropped": 1}}}
+      >>> tier_totals([record, record], [{"tier_accuracy": {"low": 0.5}}])
+      {'low': {'drawn': 4, 'dropped': 2, 'accuracy': 0.5}}
+    """
+    totals = {}
+    for record in train:
+        for name, tier in record.get("tiers", {}).items():
+            total = totals.setdefault(name, {"drawn": 0, "dropped": 0})
+            total["drawn"] += tier["drawn"]
+            total["dropped"] += tier["dropped"]
+    reached = evals[-1].get("tier_accuracy", {}) if evals else {}
+    return {n: total | {"accuracy": reached.get(n)} for n, total in totals.items()}
+
+
+def unheard(train: Sequence[Record]) -> int:
+    """Counts the rounds in which no uplink came in time, so that nothing was learned.
+
+    Example:
+      >>> late, heard = ({"low": {"drawn": 2, "dropped": n}} for n in (2, 1))
+      >>> unheard([{"tiers": late}, {"tiers": heard}, {}])
+      1
+    """
+    tiers = [record["tiers"].values() for record in train if record.get("tiers")]
+    return sum(all(t["drawn"] == t["dropped"] for t in of_round) for of_round in tiers)
+
+
+def tier_rows(tiers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Returns a head and a row for each tier.
+
+    Args:
+      tiers: as `tier_totals` returns them.
+
+    Example:
+      >>> tier_rows({"low": {"drawn": 4, "dropped": 2, "accuracy": 0.5}})[1]
+      ['low', '4', '2', '50.00 %', '50.00 %']
+    """
+    rows = [["devices", "drawn", "late", "share late", "accuracy"]]
+    for name, tier in tiers.items():
+        drawn, dropped = tier["drawn"], tier["dropped"]
+        late = format_percent(dropped / (drawn or math.nan))
+        accuracy = format_percent(tier.get("accuracy"))
+        rows.append([name, f"{drawn:g}", f"{dropped:g}", late, accuracy])
+    return rows

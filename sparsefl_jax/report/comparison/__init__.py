@@ -1,1 +1,0 @@
-"""Comparisons of runs: equal cost, intervals, differences, and their page."""
