@@ -41,7 +41,7 @@ SWEEP = flags.DEFINE_string(
 )
 JOBS = flags.DEFINE_integer("jobs", 1, "Number of runs of a study at the same time.")
 LAUNCHER = flags.DEFINE_enum(
-    "launcher", None, ["local", "slurm"], "Submit each run of a study as a job."
+    "launcher", None, ["slurm"], "Submit each run of a study as a job."
 )
 OPTIONS = flags.DEFINE_string(
     "launcher_options", None, "For the jobs, as in timeout_min=60,slurm_partition=gpu."

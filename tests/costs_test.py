@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.models import Model
 from sparsefl_jax.simulation import round_program
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import ledger, packets, paper_counts
+from sparsefl_jax.wire import ledger, packets
 
 # A packet of 6 and 4 values, from three clients of whom the second sent nothing.
 LAYOUT = {"up": packets.Layout(("w", "b"), ((2, 3), (4,)), 32, "none", True)}
@@ -17,25 +18,8 @@ COUNT = packets.Count(np.array([[5, 4], [6, 4], [2, 4]]), np.zeros(3, bool), SEN
 
 @pytest.mark.parametrize(("given", "words"), [({}, 1), ({"words": 2}, 2)])
 def test_values_only_counts_what_was_sent(given, words):
-    bits = paper_counts.values_only_bits(LAYOUT, {"up": COUNT}, ("up",), **given)
+    bits = values_only_bits(LAYOUT, {"up": COUNT}, ("up",), **given)
     assert bits == words * 32 * (9 + 6)
-
-
-def test_linear_accounting_counts_what_was_sent():
-    view = paper_counts.linear_p_accounting
-    assert view(LAYOUT, {"up": COUNT}, ("up",), 0.5) == 32 * 10 * (0.5 + 0.5)
-    rate = np.array([0.5, 0.25, 1.0])
-    assert view(LAYOUT, {"up": COUNT}, ("up",), rate) == 32 * 10 * (0.5 + 1.0)
-    assert view(LAYOUT, {"up": COUNT}, ("up",), rate, leaves=("w",)) == 32 * 6 * 1.5
-
-
-def test_clipped_entropy_counts_what_was_sent():
-    """8 entries, a quarter clipped: n H + log2 n of 8 ones, of 8 zeros and of half."""
-    ones = np.array([[4, 4], [2, 2], [0, 0]])
-    count = packets.Count(np.full((3, 2), 4), np.zeros(3, bool), SENT, ones)
-    bits = paper_counts.clipped_entropy_bits({"up": count}, ("up",), epsilon=0.25)
-    quarter = 0.25 * np.log2(4) + 0.75 * np.log2(4 / 3)
-    assert bits == pytest.approx(2 * (8 * quarter + 3), rel=1e-6)
 
 
 def test_flops_follow_the_masks():

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import complement, fedavg
+from sparsefl_jax.analysis import complement as paper
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import paper_counts
 from tests import silent
 from tests.by_hand import model_of
 from tests.printed_figures import settle
@@ -102,7 +102,7 @@ def test_vanilla_flops_of_complement(name):
         {f"{SAVED[name]}, {layer}: FLOPs of a sample": v for layer, v in found.items()},
     )
     # The paper's dense layer of SA has its 32 biases among the multiply-adds.
-    assert paper_counts.complement_flops(768 * 32 + 32, 32) == 147_744 == 148_329 - 585
+    assert paper.complement_flops(768 * 32 + 32, 32) == 147_744 == 148_329 - 585
 
 
 @pytest.mark.parametrize("name, p", [(name, p) for name in CLIENTS for p in PRUNED])
@@ -129,8 +129,8 @@ def test_complement(name, p):
     found, flops, saved = {place: 1 - logged["client_density"]}, [], []
     for layer, d in measured.items():
         of_layer = model.macs[layer]["kernel"], outputs(model, layer)
-        flops.append(paper_counts.complement_flops(*of_layer))
-        saved.append(100 * paper_counts.complement_saving(*of_layer, 1 - p, d))
+        flops.append(paper.complement_flops(*of_layer))
+        saved.append(100 * paper.complement_saving(*of_layer, 1 - p, d))
         found[f"{SAVED[name]}, {layer}, p = {p}: % saved"] = saved[-1]
     whole = np.average(saved, weights=flops)
     found[f"{SAVED[name]}, full, p = {p}: % saved"] = whole

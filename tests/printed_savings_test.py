@@ -14,8 +14,9 @@ from sparsefl_jax.algorithms import (
     spdst,
     zerofl,
 )
+from sparsefl_jax.analysis import fedsparsify as paper
+from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.wire import paper_counts
 from tests import silent
 from tests.printed_figures import settle
 from tests.printed_spafl import CIFAR, CONVOLUTIONS, MNIST
@@ -53,7 +54,7 @@ def test_fedsparsify(name, sparsity):
         f"test_fedsparsify[{name}-{sparsity}]",
         {
             f"{row}: Params": alive[-1],
-            f"{row}: C.C.": paper_counts.exchanged(alive, 10) / 1e6,
+            f"{row}: C.C.": paper.exchanged(alive, 10) / 1e6,
         },
     )
 
@@ -91,10 +92,7 @@ def test_flash_saves(name):
             functools.partial(drawn, density=density), dense.mask, select
         )
         simulated, names = run(dense._replace(mask=mask)), ("weights", "dense")
-        return [
-            simulated.view(paper_counts.values_only_bits, {w: names})
-            for w in ("down", "up")
-        ]
+        return [simulated.view(values_only_bits, {w: names}) for w in ("down", "up")]
 
     whole, found = bits(1.0), {}
     for d in densities:
@@ -150,9 +148,9 @@ def test_zerofl_saves():
                 prunable=("layer*/conv*/kernel",),
             )
             simulated = silent.rounds(model, method, 1, initial=initial, clients=1)
-            dense = simulated.view(paper_counts.values_only_bits, {"down": ("params",)})
+            dense = simulated.view(values_only_bits, {"down": ("params",)})
             packets = {"up": ("weights", "dense")}
-            bits = simulated.view(paper_counts.values_only_bits, packets, words=2)
+            bits = simulated.view(values_only_bits, packets, words=2)
             found[f"File sizes, sp = {sp}, r = {ratio}: savings"] = dense / bits
     for sp, d in ((0.9, 0.1), (0.95, 0.05)):  # FLASH quotes the last of each
         quoted = found[f"File sizes, sp = {sp}, r = 0.2: savings"]

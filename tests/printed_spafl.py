@@ -5,11 +5,14 @@ FLOPs are as in the paper's Eq. (33): a multiply-add is one.
 
 import fnmatch
 import functools
+import math
 from typing import NamedTuple
 
+import numpy as np
+
 from sparsefl_jax.algorithms import fedavg, heterofl, spafl
+from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.models import Model
-from sparsefl_jax.wire import paper_counts
 from tests import silent
 from tests.silent import STILL, network
 
@@ -82,7 +85,7 @@ def flops_of(method, name, **kwargs) -> float:
 def gbit_of_spafl(name) -> float:
     packets = dict.fromkeys(("down", "up"), ("thresholds",))
     told = thresholds_of(name)
-    return gbit(name, told.view(paper_counts.values_only_bits, packets))
+    return gbit(name, told.view(values_only_bits, packets))
 
 
 def gbit_of_fedavg(name) -> float:
@@ -106,6 +109,18 @@ def gbit_of_heterofl(name) -> float:
     told = rounds_of(heterofl, name, budget=0.5)
     both = dict.fromkeys(("down", "up"), ("params", "stats"))
     leaves = experiment(name).counted
-    return gbit(
-        name, told.view(paper_counts.linear_p_accounting, both, 0.5, leaves=leaves)
-    )
+    return gbit(name, told.view(by_width, both, 0.5, leaves))
+
+
+def by_width(layout, count, names, rate, leaves) -> float:
+    """Charges a slice at a rate as that share of the network."""
+    total = 0.0
+    for name in names:
+        one = layout[name]
+        size = sum(
+            math.prod(shape)
+            for path, shape in zip(one.paths, one.shapes, strict=True)
+            if any(fnmatch.fnmatch(path, glob) for glob in leaves)
+        )
+        total += one.bits * size * rate * float(np.sum(count[name].sent))
+    return total

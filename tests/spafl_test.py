@@ -11,9 +11,10 @@ import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import local_only, spafl
 from sparsefl_jax.algorithms.spafl.client_training import VARIANTS, Variant
 from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
+from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks, straight_through
-from sparsefl_jax.wire import packets, paper_counts
+from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare, batches, context, model_of
 from tests.scaffold_test import play
@@ -138,7 +139,7 @@ def test_eq_13_needs_as_many_words_as_there_are_thresholds():
         layout, count = packets.layout(down), packets.count(down)
         bits[charged] = int(message_bits(layout, count).total)
         assert bool(layout["delta"].assumed) != charged
-        assert paper_counts.values_only_bits(layout, count, ("thresholds",)) == 3 * 32
+        assert values_only_bits(layout, count, ("thresholds",)) == 3 * 32
     assert bits == {False: 3 * 32, True: 2 * 3 * 32}
 
 

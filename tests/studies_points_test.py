@@ -11,7 +11,7 @@ from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import complete, default_config
-from sparsefl_jax.studies import command, dry_run, grid, launchers, runner
+from sparsefl_jax.studies import command, grid, places, runner, status, worker
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 from tests.refusals import change, refused
@@ -177,7 +177,7 @@ def test_a_file_of_a_study_that_names_what_is_no_point(tmp_path, name, seeds, sa
     (tmp_path / "study.json").write_text(json.dumps(held))
     for call in (
         lambda: on_disk.read(tmp_path),
-        lambda: runner.run_point(tmp_path, name),
+        lambda: worker.run_point(tmp_path, name),
         lambda: report.read_groups([tmp_path]),
     ):
         refused(call, said)
@@ -223,7 +223,7 @@ def test_what_is_known_of_a_study_runs_nothing(tmp_path, monkeypatch):
         other.config.fit.gbit, other.config.fit.pilot = 1e-4, 2
         other.config.optimizer.learning_rate = 0.2
     monkeypatch.setattr(fit_rounds, "pilot", None)
-    text = dry_run.text([dense._replace(label="Dense"), other]).splitlines()
+    text = status.describe([dense._replace(label="Dense"), other]).splitlines()
     assert text[0].split()[:4] == ["point", "seeds", "rounds", "bits"]
     # An MLP of 6 x 16 + 16 + 16 x 4 + 4 weights: 3 clients, both ways.
     bits = 3 * 2 * 32 * (6 * 16 + 16 + 16 * 4 + 4)
@@ -243,11 +243,11 @@ def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(study, tmp_p
     run.mkdir(parents=True)
     of_seed = point._replace(config=fitted).of_seed(1)
     (run / "config.json").write_text(json.dumps(defaults.plain(of_seed)))
-    _, row, *_ = dry_run.text([point], tmp_path / "out").splitlines()
+    _, row, *_ = status.describe([point], tmp_path / "out").splitlines()
     assert re.split(" {2,}", row)[2] == "9"
 
 
-@pytest.mark.parametrize("options", [{"jobs": 2}, {"launcher": "local"}])
+@pytest.mark.parametrize("options", [{"jobs": 2}, {"launcher": "slurm"}])
 def test_a_plan_reads_no_flags_of_a_run(tmp_path, options):
     file = write_study(tmp_path)
     said = f"--{[*options][0]} is not read beside --dry_run"
@@ -255,23 +255,21 @@ def test_a_plan_reads_no_flags_of_a_run(tmp_path, options):
     refused(plan, said)
 
 
-UNFIT = [  # a launcher, its options, and the refusal
-    ("local", "timeout_mn=10", "timeout_mn"),
-    ("local", "timeout_min=soon", "timeout_min"),
-    ("local", "nodes=2", "one node"),
-    ("slurm", "", "expected --launcher_options=timeout_min=MINUTES"),
-    ("slurm", "timeout_min=5,slurm_prtition=gpu", "prtition"),
+UNFIT = [  # options, and the refusal
+    ("", "expected --launcher_options=timeout_min=MINUTES"),
+    ("timeout_min=5,timeout_mn=10", "timeout_mn"),
+    ("timeout_min=soon", "timeout_min"),
+    ("timeout_min=5,slurm_prtition=gpu", "prtition"),
 ]
 
 
-@pytest.mark.parametrize("launcher, options, said", UNFIT)
-def test_options_that_are_refused(launcher, options, said, tmp_path, monkeypatch):
+@pytest.mark.parametrize("options, said", UNFIT)
+def test_options_that_are_refused(options, said, tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="needs the extra 'cluster'")
     (tmp_path / "srun").write_text("")
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    submit = lambda: launchers.submitting(launcher, tmp_path, options)  # noqa: E731
-    refused(submit, said)
+    refused(lambda: places.slurm(tmp_path, options), said)
 
 
 def test_a_method_of_ones_own_joins_the_five():

@@ -1,6 +1,6 @@
 """A study that is killed, asked to end or started twice comes to the same records.
 
-So do its jobs of submitit: on this machine, and on a SLURM of one node.
+So do its jobs of submitit on a SLURM of one node.
 """
 
 import os
@@ -8,9 +8,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
+from sparsefl_jax.studies import places
+from sparsefl_jax.studies import points as on_disk
 from tests.launches import ROOT
 from tests.tiny_study import (
     ended,
@@ -27,7 +30,6 @@ pytestmark = pytest.mark.slow
 ROUNDS = 400
 JOBS = [[], ["--jobs=2"]]
 LIMIT = "--launcher_options=timeout_min=60"
-LOCAL = ["--launcher=local", LIMIT]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def submitit():
-    pytest.importorskip("submitit", reason="needs the extra 'cluster'")
+    return pytest.importorskip("submitit", reason="needs the extra 'cluster'")
 
 
 @pytest.mark.parametrize(
@@ -62,10 +64,8 @@ def test_killed_and_started_again(flags, orphans, whole, tmp_path):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("flags", [*JOBS, LOCAL], ids=["here", "jobs", "local"])
-def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path, request):
-    if flags is LOCAL:
-        request.getfixturevalue("submitit")
+@pytest.mark.parametrize("flags", JOBS, ids=["here", "jobs"])
+def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path):
     study, whole = whole
     asked = started(study, tmp_path / "out", *flags, rounds=ROUNDS)
     until(asked, lambda: lines(tmp_path / "out") > 5)
@@ -151,17 +151,23 @@ def submitted(study, workdir, environment, least):
     return begun
 
 
-def test_local_jobs_that_are_preempted(whole, submitit, tmp_path):
+def test_a_job_that_is_preempted_goes_on(whole, submitit, tmp_path, monkeypatch):
+    """By submitit's executor for this machine, which preempts as that for SLURM."""
     study, whole = whole
-    begun = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
-    until(begun, lambda: lines(tmp_path) > 5)
+    on_disk.write(tmp_path, on_disk.load(f"{study}:{ROUNDS}"))
+    monkeypatch.setenv("PYTHONPATH", places.environment()["PYTHONPATH"])
+    executor = submitit.AutoExecutor(folder=tmp_path / "jobs", cluster="local")
+    executor.update_parameters(timeout_min=60)
+    job = executor.submit(places._RunPoint(), str(tmp_path), "fedavg")
+    while lines(tmp_path) <= 5:
+        assert not job.done(), job.stderr()
+        time.sleep(0.02)
     for pid in processes_of(tmp_path, "submitit.core._submit"):
         os.kill(pid, signal.SIGUSR2)
-    code, output = ended(begun)
-    assert code == 0, output
-    logs = [path.read_text() for path in (tmp_path / "jobs").glob("*_log.err")]
-    assert any("preempted" in log and "ending after this" in log for log in logs)
-    assert records(tmp_path) == whole
+    job.result()
+    assert "preempted" in job.stderr() and "ending after this" in job.stderr()
+    own = {name: text for name, text in whole.items() if name.startswith("fedavg/")}
+    assert records(tmp_path) == own
 
 
 def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -16,8 +15,7 @@ from sparsefl_jax import report
 from sparsefl_jax.report.groups import study_runs
 from sparsefl_jax.runs import experiment, records
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.studies import __main__ as one_point
-from sparsefl_jax.studies import launchers, processes, progress, runner
+from sparsefl_jax.studies import places, runner, status, worker
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import State
 from tests.refusals import refused
@@ -50,7 +48,7 @@ def ran(monkeypatch):
     setup = SimpleNamespace(metric="pooled", stages=())
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(experiment, "of_one_width", lambda read, seeds: read)
-    monkeypatch.setattr(progress, "write_page", lambda *of: None)
+    monkeypatch.setattr(status, "write_page", lambda *of: None)
     monkeypatch.setattr(runner, "_POLL", 0.01)
     return names
 
@@ -143,7 +141,7 @@ def test_the_page_is_of_the_study_that_writes_it(study, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "write_comparison", write)
     on_disk.write(tmp_path, study[:1])
     on_disk.write(tmp_path, study[1:])
-    progress.write_page(tmp_path, study[:1], True, print)
+    status.write_page(tmp_path, study[:1], True, print)
     assert pages[0]["status"] == [("fedavg", "missing")] and pages[0]["unlike"]
 
 
@@ -175,12 +173,12 @@ def test_the_line_of_progress(study, tmp_path, ran):
     (tmp_path / "failed/fedprox.txt").write_text("seed 0: why")
     # Two seeds have taken 4 s together, and two are left.
     said = "1 of 2 points done, 1 failed, 4.0 s of computing left"
-    assert progress.line(tmp_path, study) == said
+    assert status.line(tmp_path, study) == said
     (tmp_path / "fedprox").mkdir()
     with run_folder.locked(tmp_path / "fedprox"):
-        assert "1 running, 1 failed" in progress.line(tmp_path, study)
+        assert "1 running, 1 failed" in status.line(tmp_path, study)
     with run_folder.locked(tmp_path / "fedavg"):  # about to end
-        assert "running" not in progress.line(tmp_path, study)
+        assert "running" not in status.line(tmp_path, study)
 
 
 def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
@@ -250,7 +248,7 @@ def test_a_job_that_is_lost_is_a_failure(study, tmp_path, ran, capsys, jobs, arr
     def submit(names):
         begun.append(list(names))
         acts = {"fedavg": lambda: None}
-        acts["fedprox"] = lambda: runner.run_point(tmp_path, "fedprox")
+        acts["fedprox"] = lambda: worker.run_point(tmp_path, "fedprox")
         return [_Job(acts[name]) for name in names]
 
     states = runner.run(study, tmp_path, jobs=jobs, submit=submit)
@@ -268,7 +266,7 @@ def test_jobs_have_cores_of_their_own(study, tmp_path, ran, monkeypatch):
         def __init__(self, command, **options):
             *_, workdir, self.name, cores = command
             assert options["start_new_session"]
-            assert options["env"]["PYTHONPATH"].startswith(str(processes._ROOT))
+            assert options["env"]["PYTHONPATH"].startswith(str(places._ROOT))
             lines.append({*map(int, cores.split(","))})
             assert not any(lines[-1] & other for other in alive), "cores overlap"
             alive.append(lines[-1])
@@ -278,29 +276,27 @@ def test_jobs_have_cores_of_their_own(study, tmp_path, ran, monkeypatch):
             self.looks += 1
             if self.looks == 3:
                 alive.remove(lines[0 if self.name == "fedavg" else 1])
-                runner.run_point(tmp_path, self.name)
+                worker.run_point(tmp_path, self.name)
             return 0 if self.looks > 2 else None
 
-    monkeypatch.setattr(processes.subprocess, "Popen", Popen)
-    monkeypatch.setattr(processes.hardware, "cores", lambda: [2, 3, 5, 7])
+    monkeypatch.setattr(places.subprocess, "Popen", Popen)
+    monkeypatch.setattr(places.hardware, "cores", lambda: [2, 3, 5, 7])
     runner.run(study, tmp_path, jobs=2, show=False)
     assert lines == [{2, 5}, {3, 7}]
 
 
-def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch, capsys):
+def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda *a: asked.append(a), False)
     for name in ("use_cpu_cores", "keep_compilations"):
         monkeypatch.setattr(f"sparsefl_jax.system.hardware.{name}", lambda: None)
     monkeypatch.setattr(sys, "argv", ["x", str(tmp_path), "fedavg", "1,3"])
-    assert one_point.main() == 2
+    refused(worker.main, "expected the folder of a study")
     assert [(pid, [*cores]) for pid, cores in asked] == [(0, [1, 3])]
-    said = capsys.readouterr().err
-    assert "expected the folder of a study" in said and said.count("\n") == 1
 
 
 def test_options_of_a_launcher():
-    found = launchers._parse("slurm_setup=['export A=1','b'],x=1")
+    found = places._parse("slurm_setup=['export A=1','b'],x=1")
     assert found == {"slurm_setup": ["export A=1", "b"], "x": 1}
 
 
@@ -312,11 +308,11 @@ def test_a_job_is_done_when_two_looks_behind_its_submission_miss_it(
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     now, result = [100.0], tmp_path / "result"
-    monkeypatch.setattr(launchers, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    launchers._queued.cache_clear()
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    places._queued.cache_clear()
     paths = SimpleNamespace(result_pickle=result)
     job = SimpleNamespace(job_id="7_1", paths=paths, done=result.exists)
-    old, new = launchers._Job(job, False, born=8), launchers._Job(job, False, born=11)
+    old, new = places._SlurmJob(job, born=8), places._SlurmJob(job, born=11)
     for queue, *done in (
         ("7_0\n7_1\n", False, False),
         ("7_0\n", False, False),  # by the look before
@@ -337,21 +333,34 @@ def test_a_job_is_done_when_two_looks_behind_its_submission_miss_it(
     assert old.done()
 
 
-@pytest.mark.parametrize("paths", ["/some/where", None])
-def test_jobs_inherit_the_package_and_no_ctrl_c_and_this_process_nothing(
-    paths, monkeypatch
-):
-    if paths:
-        monkeypatch.setenv("PYTHONPATH", paths)
-    else:
-        monkeypatch.delenv("PYTHONPATH", raising=False)
-    inherited = "import os, signal; print(*sorted(signal.pthread_sigmask(0, [])), "
-    inherited += "os.environ.get('PYTHONPATH'))"
-    command = [sys.executable, "-c", inherited]
+@pytest.mark.parametrize("paths", ["/some/where", ""])
+def test_jobs_inherit_the_package(paths, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", paths)
     said = []
-    with launchers._submitting():
-        said.append(subprocess.check_output(command, text=True).split())
-    said.append(subprocess.check_output(command, text=True).split())
-    root = os.pathsep.join(filter(None, [str(processes._ROOT), paths]))
-    blocked = [str(int(s)) for s in (signal.SIGHUP, signal.SIGINT)]
-    assert said == [[*blocked, root], [str(paths)]]
+
+    class Executor:
+        """Asks what a program would inherit, as `sbatch` does, and submits nothing."""
+
+        def __init__(self, folder, cluster):
+            assert (folder, cluster) == (tmp_path / "jobs", "slurm")
+
+        def update_parameters(self, **parameters):
+            said.append(parameters)
+
+        def map_array(self, run, folders, names):
+            asked = "import os; print(os.environ['PYTHONPATH'], end='')"
+            command = [sys.executable, "-c", asked]
+            said.append(subprocess.check_output(command, text=True))
+            said.append([folders, names])
+            return [run for _ in names]
+
+    module = SimpleNamespace(AutoExecutor=Executor)
+    monkeypatch.setitem(sys.modules, "submitit", module)
+    jobs = places.slurm(tmp_path, "timeout_min=5")(["a", "b"])
+    root = os.pathsep.join(filter(None, [str(places._ROOT), paths]))
+    assert said == [
+        {"name": "study", "timeout_min": 5},
+        root,
+        [2 * [str(tmp_path)], ["a", "b"]],
+    ]
+    assert len(jobs) == 2

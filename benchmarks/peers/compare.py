@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import measure, workload
 from benchmarks.peers.ours import METHODS
 from benchmarks.workload import NETWORKS, Workload
-from sparsefl_jax.studies import processes
+from sparsefl_jax.studies import places
 
 ROOT = Path(__file__).parents[2]
 RATE = 0.01
@@ -112,7 +112,7 @@ class Worker:
     """A process that runs a round when called; leaving it ends the process."""
 
     def __init__(self, command: list[str], setup: Workload, log):
-        env = processes.environment() | {"PEER_SETUP": json.dumps(told(setup))}
+        env = places.environment() | {"PEER_SETUP": json.dumps(told(setup))}
         pipe = subprocess.PIPE
         self.command, self.log = command, log
         self.process = subprocess.Popen(

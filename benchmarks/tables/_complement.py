@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.tables import Row, Table
 from sparsefl_jax import models, report
-from sparsefl_jax.wire import paper_counts
+from sparsefl_jax.analysis import complement
 
 SHOWN = ("client density", "FLOPs saved")
 IC = {  # FEMNIST, 10 users a round: Figures 4, 5, 7, 9, Tables 3, 5
@@ -117,8 +117,8 @@ def emergent(network: str, classes: int, shape: tuple[int, ...]) -> Callable:
         for name, layer in params.items():
             told[name] = mean(f"client_density/{name}/kernel")
             macs = model.macs[name]["kernel"], layer["kernel"].shape[-1]
-            flops.append(paper_counts.complement_flops(*macs))
-            saved.append(paper_counts.complement_saving(*macs, density, told[name]))
+            flops.append(complement.complement_flops(*macs))
+            saved.append(complement.complement_saving(*macs, density, told[name]))
         shown = mean("client_density"), float(np.average(saved, weights=flops))
         told.update(zip(SHOWN, shown, strict=True))
         return told

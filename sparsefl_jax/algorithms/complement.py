@@ -45,7 +45,7 @@ def complement(
     entries are discarded. Each tensor is pruned separately, biases too, because the
     entries of a tensor that is not pruned would never change afterwards. The client's
     FLOPs are counted as dense, because its weights are dense after one step;
-    `paper_counts.complement_saving` is the paper's count.
+    `analysis.complement.complement_saving` is the paper's count.
 
     Args:
       model: the network and its loss.

@@ -1,10 +1,9 @@
-"""The papers' theory as pure functions of numbers, to be evaluated on a run's own.
+"""The papers' theory and printed counts, as functions of numbers of a run.
 
 Everything here is computed in double precision on the host.
 """
 
 from sparsefl_jax.analysis.complement import approximation as approximation
-from sparsefl_jax.analysis.complement import check_ratio as check_ratio
 from sparsefl_jax.analysis.fedsparsify import convergence_bound as convergence_bound
 from sparsefl_jax.analysis.fedsparsify import largest_rate as largest_rate
 from sparsefl_jax.analysis.fedsparsify import pruned_norm as pruned_norm

@@ -1,8 +1,9 @@
-"""When Complement Sparsification is like FedAvg: its condition and its two errors.
+"""When Complement Sparsification is like FedAvg, and how its paper counts FLOPs.
 
-Jiang and Borcea, AAAI 2023, https://arxiv.org/abs/2303.06237, section 3.5. One round is
-FedAvg with the server's rate eta' eta, if two approximations hold: that kept weights do
-not move in training (eq. 9), and that pruning removes little (eq. 12).
+Jiang and Borcea, AAAI 2023, https://arxiv.org/abs/2303.06237. By section 3.5 one round
+is FedAvg with the server's rate eta' eta, if two approximations hold: that kept weights
+do not move in training (eq. 9), and that pruning removes little (eq. 12). Tables 4 and
+5 count the FLOPs that it saves.
 """
 
 from typing import NamedTuple
@@ -21,29 +22,6 @@ class Approximation(NamedTuple):
     kept_moved: float  # eq. 9: eta' times what training has changed of kept weights
     pruned: float  # eq. 12: what pruning has removed of the aggregate
     step: float  # eta' times the mean change, which FedAvg would add
-
-
-def check_ratio(aggregation_ratio: float, learning_rate: float) -> float:
-    """Returns the server's rate eta' eta of eq. 12; refuses a ratio that breaks it.
-
-    Args:
-      aggregation_ratio: eta', in [1, 1 / eta] by section 3.5: below, pruned weights do
-        not outgrow the others; above, the model explodes.
-      learning_rate: eta, of the clients' SGD.
-
-    Raises:
-      ValueError: the ratio is out of that range, or the rate is not in (0, 1].
-
-    Example:
-      >>> round(check_ratio(1.5, 0.1), 3)
-      0.15
-      >>> check_ratio(15, 0.1)
-      Traceback (most recent call last):
-      sparsefl_jax.UserError: aggregation_ratio=15, expected in [1, 10.0]
-    """
-    check("learning_rate", learning_rate, "(0, 1]")
-    check("aggregation_ratio", aggregation_ratio, f"[1, {1 / learning_rate}]")
-    return aggregation_ratio * learning_rate
 
 
 def approximation(
@@ -73,3 +51,43 @@ def approximation(
         pruned=pruned_norm(aggregate, sent),
         step=aggregation_ratio * pruned_norm(trained, sent),
     )
+
+
+def complement_flops(macs: int, outputs: int) -> int:
+    """Views one sample's FLOPs through a dense layer, as Complement Sparsification.
+
+    The forward pass and the derivatives of hidden state and weights take 2 MAC + n_out
+    each.
+
+    Args:
+      macs: multiply-adds of one sample through the layer.
+      outputs: n_out, its outputs.
+
+    Example:
+      >>> complement_flops(96, 3)
+      585
+    """
+    return 3 * (2 * macs + outputs)
+
+
+def complement_saving(
+    macs: int, outputs: int, density: float, client_density: float
+) -> float:
+    """Views the share of `complement_flops` that Complement Sparsification saves.
+
+    Tables 4 and 5 charge the forward pass at the server's density, the derivative of
+    the hidden state in full, and that of the weights at the sum of both densities,
+    although a client's weights are dense after its first step.
+
+    Args:
+      macs: multiply-adds of one sample through the layer.
+      outputs: its outputs, of which each has a bias.
+      density: 1 - p, of the server's model.
+      client_density: 1 - c, of what the client sends.
+
+    Example:
+      >>> round(complement_saving(96, 3, 0.5, 0.113), 3)
+      0.291
+    """
+    saved = 2 * macs * (2 - 2 * density - client_density)
+    return saved / complement_flops(macs, outputs)

@@ -1,4 +1,4 @@
-"""FedSparsify's convergence bound, Theorem 1, and the condition on its learning rate.
+"""FedSparsify's convergence bound, Theorem 1, and its count of what is sent.
 
 Stripelis et al., 2022, https://arxiv.org/abs/2204.12430. The theorem is of plain SGD
 with S local steps, all clients in every round and equal weights.
@@ -136,3 +136,20 @@ def pruned_norm_bound(norm: float, before: float, after: float) -> float:
     check("before", before, "[0, 1)")
     check("after", after, f"[{before}, 1]")
     return norm * math.sqrt((after - before) / (1 - before))
+
+
+def exchanged(alive: Sequence[int], cohort: int) -> int:
+    """Views the parameters sent both ways, as FedSparsify's column C.C. counts them.
+
+    The column charges an upload at the size *after* its round's purge, and no
+    positions: it sums K (n_{t-1} + n_t) over the rounds t.
+
+    Args:
+      alive: n_0 to n_T, non-zero parameters and statistics after each round.
+      cohort: K, clients of a round.
+
+    Example:
+      >>> exchanged([10, 10, 5], 2)
+      70
+    """
+    return cohort * (sum(alive[:-1]) + sum(alive[1:]))

@@ -5,7 +5,6 @@ from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("cs", "fedavg", "prunefl", "pqsu")
-MINI_ROUNDS = 20
 
 
 def parse(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
@@ -21,11 +20,10 @@ def base(options: set[str], *, classes: int, rounds: int = 500):
     Args:
       options: as `parse` returns them.
       classes: the outputs of the network.
-      rounds: T, which includes a first stage that trains a dense model; `mini` runs
-        `MINI_ROUNDS`.
+      rounds: T, which includes a first stage that trains a dense model; `mini` runs 20.
     """
     if "mini" in options:
-        rounds = MINI_ROUNDS
+        rounds = 20
     config = default_config()
     config.num_clients, config.cohort_size = 0, 10
     config.partition = {"name": "natural", "min_samples": 2}

@@ -8,8 +8,7 @@ import jax
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.studies import dry_run as plans
-from sparsefl_jax.studies import grid, launchers, points, runner
+from sparsefl_jax.studies import grid, places, points, runner, status
 from sparsefl_jax.system import interrupt
 
 
@@ -34,9 +33,9 @@ def run(
       workdir: the study's folder.
       jobs: points at a time on this machine.
       unlike: whether runs may differ in data, partition, table of devices or metric.
-      launcher: 'local' or 'slurm' for jobs of submitit; or None.
+      launcher: 'slurm' for jobs of submitit; or None.
       options: of the launcher, `NAME=VALUE,NAME=VALUE`.
-      dry_run: 0 to print what is known of all points instead, see `dry_run.text`.
+      dry_run: 0 to print what is known of all points instead, see `status.describe`.
 
     Raises:
       ValueError: in one line, on what cannot run, and at the end if a point failed.
@@ -53,7 +52,7 @@ def run(
         raise UserError(f"--{flag} is not read beside --dry_run")
     if workdir is None and not known:
         raise UserError("--workdir is missing, expected the folder of the study")
-    if launcher == "slurm" and jobs != 1:
+    if launcher and jobs != 1:
         raise UserError(f"--jobs={jobs} has no effect with --launcher=slurm")
     if options and not launcher:
         raise UserError("--launcher_options has no effect without --launcher")
@@ -61,10 +60,11 @@ def run(
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(config, swept)
     if known:
-        return formats.say(plans.text(study, Path(workdir) if workdir else None))
+        return formats.say(status.describe(study, Path(workdir) if workdir else None))
     folder = Path(workdir)
-    submit = launchers.submitting(launcher, folder, options or "") if launcher else None
-    if launcher == "slurm":
+    submit = None
+    if launcher:
+        submit = places.slurm(folder, options or "")
         jobs = len(study)  # SLURM knows how many run at a time
     try:
         states = runner.run(study, workdir, jobs=jobs, submit=submit, unlike=unlike)
@@ -77,7 +77,5 @@ def run(
         formats.say(report.comparison_table(comparison))
         formats.say(f"\nreport: {folder / 'report.html'}")
     if failed := [name for name, state in states.items() if state.failed]:
-        first = states[failed[0]].failed.splitlines()[0]
-        raise UserError(
-            f"{len(failed)} of {len(states)} points failed, first {failed[0]}: {first}"
-        )
+        first = f"{failed[0]}: {states[failed[0]].reason}"
+        raise UserError(f"{len(failed)} of {len(states)} points failed, first {first}")

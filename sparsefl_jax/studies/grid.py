@@ -47,8 +47,8 @@ def parse(text: str) -> dict[str, list]:
 
 def split(values: str) -> list[str]:
     """Splits at commas outside brackets."""
-    parts = re.split(r",(?![^(\[{]*[)\]}])", values)
-    return [part.strip() for part in parts if part.strip()]
+    parts = map(str.strip, re.split(r",(?![^(\[{]*[)\]}])", values))
+    return [part for part in parts if part]
 
 
 def literal(text: str):
@@ -124,20 +124,20 @@ def _seeds(seeds, config) -> tuple[int, int]:
 
 def _apply(config, chosen: dict) -> dict:
     """Sets the fields that the method takes; returns these."""
-    taken = dict(chosen)
     first = [field for field in ("num_clients", "num_rounds") if field in chosen]
     for field in first:  # what a method brings follows them
         _set(config, field, chosen[field])
     name = str(chosen.get("algorithm.name", config.algorithm.name))
     density = chosen.get("density")
     methods.choose(config, name, density)
-    if density is not None and config.density is None:
-        taken.pop("density")
-    for field, value in chosen.items():
-        done = ("algorithm.name", "density", *first)
-        if field not in done and not _set(config, field, value):
-            taken.pop(field)
-    return taken
+
+    def taken(field: str) -> bool:
+        if field == "density":
+            return density is None or config.density is not None
+        done = field in ("algorithm.name", *first)
+        return done or _set(config, field, chosen[field])
+
+    return {field: chosen[field] for field in chosen if taken(field)}
 
 
 def _set(config, field: str, value) -> bool:

@@ -64,8 +64,13 @@ class State(NamedTuple):
     """How far a point has come."""
 
     done: int  # seeds
-    failed: str = ""  # the reason, in one line
+    failed: str = ""  # the reasons, a line each, and perhaps a traceback
     running: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Returns the first reason of a failure."""
+        return self.failed.splitlines()[0]
 
 
 def load(path: str) -> list[Point]:
@@ -177,14 +182,13 @@ def with_kept_rounds(workdir: Path, point: Point) -> Point:
       point: as the study describes it.
     """
     known = read(workdir) if (workdir / FILE).exists() else []
-    kept = [(point.config, old.config) for old in known if old.name == point.name]
-    for seed, folder in folders(workdir, point):
+    kept = [old.config for old in known if old.name == point.name]
+    for _, folder in folders(workdir, point):
         if (folder / "config.json").exists():
-            kept.append((point.of_seed(seed), run_folder.read_config(folder)))
-    for config, old in kept:
-        if fit_rounds.resumed(config, old):
-            rounds = old.num_rounds, old.fit.by
-            config = fit_rounds.with_rounds(point.config, *rounds)
+            kept.append(run_folder.read_config(folder))
+            kept[-1].seed, kept[-1].seeds = point.config.seed, point.config.seeds
+    for old in kept:
+        if config := fit_rounds.resumed(point.config, old):
             return point._replace(config=config)
     return point
 
@@ -237,6 +241,18 @@ def state(workdir: Path, point: Point) -> State:
     return State(done, reason, running)
 
 
+def complete(workdir: Path, point: Point) -> bool:
+    """Returns whether all runs of a point have ended; `write` has compared them."""
+    return all((f / "summary.json").exists() for _, f in folders(workdir, point))
+
+
 def failure(workdir: Path, name: str) -> Path:
     """Returns the file that says why a point failed."""
     return workdir / "failed" / f"{name}.txt"
+
+
+def note(workdir: Path, name: str, text: str) -> None:
+    """Writes down why a point has failed."""
+    path = failure(workdir, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(path, text)

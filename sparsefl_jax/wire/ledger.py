@@ -11,7 +11,7 @@ masks save no time in dense arithmetic.
 The compiled round counts entries (`packets.count`), from which the host computes bits
 (`charges.message_bits`); `round_record` puts both into the record that `runs.sinks`
 writes. `simulation/clock.py` charges the same messages on the device by the same
-formula. Every record of a round holds these counts; `paper_counts` counts as papers do.
+formula. Every record of a round holds these counts; `analysis` counts as papers do.
 """
 
 from typing import Any

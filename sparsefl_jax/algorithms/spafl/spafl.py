@@ -59,7 +59,7 @@ def spafl(
     Up: the client's thresholds. Before its first round a client receives the weights
     and statistics w(0) that training starts from. FLOPs are those of the mask at the
     end of a client's training, and five for each weight with a threshold in every step.
-    The paper's bits are `paper_counts.values_only_bits` of the packets 'thresholds'
+    The paper's bits are `analysis.flash.values_only_bits` of the packets 'thresholds'
     both ways.
 
     Args:

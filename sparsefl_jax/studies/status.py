@@ -1,4 +1,4 @@
-"""How far a study has come: lines for the terminal, and its page."""
+"""What is known of a study: before it runs, line by line as it runs, and its page."""
 
 import math
 import time
@@ -8,12 +8,62 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax import report
+from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import one_line
-from sparsefl_jax.core.formats import format_percent, format_seconds
+from sparsefl_jax.report import differences
+from sparsefl_jax.runs import dry_run, experiment, fit_rounds
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 
 _WAIT = 20.0  # times as long as the page takes, until it is written again
+_HEAD = ["point", "seeds", "rounds", "bits of a round", "FLOPs of a round", "memory"]
+
+
+def describe(points: Sequence[Point], workdir: Path | None = None) -> str:
+    """Returns the points of a study and what is known of each, without running any.
+
+    Args:
+      points: all of the study.
+      workdir: of the study; the rounds that pilots have found of its runs there count.
+
+    Raises:
+      ValueError: names a point that cannot run, and why.
+    """
+    if workdir is not None:
+        points = [on_disk.with_kept_rounds(workdir, point) for point in points]
+    rows = []
+    for point in points:
+        with on_disk.naming(point):
+            plan = experiment.build(point.config, started=True)
+        setup, last = plan.setup, len(plan.stages) - 1
+        down, up, flops = dry_run.largest_round(plan, last)
+        rounds = sum(stage.num_rounds for stage in setup.stages)
+        rows.append(
+            [
+                point.label or point.name,
+                str(len(point.seeds)),
+                "by a pilot" if fit_rounds.wanted(point.config) else str(rounds),
+                formats.format_si(down + up, "bit"),
+                formats.format_si(flops),
+                dry_run.largest([stage.memory for stage in plan.stages]),
+            ]
+        )
+    runs = sum(len(point.seeds) for point in points)
+    lines = [
+        *formats.align([_HEAD, *rows]),
+        "",
+        f"{len(points)} points, {runs} runs; bits and FLOPs are the most that a round "
+        "of the last stage takes, all weights and positions",
+        "",
+    ]
+    if differing := differences.settings(on_disk.groups(points)):
+        lines.append("what differs, beside the method and what follows from it:")
+        for i, point in enumerate(points):
+            values = (
+                f"{name}={of[i]}" for name, of in differing.items() if of[i] != "-"
+            )
+            lines.append(f"  {point.label or point.name}: {', '.join(values) or '-'}")
+    return "\n".join(lines)
 
 
 def ending(workdir: Path, point: Point) -> str:
@@ -25,11 +75,13 @@ def ending(workdir: Path, point: Point) -> str:
     """
     state = on_disk.state(workdir, point)
     if state.failed:
-        return f"{point.name} failed: {state.failed.splitlines()[0]}"
+        return f"{point.name} failed: {state.reason}"
     summaries = [report.read_summary(f) for _, f in on_disk.folders(workdir, point)]
     models = [next(iter(s.get("accuracy", {}).values()), {}) for s in summaries]
-    accuracies = ", ".join(format_percent(model.get("final")) for model in models)
-    took = format_seconds(sum(s.get("seconds", 0.0) for s in summaries))
+    accuracies = ", ".join(
+        formats.format_percent(model.get("final")) for model in models
+    )
+    took = formats.format_seconds(sum(s.get("seconds", 0.0) for s in summaries))
     return f"{point.name}: {accuracies} in {took}"
 
 
@@ -41,19 +93,19 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
       points: all of them.
     """
     states = [on_disk.state(workdir, point) for point in points]
-    whole = [len(point.seeds) for point in points]
-    done = sum(state.done == n for state, n in zip(states, whole, strict=True))
+    done = sum(on_disk.complete(workdir, point) for point in points)
     failed = sum(bool(s.failed) for s in states)
     running = sum(s.running for s in states)
     ended = (folder.parent for folder in workdir.glob("*/seed_*/summary.json"))
     seconds = [report.read_summary(folder).get("seconds") for folder in ended]
     each = float(np.mean([s for s in seconds if s] or [0.0]))
-    left = each * (sum(whole) - sum(state.done for state in states))
+    seeds = sum(len(point.seeds) for point in points)
+    left = each * (seeds - sum(state.done for state in states))
     parts = [
         f"{done} of {len(points)} points done",
         f"{running} running" if running else "",
         f"{failed} failed" if failed else "",
-        f"{format_seconds(left)} of computing left" if left else "",
+        f"{formats.format_seconds(left)} of computing left" if left else "",
     ]
     return ", ".join(filter(None, parts))
 
@@ -94,10 +146,10 @@ def write_page(
     for point in points:
         state = on_disk.state(workdir, point)
         kind = "running" if state.running else "missing"
-        if state.done == len(point.seeds):
+        if on_disk.complete(workdir, point):
             kind = "done"
         if state.failed:
-            kind = f"failed: {state.failed.splitlines()[0]}"
+            kind = f"failed: {state.reason}"
         status.append((point.name, kind))
         folders += on_disk.begun(workdir, point)
     try:

@@ -1,0 +1,209 @@
+"""Where points run: in this process, in a pool of processes, or on SLURM by submitit.
+
+Each place is a function `(names) -> jobs` that starts points. A job has `done()`,
+`cancel()`, and `fate()`, which says how it ended.
+"""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+
+from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.extras import imported
+from sparsefl_jax.studies import grid, worker
+from sparsefl_jax.system import hardware
+
+_ROOT = Path(__file__).parents[2]
+_LOOK = 10.0  # seconds between looks at SLURM's queue
+
+
+def here(workdir: Path) -> Callable:
+    """Returns the place where each point runs to its end before it is a job.
+
+    Args:
+      workdir: the study's folder.
+    """
+    ended = SimpleNamespace(done=lambda: True, fate=lambda: "ended without a result")
+
+    def start(names: Sequence[str]) -> list[SimpleNamespace]:
+        for name in names:
+            worker.run_point(workdir, name)
+            jax.clear_caches()  # the next point has programs of its own
+        return [ended] * len(names)
+
+    return start
+
+
+class _Process(NamedTuple):
+    """A point that runs in a process of its own."""
+
+    process: subprocess.Popen
+    cores: Sequence[int]
+
+    def done(self) -> bool:
+        return self.process.poll() is not None
+
+    def cancel(self) -> None:
+        self.process.terminate()
+
+    def fate(self) -> str:
+        code = self.process.returncode
+        return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+def pool(workdir: Path, size: int) -> Callable:
+    """Returns the place where each point has a process and its share of the cores.
+
+    Args:
+      workdir: the study's folder; the logs go to its `logs`.
+      size: points at a time. Those beyond the number of cores get all of them.
+    """
+    cores, running = hardware.cores(), []
+    shares = [cores[i::size] or cores for i in range(size)]
+
+    def start(names: Sequence[str]) -> list[_Process]:
+        (workdir / "logs").mkdir(exist_ok=True)
+        for name in names:
+            taken = [job.cores for job in running if not job.done()]
+            share = next((share for share in shares if share not in taken), shares[0])
+            command = [sys.executable, "-m", worker.__name__, str(workdir), name]
+            command.append(",".join(map(str, share)))
+            # In a session of its own, so that Ctrl-C reaches it through us alone.
+            apart = {"env": environment(), "start_new_session": True}
+            with open(workdir / "logs" / f"{name}.txt", "ab") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=log, **apart)
+            running.append(_Process(process, share))
+        return running[-len(names) :]
+
+    return start
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of processes that find this package from any folder."""
+    paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    paths = filter(None, dict.fromkeys(paths))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+class _RunPoint:
+    """Runs a point; a job that is preempted is queued again and resumes."""
+
+    def __call__(self, workdir: str, name: str) -> None:
+        requeue = signal.getsignal(signal.SIGUSR2)  # of submitit
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which submitit ignores
+        try:
+            # It ends by `SystemExit` and not by an `Exception`, which submitit would
+            # write down as the job's result, even if SLURM runs the job again.
+            worker.run_alone(workdir, name)
+        except SystemExit as end:
+            if end.code == 128 + signal.SIGUSR2 and callable(requeue):
+                requeue(signal.SIGUSR2, None)
+            raise
+
+    def checkpoint(self, workdir: str, name: str):
+        """Returns what submitit queues again after a preemption."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self, workdir, name)
+
+
+def _look() -> int:
+    """Returns the number of the current look at SLURM's queue."""
+    return int(time.monotonic() // _LOOK)
+
+
+@functools.lru_cache(2)  # the last look too, to outlast slow disks
+def _queued(look: int) -> frozenset[str] | None:
+    """Returns the user's jobs in SLURM's queue; None if the controller is away.
+
+    submitit queries SLURM's accounting, which may not be installed.
+
+    Args:
+      look: the number of the look, one every `_LOOK` seconds.
+    """
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    return None if found.returncode else frozenset(found.stdout.split())
+
+
+class _SlurmJob(NamedTuple):
+    """A job of submitit."""
+
+    job: Any
+    born: int  # the look during which it was submitted
+
+    def done(self) -> bool:
+        if self.job.paths.result_pickle.exists():
+            return True
+        if (look := _look()) <= self.born + 1:  # an earlier look may stand for this one
+            return False
+        found = _queued(look - 1), _queued(look)
+        return not any(jobs is None or self.job.job_id in jobs for jobs in found)
+
+    def cancel(self) -> None:
+        self.job.cancel(check=False)
+
+    def fate(self) -> str:
+        log = self.job.paths.stderr
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        last = next(filter(str.strip, reversed(lines)), "without a word")
+        return f"job {self.job.job_id} ended: {last} (see {log})"
+
+
+def slurm(workdir: Path, options: str = "") -> Callable:
+    """Returns the place where points form an array of jobs.
+
+    Args:
+      workdir: the study's folder; the jobs' logs go to its `jobs`.
+      options: parameters of submitit's executor, `timeout_min=60,slurm_partition=gpu`;
+        values are Python literals or plain text. SLURM needs a time limit.
+
+    Raises:
+      ValueError: submitit or SLURM is missing, or an option is refused.
+
+    Example:
+      >>> slurm(Path("a"), "timeout_min=x=1")
+      Traceback (most recent call last):
+      sparsefl_jax.UserError: --launcher_options has 'timeout_min=x=1', expected
+      NAME=VALUE
+    """
+    parameters = _parse(options)
+    submitit = imported("submitit", "cluster", "--launcher=slurm")
+    if not {"timeout_min", "slurm_time"} & parameters.keys():
+        raise UserError(
+            "--launcher=slurm has no limit of time, expected "
+            "--launcher_options=timeout_min=MINUTES; a point that takes longer is "
+            "queued again and goes on"
+        )
+    folder = workdir.resolve()
+    with blaming("--launcher=slurm"):
+        executor = submitit.AutoExecutor(folder=folder / "jobs", cluster="slurm")
+        executor.update_parameters(**{"name": "study"} | parameters)
+
+    def start(names: Sequence[str]) -> list[_SlurmJob]:
+        os.environ.update(environment())  # which jobs inherit
+        with blaming("--launcher=slurm"):
+            folders = [str(folder)] * len(names)
+            jobs = executor.map_array(_RunPoint(), folders, names)
+        return [_SlurmJob(job, _look()) for job in jobs]
+
+    return start
+
+
+def _parse(options: str) -> dict:
+    parameters = {}
+    for part in grid.split(options):
+        name, _, value = part.partition("=")
+        if not (name and value) or "=" in value and value[0] not in "[({":
+            raise UserError(f"--launcher_options has {part!r}, expected NAME=VALUE")
+        parameters[name] = grid.literal(value)
+    return parameters
