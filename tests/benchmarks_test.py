@@ -66,8 +66,8 @@ def test_a_round_goes_on_where_the_one_before_ended():
     assert one.steps == 4 * 2  # 12 samples by 8
     assert one.flops == 6 * (784 * 4 + 4 * 10) * 8
     assert [int(log.executed_steps[0]) for log in logs] == [8, 8]
-    np.testing.assert_array_equal(logs[0].ids, logs[1].ids)
-    assert logs[1].clients["loss"].sum() < logs[0].clients["loss"].sum()
+    np.testing.assert_array_equal(logs[0].clients.ids, logs[1].clients.ids)
+    assert logs[1].clients.metrics["loss"].sum() < logs[0].clients.metrics["loss"].sum()
 
 
 def test_a_segment_has_rounds_and_seeds_of_their_own():
@@ -78,7 +78,7 @@ def test_a_segment_has_rounds_and_seeds_of_their_own():
     assert first.ids.shape == (2, 3, 4)
     assert first.executed_steps.tolist() == [[8, 8, 8], [8, 8, 8]]
     assert len({tuple(ids) for ids in first.ids.reshape(-1, 4)}) > 4  # drawn apart
-    assert second.clients["loss"].mean() < first.clients["loss"].mean()
+    assert second.clients.metrics["loss"].mean() < first.clients.metrics["loss"].mean()
 
 
 COLUMNS = "devices", "clients, cohort, batch", "steps/s: best", "steps/s: median"

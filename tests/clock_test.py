@@ -89,8 +89,8 @@ def test_the_seconds_of_each_tier_by_hand():
         samples * flops / rate + down / r_down + up / r_up + latency
         for samples, (rate, r_down, r_up, latency) in ((1, FAST), (3, SLOW))
     ]
-    np.testing.assert_allclose(log.time.seconds, want, rtol=1e-6)
-    assert not log.time.late.any()
+    np.testing.assert_allclose(log.clients.time.seconds, want, rtol=1e-6)
+    assert not log.clients.time.late.any()
 
 
 def test_a_late_client_adds_nothing_and_is_charged():
@@ -103,10 +103,10 @@ def test_a_late_client_adds_nothing_and_is_charged():
     x = X.copy()
     x[PARTS[1]] = np.nan  # whatever it has computed
     state, log = a_round(method, 10.0, devices=2, x=x)
-    assert log.time.late.tolist() == [False, True]
+    assert log.clients.time.late.tolist() == [False, True]
     want = step(np.zeros((2, 2)), PARTS[0])
     np.testing.assert_allclose(state.server.params["kernel"], want, atol=1e-6)
-    assert log.up["delta"].entries.tolist() == [[4], [4]]
+    assert log.clients.up["delta"].entries.tolist() == [[4], [4]]
     assert state.last_round.tolist() == [0, 0]
     rows = jax.tree.leaves(state.clients)[0]
     assert np.isfinite(rows[0]).all() and np.isnan(rows[1]).all()  # as it left it
@@ -118,7 +118,7 @@ def test_a_round_without_an_uplink_in_time_leaves_the_server_as_it_was():
     method = sfl.fedavg(linear(), optimizer, server_optimizer=optax.adam(0.1))
     for deadline, steps in ((0.0, 0), (10.0, 1)):
         state, log = a_round(method, deadline)
-        assert log.time.late.all() == (not steps)
+        assert log.clients.time.late.all() == (not steps)
         assert state.server.opt_state[0].count == steps
         assert state.last_round.tolist() == [0, 0]
 
@@ -127,8 +127,8 @@ def test_a_clock_without_deadline_changes_no_bit():
     told = [a_round(spdst(), np.inf, clock_on=on) for on in (True, False)]
     (state, log), (other, plain) = told
     jax.tree.map(np.testing.assert_array_equal, state, other)
-    assert plain.time == ()
-    log = log._replace(time=())
+    assert plain.clients.time == ()
+    log = log._replace(clients=log.clients._replace(time=()))
     jax.tree.map(np.testing.assert_array_equal, log, plain)
 
 
@@ -141,8 +141,11 @@ def test_a_place_without_a_client_changes_nothing():
     want = step(np.zeros((2, 2)), PARTS[0]) * np.eye(2)
     np.testing.assert_allclose(state.server.model.params["kernel"], want, atol=1e-6)
     log = round_program.without_empty_places(log, 2)
-    assert log.ids.tolist() == [0] and np.isfinite(log.clients["loss"]).all()
-    logged = jax.tree.leaves((log.down, log.up, log.time))
+    assert (
+        log.clients.ids.tolist() == [0]
+        and np.isfinite(log.clients.metrics["loss"]).all()
+    )
+    logged = jax.tree.leaves((log.clients.down, log.clients.up, log.clients.time))
     assert {len(v) for v in logged} == {1}
 
 

@@ -412,7 +412,9 @@ def test_a_client_that_keeps_the_union_itself_is_not_charged_for_it():
     """NST that prunes nothing: every mask that goes up is the one that came down."""
     world = small_world.make_world(nst, {"density": 1.0, "prune_rate": 0.0})
     laws.LAWS["fresh"](world)
-    assert not any(log.up["weights"].fresh.any() for log in small_world.path(world)[1])
+    assert not any(
+        log.clients.up["weights"].fresh.any() for log in small_world.path(world)[1]
+    )
 
 
 @pytest.mark.slow
@@ -455,10 +457,12 @@ def test_laws_catch_a_broken_simulator():
     world.shared["segment", 2, 2] = gossip
     with pytest.raises(laws.ContractError, match="law 'bystanders'"):
         laws.LAWS["bystanders"](world)
-    counts = small_world.path(world)[1][2].up
+    counts = small_world.path(world)[1][2].clients.up
     delta = counts["delta"]
     counts["delta"] = delta._replace(entries=delta.entries + 1)
-    with pytest.raises(laws.ContractError, match=r"law 'bytes'.*log.up of round 2"):
+    with pytest.raises(
+        laws.ContractError, match=r"law 'bytes'.*log.clients.up of round 2"
+    ):
         laws.LAWS["bytes"](world)
 
 

@@ -43,11 +43,13 @@ def round_log(counts, correct, client=None, server=None):
     sums = {"count": counts, "correct": correct, "loss": np.ones(len(counts))}
     sums = {name: np.array(v, np.float32) for name, v in sums.items()}
     return round_program.RoundLog(
-        ids=np.arange(len(counts), dtype=np.int32),
-        clients={**sums, "work": work, **(client or {})},
-        down={"p": whole},
-        up={"p": whole},
-        time=(),
+        clients=round_program.PerClient(
+            ids=np.arange(len(counts), dtype=np.int32),
+            metrics={**sums, "work": work, **(client or {})},
+            down={"p": whole},
+            up={"p": whole},
+            time=(),
+        ),
         server=server or {},
         executed_steps=np.int32(2),
         density=np.float32(1),

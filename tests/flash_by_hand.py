@@ -20,7 +20,7 @@ def frozen(world):
     for state, log in zip(states[1:], logs, strict=True):
         np.testing.assert_array_equal(log.mismatch, 0)
         alive = masks.counts(headline(world, state.server).mask, world.layers)
-        same(log.up["weights"].entries, np.tile(alive, (3, 1)))
+        same(log.clients.up["weights"].entries, np.tile(alive, (3, 1)))
 
 
 def frozen_and_dense(world):
@@ -45,7 +45,7 @@ def votes(world, every):
             np.testing.assert_array_equal(alive, np.floor(wanted + 1e-4))
         assert round % every == 0 or log.mismatch == 0
         moved = [changed(passing) for passing in plain_loop.passings(world, round)]
-        assert log.up["weights"].fresh.tolist() == moved
+        assert log.clients.up["weights"].fresh.tolist() == moved
         assert any(moved) == (round % every == 0)
     assert logs[0].mismatch > 0
 

@@ -27,7 +27,7 @@ def uploads_what_helps(world):
             uploads.append(bool(own < loss[index]))
             assert uploads[-1] == all(p.sent for p in passing.up.values())
             assert uploads[-1] == any(p.sent for p in passing.up.values())
-            assert uploads[-1] == logs[round].clients["uploaded"][place]
+            assert uploads[-1] == logs[round].clients.metrics["uploaded"][place]
             first = not any(index in ids for ids in world.cohorts[:round])
             assert passing.down["filters"].fresh == first
             same(passing.down["filters"].mask["fc1"], kept)

@@ -89,7 +89,7 @@ def test_vanilla_flops_of_complement(name):
     """The paper counts two FLOPs a multiply-add in three passes, and one a bias."""
     model = complement_network(name)
     simulated = silent.rounds(model, fedavg(model, STILL), 2)
-    work, samples = simulated.logs.clients["work"], simulated.total("samples")
+    work, samples = simulated.logs.clients.metrics["work"], simulated.total("samples")
     found = {}
     for layer in CLIENTS[name]:
         passes = sum(tree[layer]["kernel"].sum() for tree in work[:3])

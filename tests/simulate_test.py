@@ -150,7 +150,7 @@ def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
         state, log = segment(*arguments)
         kernel = state.server.params["kernel"]
         np.testing.assert_allclose(kernel, golden(count), atol=1e-6)
-        assert log.clients["count"].tolist() == [[3, 1]] * count + [[0, 0]] * (
+        assert log.clients.metrics["count"].tolist() == [[3, 1]] * count + [[0, 0]] * (
             3 - count
         )
         assert log.executed_steps.tolist() == [2] * count + [0] * (3 - count)

@@ -63,6 +63,9 @@ def votes_for(world, scores):
             assert passing.metrics["count"] == len(rows)
             votes += mask
         kept = flat(states[round + 1].server.mask)
-        assert kept.sum() == half and logs[round].up["mask"].entries.sum() == 3 * half
+        assert (
+            kept.sum() == half
+            and logs[round].clients.up["mask"].entries.sum() == 3 * half
+        )
         assert votes[kept].min() >= votes[~kept].max() > 0
         same(states[round + 1].server._replace(mask=world.model.mask), world.model)

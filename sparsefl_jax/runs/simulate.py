@@ -210,8 +210,8 @@ def _rounds(
         logs = processes.fetch(logs)
         records, at, failure = _account(setup, planned, placed.layers, logs, count, at)
         models = deployed(at.round, state.server)
-        there = logs.ids[:count] < num_clients
-        seen = None if seen is None else [*seen, *logs.ids[:count][there]]
+        there = logs.clients.ids[:count] < num_clients
+        seen = None if seen is None else [*seen, *logs.clients.ids[:count][there]]
         evaluated = None
         ends = at.ended_by or at.round == stage.num_rounds
         if not failure and (ends or at.round % setup.eval_every == 0):
@@ -317,7 +317,7 @@ def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:
 
     A code that does not fit may follow from a loss that is not finite, which is told.
     """
-    loss, clients = np.asarray(log.clients["loss"]), np.asarray(log.ids)
+    loss, clients = np.asarray(log.clients.metrics["loss"]), np.asarray(log.clients.ids)
     guilty = clients[~np.isfinite(loss)]
     if guilty.size or not log.finite:
         what = f"training loss {loss.sum()}" if guilty.size else "a weight not finite"
@@ -326,7 +326,7 @@ def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:
         return _diverged(setup, round, what)
     for way, packets in layouts.items():
         for name, layout in packets.items():
-            misfit = (getattr(log, way)[name].entries < 0).any(-1)
+            misfit = (getattr(log.clients, way)[name].entries < 0).any(-1)
             if misfit.any():
                 what = f"packet {way}/{name} holds a code that does not fit bits="
                 where = f"in round {round} of clients {clients[misfit].tolist()}"

@@ -204,9 +204,9 @@ def record(system: System, clock: Clock, log: Any) -> dict[str, Any]:
       `seconds_by_client` in the order of `clients`; and, by the name of a tier, how
       many of its clients were `drawn` and `dropped`.
     """
-    took, late = (np.asarray(v) for v in log.time)
+    took, late = (np.asarray(v) for v in log.clients.time)
     closed = min(float(took.max(initial=0.0)), float(clock.deadline))
-    of_client = system.tier[log.ids]
+    of_client = system.tier[log.clients.ids]
     drawn = {name: of_client == i for i, name in enumerate(system.tiers)}
     return {
         "hours": closed / 3600,

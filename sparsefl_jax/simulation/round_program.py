@@ -28,17 +28,23 @@ from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.messages import once
 
 
-class RoundLog(NamedTuple):
-    """The log of a round, in the order in which the cohort was drawn.
+class PerClient(NamedTuple):
+    """What is logged of each client, in the order in which the cohort was drawn.
 
     In a place without a client the id is N, and the other entries are undefined.
     """
 
     ids: Array  # [K] int32
-    clients: PyTree  # metrics of `update`, [K]
+    metrics: PyTree  # of `update`, [K]
     down: PyTree  # packets.Count per packet, [K, leaves]
     up: PyTree  # packets.Count per packet, [K, leaves]
     time: clock.Time | tuple  # [K], or () without a clock
+
+
+class RoundLog(NamedTuple):
+    """The log of a round."""
+
+    clients: PerClient
     server: PyTree  # metrics of `aggregate`
     executed_steps: Array  # shape=(), int32: padded minibatches run on all devices
     density: Array  # shape=(), float32, of the deployed mask over its layers
@@ -51,9 +57,16 @@ class RoundLog(NamedTuple):
 
 def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
     """Returns the log of one round without the places that hold no client, NumPy."""
-    there = log.ids < num_clients
-    parts = log.ids, log.clients, log.down, log.up, log.time
-    return RoundLog(*jax.tree.map(lambda v: v[there], parts), *log[len(parts) :])
+    there = log.clients.ids < num_clients
+    return log._replace(clients=jax.tree.map(lambda v: v[there], log.clients))
+
+
+def run_if(wanted: Array, fn: Callable, carry: PyTree) -> PyTree:
+    """Returns `fn(carry)` if `wanted`, else `carry`, as a loop of 0 or 1 trips.
+
+    Not a condition: for its branches XLA:GPU copies all rows.
+    """
+    return lax.fori_loop(0, jnp.int32(wanted), lambda _, carry: fn(carry), carry)
 
 
 def strong(tree: PyTree) -> PyTree:
@@ -69,7 +82,7 @@ def make_client_fn(plan: placement.Plan) -> Callable:
     Returns:
       `client_fn(key, round, num_steps, server, population, row, last_round, info) ->
       (summand, row, log)`. The log is `(metrics, down, up, time, masks)`, as in
-      `RoundLog`. Of a late client the summand is 0.
+      `PerClient` and `RoundLog`. Of a late client the summand is 0.
     """
     stage, macs, held = plan.stage, plan.macs, plan.held
     algorithm = stage.algorithm
@@ -203,12 +216,16 @@ def make_round(plan: placement.Plan) -> Callable:
         before, after = (target(algorithm.deploy(key, server)) for server in (old, new))
         leaves = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
         mask = after.mask
-        return (
-            masks.density(mask, layers),
-            masks.layer_densities(mask, layers),
-            *masks.jaccard_mismatch(before.mask, mask, layers),
-            jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])),
-        )
+        density = masks.density(mask, layers)
+        layer_density = masks.layer_densities(mask, layers)
+        mismatch, layer_mismatch = masks.jaccard_mismatch(before.mask, mask, layers)
+        return {
+            "density": density,
+            "layer_density": layer_density,
+            "mismatch": mismatch,
+            "layer_mismatch": layer_mismatch,
+            "finite": jnp.all(jnp.array([jnp.all(jnp.isfinite(v)) for v in leaves])),
+        }
 
     def round_fn(key, population, state, round, ids, places=None):
         client_key = keys.of_round(key, keys.CLIENTS, round)
@@ -227,7 +244,7 @@ def make_round(plan: placement.Plan) -> Callable:
         clients, total, log = map_cohort(
             client_key, population, state, round, steps, dealt, places
         )
-        *in_order, time, observed = jax.tree.map(
+        metrics, down, up, time, observed = jax.tree.map(
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
         )
         heard = jnp.int32(ids.size)
@@ -235,17 +252,15 @@ def make_round(plan: placement.Plan) -> Callable:
             there = ids < population.info.index.shape[0]
             heard = jnp.sum(there & ~time.late, dtype=jnp.int32)
         ctx = ServerContext(round, heard)
-        server, metrics = algorithm.aggregate(server_key, ctx, state.server, total)
+        server, of_server = algorithm.aggregate(server_key, ctx, state.server, total)
         server = strong(server)
         executed = jnp.sum(steps, dtype=jnp.int32) * (chunk * stage.epochs)
         round_log = RoundLog(
-            ids,
-            *in_order,
-            time,
-            metrics,
-            executed,
-            *describe(deploy_key, state.server, server),
-            observed,
+            clients=PerClient(ids, metrics, down, up, time),
+            server=of_server,
+            executed_steps=executed,
+            **describe(deploy_key, state.server, server),
+            masks=observed,
         )
         last_round = state.last_round.at[ids].set(round, mode="drop")
         return placement.State(server, clients, last_round), round_log
@@ -281,13 +296,8 @@ def make_segment(plan: placement.Plan) -> Callable:
             i, *of_round = inputs
             if count is None or length == 1:  # static branch
                 return run(carry[0], of_round)
-            # Not a condition: for its branches XLA:GPU copies all rows.
-            return lax.fori_loop(
-                0,
-                jnp.int32(i < count),
-                lambda _, carry: run(carry[0][0], of_round),
-                (carry, zeros(log)),
-            )
+            skipped = carry, zeros(log)
+            return run_if(i < count, lambda old: run(old[0][0], of_round), skipped)
 
         def zeros(shapes):
             return jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), shapes)

@@ -130,10 +130,17 @@ def law_bytes(world: World) -> None:
     for round in range(len(world.cohorts)):
         for place, passing in enumerate(plain_loop.passings(world, round)):
             for way in ("down", "up"):
-                message, logged = getattr(passing, way), getattr(logs[round], way)
+                message = getattr(passing, way)
+                logged = getattr(logs[round].clients, way)
                 logged = {n: rows(count, place) for n, count in logged.items()}
                 counts = {n: recount(packet) for n, packet in message.items()}
-                same(world, "bytes", f"log.{way} of round {round}", logged, counts)
+                same(
+                    world,
+                    "bytes",
+                    f"log.clients.{way} of round {round}",
+                    logged,
+                    counts,
+                )
                 for name, description in layout(message).items():
                     bits = packet_bits(description, counts[name]).total
                     check_bytes(world, f"{way}[{name!r}]", message[name], int(bits))

@@ -123,8 +123,8 @@ def law_order(world: World) -> None:
         ids = world.cohorts[round : round + 1, ::-1]
         state, log = small_world.run(world, states[round], round, ids=ids)
         same(world, "order", "state", state, states[round + 1])
-        turned = jax.tree.map(lambda v: v[0, ::-1], _by_client(log))
-        same(world, "order", "log", turned, _by_client(logs[round]))
+        turned = jax.tree.map(lambda v: v[0, ::-1], log.clients)
+        same(world, "order", "log", turned, logs[round].clients)
 
 
 def law_padding(world: World) -> None:
@@ -272,8 +272,3 @@ def _same_rounds(world, law: str, what: str, got, first: int, count: int = 1) ->
     want = jax.tree.map(lambda *v: np.stack(v), *logs[first : first + count])
     log = log._replace(executed_steps=want.executed_steps)
     same(world, law, f"{what}: log", log, want)
-
-
-def _by_client(log: round_program.RoundLog) -> tuple:
-    """Returns the parts of a log that have a row for each client of the cohort."""
-    return log.ids, log.clients, log.down, log.up

@@ -141,7 +141,7 @@ def round_record(
       names: paths of the layers whose masks are logged, [L].
       batch_size: samples of a minibatch, for `flops_executed`.
     """
-    client = dict(log.clients)
+    client = dict(log.clients.metrics)
     work = client.pop("work")
     count, loss, correct = (
         float(np.sum(client.pop(name), dtype=np.float64))
@@ -152,9 +152,9 @@ def round_record(
         "loss": loss / max(count, 1.0),
         "train_accuracy": correct / max(count, 1.0),
         "samples": int(count),
-        "clients": np.asarray(log.ids).tolist(),
-        **_traffic("down", layouts["down"], log.down, len(log.ids)),
-        **_traffic("up", layouts["up"], log.up, len(log.ids)),
+        "clients": np.asarray(log.clients.ids).tolist(),
+        **_traffic("down", layouts["down"], log.clients.down, len(log.clients.ids)),
+        **_traffic("up", layouts["up"], log.clients.up, len(log.clients.ids)),
         "flops": flops(model.macs, work),
         "flops_dense": per_sample * count,
         "flops_executed": float(per_sample * int(log.executed_steps) * batch_size),
@@ -163,7 +163,7 @@ def round_record(
         "mismatch": float(log.mismatch),
         "layer_mismatch": dict(zip(names, map(float, log.layer_mismatch), strict=True)),
     }
-    if not len(log.ids):  # there is nobody to average over
+    if not len(log.clients.ids):  # there is nobody to average over
         client = {}
         record |= {"loss": None, "train_accuracy": None}
     sections = {
