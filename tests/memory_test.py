@@ -1,5 +1,6 @@
 """Memory: by shape and of compiled programs, its limit, and running out of it."""
 
+import concurrent.futures
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,10 +205,11 @@ def test_a_real_failure_to_allocate_and_other_errors_of_the_runtime(world):
 
 def test_the_command_tells_it_in_one_line(world, capsys):
     alone = memory_of(world)
-    failure = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 bytes")
-    with pytest.raises(SystemExit) as stopped, cli.guarded():
-        with memory.explained(alone, 0):
-            raise failure
+    allocation = concurrent.futures.Future()  # no frame of a user's is on its way
+    allocation.set_exception(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 B"))
+    run = cli.guarded()(memory.explained(alone, 0)(allocation.result))
+    with pytest.raises(SystemExit) as stopped:
+        run()
     assert stopped.value.code == 1
     assert capsys.readouterr().err.startswith("error: out of memory in stage 0 with ")
 
