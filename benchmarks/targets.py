@@ -266,13 +266,14 @@ def main():
     """Prints what `dry_run` returns; a mistake is one line, as in `launch.py`."""
     if {"--help", "-h"} & set(sys.argv):
         return print(__doc__)
-    config = cli.define_config(flags.FLAGS)
+    cli.define_config(flags.FLAGS)
 
     def run(argv):
         logging.set_verbosity(logging.WARNING)
-        if len(argv) != 2 or config.value is None:
+        config = cli.configuration(flags.FLAGS)
+        if len(argv) != 2 or config is None:
             raise ValueError("expected TARGET --config=FILE, v5e:2x2 for example")
-        print(dry_run(config.value, argv[1]))
+        print(dry_run(config, argv[1]))
 
     with cli.guarded():
         app.run(run, flags_parser=cli.parsed)

@@ -21,7 +21,6 @@ commit bb93a0f, 2026-11-25).
 
 from sparsefl_jax.presets import flash
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete
 
 METHODS = ("scaffold", "ditto", "magnitude", "finetune", "fedavg")
 
@@ -33,17 +32,14 @@ def get_config(arg: str = ""):
     config = flash.base({"fedavg"})
     flash.cifar10(config, options)
     config.algorithm = {"name": method}
-    if method == "scaffold":
-        config.algorithm.clients = config.get_oneway_ref("num_clients")
-        if "mini" in options:
-            config.optimizer.learning_rate = 0.05
+    if method == "scaffold" and "mini" in options:
+        config.optimizer.learning_rate = 0.05
     if method == "fedavg":
         config.algorithm.prune = 0.1
     if method in ("ditto", "finetune"):
         config.metric = "clients"
     if method == "magnitude":
         config.density = 0.1
-        config.algorithm.density = config.get_oneway_ref("density")
         config.num_rounds = config.num_rounds // 2
         config.first_stage = {"name": "fedavg"}
     if method == "finetune":
@@ -57,4 +53,4 @@ def get_config(arg: str = ""):
         config.algorithm.scale = 0.1
         config.num_rounds, config.epochs = 1, 5
         config.cohort_size = config.get_oneway_ref("num_clients")
-    return complete(config)
+    return config

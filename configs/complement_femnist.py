@@ -15,7 +15,6 @@ available.
 """
 
 from sparsefl_jax.presets import complement
-from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -26,4 +25,4 @@ def get_config(arg: str = ""):
     config.batch_size = 8 if "mini" in options else config.batch_size
     config.num_classes = 62
     config.model.name = "ic"
-    return complete(config)
+    return config

@@ -16,7 +16,6 @@ docs/reproduction/complement.md.
 """
 
 from sparsefl_jax.presets import complement
-from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -29,4 +28,4 @@ def get_config(arg: str = ""):
         config.batch_size = 8
     config.num_classes = 62
     config.model.name = "ic"
-    return complete(config)
+    return config

@@ -16,7 +16,6 @@ two busy cores (2026-11-23).
 """
 
 from sparsefl_jax.presets import complement
-from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -29,4 +28,4 @@ def get_config(arg: str = ""):
         config.dataset, config.num_clients = "sentences_sample", 20
         config.batch_size = 16
     config.model.name = "sa"
-    return complete(config)
+    return config

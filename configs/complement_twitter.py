@@ -17,7 +17,6 @@ and runs 20 rounds. It gave 66.2 % (three classes) with seed 0 in 72 s on two bu
 """
 
 from sparsefl_jax.presets import complement
-from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -32,4 +31,4 @@ def get_config(arg: str = ""):
     if "users10" not in options:
         config.num_clients = config.cohort_size = users
     config.model.name = "sa"
-    return complete(config)
+    return config

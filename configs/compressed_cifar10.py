@@ -20,7 +20,6 @@ fedmrn_signed 46.2 % and fedbat 47.6 %, in 81, 91 and 74 s of processor time
 
 from sparsefl_jax.presets import flash
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete
 
 RIVALS = {
     "topk": {"up": "topk", "density": 0.01},
@@ -48,4 +47,4 @@ def get_config(arg: str = ""):
         config.algorithm.clients = config.get_oneway_ref("num_clients")
     if rival == "majority":  # its signs have no size
         config.server_optimizer = {"name": "sgd", "learning_rate": 0.002}
-    return complete(config)
+    return config

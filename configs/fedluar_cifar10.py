@@ -17,7 +17,6 @@ with 1.72 Gbit up (commit 57562b9, 2026-11-25).
 
 from sparsefl_jax.presets import flash
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete
 
 RIVALS = {
     "fedluar": {},
@@ -36,4 +35,4 @@ def get_config(arg: str = ""):
         layers = 2 if "mini" in options else 11
         rival = next((name for name in RIVALS if name in options), "fedluar")
         config.algorithm = {"name": "fedluar", "layers": layers} | RIVALS[rival]
-    return complete(config)
+    return config

@@ -8,7 +8,7 @@ of 40. It gave 22.8 % (chance 10 %) with seed 0 in 26 s of processor time (2026-
 """
 
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 
 def get_config(arg: str = ""):
@@ -22,4 +22,4 @@ def get_config(arg: str = ""):
     config.algorithm = {"name": "fedprox", "mu": 0.01}
     config.optimizer.learning_rate = 0.05
     config.num_rounds, config.batch_size = 20 if options else 40, 16
-    return complete(config)
+    return config

@@ -20,7 +20,7 @@ run.
 
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("fedrolex", "heterofl")
 WIDTHS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
@@ -46,4 +46,4 @@ def get_config(arg: str = ""):
         mini.cifar10(config)
         config.cohort_size = 5
         config.algorithm.scaler = False  # the network has no normalisation
-    return complete(config)
+    return config

@@ -20,7 +20,7 @@ cb258cc, 2026-11-25).
 
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("fedrts", "fedtiny", "fedmef", "feddst", "fedavg")
 
@@ -44,10 +44,10 @@ def get_config(arg: str = ""):
         config.optimizer.learning_rate = 0.05
         prunable = ("conv*/kernel", "fc1/kernel")
     if method == "fedavg":
-        return complete(config)
+        return config
     config.density = 2220062 / 11159232
     methods.choose(config, method)
     config.algorithm.prunable = prunable
     if method == "fedmef":
         config.algorithm.keep_inputs = 0.5
-    return complete(config)
+    return config

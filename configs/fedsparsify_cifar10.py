@@ -17,7 +17,6 @@ rounds of one epoch, which show the steps and train little. It gave 13.8 % at de
 """
 
 from sparsefl_jax.presets import fedsparsify
-from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -31,4 +30,4 @@ def get_config(arg: str = ""):
     if "mini" in options:
         config.num_rounds, config.epochs = 15, 1
         config.model.widths = (16, 16, 32, 32, 32, 32, 64)
-    return complete(config)
+    return config

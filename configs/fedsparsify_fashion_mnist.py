@@ -15,7 +15,6 @@ docs/reproduction/fedsparsify.md.
 """
 
 from sparsefl_jax.presets import fedsparsify
-from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -26,4 +25,4 @@ def get_config(arg: str = ""):
     config.input_scale, config.normalize = 256.0, False
     config.model.name = "mlp"
     config.optimizer.learning_rate = 0.02
-    return complete(config)
+    return config

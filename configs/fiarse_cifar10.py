@@ -22,7 +22,7 @@ with seed 0, with 460 Mbit up and 471 Mbit down, in 68 s on 2 CPU cores with com
 
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 SIZES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 METHODS = {
@@ -51,4 +51,4 @@ def get_config(arg: str = ""):
     config.budgets = tuple((budget, 1 / 4) for budget in held)
     if sliced and "mini" in options:
         config.algorithm.scaler = False  # the network has no normalisation
-    return complete(config)
+    return config

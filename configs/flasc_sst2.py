@@ -24,7 +24,7 @@ cores with compilation (2026-11-26). The other methods have not been run.
 """
 
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = {
     "flasc": {"name": "flasc", "density": 1 / 4},
@@ -42,7 +42,6 @@ def get_config(arg: str = ""):
     config = default_config()
     config.dataset, config.tokenizer = "sst2", "models/distilbert-base-uncased"
     config.model = {"name": "pretrained_encoder"}
-    config.model.folder = config.get_oneway_ref("tokenizer")
     config.num_clients, config.num_rounds, config.batch_size = 350, 200, 16
     config.partition = {"name": "dirichlet", "alpha": 0.1}
     config.optimizer.learning_rate, config.optimizer.momentum = 5e-4, 0.9
@@ -67,4 +66,4 @@ def get_config(arg: str = ""):
         config.num_clients -= config.num_clients % 3  # tiers of equal size
         config.cohort_size = 9
         config.budgets = tuple((rank / 16, 1 / 3) for rank in (1, 4, 16))
-    return complete(config)
+    return config

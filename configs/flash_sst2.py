@@ -47,7 +47,6 @@ def get_config(arg: str = ""):
     else:
         config.dataset, config.tokenizer = "sst2", "models/bert-base-uncased"
         config.model = {"name": "pretrained_encoder", "dtype": "float32"}
-        config.model.folder = config.get_oneway_ref("tokenizer")
     if "adapters" in options:
         config.adapter.rank, config.adapter.alpha = 16, 16.0
     return flash.finish(config, ("layer*kernel",))

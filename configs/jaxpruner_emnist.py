@@ -24,7 +24,7 @@ seed 0 (2026-11-26).
 """
 
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 PRUNING = {
     "magnitude": {"criterion": "magnitude", "scope": "layer"},
@@ -55,12 +55,11 @@ def get_config(arg: str = ""):
         config.num_rounds, config.epochs, config.batch_size = 40, 5, 4
         frequency, begin, last = 1, 10, 30
     if method == "fedavg":
-        return complete(config)
+        return config
     if method == "static":  # a random mask after the first round
         frequency, begin, last = 1, 0, 1
     config.density = 0.2
     config.algorithm = {"name": "fedsparsify_global"} | PRUNING[method]
     config.algorithm.update(frequency=frequency, begin=begin, rounds=last)
     config.algorithm.update(keep_optimizer=False, prunable=("*kernel",))
-    config.algorithm.density = config.get_oneway_ref("density")
-    return complete(config)
+    return config

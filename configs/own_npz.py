@@ -9,7 +9,7 @@ samples. Ten clients whose classes differ, an MLP, SPDST at density 0.1. With an
 files (extra `hf`) needs no such arrays: columns are recognised by their types.
 """
 
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 
 def get_config(arg: str = "mine.npz"):
@@ -25,6 +25,5 @@ def get_config(arg: str = "mine.npz"):
     config.model.name, config.density = "mlp", 0.1
     config.algorithm.name = "spdst"
     config.first_stage = {"name": "sensitivity", "num_rounds": 1, "epochs": 10}
-    config.first_stage.density = config.get_oneway_ref("density")
     config.num_rounds, config.eval_every = 20, 5
-    return complete(config)
+    return config

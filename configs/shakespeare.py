@@ -16,7 +16,7 @@ in 32 s (always the most frequent character, a space: 16.7 %).
 """
 
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("fedavg", "spdst", "spafl")
 
@@ -35,11 +35,10 @@ def get_config(arg: str = ""):
     if method == "spdst":
         config.density = 0.2
         config.first_stage = {"name": "sensitivity", "num_rounds": 1, "cohort_size": 4}
-        config.first_stage.density = config.get_oneway_ref("density")
     if method == "spafl":
         config.algorithm.alpha = 1e-4
     if "mini" in options:
         config.dataset, config.test_split = "shakespeare_sample", "natural"
         config.num_rounds, config.cohort_size, config.epochs = 30, 5, 2
         config.eval_every = 10
-    return complete(config)
+    return config

@@ -15,7 +15,7 @@ with seed 0: 46.4 % (chance 10 %) in 39 s on 2 CPU cores with compilation (2026-
 
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("ssfl", "random", "fedavg")
 
@@ -42,4 +42,4 @@ def get_config(arg: str = ""):
     if method != "fedavg":
         config.density = 0.5
         methods.choose(config, "pdst" if method == "random" else "ssfl")
-    return complete(config)
+    return config

@@ -21,7 +21,7 @@ bitmaps as positions (`--config.algorithm.index=bitmap`) 2.31 Gbit travelled.
 from sparsefl_jax.algorithms.zerofl import UPLINKS
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 RATIOS = {"r0": 0.0, "r1": 0.1, "r2": 0.2}
 
@@ -38,7 +38,6 @@ def get_config(arg: str = ""):
     config.optimizer.learning_rate, config.final_learning_rate = 0.1, 0.01
     config.density = 0.1
     config.algorithm = {"name": "zerofl"}
-    config.algorithm.density = config.get_oneway_ref("density")
     config.algorithm.uplink = next((u for u in UPLINKS if u in options), "top_of_diff")
     ratio = next((r for r in RATIOS if r in options), "r2")
     config.algorithm.mask_ratio = RATIOS[ratio]
@@ -47,4 +46,4 @@ def get_config(arg: str = ""):
         mini.cifar10(config)
         config.val_fraction = 0.0
         config.algorithm.prunable = ("conv[23]/kernel", "fc1/kernel")
-    return complete(config)
+    return config

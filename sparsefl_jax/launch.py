@@ -8,7 +8,7 @@ from sparsefl_jax.runs import cli
 from sparsefl_jax.studies import command
 from sparsefl_jax.system import hardware, interrupt, membership
 
-CONFIG = cli.define_config(flags.FLAGS)
+cli.define_config(flags.FLAGS)
 FIELDS = flags.DEFINE_string(
     "fields",
     None,
@@ -89,8 +89,10 @@ def do(argv) -> None:
         raise UserError(f"--wait_minutes={wait:g} is read in several processes alone")
     if LIST.value:
         return print(cli.catalogue())
+    resumed = WORKDIR.value if RESUME.value else None
+    config = cli.configuration(flags.FLAGS, resumed)
     if FIELDS.value:
-        return formats.say(cli.listing(FIELDS.value, CONFIG.value))
+        return formats.say(cli.listing(FIELDS.value, config))
     if PREPARE.value:
         from sparsefl_jax.data.prepare import prepare
 
@@ -100,7 +102,7 @@ def do(argv) -> None:
         return command.run(
             STUDY.value,
             SWEEP.value,
-            CONFIG.value,
+            config,
             WORKDIR.value,
             jobs=JOBS.value,
             unlike=UNLIKE.value,
@@ -109,5 +111,5 @@ def do(argv) -> None:
             dry_run=DRY_RUN.value,
         )
     if DRY_RUN.value is not None:
-        return cli.dry_run(CONFIG.value, DRY_RUN.value)
-    return cli.run(CONFIG.value, WORKDIR.value, RESUME.value)
+        return cli.dry_run(config, DRY_RUN.value)
+    return cli.run(config, WORKDIR.value, RESUME.value)

@@ -11,7 +11,7 @@ clients train adapters of its two hidden layers, and a new last layer, on Fashio
 `studies/adapters.py:tune` tries all rates on another seed.
 """
 
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.studies.points import Point
 
 BASE = "runs/adapters_base/base/seed_0/model.safetensors"
@@ -79,7 +79,7 @@ def _base():
     config = _common("mnist")
     config.num_clients = config.cohort_size = 10
     config.num_rounds = config.eval_every = 5
-    return complete(config)
+    return config
 
 
 def _config(name: str, rate: float, tuning: bool):
@@ -97,4 +97,4 @@ def _config(name: str, rate: float, tuning: bool):
     else:
         config.server_optimizer = dict(server)
     config.seed, config.seeds = (TUNING_SEED, 1) if tuning else (0, SEEDS)
-    return complete(config)
+    return config

@@ -7,7 +7,7 @@ python launch.py --study=studies/five_methods.py --workdir=runs/five_methods
 An MLP on 2,000 images that come with the package, divided among 20 clients.
 """
 
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.studies import sweep
 
 METHODS = ("fedavg", "complement", "fedsparsify_global", "jmwst", "spdst")
@@ -30,7 +30,7 @@ def get_study(arg: str = ""):
     config.fit.gbit, config.eval_every = 0.5, 3
     methods = (*METHODS, *filter(None, arg.split(",")))
     axes = {"algorithm.name": methods, "density": (0.1, 0.3), "seed": (0, 1)}
-    points = sweep(complete(config), axes)
+    points = sweep(config, axes)
     for point in points:
         if point.config.algorithm.name == "complement":
             point.config.algorithm.aggregation_ratio = 7.0

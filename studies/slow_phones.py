@@ -5,7 +5,7 @@ python launch.py --study=studies/slow_phones.py --workdir=runs/slow_phones
 An MLP on 2,000 Fashion-MNIST images that come with the package, and 20 clients.
 """
 
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.studies import sweep
 
 METHODS = ("fedavg", "spdst", "jmwst")
@@ -23,7 +23,6 @@ def get_study(arg: str = ""):
     config.num_clients, config.cohort_size, config.epochs = 20, 5, 2
     config.model.name, config.num_rounds, config.eval_every = "mlp", 40, 2
     config.metric = "clients"
-    config = complete(config)
     axes = {"algorithm.name": METHODS, "density": (0.1,), "seed": (0, 1)}
     points = sweep(config, {"system": ("iot",)} | axes)
     phones = {"system": ("mobile",), "deadline.quantile": (0.5,)}

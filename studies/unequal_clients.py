@@ -8,7 +8,7 @@ A quarter of the clients each can hold all weights of an MLP for Fashion-MNIST, 
 1/16 and 1/64 of them. docs/unequal_clients.md has the setting and the results.
 """
 
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.studies.points import Point
 
 SIZES = (1.0, 1 / 4, 1 / 16, 1 / 64)  # shares of the weights
@@ -66,4 +66,4 @@ def _config(name: str, rate: float, tuning: bool):
     config.optimizer.learning_rate, config.final_learning_rate = rate, rate / 10
     config.val_fraction, config.metric = 0.1, "pooled"
     config.seed, config.seeds = (TUNING_SEED, 1) if tuning else (0, SEEDS)
-    return complete(config)
+    return config

@@ -1,7 +1,7 @@
 """The study of adapters: its points, and its tables from records by hand."""
 
 from benchmarks import adapters
-from sparsefl_jax.runs.config import fields
+from sparsefl_jax.runs.config.freeze import freeze
 from studies import adapters as study
 from tests.refusals import refused
 
@@ -11,7 +11,7 @@ def test_the_points_differ_in_method_adapters_and_server_alone():
     names = {name for pair in adapters.PAIRS for name in pair}
     assert names <= points.keys() == study.POINTS.keys()
     for name, config in points.items():
-        fields.check_fields(config)
+        freeze(config)
         told = config.num_rounds + config.first_stage.get("num_rounds", 0)
         assert (config.seeds, told) == (3, 60)
         assert config.optimizer.learning_rate == study.BEST.get(name, study.RATE)
@@ -19,7 +19,7 @@ def test_the_points_differ_in_method_adapters_and_server_alone():
     tried = study.get_study("tune")
     assert len(tried) == 4 * len(points) and {p.config.seed for p in tried} == {3}
     (base,) = study.get_study("base")
-    fields.check_fields(base.config)
+    freeze(base.config)
     assert study.BASE.endswith(f"/{base.name}/seed_0/model.safetensors")
     refused(lambda: study.get_study("all"), "adapters.py:all, expected nothing, tune")
 

@@ -20,7 +20,8 @@ from sparsefl_jax.models import Model, base, transformer
 from sparsefl_jax.report import tables
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import dry_run, experiment, folder, results, setup
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config.freeze import filled, freeze, plain
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.training import local, screening
 from sparsefl_jax.wire import ledger
@@ -388,8 +389,8 @@ def configured(**adapter):
 
 def test_a_configuration_has_adapters():
     config = configured(rank=2, alpha=4.0, freeze=("*lora_a*",), whole=("score/*",))
-    fields.check_fields(config)
-    model = build.build_model(defaults.values(config), data_of(texts=True))
+    freeze(config)
+    model = build.build_model(freeze(config), data_of(texts=True))
     assert flat(model.macs).keys() == {
         "layer1/query/lora_b/kernel",
         "layer1/value/lora_b/kernel",
@@ -397,11 +398,11 @@ def test_a_configuration_has_adapters():
         "score/kernel",
     }
     with pytest.raises(ValueError, match="adapter.rank=0, expected at least 1"):
-        build.build_model(defaults.values(configured(rank=0)), data_of(texts=True))
+        build.build_model(freeze(configured(rank=0)), data_of(texts=True))
     with pytest.raises(
         ValueError, match="adapter.dropout=0.5 has no effect here: it goe"
     ):
-        fields.check_fields(configured(dropout=0.5))
+        freeze(configured(dropout=0.5))
 
 
 @pytest.mark.slow
@@ -415,8 +416,8 @@ def test_an_export_has_the_merged_network(tmp_path):
     back = sfl.load_sparse(path)
     assert flat(back.sparse.params).keys() == flat(back.model.shapes()[0]).keys()
     assert all(mask.all() for mask in flat(back.sparse.mask).values())
-    data = build.build_data(defaults.values(config))
-    model = build.build_model(defaults.values(config), data)
+    data = build.build_data(freeze(config))
+    model = build.build_model(freeze(config), data)
     params = results.load_run(tmp_path / "run").models["global"].params
     got = logits(back.model, back.sparse.params, data.x_test[:8])
     want = logits(model, params, data.x_test[:8])
@@ -483,23 +484,23 @@ def test_frozen_adapters_are_not_written_for_peft(tmp_path, key):
 def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
     pytest.importorskip("safetensors", reason="needs the extra [export]")
     data, path = data_of(texts=True), tmp_path / "base.safetensors"
-    network = build.build_model(defaults.values(configured()), data)
+    network = build.build_model(freeze(configured()), data)
     params, stats = network.init(jax.random.key(7))
     mask = jax.tree.map(lambda w: np.ones(w.shape, bool), params)
     export.save_sparse(path, sfl.SparseModel(params, mask, stats), index="none")
     config = configured(rank=2, base=str(path))
-    fields.check_fields(config)
-    model = build.build_model(defaults.values(config), data)
+    freeze(config)
+    model = build.build_model(freeze(config), data)
     own, _ = model.init(KEY0)
     whole = {n: own[n] for n in ("pooler", "score")}
     same(model.merged(own), params | whole)
     assert model.held.source == "the given network"
-    assert folder.own_code(defaults.plain(config)) == {
+    assert folder.own_code(plain(filled(config))) == {
         str(path): zlib.crc32(path.read_bytes())
     }
     path.write_bytes(b"what is no such file")
     with pytest.raises(ValueError, match=r"adapter.base='.*base.safetensors': ") as e:
-        build.build_model(defaults.values(config), data)
+        build.build_model(freeze(config), data)
     assert "\n" not in str(e.value)
 
 
@@ -510,7 +511,7 @@ def test_a_run_of_other_frozen_weights_is_no_start(tmp_path):
         json.dumps(defaults.plain(configured(rank=2, seed=1)))
     )
     saved = SimpleNamespace(models={})
-    here = defaults.values(configured(rank=2, seed=9)).adapter
+    here = freeze(configured(rank=2, seed=9)).adapter
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(results.checkpoint, "read", lambda *args, **options: saved)
         with pytest.raises(ValueError, match="adapter.seed=1, expected 9, as here"):

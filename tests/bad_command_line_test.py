@@ -3,7 +3,8 @@
 import pytest
 
 from sparsefl_jax import models
-from sparsefl_jax.runs.config import build, fields
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from tests.refusals import ROOT, given, launched
 from tests.tiny import network
 
@@ -17,7 +18,10 @@ def get_config(arg):
 """
 MINI = "configs/flash_cifar10.py:mini"
 LINES = [
-    ([f"--config={MINI}", "--config.cohort_size=ten"], "cohort_size=ten"),
+    (
+        [f"--config={MINI}", "--config.cohort_size=ten"],
+        "cohort_size='ten', expected an integer",
+    ),
     ([f"--config={MINI}", "--config.seed.x=3"], "seed.x"),
     (
         [f"--config={MINI}", "--config.fit.gbit=1", "--config.fit.by=pilot"],
@@ -27,7 +31,7 @@ LINES = [
         [f"--config={MINI}", "--config.fit.evaluations=9", "--config.eval_every=5"],
         "eval_every=5 has no effect here: fit.evaluations sets it",
     ),
-    ([f"--config={MINI}", "--config.algorithm=5"], "--config.algorithm=5"),
+    ([f"--config={MINI}", "--config.algorithm=5"], "algorithm='5', expected a section"),
     ([f"--config={MINI}", "--momentum=3"], "mean --config.optimizer.momentum?"),
     (
         [f"--config={MINI}", "--config.seeds_together=yes"],
@@ -94,10 +98,10 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     monkeypatch, file, line, field, said
 ):
     config = given(monkeypatch, f"--config={ROOT}/configs/{file}", *line.split())
-    fields.check_fields(config)
-    assert {key: config[field].get(key) for key in said} == said
+    config = freeze(config)
+    assert {key: getattr(config, field).get(key) for key in said} == said
     if field != "model":
-        build.build_stages(config, network(config.model.name))
+        build.build_stages(config, network(config.model["name"]))
 
 
 def test_a_file_without_a_configuration_is_refused(tmp_path, monkeypatch, capsys):

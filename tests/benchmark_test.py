@@ -13,8 +13,8 @@ import pytest
 from benchmarks.v2 import network, rules, run
 from benchmarks.v2.rules import DECAY, MOMENTUM, RATE, Method
 from sparsefl_jax import models
-from sparsefl_jax.runs.config import build, defaults, fields
-from sparsefl_jax.runs.config.defaults import values
+from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config.freeze import freeze
 from tests.tiny import network as tiny_network
 
 OWN = {"algorithm.scope": ("global", "leaf"), "algorithm.power": (1.0, 2.0, 3.0)}
@@ -294,7 +294,7 @@ def small_config(rate):
     config.num_clients, config.cohort_size, config.val_fraction = 20, 2, 0.1
     config.optimizer.learning_rate = rate
     config.fit = {"gbit": 0.05, "most": 4, "evaluations": 4, "pilot": 2}
-    return defaults.complete(config)
+    return config
 
 
 def test_a_run_gives_a_row_and_its_evaluations_also_if_it_diverges():
@@ -318,8 +318,8 @@ def test_all_configurations_are_valid(workload, name):
     further = () if again else (s for t in tried for s in rules.beyond(t, method))
     for settings in [*tried, *further]:
         config = configured(name, settings, workload)
-        fields.check_fields(config)
-        plain = values(config)
+        freeze(config)
+        plain = freeze(config)
         clients = config.num_clients or 100
         system = build.build_system(plain, clients)
         budgets = build.build_budgets(plain, system)

@@ -14,7 +14,6 @@ import pytest
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import checkpoint, experiment, simulate
 from sparsefl_jax.runs.checkpoint import Best, Snapshot
-from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config
@@ -33,7 +32,7 @@ def config(tmp_path):
     config.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
     config.num_rounds, config.eval_every, config.checkpoint_minutes = 8, 1, 0.0
     config.observe_rounds = (3, 5)
-    return defaults.complete(config)
+    return config
 
 
 def contents(run):

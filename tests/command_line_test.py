@@ -10,12 +10,12 @@ from absl import flags
 
 from sparsefl_jax.runs import cli
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.config import defaults, fields
 from tests.refusals import ROOT, given, launched
 from tests.tiny import tiny_config
 
 MINI = "configs/flash_cifar10.py:mini"
-ENTRIES = [(f, n) for f, t in defaults.TABLES.items() for n in t if f != "first_stage"]
+ENTRIES = [(f, n) for f, t in fields.TABLES.items() for n in t if f != "first_stage"]
 
 
 def rows(text):
@@ -28,14 +28,14 @@ def test_every_field_has_a_line():
     listed = rows(cli.listing())
     usual = run_folder.flatten(defaults.default_config().to_dict())
     assert listed.keys() >= usual.keys()
-    assert all(0 < len(line) < 70 for _, line, *_ in defaults.FIELDS.values())
+    assert all(0 < len(line) < 70 for line in fields.MEANINGS.values())
 
 
 @pytest.mark.parametrize("field, name", ENTRIES, ids=str)
 def test_every_argument_of_every_entry_is_explained(field, name):
-    text = inspect.getdoc(defaults.factory(field, name))
-    for key in defaults.arguments(field, name):
-        assert key in text or f"{field}.{key}" in defaults.FIELDS, key
+    text = inspect.getdoc(fields.factory(field, name))
+    for key in fields.arguments(field, name):
+        assert key in text or f"{field}.{key}" in fields.MEANINGS, key
 
 
 def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
@@ -72,7 +72,7 @@ def test_an_unknown_field_is_guessed(monkeypatch, capsys, said, meant):
 
 
 def test_a_field_without_a_configuration_asks_for_one(monkeypatch, capsys):
-    code, err = launched(monkeypatch, capsys, ["--config.system=mobile", "--dry_run"])
+    code, err = launched(monkeypatch, capsys, ["--config.system=mobile"])
     said = "error: --config.FIELD=VALUE is set, expected --config=FILE with it\n"
     assert code == 2 and err == said
 

@@ -6,7 +6,8 @@ from configs import compressed_cifar10
 from sparsefl_jax.algorithms import compressed
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs.config import build, fields
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.testing import small_world, tiny_model
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
@@ -60,8 +61,7 @@ def test_ef21_is_refused_for_another_number_of_clients():
 def test_every_rival_of_the_configuration_builds():
     for rival in compressed_cifar10.RIVALS:
         config = compressed_cifar10.get_config(f"mini,{rival}")
-        fields.check_fields(config)
-        (stage,) = build.build_stages(config, small_world.tiny_model())
+        (stage,) = build.build_stages(freeze(config), small_world.tiny_model())
         assert stage.num_rounds == 60
     config = compressed_cifar10.get_config("ef21")
     config.num_clients = 7

@@ -24,7 +24,6 @@ from sparsefl_jax.runs import (
     folder as run_folder,
 )
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import files
 from tests.tiny import tiny_config
@@ -41,7 +40,7 @@ def finished(tmp_path_factory):
     config.first_stage = {}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(records, "draw", lambda path: None)  # plots take seconds
-        experiment.run(defaults.complete(config), folder / "run", progress=False)
+        experiment.run(config, folder / "run", progress=False)
     return folder / "run"
 
 

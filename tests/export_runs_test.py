@@ -1,5 +1,6 @@
 """A run's models as files: which of them, what the header says, and the command."""
 
+import dataclasses
 import shutil
 
 import jax
@@ -10,7 +11,8 @@ import sparsefl_jax as sfl
 from sparsefl_jax import export
 from sparsefl_jax.export import __main__
 from sparsefl_jax.runs import experiment, records, results
-from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.simulation import batch_statistics, evaluate
 from sparsefl_jax.sparsity import masks
 from tests.export_test import same
@@ -25,7 +27,6 @@ def finished(tmp_path_factory):
     config.first_stage = {}
     config.algorithm = {"name": "spafl", "alpha": 1.0}
     config.normalize, config.seed = True, 5
-    config = defaults.complete(config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "draw", lambda path: None)  # plots take seconds
         experiment.run(config, folder / "run", progress=False)
@@ -102,8 +103,8 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
 @pytest.mark.slow
 def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     run, config = finished
-    config = config.copy_and_resolve_references()
-    config.model = {"name": "resnet18", "base": 2, "norm": "static"}
+    network = {"name": "resnet18", "base": 2, "norm": "static"}
+    config = dataclasses.replace(freeze(config), model=network)
     data = build.build_data(config)
     model = build.build_model(config, data)
     params, stats = jax.device_get(model.init(jax.random.key(0)))

@@ -1,7 +1,6 @@
 """The number of rounds that a budget pays for, by hand."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import jax
@@ -15,8 +14,8 @@ from sparsefl_jax.core.types import Held
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs.config import fields
-from sparsefl_jax.runs.config.defaults import complete, default_config, values
+from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.testing import tiny_model
@@ -30,7 +29,6 @@ def config(method="fedavg", density=None, **fit):
     config = default_config()
     config.dataset, config.model.name = "fashion_mnist_sample", "mlp"
     config.num_clients, config.cohort_size, config.num_rounds = 10, 3, 2
-    config = complete(config)
     config.model.widths = (16,)
     methods.choose(config, method, density).fit.update(fit)
     return config
@@ -55,7 +53,7 @@ def pretend(monkeypatch, alive=lambda round, rounds: 1.0):
 @pytest.fixture(scope="module", autouse=True)
 def read_once():
     """Reads the images once for all tests."""
-    data = experiment.build_data(values(config()))
+    data = experiment.build_data(freeze(config()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "build_data", lambda config: data)
         yield
@@ -153,21 +151,17 @@ def test_a_dry_run_leaves_the_pilot_out_unless_it_runs_rounds(monkeypatch, capsy
     assert said.startswith("A pilot will set the rounds, by fit.gbit=0.00")
 
 
-@pytest.mark.parametrize("resume, by", [((), None), (("--resume",), "pilot")])
-def test_a_new_run_of_a_kept_configuration_fits_its_budget(
-    tmp_path, monkeypatch, resume, by
-):
+@pytest.mark.parametrize("resumed, by", [(None, None), ("a", "pilot")])
+def test_a_new_run_of_a_kept_configuration_fits_its_budget(tmp_path, resumed, by):
     """What a run was fitted by holds for that run alone."""
     kept = config(gbit=1.0, by="pilot")
     path = tmp_path / "config.json"
     path.write_text(kept.to_json_best_effort())
-    argv = ["launch.py", f"--config={path}", "--config.fit.gbit=2.0", *resume]
-    monkeypatch.setattr(sys, "argv", argv)
     values = flags.FlagValues()
-    found = cli.define_config(values)
-    flags.DEFINE_bool("resume", False, "", flag_values=values)
-    values(argv)
-    assert (found.value.fit.gbit, found.value.fit.by) == (2.0, by)
+    cli.define_config(values)
+    cli.parsed(["launch.py", f"--config={path}", "--config.fit.gbit=2.0"], values)
+    found = cli.configuration(values, resumed)
+    assert (found.fit.gbit, found.fit.by) == (2.0, by)
 
 
 def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
@@ -181,7 +175,7 @@ def test_a_first_stage_has_rounds_of_its_own():
     asked = config(gbit=1.0)
     asked.first_stage = {"name": "fedavg"}
     with pytest.raises(ValueError, match="^first_stage.num_rounds is missing, expec"):
-        fields.check_fields(asked)
+        freeze(asked)
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):

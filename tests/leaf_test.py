@@ -166,7 +166,7 @@ def test_a_configuration_names_the_folder_and_more_classes(tmp_path):
     config.dataset = write(tmp_path / "femnist", {"all_data/0.json": content(sizes)})
     config.partition.name, config.num_clients = "natural", 0
     config.test_split, config.num_classes = "within", 62
-    data = build.build_data(defaults.complete(config))
+    data = build.build_data(config)
     assert (data.num_classes, data.train.size.tolist()) == (62, [5] * 5)
     config.num_classes = 4
     with pytest.raises(ValueError, match="expected 0 to 3 for num_classes=4"):

@@ -1,6 +1,7 @@
 """Memory: by shape and of compiled programs, its limit, and running out of it."""
 
 import concurrent.futures
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,8 @@ import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import cli, experiment, memory, programs, simulate
 from sparsefl_jax.runs import plan as planning
-from sparsefl_jax.runs.config import defaults, fields
+from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware
@@ -106,7 +108,7 @@ def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatc
     config = defaults.default_config()
     config.memory_gb = -1.0
     with pytest.raises(ValueError, match=r"memory_gb=-1.0, expected above 0"):
-        fields.check_fields(config)
+        freeze(config)
 
 
 def test_a_working_set_that_does_not_fit_is_refused(world):

@@ -8,7 +8,8 @@ import pytest
 
 from sparsefl_jax.data import samples
 from sparsefl_jax.runs import experiment
-from sparsefl_jax.runs.config import build, fields
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.system import shipped
 
 CONFIGS = sorted(path.stem for path in shipped.folder("configs").glob("[!_]*.py"))
@@ -29,7 +30,7 @@ def mini(name):
 def test_mini_reads_what_the_package_brings(name, monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config, _ = mini(name)
-    fields.check_fields(config)
+    freeze(config)
     assert config.dataset in samples.SAMPLES and not config.writers
     data = build.build_data(config)
     assert config.cohort_size <= len(data.train.size)

@@ -10,7 +10,8 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.runs import cli, experiment
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from tests.refusals import refused
 from tests.tiny import tiny_config
 
@@ -19,14 +20,14 @@ def own(folder, **values):
     """A configuration whose network is one's own."""
     config = tiny_config(folder)
     config.model = {"name": "tests.tiny:a_network"} | values
-    return defaults.complete(config)
+    return config
 
 
 def test_a_network_of_ones_own_has_its_arguments_as_fields(tmp_path):
     config = own(tmp_path)
     assert config.model.width == 4  # the default became a field
     config.model.width = 7
-    fields.check_fields(config)
+    freeze(config)
     model = build.build_model(config, build.build_data(config))
     # Six pixels, seven units, four classes.
     assert model.macs["fc1"]["kernel"] == 42 and model.macs["fc2"]["kernel"] == 28
@@ -35,7 +36,7 @@ def test_a_network_of_ones_own_has_its_arguments_as_fields(tmp_path):
 def test_a_partition_of_ones_own_deals_out_the_samples(tmp_path):
     config = tiny_config(tmp_path)
     config.partition = {"name": "tests.tiny:a_partition", "stride": 2}
-    fields.check_fields(config)
+    freeze(config)
     data = build.build_data(config)
     assert data.train.index[1].tolist() == list(range(1, 160, 16))
 
@@ -64,7 +65,7 @@ def test_what_is_no_network_is_refused_in_one_line(tmp_path, section, told):
     config = tiny_config(tmp_path)
     config.model = section
     with pytest.raises(ValueError) as caught:
-        fields.check_fields(config)
+        freeze(config)
         build.build_model(config, build.build_data(config))
     assert told in str(caught.value) and "\n" not in str(caught.value)
 

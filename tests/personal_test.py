@@ -12,7 +12,7 @@ from sparsefl_jax.algorithms import fedavg, fedspa, heterofl, local_only, spafl
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import experiment, results, simulate
-from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.simulation import evaluate, initial_state, personal, placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -197,7 +197,6 @@ def test_clients_models_are_read_back_from_a_run(tmp_path):
     config.first_stage = {}
     config.algorithm = {"name": "tests.tiny:noisy"}
     config.optimizer.momentum = 0.9
-    config = defaults.complete(config)
     told = experiment.run(config, tmp_path / "run", progress=False)
     count = config.num_clients
     data = build.build_data(config)

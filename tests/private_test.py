@@ -15,7 +15,8 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.report import write_page
 from sparsefl_jax.runs import experiment, setup
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
@@ -99,7 +100,7 @@ def configured_noise(change=()):
     """Returns the noise of a configuration after changes of some fields."""
     config = configured(clip=0.5, noise_multiplier=1.5)
     config.update_from_flattened_dict(dict(change))
-    (stage,) = build.build_stages(complete(config), linear())
+    (stage,) = build.build_stages(freeze(config), linear())
     return noise_of(stage.algorithm)
 
 
@@ -242,7 +243,7 @@ def configured(**privacy):
     config.algorithm.weighting = "uniform"
     config.update({"num_clients": 20, "cohort_size": 4, "num_rounds": 2})
     config.privacy.update(privacy)
-    return complete(config)
+    return config
 
 
 def test_a_configuration_makes_its_method_private():

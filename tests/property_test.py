@@ -168,7 +168,7 @@ def configure(folder, drawn: dict):
         config[section] = drawn[section]
     change(config, {k: v for k, v in drawn.items() if k not in SECTIONS})
     config.dataset = str(folder / f"{drawn['dataset']}.npz")
-    return defaults.complete(config)
+    return config
 
 
 def run(folder, drawn) -> bool:

@@ -1,6 +1,5 @@
 """Changes a configuration, reads command lines and checks refusals."""
 
-import sys
 import traceback
 from pathlib import Path
 
@@ -8,19 +7,15 @@ import pytest
 from absl import flags
 
 from sparsefl_jax.runs import cli, simulate
-from sparsefl_jax.runs.config import defaults
 
 ROOT = Path(__file__).parent.parent
 
 
 def change(config, values: dict) -> None:
-    """Sets fields by dotted name, even to a wrong type, with defaults filled in."""
-    with config.ignore_type(), config.unlocked():
-        for field, value in values.items():
-            section, _, name = field.rpartition(".")
-            (config[section] if section else config)[name] = value
-    if not any(isinstance(config[f], str) for f in defaults.TABLES):
-        defaults.complete(config)
+    """Sets fields by dotted name, even to a wrong type."""
+    for field, value in values.items():
+        section, _, name = field.rpartition(".")
+        (config[section] if section else config)[name] = value
 
 
 def refused(call, said: str) -> None:
@@ -33,24 +28,22 @@ def refused(call, said: str) -> None:
 def given(monkeypatch, *arguments: str):
     """Returns the configuration of a command line."""
     values = flags.FlagValues()
-    config = cli.define_config(values)
-    monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
-    cli.parsed(sys.argv, values)
-    return config.value
+    cli.define_config(values)
+    cli.parsed(["launch.py", *arguments], values)
+    return cli.configuration(values)
 
 
 def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     """Returns exit code and standard error of `launch.py`, without a new process."""
     values = flags.FlagValues()
-    config = cli.define_config(values)
-    monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
+    cli.define_config(values)
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(simulate, "simulate", None)
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
     try:
         with cli.guarded():
-            cli.parsed(sys.argv, values)
-            cli.run(config.value, None)
+            cli.parsed(["launch.py", *arguments], values)
+            cli.run(cli.configuration(values), None)
     except SystemExit as ended:
         code = ended.code
     except Exception:  # as the interpreter does

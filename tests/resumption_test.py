@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import zlib
 
 import jax
@@ -16,7 +15,9 @@ from sparsefl_jax import report
 from sparsefl_jax.runs import checkpoint, cli, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.defaults import load_config
+from sparsefl_jax.runs.config.freeze import filled, freeze, plain
 from sparsefl_jax.system import interrupt, provenance
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -27,7 +28,7 @@ def four_rounds(folder):
     config = tiny_config(folder)
     config.val_fraction, config.first_stage = 0.2, {}
     config.final_learning_rate, config.lr_horizon = 0.01, 8
-    return defaults.complete(config)
+    return config
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,7 +53,7 @@ def run(finished, tmp_path):
     """Returns a copy of that run with data of its own."""
     shutil.copytree(finished, tmp_path / "run")
     shutil.copy(finished.parent / "tiny.npz", tmp_path)
-    config = run_folder.read_config(tmp_path / "run")
+    config = load_config(str(tmp_path / "run/config.json"))
     config.dataset = str(tmp_path / "tiny.npz")  # the same content in another place
     (tmp_path / "run/config.json").write_text(config.to_json_best_effort())
     return tmp_path / "run"
@@ -63,7 +64,7 @@ def files(run):
 
 
 def resume(run, **how):
-    config = run_folder.read_config(run)
+    config = load_config(str(run / "config.json"))
     config.update(how.pop("fields", {}))
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
@@ -78,7 +79,7 @@ def refused(run, said, **how):
 
 @pytest.mark.slow
 def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
-    config = run_folder.read_config(run)
+    config = load_config(str(run / "config.json"))
     config.num_rounds = 8
     experiment.run(config, tmp_path / "whole", progress=False)
     stop_after(monkeypatch, 1)
@@ -184,13 +185,12 @@ def settle(tmp_path):
     def asked(began, now, **at):
         old, new = four_rounds(tmp_path), four_rounds(tmp_path)
         for config in (old, new):
-            with config.ignore_type(), config.unlocked():
-                config.update_from_flattened_dict({"lr_horizon": None} | began)
+            config.update_from_flattened_dict({"lr_horizon": None} | began)
         new.update_from_flattened_dict(now)
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
-        about = {"config": defaults.plain(old)}
+        about = {"config": plain(filled(old))}
         saved = checkpoint.Saved(Snapshot(**at), {}, about)
-        return run_folder.continued(defaults.values(new), saved)
+        return run_folder.continued(freeze(new), saved)
 
     return asked
 
@@ -283,20 +283,18 @@ def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
         checkpoint.read(run)
 
 
-def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):
+def test_overrides_alone_change_the_configuration_of_the_run(run):
     arguments = ["launch.py", "--resume", "--config.num_rounds=8"]
     arguments += ["--config.until.gbit=2", "--config.eval_every", "4"]
     for where in ([f"--workdir={run}"], ["--workdir", str(run)]):
         values = flags.FlagValues()
         flags.DEFINE_bool("resume", False, "", flag_values=values)
         flags.DEFINE_string("workdir", None, "", flag_values=values)
-        holder = cli.define_config(values)
-        argv = [*arguments, *where]
-        monkeypatch.setattr(sys, "argv", argv)
-        values(cli.completed(argv))
-        old, new = run_folder.read_config(run), holder.value
+        cli.define_config(values)
+        cli.parsed([*arguments, *where], values)
+        old, new = run_folder.read_config(run), cli.configuration(values, str(run))
         changed = ["eval_every", "num_rounds", "until.gbit"]
-        assert list(run_folder.differences(old, new)) == changed
+        assert list(run_folder.differences(old, filled(new))) == changed
         assert new.until.gbit == 2.0 and new.eval_every == 4
 
 

@@ -15,8 +15,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import checkpoint, experiment
-from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.config.defaults import load_config
 from sparsefl_jax.simulation import placement
 from tests.refusals import refused
 from tests.tiny import tiny_config
@@ -38,7 +37,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def config(finished):
     """Returns the configuration of the first of the two seeds."""
-    return run_folder.read_config(finished / "seed_3")
+    return load_config(str(finished / "seed_3/config.json"))
 
 
 def test_seeds_are_single_runs_and_their_mean(finished, config, tmp_path):
@@ -84,7 +83,7 @@ def test_load_gives_metrics_and_the_best_models(finished):
 def test_a_run_starts_from_what_another_left(finished, config, what):
     config.init_from, config.init_what = str(finished / "seed_3"), what
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
-    start = experiment.build(defaults.complete(config)).setup.initial
+    start = experiment.build(config).setup.initial
     old = sfl.load_run(finished / "seed_3").models["global"]
     kernel, mask = (t["fc1"]["kernel"] for t in (start.params, start.mask))
     theirs = old.params["fc1"]["kernel"]
@@ -117,7 +116,6 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
     config.init_from, config.checkpoint_minutes = str(finished / "seed_3"), 0.0
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
     config.num_rounds = 2
-    config = defaults.complete(config)
     experiment.run(config, tmp_path / "whole", progress=False)
 
     def killed(*args, **kwargs):

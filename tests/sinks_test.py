@@ -12,7 +12,6 @@ import zlib
 import pytest
 
 from sparsefl_jax.runs import experiment, simulate, sinks
-from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt, log_lines
 from tests.checkpoint_test import stop_after
 from tests.refusals import refused
@@ -149,7 +148,7 @@ def test_a_run_with_lost_records_is_refused_and_stays_as_it_was(
     config, run = tiny_config(tmp_path), tmp_path / "run"
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
     config.num_rounds, config.eval_every = 8, 2
-    defaults.complete(config)
+
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
         with pytest.raises(interrupt.StoppedError):

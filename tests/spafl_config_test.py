@@ -8,7 +8,8 @@ import pytest
 
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.presets import spafl
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config.freeze import freeze
 from tests.tiny import network
 
 FILES = ("spafl_fashion_mnist", "spafl_cifar10", "spafl_cifar100")
@@ -22,7 +23,7 @@ def test_every_method_variant_and_preset_builds(file):
         for variant in ("", *(v for v, of in spafl.VARIANTS.items() if of == method)):
             for preset in spafl.PRESETS:
                 config = get_config(",".join((method, variant, preset)))
-                fields.check_fields(config)
+                freeze(config)
                 budgets = build.build_budgets(config)
                 (stage,) = build.build_stages(
                     config, network(config.model.name), budgets

@@ -9,7 +9,7 @@ import pytest
 
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.config.freeze import filled, plain
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import runner, status
 from tests import tiny_study
@@ -35,7 +35,7 @@ def study(tmp_path, monkeypatch):
     def run_each(runs):
         for config, folder in runs:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "config.json").write_text(json.dumps(defaults.plain(config)))
+            (folder / "config.json").write_text(json.dumps(plain(filled(config))))
             (folder / "summary.json").write_text("{}")
             yield {"seed": config.seed}
 

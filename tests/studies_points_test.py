@@ -9,8 +9,8 @@ from sparsefl_jax import report
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
-from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.freeze import filled, plain
 from sparsefl_jax.studies import command, grid, places, runner, status, worker
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -58,13 +58,13 @@ FOLLOWING = [  # a method, its field, and the value for 20 and 1000 rounds
 @pytest.mark.parametrize("name, field, values", FOLLOWING)
 def test_what_a_method_brings_follows_the_rounds_of_a_sweep(name, field, values):
     axes = f"algorithm.name={name}; density=.2; num_rounds=20,1000"
-    made = [p.config for p in grid.sweep(complete(default_config()), axes)]
+    made = [p.config for p in grid.sweep(default_config(), axes)]
     assert tuple(flatten(c.to_dict())[field] for c in made) == values
 
 
 def test_all_clients_of_a_sweep_score_the_weights():
     axes = "algorithm.name=ssfl; density=.2; num_clients=50,400"
-    made = grid.sweep(complete(default_config()), axes)
+    made = grid.sweep(default_config(), axes)
     assert [p.config.first_stage.cohort_size for p in made] == [50, 400]
 
 
@@ -123,7 +123,7 @@ def chosen(name, **fields):
     config.num_rounds = 20
     for field, value in fields.items():
         config[field] = value
-    return methods.choose(complete(config), name, density=0.2)
+    return methods.choose(config, name, density=0.2)
 
 
 def test_a_method_brings_what_its_paper_runs():
@@ -242,7 +242,7 @@ def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(study, tmp_p
     run = tmp_path / "out" / point.name / "seed_1"
     run.mkdir(parents=True)
     of_seed = point._replace(config=fitted).of_seed(1)
-    (run / "config.json").write_text(json.dumps(defaults.plain(of_seed)))
+    (run / "config.json").write_text(json.dumps(plain(filled(of_seed))))
     _, row, *_ = status.describe([point], tmp_path / "out").splitlines()
     assert re.split(" {2,}", row)[2] == "9"
 

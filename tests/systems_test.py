@@ -9,7 +9,8 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import setup
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.simulation import systems
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
@@ -124,7 +125,7 @@ CHANGES = [
 def test_refuses_a_configuration(tmp_path, values, said):
     config = tiny_config(tmp_path)
     change(config, values)
-    refused(lambda: fields.check_fields(config), said)
+    refused(lambda: freeze(config), said)
 
 
 def test_over_selection_draws_more_but_for_a_cohort_of_one():

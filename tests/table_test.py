@@ -11,7 +11,8 @@ from benchmarks import table as tables
 from benchmarks.tables import Row, Table
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.config import build, fields
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, network, write_images
 
@@ -29,7 +30,7 @@ def get_config(argument=""):
         config.algorithm.density = config.get_oneway_ref("density")
     config.num_rounds, config.eval_every = 4, 2
     config.cohort_size, config.batch_size = 2, 8
-    return defaults.complete(config)
+    return config
 """
 TABLE = Table(
     {
@@ -236,7 +237,7 @@ def test_every_table_declares_what_can_be_configured(name):
     for row in table.rows:
         config = tables.row_config(table, row, 2)
         assert config.seed == 2
-        fields.check_fields(config)
+        freeze(config)
         budgets = build.build_budgets(config)
         assert build.build_stages(config, network(config.model.name), budgets)
     assert {row for row, _ in pages.results(name)} <= set(table.rows)

@@ -47,7 +47,7 @@ def tiny_config(folder):
     }
     config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8
     config.eval_every = 2
-    return defaults.complete(config)
+    return config
 
 
 def federation(sizes, tests, classes, shape, widths, **optimizer):

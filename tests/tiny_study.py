@@ -29,7 +29,7 @@ def points(folder, rounds=1, methods=METHODS, seeds=(0, 1)):
     config.model = {"name": "mlp", "widths": (16,)}
     config.num_rounds, config.eval_every = rounds, 1
     axes = {"algorithm.name": methods, "seed": seeds}
-    return sweep(defaults.complete(config), axes)
+    return sweep(config, axes)
 
 
 def write_study(folder):

@@ -12,7 +12,8 @@ from configs import shakespeare
 from sparsefl_jax import models
 from sparsefl_jax.data import characters, sources, tokens
 from sparsefl_jax.models.loss import cross_entropy, per_sample
-from sparsefl_jax.runs.config import build, fields
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from tests import transformer_by_hand as by_hand
 from tests.refusals import refused
 from tests.tiny import tiny_config
@@ -209,6 +210,6 @@ def test_encodings_that_are_refused(name, given, told):
 @pytest.mark.parametrize("method", shakespeare.METHODS)
 def test_the_configuration_builds(play, method):
     config, data = shakespeare.get_config(f"{method},mini"), play
-    fields.check_fields(config)
+    freeze(config)
     model = build.build_model(config, data)
     assert len(build.build_stages(config, model)) == (2 if method == "spdst" else 1)

@@ -12,7 +12,7 @@ from configs import flash_sst2
 from sparsefl_jax import models
 from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import transformer, wiring
-from sparsefl_jax.runs.config import fields
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.sparsity import filters, masks, width
 from tests import transformer_by_hand as by_hand
 
@@ -240,7 +240,7 @@ def test_a_damaged_file_is_one_line(folder, tmp_path):
 @pytest.mark.parametrize("method", ("fedavg", "jmwst"))
 def test_the_configuration_prunes_the_layers_alone(method):
     config = flash_sst2.get_config(f"{method},mini")
-    fields.check_fields(config)
+    freeze(config)
     whole = flash_sst2.get_config(method)
     whole.tokenizer = "elsewhere"
     assert whole.model.folder == "elsewhere" and whole.num_rounds == 50

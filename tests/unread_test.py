@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from sparsefl_jax.runs import cli, experiment
-from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config.freeze import freeze
 from tests.refusals import ROOT, change, given, launched, refused
 from tests.tiny import network, tiny_config
 
@@ -65,27 +66,27 @@ def test_what_nothing_reads_is_refused(tmp_path, values, told):
 def test_a_density_is_read_where_a_section_refers_to_it(tmp_path):
     config = tiny_config(tmp_path)
     config.density = 0.5  # that of the first stage
-    fields.check_fields(config)
+    freeze(config)
     config.first_stage, config.density = {}, 0.3
     config.algorithm = {"name": "prunefl", "max_density": 0.3}
-    fields.check_fields(config)
+    freeze(config)
 
 
 def test_a_method_that_starts_from_a_mask_takes_that_of_the_first_stage(tmp_path):
     config = tiny_config(tmp_path)
     experiment.build(config)
     config.algorithm = {"name": "fedsparsify_global", "density": 0.5, "rounds": 4}
-    experiment.build(defaults.complete(config))
+    experiment.build(config)
 
 
 def test_what_a_first_stage_reads_is_its_own(tmp_path):
     config = tiny_config(tmp_path)
     own = {"name": "snip", "density": 0.5, "drop_last": True, "num_rounds": 1}
     config.epochs, config.first_stage = 3, own  # the main stage reads the epochs
-    (first, main) = experiment.build(defaults.complete(config)).setup.stages
+    (first, main) = experiment.build(config).setup.stages
     assert (first.drop_last, main.drop_last) == (True, False)
     config.first_stage = {"name": "fedavg", "epochs": 3}
-    experiment.build(defaults.complete(config))
+    experiment.build(config)
 
 
 def test_a_tier_without_a_client_is_refused(tmp_path):
@@ -99,8 +100,8 @@ def test_a_tier_without_a_client_is_refused(tmp_path):
 def built(monkeypatch, line: str):
     """Returns the configuration of a command line, whose stages can be built."""
     config = given(monkeypatch, *f"--config={ROOT}/configs/{line}".split())
-    fields.check_fields(config)
-    build.build_stages(config, network(config.model.name))
+    config = freeze(config)
+    build.build_stages(config, network(config.model["name"]))
     return config
 
 
@@ -183,4 +184,4 @@ def test_flags_that_are_set_are_those_that_a_verb_reads():
 def test_a_section_may_be_given_in_part():
     config = defaults.default_config()
     config.until, config.server_optimizer = {"gbit": 1.0}, {"name": "adam"}
-    fields.check_fields(config)
+    freeze(config)

@@ -9,6 +9,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import folder, simulate
 from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.config.freeze import filled, plain
 from sparsefl_jax.system import provenance
 from tests.refusals import launched
 
@@ -59,13 +60,13 @@ def test_all_that_a_method_imports_counts_as_code(own):
     wanted = {
         str(own / name): zlib.crc32(text.encode()) for name, text in FILES.items()
     }
-    assert folder.own_code(defaults.plain(config)) == {
+    assert folder.own_code(plain(filled(config))) == {
         path: checksum for path, checksum in wanted.items() if path != str(late)
     }
     __import__("own_late")
     (own / "own_helper.py").write_text("BIAS = 3.0")
     wanted[str(own / "own_helper.py")] = zlib.crc32(b"BIAS = 3.0")
-    assert folder.own_code(defaults.plain(config)) == wanted
+    assert folder.own_code(plain(filled(config))) == wanted
 
 
 def test_flags_of_xla_are_a_fact(monkeypatch):

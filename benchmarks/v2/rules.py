@@ -307,7 +307,6 @@ def configuration(
         "evaluations": EVALUATIONS,
     }
     config.until.gbit = share * task.gbit  # where the pilot measures too little
-    config = defaults.complete(config)
     config = methods.choose(config, method.name or name, method.density)
     fields = dict(method.fields) | {
         key: tuple(value) if isinstance(value, list) else value  # as JSON has it
@@ -324,5 +323,4 @@ def configuration(
 
 
 def _set(config, fields: Mapping[str, Any]) -> None:
-    with config.unlocked(), config.ignore_type():
-        config.update_from_flattened_dict(fields)
+    config.update_from_flattened_dict(fields)

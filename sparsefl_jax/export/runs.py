@@ -9,6 +9,7 @@ from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
 from sparsefl_jax.sparsity import masks
@@ -69,6 +70,7 @@ def export_run(
     check("name", name, sorted(deployed))
     sparse = deployed[name]
     with blaming(Path(run) / "config.json"):
+        config = freeze(config)
         data = build.build_data(config)
         model = build.build_model(config, data)
     if model.static_stats:
@@ -88,7 +90,7 @@ def export_run(
         network=build.describe_network(config, data),
         reading=build.describe_reading(config, data, model),
         run={
-            "method": config.algorithm.name,
+            "method": config.algorithm["name"],
             "dataset": config.dataset,
             "seed": config.seed,
             "name": name,

@@ -3,7 +3,7 @@
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = (
     *("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst", "hetero_jmwst"),
@@ -53,12 +53,9 @@ def base(options: set[str], cohort_size: int = 10):
         if method == "hetero_spdst" and release:
             config.algorithm.submask = "magnitude"
         config.budgets = ((0.1, 0.3), (0.15, 0.3), (0.2, 0.4))
-    elif method != "spdst":  # the first stage's mask decides spdst's density
-        config.algorithm.density = config.get_oneway_ref("density")
     if method in TWO_STAGES:
         config.first_stage = {
             "name": "sensitivity",
-            "density": config.get_oneway_ref("density"),
             "num_rounds": 1,
             "cohort_size": cohort_size,
             "epochs": 10,
@@ -77,9 +74,9 @@ def cifar10(config, options: set[str]) -> None:
 
 
 def finish(config, patterns):
-    """Sets the leaves that can be pruned in both stages, and fills in all defaults."""
+    """Sets the leaves that can be pruned in both stages."""
     if config.algorithm.name != "fedavg":
         config.algorithm.prunable = patterns
     if config.first_stage:
         config.first_stage.prunable = patterns
-    return complete(config)
+    return config

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.fields import densities, drop_density, switch
+from sparsefl_jax.runs.config.fields import arguments
 
 _ONE_CLIENT = {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
 # PruneFL's rule with a constant time: the density alone limits the mask.
@@ -22,11 +22,6 @@ class Brought(NamedTuple):
     first_stage: dict | Callable = {}  # or a function of the configuration
     arguments: dict | Callable = {}  # or a function of the configuration
     budgets: Callable = lambda config: ()
-
-
-def _density(config) -> dict:
-    """Refers to the configuration's density, if it has one."""
-    return {"density": config.get_oneway_ref("density")} if config.density else {}
 
 
 def _tiers(config) -> tuple[float, float, float]:
@@ -50,9 +45,6 @@ def _dense(config, share: int) -> dict:
 
 
 _SENSITIVITY = {"name": "sensitivity", "num_rounds": 1, "epochs": 10}
-_PROGRESSIVE = Brought(
-    arguments=lambda config: {"rounds": config.get_oneway_ref("num_rounds")}
-)
 _HETERO = Brought(
     first_stage=_SENSITIVITY,
     arguments=lambda config: {"densities": _tiers(config)},
@@ -63,7 +55,6 @@ _ADJUSTED = Brought(  # as long as in FedRTS's paper, until round 300 of 500
 )
 _HALF_WIDTH = Brought(budgets=lambda config: ((0.5, 1.0),))
 BROUGHT = {
-    "compressed": Brought(arguments=_density),
     "spdst": Brought(first_stage=_SENSITIVITY),
     "jmwst": Brought(first_stage=_SENSITIVITY),
     "hetero_spdst": _HETERO,
@@ -85,17 +76,12 @@ BROUGHT = {
     "fedrts": _ADJUSTED,
     "fedtiny": _ADJUSTED,
     "fedmef": _ADJUSTED,
-    "fedsparsify_global": _PROGRESSIVE,
-    "fedsparsify_local": _PROGRESSIVE,
     "prunefl": Brought(
         first_stage=_ONE_CLIENT | _BY_DENSITY | {"name": "prunefl_initial"},
         arguments=_BY_DENSITY,
     ),
     "magnitude": Brought(first_stage=partial(_dense, share=2)),
     "pqsu": Brought(first_stage=partial(_dense, share=5)),
-    "scaffold": Brought(
-        arguments=lambda config: {"clients": config.get_oneway_ref("num_clients")}
-    ),
     "heterofl": _HALF_WIDTH,
     "fedrolex": _HALF_WIDTH,
     "fiarse": Brought(budgets=lambda config: ((0.25, 1.0),)),
@@ -130,46 +116,38 @@ def choose(config, name: str, density: float | None = None):
     Example:
       >>> config = defaults.default_config()
       >>> config = choose(config, "jmwst", density=0.05)
-      >>> config.first_stage.name, config.first_stage.density
+      >>> config.first_stage.name, config.density
       ('sensitivity', 0.05)
     """
     brought = BROUGHT.get(name, Brought())
     method = brought.method or name
     stage = config.first_stage.get("name")
     changes = config.algorithm.name != method or (brought.method and stage != name)
-    if density is not None:
-        with config.ignore_type():
-            config.density = density
+    config.density = config.density if density is None else density
     if changes:
         _bring(config, method, brought)
     if density is not None:
-        config.update_from_flattened_dict(dict.fromkeys(densities(config), density))
-    drop_density(config)
+        for section in (config.first_stage, config.algorithm):
+            for key in ("density", "max_density"):
+                if key in section:
+                    del section[key]
+    if not defaults.takes_density(config):
+        config.density = None
     return config
 
 
 def _bring(config, method: str, brought: Brought) -> None:
-    switch(config, "algorithm", method)
+    defaults.rename(config, "algorithm", method)
     given: Any = brought.first_stage
     given = given(config) if callable(given) else given
     if not given:
         config.first_stage = {}
     elif config.first_stage.get("name") != given["name"]:
-        switch(config, "first_stage", given["name"])
-        _set(config, "first_stage", given)
+        defaults.rename(config, "first_stage", given["name"])
+        config.first_stage.update(given)
         patterns = config.algorithm.get("prunable")
-        if patterns and "prunable" in config.first_stage:
+        if patterns and "prunable" in arguments("first_stage", given["name"]):
             config.first_stage.prunable = patterns
-    arguments = brought.arguments
-    _set(config, "algorithm", arguments(config) if callable(arguments) else arguments)
-    with config.ignore_type():
-        config.budgets = brought.budgets(config)
-
-
-def _set(config, section: str, values: dict) -> None:
-    taken = defaults.arguments(section, config[section].name)
-    with config.unlocked(), config.ignore_type():
-        for key, value in values.items():
-            config[section][key] = value
-        if "max_density" in taken and config.density is not None:
-            config[section].max_density = config.get_oneway_ref("density")
+    given = brought.arguments
+    config.algorithm.update(given(config) if callable(given) else given)
+    config.budgets = brought.budgets(config)

@@ -3,7 +3,8 @@
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.fields import arguments
 
 METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
 VARIANTS = {"without13": "spafl", "thresholds_only": "spafl", "initial": "fedpm"}
@@ -71,8 +72,8 @@ def base(
 
 
 def finish(config):
-    """Adds all defaults, and static BatchNorm to networks that HeteroFL trains."""
-    config = complete(config)
-    if config.algorithm.name == "heterofl" and config.model.get("norm") == "batch":
+    """Gives networks that HeteroFL trains static BatchNorm."""
+    taken = arguments("model", config.model.name)
+    if config.algorithm.name == "heterofl" and "norm" in taken:
         config.model.norm = "static"
     return config

@@ -13,15 +13,15 @@ from types import NoneType
 from typing import Annotated, Literal, Union, get_args, get_origin
 
 from absl import flags as absl_flags
-from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats, users_code
-from sparsefl_jax.core.check import UserError, check, one_line
+from sparsefl_jax.core.check import UserError, blaming, check, one_line
 from sparsefl_jax.core.named import named
 from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
 from sparsefl_jax.runs.config import defaults, fields
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import interrupt, membership, processes, shipped
 
@@ -87,9 +87,10 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
             "--config is missing, expected configs/flash_cifar10.py:mini, say"
         )
     if config is None:
-        config = folder.read_config(workdir)
+        folder.read_config(workdir)  # which there is
+        config = defaults.load_config(str(Path(workdir) / "config.json"))
     if workdir is None:
-        fields.check_fields(config)
+        freeze(config)
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         dataset = Path(config.dataset).stem
         workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
@@ -149,16 +150,16 @@ def listing(section: str = EVERYTHING, config=None) -> str:
 
     Example:
       >>> print(listing("until").splitlines()[2])
-      until.accuracy  float in (0, 1]    None  end the run at this accuracy
+      until.accuracy  float in (0, 1] | None    None  end the run at this accuracy
     """
     config = defaults.default_config() if config is None else config
     sections = [name for name in config if hasattr(config[name], "to_dict")]
     if section in sections:
         return _explained(section, config[section])
-    for field, table in defaults.TABLES.items():
+    for field, table in fields.TABLES.items():
         if section in table or (":" in section and _takes_as(table, section)):
             return _explained(field, {"name": section})
-    names = (name for table in defaults.TABLES.values() for name in table)
+    names = (name for table in fields.TABLES.values() for name in table)
     check("--fields", section, dict.fromkeys([EVERYTHING, *sections, *names]))
     head = (
         "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a section"
@@ -169,29 +170,29 @@ def listing(section: str = EVERYTHING, config=None) -> str:
 
 def _takes_as(table: dict[str, Callable], name: str) -> bool:
     """Returns whether a `module:function` has the leading arguments of a table."""
-    first = next(iter(defaults.signature(named("--fields", name, {}))), None)
-    return first in {next(iter(defaults.signature(e))) for e in table.values()}
+    first = next(iter(fields.signature(named("--fields", name, {}))), None)
+    return first in {next(iter(fields.signature(e))) for e in table.values()}
 
 
 def _explained(field: str, section) -> str:
     """Lists the fields of a section, below the documentation of what it names."""
     name, doc = section.get("name"), ""
-    if field in defaults.TABLES and name is not None:
-        text = inspect.getdoc(defaults.factory(field, name))
+    if field in fields.TABLES and name is not None:
+        text = inspect.getdoc(fields.factory(field, name))
         doc = f"{name}: {text or ''}\n\n"
     return doc + _table(field, section)
 
 
 def _table(field: str, section) -> str:
-    """Aligns names, types, defaults and lines, in the order of `FIELDS`."""
-    found = defaults.arguments(field, section.get("name"))
+    """Aligns names, types, defaults and lines, in the order of `MEANINGS`."""
+    found = fields.arguments(field, section.get("name"))
     head = f"{field}." if field else ""
-    order = {path: at for at, path in enumerate(defaults.FIELDS)}
+    order = {path: at for at, path in enumerate(fields.MEANINGS)}
     rows = []
     for key in sorted(found, key=lambda key: order.get(head + key, len(order))):
         kind, default = found[key].annotation, found[key].default
         empty = default is inspect.Parameter.empty
-        line, now = defaults.FIELDS.get(head + key, (..., ""))[1], section.get(key)
+        line, now = fields.MEANINGS.get(head + key, ""), section.get(key)
         line += "" if now is None or now == default else f" (here {now!r})"
         cells = head + key, _shown(kind), "required" if empty else repr(default)
         rows.append((*cells, line))
@@ -241,88 +242,71 @@ def catalogue() -> str:
     return "\n".join(lines)
 
 
-def define_config(values):
-    """Defines the flag `--config`: a file, changed by the other flags.
+def define_config(values) -> None:
+    """Defines the flag `--config`, a file, and `--override`, which changes it.
 
-    The file may be the `config.json` of a run. If `--config.SECTION.name` names another
-    entry than the file, the section gets the arguments of that entry before
-    ml_collections applies the other overrides.
-
-    The text None means no value, except in fields of tuples and of True or False.
+    `completed` writes `--config.FIELD=VALUE` as `--override=FIELD=VALUE`.
 
     Args:
       values: absl's `FlagValues`.
-
-    Returns:
-      The flag holder, whose value is the configuration once the flags are parsed.
     """
-    for kind in (int, float, str):
-        config_flags.register_flag_parser_for_type(kind, _OrNone(kind))
-
-    class Parser(absl_flags.ArgumentParser):
-        def parse(self, path):
-            path = shipped.find("config", "configs", path)
-            argv = values.read_flags_from_files(sys.argv, force_gnu=False)
-            if not path.endswith(".json"):
-                config = defaults.load_config(path)
-            else:
-                config = folder.read_config(Path(path).parent)
-                if "resume" not in _given(argv):  # a new run fits its budget anew
-                    with config.fit.unlocked(), config.fit.ignore_type():
-                        config.fit.by = None
-            fields.follow(config, _given(argv, r"config\."))
-            return config
-
     meaning = "A file in configs/ with a variant of it, or the config.json of a run."
-    holder = config_flags.DEFINE_config_file(
-        "config", None, meaning, flag_values=values
-    )
-    values["config"].parser = Parser()
-    return holder
+    absl_flags.DEFINE_string("config", None, meaning, flag_values=values)
+    meaning = "FIELD=VALUE, as --config.FIELD=VALUE."
+    absl_flags.DEFINE_multi_string("override", [], meaning, flag_values=values)
 
 
-class _OrNone(absl_flags.ArgumentParser):
-    """Parses a value of a type; the text None means no value."""
+def configuration(values, resumed: str | None = None):
+    """Returns the configuration of a command line; None if it names none.
 
-    def __init__(self, kind: type):
-        self.kind = kind
+    Args:
+      values: absl's `FlagValues`, after parsing.
+      resumed: the folder of the run that goes on, whose configuration may be changed.
 
-    def parse(self, argument):
-        return None if argument == "None" else self.kind(argument)
+    Raises:
+      ValueError: the file cannot be read, or a field does not exist.
+    """
+    path = values["config"].value
+    given = dict(pair.split("=", 1) for pair in values["override"].value)
+    if path is None and given and resumed is not None:
+        path = str(Path(resumed) / "config.json")
+    if path is None:
+        if given:
+            raise UserError(
+                "--config.FIELD=VALUE is set, expected --config=FILE with it"
+            )
+        return None
+    with blaming(f"--config={path}"):
+        config = defaults.load_config(path)
+    if path.endswith(".json") and resumed is None:
+        config.fit.by = None  # a new run fits its budget anew
+    if left := defaults.override(config, given):
+        print(f"the file had set {', '.join(left)}, left out here", file=sys.stderr)
+    return config
 
 
 def completed(argv: list[str]) -> list[str]:
-    """Completes a command line for absl and ml_collections.
+    """Completes a command line for absl.
 
     `--fields` without a value lists all fields, and `--dry_run` without a value runs no
-    rounds. Overrides of a resumed run apply to the `config.json` in its folder.
+    rounds.
 
     Example:
-      >>> completed(["x.py", "--fields"])
-      ['x.py', '--fields=all']
-      >>> completed(["x.py", "--resume", "--workdir=a", "--config.num_rounds=9"])[:3]
-      ['x.py', '--config=a/config.json', '--resume']
+      >>> completed(["x.py", "--fields", "--config.seed=3"])
+      ['x.py', '--fields=all', '--override=seed=3']
+      >>> completed(["x.py", "--config.seed", "3", "--dry_run"])
+      ['x.py', '--override=seed=3', '--dry_run=0']
     """
-    alone = ("--fields", "--fields=", "-fields")
-    argv = [f"--fields={EVERYTHING}" if arg in alone else arg for arg in argv]
-    argv = ["--dry_run=0" if arg in ("--dry_run", "-dry_run") else arg for arg in argv]
-    given = _given(argv)
-    if "config" in given or not _given(argv, r"config\."):
-        return argv
-    if "resume" not in given:
-        raise UserError("--config.FIELD=VALUE is set, expected --config=FILE with it")
-    if workdir := given.get("workdir"):
-        return [argv[0], f"--config={Path(workdir) / 'config.json'}", *argv[1:]]
-    return argv
-
-
-def _given(argv: list[str], head: str = "") -> dict[str, str]:
-    """Returns the values of flags by name, without the head that they all have."""
-    given = {}
-    for arg, following in zip(argv, [*argv[1:], ""], strict=True):
-        if found := re.fullmatch(rf"--?{head}([\w.]+)(?:=(.*))?", arg, re.DOTALL):
-            given[found[1]] = following if found[2] is None else found[2]
-    return given
+    usual = {"--fields": EVERYTHING, "--fields=": EVERYTHING, "--dry_run": "0"}
+    done, words = [], iter(argv)
+    for word in words:
+        if found := re.fullmatch(r"--?config\.([\w.]+)(?:=(.*))?", word, re.DOTALL):
+            value = next(words, "") if found[2] is None else found[2]
+            word = f"--override={found[1]}={value}"
+        elif word in usual:
+            word = f"{word.rstrip('=')}={usual[word]}"
+        done.append(word)
+    return done
 
 
 def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
@@ -343,20 +327,17 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
         formats.say(text + values.module_help("sparsefl_jax.launch"))
         sys.exit()
     try:
+        argv = values.read_flags_from_files(argv, force_gnu=False)
         rest = values(completed(argv))
     except absl_flags.UnrecognizedFlagError as error:
         name = error.flagname
-        if moved := defaults.GONE.get(name):
+        if moved := fields.GONE.get(name):
             raise UserError(f"--{name} has moved: {moved}") from error
         field = name if "." in name else fields.nearest(name)
         hint = f"; did you mean --config.{field}?" if field else ""
         raise UserError(f"{error}{hint}") from error
-    except Exception as error:  # absl and ml_collections raise many kinds here
-        if users_code.raised(error):
-            raise
-        text = one_line(error).replace(r"\n", " ")  # sometimes a repr of a repr
-        raise UserError(text) from error
-    fields.settle(values["config"].value)
+    except absl_flags.Error as error:
+        raise UserError(one_line(error)) from error
     return rest
 
 

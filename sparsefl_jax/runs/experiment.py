@@ -4,12 +4,12 @@ A run is built from a configuration or from parts made in Python. Several seeds 
 after another. The files are described in `docs/runs.md`.
 """
 
+import dataclasses
 import functools
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 
@@ -21,7 +21,6 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import fit_rounds, folder, records, results, simulate, sinks
-from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
     build_data,
     build_setup,
@@ -29,7 +28,8 @@ from sparsefl_jax.runs.config.build import (
     describe,
     load,
 )
-from sparsefl_jax.runs.config.defaults import plain, replaced, values
+from sparsefl_jax.runs.config.fields import Config, Described
+from sparsefl_jax.runs.config.freeze import filled, freeze, plain
 from sparsefl_jax.runs.plan import Plan, plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
@@ -50,12 +50,11 @@ def build(config, started: bool = False) -> Plan:
     Raises:
       ValueError: the run is not possible; raised before any compilation.
     """
-    fields.check_fields(config)
-    config = values(config)
+    config = freeze(config)
     return _plan(config, build_data(config), started)
 
 
-def _plan(config: SimpleNamespace, data: FederatedData, started: bool) -> Plan:
+def _plan(config: Config, data: FederatedData, started: bool) -> Plan:
     setup = build_setup(config, data)
     planned = plan(setup)
     if config.init_from is not None and not started:
@@ -99,14 +98,14 @@ def run(
     # First report fields that cannot change, then check the rest.
     if resume or (processes.leads() and (path / "config.json").exists()):
         config = fit_rounds.resumed(config, folder.read_config(path)) or config
-        folder.check_folder(path, config, resume)
-    fields.check_fields(config)
+        folder.check_folder(path, filled(config), resume)
+    freeze(config)
     if not resume:
         config, cost = fit_rounds.fitted(config, build, progress=show)
         if cost and show:
             print(cost, file=sys.stderr)
     each = all_seeds if config.seeds > 1 else one_seed
-    summary = each(values(config), path, resume, progress)
+    summary = each(freeze(config), path, resume, progress)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
     return summary
@@ -190,13 +189,13 @@ def experiment(
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check_sinks(of_files["sinks"])
 
-    def made(config: SimpleNamespace, data: FederatedData, started: bool) -> Plan:
+    def made(config: Config, data: FederatedData, started: bool) -> Plan:
         # `describe` made the configuration, and `initial` is given.
         return plan(make(stages, model, data, **settings))
 
     setup = make(stages, model, read(seed), **settings)
     described = describe(setup, name) | of_files
-    config = SimpleNamespace(**plain(described | {"seed": seed, "seeds": seeds}))
+    config = Described(**plain(described | {"seed": seed, "seeds": seeds}))
     path = Path(workdir)
     each, begun = all_seeds if seeds > 1 else one_seed, (path / "config.json").exists()
     each(config, path, begun, progress, lambda config: read(config.seed), made)
@@ -221,12 +220,12 @@ def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
     Raises:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    configs = [values(config) for config, _ in runs]
+    configs = [freeze(config) for config, _ in runs]
     read, paths = of_one_width(reading_once(configs[0]), configs), (p for _, p in runs)
     return _in_turn(zip(configs, paths, strict=True), "rounds", read, _plan)
 
 
-def reading_once(config: SimpleNamespace) -> Callable:
+def reading_once(config: Config) -> Callable:
     """Returns `build_data` of configurations that share the data set of this one."""
     dataset = functools.cache(lambda: load(config))
     return functools.partial(build_data, read=lambda _: dataset())
@@ -250,7 +249,7 @@ def of_one_width(read: Callable, seeds: Sequence) -> Callable:
 
 
 def all_seeds(
-    config: SimpleNamespace,
+    config: Config,
     path: Path,
     resume: bool,
     progress: bool = True,
@@ -267,7 +266,7 @@ def all_seeds(
     if resume:
         config, _ = folder.planned(config, plain(folder.read_config(path)))
     seeds = range(config.seed, config.seed + config.seeds)
-    configs = [replaced(config, seed=seed, seeds=1) for seed in seeds]
+    configs = [dataclasses.replace(config, seed=seed, seeds=1) for seed in seeds]
     read = of_one_width(read or reading_once(config), configs)
     runs = [(one, path / f"seed_{one.seed}") for one in configs]
     if not resume:
@@ -315,7 +314,7 @@ def _in_turn(runs, *how) -> Iterator[dict | Exception]:
 
 
 def one_seed(
-    config: SimpleNamespace,
+    config: Config,
     path: Path,
     resume: bool,
     progress: bool | str = True,
@@ -325,7 +324,7 @@ def one_seed(
     """Runs one seed, from its start or from its last checkpoint.
 
     Args:
-      config: as `defaults.values` returns it.
+      config: as `freeze` returns it.
       path: the run's folder.
       resume: whether the folder holds this run.
       progress: whether to show the progress; 'rounds' leaves out the plan.

@@ -30,6 +30,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder, simulate
+from sparsefl_jax.runs.config.freeze import filled
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress, compiling
@@ -69,7 +70,7 @@ def resumed(config, old):
     if not wanted(config) or old.fit.get("by") is None:
         return None
     same = with_rounds(config, old.num_rounds, old.fit.by)
-    return None if folder.difference(old, same, folder.FREE) else same
+    return None if folder.difference(old, filled(same), folder.FREE) else same
 
 
 def followed(config) -> bool:
@@ -79,7 +80,10 @@ def followed(config) -> bool:
     """
     longer = copy.deepcopy(config)
     longer.num_rounds *= 100  # what follows may be a half of it, rounded down
-    return bool(wanted(config)) and len(folder.differences(config, longer)) > 1
+    return (
+        bool(wanted(config))
+        and len(folder.differences(filled(config), filled(longer))) > 1
+    )
 
 
 def with_rounds(config, rounds: int, by: str | None = None):
@@ -88,8 +92,7 @@ def with_rounds(config, rounds: int, by: str | None = None):
     config.num_rounds = rounds
     if evaluations := config.fit.get("evaluations"):
         config.eval_every = max(1, round(rounds / evaluations))
-    with config.unlocked(), config.ignore_type():
-        config.fit.by = by
+    config.fit.by = by
     return config
 
 

@@ -7,14 +7,14 @@ schedules keep the horizon that they had at the start.
 """
 
 import contextlib
+import dataclasses
 import json
 import time
 import warnings
 import zlib
 from collections.abc import Container, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import msgspec
@@ -26,14 +26,8 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config.defaults import (
-    TABLES,
-    default_config,
-    plain,
-    replaced,
-    stages,
-    with_defaults,
-)
+from sparsefl_jax.runs.config.fields import TABLES, Config
+from sparsefl_jax.runs.config.freeze import filled, plain
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import files, log_lines, processes
 
@@ -61,7 +55,7 @@ class _Config(msgspec.Struct):
     model: _Named
 
 
-def read_config(workdir: str | Path) -> Any:  # a ConfigDict
+def read_config(workdir: str | Path) -> Config:
     """Returns the configuration of a run; newer fields have their defaults.
 
     Raises:
@@ -72,7 +66,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
         raise UserError(f"workdir={str(workdir)!r} has no config.json, expected a run")
     fields = files.read_json(path, _Config)
     with blaming(path):
-        return with_defaults(fields)
+        return filled(fields)
 
 
 def differences(old, new) -> dict[str, tuple]:
@@ -85,7 +79,7 @@ def differences(old, new) -> dict[str, tuple]:
       >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
       {'num_rounds': (4, 8)}
     """
-    default, old, new = (flatten(plain(c)) for c in (default_config(), old, new))
+    default, old, new = (flatten(plain(c)) for c in (Config(), old, new))
     pairs = {
         name: tuple(c.get(name, default.get(name)) for c in (old, new))
         for name in sorted(old | new, key=lambda name: (name[:4] != "fit.", name))
@@ -117,20 +111,18 @@ def fixed(config) -> str:
     configurations between which `difference` finds nothing have the same text.
 
     Example:
-      >>> config = default_config()
-      >>> config.epochs, config.num_rounds, config.seed = 3, 7, 5
-      >>> fixed(config)
+      >>> fixed(Config(epochs=3, num_rounds=7, seed=5))
       '{"epochs": 3.0}'
     """
     fields = {
         name: here
-        for name, (_, here) in differences(default_config(), config).items()
+        for name, (_, here) in differences(Config(), config).items()
         if name not in (*FREE, *LATER, "seed")
     }
     return json.dumps(json.loads(json.dumps(fields), parse_int=float))
 
 
-def check_folder(workdir: Path, config, resume: bool) -> None:
+def check_folder(workdir: Path, config: Config, resume: bool) -> None:
     """Checks that a folder can hold the run; raises the ValueErrors of `claimed`."""
     name = f"workdir={str(workdir)!r}"
     with blaming("workdir"):
@@ -238,18 +230,18 @@ def _locked(file, kind: str) -> bool:
 class Resumption(NamedTuple):
     """How a run continues or begins."""
 
-    config: SimpleNamespace
+    config: Config
     saved: checkpoint.Saved | None = None  # the checkpoint; None to begin
     notes: list[str] = []  # on differences from an ordinary continuation
     done: bool = False  # nothing is left to run
 
 
-def resumption(workdir: Path, config: SimpleNamespace) -> Resumption:
+def resumption(workdir: Path, config: Config) -> Resumption:
     """Decides how the run in a folder continues, without changing the folder.
 
     Args:
       workdir: the folder, with a `config.json`.
-      config: with which the run is to continue, as `defaults.values` returns it.
+      config: with which the run is to continue, as `freeze` returns it.
 
     Raises:
       ValueError: the run cannot continue.
@@ -278,7 +270,7 @@ def root_key(seed: int) -> list[int]:
     return jax.random.key_data(jax.random.key(seed)).tolist()
 
 
-def continued(config: SimpleNamespace, saved: checkpoint.Saved) -> Resumption:
+def continued(config: Config, saved: checkpoint.Saved) -> Resumption:
     """Decides how a run continues from a checkpoint.
 
     More rounds extend the last stage; the first stage and the learning rate stay as
@@ -293,7 +285,7 @@ def continued(config: SimpleNamespace, saved: checkpoint.Saved) -> Resumption:
       ValueError: another field differs from the checkpoint's, or there are fewer
         rounds.
     """
-    old, at = saved.about["config"], saved.snapshot
+    old, at = plain(filled(saved.about["config"])), saved.snapshot
     if differs := difference(old, config):
         raise UserError(f"the configuration is not that of the checkpoint: {differs}")
     before, now = old["num_rounds"], config.num_rounds
@@ -308,12 +300,12 @@ def continued(config: SimpleNamespace, saved: checkpoint.Saved) -> Resumption:
         name = config.algorithm["name"]
         notes = [f"{name} stays at the end of its {schedule} rounds' schedule", *notes]
     if at.ended_by and _lifted(old, config, at):
-        done = at.stage == len(stages(config)) - 1 and at.round == now
+        done = at.stage == len(config.stages) - 1 and at.round == now
         at = at._replace(ended_by="rounds" if done else "")
     return Resumption(config, saved._replace(snapshot=at), notes)
 
 
-def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[str]]:
+def planned(config: Config, old: dict) -> tuple[Config, list[str]]:
     """Keeps the old values of fields that depend on a changed `num_rounds`.
 
     A first stage with as many rounds as the run keeps its number of rounds, and a
@@ -338,12 +330,12 @@ def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[s
             raise UserError(refusal.format("first_stage.num_rounds", now, before))
         if config.num_rounds != before:
             first = config.first_stage | {"num_rounds": before}
-            config = replaced(config, first_stage=first)
+            config = dataclasses.replace(config, first_stage=first)
     if config.final_learning_rate is None or config.lr_decay is not None:
         return config, []
     before = old["lr_horizon"] or old["num_rounds"]
     if config.lr_horizon is None and config.num_rounds != before:
-        return replaced(config, lr_horizon=before), [
+        return dataclasses.replace(config, lr_horizon=before), [
             f"the learning rate keeps its schedule over {before} rounds, and falls "
             f"below final_learning_rate={config.final_learning_rate:g} after them; "
             "lr_horizon gives it another"
@@ -354,7 +346,7 @@ def planned(config: SimpleNamespace, old: dict) -> tuple[SimpleNamespace, list[s
     return config, []
 
 
-def _lifted(old: dict, config: SimpleNamespace, at: Snapshot) -> bool:
+def _lifted(old: dict, config: Config, at: Snapshot) -> bool:
     """Returns whether the limit that ended a run was raised or removed."""
     by = at.ended_by
     if by == "rounds":

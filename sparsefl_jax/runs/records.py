@@ -22,8 +22,7 @@ from sparsefl_jax.report import costs, tables
 from sparsefl_jax.report.kept_masks import snapshot_files
 from sparsefl_jax.runs import checkpoint, dry_run, folder, sinks
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.defaults import plain
+from sparsefl_jax.runs.config.freeze import plain
 from sparsefl_jax.runs.memory import Memory
 from sparsefl_jax.runs.plan import Plan
 from sparsefl_jax.runs.progress import Progress, compiling
@@ -193,7 +192,7 @@ def write_summary(
     evals = [r for r in metrics if r["phase"] == "eval"]
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
     stages = []
-    for index, section in enumerate(defaults.stages(config)[: at.stage + 1]):
+    for index, section in enumerate(config.stages[: at.stage + 1]):
         memory = memories[index]
         facts = {"chunk": memory.chunk, "memory": memory.parts()}
         waited = [s["compile_seconds"] for s in segments if s["stage"] == index]

@@ -16,7 +16,9 @@ from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import values
+from sparsefl_jax.runs.config.defaults import load_config
+from sparsefl_jax.runs.config.fields import Config
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.simulation import disk_store, initial_state, placement, store
@@ -51,15 +53,16 @@ def load_run(run: str | Path) -> Result:
         ...
       sparsefl_jax.UserError: workdir='no/such/run' has no config.json, expected a run
     """
-    config, saved = _read(run, state=False)
+    _, saved = _read(run, state=False)
+    config = load_config(str(Path(run) / "config.json"))
     metrics = frames(read_records(Path(run) / "metrics.jsonl"))
     return Result(config, metrics, saved.models, saved.snapshot.best)
 
 
-def _read(run: str | Path, state: bool = True) -> tuple[Any, checkpoint.Saved]:
+def _read(run: str | Path, state: bool = True) -> tuple[Config, checkpoint.Saved]:
     """Reads the configuration and the checkpoint of a run."""
     config = folder.read_config(run)
-    if config.get("seeds", 1) > 1:
+    if config.seeds > 1:
         raise UserError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
     saved = checkpoint.read(Path(run), state=state)
     if saved is None:
@@ -88,7 +91,8 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     """
     config, saved = _read(run)
     with blaming(Path(run) / "config.json"):
-        setup = build.build_setup(values(config), build.build_data(config))
+        config = freeze(config)
+        setup = build.build_setup(config, build.build_data(config))
         algorithm = setup.stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
         raise UserError(f"run={str(run)!r} has no personal models")
@@ -189,7 +193,7 @@ def start_from(
     if not (Path(run) / "summary.json").exists():
         raise UserError(f"{name}, expected the directory of a finished run")
     config, saved = _read(run, state=False)
-    models, there = saved.models, config.adapter.to_dict()
+    models, there = saved.models, config.adapter
     free = {"dropout", "charge_base"}
     for field in sorted(adapter.keys() - free) if there["rank"] else ():
         if there[field] != adapter[field]:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults, fields
+from sparsefl_jax.runs.config.freeze import filled
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -87,7 +87,6 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
       ['fedavg', 'pdst-density=0.05', 'pdst-density=0.1']
     """
     axes = dict(parse(axes) if isinstance(axes, str) else axes)
-    config = defaults.complete(copy.deepcopy(config))
     seeds = _seeds(axes.pop("seed", None), config)
     order = sorted(axes, key=lambda name: (name != "algorithm.name", name != "density"))
     points, used = {}, set()
@@ -104,7 +103,7 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
             for field, value in taken.items()
         )
         same = points.setdefault(name or config.algorithm.name, point)
-        if run_folder.differences(same, point):
+        if run_folder.differences(filled(same), filled(point)):
             raise UserError(f"--sweep: two points are both called {name!r}")
     if unread := [name for name in axes if name not in used]:
         raise UserError(f"--sweep: {unread[0]} is an argument of none of the methods")
@@ -143,16 +142,14 @@ def _apply(config, chosen: dict) -> dict:
 def _set(config, field: str, value) -> bool:
     """Sets a field; returns whether this point's method takes it."""
     section, _, key = field.rpartition(".")
-    if key == "name" and section in defaults.TABLES:
-        fields.switch(config, section, str(value))
+    if key == "name" and section in fields.TABLES:
+        defaults.rename(config, section, str(value))
         return True
-    known = flatten(config.to_dict())
-    if field not in known:
-        if section in ("algorithm", "first_stage"):
-            return False  # another method's argument
-        raise UserError(f"--sweep: {fields.unknown_field(field, known)}")
-    with config.ignore_type():
-        config.update_from_flattened_dict({field: value})
+    where = config.get(section, {})
+    known = fields.arguments(section, where.get("name"))
+    if section in ("algorithm", "first_stage") and key not in known:
+        return False  # another method's argument
+    defaults.override(config, {field: value})
     return True
 
 

@@ -6,6 +6,7 @@ point a folder of its name with a run for every seed, `seed_0`, `seed_1`, ...
 
 import contextlib
 import copy
+import dataclasses
 import runpy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ from sparsefl_jax.report.groups import Group, check_point, read_study
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config import defaults, fields
+from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.freeze import filled, freeze, plain
 from sparsefl_jax.system import files, shipped
 
 _TAKEN = (
@@ -53,7 +55,7 @@ def groups(points: Sequence[Point], metrics: Sequence[str] | None = None) -> lis
       metrics: of their evaluations, where they are known.
     """
     evals = [[{"metric": metric}] for metric in metrics or ()] or [[]] * len(points)
-    configs = [defaults.plain(point.config) for point in points]
+    configs = [plain(filled(point.config)) for point in points]
     return [
         Group(p.name, [Run(Path(p.name), [], e, [0], {}, c, None)], p.label or p.name)
         for p, e, c in zip(points, evals, configs, strict=True)
@@ -118,7 +120,7 @@ def check_points(points: Sequence[Point]) -> None:
         if names.count(point.name) > 1:
             raise UserError(f"two points are called {point.name!r}")
         with naming(point):
-            fields.check_fields(point.config)
+            freeze(point.config)
 
 
 def write(workdir: Path, points: Sequence[Point]) -> None:
@@ -139,7 +141,7 @@ def write(workdir: Path, points: Sequence[Point]) -> None:
         known = read_study(workdir)
         held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
         for point in points:
-            config = defaults.plain(point.config)
+            config = plain(filled(point.config))
             code = run_folder.own_code(config)
             _check_begun(workdir, point, held["code"].get(point.name, {}), code)
             held["code"][point.name] = code
@@ -160,7 +162,7 @@ def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:
         free = {*run_folder.FREE, "fit.by"}
         if (folder / "summary.json").exists():  # nothing reads its data again
             free.discard("dataset")
-        if differs := run_folder.difference(kept, wanted, free):
+        if differs := run_folder.difference(kept, filled(wanted), free):
             raise UserError(
                 f"{folder} holds a run of another configuration: {differs}; {again}"
             )
@@ -185,8 +187,9 @@ def with_kept_rounds(workdir: Path, point: Point) -> Point:
     kept = [old.config for old in known if old.name == point.name]
     for _, folder in folders(workdir, point):
         if (folder / "config.json").exists():
-            kept.append(run_folder.read_config(folder))
-            kept[-1].seed, kept[-1].seeds = point.config.seed, point.config.seeds
+            old, seeds = run_folder.read_config(folder), point.config.seeds
+            old = dataclasses.replace(old, seed=point.config.seed, seeds=seeds)
+            kept.append(old)
     for old in kept:
         if config := fit_rounds.resumed(point.config, old):
             return point._replace(config=config)
@@ -215,7 +218,7 @@ def read(workdir: str | Path) -> list[Point]:
     labels = study.get("labels") or {}
     with blaming(path):
         return [
-            Point(name, defaults.with_defaults(values), labels.get(name, ""))
+            Point(name, default_config(**values), labels.get(name, ""))
             for name, values in study["points"].items()
         ]
 

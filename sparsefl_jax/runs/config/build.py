@@ -29,14 +29,9 @@ from sparsefl_jax.core.check import UserError, blaming, check, unread
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import checkpoint, folder
-from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.fields import (
-    check_buildable,
-    check_unset,
-    densities,
-    naming,
-    unknown_field,
-)
+from sparsefl_jax.runs.config import fields
+from sparsefl_jax.runs.config.fields import Config
+from sparsefl_jax.runs.config.freeze import check_unset, densities, naming
 from sparsefl_jax.runs.plan import StagePlan, reads_epochs, reads_mask
 from sparsefl_jax.runs.setup import Limits, Setup, reading
 from sparsefl_jax.simulation import clock, systems
@@ -49,11 +44,11 @@ _PLAIN = (bool, int, float, str, type(None))
 _OF_SETUP = ("eval_every", "chunk", "metric", "client_store", "memory_gb")
 
 
-def build_setup(config, data) -> Setup:
+def build_setup(config: Config, data) -> Setup:
     """Builds the run of a configuration on its data.
 
     Args:
-      config: as `defaults.values` returns it.
+      config: as `freeze` returns it.
       data: as `build_data` returns them.
     """
     model = build_model(config, data)
@@ -80,15 +75,15 @@ def build_algorithm(
       ValueError: the name is unknown, an argument is missing or unknown, or the factory
         raises a ValueError.
     """
-    found = defaults.factory("algorithm", name)
+    found = fields.factory("algorithm", name)
     try:
         inspect.signature(found).bind(model, optimizer, **settings)
     except TypeError as error:
-        for key in settings.keys() - defaults.signature(found).keys():
-            taken = defaults.arguments(field, name)
-            raise UserError(unknown_field(f"{field}.{key}", taken)) from None
+        for key in settings.keys() - fields.signature(found).keys():
+            taken = fields.arguments(field, name)
+            raise fields.unknown_field(f"{field}.{key}", taken) from None
         raise UserError(f"{field}.name={name!r}: {error}") from None
-    if name in defaults.TABLES["algorithm"]:  # a user's own may mean another density
+    if name in fields.TABLES["algorithm"]:  # a user's own may mean another density
         _check_densities(settings, model, field)
     with naming(field, settings):
         algorithm = found(model, optimizer, **settings)
@@ -138,10 +133,9 @@ def load(config):
 
 def build_data(config, read=load):
     """Builds the federated data of a configuration, whose data set `read` returns."""
-    check_buildable(config)
     name, settings = _settings(config.partition)
-    partition = defaults.factory("partition", name)
-    if "users" not in defaults.signature(partition):
+    partition = fields.factory("partition", name)
+    if "users" not in fields.signature(partition):
         check_unset(config, "writers")
     dataset = read(config)
     return datasets.federate(
@@ -286,7 +280,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
       system: as `build_system` returns it.
     """
     optimizer, stages, sampler = build_optimizer(config), [], None
-    main = {key: getattr(config, key) for key in defaults.STAGE}
+    main = {key: getattr(config, key) for key in fields.STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
         chosen = {key: settings.pop(key, value) for key, value in main.items()}
@@ -296,7 +290,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     main["cohort_size"] = _drawn(config, main["cohort_size"])
     name, settings = _settings(config.algorithm)
     chosen, arguments = _settings(config.server_optimizer)
-    taken = defaults.signature(defaults.factory("algorithm", name))
+    taken = fields.signature(fields.factory("algorithm", name))
     if "server_optimizer" not in taken:
         check_unset(config, "server_optimizer.name")
     elif chosen is not None:
@@ -398,10 +392,10 @@ def describe(setup: Setup, name: str | None = None) -> dict:
     sizes = [leaf.size for leaf in jax.tree.leaves(model.shapes()[0])]
     facts = {"dtype": model.dtype, "parameters": sum(sizes), "loss": model.loss}
     return {
-        "source": defaults.PYTHON,
+        "source": "python",
         "dataset": setup.data.name,
         "num_clients": len(setup.data.train.size),
-        "partition": {"name": defaults.PYTHON},
+        "partition": {"name": "python"},
         "partition_seed": None,
         "model": plain_value("model", model) | plain_value("model", facts),
         "algorithm": main | ({} if name is None else {"name": name}),

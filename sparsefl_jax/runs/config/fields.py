@@ -1,170 +1,450 @@
-"""Checks the fields of a configuration, and switches sections by flags.
+"""All fields of a configuration, with types, ranges, defaults and meanings.
 
-Before anything is built, every field is known, has the right type, is finite, in range,
-and has an effect. The meaning of an argument is checked where it is used.
-
-`--config.algorithm.name=jmwst` changes only the method: arguments set by the file are
-kept if the new method takes them, and the user has to decide about a first stage.
-`presets.methods.choose` also sets the arguments of the method's paper.
+`Config` is what a run sees. The sections `model`, `partition`, `algorithm`,
+`first_stage`, `optimizer` and `server_optimizer` hold a name, and arguments of the
+entry that it names; their classes here list what all entries may have.
 """
 
-import contextlib
-import re
-from collections.abc import Container, Iterable, Iterator
+import dataclasses
+import inspect
+import typing
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
-from ml_collections import config_dict
+import optax
 
-from sparsefl_jax.core.check import UserError, check, closest, integer, unread
-from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.runs import sinks
-from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.defaults import FIELDS, TABLES
+from sparsefl_jax import algorithms, models
+from sparsefl_jax import data as datasets
+from sparsefl_jax.core.check import UserError, check, checkable, closest
+from sparsefl_jax.core.named import named
+from sparsefl_jax.core.types import Count, NonNegative, Positive, Share
+from sparsefl_jax.models import adapters
+from sparsefl_jax.training import local
 
-_FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")
-_GOES_WITH = {  # fields that have an effect only with one of some others
-    **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
-    **dict.fromkeys(("fit.pilot", "fit.most", "fit.evaluations", "fit.by"), _FIT),
-    **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
-    **{f: ("adapter.rank",) for f in FIELDS if f.startswith("adapter.")},
-    **{f: ("server_optimizer.name",) for f in FIELDS if f.startswith("server_opt")},
-    "deadline.over": _CLOSING,
-    "init_what": ("init_from",),
+Texts = tuple[str, ...]
+Whole = Annotated[int, "[0, inf)"]
+
+
+def line(default: Any, meaning: str) -> Any:
+    """Returns a field of a dataclass with its meaning, in one line."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning})
+
+
+def section(kind: type) -> Any:
+    """Returns a field that holds a section, a dictionary with the fields of a class."""
+    return dataclasses.field(
+        default_factory=lambda: {
+            f.name: f.default for f in dataclasses.fields(kind) if f.init
+        },
+        metadata={"section": kind},
+    )
+
+
+def unset(meaning: str) -> Any:
+    """Returns a field that a section holds only if it is set."""
+    return dataclasses.field(default=None, init=False, metadata={"meaning": meaning})
+
+
+@dataclasses.dataclass(frozen=True)
+class HuggingFace:
+    """What is read of a data set of the Hugging Face Hub."""
+
+    image: str | None = line(None, "column of images, if a data set has several")
+    text: str | None = line(None, "column of texts, if there are several")
+    table: Texts = line((), "columns of numbers that together are a sample")
+    label: str | None = line(None, "column of labels, if several columns could be")
+    user: str | None = line(None, "column of users, for partition=natural")
+    hash: int | None = line(
+        None, "number of features into which texts are hashed, by default 768"
+    )
+    train: str | None = line(
+        None, "split for training, by default 'train' or the only one"
+    )
+    test: str | None = line(
+        None, "split for testing, by default 'test' or 'validation'"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """How samples are dealt out to clients."""
+
+    name: str = line("iid", "how samples are split, or my_module:my_partition")
+    test_fraction: float | None = unset("share for test_split='within', default 0.2")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The network."""
+
+    name: str = line("small_cnn", "the network, or my_module:my_network")
+    dtype: Literal["float32", "bfloat16"] = line("float32", "dtype of the computation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """Adapters of low rank in a network that is frozen."""
+
+    rank: int | None = line(None, "rank of trained adapters; the network is frozen")
+    alpha: float | None = line(
+        None, "scale of the adapters times the rank, by default rank"
+    )
+    targets: Texts = line(adapters.TARGETS, "globs of the kernels that get adapters")
+    whole: Texts = line(adapters.WHOLE, "globs of leaves that are trained themselves")
+    freeze: Texts = line((), "globs of what is not trained: '*lora_a*' is FFA-LoRA")
+    dropout: float = line(0.0, "share of an adapter's inputs dropped in training")
+    seed: int = line(0, "seed of frozen weights that no folder has")
+    base: str | None = line(
+        None, "file of an export with index none: the frozen weights"
+    )
+    charge_base: bool = line(False, "charge them in a client's first downlink")
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """The method of the last stage."""
+
+    name: str = line("fedavg", "the method, or my_module:my_method")
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstStage:
+    """A stage before it, with numbers of its own."""
+
+    name: str | None = unset("method of a first stage that finds a mask, or 'none'")
+    num_rounds: int | None = unset("rounds of the first stage, default num_rounds")
+    cohort_size: int | None = unset("clients in a round, by default cohort_size")
+    epochs: int | None = unset("local epochs, by default epochs")
+    batch_size: int | None = unset("samples in a minibatch, by default batch_size")
+    drop_last: bool | None = unset("drop_last of that stage, by default drop_last")
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """The clients' optimizer."""
+
+    name: str = line("sgd", "clients' optimizer, any of optax; takes its arguments")
+    learning_rate: float = line(0.1, "learning rate of the clients")
+    momentum: float | None = line(
+        None, "momentum of the clients' optimizer, if it has one"
+    )
+    weight_decay: float = line(0.0, "weight decay; sgd adds it to the gradient")
+    clip: float = line(0.0, "global norm at which gradients are clipped; 0 for none")
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerOptimizer:
+    """The server's optimizer, if it has one."""
+
+    name: str | None = line(None, "optax optimizer of the server; adam gives FedAdam")
+    learning_rate: float = line(0.01, "learning rate of the server")
+
+
+@dataclasses.dataclass(frozen=True)
+class Privacy:
+    """Differential privacy."""
+
+    clip: float | None = line(
+        None, "for differential privacy: largest norm of an update"
+    )
+    noise_multiplier: float | None = line(None, "deviation of the noise over 2 clip")
+    delta: float | None = line(
+        None, "delta of the guarantee, by default num_clients**-1.1"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Until:
+    """Limits that end a run."""
+
+    gbit: Positive | None = line(None, "end the run after this traffic, Gbit both ways")
+    pflop: Positive | None = line(
+        None, "end the run after these FLOPs at the masks, PFLOP"
+    )
+    accuracy: Share | None = line(None, "end the run at this accuracy")
+    hours: Positive | None = line(None, "end the run after these hours of virtual time")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Budgets that set the number of rounds beforehand."""
+
+    gbit: Positive | None = line(
+        None, "set num_rounds to spend this traffic, Gbit both ways"
+    )
+    pflop: Positive | None = line(
+        None, "set num_rounds beforehand to spend these FLOPs, PFLOP"
+    )
+    pilot: Annotated[int, "[2, inf)"] | None = line(
+        None, "rounds of the pilot that measures the cost, default 20"
+    )
+    most: Count | None = line(
+        None, "largest num_rounds that fit.gbit and fit.pflop may set"
+    )
+    evaluations: Count | None = line(
+        None, "evaluations, at equal intervals of these rounds"
+    )
+    by: Literal["pilot"] | None = line(None, "set by the run: the source of num_rounds")
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadline:
+    """When a round ends for slow clients."""
+
+    seconds: Positive | None = line(
+        None, "end a round after these seconds of virtual time"
+    )
+    quantile: Share | None = line(
+        None, "end it when this share has finished a dense round"
+    )
+    over: Annotated[float, "[1, inf)"] | None = line(
+        None, "draw this many times cohort_size clients; drop the late"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A configuration with a plain value for each field; sections are dictionaries.
+
+    A run sees nothing else of its configuration.
+    """
+
+    seed: Whole = line(0, "root of all randomness of the run")
+    dataset: str = line(
+        "cifar10_sample",
+        "a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder",
+    )
+    hf: dict = section(HuggingFace)
+    tokenizer: str | None = line(
+        None, "turns texts into tokens: folder of a vocabulary, or 'words'"
+    )
+    max_tokens: int | None = line(
+        None, "length to which texts are cut or padded, by default 64"
+    )
+    text_encoder: str | None = line(
+        None, "turns texts into features: folder of a (Distil)BERT"
+    )
+    data_dir: str | None = line(None, "folder of prepared TFDS data sets")
+    writers: str | None = line(
+        None, ".npz file with each sample's writer, or 'mnist' for MNIST's own"
+    )
+    num_classes: Count | None = line(
+        None, "outputs of the network, if more than there are labels"
+    )
+    num_clients: Whole = line(100, "number of clients; 0 lets the partition decide")
+    partition: dict = section(Partition)
+    partition_seed: Whole | None = line(None, "seed of the partition, by default seed")
+    test_split: str = line(
+        "partition",
+        "clients' test samples: partition, natural, within, overlap, pooled",
+    )
+    val_fraction: float = line(
+        0.0, "share of each client's samples held out for validation"
+    )
+    augment: Texts = line((), "augmentations in training: 'crop', 'flip', 'cutout'")
+    input_scale: float = line(255.0, "divisor of integer pixels")
+    normalize: bool = line(
+        True, "whether to subtract the mean and divide by the deviation"
+    )
+    scramble: bool = line(
+        False, "read images [H, W, C] as if stored [C, H, W], as SpaFL does"
+    )
+    model: dict = section(Model)
+    adapter: dict = section(Adapter)
+    algorithm: dict = section(Method)
+    first_stage: dict = section(FirstStage)
+    optimizer: dict = section(Optimizer)
+    server_optimizer: dict = section(ServerOptimizer)
+    privacy: dict = section(Privacy)
+    final_learning_rate: Positive | None = line(
+        None, "end of the learning rate's exponential decay"
+    )
+    lr_horizon: Count | None = line(
+        None, "duration of the decay in rounds, by default num_rounds"
+    )
+    lr_delay: Whole = line(0, "rounds before the decay starts")
+    lr_decay: Annotated[float, "(0, 1)"] | None = line(
+        None, "factor of the decay per round, instead of lr_horizon"
+    )
+    budgets: tuple[tuple[float, ...], ...] = line(
+        (), "pairs (share of the model, share of the clients that hold it)"
+    )
+    density: Share | None = line(
+        None, "share of weights kept, in all stages that have none of their own"
+    )
+    num_rounds: int = line(100, "rounds of the main stage")
+    cohort_size: int = line(10, "number of clients in a round")
+    epochs: int = line(1, "number of local epochs")
+    batch_size: int = line(32, "samples in a minibatch")
+    drop_last: bool = line(
+        False, "whether to leave out a last minibatch that is not full"
+    )
+    eval_every: int = line(10, "rounds between evaluations")
+    metric: str = line("auto", "which accuracy is reported: auto, pooled, clients")
+    chunk: str = line(
+        "auto", "clients that a device runs at a time; auto by speed and memory"
+    )
+    client_store: str = line(
+        "auto", "where clients' states live: auto, device, host, disk"
+    )
+    memory_gb: Positive | None = line(
+        None, "memory limit of all devices together, in 1e9 bytes"
+    )
+    seeds: Count = line(1, "number of runs, with seeds from seed on")
+    init_from: str | None = line(None, "folder of a finished run to start from")
+    init_what: Literal["model", "weights", "mask"] = line(
+        "model", "what to take from it: model, weights, mask"
+    )
+    until: dict = section(Until)
+    fit: dict = section(Fit)
+    system: str | None = line(
+        None, "clients' devices: mobile, iot, tifl or a .csv; None for no clock"
+    )
+    deadline: dict = section(Deadline)
+    checkpoint_minutes: NonNegative = line(10.0, "minutes between checkpoints")
+    observe_rounds: tuple[int, ...] = line(
+        (), "rounds for which all clients' masks are kept"
+    )
+    sinks: Texts = line((), "further logs: 'tensorboard', 'wandb', 'mlflow'")
+
+    @property
+    def stages(self) -> list[dict]:
+        """Returns the section of each stage, in order."""
+        return [s for s in (self.first_stage, self.algorithm) if s]
+
+
+@dataclasses.dataclass(frozen=True)
+class Described(Config):
+    """A run that `sfl.experiment` has made, by the names and settings of its parts."""
+
+    source: str = "python"
+    initial: Any = None
+    middle_stages: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def stages(self) -> list[dict]:
+        """Returns the section of each stage, in order."""
+        first, *last = super().stages
+        return [first, *self.middle_stages.values(), *last]
+
+
+SECTIONS = {
+    f.name: f.metadata["section"]
+    for f in dataclasses.fields(Config)
+    if "section" in f.metadata
 }
-_OR = {"lr_horizon": "lr_decay", "deadline.quantile": "deadline.seconds"}
-NONE = "none"  # as the name of a first stage: there is none
-_DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
+TABLES = {  # in which the `name` of a section is looked up
+    "algorithm": algorithms.ALGORITHMS,
+    "first_stage": algorithms.ALGORITHMS,
+    "model": models.MODELS,
+    "partition": datasets.PARTITIONERS,
+}
+STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
+MEANINGS = {  # by dotted name
+    **{
+        f"{name}.{f.name}" if name else f.name: f.metadata["meaning"]
+        for name, kind in {"": Config, **SECTIONS}.items()
+        for f in dataclasses.fields(kind)
+        if "meaning" in f.metadata
+    },
+    "model.widths": "channels or units of each layer, first to last",
+    "model.norm": "normalisation: 'batch', 'static', 'group' or None",
+    "model.softmax_output": "end in a softmax, although the loss has one too",
+    "model.dropout": "share of units dropped in training",
+    "server_optimizer.weight_decay": "weight decay of the server",
+    "server_optimizer.clip": "norm at which the mean update is clipped",
+}
+GONE = {  # removed fields and flags, with their replacements
+    "target": "python -m benchmarks.targets TARGET --config=...",
+    "extend_at_final": "a run with more num_rounds goes on without it",
+    "accept_lost_records": "start a run with damaged records in another folder",
+    "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
+    **dict.fromkeys(
+        ("partition.feature_shift", "partition.shift_strength"),
+        "change clients' images in Python, see the page on data",
+    ),
+}
+_OF_RUN = ("name", "num_clients", "seed", "users", "labels_test", "server_optimizer")
 
 
-def check_fields(config) -> None:
-    """Checks all fields of a configuration.
+def arguments(section: str, name: str | None = None) -> dict[str, inspect.Parameter]:
+    """Returns the fields of a section: arguments of its entry, and fields of its own.
 
     Args:
-      config: a configuration, see `defaults.default_config`.
+      section: the section; '' for the fields beside all sections.
+      name: the entry that it names, if any.
+
+    Returns:
+      Parameters whose annotation is the required type of a value, and whose default is
+      that of the section, or else of the entry.
 
     Raises:
-      ValueError: a field is unknown or missing, has another type, is not finite or out
-        of range, or has no effect without another one that is not set.
-
-    Example:
-      >>> config = defaults.default_config()
-      >>> config.optimizer.learning_rate = float("nan")
-      >>> check_fields(config)
-      Traceback (most recent call last):
-        ...
-      sparsefl_jax.UserError: optimizer.learning_rate=nan, expected a finite number
+      ValueError: there is no such entry.
     """
-    if not hasattr(config, "to_dict"):
-        found = type(config).__name__
-        raise UserError(f"the configuration is a {found}, expected a ConfigDict")
-    check_buildable(config)
-    values, usual = config.to_dict(), defaults.default_config().to_dict()
-    _check_known("", values, usual)
-    for field, default in usual.items():
-        if field not in values:
-            raise UserError(f"the configuration lacks the field {field!r}")
-        if isinstance(default, dict):
-            check(field, values[field], dict)
-            _check_section(field, values[field], default)
-        elif values[field] is not None or default is not None:
-            check(field, values[field], defaults.kind(field))
-    sinks.check_sinks(config.sinks)
-    _check_together(config, flatten(values), flatten(usual))
+    found = {}
+    if name is not None:
+        check(f"{section}.name", name, str)
+    if section.endswith("optimizer"):
+        chosen = getattr(optax, name or "", None)
+        found = signature(chosen) if callable(chosen) else {}
+        found |= _settable(local.make_optimizer)
+        del found["schedule"]
+    elif section in TABLES and name is not None:
+        found = _settable(factory(section, name))
+    for key, parameter in found.items():
+        found[key] = parameter.replace(annotation=_kind(parameter))
+    kind = SECTIONS.get(section, Config)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        if "meaning" in field.metadata:
+            default = field.default
+            if default is None and field.name in found:
+                default = found[field.name].default
+            found[field.name] = inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=hints[field.name],
+            )
+    return found
 
 
-def check_buildable(config) -> None:
-    """Checks that a configuration can be built.
+def factory(section: str, name: str):
+    """Returns the factory that a section names, from its table or `module:function`.
 
     Raises:
-      ValueError: it describes parts that exist only in Python.
+      ValueError: there is no such factory.
     """
-    if getattr(config, "source", None) == defaults.PYTHON:
-        raise UserError(
-            "source='python': this run was made by sfl.experiment, which continues it "
-            "if called again; a configuration cannot build it"
-        )
+    return named(f"{section}.name", name, TABLES[section])
 
 
-def _check_known(section: str, names, allowed) -> None:
-    """Checks that a name is allowed; the error suggests the nearest one."""
-    for name in names:
-        if name not in allowed:
-            raise UserError(unknown_field(section + name, allowed))
+def signature(function) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a factory, or of the function that it wraps."""
+    return dict(inspect.signature(function).parameters)
 
 
-def _check_section(field: str, section: dict, default: dict) -> None:
-    """Checks the values of a section; None counts as not set."""
-    named_one = f"{field}.name" in FIELDS and field != "server_optimizer"
-    if named_one and (section or default) and section.get("name") is None:
-        raise UserError(f"{field}.name is missing")
-    known = defaults.arguments(field, section.get("name"))
-    if field not in ("algorithm", "first_stage"):  # a factory knows best what it lacks
-        _check_known(f"{field}.", section, known)
-    for name, value in section.items():
-        if value is not None:
-            kind = known[name].annotation if name in known else object
-            check(f"{field}.{name}", value, kind)
+def _settable(function) -> dict[str, inspect.Parameter]:
+    """Returns the arguments of a factory that a configuration can set."""
+    return {
+        name: p
+        for name, p in signature(function).items()
+        if name not in _OF_RUN
+        and (p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
+    }
 
 
-def _check_together(config, given: dict, usual: dict) -> None:
-    """Checks fields by the values of others, without which some have no effect."""
-    fitted = given.get("fit.gbit") or given.get("fit.pflop")
-    if fitted and config.first_stage and not given.get("first_stage.num_rounds"):
-        raise UserError("first_stage.num_rounds is missing, expected one with fit.*")
-    check("seed", config.seed, integer(0, 2**31 - config.seeds))
-    for field, value in given.items():
-        others = _GOES_WITH.get(field, ())
-        alone = others and not any(given.get(other) for other in others)
-        if alone and value is not None and value != usual.get(field):
-            raise unread(f"{field}={value!r}", f"it goes with {' or '.join(others)}")
-    for field, other in _OR.items():
-        if None not in (given.get(field), value := given.get(other)):
-            raise unread(f"{field}={given[field]!r}", f"{other} is {value!r}")
-    held = densities(config)
-    if config.density is not None and config.density not in held.values():
-        others = [f"{field} is {value}" for field, value in held.items()]
-        none = f"{config.algorithm.get('name')!r} takes none"
-        raise unread(f"density={config.density!r}", ", ".join(others) or none)
+def _kind(parameter) -> Any:
+    """Returns the type of an argument, by its annotation or else by its default."""
+    given, default = parameter.annotation, parameter.default
+    if checkable(given):
+        return given
+    if isinstance(default, tuple) and default:
+        return tuple[type(default[0]), ...]
+    return type(default) if isinstance(default, int | float | str | tuple) else object
 
 
-def check_unset(config, *fields: str) -> None:
-    """Checks that fields without an effect have their default values.
-
-    Example:
-      >>> config = defaults.default_config()
-      >>> config.augment = ("flip",)
-      >>> check_unset(config, "input_scale", "augment")
-      Traceback (most recent call last):
-        ...
-      sparsefl_jax.UserError: augment=('flip',) has no effect here: nothing reads it
-    """
-    usual = flatten(defaults.plain(defaults.default_config()))
-    given = flatten(defaults.plain(config))
-    for field in fields:
-        if given.get(field) != usual.get(field):
-            raise unread(f"{field}={given[field]!r}", "nothing reads it")
-
-
-@contextlib.contextmanager
-def naming(section: str, arguments: Container[str]) -> Iterator[None]:
-    """Adds the section to the name of an argument in the error of a factory.
-
-    Example:
-      >>> with naming("algorithm", ("density",)):
-      ...     raise UserError("density=2, expected in (0, 1]")
-      Traceback (most recent call last):
-      sparsefl_jax.UserError: algorithm.density=2, expected in (0, 1]
-    """
-    try:
-        yield
-    except UserError as error:
-        named_first = re.match(r"\w*", str(error))[0]
-        if named_first not in arguments:
-            raise
-        raise UserError(f"{section}.{error}") from error
-
-
-def unknown_field(name: str, allowed: Iterable[str]) -> str:
-    """Returns the message for an unknown field, with suggestions and all known names.
+def unknown_field(name: str, allowed: Iterable[str]) -> UserError:
+    """Returns the error for an unknown field, with suggestions and all known names.
 
     Args:
       name: the field, with its section and a dot if it is in one.
@@ -174,13 +454,13 @@ def unknown_field(name: str, allowed: Iterable[str]) -> str:
       >>> print(unknown_field("sead", ["seed", "epochs"]))
       the configuration has no field 'sead'; did you mean 'seed'? it has epochs, seed
     """
-    if name in defaults.GONE:
-        return f"{name} is gone: {defaults.GONE[name]}"
+    if name in GONE:
+        return UserError(f"{name} is gone: {GONE[name]}")
     section, _, _ = name.rpartition(".")
     meant = nearest(name, allowed)
     hint = f"did you mean {meant!r}? " if meant not in (None, name) else ""
     there = f"{section or 'it'} has {', '.join(sorted(allowed))}"
-    return f"the configuration has no field {name!r}; {hint}{there}"
+    return UserError(f"the configuration has no field {name!r}; {hint}{there}")
 
 
 def nearest(name: str, allowed: Iterable[str] = ()) -> str | None:
@@ -191,136 +471,7 @@ def nearest(name: str, allowed: Iterable[str] = ()) -> str | None:
       ('seed', 'optimizer.momentum', None)
     """
     section, dot, leaf = name.rpartition(".")
-    known = {path.rpartition(".")[2]: path for path in reversed(FIELDS)}
-    known |= {path: path for path in FIELDS if "." not in path}
+    known = {path.rpartition(".")[2]: path for path in reversed(MEANINGS)}
+    known |= {path: path for path in MEANINGS if "." not in path}
     known |= {own: f"{section}{dot}{own}" for own in allowed}
     return next((known[near] for near in closest(leaf, known)), None)
-
-
-def densities(config) -> dict[str, float]:
-    """Returns the densities that `density` may set, by field."""
-    sections = {"first_stage": config.first_stage, "algorithm": config.algorithm}
-    return {
-        f"{name}.{key}": section[key]
-        for name, section in sections.items()
-        for key in _DENSITIES
-        if section.get(key) is not None
-    }
-
-
-def drop_density(config) -> None:
-    """Sets `density` to None if no stage refers to it."""
-    if config.density not in densities(config).values():
-        with config.ignore_type():
-            config.density = None
-
-
-def switch(config, field: str, name: str):
-    """Turns a section into that of another entry; keeps the arguments that were set.
-
-    Defaults of the old entry are removed, as are arguments that the new one does not
-    take. Arguments without a default become None and can be set; a new `density` refers
-    to that of the configuration.
-
-    Args:
-      config: a configuration.
-      field: a section, one of `defaults.TABLES`.
-      name: the new entry, or a user's `module:function`; 'none' for no first stage.
-
-    Returns:
-      `config`.
-
-    Raises:
-      ValueError: there is no such entry.
-
-    Example:
-      >>> config = defaults.default_config()
-      >>> config.algorithm = {"name": "fedprox", "mu": 0.5, "weighting": "uniform"}
-      >>> config = defaults.complete(config)
-      >>> new = switch(config, "algorithm", "fedavg").algorithm
-      >>> new.weighting, "mu" in new
-      ('uniform', False)
-    """
-    section, old = config[field], config[field].get("name")
-    if (field, name) == ("first_stage", NONE):
-        config[field] = config_dict.create(name=config_dict.placeholder(str))
-        return config
-    taken = defaults.arguments(field, name).keys() - {"name"}
-    before, now = (defaults.usual(field, n) for n in (old, name))
-    new = {}
-    for key in taken:
-        if section.get(key) not in (None, before.get(key)):
-            new[key] = section.get_oneway_ref(key)
-        elif key == "density" and (key not in now or config.density is not None):
-            new[key] = config.get_oneway_ref(key)
-        elif key not in now:
-            new[key] = config_dict.placeholder(object)
-    with config.unlocked(), config.ignore_type():
-        config[field] = config_dict.create(**now | {"name": name} | new)
-    return config
-
-
-def settle(config) -> None:
-    """Drops a first stage that is called 'none', once all flags are set."""
-    stage = getattr(config, "first_stage", None)  # `check` refuses what lacks it
-    if stage and stage.get("name") == NONE:
-        config.first_stage = {}
-
-
-def follow(config, given: dict[str, str]) -> None:
-    """Switches sections to the entries that flags name, so other flags can set them.
-
-    Args:
-      config: the configuration of a file.
-      given: the flags' values by field.
-
-    Raises:
-      ValueError: there is no such entry or field, or the method changes and no flag
-        decides about the first stage.
-
-    Example:
-      >>> config = defaults.default_config()
-      >>> config.first_stage = {"name": "snip", "density": 0.1}
-      >>> config.algorithm = {"name": "spdst"}
-      >>> follow(config, {"algorithm.name": "fedavg"})
-      Traceback (most recent call last):
-        ...
-      sparsefl_jax.UserError: algorithm.name='fedavg': the first stage 'snip' is that
-      of 'spdst'; --config.first_stage.name=snip keeps it,
-      --config.first_stage.name=none leaves it out
-    """  # noqa: E501
-    if "fit.by" in given:  # a budget would count as spent
-        raise UserError(f"fit.by={given['fit.by']} is set by the run, expected none")
-    spread = given.get("fit.evaluations")
-    if "eval_every" in given and (spread or config.fit.get("evaluations")):
-        what = f"eval_every={given['eval_every']}"
-        raise unread(what, "fit.evaluations sets it")
-    if names := {f: given[f"{f}.name"] for f in TABLES if f"{f}.name" in given}:
-        _rename(config, names)
-    for path in given:
-        field, _, key = path.rpartition(".")
-        section = config.get(field) if field else config
-        if not hasattr(section, "to_dict"):
-            raise UserError(unknown_field(path, config))
-        name = section.get("name")
-        if field.endswith("optimizer"):
-            name = given.get(f"{field}.name", name)
-        if name and key in defaults.arguments(field, name):
-            if key not in section or section.get_type(key) is type(None):
-                with config.unlocked(), config.ignore_type():
-                    section[key] = config_dict.placeholder(object)
-        elif key not in section:
-            raise UserError(unknown_field(path, section))
-
-
-def _rename(config, names: dict[str, str]) -> None:
-    method, stage = (config[s].get("name") for s in ("algorithm", "first_stage"))
-    for field, name in names.items():
-        switch(config, field, name)
-    if config.algorithm.name != method and stage and "first_stage" not in names:
-        raise UserError(
-            f"algorithm.name={config.algorithm.name!r}: the first stage {stage!r} is "
-            f"that of {method!r}; --config.first_stage.name={stage} keeps it, "
-            f"--config.first_stage.name={NONE} leaves it out"
-        )
-    drop_density(config)
