@@ -508,7 +508,7 @@ def test_a_run_of_other_frozen_weights_is_no_start(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/summary.json").write_text("{}")
     (tmp_path / "a/config.json").write_text(
-        json.dumps(defaults.plain(configured(rank=2, seed=1)))
+        json.dumps(plain(configured(rank=2, seed=1)))
     )
     saved = SimpleNamespace(models={})
     here = freeze(configured(rank=2, seed=9)).adapter

@@ -6,7 +6,9 @@ entry that it names; their classes here list what all entries may have.
 """
 
 import dataclasses
+import functools
 import inspect
+import re
 import typing
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -25,181 +27,226 @@ Texts = tuple[str, ...]
 Whole = Annotated[int, "[0, inf)"]
 
 
-def line(default: Any, meaning: str) -> Any:
-    """Returns a field of a dataclass with its meaning, in one line."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning})
-
-
 def section(kind: type) -> Any:
-    """Returns a field that holds a section, a dictionary with the fields of a class."""
-    return dataclasses.field(
-        default_factory=lambda: {
-            f.name: f.default for f in dataclasses.fields(kind) if f.init
-        },
-        metadata={"section": kind},
-    )
+    """Returns a field that holds a section, a dictionary with the fields of a class.
 
-
-def unset(meaning: str) -> Any:
-    """Returns a field that a section holds only if it is set."""
-    return dataclasses.field(default=None, init=False, metadata={"meaning": meaning})
+    A section with a name holds only what is set.
+    """
+    usual = {f.name: f.default for f in dataclasses.fields(kind)}
+    if "name" in usual:
+        usual = {key: value for key, value in usual.items() if value is not None}
+    factory = functools.partial(dict, usual)
+    return dataclasses.field(default_factory=factory, metadata={"section": kind})
 
 
 @dataclasses.dataclass(frozen=True)
 class HuggingFace:
-    """What is read of a data set of the Hugging Face Hub."""
+    """What is read of a data set of the Hugging Face Hub.
 
-    image: str | None = line(None, "column of images, if a data set has several")
-    text: str | None = line(None, "column of texts, if there are several")
-    table: Texts = line((), "columns of numbers that together are a sample")
-    label: str | None = line(None, "column of labels, if several columns could be")
-    user: str | None = line(None, "column of users, for partition=natural")
-    hash: int | None = line(
-        None, "number of features into which texts are hashed, by default 768"
-    )
-    train: str | None = line(
-        None, "split for training, by default 'train' or the only one"
-    )
-    test: str | None = line(
-        None, "split for testing, by default 'test' or 'validation'"
-    )
+    Attributes:
+      image: column of images, if a data set has several.
+      text: column of texts, if there are several.
+      table: columns of numbers that together are a sample.
+      label: column of labels, if several columns could be.
+      user: column of users, for partition=natural.
+      hash: number of features into which texts are hashed, by default 768.
+      train: split for training, by default 'train' or the only one.
+      test: split for testing, by default 'test' or 'validation'.
+    """
+
+    image: str | None = None
+    text: str | None = None
+    table: Texts = ()
+    label: str | None = None
+    user: str | None = None
+    hash: int | None = None
+    train: str | None = None
+    test: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """How samples are dealt out to clients."""
+    """How samples are dealt out to clients.
 
-    name: str = line("iid", "how samples are split, or my_module:my_partition")
-    test_fraction: float | None = unset("share for test_split='within', default 0.2")
+    Attributes:
+      name: how samples are split, or my_module:my_partition.
+      test_fraction: share for test_split='within', default 0.2.
+    """
+
+    name: str = "iid"
+    test_fraction: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The network."""
+    """The network.
 
-    name: str = line("small_cnn", "the network, or my_module:my_network")
-    dtype: Literal["float32", "bfloat16"] = line("float32", "dtype of the computation")
+    Attributes:
+      name: the network, or my_module:my_network.
+      dtype: dtype of the computation.
+    """
+
+    name: str = "small_cnn"
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """Adapters of low rank in a network that is frozen."""
+    """Adapters of low rank in a network that is frozen.
 
-    rank: int | None = line(None, "rank of trained adapters; the network is frozen")
-    alpha: float | None = line(
-        None, "scale of the adapters times the rank, by default rank"
-    )
-    targets: Texts = line(adapters.TARGETS, "globs of the kernels that get adapters")
-    whole: Texts = line(adapters.WHOLE, "globs of leaves that are trained themselves")
-    freeze: Texts = line((), "globs of what is not trained: '*lora_a*' is FFA-LoRA")
-    dropout: float = line(0.0, "share of an adapter's inputs dropped in training")
-    seed: int = line(0, "seed of frozen weights that no folder has")
-    base: str | None = line(
-        None, "file of an export with index none: the frozen weights"
-    )
-    charge_base: bool = line(False, "charge them in a client's first downlink")
+    Attributes:
+      rank: rank of trained adapters; the network is frozen.
+      alpha: scale of the adapters times the rank, by default rank.
+      targets: globs of the kernels that get adapters.
+      whole: globs of leaves that are trained themselves.
+      freeze: globs of what is not trained: '*lora_a*' is FFA-LoRA.
+      dropout: share of an adapter's inputs dropped in training.
+      seed: seed of frozen weights that no folder has.
+      base: file of an export with index none: the frozen weights.
+      charge_base: charge them in a client's first downlink.
+    """
+
+    rank: int | None = None
+    alpha: float | None = None
+    targets: Texts = adapters.TARGETS
+    whole: Texts = adapters.WHOLE
+    freeze: Texts = ()
+    dropout: float = 0.0
+    seed: int = 0
+    base: str | None = None
+    charge_base: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """The method of the last stage."""
+    """The method of the last stage.
 
-    name: str = line("fedavg", "the method, or my_module:my_method")
+    Attributes:
+      name: the method, or my_module:my_method.
+    """
+
+    name: str = "fedavg"
 
 
 @dataclasses.dataclass(frozen=True)
 class FirstStage:
-    """A stage before it, with numbers of its own."""
+    """A stage before it, with numbers of its own.
 
-    name: str | None = unset("method of a first stage that finds a mask, or 'none'")
-    num_rounds: int | None = unset("rounds of the first stage, default num_rounds")
-    cohort_size: int | None = unset("clients in a round, by default cohort_size")
-    epochs: int | None = unset("local epochs, by default epochs")
-    batch_size: int | None = unset("samples in a minibatch, by default batch_size")
-    drop_last: bool | None = unset("drop_last of that stage, by default drop_last")
+    Attributes:
+      name: method of a first stage that finds a mask, or 'none'.
+      num_rounds: rounds of the first stage, default num_rounds.
+      cohort_size: clients in a round, by default cohort_size.
+      epochs: local epochs, by default epochs.
+      batch_size: samples in a minibatch, by default batch_size.
+      drop_last: drop_last of that stage, by default drop_last.
+    """
+
+    name: str | None = None
+    num_rounds: int | None = None
+    cohort_size: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    drop_last: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """The clients' optimizer."""
+    """The clients' optimizer.
 
-    name: str = line("sgd", "clients' optimizer, any of optax; takes its arguments")
-    learning_rate: float = line(0.1, "learning rate of the clients")
-    momentum: float | None = line(
-        None, "momentum of the clients' optimizer, if it has one"
-    )
-    weight_decay: float = line(0.0, "weight decay; sgd adds it to the gradient")
-    clip: float = line(0.0, "global norm at which gradients are clipped; 0 for none")
+    Attributes:
+      name: clients' optimizer, any of optax; takes its arguments.
+      learning_rate: learning rate of the clients.
+      momentum: momentum of the clients' optimizer, if it has one.
+      weight_decay: weight decay; sgd adds it to the gradient.
+      clip: global norm at which gradients are clipped; 0 for none.
+    """
+
+    name: str = "sgd"
+    learning_rate: float = 0.1
+    momentum: float | None = None
+    weight_decay: float = 0.0
+    clip: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerOptimizer:
-    """The server's optimizer, if it has one."""
+    """The server's optimizer, if it has one.
 
-    name: str | None = line(None, "optax optimizer of the server; adam gives FedAdam")
-    learning_rate: float = line(0.01, "learning rate of the server")
+    Attributes:
+      name: optax optimizer of the server; adam gives FedAdam.
+      learning_rate: learning rate of the server.
+    """
+
+    name: str | None = None
+    learning_rate: float = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-    """Differential privacy."""
+    """Differential privacy.
 
-    clip: float | None = line(
-        None, "for differential privacy: largest norm of an update"
-    )
-    noise_multiplier: float | None = line(None, "deviation of the noise over 2 clip")
-    delta: float | None = line(
-        None, "delta of the guarantee, by default num_clients**-1.1"
-    )
+    Attributes:
+      clip: for differential privacy: largest norm of an update.
+      noise_multiplier: deviation of the noise over 2 clip.
+      delta: delta of the guarantee, by default num_clients**-1.1.
+    """
+
+    clip: float | None = None
+    noise_multiplier: float | None = None
+    delta: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Until:
-    """Limits that end a run."""
+    """Limits that end a run.
 
-    gbit: Positive | None = line(None, "end the run after this traffic, Gbit both ways")
-    pflop: Positive | None = line(
-        None, "end the run after these FLOPs at the masks, PFLOP"
-    )
-    accuracy: Share | None = line(None, "end the run at this accuracy")
-    hours: Positive | None = line(None, "end the run after these hours of virtual time")
+    Attributes:
+      gbit: end the run after this traffic, Gbit both ways.
+      pflop: end the run after these FLOPs at the masks, PFLOP.
+      accuracy: end the run at this accuracy.
+      hours: end the run after these hours of virtual time.
+    """
+
+    gbit: Positive | None = None
+    pflop: Positive | None = None
+    accuracy: Share | None = None
+    hours: Positive | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Budgets that set the number of rounds beforehand."""
+    """Budgets that set the number of rounds beforehand.
 
-    gbit: Positive | None = line(
-        None, "set num_rounds to spend this traffic, Gbit both ways"
-    )
-    pflop: Positive | None = line(
-        None, "set num_rounds beforehand to spend these FLOPs, PFLOP"
-    )
-    pilot: Annotated[int, "[2, inf)"] | None = line(
-        None, "rounds of the pilot that measures the cost, default 20"
-    )
-    most: Count | None = line(
-        None, "largest num_rounds that fit.gbit and fit.pflop may set"
-    )
-    evaluations: Count | None = line(
-        None, "evaluations, at equal intervals of these rounds"
-    )
-    by: Literal["pilot"] | None = line(None, "set by the run: the source of num_rounds")
+    Attributes:
+      gbit: set num_rounds to spend this traffic, Gbit both ways.
+      pflop: set num_rounds beforehand to spend these FLOPs, PFLOP.
+      pilot: rounds of the pilot that measures the cost, default 20.
+      most: largest num_rounds that fit.gbit and fit.pflop may set.
+      evaluations: evaluations, at equal intervals of these rounds.
+      by: set by the run: the source of num_rounds.
+    """
+
+    gbit: Positive | None = None
+    pflop: Positive | None = None
+    pilot: Annotated[int, "[2, inf)"] | None = None
+    most: Count | None = None
+    evaluations: Count | None = None
+    by: Literal["pilot"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Deadline:
-    """When a round ends for slow clients."""
+    """When a round ends for slow clients.
 
-    seconds: Positive | None = line(
-        None, "end a round after these seconds of virtual time"
-    )
-    quantile: Share | None = line(
-        None, "end it when this share has finished a dense round"
-    )
-    over: Annotated[float, "[1, inf)"] | None = line(
-        None, "draw this many times cohort_size clients; drop the late"
-    )
+    Attributes:
+      seconds: end a round after these seconds of virtual time.
+      quantile: end it when this share has finished a dense round.
+      over: draw this many times cohort_size clients; drop the late.
+    """
+
+    seconds: Positive | None = None
+    quantile: Share | None = None
+    over: Annotated[float, "[1, inf)"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,48 +254,67 @@ class Config:
     """A configuration with a plain value for each field; sections are dictionaries.
 
     A run sees nothing else of its configuration.
+
+    Attributes:
+      seed: root of all randomness of the run.
+      dataset: a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder.
+      tokenizer: turns texts into tokens: folder of a vocabulary, or 'words'.
+      max_tokens: length to which texts are cut or padded, by default 64.
+      text_encoder: turns texts into features: folder of a (Distil)BERT.
+      data_dir: folder of prepared TFDS data sets.
+      writers: .npz file with each sample's writer, or 'mnist' for MNIST's own.
+      num_classes: outputs of the network, if more than there are labels.
+      num_clients: number of clients; 0 lets the partition decide.
+      partition_seed: seed of the partition, by default seed.
+      test_split: clients' test samples: partition, natural, within, overlap, pooled.
+      val_fraction: share of each client's samples held out for validation.
+      augment: augmentations in training: 'crop', 'flip', 'cutout'.
+      input_scale: divisor of integer pixels.
+      normalize: whether to subtract the mean and divide by the deviation.
+      scramble: read images [H, W, C] as if stored [C, H, W], as SpaFL does.
+      final_learning_rate: end of the learning rate's exponential decay.
+      lr_horizon: duration of the decay in rounds, by default num_rounds.
+      lr_delay: rounds before the decay starts.
+      lr_decay: factor of the decay per round, instead of lr_horizon.
+      budgets: pairs (share of the model, share of the clients that hold it).
+      density: share of weights kept, in all stages that have none of their own.
+      num_rounds: rounds of the main stage.
+      cohort_size: number of clients in a round.
+      epochs: number of local epochs.
+      batch_size: samples in a minibatch.
+      drop_last: whether to leave out a last minibatch that is not full.
+      eval_every: rounds between evaluations.
+      metric: which accuracy is reported: auto, pooled, clients.
+      chunk: clients that a device runs at a time; auto by speed and memory.
+      client_store: where clients' states live: auto, device, host, disk.
+      memory_gb: memory limit of all devices together, in 1e9 bytes.
+      seeds: number of runs, with seeds from seed on.
+      init_from: folder of a finished run to start from.
+      init_what: what to take from it: model, weights, mask.
+      system: clients' devices: mobile, iot, tifl or a .csv; None for no clock.
+      checkpoint_minutes: minutes between checkpoints.
+      observe_rounds: rounds for which all clients' masks are kept.
+      sinks: further logs: 'tensorboard', 'wandb', 'mlflow'.
     """
 
-    seed: Whole = line(0, "root of all randomness of the run")
-    dataset: str = line(
-        "cifar10_sample",
-        "a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder",
-    )
+    seed: Whole = 0
+    dataset: str = "cifar10_sample"
     hf: dict = section(HuggingFace)
-    tokenizer: str | None = line(
-        None, "turns texts into tokens: folder of a vocabulary, or 'words'"
-    )
-    max_tokens: int | None = line(
-        None, "length to which texts are cut or padded, by default 64"
-    )
-    text_encoder: str | None = line(
-        None, "turns texts into features: folder of a (Distil)BERT"
-    )
-    data_dir: str | None = line(None, "folder of prepared TFDS data sets")
-    writers: str | None = line(
-        None, ".npz file with each sample's writer, or 'mnist' for MNIST's own"
-    )
-    num_classes: Count | None = line(
-        None, "outputs of the network, if more than there are labels"
-    )
-    num_clients: Whole = line(100, "number of clients; 0 lets the partition decide")
+    tokenizer: str | None = None
+    max_tokens: int | None = None
+    text_encoder: str | None = None
+    data_dir: str | None = None
+    writers: str | None = None
+    num_classes: Count | None = None
+    num_clients: Whole = 100
     partition: dict = section(Partition)
-    partition_seed: Whole | None = line(None, "seed of the partition, by default seed")
-    test_split: str = line(
-        "partition",
-        "clients' test samples: partition, natural, within, overlap, pooled",
-    )
-    val_fraction: float = line(
-        0.0, "share of each client's samples held out for validation"
-    )
-    augment: Texts = line((), "augmentations in training: 'crop', 'flip', 'cutout'")
-    input_scale: float = line(255.0, "divisor of integer pixels")
-    normalize: bool = line(
-        True, "whether to subtract the mean and divide by the deviation"
-    )
-    scramble: bool = line(
-        False, "read images [H, W, C] as if stored [C, H, W], as SpaFL does"
-    )
+    partition_seed: Whole | None = None
+    test_split: str = "partition"
+    val_fraction: float = 0.0
+    augment: Texts = ()
+    input_scale: float = 255.0
+    normalize: bool = True
+    scramble: bool = False
     model: dict = section(Model)
     adapter: dict = section(Adapter)
     algorithm: dict = section(Method)
@@ -256,58 +322,33 @@ class Config:
     optimizer: dict = section(Optimizer)
     server_optimizer: dict = section(ServerOptimizer)
     privacy: dict = section(Privacy)
-    final_learning_rate: Positive | None = line(
-        None, "end of the learning rate's exponential decay"
-    )
-    lr_horizon: Count | None = line(
-        None, "duration of the decay in rounds, by default num_rounds"
-    )
-    lr_delay: Whole = line(0, "rounds before the decay starts")
-    lr_decay: Annotated[float, "(0, 1)"] | None = line(
-        None, "factor of the decay per round, instead of lr_horizon"
-    )
-    budgets: tuple[tuple[float, ...], ...] = line(
-        (), "pairs (share of the model, share of the clients that hold it)"
-    )
-    density: Share | None = line(
-        None, "share of weights kept, in all stages that have none of their own"
-    )
-    num_rounds: int = line(100, "rounds of the main stage")
-    cohort_size: int = line(10, "number of clients in a round")
-    epochs: int = line(1, "number of local epochs")
-    batch_size: int = line(32, "samples in a minibatch")
-    drop_last: bool = line(
-        False, "whether to leave out a last minibatch that is not full"
-    )
-    eval_every: int = line(10, "rounds between evaluations")
-    metric: str = line("auto", "which accuracy is reported: auto, pooled, clients")
-    chunk: str = line(
-        "auto", "clients that a device runs at a time; auto by speed and memory"
-    )
-    client_store: str = line(
-        "auto", "where clients' states live: auto, device, host, disk"
-    )
-    memory_gb: Positive | None = line(
-        None, "memory limit of all devices together, in 1e9 bytes"
-    )
-    seeds: Count = line(1, "number of runs, with seeds from seed on")
-    init_from: str | None = line(None, "folder of a finished run to start from")
-    init_what: Literal["model", "weights", "mask"] = line(
-        "model", "what to take from it: model, weights, mask"
-    )
+    final_learning_rate: Positive | None = None
+    lr_horizon: Count | None = None
+    lr_delay: Whole = 0
+    lr_decay: Annotated[float, "(0, 1)"] | None = None
+    budgets: tuple[tuple[float, ...], ...] = ()
+    density: Share | None = None
+    num_rounds: int = 100
+    cohort_size: int = 10
+    epochs: int = 1
+    batch_size: int = 32
+    drop_last: bool = False
+    eval_every: int = 10
+    metric: str = "auto"
+    chunk: str = "auto"
+    client_store: str = "auto"
+    memory_gb: Positive | None = None
+    seeds: Count = 1
+    init_from: str | None = None
+    init_what: Literal["model", "weights", "mask"] = "model"
     until: dict = section(Until)
     fit: dict = section(Fit)
-    system: str | None = line(
-        None, "clients' devices: mobile, iot, tifl or a .csv; None for no clock"
-    )
+    system: str | None = None
     deadline: dict = section(Deadline)
-    checkpoint_minutes: NonNegative = line(10.0, "minutes between checkpoints")
-    observe_rounds: tuple[int, ...] = line(
-        (), "rounds for which all clients' masks are kept"
-    )
-    sinks: Texts = line((), "further logs: 'tensorboard', 'wandb', 'mlflow'")
+    checkpoint_minutes: NonNegative = 10.0
+    observe_rounds: tuple[int, ...] = ()
+    sinks: Texts = ()
 
-    @property
     def stages(self) -> list[dict]:
         """Returns the section of each stage, in order."""
         return [s for s in (self.first_stage, self.algorithm) if s]
@@ -328,6 +369,13 @@ class Described(Config):
         return [first, *self.middle_stages.values(), *last]
 
 
+def described_in(kind: type) -> dict[str, str]:
+    """Returns the meanings of a class' fields, from its docstring."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+    found = re.findall(r"^  (\w+): (.*(?:\n    .*)*)\.$", text, re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in found}
+
+
 SECTIONS = {
     f.name: f.metadata["section"]
     for f in dataclasses.fields(Config)
@@ -342,10 +390,9 @@ TABLES = {  # in which the `name` of a section is looked up
 STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
 MEANINGS = {  # by dotted name
     **{
-        f"{name}.{f.name}" if name else f.name: f.metadata["meaning"]
+        f"{name}.{key}" if name else key: meaning
         for name, kind in {"": Config, **SECTIONS}.items()
-        for f in dataclasses.fields(kind)
-        if "meaning" in f.metadata
+        for key, meaning in described_in(kind).items()
     },
     "model.widths": "channels or units of each layer, first to last",
     "model.norm": "normalisation: 'batch', 'static', 'group' or None",
@@ -396,15 +443,15 @@ def arguments(section: str, name: str | None = None) -> dict[str, inspect.Parame
     kind = SECTIONS.get(section, Config)
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
-        if "meaning" in field.metadata:
-            default = field.default
-            if default is None and field.name in found:
-                default = found[field.name].default
-            found[field.name] = inspect.Parameter(
-                field.name,
+        default, key = field.default, field.name
+        if default is None and key in found:
+            default = found[key].default
+        if key not in SECTIONS:
+            found[key] = inspect.Parameter(
+                key,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=default,
-                annotation=hints[field.name],
+                annotation=hints[key],
             )
     return found
 

@@ -153,8 +153,8 @@ def _check_together(config: Config) -> None:
     check("seed", config.seed, integer(0, 2**31 - config.seeds))
     for field, value in given.items():
         others = _GOES_WITH.get(field, ())
-        alone = others and not any(given.get(other) for other in others)
-        if alone and value is not None and value != usual.get(field):
+        alone = field not in others and not any(map(given.get, others))
+        if others and alone and value is not None and value != usual.get(field):
             raise unread(f"{field}={value!r}", f"it goes with {' or '.join(others)}")
     for field, other in _OR.items():
         if None not in (given.get(field), value := given.get(other)):
