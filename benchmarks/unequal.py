@@ -23,6 +23,7 @@ from benchmarks.v2.outcome import paired
 from sparsefl_jax.report import read_run
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.simulation.evaluate import make_evaluator, used_rows
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
@@ -46,8 +47,8 @@ def entry(point: str, folder: Path) -> dict:
       a share of these bits, `gflop` and `seconds`. Seed, commit and versions.
     """
     result, summary = results.load_run(folder), read_run(folder).summary
-    data = build.build_data(result.config)
-    model, rows = build.build_model(result.config, data), used_rows(data.val)
+    data = build.build_data(freeze(result.config))
+    model, rows = build.build_model(freeze(result.config), data), used_rows(data.val)
     test = make_evaluator(model, data.x_test, data.y_test)
     val = make_evaluator(model, data.x[rows], data.y[rows])
     models, stage = tiers(folder, result), summary["stages"][-1]
@@ -73,7 +74,7 @@ def tiers(folder: Path, result: results.Result) -> list:
     budgets = sorted((budget for budget, _ in config.budgets), reverse=True)
     if "densities" in config.algorithm:
         return [result.models[f"d{budget}"] for budget in budgets]
-    owners = build.build_budgets(config)
+    owners = build.build_budgets(freeze(config))
     ids = [int(np.flatnonzero(owners == np.float32(each))[0]) for each in budgets]
     return [personal["personal"] for personal in results.load_clients(folder, ids)]
 

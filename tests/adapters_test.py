@@ -389,7 +389,6 @@ def configured(**adapter):
 
 def test_a_configuration_has_adapters():
     config = configured(rank=2, alpha=4.0, freeze=("*lora_a*",), whole=("score/*",))
-    freeze(config)
     model = build.build_model(freeze(config), data_of(texts=True))
     assert flat(model.macs).keys() == {
         "layer1/query/lora_b/kernel",
@@ -489,7 +488,6 @@ def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
     mask = jax.tree.map(lambda w: np.ones(w.shape, bool), params)
     export.save_sparse(path, sfl.SparseModel(params, mask, stats), index="none")
     config = configured(rank=2, base=str(path))
-    freeze(config)
     model = build.build_model(freeze(config), data)
     own, _ = model.init(KEY0)
     whole = {n: own[n] for n in ("pooler", "score")}

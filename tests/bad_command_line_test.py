@@ -101,7 +101,7 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     config = freeze(config)
     assert {key: getattr(config, field).get(key) for key in said} == said
     if field != "model":
-        build.build_stages(config, network(config.model["name"]))
+        build.build_stages(freeze(config), network(config.model["name"]))
 
 
 def test_a_file_without_a_configuration_is_refused(tmp_path, monkeypatch, capsys):

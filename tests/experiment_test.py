@@ -10,6 +10,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.runs import cli, experiment, records, simulate
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
 
@@ -57,9 +58,9 @@ def test_a_run_writes_its_files(config, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_functions_alone_equal_the_configured_run(config, tmp_path):
     experiment.run(config, tmp_path / "a", progress=False)
-    data = build.build_data(config)
-    model = build.build_model(config, data)
-    stages = build.build_stages(config, model)
+    data = build.build_data(freeze(config))
+    model = build.build_model(freeze(config), data)
+    stages = build.build_stages(freeze(config), model)
     run = simulate.run(jax.random.key(0), stages, model, data, eval_every=2)
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
@@ -67,7 +68,7 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
 def test_server_optimizer_from_a_configuration(config):
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
     config.server_optimizer.name = "adam"
-    (stage,) = build.build_stages(config, tiny_model())
+    (stage,) = build.build_stages(freeze(config), tiny_model())
     params = {"w": np.ones(2, np.float32)}
     server = stage.algorithm.init(None, SparseModel(params, params, {}))
     assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
@@ -81,12 +82,12 @@ def test_budgets_must_be_the_densities_of_the_method(config):
         (((0.25, 0.5), (0.5, 0.5)), None),
     ):
         config.budgets = pairs
-        budgets = build.build_budgets(config)
+        budgets = build.build_budgets(freeze(config))
         if told is None:
-            build.build_stages(config, tiny_model(), budgets)
+            build.build_stages(freeze(config), tiny_model(), budgets)
             config.first_stage.density, told = 0.4, "first_stage.density=0.4"
         with pytest.raises(ValueError, match=told):
-            build.build_stages(config, tiny_model(), budgets)
+            build.build_stages(freeze(config), tiny_model(), budgets)
 
 
 @pytest.mark.slow

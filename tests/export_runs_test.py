@@ -62,7 +62,7 @@ def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "load_run", lambda run: found._replace(best=best))
     with pytest.raises(ValueError, match="no trained model, expected a client, or"):
         export.export_run(run, tmp_path / "model")
-    model = build.build_model(config, build.build_data(config))
+    model = build.build_model(freeze(config), build.build_data(freeze(config)))
     rest = 0, model, config.adapter
     with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
         results.start_from(run, "model", *rest)
@@ -81,7 +81,7 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     start = ["--model", "newcomer"]
     assert __main__.main([str(run), *start, "-o", str(out), "--index", "coo"]) == 0
     printed = capsys.readouterr()
-    back, data = sfl.load_sparse(out), build.build_data(config)
+    back, data = sfl.load_sparse(out), build.build_data(freeze(config))
     assert same(back.sparse, results.load_run(run).models["newcomer"])
     assert back.about["run"]["method"] == "spafl" and back.about["run"]["seed"] == 5
     shape = {"num_classes": 4, "input_shape": [2, 3, 1]}
@@ -105,8 +105,8 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     run, config = finished
     network = {"name": "resnet18", "base": 2, "norm": "static"}
     config = dataclasses.replace(freeze(config), model=network)
-    data = build.build_data(config)
-    model = build.build_model(config, data)
+    data = build.build_data(freeze(config))
+    model = build.build_model(freeze(config), data)
     params, stats = jax.device_get(model.init(jax.random.key(0)))
     blank = sfl.SparseModel(params, masks.full(params), stats)
     result = results.load_run(run)._replace(models={"global": blank})

@@ -12,6 +12,7 @@ from sparsefl_jax.algorithms import hetero_jmwst, jmwst, nst, spdst
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from tests.by_hand import KEY, batches, context, linear_loss, model_of
@@ -175,8 +176,8 @@ CONFIGS += [("flash_cifar10", "hetero_jmwst,mini")]
 @pytest.mark.parametrize(("name", "arg"), CONFIGS)
 def test_every_preset_builds(name, arg):
     config = importlib.import_module(f"configs.{name}").get_config(arg)
-    budgets = build.build_budgets(config)
-    stages = build.build_stages(config, network(config.model.name), budgets)
+    budgets = build.build_budgets(freeze(config))
+    stages = build.build_stages(freeze(config), network(config.model.name), budgets)
     assert len(stages) == (2 if config.first_stage else 1)
     assert config.density is None or 0 < config.density <= 1
     horizon = config.lr_horizon or config.num_rounds

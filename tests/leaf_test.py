@@ -8,6 +8,7 @@ import pytest
 from sparsefl_jax.data import leaf, sources
 from sparsefl_jax.data.federated import federate
 from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config.freeze import freeze
 
 
 @pytest.fixture(autouse=True)
@@ -166,8 +167,8 @@ def test_a_configuration_names_the_folder_and_more_classes(tmp_path):
     config.dataset = write(tmp_path / "femnist", {"all_data/0.json": content(sizes)})
     config.partition.name, config.num_clients = "natural", 0
     config.test_split, config.num_classes = "within", 62
-    data = build.build_data(config)
+    data = build.build_data(freeze(config))
     assert (data.num_classes, data.train.size.tolist()) == (62, [5] * 5)
     config.num_classes = 4
     with pytest.raises(ValueError, match="expected 0 to 3 for num_classes=4"):
-        build.build_data(config)
+        build.build_data(freeze(config))

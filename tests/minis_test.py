@@ -32,7 +32,7 @@ def test_mini_reads_what_the_package_brings(name, monkeypatch, tmp_path):
     config, _ = mini(name)
     freeze(config)
     assert config.dataset in samples.SAMPLES and not config.writers
-    data = build.build_data(config)
+    data = build.build_data(freeze(config))
     assert config.cohort_size <= len(data.train.size)
 
 

@@ -25,10 +25,9 @@ def own(folder, **values):
 
 def test_a_network_of_ones_own_has_its_arguments_as_fields(tmp_path):
     config = own(tmp_path)
-    assert config.model.width == 4  # the default became a field
+    assert freeze(config).model["width"] == 4  # the default became a field
     config.model.width = 7
-    freeze(config)
-    model = build.build_model(config, build.build_data(config))
+    model = build.build_model(freeze(config), build.build_data(freeze(config)))
     # Six pixels, seven units, four classes.
     assert model.macs["fc1"]["kernel"] == 42 and model.macs["fc2"]["kernel"] == 28
 
@@ -36,8 +35,7 @@ def test_a_network_of_ones_own_has_its_arguments_as_fields(tmp_path):
 def test_a_partition_of_ones_own_deals_out_the_samples(tmp_path):
     config = tiny_config(tmp_path)
     config.partition = {"name": "tests.tiny:a_partition", "stride": 2}
-    freeze(config)
-    data = build.build_data(config)
+    data = build.build_data(freeze(config))
     assert data.train.index[1].tolist() == list(range(1, 160, 16))
 
 
@@ -65,8 +63,7 @@ def test_what_is_no_network_is_refused_in_one_line(tmp_path, section, told):
     config = tiny_config(tmp_path)
     config.model = section
     with pytest.raises(ValueError) as caught:
-        freeze(config)
-        build.build_model(config, build.build_data(config))
+        build.build_model(freeze(config), build.build_data(freeze(config)))
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -99,9 +96,9 @@ def test_a_network_on_data_of_another_kind_is_refused(tmp_path, name, kind):
     config = tiny_config(tmp_path)
     config.dataset, config.num_clients = str(tmp_path / "kind.npz"), 2
     config.model, config.normalize = {"name": name}, True
-    data = build.build_data(config)
+    data = build.build_data(freeze(config))
     said = f"model.name={name!r} on samples of {kind}: "
-    refused(lambda: build.build_model(config, data), said)
+    refused(lambda: build.build_model(freeze(config), data), said)
 
 
 def test_a_network_made_in_python_is_refused_in_one_line():

@@ -13,6 +13,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import experiment, results, simulate
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.simulation import evaluate, initial_state, personal, placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -199,8 +200,8 @@ def test_clients_models_are_read_back_from_a_run(tmp_path):
     config.optimizer.momentum = 0.9
     told = experiment.run(config, tmp_path / "run", progress=False)
     count = config.num_clients
-    data = build.build_data(config)
-    world = data, build.build_model(config, data), None
+    data = build.build_data(freeze(config))
+    world = data, build.build_model(freeze(config), data), None
     each = results.load_clients(tmp_path / "run", range(count))
     shares = [by_hand(world, each[i]["personal"], i) for i in range(count)]
     assert told["accuracy"]["personal"]["final"] == pytest.approx(np.mean(shares))

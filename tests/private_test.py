@@ -254,12 +254,12 @@ def test_a_configuration_makes_its_method_private():
     assert told["clip"] == 0.5 and told["noise_multiplier"] == 1.5
     assert told["delta"] == pytest.approx(20**-1.1)
     assert told["epsilon"] == module.epsilon(20, 4, 2, 1.5, 20**-1.1)
-    (plain,) = build.build_stages(configured(), model)
+    (plain,) = build.build_stages(freeze(configured()), model)
     assert plain.algorithm.guarantee is None
     with pytest.raises(ValueError, match=r"privacy.noise_multiplier is missing"):
-        build.build_stages(configured(clip=0.5), model)
+        build.build_stages(freeze(configured(clip=0.5)), model)
     with pytest.raises(ValueError, match=r"privacy.clip=-1.0, expected above 0"):
-        build.build_stages(configured(clip=-1.0, noise_multiplier=1.0), model)
+        build.build_stages(freeze(configured(clip=-1.0, noise_multiplier=1.0)), model)
 
 
 def test_the_page_says_of_what_epsilon_is(tmp_path):

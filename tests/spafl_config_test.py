@@ -23,8 +23,7 @@ def test_every_method_variant_and_preset_builds(file):
         for variant in ("", *(v for v, of in spafl.VARIANTS.items() if of == method)):
             for preset in spafl.PRESETS:
                 config = get_config(",".join((method, variant, preset)))
-                freeze(config)
-                budgets = build.build_budgets(config)
+                budgets = build.build_budgets(freeze(config))
                 (stage,) = build.build_stages(
                     config, network(config.model.name), budgets
                 )

@@ -149,7 +149,7 @@ def test_the_smallest_budgets_go_to_the_slowest_clients():
     config = defaults.default_config()
     config.num_clients, config.budgets = 20, ((0.1, 0.5), (1.0, 0.15), (0.5, 0.35))
     system = systems.make_system("mobile", 20, seed=3)
-    budgets = build.build_budgets(config, system)
+    budgets = build.build_budgets(freeze(config), system)
     of_tier = {"high": 1.0, "mid": 0.5, "low": 0.1}
     want = [of_tier[system.tiers[i]] for i in system.tier]
     np.testing.assert_allclose(budgets, want)
@@ -163,7 +163,7 @@ def test_budgets_and_devices_are_drawn_apart_from_the_samples(seed):
     """The partition has the stream of the seed, and the splits have the next two."""
     config = defaults.default_config()
     config.seed, config.num_clients, config.budgets = seed, 40, ((0.1, 0.5), (1.0, 0.5))
-    slow = build.build_budgets(config) < 1
+    slow = build.build_budgets(freeze(config)) < 1
     old = systems.make_system("iot", 40, seed=seed).tier > 0
     assert slow.sum() == old.sum() == 20
     dealt = np.arange(40) // 20
@@ -176,7 +176,7 @@ def test_budgets_and_devices_are_drawn_apart_from_the_samples(seed):
 
 def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
     """It has the name of the old one, so that the configuration is the same."""
-    data = build.build_data(tiny_config(tmp_path))
+    data = build.build_data(freeze(tiny_config(tmp_path)))
 
     def start(gflops, saved=None):
         name = table(tmp_path, HEAD, f"old,1,{gflops},2,1")
@@ -192,7 +192,7 @@ def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
 
 def test_budgets_that_other_clients_have_are_not_gone_on_with(tmp_path):
     """Nor those of a checkpoint of which it is not known who had them."""
-    data = build.build_data(tiny_config(tmp_path))
+    data = build.build_data(freeze(tiny_config(tmp_path)))
     run = setup.Setup([], None, data)
     at = Snapshot(0, 4, None, 0, 0.0)
 

@@ -237,9 +237,8 @@ def test_every_table_declares_what_can_be_configured(name):
     for row in table.rows:
         config = tables.row_config(table, row, 2)
         assert config.seed == 2
-        freeze(config)
-        budgets = build.build_budgets(config)
-        assert build.build_stages(config, network(config.model.name), budgets)
+        budgets = build.build_budgets(freeze(config))
+        assert build.build_stages(freeze(config), network(config.model.name), budgets)
     assert {row for row, _ in pages.results(name)} <= set(table.rows)
 
 

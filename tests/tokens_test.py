@@ -24,7 +24,7 @@ LOG2 = float(np.log(2))
 @pytest.fixture(scope="module")
 def play():
     """Returns the clients of the configuration's small variant."""
-    return build.build_data(shakespeare.get_config("mini"))
+    return build.build_data(freeze(shakespeare.get_config("mini")))
 
 
 def test_a_sequence_of_targets_counts_as_the_mean_of_its_tokens():
@@ -111,7 +111,7 @@ def test_what_tokens_have_no_use_for_is_refused(play, field, value):
     config = shakespeare.get_config("mini")
     config[field] = value
     said = f"{field}={value} has no effect here"
-    refused(lambda: build.build_model(config, play), said)
+    refused(lambda: build.build_model(freeze(config), play), said)
 
 
 def reader(num_classes, input_shape):
@@ -121,9 +121,9 @@ def reader(num_classes, input_shape):
 def test_images_are_no_tokens(tmp_path):
     config = tiny_config(tmp_path)
     config.model = {"name": "tests.tokens_test:reader"}
-    data = build.build_data(config)
+    data = build.build_data(freeze(config))
     said = "reads tokens, expected a data set of integers"
-    refused(lambda: build.build_model(config, data), said)
+    refused(lambda: build.build_model(freeze(config), data), said)
 
 
 @pytest.mark.slow
@@ -134,12 +134,12 @@ def test_a_token_beyond_the_table_is_refused(tmp_path):
     config.dataset, config.test_split = str(tmp_path / "tokens.npz"), "within"
     config.model = {"name": "char_gru", "units": 2}
     with pytest.raises(ValueError, match="no row for token 8, .* expected 9 rows"):
-        build.build_model(config, build.build_data(config))
+        build.build_model(freeze(config), build.build_data(freeze(config)))
     config.num_classes = 9
-    build.build_model(config, build.build_data(config))
+    build.build_model(freeze(config), build.build_data(freeze(config)))
     config.model = {"name": "encoder", "vocabulary": 8, "width": 4, "heads": 1}
     with pytest.raises(ValueError, match="token 8, .* expected 9 rows"):
-        build.build_model(config, build.build_data(config))
+        build.build_model(freeze(config), build.build_data(freeze(config)))
 
 
 def test_sentences_become_hashed_words():
@@ -210,6 +210,7 @@ def test_encodings_that_are_refused(name, given, told):
 @pytest.mark.parametrize("method", shakespeare.METHODS)
 def test_the_configuration_builds(play, method):
     config, data = shakespeare.get_config(f"{method},mini"), play
-    freeze(config)
-    model = build.build_model(config, data)
-    assert len(build.build_stages(config, model)) == (2 if method == "spdst" else 1)
+    model = build.build_model(freeze(config), data)
+    assert len(build.build_stages(freeze(config), model)) == (
+        2 if method == "spdst" else 1
+    )

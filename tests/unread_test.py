@@ -92,16 +92,19 @@ def test_what_a_first_stage_reads_is_its_own(tmp_path):
 def test_a_tier_without_a_client_is_refused(tmp_path):
     config = tiny_config(tmp_path)
     config.budgets = ((0.5, 0.01), (1.0, 0.99))
-    refused(lambda: build.build_budgets(config), "but none has 0.5")
+    refused(lambda: build.build_budgets(freeze(config)), "but none has 0.5")
     config.num_clients = 0  # as with natural users
-    refused(lambda: build.build_budgets(config), "num_clients=0, expected their number")
+    refused(
+        lambda: build.build_budgets(freeze(config)),
+        "num_clients=0, expected their number",
+    )
 
 
 def built(monkeypatch, line: str):
     """Returns the configuration of a command line, whose stages can be built."""
     config = given(monkeypatch, *f"--config={ROOT}/configs/{line}".split())
     config = freeze(config)
-    build.build_stages(config, network(config.model["name"]))
+    build.build_stages(freeze(config), network(config.model["name"]))
     return config
 
 

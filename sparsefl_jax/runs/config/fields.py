@@ -349,6 +349,7 @@ class Config:
     observe_rounds: tuple[int, ...] = ()
     sinks: Texts = ()
 
+    @property
     def stages(self) -> list[dict]:
         """Returns the section of each stage, in order."""
         return [s for s in (self.first_stage, self.algorithm) if s]
@@ -365,8 +366,8 @@ class Described(Config):
     @property
     def stages(self) -> list[dict]:
         """Returns the section of each stage, in order."""
-        first, *last = super().stages
-        return [first, *self.middle_stages.values(), *last]
+        middle = self.middle_stages.values()
+        return [s for s in (self.first_stage, *middle, self.algorithm) if s]
 
 
 def described_in(kind: type) -> dict[str, str]:
