@@ -10,7 +10,7 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.freeze import filled, plain
+from sparsefl_jax.runs.config.freeze import filled, freeze, plain
 from sparsefl_jax.studies import command, grid, places, runner, status, worker
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -59,7 +59,7 @@ FOLLOWING = [  # a method, its field, and the value for 20 and 1000 rounds
 def test_what_a_method_brings_follows_the_rounds_of_a_sweep(name, field, values):
     axes = f"algorithm.name={name}; density=.2; num_rounds=20,1000"
     made = [p.config for p in grid.sweep(default_config(), axes)]
-    assert tuple(flatten(c.to_dict())[field] for c in made) == values
+    assert tuple(flatten(vars(freeze(c)))[field] for c in made) == values
 
 
 def test_all_clients_of_a_sweep_score_the_weights():
@@ -123,7 +123,8 @@ def chosen(name, **fields):
     config.num_rounds = 20
     for field, value in fields.items():
         config[field] = value
-    return methods.choose(config, name, density=0.2)
+    methods.choose(config, name, density=0.2)
+    return default_config(**vars(freeze(config)))
 
 
 def test_a_method_brings_what_its_paper_runs():

@@ -69,7 +69,7 @@ def resumed(config, old):
     """
     if not wanted(config) or old.fit.get("by") is None:
         return None
-    same = with_rounds(config, old.num_rounds, old.fit.by)
+    same = with_rounds(config, old.num_rounds, old.fit["by"])
     return None if folder.difference(filled(old), filled(same), folder.FREE) else same
 
 
