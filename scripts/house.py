@@ -1,6 +1,6 @@
 """Prints how much code there is and where, and how deep the way to a round is.
 
-    python scripts/house.py              # code lines by folder, rooms, floors of runs/
+    python scripts/house.py              # code lines, rooms, cycles, names, tokens
     python scripts/house.py --frames     # and a small run's way from main to its rounds
 
 A code line is neither blank nor a comment nor part of a docstring. A room is a file; it
@@ -9,6 +9,8 @@ project's functions on the stack when the first compiled segment is called.
 """
 
 import ast
+import collections
+import graphlib
 import io
 import runpy
 import sys
@@ -27,17 +29,20 @@ SCOPES = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
 RUN = "--config=configs/flash_mnist.py:mini"
 
 
-def code_lines(path: Path) -> int:
-    """Counts the lines of a file that hold code."""
-    text = path.read_text()
-    held = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in SILENT:
-            held |= set(range(token.start[0], token.end[0] + 1))
+def code_of(path: Path) -> list[tuple[int, int]]:
+    """Returns the first and the last line of each token of a file that is code."""
+    text, docs = path.read_text(), set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, SCOPES) and ast.get_docstring(node) is not None:
-            held -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return len(held)
+            docs |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = [(t.start[0], t.end[0]) for t in tokens if t.type not in SILENT]
+    return [pair for pair in lines if pair[0] not in docs]
+
+
+def code_lines(path: Path) -> int:
+    """Counts the lines of a file that hold code."""
+    return len({line for a, b in code_of(path) for line in range(a, b + 1)})
 
 
 def total(folder: Path) -> int:
@@ -68,6 +73,27 @@ def floors(folder: Path) -> dict[str, int]:
         return 1 + max(map(floor, below[name] - {name}), default=0)
 
     return {name: floor(name) for name in rooms}
+
+
+def cycle(package: Path) -> list[str]:
+    """Returns folders of a package that import one another in a circle; [] if none."""
+    graph = {}
+    for path in package.rglob("*/*.py"):
+        names = (name.split(".") for name in imported(path))
+        below = {n[1] for n in names if n[0] == package.name and n[1:]}
+        folder = path.relative_to(package).parts[0]
+        graph[folder] = graph.get(folder, set()) | below - {folder}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def twice(package: Path) -> list[str]:
+    """Returns the names that several modules of a package have."""
+    names = collections.Counter(path.stem for path in package.rglob("[!_]*.py"))
+    return sorted(name for name, count in names.items() if count > 1)
 
 
 def frames() -> list[str]:
@@ -114,6 +140,10 @@ def main():
         print(f"{total(ROOT / name):7,}  {name}/")
     levels = floors(PACKAGE / "runs")
     print(f"runs/: {len(levels)} rooms on {max(levels.values())} floors")
+    tokens = sum(len(code_of(path)) for path in PACKAGE.rglob("*.py"))
+    print(f"{tokens / total(PACKAGE):.2f} tokens a line")
+    print(f"folders that import in a circle: {', '.join(cycle(PACKAGE)) or 'none'}")
+    print(f"names that stand twice: {', '.join(twice(PACKAGE))}")
     if "--frames" in sys.argv:
         way = frames()
         print(f"{len(way)} frames from main to the first compiled segment:")
