@@ -51,7 +51,7 @@ FILES = [
     ("config.num_clinets = 3", "did you mean 'num_clients'"),
     ("raise ValueError('first\\nsecond')", "first second"),
     ("{}['gone']", "gone"),
-    ("config = {'seed': 1}", "is a dict"),
+    ("config = {'seed': 1}", "{'seed': 1}, expected a ConfigDict"),
     ("config = )", "a_config.py, line 6"),
 ]
 

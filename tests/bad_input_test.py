@@ -193,7 +193,10 @@ def test_a_resumed_run_says_first_what_cannot_change(tmp_path):
 
 
 def test_what_is_no_configuration_is_refused():
-    refused(lambda: freeze({"seed": 0}), "is a dict, expected a ConfigDict")
+    refused(
+        lambda: freeze({"seed": 0}),
+        "config={'seed': 0}, expected a Config or a ConfigDict",
+    )
 
 
 def test_a_field_that_is_missing_has_its_default():

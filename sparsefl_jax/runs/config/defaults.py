@@ -41,7 +41,7 @@ def default_config(**values: Any) -> Any:  # a ConfigDict
 
 
 def complete(config):
-    """Returns a configuration as it is; `freeze` adds the defaults of its sections."""
+    """Returns a configuration as it is, for files of earlier versions."""
     return config
 
 
@@ -61,13 +61,15 @@ def load_config(path: str) -> Any:  # a ConfigDict
     """
     file, *options = shipped.find("config", "configs", path).split(":", 1)
     if file.endswith(".json"):
-        return config_dict.ConfigDict(
-            files.read_json(Path(file), dict), type_safe=False
-        )
+        config = default_config()
+        config.update(files.read_json(Path(file), dict))
+        return config
     get_config = runpy.run_path(file).get("get_config")
     if get_config is None:
         raise UserError(f"{file} has no get_config, expected it to return a ConfigDict")
-    return get_config(*options)
+    config = get_config(*options)
+    check("what get_config returns", config, config_dict.ConfigDict)
+    return config
 
 
 def override(config, given: Mapping[str, Any]) -> list[str]:
@@ -94,9 +96,8 @@ def override(config, given: Mapping[str, Any]) -> list[str]:
     """
     if "fit.by" in given:  # a budget would count as spent
         raise UserError(f"fit.by={given['fit.by']} is set by the run, expected none")
-    if "eval_every" in given and (
-        given.get("fit.evaluations") or config.fit.evaluations
-    ):
+    spread = given.get("fit.evaluations") or config.fit.get("evaluations")
+    if spread and "eval_every" in given:
         why = "fit.evaluations sets it"
         raise unread(f"eval_every={given['eval_every']}", why)
     left, names = [], [s for s in TABLES if given.get(f"{s}.name") is not None]

@@ -12,6 +12,8 @@ import re
 from collections.abc import Container, Iterator
 from typing import Any
 
+from ml_collections.config_dict import ConfigDict
+
 from sparsefl_jax.core.check import UserError, check, integer, unread
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.runs import sinks
@@ -64,9 +66,7 @@ def freeze(config) -> Config:
         ...
       sparsefl_jax.UserError: optimizer.learning_rate=nan, expected a finite number
     """
-    if not isinstance(config, Config) and not hasattr(config, "to_dict"):
-        found = type(config).__name__
-        raise UserError(f"the configuration is a {found}, expected a ConfigDict")
+    check("config", config, Config | ConfigDict)
     config = filled(config)
     if isinstance(config, Described):
         raise UserError(
