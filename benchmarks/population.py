@@ -22,7 +22,7 @@ import numpy as np
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from sparsefl_jax.data import federated
-from sparsefl_jax.simulation import disk_store
+from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.system import hardware
 
 ROUNDS, IMAGES, KEEPING = 20, 4096, partial(sfl.fedavg, keep_optimizer=True)
@@ -57,14 +57,14 @@ def one(case: str, clients: int, repeats: int) -> dict:
         seconds.append(time.perf_counter() - begun)
         state, held = segment.snapshot.state.clients, on_devices()
         begun = time.perf_counter()
-    on_disk = isinstance(state, disk_store.Rows)
-    rows = jax.tree.leaves(state.take(np.arange(1)) if on_disk else state)
+    stored = isinstance(state, Store)
+    rows = jax.tree.leaves(state.take(np.arange(1)) if stored else state)
+    each = sum(v.nbytes // len(v) for v in rows)
     memory = {
         "peak": hardware.peak_memory(jax.devices())["process"],
         "arrays on devices": held,
-        "files": on_disk and state.num_bytes,
+        "files": len(state.ids) * each if where == "disk" else 0,
     }
-    each = sum(v.nbytes // len(v) for v in rows)
     return (
         {"clients": clients, "kept by each, KiB": each / 2**10, "where": where}
         | measure.times("ms a round", 1e3 / ROUNDS, np.array(seconds[1:]))

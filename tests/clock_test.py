@@ -17,9 +17,9 @@ from sparsefl_jax.simulation import (
     initial_state,
     placement,
     round_program,
-    store,
 )
 from sparsefl_jax.simulation.clock import Clock, Device, System
+from sparsefl_jax.simulation.rows import find
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import charges, numbers, packets
 from tests.simulate_test import PARTS, X, Y, linear, step
@@ -150,7 +150,7 @@ def test_a_place_without_a_client_changes_nothing():
 
 
 def test_a_working_set_has_no_row_for_nobody():
-    ids, places = store.find(np.array([[7, 9], [2, 9]]), size=3, num_clients=9)
+    ids, places = find(np.array([[7, 9], [2, 9]]), size=3, num_clients=9)
     assert ids.tolist() == [2, 7, 9] and places.tolist() == [[1, 9], [0, 9]]
 
 

@@ -10,14 +10,16 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core import formats
+from sparsefl_jax.core.types import ClientInfo
 from sparsefl_jax.runs import checkpoint, records
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.simulation import disk_store, placement
+from sparsefl_jax.simulation import placement, rows
 from sparsefl_jax.system import files, hardware
 from tests.launches import ROOT
 
@@ -72,14 +74,16 @@ def full_disk():
 
 def grown(path):
     os.environ["SPARSEFL_CACHE_DIR"] = str(path)
-    disk_store._Column((4,), np.float32).reserve(3, 3)
+    info = ClientInfo(np.arange(3), np.ones(3), np.ones(3))
+    shapes = {"v": jax.ShapeDtypeStruct((3, 4), np.float32)}
+    rows.Store(shapes, info, lambda *_: None, None, 1, "disk")
 
 
 WRITERS = {
     "config.json": lambda path: files.write_text(path, "{}"),
     "partition.npy": lambda path: files.write_array(path, np.ones(3)),
     "model.safetensors": lambda path: sfl.save_sparse(path, MODEL),
-    "0.bin": lambda path: disk_store.save(path.parent, ROWS),
+    "0.bin": lambda path: rows.save(path.parent, ROWS),
     "checkpoint": lambda path: saved(path.parent),
     "rows": grown,
 }

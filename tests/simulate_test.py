@@ -14,7 +14,8 @@ from sparsefl_jax.models import Model
 from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import initial_state, placement, round_program, store
+from sparsefl_jax.simulation import initial_state, placement, round_program
+from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.packets import Packet
@@ -45,10 +46,10 @@ def test_store_packs_booleans_to_bits_and_nothing_else(key):
         "weights": jnp.arange(3, dtype=jnp.float32),
         "codes": jnp.arange(3, dtype=jnp.int8),
     }
-    packed = store.pack(row)
+    packed = pack(row)
     assert packed["mask"].shape == (3,) and packed["mask"].dtype == jnp.uint8
     assert packed["alone"].shape == (1,)
-    restored = store.unpack(packed, row)
+    restored = unpack(packed, row)
     for name, value in row.items():
         assert restored[name].dtype == value.dtype
         np.testing.assert_array_equal(restored[name], value)

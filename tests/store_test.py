@@ -10,8 +10,8 @@ from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.plan import pace, plan
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import initial_state, placement, store
-from sparsefl_jax.system import hardware
+from sparsefl_jax.simulation import initial_state, placement, rows
+from sparsefl_jax.system import hardware, processes
 from tests.tiny import federation
 
 pytestmark = pytest.mark.slow
@@ -53,8 +53,10 @@ def segments(world, method, key, rounds=6, count=None, **settings):
 
 def everyone(state):
     """Returns a state as NumPy arrays, with the rows of all clients."""
-    rows = store.take(state.clients, np.arange(len(state.last_round)))
-    return jax.device_get(state._replace(clients=rows))
+    clients = state.clients
+    if isinstance(clients, rows.Store):
+        clients = clients.take(np.arange(len(state.last_round)))
+    return jax.device_get(state._replace(clients=clients))
 
 
 def whole(told):
@@ -90,16 +92,16 @@ def test_rows_elsewhere_give_what_those_on_the_device_give(
 
 
 def test_the_device_holds_a_working_set_and_traces_once(key, monkeypatch):
-    world, held, traces, scatter = make_world(40), [], [], store.scatter
+    world, held, traces, fetch = make_world(40), [], [], processes.fetch
     there = whole(segments(world, "spafl", key, 4, eval_every=4, client_store="device"))
-    row = store.num_bytes(there[1].clients) // 40
+    row = rows.num_bytes(there[1].clients) // 40
 
-    def watched(rows, ids, new):
+    def watched(tree):
         kernels = [v for v in jax.live_arrays() if v.shape[1:] == (INPUTS, WIDTH)]
         held.append(sum(v.shape[0] for v in kernels))
-        scatter(rows, ids, new)
+        return fetch(tree)
 
-    monkeypatch.setattr(store, "scatter", watched)
+    monkeypatch.setattr(processes, "fetch", watched)
     # An eighth of the memory holds four rows: a cohort's three, on two devices.
     monkeypatch.setattr(hardware, "memory", lambda _: 8 * 4 * row)
     told, traced = [], []
@@ -114,8 +116,9 @@ def test_the_device_holds_a_working_set_and_traces_once(key, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, there[1], here[1])
 
 
-@pytest.mark.parametrize("working", [2, 8])
-def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, working):
+@pytest.mark.parametrize("where", ["host", "disk"])
+@pytest.mark.parametrize("groups", [[[2], [6, 0], [1, 3, 4, 5]], [range(7)]])
+def test_first_rows_do_not_depend_on_who_else_is_asked_for(world, key, where, groups):
     def init_client(key, handed, info):
         del handed
         mask = jax.random.bernoulli(key, 0.5, (9,))
@@ -127,11 +130,12 @@ def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, wor
     population = placement.make_population(plan, data)
     sparse = initial_state.initial_model(key, model)
     there = initial_state.start(key, plan, sparse, population.info)
-    options = {"working": working, "where": "host"}
-    here = initial_state.start(key, plan, sparse, population.info, **options)
-    jax.tree.map(np.testing.assert_array_equal, there, here)
-    assert all(isinstance(v, np.ndarray) for v in jax.tree.leaves(here.clients))
-    assert len(np.unique(here.clients["w"], axis=0)) == 7
+    here = initial_state.start(key, plan, sparse, population.info, where=where)
+    for group in map(np.array, groups):
+        want = jax.tree.map(lambda v, group=group: v[group], there.clients)
+        jax.tree.map(np.testing.assert_array_equal, here.clients.take(group), want)
+    jax.tree.map(np.testing.assert_array_equal, everyone(here), everyone(there))
+    assert len(np.unique(there.clients["w"], axis=0)) == 7
 
 
 def test_a_run_may_change_its_store_where_it_goes_on(world, key, tmp_path):
@@ -148,9 +152,10 @@ def test_a_run_may_change_its_store_where_it_goes_on(world, key, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, there[1], state)
 
 
-def test_what_is_saved_from_the_disk_is_what_took_part(world, key, tmp_path):
+@pytest.mark.parametrize("where", ["host", "disk"])
+def test_what_is_saved_of_a_store_is_what_took_part(world, key, tmp_path, where):
     there = whole(segments(world, "nst", key, 2, eval_every=1, client_store="device"))
-    settings = {"eval_every": 1, "client_store": "disk"}
+    settings = {"eval_every": 1, "client_store": where}
     segment = next(segments(world, "nst", key, 2, **settings))
     checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
     assert checkpoint.read(tmp_path).about["clients"]["count"] == COHORT
@@ -194,23 +199,23 @@ def test_a_name_that_is_no_store_is_refused(world, key):
 
 
 def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatch):
-    rows = {"w": jax.ShapeDtypeStruct((8, 25), np.float32)}  # 800 bytes
+    even = {"w": jax.ShapeDtypeStruct((8, 25), np.float32)}  # 800 bytes
     odd = {"w": jax.ShapeDtypeStruct((9, 25), np.float32)}  # 900, twice on two devices
-    assert store.chosen("auto", rows, 1700, 2) == "device"
-    assert store.chosen("auto", odd, 1700, 2) == "host"
-    assert store.chosen("auto", odd, 1700, 1) == "host"
-    assert store.chosen("host", {}, 1700, 2) == "device"  # nothing to keep
+    assert rows.choose("auto", even, 1700, 2) == "device"
+    assert rows.choose("auto", odd, 1700, 2) == "host"
+    assert rows.choose("auto", odd, 1700, 1) == "host"
+    assert rows.choose("host", {}, 1700, 2) == "device"  # nothing to keep
     monkeypatch.setattr(hardware, "host_memory", lambda: 1100)
-    assert store.chosen("auto", odd, 1700, 2) == "disk"
+    assert rows.choose("auto", odd, 1700, 2) == "disk"
     monkeypatch.setattr(hardware, "host_memory", lambda: 1200)
-    assert store.chosen("auto", odd, 1700, 2) == "host"
+    assert rows.choose("auto", odd, 1700, 2) == "host"
     # 212 bytes: two rows.
-    assert store.most_rounds(rows, 1, 1700) == 2
-    assert store.most_rounds(rows, 3, 1700) == 1
+    assert rows.most_rounds(even, 1, 1700) == 2
+    assert rows.most_rounds(even, 3, 1700) == 1
 
 
 @pytest.mark.parametrize(
-    "rounds, every, observed, fitting, length, rows",
+    "rounds, every, observed, fitting, length, working",
     [
         (12, 6, (), 100, 6, 8),  # all seven clients, on two devices
         (12, 6, (4,), 100, 6, 8),  # an observed round only cuts a segment short
@@ -220,11 +225,11 @@ def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatc
     ],
 )
 def test_a_segment_reaches_to_the_next_evaluation_if_it_fits(
-    world, monkeypatch, rounds, every, observed, fitting, length, rows
+    world, monkeypatch, rounds, every, observed, fitting, length, working
 ):
     data, model, parts = world
     stage = sfl.Stage(METHODS["nst"](*parts), rounds, COHORT)
-    monkeypatch.setattr(store, "most_rounds", lambda *_: fitting)
+    monkeypatch.setattr(rows, "most_rounds", lambda *_: fitting)
     clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
     setup = Setup(
         [stage],
@@ -235,7 +240,7 @@ def test_a_segment_reaches_to_the_next_evaluation_if_it_fits(
         observe_rounds=observed,
     )
     paced = pace(setup, 0, clients, log=100)
-    assert paced == (length, rows, "host")
+    assert paced == (length, working, "host")
 
 
 def test_the_plan_tells_what_rows_on_the_host_take(world):

@@ -4,7 +4,7 @@
 by path), `models` and `best` (nested, by the model's name) and `about`, a JSON file
 with the progress of the run, the hardware and versions, and checksums, including one of
 itself. Nothing is ever unpickled. Client states on disk are kept in `clients/STEP/`,
-see `disk_store`, because orbax would copy them in memory.
+see `rows`, because orbax would copy them in memory.
 
 `FORMAT` is increased whenever older checkpoints can no longer be continued.
 """
@@ -24,7 +24,7 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.types import PyTree, SparseModel
-from sparsefl_jax.simulation import disk_store
+from sparsefl_jax.simulation import rows
 from sparsefl_jax.sparsity import trees
 
 FORMAT = 1
@@ -49,7 +49,8 @@ class Snapshot(NamedTuple):
 
     stage: int = 0
     round: int = 0  # completed rounds of the stage
-    state: Any = None  # a `State`; when resuming, a function of its shapes
+    # A `State`; when resuming, a function of its shapes, with a `rows.Saved`.
+    state: Any = None
     bits: int = 0  # since the start, both ways
     flops: float = 0.0  # since the start, at the masks
     best: Best | None = None
@@ -104,8 +105,8 @@ def save(workdir: Path, snapshot: Snapshot, models: dict, about: dict) -> None:
         with _manager(workdir) as manager:
             step = (manager.latest_step() or 0) + 1
             if clients is not None:  # whole before the checkpoint that names it
-                saved_rows = disk_store.save(workdir / "clients" / str(step), clients)
-                about["clients"] = saved_rows
+                folder = workdir / "clients" / str(step)
+                about["clients"] = rows.save(folder, clients)
             about["checksum"] = _checksum_of(about)
             items["about"] = ocp.args.JsonSave(about)
             manager.save(step, args=ocp.args.Composite(**items))
@@ -146,8 +147,8 @@ def read(workdir: Path, *, state: bool = True) -> Saved | None:
         arrays = {name: _item(manager, name) for name in wanted}
         if any(checksum(arrays[name]) != sums[name] for name in arrays):
             raise UserError("a checksum differs")
-        rows = about["clients"]
-        if state and rows and not disk_store.intact(clients, rows):
+        manifest = about["clients"]
+        if state and manifest and not rows.intact(clients, manifest):
             raise UserError(f"a checksum in {clients} differs")
         return _saved(arrays, about, clients)
 
@@ -172,11 +173,11 @@ def checksum(tree: PyTree) -> int:
 def _parted(state):
     """Splits a state into the part that orbax stores and the clients' rows, if any.
 
-    Rows on disk of clients that never took part are not written. The state holds the
-    server from which they are made in their place.
+    Of a store, rows of clients that never took part are not written. The state holds
+    the server from which they are made in their place.
     """
     clients = state.clients
-    if isinstance(clients, disk_store.Rows):
+    if isinstance(clients, rows.Store):
         return state._replace(clients=clients.first), clients
     if not any(leaf.size for leaf in jax.tree.leaves(clients)):
         return state, None
@@ -185,14 +186,17 @@ def _parted(state):
 
 def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
     def state(shapes):
-        if about["clients"] is None:
-            return _unflat(arrays["state"], shapes)
-        ids, clients = disk_store.load(folder, about["clients"], shapes.clients)
-        first = () if ids is None else shapes.server
+        manifest = about["clients"]
+        if manifest is None:
+            state = _unflat(arrays["state"], shapes)
+            everyone = np.arange(len(state.last_round), dtype=np.int32)
+            nothing = rows.Saved(state.server, everyone, state.clients)
+            return state._replace(clients=nothing)
+        ids, kept = rows.load(folder, manifest, shapes.clients)
+        first = shapes.server if manifest["some"] else ()
         state = _unflat(arrays["state"], shapes._replace(clients=first))
-        if ids is not None:
-            clients = disk_store.Saved(state.clients, ids, clients)
-        return state._replace(clients=clients)
+        first = state.clients if manifest["some"] else state.server
+        return state._replace(clients=rows.Saved(first, ids, kept))
 
     models = {name: _models(arrays[name], of) for name, of in about["order"].items()}
     at = Snapshot(*about["snapshot"])

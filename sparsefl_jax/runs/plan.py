@@ -26,7 +26,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.programs import in_turn
 from sparsefl_jax.runs.memory import Memory, check_fits
 from sparsefl_jax.runs.setup import Setup, check_setup
-from sparsefl_jax.simulation import clock, initial_state, placement, store
+from sparsefl_jax.simulation import clock, initial_state, placement, rows
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.simulation.evaluate import check_metric, resolved
 from sparsefl_jax.simulation.personal import kept
@@ -138,10 +138,10 @@ def memory(
         parameters = trees.num_entries(one.model.params)
         macs = ledger.macs_per_sample(setup.model) * stage.batch_size
         chunk = 1 if in_turn(devices[0].platform, parameters, macs) else share
-    rows = store.num_bytes(state.clients)
-    clients = store.device_bytes(state.clients, len(devices))
+    whole = rows.num_bytes(state.clients)
+    clients = rows.device_bytes(state.clients, len(devices))
     if pace.working is not None:
-        clients = pace.working * (rows // num_clients)
+        clients = pace.working * (whole // num_clients)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
     held = setup.model.held.entries
     by_client = resolved(setup.metric, [stage]) == "clients"
@@ -152,15 +152,15 @@ def memory(
             "population": len(devices) * (population + 12 * num_clients),
             "test set": copies * (data.x_test.nbytes + data.y_test.nbytes),
             "clients": clients,
-            "server": len(devices) * store.num_bytes(state.server),
+            "server": len(devices) * rows.num_bytes(state.server),
         }
         | ({"frozen weights": len(devices) * 4 * held} if held else {}),
-        client_store={"where": pace.where, "bytes": rows},
+        client_store={"where": pace.where, "bytes": whole},
         chunk=min(int(chunk), share),
     )
 
 
-def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
+def pace(setup: Setup, index: int, clients: PyTree, log: int) -> Pace:
     """Divides a stage into segments of about equal length between two evaluations.
 
     On CPUs, which do not benefit from long segments, one takes a few seconds, so that a
@@ -171,13 +171,13 @@ def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
     Args:
       setup: the run.
       index: which of its stages.
-      rows: all clients', arrays or shapes.
+      clients: the rows of all clients, arrays or shapes.
       log: bytes that a round logs for a client.
     """
     stage, data, memory_gb = setup.stages[index], setup.data, setup.memory_gb
     devices = placement.stage_devices(stage, setup.devices)
     memory = hardware.memory(devices) if memory_gb is None else 1e9 * memory_gb
-    where = store.chosen(setup.client_store, rows, memory, len(devices))
+    where = rows.choose(setup.client_store, clients, memory, len(devices))
     if devices[0].platform == "cpu":
         samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
         flops = ledger.flops_per_sample(setup.model) * samples
@@ -185,14 +185,14 @@ def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
     else:
         most = _LOG_SHARE * memory / (stage.cohort_size * log)
     if where != "device":
-        most = min(most, store.most_rounds(rows, stage.cohort_size, memory))
+        most = min(most, rows.most_rounds(clients, stage.cohort_size, memory))
     if any(setup.until._replace(accuracy=None)):
         most = 1
     interval = min(setup.eval_every, stage.num_rounds)
     segments = math.ceil(interval / max(1, int(most)))
     length = math.ceil(interval / segments)
     counts = len(data.train.size), stage.cohort_size, length, len(devices)
-    working = None if where == "device" else store.working_size(*counts)
+    working = None if where == "device" else rows.working_size(*counts)
     return Pace(length, working, where)
 
 
@@ -210,8 +210,8 @@ def trace(
     Raises:
       ValueError: the model, the optimizer, the method or the sampler fails.
     """
-    method, rows = stage.algorithm, data.train.index.shape[1]
-    steps = int(steps_per_epoch(rows, stage.batch_size, stage.drop_last))
+    method, largest = stage.algorithm, data.train.index.shape[1]
+    steps = int(steps_per_epoch(largest, stage.batch_size, stage.drop_last))
     order = (stage.epochs, steps, stage.batch_size)
     shape, key = jax.ShapeDtypeStruct, jax.random.key(0)
     facts = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
@@ -242,8 +242,8 @@ def trace(
     server, row, handed = jax.eval_shape(before, key, model)
     handed |= once({}, ctx.last_round, held)
     batches = Batches(
-        shape((rows, *data.x.shape[1:]), data.x.dtype),
-        shape((rows, *data.y.shape[1:]), jnp.int32),
+        shape((largest, *data.x.shape[1:]), data.x.dtype),
+        shape((largest, *data.y.shape[1:]), jnp.int32),
         shape(order, jnp.int32),
         shape(order, jnp.float32),
         jnp.int32(steps),
@@ -259,7 +259,7 @@ def trace(
         reads(program.jaxpr, arguments)[1].client.budget,
         client,
         arguments,
-        store.num_bytes((metrics, counts)),
+        rows.num_bytes((metrics, counts)),
     )
 
 

@@ -21,7 +21,8 @@ from sparsefl_jax.runs.config.fields import Config
 from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Run
-from sparsefl_jax.simulation import disk_store, initial_state, placement, store
+from sparsefl_jax.simulation import initial_state, placement
+from sparsefl_jax.simulation.rows import unpack
 from sparsefl_jax.sparsity import trees
 
 
@@ -102,17 +103,16 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         check("clients", index, int)
         check("clients", index, integer(0, len(info.index) - 1))
     state = _state(saved, setup, key, clients)
-    everyone = state.clients
     stage_key = keys.of_stage(keys.of_run(key)[1], saved.snapshot.stage)
     evaluation_key = keys.of_round(stage_key, keys.EVALUATION, saved.snapshot.round)
 
     def deploy(index):
-        taken = [store.take(v, np.array([index])) for v in (everyone, info)]
-        row, client_info = jax.tree.map(lambda v: v[0], taken)
+        row = jax.tree.map(lambda v: v[0], state.clients.take(np.array([index])))
+        client_info = jax.tree.map(lambda v: v[index], info)
         like = jax.eval_shape(algorithm.first_state, key, state.server, client_info)
         client_key = keys.of_client(evaluation_key, index)
         models = algorithm.personalize(
-            client_key, state.server, store.unpack(row, like), client_info
+            client_key, state.server, unpack(row, like), client_info
         )
         return {name: jax.tree.map(np.asarray, one) for name, one in models.items()}
 
@@ -129,32 +129,29 @@ def read_back(run: str | Path, setup: Setup, seed: int) -> Run:
     """
     _, saved = _read(run)
     state = _state(saved, setup, jax.random.key(seed))
-    server, clients = jax.tree.map(jnp.asarray, state.server), state.clients
+    server = jax.tree.map(jnp.asarray, state.server)
     models = {k: jax.tree.map(jnp.asarray, one) for k, one in saved.models.items()}
-    if not isinstance(clients, disk_store.Rows):
-        clients = jax.tree.map(jnp.asarray, clients)
     metrics = read_records(Path(run) / "metrics.jsonl")
-    return Run(server, clients, models, metrics)
+    return Run(server, state.clients, models, metrics)
 
 
 def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):
-    """Returns the state of a checkpoint: the server's, and clients' rows, or all."""
+    """Returns the state of a checkpoint, with a `Store` of rows unless it has all."""
     stage = saved.snapshot.stage
     algorithm = setup.stages[stage].algorithm
     model = initial_state.initial_shapes(setup.model)
     info = placement.client_info(setup.data, setup.budgets)
     shapes = initial_state.shapes(algorithm, model, info)
     state = saved.snapshot.state(shapes)
-    rows = state.clients
-    if not isinstance(rows, disk_store.Saved):
-        return state
-    rows = rows if clients is None else rows.only(clients)
+    kept = state.clients
+    if clients is None and len(kept.ids) == len(info.index):
+        return state._replace(clients=jax.tree.map(jnp.asarray, kept.rows))
     stage_key = keys.of_stage(keys.of_run(key)[1], stage)
-    everyone = initial_state.on_disk(
-        stage_key, algorithm, info, shapes.clients, 1, rows.first
+    store = initial_state.open_store(
+        stage_key, algorithm, info, 1, None, "disk", kept.first
     )
-    everyone.load(rows)
-    return state._replace(clients=everyone)
+    store.load(kept, clients)
+    return state._replace(clients=store)
 
 
 def frames(records: list[dict]) -> dict[str, Any]:

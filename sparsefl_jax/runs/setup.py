@@ -15,8 +15,8 @@ from sparsefl_jax.core.types import (
 )
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.simulation import store
 from sparsefl_jax.simulation.clock import System
+from sparsefl_jax.simulation.rows import STORES
 
 
 class Limits(NamedTuple):
@@ -44,7 +44,7 @@ class Setup(NamedTuple):
       chunk: number of clients that a device runs at the same time, or 'auto'.
       budgets: [N] float in (0, 1], the share of the model that each client can hold.
       metric: which accuracy is reported, a name in `evaluate.METRICS`.
-      client_store: where client states are stored, a name in `store.STORES`; it does
+      client_store: where client states are stored, a name in `rows.STORES`; it does
         not change results.
       memory_gb: memory limit of all devices together, in 1e9 bytes. An 'auto' chunk
         stays within it, see `programs`, and an 'auto' store keeps rows on the host if
@@ -158,7 +158,7 @@ def check_setup(setup: Setup) -> None:
     _check_system(setup, num_clients)
     num_rounds = setup.stages[-1].num_rounds
     guarantee(setup, num_rounds)
-    check("client_store", setup.client_store, store.STORES)
+    check("client_store", setup.client_store, STORES)
     for round in setup.observe_rounds:
         check("observe_rounds", round, integer(1, num_rounds))
 

@@ -28,7 +28,7 @@ from sparsefl_jax.simulation import (
     observed_masks,
     placement,
     round_program,
-    store,
+    rows,
 )
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
@@ -61,8 +61,8 @@ class Run(NamedTuple):
 
     `server` and `clients` are the final states of the last stage, `models` the models
     that it deploys, and `metrics` all records in order, as in `metrics.jsonl`. Clients'
-    booleans are packed to bits, see `store.unpack`. If client states are stored on
-    disk, `clients` is a `disk_store.Rows`.
+    booleans are packed to bits, see `rows.unpack`. If client states are not
+    stored on the device, `clients` is a `rows.Store`.
     """
 
     server: PyTree
@@ -187,14 +187,9 @@ def _rounds(
     stage, data = setup.stages[at.stage], setup.data
     observed, num_clients = setup.observed(at.stage), len(data.train.size)
     info = placement.client_info(data, setup.budgets)
-    state = initial_state.start(
-        key, placed, sparse, info, at.state, pace.working, pace.where
-    )
+    state = initial_state.start(key, placed, sparse, info, at.state, pace.where)
     population = placement.make_population(placed, data, setup.budgets, planned.clock)
-    if pace.working is None:
-        run_segment = store.on_device(program.segment)
-    else:
-        run_segment = store.on_host(program.segment, placed.mesh, pace.working)
+    run_segment = rows.make_runner(program.segment, placed.mesh, pace.working)
     draw = cohorts.drawing(key, stage, num_clients, clock.presence(setup.system))
     seen = None
     evaluations = stage.num_rounds / setup.eval_every

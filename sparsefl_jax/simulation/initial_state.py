@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +14,8 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import ClientInfo, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.simulation import (
-    disk_store,
-    exchange,
-    placement,
-    round_program,
-    store,
-)
+from sparsefl_jax.simulation import exchange, placement, round_program
+from sparsefl_jax.simulation.rows import Store, pack, working_size
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import hardware, processes
 
@@ -64,7 +58,7 @@ def makers(algorithm: Algorithm) -> tuple[Callable, Callable]:
         def one(info):
             own_key = keys.of_client(client_key, info.index)
             client = algorithm.first_state(own_key, server, info)
-            return store.pack(round_program.strong(client))
+            return pack(round_program.strong(client))
 
         return lax.map(one, info)
 
@@ -88,7 +82,6 @@ def start(
     model: SparseModel,
     info: ClientInfo,
     restore: Callable | None = None,
-    working: int | None = None,
     where: str = "device",
 ) -> placement.State:
     """Builds the state before the first round of a stage with root key `key`.
@@ -99,78 +92,66 @@ def start(
       model: the model before the stage.
       info: the facts of all clients, [N].
       restore: `(shapes) -> state`, which returns a saved state of these shapes and
-        dtypes, instead of a new one. Its rows may be a `disk_store.Saved`, and `model`
-        may be shapes.
-      working: the number of clients' rows that the device holds at a time; None where
-        all rows live on the device.
+        dtypes, with a `rows.Saved`, instead of a new one. `model` may be shapes.
       where: 'device', 'host' or 'disk', where rows live.
 
     Returns:
       The `State`, on the plan's devices except for rows on the host or on disk.
     """
-    algorithm = plan.stage.algorithm
-    info = processes.put(info, NamedSharding(plan.mesh, P()))
-    shape = shapes(algorithm, model, info)
-    placed = placement.shardings(plan, shape)
-    size = store.working_size(
-        len(info.index), plan.stage.cohort_size, 1, plan.mesh.size
-    )
-    init, rows = makers(algorithm)
-    make = functools.partial(_jitted(rows, plan.mesh), key)
-    disk = functools.partial(
-        on_disk, key, algorithm, info, shape.clients, size, mesh=plan.mesh
-    )
-    if restore is not None:
-        state = restore(shape)
-        clients = _moved(state, where, disk)
-        if where == "device":
-            clients = processes.put(clients, placed.clients)
-    else:
-        model = processes.put(model, NamedSharding(plan.mesh, P()))
+    algorithm, info = plan.stage.algorithm, jax.device_get(info)
+    num_clients, shape = len(info.index), shapes(algorithm, model, info)
+    placed, replicated = placement.shardings(plan, shape), NamedSharding(plan.mesh, P())
+    size = working_size(num_clients, plan.stage.cohort_size, 1, plan.mesh.size)
+    open_at = functools.partial(open_store, key, algorithm, info, size, plan.mesh)
+    if restore is None:
+        init, rows = makers(algorithm)
         server = jax.jit(
             init, out_shardings=placed.server, compiler_options=hardware.UNOPTIMIZED
-        )(key, model)
-        last_round = np.full(shape.last_round.shape, -1, np.int32)
-        state = placement.State(server, (), last_round)
+        )(key, processes.put(model, replicated))
+        state = placement.State(server, (), np.full(num_clients, -1, np.int32))
         if where == "device":
-            clients = make(server, info)
-        elif where == "host":
-            make = functools.partial(make, server)
-            clients = store.fill(make, shape.clients, info, working)
-        else:
-            clients = disk(server)
+            info = processes.put(info, replicated)
+            clients = _jitted(rows, plan.mesh)(key, server, info)
+        else:  # a copy, because the state gets donated
+            clients = open_at(where, jax.tree.map(np.array, server))
+    else:
+        state = restore(shape)
+        saved, on_device = state.clients, where == "device"
+        clients = saved.rows
+        if not on_device or len(saved.ids) < num_clients:
+            clients = open_at("disk" if on_device else where, saved.first)
+            clients.load(saved)
+            clients = clients.take(np.arange(num_clients)) if on_device else clients
+        if on_device:
+            clients = processes.put(clients, placed.clients)
     rest = processes.put(state._replace(clients=()), placed._replace(clients=()))
     return rest._replace(clients=clients)
 
 
-def on_disk(
+def open_store(
     key: Key,
     algorithm: Algorithm,
     info: ClientInfo,
-    shapes: PyTree,
     size: int,
-    first: Any,
-    mesh: Mesh | None = None,
-) -> disk_store.Rows:
-    """Returns the rows of all clients as a disk store with empty files.
+    mesh: Mesh | None,
+    where: str,
+    first: PyTree,
+) -> Store:
+    """Opens a store for the rows of all clients, none of them written.
 
     Args:
       key: the stage's root key.
       algorithm: the stage's algorithm.
-      info: the facts of all clients [N].
-      shapes: the shapes and dtypes of all rows [N, ...].
+      info: the facts of all clients, NumPy arrays [N].
       size: the number of rows that are computed at a time.
-      first: the server as the stage's `init` returned it.
       mesh: the devices that compute rows; None: the default device.
+      where: 'host' or 'disk'.
+      first: the server as the stage's `init` returned it.
     """
     _, rows = makers(algorithm)
-    rows, info = _jitted(rows, mesh), jax.device_get(info)
-
-    def make(server, ids):
-        return rows(key, server, store.take(info, ids))
-
-    first = jax.tree.map(np.array, first)  # a copy, because the state gets donated
-    return disk_store.Rows(shapes, first, make, size)
+    shape = jax.eval_shape(rows, key, first, info)
+    make = functools.partial(_jitted(rows, mesh), key)
+    return Store(shape, info, make, first, size, where)
 
 
 def _jitted(rows: Callable, mesh: Mesh | None) -> Callable:
@@ -185,18 +166,3 @@ def _jitted(rows: Callable, mesh: Mesh | None) -> Callable:
         return mapped(key, server, info)
 
     return divided
-
-
-def _moved(state: placement.State, where: str, disk: Callable):
-    """Moves the rows of a saved state to the place where they live in this run."""
-    saved = state.clients
-    if where != "disk" and not isinstance(saved, disk_store.Saved):
-        if where == "device":
-            return saved
-        return jax.tree.map(lambda v: np.require(v, requirements="W"), saved)
-    if not isinstance(saved, disk_store.Saved):  # all rows: `first` is never used
-        everyone = np.arange(len(state.last_round), dtype=np.int32)
-        saved = disk_store.Saved(state.server, everyone, saved)
-    rows = disk(saved.first)
-    rows.load(saved)
-    return rows if where == "disk" else rows.take(np.arange(rows.num_clients))

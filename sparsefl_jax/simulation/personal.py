@@ -6,6 +6,7 @@ took part since the last evaluation are evaluated again.
 
 import collections
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +24,8 @@ from sparsefl_jax.data import flat
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.loss import per_sample
-from sparsefl_jax.simulation import exchange, observed_masks, placement, store
+from sparsefl_jax.simulation import exchange, observed_masks, placement
+from sparsefl_jax.simulation.rows import Store, unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
@@ -109,10 +111,6 @@ def make_judge(
     on_devices = processes.put((x, y), NamedSharding(mesh, P()))
     known, reader = {}, exchange.make_reader(mesh)
 
-    def take(rows, ids):
-        there = all(isinstance(v, jax.Array) for v in jax.tree.leaves(rows))
-        return reader(rows, ids) if there else store.take(rows, ids)
-
     def judge_all(key, state, seen=None):
         ids = np.arange(len(samples.split.size))
         if known and lasting and seen is not None:
@@ -120,8 +118,12 @@ def make_judge(
         for first in range(0, len(ids), group):
             members = ids[first : first + group]
             padded = np.resize(members, group)  # one shape, so one program
-            facts = store.take((info, tuple(samples.split)), padded)
-            clients = take(state.clients, padded), *facts
+            facts = jax.tree.map(
+                lambda v, ids=padded: v[ids], (info, tuple(samples.split))
+            )
+            stored = isinstance(state.clients, Store)
+            read = state.clients.take if stored else partial(reader, state.clients)
+            clients = read(padded), *facts
             results = judge(key, state.server, on_devices, clients)
             for name, judged in processes.fetch(results).items():
                 _enter(known, name, judged, members, len(samples.split.size))
@@ -208,7 +210,7 @@ def _judge_group(model, algorithm, layers: PyTree, mesh, batch_size: int = 100):
         def judge(client):
             row, info, (index, size) = client
             own_key = keys.of_client(key, info.index)
-            state = store.unpack(row, like)
+            state = unpack(row, like)
             models = algorithm.personalize(own_key, server, state, info)
             return collections.OrderedDict(  # a dict leaves JAX in the order of names
                 (name, judged(sparse, *samples, index, size))

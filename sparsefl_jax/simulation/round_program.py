@@ -22,7 +22,8 @@ from sparsefl_jax.core.types import Array, Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.programs import lowering
-from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
+from sparsefl_jax.simulation import clock, exchange, observed_masks, placement
+from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.messages import once
@@ -143,11 +144,11 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
 
         def run_client(row, last_round, index):
             info = jax.tree.map(lambda v: v[index], population.info)
-            row = store.unpack(row, like)
+            row = unpack(row, like)
             summand, row, log = client_fn(
                 key, round, num_steps[0], server, population, row, last_round, info
             )
-            return summand, store.pack(row), log
+            return summand, pack(row), log
 
         ids, last_round = ids[0], last_round[0]
         index = jnp.minimum(ids, num_clients - 1)

@@ -15,7 +15,8 @@ import numpy as np
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
-from sparsefl_jax.simulation import placement, store
+from sparsefl_jax.simulation import placement
+from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.testing.compare import ContractError
 from sparsefl_jax.testing.small_world import World, jit, once, path, population_of
 from sparsefl_jax.wire.messages import once as handed_once
@@ -151,7 +152,7 @@ def inputs(
     info = jax.tree.map(lambda v: v[index], world.population.info)
     key = keys.of_round(world.key, keys.CLIENTS, round)
     shapes = jax.eval_shape(world.algorithm.first_state, key, state.server, info)
-    row = store.unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
+    row = unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
     data = batches_jit(world)(key, population_of(world, samples), info)
     masks, last_round = held(world, round, index, samples), state.last_round[index]
     return key, np.int32(round), state.server, row, masks, last_round, info, data
@@ -226,6 +227,6 @@ def loop_round(world: World, round: int) -> tuple[PyTree, dict, PyTree]:
         rows[ids] = new
         return rows
 
-    new = (jax.device_get(store.pack(passing.client)) for passing in passed)
+    new = (jax.device_get(pack(passing.client)) for passing in passed)
     rows = jax.tree.map(put, path(world)[0][round].clients, *new)
     return *jax.device_get(out), rows

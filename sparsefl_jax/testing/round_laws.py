@@ -12,7 +12,8 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Batches, PyTree
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.simulation import placement, round_program, store
+from sparsefl_jax.simulation import placement, round_program
+from sparsefl_jax.simulation.rows import pack
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.testing.compare import ContractError, fail, finite, leaves, rows, same
 from sparsefl_jax.testing.small_world import World
@@ -61,7 +62,7 @@ def law_start(world: World) -> None:
     for index in world.population.info.index.tolist():
         info = rows(world.population.info, index)
         key = keys.of_client(client_key, index)
-        row = store.pack(init_client(key, message, info))
+        row = pack(init_client(key, message, info))
         want = rows(small_world.start(world).clients, index)
         same(world, "start", f"client {index}", row, want)
     for round, state in enumerate(small_world.path(world)[0]):
@@ -260,6 +261,7 @@ def law_resume(world: World) -> None:
         checkpoint.save(folder, snapshot, models, {})
         saved = checkpoint.read(folder)
         state = saved.snapshot.state(jax.eval_shape(lambda s: s, states[1]))
+        state = state._replace(clients=state.clients.rows)
     same(world, "resume", "models", saved.models, models, tolerance=0.0)
     got, _ = small_world.run(world, state, 1, 3)
     same(world, "resume", "state", got, states[4], tolerance=0.0)
