@@ -24,7 +24,8 @@ from sparsefl_jax.report import read_run
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.freeze import freeze
-from sparsefl_jax.simulation.evaluate import make_evaluator, used_rows
+from sparsefl_jax.simulation.inference import make_evaluator
+from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
 from studies import unequal_clients as study

@@ -7,7 +7,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.simulation import evaluate
+from sparsefl_jax.simulation import inference, judge
 
 
 @pytest.mark.parametrize("count", [1, 7])
@@ -18,7 +18,7 @@ def test_masked_entries_count_as_zero(count):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(count, 2, 2, 1)).astype(np.float32)
     y = rng.integers(0, 3, count)
-    run = evaluate.make_evaluator(model, x, y, batch_size=3)
+    run = inference.make_evaluator(model, x, y, batch_size=3)
     correct, loss = run(SparseModel(params, mask, stats))
 
     kept = jax.tree.map(lambda p, m: np.where(m, p, 0), params, mask)
@@ -42,10 +42,10 @@ def test_the_metric_weighs_samples_or_clients(metric, accuracy):
     params, stats = jax.tree.map(np.zeros_like, model.init(jax.random.key(0)))
     params["fc2"]["bias"][0] = 1.0  # every sample is of class 0
     stage = sfl.Stage(sfl.fedavg(model, sfl.training.make_optimizer()), 1, 2)
-    judge = evaluate.make_evaluation(model, data, metric=metric)(stage)
+    evaluate = judge.make_evaluation(model, data, metric=metric)(stage)
     full = jax.tree.map(lambda p: np.ones(p.shape, bool), params)
     deployed = {"global": SparseModel(params, full, stats)}
-    record, _ = judge(jax.random.key(0), None, deployed, None)
+    record, _ = evaluate(jax.random.key(0), None, deployed, None)
     assert record["accuracy"] == pytest.approx(accuracy)
     assert record["models"]["global"]["accuracy"] == pytest.approx(accuracy)
     assert record["client_accuracy"]["mean"] == pytest.approx(0.75)
@@ -55,8 +55,8 @@ def test_the_metric_weighs_samples_or_clients(metric, accuracy):
 def test_shares_leave_out_clients_without_samples():
     correct = np.array([True, True, False, False])
     index = np.array([[0, 1], [2, 0], [0, 0]])
-    share = evaluate.shares(correct, index, np.array([2, 1, 0]))
-    told = evaluate.over_clients(share)
+    share = judge.shares(correct, index, np.array([2, 1, 0]))
+    told = judge.over_clients(share)
     assert told == {"mean": 0.5, "p10": pytest.approx(0.1), "median": 0.5}
-    nobody = evaluate.shares(correct, index, np.zeros(3, int))
-    assert evaluate.over_clients(nobody) == {}
+    nobody = judge.shares(correct, index, np.zeros(3, int))
+    assert judge.over_clients(nobody) == {}

@@ -13,7 +13,8 @@ from sparsefl_jax.export import __main__
 from sparsefl_jax.runs import experiment, records, results
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.freeze import freeze
-from sparsefl_jax.simulation import batch_statistics, evaluate
+from sparsefl_jax.simulation.inference import make_recalibration
+from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.sparsity import masks
 from tests.export_test import same
 from tests.tiny import tiny_config
@@ -114,8 +115,8 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(export.runs.run_folder, "read_config", lambda run: config)
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse
-    x = data.x[evaluate.used_rows(data.train)]
-    renew = batch_statistics.make_recalibration(model, x)
+    x = data.x[used_rows(data.train)]
+    renew = make_recalibration(model, x)
     want = renew(jax.random.key(9), blank)
     assert same(back.params, blank.params) and not same(back.stats, blank.stats)
     jax.tree.map(

@@ -14,7 +14,7 @@ from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import experiment, results, simulate
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.freeze import freeze
-from sparsefl_jax.simulation import evaluate, initial_state, personal, placement
+from sparsefl_jax.simulation import initial_state, judge, placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from tests.tiny import noised, tiny_config
@@ -52,16 +52,16 @@ def begin(world, factory, budgets=None, **kwargs):
     plan = placement.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
     population = placement.make_population(plan, data, budgets)
     state = jax.device_get(initial_state.start(KEY, plan, sparse, population.info))
-    judged = evaluate.make_evaluation(model, data, budgets=budgets)(stage)
+    judged = judge.make_evaluation(model, data, budgets=budgets)(stage)
     return method, state, lambda state, seen=None: judged(KEY, state, {}, seen)
 
 
 def test_the_samples_lie_on_every_device(world):
     """So no evaluation copies them from one to another; a CPU has two in tests."""
-    _, state, judge = begin(world, spafl)
-    first = judge(state)
+    _, state, evaluation = begin(world, spafl)
+    first = evaluation(state)
     with jax.transfer_guard_device_to_device("disallow"):
-        again = judge(state)
+        again = evaluation(state)
     assert first[0]["models"] == again[0]["models"]
 
 
@@ -141,8 +141,7 @@ def test_what_a_model_reads_says_when_it_is_judged_again(world):
         (sliced, (False, True)),
         (noised(sliced), (False, False)),
     ):
-        shapes = personal._shapes(method, model)
-        assert personal._alone(method, shapes) == found
+        assert judge.alone(method, model) == found
 
 
 def test_slices_are_judged_at_each_clients_width(world):
@@ -182,14 +181,14 @@ def test_what_a_metric_needs(world):
     make = local.make_optimizer()
     stages = [Stage(spafl(model, make), 1, 2)]
     with pytest.raises(ValueError, match="metric='best', expected one of auto"):
-        evaluate.check_metric("best", stages, model, data)
+        judge.check_metric("best", stages, model, data)
     empty = data.test._replace(size=np.zeros(5, np.int32))
     without = data._replace(test=empty)
     for metric in ("auto", "clients"):
         with pytest.raises(ValueError, match="needs test samples of clients"):
-            evaluate.check_metric(metric, stages, model, without)
-    evaluate.check_metric("pooled", stages, model, without)
-    evaluate.check_metric("auto", [Stage(fedavg(model, make), 1, 2)], model, without)
+            judge.check_metric(metric, stages, model, without)
+    judge.check_metric("pooled", stages, model, without)
+    judge.check_metric("auto", [Stage(fedavg(model, make), 1, 2)], model, without)
 
 
 def test_clients_models_are_read_back_from_a_run(tmp_path):

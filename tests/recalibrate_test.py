@@ -8,7 +8,7 @@ import pytest
 
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, layers
-from sparsefl_jax.simulation import batch_statistics
+from sparsefl_jax.simulation.inference import make_recalibration
 from sparsefl_jax.sparsity import masks, width
 from tests.by_hand import close, same
 
@@ -75,7 +75,7 @@ def test_statistics_are_the_mean_over_batches(case, batch_size):
     # On one device, on several, and on more of them than there are batches.
     for devices in (jax.devices()[:1], None):
         options = {"batch_size": batch_size, "devices": devices}
-        renew = batch_statistics.make_recalibration(model, x, **options)
+        renew = make_recalibration(model, x, **options)
         got = renew(KEY, sparse)
         same(got.params, sparse.params)
         close(got.stats, want, 1e-5)
@@ -86,7 +86,7 @@ def test_running_statistics_stay(case):
     model = make("batch")
     params, stats = model.init(KEY)
     sparse = SparseModel(params, masks.full(params), stats)
-    got = batch_statistics.make_recalibration(model, x, batch_size=4)(KEY, sparse)
+    got = make_recalibration(model, x, batch_size=4)(KEY, sparse)
     jax.tree.map(np.testing.assert_array_equal, got.stats, stats)
 
 
@@ -97,7 +97,7 @@ def test_augmentation_has_a_key(case):
         return x + 5 * jax.random.normal(key) if train else x
 
     noisy = model.reading(preprocess)
-    renew = batch_statistics.make_recalibration(noisy, x, batch_size=6)
+    renew = make_recalibration(noisy, x, batch_size=6)
     got = [renew(k, sparse) for k in jax.random.split(KEY)]
     one, two = (g.stats["bn1"]["batch_mean"] for g in got)
     assert not np.allclose(one, two)

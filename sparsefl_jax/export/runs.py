@@ -10,8 +10,8 @@ from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.freeze import freeze
-from sparsefl_jax.simulation import evaluate
-from sparsefl_jax.simulation.batch_statistics import make_recalibration
+from sparsefl_jax.simulation.inference import make_recalibration
+from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.sparsity import masks
 
 
@@ -74,7 +74,7 @@ def export_run(
         data = build.build_data(config)
         model = build.build_model(config, data)
     if model.static_stats:
-        x = data.x[evaluate.used_rows(data.train)]
+        x = data.x[used_rows(data.train)]
         key = jax.random.key(config.seed)
         sparse = make_recalibration(model, x)(key, sparse)
     if model.merged is not None:

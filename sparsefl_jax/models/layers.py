@@ -40,7 +40,7 @@ class BatchNorm(nn.Module):
       epsilon: the constant added to the variance.
       static: whether there are no running statistics (Diao et al., HeteroFL, ICLR
         2021). Training then returns the statistics of the batch, and
-        `batch_statistics` averages them before an evaluation.
+        `inference.make_recalibration` averages them before an evaluation.
     """
 
     momentum: float = 0.9

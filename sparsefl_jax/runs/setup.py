@@ -43,7 +43,7 @@ class Setup(NamedTuple):
         evaluated.
       chunk: number of clients that a device runs at the same time, or 'auto'.
       budgets: [N] float in (0, 1], the share of the model that each client can hold.
-      metric: which accuracy is reported, a name in `evaluate.METRICS`.
+      metric: which accuracy is reported, a name in `judge.METRICS`.
       client_store: where client states are stored, a name in `rows.STORES`; it does
         not change results.
       memory_gb: memory limit of all devices together, in 1e9 bytes. An 'auto' chunk

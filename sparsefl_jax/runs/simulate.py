@@ -23,8 +23,8 @@ from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
-    evaluate,
     initial_state,
+    judge,
     observed_masks,
     placement,
     round_program,
@@ -154,7 +154,7 @@ def simulate(
         at = at._replace(hours=at.hours or 0.0)
     init_key, run_key = keys.of_run(key)
     sparse = setup.initial or initial_state.initial_model(init_key, setup.model)
-    evaluation = evaluate.make_evaluation(
+    evaluation = judge.make_evaluation(
         setup.model,
         setup.data,
         budgets=setup.budgets,
@@ -165,9 +165,9 @@ def simulate(
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
         with explained(programs.plan.stages[at.stage].memory, at.stage):
-            judge = evaluation(setup.stages[at.stage])
+            evaluate = evaluation(setup.stages[at.stage])
         with explained(programs.of(at.stage, at.round).memory, at.stage):
-            at, models = yield from _rounds(key, programs, judge, sparse, at)
+            at, models = yield from _rounds(key, programs, evaluate, sparse, at)
         if at.ended_by:
             return
         sparse = target(models)

@@ -60,9 +60,8 @@ def unpack(row: PyTree, like: PyTree) -> PyTree:
     def restore(packed, shape):
         if shape.dtype != bool:
             return packed
-        return (
-            jnp.unpackbits(packed, count=shape.size).reshape(shape.shape).astype(bool)
-        )
+        bits = jnp.unpackbits(packed, count=shape.size)
+        return bits.reshape(shape.shape).astype(bool)
 
     return jax.tree.map(restore, row, like)
 
@@ -374,7 +373,9 @@ def intact(folder: Path, manifest: dict) -> bool:
     """Returns whether the files have the checksums of the manifest from `save`."""
     names = [f"{i}.bin" for i, _ in enumerate(manifest["kinds"])]
     names += [_IDS] if manifest["some"] else []
-    return [_checksum(folder / name) for name in names] == manifest["checksums"]
+    paths = [folder / name for name in names]
+    files = [_open(path, (path.stat().st_size,), np.uint8) for path in paths]
+    return list(map(zlib.crc32, files)) == manifest["checksums"]
 
 
 def _kinds(leaves) -> list[str]:
@@ -400,14 +401,6 @@ def _write(path: Path, leaf, places: np.ndarray) -> int:
             block = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
             total = zlib.crc32(block, total)
             file.write(block)
-    return total
-
-
-def _checksum(path: Path) -> int:
-    total = 0
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            total = zlib.crc32(block, total)
     return total
 
 

@@ -16,7 +16,7 @@ from sparsefl_jax.core.check import UserError, check, one_line
 from sparsefl_jax.report.groups import refuse_unlike
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.simulation import evaluate
+from sparsefl_jax.simulation import judge
 from sparsefl_jax.studies import places, status, worker
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -94,7 +94,7 @@ def _build(points: Sequence[Point], unlike: bool) -> None:
     for point in points:
         with on_disk.naming(point):
             setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
-        metrics.append(evaluate.resolved(setup.metric, setup.stages))
+        metrics.append(judge.resolved(setup.metric, setup.stages))
     if not unlike:
         refuse_unlike(on_disk.groups(points, metrics))
 

@@ -1,0 +1,248 @@
+"""Passes over samples that train nothing: results of models, and static statistics.
+
+A model that clients have in common is evaluated in one pass over all samples; its
+results of single clients are sums over rows of that pass. A client's own model is
+evaluated on the client's samples alone.
+"""
+
+import collections
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from sparsefl_jax.core import keys
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.forms import fast
+from sparsefl_jax.models.loss import per_sample
+from sparsefl_jax.models.norm import is_static
+from sparsefl_jax.simulation import exchange, observed_masks
+from sparsefl_jax.simulation.rows import unpack
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import processes
+
+
+def make_evaluator(
+    model: Model,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    batch_size: int = 250,
+    devices: Sequence | None = None,
+    shapes: SparseModel | None = None,
+) -> Callable:
+    """Compiles the evaluation of sparse models on a test set.
+
+    Args:
+      model: a `Model`.
+      x: [n, ...], test samples.
+      y: [n] or [n, T] int32, labels.
+      batch_size: the largest number of samples that one device processes at a time.
+      devices: the devices that share the samples; None for all.
+      shapes: of the models to come, for which it compiles at once; None: at the first
+        of them.
+
+    Returns:
+      `evaluate(sparse_model) -> (correct [n], loss [n])`, NumPy float32 arrays
+      with the loss of `model.loss`. Entries outside the mask count as exact zeros.
+    """
+    mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
+    count = len(y)
+    batch_size = min(batch_size, -(-count // mesh.size))
+    shape = mesh.size, -(-count // (batch_size * mesh.size)), batch_size
+    replicated, divided = (NamedSharding(mesh, P(*axis)) for axis in ((), ("samples",)))
+    x, y = (  # the first samples again where the last batches have room
+        processes.put(np.resize(v, (*shape, *v.shape[1:])), divided)
+        for v in (np.asarray(x), np.asarray(y, np.int32))
+    )
+
+    @fast
+    def one_device(sparse: SparseModel, x, y):
+        params = masks.apply(sparse.params, sparse.mask)
+
+        def batch(xy):
+            logits, _ = model.apply(params, sparse.stats, xy[0], train=False)
+            return per_sample(model.loss, logits, xy[1])
+
+        return jax.tree.map(lambda v: v[None], lax.map(batch, (x[0], y[0])))
+
+    in_specs = P(), P("samples"), P("samples")
+    run = jax.jit(exchange.per_device(one_device, mesh, in_specs, P("samples")))
+    if shapes is not None:
+        like = jax.tree.map(
+            lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=replicated),
+            shapes,
+        )
+        run.lower(like, x, y).compile()  # which a call finds
+
+    def evaluate(sparse: SparseModel):
+        sparse = processes.put(sparse, replicated)
+        results = processes.fetch(run(sparse, x, y))
+        return tuple(v.reshape(-1)[:count] for v in results)
+
+    return evaluate
+
+
+class Judged(NamedTuple):
+    """The evaluation of one client's model, or of n clients with a leading axis."""
+
+    correct: Array  # shape=(), float32, its samples' shares of correct targets, summed
+    loss: Array  # shape=(), float32, nats, summed over the client's samples
+    density: Array  # shape=(), float32, share of all entries that are alive
+    layer_density: Array  # shape=(), float32, unweighted mean over the layers
+    filters: Array  # [F] bool, the layers' outputs that have an alive entry
+
+
+def describe(mask: PyTree, layers: PyTree) -> tuple[Array, Array, Array]:
+    """Returns the density, the layer density and the filters of a `Judged`."""
+    density = masks.density(mask, masks.everything(mask))
+    layer_density = jnp.mean(masks.layer_densities(mask, layers))
+    return density, layer_density, observed_masks.filters(mask, layers)
+
+
+def make_own_evaluator(
+    model: Model,
+    algorithm: Algorithm,
+    layers: PyTree,
+    mesh: Mesh,
+    batch_size: int = 100,
+) -> Callable:
+    """Returns the program that evaluates clients' own models.
+
+    Returns:
+      `evaluate(key, server, (x, y), clients)`, which returns a `Judged` by the name of
+      a model. `clients` holds rows as the store keeps them, `ClientInfo`, and the index
+      and size of the samples, of a multiple of the devices.
+    """
+
+    def judged(sparse, x, y, index, size) -> Judged:
+        params = masks.apply(sparse.params, sparse.mask)
+        padded = jnp.pad(index, (0, -index.shape[0] % batch_size))
+
+        def batch(i, sums):
+            rows = lax.dynamic_slice_in_dim(padded, i * batch_size, batch_size)
+            logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
+            correct, losses = per_sample(model.loss, logits, y[rows])
+            valid = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32) < size
+            num_correct = jnp.sum(jnp.where(valid, correct, 0.0))
+            loss = jnp.sum(jnp.where(valid, losses, 0.0))
+            return sums[0] + num_correct, sums[1] + loss
+
+        zeros = jnp.float32(0), jnp.float32(0)
+        correct, loss = lax.fori_loop(0, -(-size // batch_size), batch, zeros)
+        return Judged(correct, loss, *describe(sparse.mask, layers))
+
+    @fast
+    def on_device(key, server, samples, clients):
+        one_info = jax.tree.map(lambda v: v[0], clients[1])
+        like = jax.eval_shape(algorithm.first_state, key, server, one_info)
+
+        def judge(client):
+            row, info, (index, size) = client
+            own_key = keys.of_client(key, info.index)
+            models = algorithm.personalize(own_key, server, unpack(row, like), info)
+            return collections.OrderedDict(  # a dict leaves JAX in the order of names
+                (name, judged(sparse, *samples, index, size))
+                for name, sparse in models.items()
+            )
+
+        if mesh.devices.flat[0].platform == "cpu":  # one at a time, as in training
+            return lax.map(judge, clients)
+        return jax.vmap(judge)(clients)
+
+    in_specs = P(), P(), P(), P("clients")
+    return jax.jit(exchange.per_device(on_device, mesh, in_specs, P("clients")))
+
+
+def make_recalibration(
+    model: Model,
+    x: np.ndarray,
+    *,
+    batch_size: int = 250,
+    devices: Sequence | None = None,
+) -> Callable[[Key, SparseModel], SparseModel]:
+    """Compiles what averages the static statistics of a model over batches of samples.
+
+    With static normalisation, training normalises a batch by its own statistics and
+    keeps no running ones, so clients of different widths never have to average them. A
+    deployed model gets its statistics from a pass over the pooled training samples
+    (Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264).
+
+    Each of m batches takes every m-th sample, so that sorted samples do no harm. All
+    batches have the same weight and pass as in training, with augmentation and dropout.
+
+    Args:
+      model: a `Model`.
+      x: [n, ...], the pooled training samples, raw as the model reads them.
+      batch_size: the largest number of samples in a batch.
+      devices: the devices that share the batches; None for all.
+
+    Returns:
+      `recalibrated(key, sparse) -> sparse`, the model with new static statistics;
+      running ones do not change. The key is that of augmentation and dropout, and
+      entries outside the mask count as exact zeros.
+
+    Example:
+      >>> from sparsefl_jax.models import Model
+      >>> def apply(params, stats, x, *, train, weight=None, key=None):
+      ...     return x, {'batch_mean': jnp.sum(x * weight) / jnp.sum(weight)}
+      >>> blank = SparseModel({}, {}, {'batch_mean': jnp.float32(0)})
+      >>> model = Model(None, apply, {}, static_stats=True)
+      >>> x = np.arange(5, dtype=np.float32)
+      >>> new = make_recalibration(model, x, batch_size=3)(jax.random.key(0), blank)
+      >>> new.stats['batch_mean'].item()  # of 0, 2, 4 and of 1, 3
+      2.0
+    """
+    mesh = Mesh(np.array(devices or jax.devices()), ("batches",))
+    x = processes.put(x, NamedSharding(mesh, P()))
+    num_batches = -(-x.shape[0] // batch_size)
+    column = num_batches * np.arange(batch_size, dtype=np.int32)
+
+    def on_device(key, sparse, x, place):
+        """Sums the statistics over every D-th batch, beginning with `place`."""
+        params = masks.apply(sparse.params, sparse.mask)
+
+        def batch(i, sums):
+            index = place[0] + i * mesh.size
+            exists = index < num_batches
+            rows = index + column
+            weight = ((rows < x.shape[0]) & exists).astype(jnp.float32)
+            samples = x[jnp.minimum(rows, x.shape[0] - 1)]
+            batch_key = jax.random.fold_in(key, index)
+            _, stats = model.apply(
+                params, sparse.stats, samples, train=True, weight=weight, key=batch_key
+            )
+            new = jax.tree.map(jnp.add, sums, (stats, jnp.float32(1)))
+            return jax.tree.map(partial(jnp.where, exists), new, sums)
+
+        zeros = jax.tree.map(jnp.zeros_like, sparse.stats), jnp.float32(0)
+        sums = lax.fori_loop(0, -(-num_batches // mesh.size), batch, zeros)
+        return jax.tree.map(lambda v: v[None], sums)
+
+    in_specs = P(), P(), P(), P("batches")
+    dealt = exchange.per_device(on_device, mesh, in_specs, P("batches"))
+
+    @jax.jit
+    def renewed(key, sparse, x):
+        sums = dealt(key, sparse, x, jnp.arange(mesh.size, dtype=jnp.int32))
+        total, count = jax.tree.map(lambda v: jnp.sum(v, 0), sums)
+        stats = jax.tree.map(
+            lambda static, new, old: new / count if static else old,
+            is_static(sparse.stats),
+            total,
+            sparse.stats,
+        )
+        return sparse._replace(stats=stats)
+
+    def recalibrated(key, sparse):
+        return renewed(key, processes.put(sparse, NamedSharding(mesh, P())), x)
+
+    return recalibrated

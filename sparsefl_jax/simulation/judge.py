@@ -1,0 +1,367 @@
+"""Judges the models that methods deploy: the server's, and clients' own.
+
+Models that clients have in common, the server's or those of a budget, are evaluated on
+all samples, and a client's result is its share of them. Where a client's model is its
+own, each is evaluated on the client's samples. If it does not depend on the server
+(SpaFL, Local), only the clients that took part since the last evaluation are evaluated
+again.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from sparsefl_jax.core.algorithm import Algorithm, Stage, target
+from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.types import ClientInfo, PyTree
+from sparsefl_jax.core.used_arguments import reads
+from sparsefl_jax.data import flat
+from sparsefl_jax.data.federated import FederatedData, Rows
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.simulation import exchange, initial_state, observed_masks, placement
+from sparsefl_jax.simulation.inference import (
+    Judged,
+    describe,
+    make_evaluator,
+    make_own_evaluator,
+    make_recalibration,
+)
+from sparsefl_jax.simulation.rows import Store
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import processes
+
+METRICS = ("auto", "pooled", "clients")  # the accuracy that counts as that of a run
+
+
+class Samples(NamedTuple):
+    """Samples to evaluate on, and every client's share of them."""
+
+    x: np.ndarray  # [n, ...]
+    y: np.ndarray  # [n] or [n, T] int32
+    split: Rows
+
+
+class Exam(NamedTuple):
+    """What all models of a run are judged on."""
+
+    model: Model
+    info: ClientInfo  # [N]
+    layers: PyTree  # of Python bools: whose densities and filters are told
+    samples: dict[str, Samples]  # by split: 'test' and perhaps 'val'
+    evaluator: Callable  # of a split, from `make_evaluator`
+    renew: Callable  # (key, sparse) -> sparse, with new static statistics
+    devices: Sequence | None
+
+    def common(self, key, models: dict) -> Iterator[tuple]:
+        """Yields split, name, model, correct and loss of models on all samples."""
+        for name, sparse in models.items():
+            sparse = self.renew(key, sparse)
+            for split in self.samples:
+                yield split, name, sparse, *self.evaluator(split)(sparse)
+
+
+def make_evaluation(
+    model: Model,
+    data: FederatedData,
+    *,
+    budgets: np.ndarray | None = None,
+    metric: str = "auto",
+    devices: Sequence | None = None,
+    groups: Mapping[str, np.ndarray] | None = None,
+) -> Callable:
+    """Prepares the evaluation of the models that methods deploy.
+
+    Args:
+      model: a `Model`.
+      data: a `FederatedData`.
+      budgets: [N], as `simulate.run` takes them.
+      metric: 'pooled' for the server's models on all test samples; 'clients' for the
+        unweighted mean over clients, each on its own test samples, of personal models
+        if the method deploys them, and else of the server's; 'auto' for 'clients' if
+        it deploys personal models, else 'pooled'.
+      devices: as in `make_evaluator`.
+      groups: ids of clients by the name of a tier, whose mean accuracy is reported.
+
+    Returns:
+      `for_stage(stage)`, which returns `evaluation(key, state, models, seen)`. `models`
+      are those that the server deploys; `seen` are the ids of the clients that took
+      part since the last call, or None for all. It returns the fields of an evaluation
+      in `metrics.jsonl`, and the filters that are alive: [N, F] bool of the last
+      personal model, or [1, F] of the server's at the target density.
+    """
+    tested = np.flatnonzero(data.test.size > 0)
+    groups = {k: np.isin(tested, ids) for k, ids in (groups or {}).items()}
+    samples = {"test": Samples(data.x_test, data.y_test, data.test)}
+    if data.val.size.any():
+        samples["val"] = _validation(data)
+
+    @functools.cache
+    def evaluator(split):  # not before a stage needs it
+        part, shapes = samples[split], initial_state.initial_shapes(model)
+        return make_evaluator(model, part.x, part.y, devices=devices, shapes=shapes)
+
+    renew = lambda key, sparse: sparse  # noqa: E731
+    if model.static_stats:  # they come from the pooled training samples
+        pooled = data.x[used_rows(data.train)]
+        renew = make_recalibration(model, pooled, devices=devices)
+    layers = jax.tree.map(lambda m: m > 0, model.macs)
+    info = placement.client_info(data, budgets)
+    exam = Exam(model, info, layers, samples, evaluator, renew, devices)
+    of_server = {name: _of_server(exam, name) for name in METRICS[1:]}
+
+    def for_stage(stage):
+        reported = resolved(metric, [stage])
+        if reported == "pooled" or stage.algorithm.personalize is None:
+            for split in samples:
+                evaluator(split)  # compiles while the stage does
+            judge = of_server[reported]
+        else:
+            judge = _of_clients(exam, stage)
+
+        def evaluation(key, state, models, seen=None):
+            return _record(reported, groups, *judge(key, state, models, seen))
+
+        return evaluation
+
+    return for_stage
+
+
+def _of_server(exam: Exam, metric: str) -> Callable:
+    """Returns what judges the models of the server."""
+    alive = jax.jit(lambda mask: masks.counts(mask, masks.everything(mask)))
+    filters = jax.jit(lambda mask: observed_masks.filters(mask, exam.layers))
+
+    def judge(key, state, models, seen):
+        results = {split: {} for split in exam.samples}
+        for split, name, sparse, correct, loss in exam.common(key, models):
+            clients = shares(correct, *exam.samples[split].split)
+            parameters = np.asarray(alive(sparse.mask), np.int64).sum()
+            size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
+            results[split][name] = {
+                "clients": clients,
+                "accuracy": clients if metric == "clients" else correct.astype(float),
+                "loss": loss,
+                "density": np.float32(parameters) / np.float32(max(size, 1)),
+                "parameters": parameters,
+            }
+        return results, np.asarray(filters(target(models).mask))[None]
+
+    return judge
+
+
+def _of_clients(exam: Exam, stage: Stage) -> Callable:
+    """Returns what judges the personal models of a stage."""
+    lasting, by_server = alone(stage.algorithm, exam.model)
+    enter = _by_budget(exam, stage.algorithm) if by_server else _one_by_one(exam, stage)
+    num_clients, known = len(exam.info.index), {split: {} for split in exam.samples}
+
+    def write(split: str, name: str, judged: Judged, ids: np.ndarray) -> None:
+        """Writes the evaluation of some clients into a model's table."""
+        if name not in known[split]:
+            blank = (np.zeros((num_clients, *v.shape[1:]), v.dtype) for v in judged)
+            known[split][name] = Judged(*blank)
+        for old, new in zip(known[split][name], judged, strict=True):
+            old[ids] = new[: len(ids)]
+
+    def judge(key, state, models, seen):
+        again = lasting and seen is not None and known["test"]
+        ids = np.unique(seen) if again else np.arange(num_clients)
+        for entry in enter(key, state, ids):
+            write(*entry)
+        results = {split: {} for split in exam.samples}
+        for split, part in exam.samples.items():
+            size = part.split.size
+            for name, judged in known[split].items():
+                clients = (judged.correct / np.maximum(size, 1))[size > 0]
+                results[split][name] = {
+                    "clients": clients,
+                    "accuracy": clients,
+                    "loss": (judged.loss / np.maximum(size, 1))[size > 0],
+                    "density": judged.density,
+                    "layer_density": judged.layer_density,
+                }
+        return results, judged.filters
+
+    return judge
+
+
+def _by_budget(exam: Exam, algorithm: Algorithm) -> Callable:
+    """Judges models that depend on the server and a budget, one pass per budget."""
+
+    def entries(key, state, ids):
+        """Yields split, name, `Judged` and the ids of its clients."""
+        for budget in np.unique(exam.info.budget):
+            ids = np.flatnonzero(exam.info.budget == budget)
+            info = jax.tree.map(lambda v, i=ids[0]: v[i], exam.info)
+            client = algorithm.first_state(key, state.server, info)
+            models = algorithm.personalize(key, state.server, client, info)
+            for split, name, sparse, correct, loss in exam.common(key, models):
+                index, size = (v[ids] for v in exam.samples[split].split)
+                used = np.arange(index.shape[1]) < size[:, None]
+                sums = (
+                    np.sum(np.where(used, v[index], 0), 1, dtype=np.float32)
+                    for v in (correct, loss)
+                )
+                facts = (v[None] for v in describe(sparse.mask, exam.layers))
+                yield split, name, Judged(*sums, *facts), ids
+
+    return entries
+
+
+def _one_by_one(exam: Exam, stage: Stage) -> Callable:
+    """Judges models of clients' own, each on the samples of its client."""
+    devices = placement.stage_devices(stage, exam.devices)
+    group = -(-stage.cohort_size // len(devices)) * len(devices)
+    mesh = Mesh(np.array(devices), ("clients",))
+    evaluate = make_own_evaluator(exam.model, stage.algorithm, exam.layers, mesh)
+    read = exchange.make_reader(mesh)
+    placed = {
+        split: processes.put(
+            (flat.flat(part.x), np.asarray(part.y, np.int32)), NamedSharding(mesh, P())
+        )
+        for split, part in exam.samples.items()
+    }
+
+    def entries(key, state, ids):
+        """Yields split, name, `Judged` and the ids of its clients."""
+        rows = state.clients
+        take = rows.take if isinstance(rows, Store) else functools.partial(read, rows)
+        for first in range(0, len(ids), group):
+            members = ids[first : first + group]
+            padded = np.resize(members, group)  # one shape, so one program
+            kept = take(padded)
+            for split, part in exam.samples.items():
+                facts = exam.info, tuple(part.split)
+                facts = jax.tree.map(lambda v, ids=padded: v[ids], facts)
+                judged = evaluate(key, state.server, placed[split], (kept, *facts))
+                for name, one in processes.fetch(judged).items():
+                    yield split, name, one, members
+
+    return entries
+
+
+def alone(algorithm: Algorithm, model: Model) -> tuple[bool, bool]:
+    """Returns whether models depend on the client alone, and on the server alone.
+
+    The former stay as they are until the client takes part again; the latter are the
+    same for all clients of a budget.
+    """
+
+    def make(key):
+        server = algorithm.init(key, masks.dense(*model.init(key)))
+        info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
+        return key, server, algorithm.first_state(key, server, info), info
+
+    shapes = jax.eval_shape(make, jax.random.key(0))
+    key, server, _, info = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)
+    own = jax.tree.leaves(shapes[2]) or info.index or info.num_examples
+    return not (key or any(jax.tree.leaves(server))), not (key or own)
+
+
+def check_metric(
+    metric: str, stages: Sequence[Stage], model: Model, data: FederatedData
+) -> None:
+    """Refuses a metric that the data cannot give.
+
+    Raises:
+      ValueError: the metric is unknown; clients have no test samples of their own; or
+        clients keep models whose statistics have to come from all samples.
+    """
+    check("metric", metric, METRICS)
+    methods = [s.algorithm for s in stages if s.algorithm.personalize is not None]
+    if (
+        model.static_stats
+        and metric != "pooled"
+        and not all(alone(method, model)[1] for method in methods)
+    ):
+        raise UserError("norm='static', expected another where clients keep models")
+    if resolved(metric, stages) == "clients" and not data.test.size.any():
+        raise UserError(f"{metric=} needs test samples of clients, see test_split")
+
+
+def resolved(metric: str, stages: Sequence[Stage]) -> str:
+    """Returns a run's metric; for 'auto', 'clients' if a stage has personal models.
+
+    Evaluations of a stage without personal models still report 'pooled' with 'auto'.
+    """
+    if metric != "auto":
+        return metric
+    personal_models = any(stage.algorithm.personalize is not None for stage in stages)
+    return "clients" if personal_models else "pooled"
+
+
+def _validation(data) -> Samples:
+    """Returns the held-out samples, client after client."""
+    index, size = data.val
+    rows = used_rows(data.val)
+    first = np.cumsum(size) - size
+    new_index = first[:, None] + np.arange(index.shape[1])
+    split = Rows(np.minimum(new_index, len(rows) - 1).astype(np.int32), size)
+    return Samples(data.x[rows], data.y[rows], split)
+
+
+def used_rows(split: Rows) -> np.ndarray:
+    """Returns the rows of all clients, client after client, [n] int32."""
+    valid = np.arange(split.index.shape[1]) < split.size[:, None]
+    return split.index[valid]
+
+
+def _record(metric: str, groups: dict, results: dict, filters: np.ndarray):
+    """Returns the fields of an evaluation, and the active filters."""
+    models = {
+        name: {k: float(np.mean(v)) for k, v in fields.items() if k != "clients"}
+        for name, fields in results["test"].items()
+    }
+    headline, *_ = models
+    clients = results["test"][headline]["clients"]
+    record = {
+        "models": models,
+        "accuracy": models[headline]["accuracy"],
+        "metric": metric,
+        "client_accuracy": over_clients(clients),
+    }
+    tiers = {k: float(clients[own].mean()) for k, own in groups.items() if own.any()}
+    if tiers:
+        record["tier_accuracy"] = tiers
+    if "val" in results:
+        record["val_accuracy"] = float(np.mean(results["val"][headline]["accuracy"]))
+    return record, filters
+
+
+def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Returns the share of correct rows of every client that has rows.
+
+    Args:
+      correct: [n], the share of each row's targets that are correct.
+      index: [N, M] int32, rows of `correct`, padded.
+      size: [N] int32, the number of valid rows; clients with none are left out.
+
+    Example:
+      >>> index, size = np.array([[0], [1]]), np.array([1, 1])
+      >>> shares(np.array([True, False]), index, size).tolist()
+      [1.0, 0.0]
+    """
+    valid = np.arange(index.shape[1])[None] < size[:, None]
+    hits = np.sum(correct[index] * valid, axis=1, dtype=np.float64)[size > 0]
+    return hits / size[size > 0]
+
+
+def over_clients(share: np.ndarray) -> dict:
+    """Returns `mean`, `p10` (the tenth percentile) and `median` of clients' shares.
+
+    Without any share it returns {}.
+
+    Example:
+      >>> over_clients(np.array([1.0, 0.0]))
+      {'mean': 0.5, 'p10': 0.1, 'median': 0.5}
+    """
+    if not share.size:
+        return {}
+    p10, median = np.percentile(share, [10, 50])
+    return {"mean": float(share.mean()), "p10": float(p10), "median": float(median)}
