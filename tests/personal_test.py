@@ -141,7 +141,7 @@ def test_what_a_model_reads_says_when_it_is_judged_again(world):
         (sliced, (False, True)),
         (noised(sliced), (False, False)),
     ):
-        assert judge.alone(method, model) == found
+        assert judge.dependence(method, model) == found
 
 
 def test_slices_are_judged_at_each_clients_width(world):

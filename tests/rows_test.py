@@ -106,7 +106,7 @@ def test_a_checkpoint_holds_who_took_part(store, tmp_path, monkeypatch, block):
     manifest = rows.save(tmp_path / "saved", store)
     size = sum(path.stat().st_size for path in (tmp_path / "saved").iterdir())
     assert size == 5 * (2 + 2 + 4 * WIDE + 4)
-    assert rows.intact(tmp_path / "saved", manifest)
+    assert rows.is_intact(tmp_path / "saved", manifest)
     whose, some = rows.load(tmp_path / "saved", manifest, SHAPES)
     saved = rows.Saved(100, whose, some)
     store.scatter(np.array([0]), rows_of([1]))  # of an earlier process
@@ -136,4 +136,4 @@ def test_files_that_are_damaged_or_of_another_run_are_refused(store, tmp_path):
         rows.load(tmp_path / "saved", manifest, other)
     path = tmp_path / "saved/3.bin"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert not rows.intact(tmp_path / "saved", manifest)
+    assert not rows.is_intact(tmp_path / "saved", manifest)

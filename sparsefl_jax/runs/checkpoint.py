@@ -148,7 +148,7 @@ def read(workdir: Path, *, state: bool = True) -> Saved | None:
         if any(checksum(arrays[name]) != sums[name] for name in arrays):
             raise UserError("a checksum differs")
         manifest = about["clients"]
-        if state and manifest and not rows.intact(clients, manifest):
+        if state and manifest and not rows.is_intact(clients, manifest):
             raise UserError(f"a checksum in {clients} differs")
         return _saved(arrays, about, clients)
 

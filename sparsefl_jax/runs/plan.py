@@ -28,7 +28,7 @@ from sparsefl_jax.runs.memory import Memory, check_fits
 from sparsefl_jax.runs.setup import Setup, check_setup
 from sparsefl_jax.simulation import clock, initial_state, placement, rows
 from sparsefl_jax.simulation.clock import Clock
-from sparsefl_jax.simulation.judge import check_metric, resolved
+from sparsefl_jax.simulation.judge import check_metric, resolve_metric
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.wire import ledger, packets
@@ -143,7 +143,7 @@ def memory(
         clients = pace.working * (whole // num_clients)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
     held = setup.model.held.entries
-    by_client = resolved(setup.metric, [stage]) == "clients" and (
+    by_client = resolve_metric(setup.metric, [stage]) == "clients" and (
         stage.algorithm.personalize is not None and jax.tree.leaves(state.clients)
     )
     copies = len(devices) if by_client else 1  # else it is divided

@@ -29,6 +29,8 @@ from sparsefl_jax.simulation.rows import unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
+_BATCH = 100  # samples of a client that its own model takes at a time
+
 
 def make_evaluator(
     model: Model,
@@ -109,11 +111,7 @@ def describe(mask: PyTree, layers: PyTree) -> tuple[Array, Array, Array]:
 
 
 def make_own_evaluator(
-    model: Model,
-    algorithm: Algorithm,
-    layers: PyTree,
-    mesh: Mesh,
-    batch_size: int = 100,
+    model: Model, algorithm: Algorithm, layers: PyTree, mesh: Mesh
 ) -> Callable:
     """Returns the program that evaluates clients' own models.
 
@@ -125,19 +123,19 @@ def make_own_evaluator(
 
     def judged(sparse, x, y, index, size) -> Judged:
         params = masks.apply(sparse.params, sparse.mask)
-        padded = jnp.pad(index, (0, -index.shape[0] % batch_size))
+        padded = jnp.pad(index, (0, -index.shape[0] % _BATCH))
 
         def batch(i, sums):
-            rows = lax.dynamic_slice_in_dim(padded, i * batch_size, batch_size)
+            rows = lax.dynamic_slice_in_dim(padded, i * _BATCH, _BATCH)
             logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
             correct, losses = per_sample(model.loss, logits, y[rows])
-            valid = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32) < size
+            valid = i * _BATCH + jnp.arange(_BATCH, dtype=jnp.int32) < size
             num_correct = jnp.sum(jnp.where(valid, correct, 0.0))
             loss = jnp.sum(jnp.where(valid, losses, 0.0))
             return sums[0] + num_correct, sums[1] + loss
 
         zeros = jnp.float32(0), jnp.float32(0)
-        correct, loss = lax.fori_loop(0, -(-size // batch_size), batch, zeros)
+        correct, loss = lax.fori_loop(0, -(-size // _BATCH), batch, zeros)
         return Judged(correct, loss, *describe(sparse.mask, layers))
 
     @fast

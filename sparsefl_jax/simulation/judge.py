@@ -116,7 +116,7 @@ def make_evaluation(
     of_server = {name: _of_server(exam, name) for name in METRICS[1:]}
 
     def for_stage(stage):
-        reported = resolved(metric, [stage])
+        reported = resolve_metric(metric, [stage])
         if reported == "pooled" or stage.algorithm.personalize is None:
             for split in samples:
                 evaluator(split)  # compiles while the stage does
@@ -157,7 +157,7 @@ def _of_server(exam: Exam, metric: str) -> Callable:
 
 def _of_clients(exam: Exam, stage: Stage) -> Callable:
     """Returns what judges the personal models of a stage."""
-    lasting, by_server = alone(stage.algorithm, exam.model)
+    lasting, by_server = dependence(stage.algorithm, exam.model)
     enter = _by_budget(exam, stage.algorithm) if by_server else _one_by_one(exam, stage)
     num_clients, known = len(exam.info.index), {split: {} for split in exam.samples}
 
@@ -221,12 +221,10 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
     mesh = Mesh(np.array(devices), ("clients",))
     evaluate = make_own_evaluator(exam.model, stage.algorithm, exam.layers, mesh)
     read = exchange.make_reader(mesh)
-    placed = {
-        split: processes.put(
-            (flat.flat(part.x), np.asarray(part.y, np.int32)), NamedSharding(mesh, P())
-        )
-        for split, part in exam.samples.items()
-    }
+    placed = processes.put(
+        {split: (flat.flat(part.x), part.y) for split, part in exam.samples.items()},
+        NamedSharding(mesh, P()),
+    )
 
     def entries(key, state, ids):
         """Yields split, name, `Judged` and the ids of its clients."""
@@ -237,7 +235,7 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
             padded = np.resize(members, group)  # one shape, so one program
             kept = take(padded)
             for split, part in exam.samples.items():
-                facts = exam.info, tuple(part.split)
+                facts = exam.info, part.split
                 facts = jax.tree.map(lambda v, ids=padded: v[ids], facts)
                 judged = evaluate(key, state.server, placed[split], (kept, *facts))
                 for name, one in processes.fetch(judged).items():
@@ -246,7 +244,7 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
     return entries
 
 
-def alone(algorithm: Algorithm, model: Model) -> tuple[bool, bool]:
+def dependence(algorithm: Algorithm, model: Model) -> tuple[bool, bool]:
     """Returns whether models depend on the client alone, and on the server alone.
 
     The former stay as they are until the client takes part again; the latter are the
@@ -278,14 +276,14 @@ def check_metric(
     if (
         model.static_stats
         and metric != "pooled"
-        and not all(alone(method, model)[1] for method in methods)
+        and not all(dependence(method, model)[1] for method in methods)
     ):
         raise UserError("norm='static', expected another where clients keep models")
-    if resolved(metric, stages) == "clients" and not data.test.size.any():
+    if resolve_metric(metric, stages) == "clients" and not data.test.size.any():
         raise UserError(f"{metric=} needs test samples of clients, see test_split")
 
 
-def resolved(metric: str, stages: Sequence[Stage]) -> str:
+def resolve_metric(metric: str, stages: Sequence[Stage]) -> str:
     """Returns a run's metric; for 'auto', 'clients' if a stage has personal models.
 
     Evaluations of a stage without personal models still report 'pooled' with 'auto'.

@@ -369,7 +369,7 @@ def load(folder: Path, manifest: dict, shapes: PyTree) -> tuple[np.ndarray, PyTr
     return ids, treedef.unflatten(opened)
 
 
-def intact(folder: Path, manifest: dict) -> bool:
+def is_intact(folder: Path, manifest: dict) -> bool:
     """Returns whether the files have the checksums of the manifest from `save`."""
     names = [f"{i}.bin" for i, _ in enumerate(manifest["kinds"])]
     names += [_IDS] if manifest["some"] else []

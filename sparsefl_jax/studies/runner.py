@@ -94,7 +94,7 @@ def _build(points: Sequence[Point], unlike: bool) -> None:
     for point in points:
         with on_disk.naming(point):
             setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
-        metrics.append(judge.resolved(setup.metric, setup.stages))
+        metrics.append(judge.resolve_metric(setup.metric, setup.stages))
     if not unlike:
         refuse_unlike(on_disk.groups(points, metrics))
 
