@@ -204,5 +204,7 @@ def test_clients_models_are_read_back_from_a_run(tmp_path):
     each = results.load_clients(tmp_path / "run", range(count))
     shares = [by_hand(world, each[i]["personal"], i) for i in range(count)]
     assert told["accuracy"]["personal"]["final"] == pytest.approx(np.mean(shares))
-    with pytest.raises(ValueError, match=f"clients={count}, expected an integer fr"):
+    with pytest.raises(
+        ValueError, match=rf"clients={count}, expected in \[0, {count - 1}\]"
+    ):
         results.load_clients(tmp_path / "run", [count])

@@ -113,14 +113,14 @@ def make_evaluation(
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     info = placement.client_info(data, budgets)
     exam = Exam(model, info, layers, samples, evaluator, renew, devices)
-    of_server = {name: _of_server(exam, name) for name in METRICS[1:]}
+    of_server = _of_server(exam)
 
     def for_stage(stage):
         reported = resolve_metric(metric, [stage])
         if reported == "pooled" or stage.algorithm.personalize is None:
             for split in samples:
                 evaluator(split)  # compiles while the stage does
-            judge = of_server[reported]
+            judge = functools.partial(of_server, reported)
         else:
             judge = _of_clients(exam, stage)
 
@@ -132,12 +132,12 @@ def make_evaluation(
     return for_stage
 
 
-def _of_server(exam: Exam, metric: str) -> Callable:
+def _of_server(exam: Exam) -> Callable:
     """Returns what judges the models of the server."""
     alive = jax.jit(lambda mask: masks.counts(mask, masks.everything(mask)))
     filters = jax.jit(lambda mask: observed_masks.filters(mask, exam.layers))
 
-    def judge(key, state, models, seen):
+    def judge(metric, key, state, models, seen):
         results = {split: {} for split in exam.samples}
         for split, name, sparse, correct, loss in exam.common(key, models):
             clients = shares(correct, *exam.samples[split].split)
