@@ -106,23 +106,20 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     server |= {(2, 1): draw(1, 0.3)[0]}  # ahead of the metrics
     clients = {(1, 2): draw(2, 0.3), (1, 8): draw(30, 0.3), (1, 4): draw(1, 0.3)}
     write_masks(run, server, clients)
-    seen = {}
-    for name in ("mismatch_between_rounds", "mismatch_between_clients"):
-        drawing = getattr(maps, name)
+    seen, drawing = [], maps.map_mismatch
 
-        def spy(*given, name=name, drawing=drawing):
-            seen[name] = given
-            drawing(*given)
+    def spy(*given):
+        seen.append(given)
+        drawing(*given)
 
-        monkeypatch.setattr(maps, name, spy)
+    monkeypatch.setattr(maps, "map_mismatch", spy)
     drawn = plot_run(run)[-3:]
     names = ["mask_mismatch", "client_mismatch", "client_mismatch_by_layer"]
     assert [path.stem for path in drawn] == names
-    _, rounds, whole = seen["mismatch_between_rounds"]
-    assert rounds == list(range(2, 11)) and whole.shape == (9, 9)
-    assert whole[0, 1] > 0.5
-    *_, (first, last) = seen["mismatch_between_clients"]
-    assert first["clients"] == ["1", "2"] and last["clients"] == []
+    (_, _, (between,)), (*_, (first, last)) = seen
+    assert between["names"] == [str(round) for round in range(2, 11)]
+    assert between["mismatch"].shape == (9, 9) and between["mismatch"][0, 1] > 0.5
+    assert first["names"] == ["1", "2"] and last["names"] == []
     assert last["mismatch"].shape == (30, 30)
     pairs = last["mismatch"][~np.eye(30, dtype=bool)]
     assert last["mean"] == pytest.approx(pairs.mean())
@@ -164,8 +161,8 @@ def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypat
     assert [v.shape for v in activity] == [(size, 9) for size in SIZES]
     np.testing.assert_allclose(activity[1][:, 0], rounds[0, 3][0, 5:16])
     np.testing.assert_allclose(activity[1][:, 5], rounds[1, 5][:, 5:16].mean(0))
-    # clients x filters at three rounds of the last stage, first and last among them
-    assert [v.shape for v in patterns] == 3 * [(9, size) for size in SIZES]
+    # clients x filters of a layer at three rounds of the last stage, first and last
+    assert [v.shape for v in patterns] == [(9, size) for size in SIZES for _ in "012"]
     np.testing.assert_array_equal(patterns[0], rounds[1, 1][:, :5])
     np.testing.assert_array_equal(patterns[-1], rounds[1, 8][:, 56:])
     page = write_page(run).read_text()

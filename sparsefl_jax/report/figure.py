@@ -54,6 +54,34 @@ def axes(
         yield ax
 
 
+@contextlib.contextmanager
+def panels(
+    path: Path, count: int, columns: int, height: float, xlabel: str, ylabel: str
+) -> Iterator[list]:
+    """Yields the axes of a grid with common labels, and saves the figure on exit.
+
+    Args:
+      path: the file.
+      count: how many axes.
+      columns: of the grid.
+      height: of a row, in inches.
+      xlabel: below all.
+      ylabel: beside all.
+    """
+    rows = -(-count // columns)
+    with canvas(path, (SIZE[0], 0.6 + rows * height)) as figure:
+        yield [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
+        figure.supxlabel(xlabel)
+        figure.supylabel(ylabel)
+
+
+def draw_cells(ax: Any, shares: np.ndarray, **style: Any) -> Any:
+    """Draws shares [rows, columns] in percent as cells; returns the image."""
+    ax.grid(visible=False)
+    ax.tick_params(labelsize=7)
+    return ax.imshow(100.0 * shares, vmin=0, **style)
+
+
 def whole_numbers(axis: Any) -> None:
     """Puts the ticks of a matplotlib axis on whole numbers."""
     from matplotlib.ticker import MaxNLocator

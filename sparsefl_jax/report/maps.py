@@ -6,6 +6,7 @@ Learning" (FLASH), TMLR 2023, for the mismatch of masks; Fig. 4 and 5 of Kim et 
 Computational Overhead", NeurIPS 2024, for filters.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,59 +46,49 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
     if not kept_masks.same_masks(server):
         paths.append(folder / "mask_mismatch.svg")
         mismatch, _ = pairwise_mismatch(server, kept.sizes)
-        mismatch_between_rounds(paths[-1], [s.done for s in kept.server], mismatch)
+        rounds = [str(snapshot.done) for snapshot in kept.server]
+        map_mismatch(paths[-1], "round", [{"mismatch": mismatch, "names": rounds}])
     clients = [s for s in kept.clients if len(s.packed) > 1]
     if not all(kept_masks.same_masks(s.packed) for s in clients):
         records = [_client_record(run, kept, snapshot) for snapshot in clients]
         paths.append(folder / "client_mismatch.svg")
-        mismatch_between_clients(paths[-1], records)
+        label = "client" if records[0]["names"] else "client, in the order drawn"
+        map_mismatch(paths[-1], label, records)
         paths.append(folder / "client_mismatch_by_layer.svg")
         with figure.axes(paths[-1], "round", "mean mismatch of two clients [%]") as ax:
             figure.draw_layers(ax, run, records, "mean")
     return paths
 
 
-def mismatch_between_rounds(
-    path: Path, rounds: Sequence[int], mismatch: np.ndarray
-) -> None:
-    """Draws the mismatch of the server's masks of every two rounds, over all layers.
+def map_mismatch(path: Path, label: str, maps: Sequence[dict]) -> None:
+    """Draws the mismatch of every two masks over all layers, for each map a panel.
+
+    Of many maps it draws the first, the last and some between. The scale ends at a
+    round number above the largest mismatch.
 
     Args:
       path: the file to write.
-      rounds: [S], counted over all stages.
-      mismatch: [S, S], shares.
+      label: what the masks are of.
+      maps: the `mismatch` [K, K], shares, the `names` [K], of which some are shown, or
+        [], and perhaps a `title`.
     """
-    with figure.canvas(path, (4.9, 4.0)) as drawing:
-        ax = drawing.subplots()
-        image = _mismatch(ax, mismatch, [str(r) for r in rounds], mismatch.max())
-        ax.set(xlabel="round", ylabel="round")
-        _colorbar(drawing, image, ax, mismatch.max())
-
-
-def mismatch_between_clients(path: Path, records: Sequence[dict]) -> None:
-    """Draws the mismatch of the masks that every two clients of a round sent.
-
-    If many rounds were observed, it draws the first, the last and some between.
-
-    Args:
-      path: the file to write.
-      records: for each observed round, `done` of all stages, `clients` ([K] names), the
-        `mismatch` [K, K] and its `mean`, shares.
-    """
-    records = [records[i] for i in spread(len(records), _MAX_PANELS)]
-    largest = max(record["mismatch"].max() for record in records)
-    columns = min(len(records), 3)
-    rows = math.ceil(len(records) / columns)
-    with figure.canvas(path, (4.9, 0.6 + rows * 4.2 / max(columns, 1.5))) as drawing:
-        for place, record in enumerate(records, start=1):
-            ax = drawing.add_subplot(rows, columns, place)
-            image = _mismatch(ax, record["mismatch"], record["clients"], largest)
-            ax.set_title(f"round {record['done']}\n{100 * record['mean']:.1f} %")
-            ax.tick_params(labelsize=7)
-        label = "client" if records[0]["clients"] else "client, in the order drawn"
-        drawing.supxlabel(label, fontsize=9.5)
-        drawing.supylabel(label, fontsize=9.5)
-        _colorbar(drawing, image, drawing.axes, largest)
+    maps = [maps[i] for i in spread(len(maps), _MAX_PANELS)]
+    largest = 100 * max(each["mismatch"].max() for each in maps)
+    top = next(step for step in _SCALES if step >= min(largest, 100))
+    columns = min(len(maps), 3)
+    height = 4.2 / max(columns, 1.5)
+    with figure.panels(path, len(maps), columns, height, label, label) as panels:
+        for ax, each in zip(panels, maps, strict=True):
+            image = figure.draw_cells(ax, each["mismatch"], cmap="viridis", vmax=top)
+            ax.set_title(each.get("title", ""))
+            if names := each["names"]:
+                ticks = range(0, len(names), math.ceil(len(names) / 6))
+                shown = [names[i] for i in ticks]
+                upright = max(map(len, shown)) <= 3
+                ax.set_xticks(ticks, shown, rotation=0 if upright else 90)
+                ax.set_yticks(ticks, shown)
+        text = f"mismatch [%], largest {largest:.3g}"
+        ax.figure.colorbar(image, ax=panels, label=text, shrink=0.9)
 
 
 def plot_filters(run: Run, folder: Path) -> list[Path]:
@@ -136,20 +127,16 @@ def filter_activity(path: Path, kept: Kept) -> None:
     """
     names, active = kept.names, [kept.active(s) for s in kept.filters]
     columns = min(len(names), 2 if len(names) <= 4 else 3)
-    rows = -(-len(names) // columns)
-    with figure.canvas(path, (4.9, 0.6 + 1.6 * rows)) as drawing:
-        for place, name in enumerate(names, start=1):
-            ax = drawing.add_subplot(rows, columns, place)
+    rounds = [str(snapshot.done) for snapshot in kept.filters]
+    ticks = spread(len(rounds), 5)
+    with figure.panels(path, len(names), columns, 1.6, "round", "filter") as panels:
+        for ax, name in zip(panels, names, strict=True):
             image = _filters(ax, np.stack([found[name].mean(0) for found in active], 1))
-            rounds = [str(snapshot.done) for snapshot in kept.filters]
-            ticks = spread(len(rounds), 5)
             ax.set_xticks(ticks, [rounds[i] for i in ticks])
             ax.set_title(shortened(short(name), 42 // columns))
-        drawing.supxlabel("round", fontsize=9.5)
-        drawing.supylabel("filter", fontsize=9.5)
         clients = max(len(s.packed) for s in kept.filters)
         label = "clients that keep the filter" if clients > 1 else "kept by the server"
-        drawing.colorbar(image, ax=drawing.axes, label=f"{label} [%]", aspect=30)
+        ax.figure.colorbar(image, ax=panels, label=f"{label} [%]", aspect=30)
 
 
 def client_filters(path: Path, kept: Kept) -> None:
@@ -165,19 +152,17 @@ def client_filters(path: Path, kept: Kept) -> None:
     last = [s for s in kept.filters if s.stage == kept.filters[-1].stage]
     chosen = [last[i] for i in spread(len(last), 3)]
     layers = [kept.names[i] for i in spread(len(kept.names), _MAX_PATTERNS)]
-    with figure.canvas(path, (4.9, 0.6 + 1.5 * len(layers))) as drawing:
-        grid = drawing.subplots(len(layers), len(chosen), squeeze=False)
-        for column, snapshot in zip(grid.T, chosen, strict=True):
-            active = kept.active(snapshot)
-            for ax, name in zip(column, layers, strict=True):
-                _filters(ax, active[name])
-                figure.whole_numbers(ax.xaxis)
-                head = f"round {snapshot.done}\n" if ax is column[0] else ""
-                ax.set_title(f"{head}{100 * active[name].mean():.1f} %")
-        for ax, name in zip(grid[:, 0], layers, strict=True):
-            ax.set_ylabel(shortened(short(name), 16), fontsize=8.5)
-        drawing.supxlabel("filter", fontsize=9.5)
-        drawing.supylabel("client", fontsize=9.5)
+    shown = list(itertools.product(layers, chosen))
+    size = len(shown), len(chosen), 1.5
+    with figure.panels(path, *size, "filter", "client") as panels:
+        for ax, (name, snapshot) in zip(panels, shown, strict=True):
+            active = kept.active(snapshot)[name]
+            _filters(ax, active)
+            figure.whole_numbers(ax.xaxis)
+            head = f"round {snapshot.done}\n" if name == layers[0] else ""
+            ax.set_title(f"{head}{100 * active.mean():.1f} %")
+            if snapshot is chosen[0]:
+                ax.set_ylabel(shortened(short(name), 16), fontsize=8.5)
 
 
 def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:
@@ -187,31 +172,14 @@ def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:
     few = [len(snapshot.packed)] == [len(i) for i in ids if len(i) <= _MAX_NAMED]
     mismatch, by_layer = pairwise_mismatch(snapshot.packed, kept.sizes)
     means = kept_masks.mean_of_pairs(by_layer)
+    mean = kept_masks.mean_of_pairs(mismatch)
     return snapshot._asdict() | {
-        "clients": [str(i) for i in ids[0]] if few else [],
+        "names": [str(i) for i in ids[0]] if few else [],
         "mismatch": mismatch,
-        "mean": kept_masks.mean_of_pairs(mismatch),
+        "mean": mean,
+        "title": f"round {snapshot.done}\n{100 * mean:.1f} %",
         "layer_mean": dict(zip(kept.names, means, strict=True)),
     }
-
-
-def _mismatch(ax, mismatch: np.ndarray, names: Sequence[str], largest: float):
-    """Draws equal cells on a scale from 0 to above the largest; names some of them."""
-    top = next(step for step in _SCALES if step >= min(100 * largest, 100))
-    count = len(mismatch)
-    image = ax.imshow(100 * mismatch, cmap="viridis", vmin=0, vmax=top)
-    ax.grid(visible=False)
-    if names:
-        ticks = np.arange(0, count, math.ceil(count / 6))
-        labels = [names[i] for i in ticks]
-        ax.set_xticks(ticks, labels, rotation=90 if max(map(len, labels)) > 3 else 0)
-        ax.set_yticks(ticks, labels)
-    return image
-
-
-def _colorbar(drawing, image, ax, largest: float) -> None:
-    label = f"mismatch [%], largest {100 * largest:.3g}"
-    drawing.colorbar(image, ax=ax, label=label, shrink=0.9)
 
 
 def _filters(ax, shares: np.ndarray):
@@ -219,8 +187,5 @@ def _filters(ax, shares: np.ndarray):
     from matplotlib.colors import LinearSegmentedColormap
 
     cmap = LinearSegmentedColormap.from_list("kept", _KEPT)
-    image = ax.imshow(100.0 * shares, aspect="auto", cmap=cmap, vmin=0, vmax=100)
-    ax.grid(visible=False)
-    ax.tick_params(labelsize=7)
     figure.whole_numbers(ax.yaxis)
-    return image
+    return figure.draw_cells(ax, shares, cmap=cmap, vmax=100, aspect="auto")
