@@ -170,11 +170,12 @@ def _unlike(comparison: Comparison) -> list[str]:
     ]
 
 
-def percent(found: Any) -> str:
+def percent(found: Any, sign: str = "") -> str:
     """Formats a share in percent, with half its interval if it has one.
 
     Args:
       found: with `mean` and `ci95`, which may be NaN.
+      sign: '+' to give positive shares a sign too.
 
     Example:
       >>> percent({"mean": 0.5, "ci95": 0.01}), percent({"mean": float("nan")})
@@ -183,7 +184,7 @@ def percent(found: Any) -> str:
     if not finite(found["mean"]):
         return MISSING
     half = f" ± {100 * found['ci95']:.1f}" if finite(found["ci95"]) else ""
-    return f"{100 * found['mean']:.1f}{half}"
+    return f"{100 * found['mean']:{sign}.1f}{half}"
 
 
 def assumed_by(group: Group) -> list[str]:

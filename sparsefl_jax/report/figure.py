@@ -70,15 +70,17 @@ def panels(
     """
     rows = -(-count // columns)
     with canvas(path, (SIZE[0], 0.6 + rows * height)) as figure:
-        yield [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
         figure.supxlabel(xlabel)
         figure.supylabel(ylabel)
+        axes = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
+        for ax in axes:
+            ax.tick_params(labelsize=7)
+        yield axes
 
 
 def draw_cells(ax: Any, shares: np.ndarray, **style: Any) -> Any:
     """Draws shares [rows, columns] in percent as cells; returns the image."""
     ax.grid(visible=False)
-    ax.tick_params(labelsize=7)
     return ax.imshow(100.0 * shares, vmin=0, **style)
 
 

@@ -7,7 +7,7 @@ import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from sparsefl_jax.report import comparison_tables as texts
 from sparsefl_jax.report import costs, density, kept_masks, tables
 from sparsefl_jax.report.comparison import MARK, Comparison
 from sparsefl_jax.report.comparison_figures import draw, looks
+from sparsefl_jax.report.comparison_tables import percent
 from sparsefl_jax.report.differences import differing, settings, shared
 from sparsefl_jax.report.groups import Group, metric
 from sparsefl_jax.report.load import Run, column, finite, read_run
@@ -29,7 +30,7 @@ _DOWNLOADS = {
     "comparison.tex": ("text/x-tex", "Table (LaTeX)"),
     "methods.bib": ("text/x-bibtex", "Papers (BibTeX)"),
 }
-_SHARED = {
+_SHARED = {  # fields and sections, by their titles
     "data set": "dataset",
     "clients": "num_clients",
     "clients a round": "cohort_size",
@@ -37,25 +38,20 @@ _SHARED = {
     "rounds": "num_rounds",
     "epochs": "epochs",
     "batch size": "batch_size",
+    "partition": "partition",
+    "network": "model",
+    "optimizer": "optimizer",
 }
-_SECTIONS = {"partition": "partition", "network": "model", "optimizer": "optimizer"}
-
-
-class Cell(NamedTuple):
-    """A cell of a table that can be sorted."""
-
-    text: str
-    half: str = ""  # of an interval
-    value: float | None = None  # to sort by; None comes last
-    best: bool = False
 
 
 class Column(NamedTuple):
-    """A column of a table that can be sorted, with a cell for each line."""
+    """A column of a table that can be sorted, with a text and a value for each line."""
 
     title: str
     unit: str
-    cells: list[Cell]
+    texts: Sequence[str]
+    values: Sequence[float]  # to sort by; NaN comes last
+    best: float | None = None  # the value to mark
 
 
 def write_page(run_dir: str | Path) -> Path:
@@ -199,7 +195,7 @@ def _content(comparison: Comparison) -> dict:
         "results": _results(comparison),
         "evaluated": any(run.evals for run in runs),
         "axes": [
-            (x, _percents(comparison, comparison.titles(x))) for x in comparison.axes
+            (x, _shares(comparison, comparison.titles(x))) for x in comparison.axes
         ],
         "common": comparison.common,
         "differences": _differences(comparison),
@@ -218,24 +214,54 @@ def _results(comparison: Comparison) -> list[Column]:
     found = comparison.lines
     counts = [len(group.runs) for group in comparison.groups]
     titles = {"accuracy": "last", "best": "best", "density": "density reached"}
-    columns = [Column("seeds", "", [Cell(str(n), value=n) for n in counts])]
-    columns += _percents(comparison, titles)
+    columns = [Column("seeds", "", list(map(str, counts)), counts)]
+    columns += _shares(comparison, titles)
     for axis in comparison.axes:
-        totals = found[axis.name, "mean"]
-        cells = [Cell(axis.text(x), value=x if finite(x) else None) for x in totals]
-        columns.append(Column(axis.title, "", cells))
+        totals = list(found[axis.name, "mean"])
+        columns.append(Column(axis.title, "", list(map(axis.text, totals)), totals))
     clients = {f"client_{n}": f"clients {n}" for n in ("median", "p10")}
     known = {k: v for k, v in clients.items() if np.any(found[k, "count"])}
-    return columns + _percents(comparison, known)
+    return columns + _shares(comparison, known)
+
+
+def _shares(comparison: Comparison, titles: Mapping[str, str]) -> list[Column]:
+    """Returns columns of shares in percent, by quantity and title.
+
+    The largest is marked, but of densities, which have no interval either.
+    """
+    columns = []
+    for name, title in titles.items():
+        found, best = comparison.lines[name], None
+        if name == "density":
+            found = found.assign(ci95=np.nan)
+        elif found["mean"].count() > 1:
+            best = found["mean"].max()
+        texts = [
+            comparison.notes.get((line, name)) or percent(of)
+            for line, of in found.iterrows()
+        ]
+        columns.append(Column(title, "%", texts, list(found["mean"]), best))
+    return columns
 
 
 def _differences(comparison: Comparison) -> list[Column]:
     """Returns the columns of differences from the first line, paired by seed."""
     found = comparison.gaps.iloc[1:]
-    pairs = [Cell(f"{n:g}", value=float(n)) for n in found["accuracy", "count"]]
+    pairs = list(found["accuracy", "count"])
+    columns = [Column("pairs", "", [f"{n:g}" for n in pairs], pairs)]
     at = comparison.titles(comparison.axes[0])
-    titles = {"accuracy": "last", "best": "best"} | at
-    return [Column("pairs", "", pairs), *_percents(comparison, titles, found)]
+    for name, title in ({"accuracy": "last", "best": "best"} | at).items():
+        texts = [_points(of) for _, of in found[name].iterrows()]
+        columns.append(Column(title, "points", texts, list(found[name, "mean"])))
+    return columns
+
+
+def _points(gap: Mapping[str, float]) -> str:
+    """Formats a difference; an asterisk says that its interval excludes 0."""
+    if not finite(gap["mean"]):
+        return MISSING
+    text = percent(gap, sign="+").replace("-", "\N{MINUS SIGN}")
+    return text + "*" * bool(abs(gap["mean"]) > gap["ci95"])
 
 
 def _fields(groups: Sequence[Group], values: dict[str, list[str]]) -> list[Sequence]:
@@ -245,48 +271,15 @@ def _fields(groups: Sequence[Group], values: dict[str, list[str]]) -> list[Seque
     return rows if values else []
 
 
-def _percents(
-    comparison: Comparison, titles: Mapping[str, str], gaps: Any = None
-) -> list[Column]:
-    """Returns columns of shares in percent with half their intervals.
-
-    The largest is marked, but of densities, which have no interval either.
-
-    Args:
-      comparison: as `compare` made it.
-      titles: of the columns, by quantity.
-      gaps: differences from the first line to show instead, in percentage points; an
-        asterisk says that the interval excludes 0.
-    """
-    columns, found = [], comparison.lines if gaps is None else gaps
-    for name, title in titles.items():
-        cells, means = [], found[name, "mean"]
-        ranked = gaps is None and name != "density" and means.count() > 1
-        for line, of in found[name].iterrows():
-            text, _, half = texts.percent(of).partition(" ")
-            if text == MISSING:
-                text = comparison.notes.get((line, name), MISSING)
-                cells.append(Cell(MISSING if gaps is not None else text))
-                continue
-            if gaps is not None:
-                text = f"{100 * of['mean']:+.1f}".replace("-", "\N{MINUS SIGN}")
-                half += "*" * bool(abs(of["mean"]) > of["ci95"])
-            half = "" if name == "density" else half
-            best = ranked and of["mean"] == means.max()
-            cells.append(Cell(text, half, of["mean"], best))
-        columns.append(Column(title, "%" if gaps is None else "points", cells))
-    return columns
-
-
 def _overview(comparison: Comparison) -> dict[str, str]:
     """Returns what the runs share, by name; what differs is left out."""
     groups = comparison.groups
     same, differ = shared(groups), differing(groups)
-    pairs = {title: same.get(field, MISSING) for title, field in _SHARED.items()}
-    for title, section in _SECTIONS.items():
-        head = f"{section}."
+    pairs = {}
+    for title, field in _SHARED.items():
+        head = f"{field}."
         if not any(name.startswith(head) for name in differ):
-            pairs[title] = ", ".join(
+            pairs[title] = same.get(field) or ", ".join(
                 value if name == f"{head}name" else f"{name[len(head) :]} {value}"
                 for name, value in same.items()
                 if name.startswith(head) and value not in (MISSING, "0", "False")
@@ -316,6 +309,7 @@ def _render(template: str, **content) -> str:
         lstrip_blocks=True,
     )
     pages.filters["percent"] = format_percent
+    pages.tests["finite"] = finite
     content |= {
         "costs": costs,
         "density": density,

@@ -265,17 +265,10 @@ def _draw_partition(ax, counts: np.ndarray) -> None:
         return
     name = "tab10" if num_classes <= 10 else "tab20" if num_classes <= 20 else "turbo"
     colors = matplotlib.colormaps[name].resampled(num_classes)(range(num_classes))
-    bottom = np.zeros(num_clients)
-    for label, sizes in enumerate(counts.T):
-        ax.bar(
-            np.arange(num_clients),
-            sizes,
-            bottom=bottom,
-            width=0.85,
-            color=colors[label],
-            label=str(label),
-        )
-        bottom = bottom + sizes
+    bottoms = np.cumsum(counts, axis=1) - counts
+    bars = zip(counts.T, bottoms.T, colors, strict=True)
+    for label, (sizes, bottom, color) in enumerate(bars):
+        ax.bar(range(num_clients), sizes, 0.85, bottom, color=color, label=str(label))
     figure.whole_numbers(ax.xaxis)
     ax.grid(visible=False, axis="x")
     ax.set_xlim(-0.6, num_clients - 0.4)
@@ -297,16 +290,10 @@ def _draw_map(ax, counts: np.ndarray) -> None:
     top.stairs(sizes, [*edges, len(counts)], fill=True, color=FAINT)
     top.set(xlim=(0, len(counts)), ylabel="samples", xticks=[])
     bottom = ax.inset_axes([0.0, 0.0, 1.0, 0.68])
-    image = bottom.imshow(
-        100 * shares.T,
-        aspect="auto",
-        cmap="Blues",
-        vmin=0,
-        interpolation="nearest",
-        origin="lower",
-        extent=(0, len(counts), -0.5, counts.shape[1] - 0.5),
+    extent = 0, len(counts), -0.5, counts.shape[1] - 0.5
+    image = figure.draw_cells(
+        bottom, shares.T, cmap="Blues", aspect="auto", origin="lower", extent=extent
     )
-    bottom.grid(visible=False)
     bottom.set(xlabel="client, ordered by its main class", ylabel="class")
     figure.whole_numbers(bottom.xaxis)
     figure.whole_numbers(bottom.yaxis)
