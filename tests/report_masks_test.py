@@ -8,6 +8,7 @@ import pytest
 from report_test import drawn_lines, records, svg_size, write_run
 
 from sparsefl_jax.report import (
+    figure,
     kept_masks,
     maps,
     plot_run,
@@ -24,7 +25,6 @@ NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
 SIZES = [5, 11, 40, 3]  # no layer but the first begins at a byte, some end within one
 EDGES = np.cumsum([0, *SIZES])
 WIDTH = 8  # bytes
-FILTERS = ["filter_activity", "client_filters"]
 
 
 def draw(count, density, seed=0):
@@ -140,33 +140,29 @@ def with_thresholds(lines):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.usefixtures("drawn")
 def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypatch):
-    cells, draw_cells = [], maps._filters
+    cells, draw_cells = [], figure.draw_cells
 
-    def spy(ax, shares):
+    def spy(ax, shares, **style):
         cells.append(np.array(shares, float))
-        return draw_cells(ax, shares)
+        return draw_cells(ax, shares, **style)
 
-    monkeypatch.setattr(maps, "_filters", spy)
     run = write_run(tmp_path, with_thresholds(records(stages=(3, 8))))
     rounds = {(0, 3): draw(1, 0.9)}
     rounds |= {(1, r): draw(9, 0.8 - 0.08 * r, seed=r) for r in range(1, 9)}
     rounds |= {(2, 1): draw(9, 0.5)}  # ahead of the metrics
     write_masks(run, filters=rounds)
-    drawn = plot_run(run)
-    assert [path.stem for path in drawn[-2:]] == FILTERS
-    assert run / "plots/thresholds_by_round.svg" in drawn
-    assert all(min(svg_size(path)) >= 180 for path in drawn[-2:])
-    activity, patterns = cells[:4], cells[4:]
+    with monkeypatch.context() as patch:
+        patch.setattr(maps.figure, "draw_cells", spy)
+        (path,) = maps.plot_filters(read_run(run), tmp_path)
+    assert path.stem == "filter_activity" and min(svg_size(path)) >= 180
     # filters x rounds: the share of the clients that keep a filter
-    assert [v.shape for v in activity] == [(size, 9) for size in SIZES]
-    np.testing.assert_allclose(activity[1][:, 0], rounds[0, 3][0, 5:16])
-    np.testing.assert_allclose(activity[1][:, 5], rounds[1, 5][:, 5:16].mean(0))
-    # clients x filters of a layer at three rounds of the last stage, first and last
-    assert [v.shape for v in patterns] == [(9, size) for size in SIZES for _ in "012"]
-    np.testing.assert_array_equal(patterns[0], rounds[1, 1][:, :5])
-    np.testing.assert_array_equal(patterns[-1], rounds[1, 8][:, 56:])
+    assert [v.shape for v in cells] == [(size, 9) for size in SIZES]
+    np.testing.assert_allclose(cells[1][:, 0], rounds[0, 3][0, 5:16])
+    np.testing.assert_allclose(cells[1][:, 5], rounds[1, 5][:, 5:16].mean(0))
+    drawn = plot_run(run)
+    assert run / "plots/thresholds_by_round.svg" in drawn
     page = write_page(run).read_text()
-    assert page.count("<figure>") == len(drawn) and "each client keeps" in page
+    assert page.count("<figure>") == len(drawn) and "keep each filter" in page
 
 
 def test_thresholds_over_the_rounds(tmp_path, monkeypatch):
@@ -189,4 +185,4 @@ def test_single_masks_and_filters_that_all_keep_are_not_drawn(tmp_path):
     assert maps.plot_filters(read_run(run), tmp_path) == []
     write_masks(run, filters={(0, 4): draw(1, 0.5)})  # of the server alone
     (path,) = maps.plot_filters(read_run(run), tmp_path)
-    assert path.stem == FILTERS[0]
+    assert path.stem == "filter_activity"

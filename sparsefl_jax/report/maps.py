@@ -1,12 +1,11 @@
 """Draws the masks and filters that a run kept, as maps of cells.
 
 Sources: Fig. 3 and 4 of Babakniya et al., "Revisiting Sparsity Hunting in Federated
-Learning" (FLASH), TMLR 2023, for the mismatch of masks; Fig. 4 and 5 of Kim et al.,
+Learning" (FLASH), TMLR 2023, for the mismatch of masks; Fig. 4 of Kim et al.,
 "SpaFL: Communication-Efficient Federated Learning with Sparse Models and Low
 Computational Overhead", NeurIPS 2024, for filters.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +19,7 @@ from sparsefl_jax.report.load import Run
 
 _MAX_PANELS = 9
 _MAX_NAMED = 20
-_MAX_PATTERNS = 6  # layers whose patterns are drawn client by client
 _SCALES = (1, 2, 5, 10, 20, 50, 100)  # ends of colour scales, in percent
-_KEPT = ("#f1f3f5", "#2a6fb0")  # of no client and of all, legible on light and dark
 
 
 def plot_masks(run: Run, folder: Path) -> list[Path]:
@@ -92,77 +89,39 @@ def map_mismatch(path: Path, label: str, maps: Sequence[dict]) -> None:
 
 
 def plot_filters(run: Run, folder: Path) -> list[Path]:
-    """Plots the filters that a run kept, unless none was ever pruned.
+    """Plots the share of clients that keep each filter of a layer, by round.
 
     Args:
       run: the records.
-      folder: the folder of the files.
+      folder: the folder of the file.
 
     Returns:
-      The files written: `filter_activity.svg`, and with personal models also
-      `client_filters.svg`.
+      The file written, `filter_activity.svg`; none if no filter was ever pruned.
 
     Raises:
       ValueError: a file of filters is damaged, see `read_masks`.
     """
     if (kept := kept_masks.read_masks(run, "filters")) is None:
         return []
-    active = [kept.active(snapshot) for snapshot in kept.filters]
+    names, active = kept.names, [kept.active(s) for s in kept.filters]
     if all(alive.all() for layers in active for alive in layers.values()):
         return []
-    paths = [folder / "filter_activity.svg"]
-    filter_activity(paths[0], kept)
-    if len(kept.filters[-1].packed) > 1:
-        paths.append(folder / "client_filters.svg")
-        client_filters(paths[1], kept)
-    return paths
-
-
-def filter_activity(path: Path, kept: Kept) -> None:
-    """Draws the share of clients that keep each filter of a layer, by round.
-
-    Args:
-      path: the file to write.
-      kept: the filters.
-    """
-    names, active = kept.names, [kept.active(s) for s in kept.filters]
+    path = folder / "filter_activity.svg"
     columns = min(len(names), 2 if len(names) <= 4 else 3)
     rounds = [str(snapshot.done) for snapshot in kept.filters]
     ticks = spread(len(rounds), 5)
+    style = {"cmap": "Blues", "vmax": 100, "aspect": "auto"}
     with figure.panels(path, len(names), columns, 1.6, "round", "filter") as panels:
         for ax, name in zip(panels, names, strict=True):
-            image = _filters(ax, np.stack([found[name].mean(0) for found in active], 1))
+            shares = np.stack([layers[name].mean(0) for layers in active], axis=1)
+            image = figure.draw_cells(ax, shares, **style)
+            figure.whole_numbers(ax.yaxis)
             ax.set_xticks(ticks, [rounds[i] for i in ticks])
             ax.set_title(shortened(short(name), 42 // columns))
         clients = max(len(s.packed) for s in kept.filters)
         label = "clients that keep the filter" if clients > 1 else "kept by the server"
         ax.figure.colorbar(image, ax=panels, label=f"{label} [%]", aspect=30)
-
-
-def client_filters(path: Path, kept: Kept) -> None:
-    """Draws the filters that each client keeps in blue and the pruned ones in grey.
-
-    Of layers and of the last stage's rounds it draws the first, the last and some
-    between.
-
-    Args:
-      path: the file to write.
-      kept: the filters, with personal models in the last stage.
-    """
-    last = [s for s in kept.filters if s.stage == kept.filters[-1].stage]
-    chosen = [last[i] for i in spread(len(last), 3)]
-    layers = [kept.names[i] for i in spread(len(kept.names), _MAX_PATTERNS)]
-    shown = list(itertools.product(layers, chosen))
-    size = len(shown), len(chosen), 1.5
-    with figure.panels(path, *size, "filter", "client") as panels:
-        for ax, (name, snapshot) in zip(panels, shown, strict=True):
-            active = kept.active(snapshot)[name]
-            _filters(ax, active)
-            figure.whole_numbers(ax.xaxis)
-            head = f"round {snapshot.done}\n" if name == layers[0] else ""
-            ax.set_title(f"{head}{100 * active.mean():.1f} %")
-            if snapshot is chosen[0]:
-                ax.set_ylabel(shortened(short(name), 16), fontsize=8.5)
+    return [path]
 
 
 def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:
@@ -180,12 +139,3 @@ def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:
         "title": f"round {snapshot.done}\n{100 * mean:.1f} %",
         "layer_mean": dict(zip(kept.names, means, strict=True)),
     }
-
-
-def _filters(ax, shares: np.ndarray):
-    """Draws shares [rows, columns] as cells on a scale from 0 to 100 %."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    cmap = LinearSegmentedColormap.from_list("kept", _KEPT)
-    figure.whole_numbers(ax.yaxis)
-    return figure.draw_cells(ax, shares, cmap=cmap, vmax=100, aspect="auto")
