@@ -95,11 +95,11 @@ def whole_numbers(axis: Any) -> None:
 
 def label_powers(axis: Any) -> None:
     """Puts round numbers on a logarithmic axis, fewer of them if it is long."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
 

@@ -92,15 +92,6 @@ class Stage(Struct, kw_only=True):
     flops_executed: Number
 
 
-class Best(Struct):
-    """The evaluation that did best."""
-
-    chosen_by: str
-    accuracy: Number
-    round: Count
-    stage: Count | None = None
-
-
 class Summary(Struct):
     """What is read of a run's totals."""
 
@@ -109,7 +100,7 @@ class Summary(Struct):
     metric: str | None = None
     stages: list[Stage] | None = None
     accuracy: dict[str, dict[str, Value]] | None = None
-    best: Best | None = None
+    best: dict | None = None
     client_accuracy: dict[str, Value] | None = None
     memory: dict[str, Value] | None = None
     versions: dict[str, Any] | None = None

@@ -310,12 +310,8 @@ def _render(template: str, **content) -> str:
     )
     pages.filters["percent"] = format_percent
     pages.tests["finite"] = finite
-    content |= {
-        "costs": costs,
-        "density": density,
-        "tables": tables,
-        "masks": kept_masks,
-    }
+    modules = {"costs": costs, "density": density, "tables": tables}
+    pages.globals.update(modules, masks=kept_masks)
     return pages.get_template(template).render(content)
 
 

@@ -110,12 +110,13 @@ def heading(summary: Mapping[str, Any]) -> str:
 
 
 def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
-    """Returns a head and a row for each deployed model."""
+    """Returns a head and a row for each deployed model; rounds are of all stages."""
     rows = [["accuracy", "final", "best", "in round", "density"]]
+    before = sum(stage["rounds"] for stage in (summary.get("stages") or [])[:-1])
     for name, entry in (summary.get("accuracy") or {}).items():
         final, best = (format_percent(entry.get(k)) for k in ("final", "best"))
-        done, best_round = rounds_before(summary, -1), entry.get("best_round")
-        in_round = MISSING if best_round is None else str(done + best_round)
+        best_round = entry.get("best_round")
+        in_round = MISSING if best_round is None else str(before + best_round)
         rows.append([name, final, best, in_round, format_percent(entry.get("density"))])
     return rows
 
@@ -125,25 +126,12 @@ def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     if (metric := summary.get("metric")) in WHOSE:
         lines.append(f"accuracy ({metric}): {WHOSE[metric]}")
-    if (best := summary.get("best")) and best["chosen_by"] == "validation":
-        lines.append(
-            f"best by validation: {format_percent(best['accuracy'])} on the test set"
-            f" in round {rounds_before(summary, best.get('stage', -1)) + best['round']}"
-        )
+    if (summary.get("best") or {}).get("chosen_by") == "validation":
+        lines.append("best: in the round that validation chooses")
     if clients := summary.get("client_accuracy"):
         shares = [f"{name} {format_percent(x)}" for name, x in clients.items()]
         lines.append("clients, each on its own test split: " + ", ".join(shares))
     return lines
-
-
-def rounds_before(summary: Mapping[str, Any], stage: int) -> int:
-    """Returns the rounds of all stages before one, since rounds are counted through.
-
-    Example:
-      >>> rounds_before({"stages": [{"rounds": 20}, {"rounds": 40}]}, -1)
-      20
-    """
-    return sum(s["rounds"] for s in (summary.get("stages") or [])[:stage])
 
 
 def stage_rows(
