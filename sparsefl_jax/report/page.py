@@ -22,7 +22,7 @@ from sparsefl_jax.report.comparison_figures import draw, looks
 from sparsefl_jax.report.comparison_tables import percent
 from sparsefl_jax.report.differences import differing, settings, shared
 from sparsefl_jax.report.groups import Group, metric
-from sparsefl_jax.report.load import Run, column, finite, read_run
+from sparsefl_jax.report.load import finite, read_run
 from sparsefl_jax.system.files import write_text
 
 _DOWNLOADS = {
@@ -83,7 +83,6 @@ def write_page(run_dir: str | Path) -> Path:
         run=run,
         name=run.path.resolve().name,
         heading=tables.heading(run.summary),
-        key=_key_facts(run),
         plots=_pictures((run.path / "plots").glob("*.svg")),
         # Densities are in a table of their own.
         accuracy=[row[:-1] for row in tables.accuracy_rows(run.summary)],
@@ -132,6 +131,7 @@ def write_comparison(
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
     content = {
+        "comparison": comparison,
         "title": title,
         "status": status,
         "states": Counter(state.partition(":")[0] for _, state in status),
@@ -150,54 +150,25 @@ def write_comparison(
     return [out / "report.html", *(out / name for name in files), *drawn]
 
 
-def _key_facts(run: Run) -> list[tuple[str, str]]:
-    """Returns the main results with their names."""
-    stages = run.summary.get("stages", [])
-    last, best = costs.last_eval(run), costs.best_eval(run)
-    when = f", round {run.done(best)}" if best else ""
-    model = next(iter(last["models"].values()), {})
-    flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
-    clients, spent = last.get("client_accuracy", {}), costs.progress(run)
-    gbit, hours = (column(spent, name).max() for name in ("gbit", "hours"))
-    found = {
-        "accuracy, last round": format_percent(costs.accuracy(last)),
-        f"best{when}": format_percent(costs.accuracy(best)),
-        "clients, p10": format_percent(clients.get("p10")),
-        "clients, median": format_percent(clients.get("median")),
-        "density, all parameters": format_percent(model.get("density")),
-        "traffic, both ways": format_si(1e9 * gbit, "bit"),
-        "FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
-        "virtual time": format_seconds(3600 * hours),
-        "time": format_seconds(run.summary.get("seconds")),
-    }
-    return [(name, value) for name, value in found.items() if value != MISSING]
-
-
 def _content(comparison: Comparison) -> dict:
     """Returns what a page shows of a comparison that has lines."""
     groups = comparison.groups
     runs = [run for group in groups for run in group.runs]
     chosen, every = settings(groups), differing(groups)
     rest = {name: values for name, values in every.items() if name not in chosen}
-    configs = [(group.label, group.runs[0].config) for group in groups]
     charged = [
         [group.label, *row]
         for group in groups
         for row in tables.charge_rows(group.runs[0])[1:]
     ]
-    pilots = [(k, c) for k, c in configs if (c.get("fit") or {}).get("by") == "pilot"]
     return {
         "lines": list(zip(groups, looks(groups), strict=True)),
-        "mark": MARK,
-        "pilots": pilots,
         "chosen_by": sorted(set(map(costs.chosen_by, runs))),
         "seeds": sorted({len(group.runs) for group in groups}),
         "results": _results(comparison),
-        "evaluated": any(run.evals for run in runs),
         "axes": [
             (x, _shares(comparison, comparison.titles(x))) for x in comparison.axes
         ],
-        "common": comparison.common,
         "differences": _differences(comparison),
         "overview": _overview(comparison),
         "settings": _fields(groups, chosen),
@@ -308,10 +279,11 @@ def _render(template: str, **content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters["percent"] = format_percent
+    filters = {"percent": format_percent, "si": format_si, "seconds": format_seconds}
+    pages.filters.update(filters)
     pages.tests["finite"] = finite
     modules = {"costs": costs, "density": density, "tables": tables}
-    pages.globals.update(modules, masks=kept_masks)
+    pages.globals.update(modules, masks=kept_masks, mark=MARK)
     return pages.get_template(template).render(content)
 
 
