@@ -10,7 +10,6 @@ from report_test import drawn_lines, records, svg_size, write_run
 from sparsefl_jax.report import (
     figure,
     kept_masks,
-    maps,
     plot_run,
     plots,
     read_run,
@@ -106,13 +105,13 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     server |= {(2, 1): draw(1, 0.3)[0]}  # ahead of the metrics
     clients = {(1, 2): draw(2, 0.3), (1, 8): draw(30, 0.3), (1, 4): draw(1, 0.3)}
     write_masks(run, server, clients)
-    seen, drawing = [], maps.map_mismatch
+    seen, drawing = [], plots.map_mismatch
 
     def spy(*given):
         seen.append(given)
         drawing(*given)
 
-    monkeypatch.setattr(maps, "map_mismatch", spy)
+    monkeypatch.setattr(plots, "map_mismatch", spy)
     drawn = plot_run(run)[-3:]
     names = ["mask_mismatch", "client_mismatch", "client_mismatch_by_layer"]
     assert [path.stem for path in drawn] == names
@@ -152,8 +151,8 @@ def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypat
     rounds |= {(2, 1): draw(9, 0.5)}  # ahead of the metrics
     write_masks(run, filters=rounds)
     with monkeypatch.context() as patch:
-        patch.setattr(maps.figure, "draw_cells", spy)
-        (path,) = maps.plot_filters(read_run(run), tmp_path)
+        patch.setattr(plots.figure, "draw_cells", spy)
+        (path,) = plots.plot_filters(read_run(run), tmp_path)
     assert path.stem == "filter_activity" and min(svg_size(path)) >= 180
     # filters x rounds: the share of the clients that keep a filter
     assert [v.shape for v in cells] == [(size, 9) for size in SIZES]
@@ -178,11 +177,11 @@ def test_thresholds_over_the_rounds(tmp_path, monkeypatch):
 
 def test_single_masks_and_filters_that_all_keep_are_not_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(4,)))
-    assert maps.plot_filters(read_run(run), tmp_path) == []
+    assert plots.plot_filters(read_run(run), tmp_path) == []
     every = {(0, 4): np.ones((5, sum(SIZES)), bool)}
     write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)}, every)
-    assert maps.plot_masks(read_run(run), tmp_path) == []
-    assert maps.plot_filters(read_run(run), tmp_path) == []
+    assert plots.plot_masks(read_run(run), tmp_path) == []
+    assert plots.plot_filters(read_run(run), tmp_path) == []
     write_masks(run, filters={(0, 4): draw(1, 0.5)})  # of the server alone
-    (path,) = maps.plot_filters(read_run(run), tmp_path)
+    (path,) = plots.plot_filters(read_run(run), tmp_path)
     assert path.stem == "filter_activity"
