@@ -91,10 +91,10 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     mean = np.float32(back.about["reading"]["mean"])
     np.testing.assert_array_equal(mean, np.float32(data.mean))
     sizes = back.sizes
-    assert printed.out.rstrip() == export.sizes_table(sizes)
-    assert f"{sizes.payload + sizes.header:,}" in printed.out
+    rows = [line.split() for line in printed.out.splitlines()[1:]]
+    assert rows == [[name, f"{size:,}"] for name, size in sizes._asdict().items()]
     assert sizes.payload + sizes.header == out.stat().st_size
-    assert printed.err == f"wrote {out}\n"
+    assert printed.err == f"wrote {out}, {out.stat().st_size:,} byte\n"
     assert __main__.main([str(run), "--model", "none such"]) == 2
     assert __main__.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
     errors = capsys.readouterr().err.splitlines()

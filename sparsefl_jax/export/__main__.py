@@ -10,7 +10,7 @@ from sparsefl_jax.core.check import UserError, one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the file and prints the size of each tensor.
+    """Writes the file and prints its sizes.
 
     Args:
       argv: the arguments; None for those of the command line.
@@ -43,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
-    formats.say(export.sizes_table(sizes))
-    print(f"wrote {path}", file=sys.stderr)
+    rows = [(name, f"{size:,}") for name, size in sizes._asdict().items()]
+    formats.say("\n".join(formats.align([("", "byte"), *rows])))
+    size = sizes.payload + sizes.header
+    print(f"wrote {path}, {size:,} byte", file=sys.stderr)
     return 0
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from flax import traverse_util
 
 from sparsefl_jax import models
-from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree, SparseModel
@@ -165,27 +164,6 @@ def load_sparse(path: str | Path) -> Exported:
         about = {key: getattr(head, key) for key in ("network", "reading", "run")}
         model = _network(head.network, head.reading)
     return Exported(sparse, model, about, sizes)
-
-
-def sizes_table(sizes: Sizes) -> str:
-    """Formats the sizes of a file.
-
-    Example:
-      >>> print(sizes_table(Sizes(5, 95, 16)))
-               byte
-      payload     5
-      header     95
-      file      100
-      dense      16
-    """
-    rows = {
-        "payload": sizes.payload,
-        "header": sizes.header,
-        "file": sizes.payload + sizes.header,
-        "dense": sizes.dense,
-    }
-    texts = ((name, f"{size:,}") for name, size in rows.items())
-    return "\n".join(formats.align([("", "byte"), *texts]))
 
 
 def _checked(sparse: SparseModel) -> SparseModel:
