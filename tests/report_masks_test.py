@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from report_test import drawn_lines, records, svg_size, write_run
+from report_test import records, svg_size, write_run
 
 from sparsefl_jax.report import (
     figure,
@@ -125,16 +125,6 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     assert set(last["layer_mean"]) == set(NAMES)
 
 
-def with_thresholds(lines):
-    for line in lines:
-        if line["phase"] == "train":
-            for i, name in enumerate(NAMES):
-                told = line.setdefault("server", {})
-                told[f"threshold_mean/{name}"] = 0.001 * line["round"] * (i + 1)
-                told[f"threshold_max/{name}"] = 0.004 * line["round"] * (i + 1)
-        yield line
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.usefixtures("drawn")
@@ -145,7 +135,7 @@ def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypat
         cells.append(np.array(shares, float))
         return draw_cells(ax, shares, **style)
 
-    run = write_run(tmp_path, with_thresholds(records(stages=(3, 8))))
+    run = write_run(tmp_path, records(stages=(3, 8)))
     rounds = {(0, 3): draw(1, 0.9)}
     rounds |= {(1, r): draw(9, 0.8 - 0.08 * r, seed=r) for r in range(1, 9)}
     rounds |= {(2, 1): draw(9, 0.5)}  # ahead of the metrics
@@ -159,20 +149,8 @@ def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypat
     np.testing.assert_allclose(cells[1][:, 0], rounds[0, 3][0, 5:16])
     np.testing.assert_allclose(cells[1][:, 5], rounds[1, 5][:, 5:16].mean(0))
     drawn = plot_run(run)
-    assert run / "plots/thresholds_by_round.svg" in drawn
     page = write_page(run).read_text()
     assert page.count("<figure>") == len(drawn) and "keep each filter" in page
-
-
-def test_thresholds_over_the_rounds(tmp_path, monkeypatch):
-    found = drawn_lines(monkeypatch)
-    run = write_run(tmp_path, with_thresholds(records(stages=(2, 3))))
-    plots.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
-    assert len(found) == 8
-    name, x, y = found[1]
-    assert name == "b" and x == [1, 2, 3, 4, 5]
-    np.testing.assert_allclose(y, [0.002, 0.004, 0.002, 0.004, 0.006])
-    np.testing.assert_allclose(found[5][2], 4 * np.array(y))
 
 
 def test_single_masks_and_filters_that_all_keep_are_not_drawn(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.report.load import Record, Run, Table, by_round, column, stage_name
+from sparsefl_jax.report.load import Record, Run, by_round, column, stage_name
 from sparsefl_jax.system.files import naming
 
 # Okabe and Ito's palette for colour-blind readers, without its yellow.
@@ -192,7 +192,10 @@ def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None
     """
     table = 100 * by_round(run, records)
     draw_line(ax, column(table, name), "all layers", INK, 3.2)
-    draw_depths(ax, coinciding(of_layers(table, f"layer_{name}."), within=0.01))
+    head = f"layer_{name}."
+    layers = [field for field in table if field.startswith(head)]
+    lines = {short(layer.removeprefix(head)): column(table, layer) for layer in layers}
+    draw_depths(ax, coinciding(lines, within=0.01))
     low, high = ax.dataLim.intervaly
     if low > 0 and high > 20 * low:
         ax.set_yscale("log")
@@ -201,12 +204,6 @@ def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None
         ax.set_ylim(bottom=0)
     count_rounds(ax, run)
     name_lines(ax)
-
-
-def of_layers(table: Table, head: str) -> dict[str, Any]:
-    """Returns the columns whose names begin with a head, by their layers' names."""
-    names = [name for name in table if name.startswith(head)]
-    return {short(name.removeprefix(head)): column(table, name) for name in names}
 
 
 def coinciding(lines: dict[str, Any], within: float) -> dict[str, Any]:

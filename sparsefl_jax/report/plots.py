@@ -49,7 +49,6 @@ def plot_run(run_dir: str | Path) -> list[Path]:
       metrics.jsonl.
     """
     run = read_run(run_dir)
-    logged = by_round(run, run.train)
     plots = {
         accuracy_by_round: bool(run.evals),
         loss_by_round: bool(run.train),
@@ -57,7 +56,6 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         size_by_round: _headline(run, "parameters").nunique() > 1,
         density_by_round: density.constant(run) is False,
         mismatch_by_round: len(density.changes(run) or ()) > 1,
-        thresholds_by_round: any("server.threshold_mean/" in n for n in logged),
         partition_by_client: run.partition is not None,
     }
     folder = run.path / "plots"
@@ -176,28 +174,6 @@ def mismatch_by_round(run: Run, path: Path) -> None:
     """
     with figure.axes(path, "round", "mismatch with the previous round [%]") as ax:
         figure.draw_layers(ax, run, run.train, "mismatch")
-
-
-def thresholds_by_round(run: Run, path: Path) -> None:
-    """Draws the mean and the largest threshold of every layer's filters.
-
-    This is Fig. 3 of Kim et al. (SpaFL), NeurIPS 2024.
-
-    Args:
-      run: the records, with the server's `threshold_mean/LAYER` and
-        `threshold_max/LAYER`.
-      path: the file to write.
-    """
-    table = by_round(run, run.train)
-    with figure.canvas(path, (4.9, 4.6)) as drawing:
-        pair = drawing.subplots(2, 1, sharex=True)
-        for ax, kind in zip(pair, ("mean", "max"), strict=True):
-            found = figure.of_layers(table, f"server.threshold_{kind}/")
-            figure.draw_depths(ax, found)
-            figure.count_rounds(ax, run)
-            figure.name_lines(ax)
-        pair[0].set(ylabel="mean threshold")
-        pair[1].set(xlabel="round", ylabel="largest threshold")
 
 
 def _draw_models(ax, run: Run, evals, field: str, suffix: str = "") -> None:
