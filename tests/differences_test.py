@@ -14,12 +14,7 @@ from sparsefl_jax.report import (
     read_groups,
 )
 from sparsefl_jax.report.comparison_figures import looks
-from sparsefl_jax.report.differences import (
-    differing,
-    make_labels,
-    settings,
-    shared,
-)
+from sparsefl_jax.report.differences import compare_fields, make_labels
 from sparsefl_jax.report.figure import COLORS
 from sparsefl_jax.report.groups import refuse_unlike, unlikeness
 
@@ -81,15 +76,16 @@ def test_fields_that_differ_and_fields_that_do_not(tmp_path):
         {"algorithm": a("fedprox", mu=0.5), "seed": 1, "epochs": 3, "budgets": []},
         {"algorithm": a("fedprox", mu=0.5), "seed": 1, "epochs": 3, "lr_decay": None},
     )
-    assert differing(groups) == {
+    fields = compare_fields(groups)
+    assert fields.differing == {
         "algorithm.name": ["fedavg", "fedprox", "fedprox"],
         "algorithm.mean": ["True", "-", "-"],
         "epochs": ["2", "3", "3"],
         "algorithm.mu": ["-", "0.5", "0.5"],
     }
-    assert settings(groups) == {"epochs": ["2", "3", "3"]}
-    assert shared(groups) == {}
-    assert shared(groups[1:2]) == {
+    assert fields.settings == {"epochs": ["2", "3", "3"]}
+    assert fields.shared == {}
+    assert compare_fields(groups[1:2]).shared == {
         "algorithm.name": "fedprox",
         "algorithm.mu": "0.5",
         "epochs": "3",
@@ -192,9 +188,10 @@ def test_a_run_made_in_python_is_like_the_same_run_of_a_configuration(tmp_path):
         {"algorithm": a("my_module:mine", rate=2), **DRAWN, "num_clients": 9},
         {"algorithm": a("mine", rate=2, loss="f"), **PYTHON, "num_clients": 9},
     )
-    assert unlikeness(groups) == ["", ""] and differing(groups) == {}
+    fields = compare_fields(groups)
+    assert unlikeness(groups) == ["", ""] and fields.differing == {}
     assert make_labels(groups) == ["mine, run0", "mine, run1"]
-    assert shared(groups)["partition.alpha"] == "0.5"
+    assert fields.shared["partition.alpha"] == "0.5"
     assert [look.color for look in looks(groups)] == [COLORS[0], COLORS[0]]
 
 
@@ -207,4 +204,4 @@ def test_what_differs_beside_a_run_made_in_python_is_found(tmp_path):
         {"algorithm": a("mine", rate=2), **DRAWN, **other, "num_clients": 9},
     )
     found = {"algorithm.rate", "num_clients", "partition.alpha"}
-    assert differing(groups).keys() == found
+    assert compare_fields(groups).differing.keys() == found

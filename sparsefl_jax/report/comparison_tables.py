@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.report.comparison import Comparison
 from sparsefl_jax.report.costs import chosen_by
-from sparsefl_jax.report.differences import differing
+from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.figure import shortened
 from sparsefl_jax.report.groups import Group, method_of, metric, seed_of
 from sparsefl_jax.report.load import finite
@@ -89,7 +89,7 @@ def comparison_csv(comparison: Comparison) -> str:
     """
     import pandas as pd
 
-    fields = differing(comparison.groups)
+    fields = compare_fields(comparison.groups).differing
     rows = []
     shown = [(n, s) for n in comparison.seeds for s in ("mean", "std", "ci95")]
     numbers = comparison.models[shown]

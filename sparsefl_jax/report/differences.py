@@ -8,7 +8,7 @@ therefore no difference between them, see `_differ`.
 import collections
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING
@@ -22,6 +22,20 @@ _IGNORED = (
 _NAMES = ("algorithm.name", "first_stage.name")  # which the label begins with
 _UNKNOWN = {None, MISSING}
 _LONGEST = 28  # letters of a value in a label
+
+
+class Fields(NamedTuple):
+    """The fields of the configurations of groups, by dotted name.
+
+    Arguments that only some methods have, with the same value for all of these, follow
+    from the method's name and are no settings, nor are the names of methods.
+    """
+
+    differing: dict[
+        str, list[str]
+    ]  # the value of each group, "-" if it lacks the field
+    settings: dict[str, list[str]]  # those of them that groups set differently
+    shared: dict[str, str]  # the one value of all groups
 
 
 def fields(group: Group) -> dict[str, str]:
@@ -45,47 +59,21 @@ def fields(group: Group) -> dict[str, str]:
     return known
 
 
-def differing(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Returns every field whose value differs between groups, with all values.
+def compare_fields(groups: Sequence[Group]) -> Fields:
+    """Tells fields that differ between groups from those that do not.
 
     Args:
       groups: as `read_groups` returned them.
-
-    Returns:
-      `{field: [value of each group]}`. A group that lacks the field has "-".
     """
-    return {
-        name: [value or MISSING for value in values]
-        for name, values in _table(groups).items()
-        if _differ(groups, values)
-    }
-
-
-def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Returns the fields that differ between groups that have them, with all values.
-
-    Arguments that only some methods have, with the same value for all of these, follow
-    from the method's name and are left out, as are the names of methods.
-
-    Returns:
-      As `differing` does.
-    """
-    return {
-        name: [value or MISSING for value in values]
-        for name, values in _table(groups).items()
-        if _differ(groups, values)
-        and name not in _NAMES
-        and len({*values} - {None}) > 1
-    }
-
-
-def shared(groups: Sequence[Group]) -> dict[str, str]:
-    """Returns every field that does not differ between groups, with its value."""
-    return {
-        name: next((v for v in values if v is not None and v != MISSING), MISSING)
-        for name, values in _table(groups).items()
-        if not _differ(groups, values) and {*values} != {None, MISSING}
-    }
+    differing, settings, shared = {}, {}, {}
+    for name, values in _table(groups).items():
+        if _differ(groups, values):
+            differing[name] = [value or MISSING for value in values]
+            if name not in _NAMES and len({*values} - {None}) > 1:
+                settings[name] = differing[name]
+        elif {*values} != {None, MISSING}:
+            shared[name] = next((v for v in values if v not in _UNKNOWN), MISSING)
+    return Fields(differing, settings, shared)
 
 
 def make_labels(groups: Sequence[Group]) -> list[str]:

@@ -20,7 +20,7 @@ from sparsefl_jax.report import costs, density, kept_masks, tables
 from sparsefl_jax.report.comparison import MARK, Comparison
 from sparsefl_jax.report.comparison_figures import draw, looks
 from sparsefl_jax.report.comparison_tables import percent
-from sparsefl_jax.report.differences import differing, settings, shared
+from sparsefl_jax.report.differences import Fields, compare_fields
 from sparsefl_jax.report.groups import Group, metric
 from sparsefl_jax.report.load import finite, read_run
 from sparsefl_jax.system.files import write_text
@@ -154,8 +154,8 @@ def _content(comparison: Comparison) -> dict:
     """Returns what a page shows of a comparison that has lines."""
     groups = comparison.groups
     runs = [run for group in groups for run in group.runs]
-    chosen, every = settings(groups), differing(groups)
-    rest = {name: values for name, values in every.items() if name not in chosen}
+    fields = compare_fields(groups)
+    follow = {n: of for n, of in fields.differing.items() if n not in fields.settings}
     charged = [
         [group.label, *row]
         for group in groups
@@ -170,10 +170,10 @@ def _content(comparison: Comparison) -> dict:
             (x, _shares(comparison, comparison.titles(x))) for x in comparison.axes
         ],
         "differences": _differences(comparison),
-        "overview": _overview(comparison),
-        "settings": _fields(groups, chosen),
-        "arguments": _fields(groups, rest),
-        "shared": list(shared(groups).items()),
+        "overview": _overview(groups, fields),
+        "settings": _rows(groups, fields.settings),
+        "arguments": _rows(groups, follow),
+        "shared": list(fields.shared.items()),
         "assumed": [f"{e.label}: {x}" for e in groups for x in texts.assumed_by(e)],
         "charged": [["method", *tables.CHARGES], *charged],
         "made_with": list(dict.fromkeys(tables.made_with(run.summary) for run in runs)),
@@ -235,27 +235,25 @@ def _points(gap: Mapping[str, float]) -> str:
     return text + "*" * bool(abs(gap["mean"]) > gap["ci95"])
 
 
-def _fields(groups: Sequence[Group], values: dict[str, list[str]]) -> list[Sequence]:
+def _rows(groups: Sequence[Group], values: dict[str, list[str]]) -> list[Sequence]:
     """Returns a head, and the values of configuration fields for each line."""
     labels = [group.label for group in groups]
     rows = [("method", *values), *zip(labels, *values.values(), strict=True)]
     return rows if values else []
 
 
-def _overview(comparison: Comparison) -> dict[str, str]:
+def _overview(groups: Sequence[Group], fields: Fields) -> dict[str, str]:
     """Returns what the runs share, by name; what differs is left out."""
-    groups = comparison.groups
-    same, differ = shared(groups), differing(groups)
     pairs = {}
     for title, field in _SHARED.items():
         head = f"{field}."
-        if not any(name.startswith(head) for name in differ):
-            pairs[title] = same.get(field) or ", ".join(
+        if not any(name.startswith(head) for name in fields.differing):
+            pairs[title] = fields.shared.get(field) or ", ".join(
                 value if name == f"{head}name" else f"{name[len(head) :]} {value}"
-                for name, value in same.items()
+                for name, value in fields.shared.items()
                 if name.startswith(head) and value not in (MISSING, "0", "False")
             )
-    unlike = {word for group in comparison.groups for word in group.unlike.split(", ")}
+    unlike = {word for group in groups for word in group.unlike.split(", ")}
     pairs["metric"] = metric(groups[0])
     return {
         title: value

@@ -10,7 +10,7 @@ import numpy as np
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import one_line
-from sparsefl_jax.report import differences
+from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.runs import dry_run, experiment, fit_rounds
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -56,11 +56,11 @@ def describe(points: Sequence[Point], workdir: Path | None = None) -> str:
         "of the last stage takes, all weights and positions",
         "",
     ]
-    if differing := differences.settings(on_disk.groups(points)):
+    if settings := compare_fields(on_disk.groups(points)).settings:
         lines.append("what differs, beside the method and what follows from it:")
         for i, point in enumerate(points):
             values = (
-                f"{name}={of[i]}" for name, of in differing.items() if of[i] != "-"
+                f"{name}={of[i]}" for name, of in settings.items() if of[i] != "-"
             )
             lines.append(f"  {point.label or point.name}: {', '.join(values) or '-'}")
     return "\n".join(lines)
