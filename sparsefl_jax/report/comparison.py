@@ -124,10 +124,14 @@ def compare(
       ValueError: an axis does not exist, a budget is not positive, or groups are
         unlike.
     """
-    budgets, labels = budgets or {}, make_labels(groups)
+    budgets, labels, reasons = budgets or {}, make_labels(groups), unlikeness(groups)
     groups = [
-        group._replace(label=label, progress=list(map(costs.progress, group.runs)))
-        for group, label in zip(groups, labels, strict=True)
+        group._replace(
+            label=label + apart(group) + f" {MARK}" * bool(why),
+            unlike=why,
+            progress=list(map(costs.progress, group.runs)),
+        )
+        for group, label, why in zip(groups, labels, reasons, strict=True)
     ]
     axes = costs.axes([table for group in groups for table in group.progress])
     for name, values in budgets.items():
@@ -136,12 +140,6 @@ def compare(
             check(f"budget {name}", value, "(0, inf)")
     if not unlike:
         refuse_unlike(groups)
-    groups = [
-        group._replace(
-            label=group.label + apart(group) + f" {MARK}" * bool(why), unlike=why
-        )
-        for group, why in zip(groups, unlikeness(groups), strict=True)
-    ]
     chosen, common = {}, {}
     for axis in axes:
         ends = _ends(groups, axis)

@@ -116,10 +116,8 @@ def name_lines(ax: Any) -> None:
     if not lines:
         return
     ends = {line: tuple(line.get_xydata()[-1]) for line in lines}
-    heights = {
-        line: ax.transAxes.inverted().transform(ax.transData.transform(end))[1]
-        for line, end in ends.items()
-    }
+    to_axes = ax.transScale + ax.transLimits
+    heights = {line: to_axes.transform(end)[1] for line, end in ends.items()}
     lines.sort(key=lambda line: heights[line])
     names = [textwrap.fill(line.get_label(), 24) for line in lines]
     sizes = np.array([_NAME * (1 + name.count("\n")) for name in names])
