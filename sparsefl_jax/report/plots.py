@@ -252,7 +252,7 @@ def map_mismatch(path: Path, label: str, maps: Sequence[dict]) -> None:
     largest = 100 * max(each["mismatch"].max() for each in maps)
     top = next(step for step in _SCALES if step >= min(largest, 100))
     columns = min(len(maps), 3)
-    height = 4.2 / max(columns, 1.5)
+    height = 4.2 / max(columns, 1.25)
     with figure.panels(path, len(maps), columns, height, label, label) as panels:
         for ax, each in zip(panels, maps, strict=True):
             image = figure.draw_cells(ax, each["mismatch"], cmap="viridis", vmax=top)
