@@ -113,7 +113,7 @@ def alone(
         new = masked.mean_on_union(ctx, server.model, total)
         return masked.moved(ctx.round, server, new), {}
 
-    return start._replace(
+    return start.replace(
         update=update,
         contribute=masked.summand_with_mask,
         aggregate=aggregate,

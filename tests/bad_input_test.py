@@ -176,7 +176,7 @@ SETUPS = [
 @pytest.mark.parametrize("settings, said", SETUPS, ids=[said for _, said in SETUPS])
 def test_a_setup_is_refused(settings, said):
     data = SimpleNamespace(train=SimpleNamespace(size=np.ones(2)))
-    stage = Stage(SimpleNamespace(guarantee=None), 1, 1)
+    stage = Stage(SimpleNamespace(clients=None, privacy=None), 1, 1)
     check_setup(Setup([stage], None, data))
     refused(lambda: check_setup(Setup([stage], None, data, **settings)), said)
 

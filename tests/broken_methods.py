@@ -24,7 +24,7 @@ def types(whole):
         half = jax.tree.map(lambda v: v.astype(jnp.bfloat16), server.stats)
         return server._replace(stats=half), metrics
 
-    return whole._replace(aggregate=aggregate)
+    return whole.replace(aggregate=aggregate)
 
 
 def impure_start(whole):
@@ -34,7 +34,7 @@ def impure_start(whole):
     def init_client(key, handed, info):
         return {"noise": jnp.float32(rng.normal()) + info.budget}
 
-    return whole._replace(init_client=init_client)
+    return whole.replace(init_client=init_client)
 
 
 def hands_model(server, **settings):
@@ -48,7 +48,7 @@ def handed_twice(whole):
     def init_client(key, handed, info):
         return handed["params"].values
 
-    return keeping(whole)._replace(handed=hands_model, init_client=init_client)
+    return keeping(whole).replace(handed=hands_model, init_client=init_client)
 
 
 def handed_signs(whole):
@@ -62,13 +62,13 @@ def handed_signs(whole):
     def init_client(key, handed, info):
         return jax.tree.map(lambda v: jnp.copysign(1.0, v), handed["signs"].values)
 
-    return keeping(whole)._replace(handed=handed, init_client=init_client)
+    return keeping(whole).replace(handed=handed, init_client=init_client)
 
 
 def free_start(whole):
     """Hands clients the initial weights, which an earlier stage may have trained."""
 
-    return keeping(whole)._replace(handed=partial(hands_model, bits=0))
+    return keeping(whole).replace(handed=partial(hands_model, bits=0))
 
 
 def keeping(whole):
@@ -79,7 +79,7 @@ def keeping(whole):
         uplink, _, metrics = whole.update(key, ctx, downlink, nothing, batches)
         return uplink, client, metrics
 
-    return whole._replace(update=update)
+    return whole.replace(update=update)
 
 
 def sending(whole, change):
@@ -90,7 +90,7 @@ def sending(whole, change):
         packet = change(uplink["delta"].values, ctx, batches)
         return uplink | {"delta": packet}, client, metrics
 
-    return whole._replace(update=update)
+    return whole.replace(update=update)
 
 
 def unsent_whisper(whole):
@@ -103,7 +103,7 @@ def unsent_whisper(whole):
         heard = jax.tree.map(lambda v: jnp.where(v == 9, 0, v), uplink["delta"].values)
         return whole.contribute(ctx, uplink | {"delta": Packet(heard)})
 
-    return sending(whole, small)._replace(contribute=contribute)
+    return sending(whole, small).replace(contribute=contribute)
 
 
 def lazy_delta(whole):
@@ -133,7 +133,7 @@ def charged_for_less(whole):
     def broadcast(*args):
         return whole.broadcast(*args) | {"handed/params": Packet(jnp.zeros(0))}
 
-    return whole._replace(handed=hands_model, broadcast=broadcast)
+    return whole.replace(handed=hands_model, broadcast=broadcast)
 
 
 def impure_update(whole):
@@ -192,7 +192,7 @@ def carrying(whole, name, extra, read=None):
         delta = read(delta, uplink[name]) if read else delta
         return whole.contribute(ctx, {"delta": Packet(delta), "stats": uplink["stats"]})
 
-    return whole._replace(update=update, contribute=contribute)
+    return whole.replace(update=update, contribute=contribute)
 
 
 def added(delta, leaf):
@@ -308,7 +308,7 @@ def free_magnitudes(whole):
         sizes = Packet(jax.tree.map(jnp.abs, server.params), sent=ctx.round < 1, bits=0)
         return whole.broadcast(key, ctx, server) | {"sizes": sizes}
 
-    return whole._replace(broadcast=broadcast)
+    return whole.replace(broadcast=broadcast)
 
 
 def one_hot(whole):
@@ -356,7 +356,7 @@ def keeps_ref(whole):
         kept[...] = metrics["loss"]
         return uplink, client, metrics
 
-    return whole._replace(update=update)
+    return whole.replace(update=update)
 
 
 def one_key(whole):
@@ -373,7 +373,7 @@ def one_key(whole):
         delta = jax.tree.map(noised, uplink["delta"].values)
         return uplink | {"delta": Packet(delta)}, *rest
 
-    return whole._replace(update=update)
+    return whole.replace(update=update)
 
 
 def remembered(whole):
@@ -389,7 +389,7 @@ def remembered(whole):
         del uplink
         return whole.contribute(ctx, kept)
 
-    return whole._replace(update=update, contribute=contribute)
+    return whole.replace(update=update, contribute=contribute)
 
 
 def unsent_later(whole):
@@ -399,7 +399,7 @@ def unsent_later(whole):
         down = whole.broadcast(key, ctx, server)
         return down | {"stats": replace(down["stats"], sent=ctx.round < 2)}
 
-    return whole._replace(broadcast=broadcast)
+    return whole.replace(broadcast=broadcast)
 
 
 def unsent_mask(whole, **settings):
@@ -447,7 +447,7 @@ def chosen_mask(whole):
     def read(delta, packet):
         return added(delta, packet.mask[0])
 
-    return carrying(whole._replace(broadcast=broadcast), "choice", choice, read)
+    return carrying(whole.replace(broadcast=broadcast), "choice", choice, read)
 
 
 def flag_sent(whole):
@@ -499,7 +499,7 @@ def late(broken):
             pair = (method.update(key, ctx, *args) for method in (other, whole))
             return jax.tree.map(lambda a, b: jnp.where(ctx.round < 2, b, a), *pair)
 
-        return whole._replace(update=update)
+        return whole.replace(update=update)
 
     breaks.__name__ = f"late_{broken.__name__}"
     return breaks
@@ -523,7 +523,7 @@ def kept_mask(whole):
         heard = downlink["params"].values["fc1"]["bias"] > 0
         return uplink | {"kept": packet}, heard, metrics
 
-    return whole._replace(init_client=init_client, update=update)
+    return whole.replace(init_client=init_client, update=update)
 
 
 def turned_back(whole):
@@ -548,7 +548,7 @@ def charged_again(whole, spared=2):
         fixed = Packet(values, mask, fresh, index="bitmap")
         return down | {"params": fixed}
 
-    return whole._replace(broadcast=broadcast)
+    return whole.replace(broadcast=broadcast)
 
 
 def charged_always(whole):
@@ -576,7 +576,7 @@ def charged_back(whole):
         delta = Packet(uplink["params"].values)
         return whole.contribute(ctx, {"delta": delta, "stats": uplink["stats"]})
 
-    return whole._replace(broadcast=broadcast, update=update, contribute=contribute)
+    return whole.replace(broadcast=broadcast, update=update, contribute=contribute)
 
 
 def changing_metrics(whole, change):
@@ -586,7 +586,7 @@ def changing_metrics(whole, change):
         uplink, client, metrics = whole.update(*args)
         return uplink, client, metrics | change(metrics)
 
-    return whole._replace(update=update)
+    return whole.replace(update=update)
 
 
 def no_work(whole):
@@ -612,7 +612,7 @@ def trained_twice(whole):
         delta = jax.tree.map(jnp.add, first, up["delta"].values)
         return up | {"delta": Packet(delta)}, client, metrics
 
-    return whole._replace(update=update)
+    return whole.replace(update=update)
 
 
 def claimed_density(whole):
@@ -626,7 +626,7 @@ def claimed_density(whole):
         tenth = jax.tree.map(lambda v: 0.1 * v, metrics["work"])
         return {"work": tenth, "density": jnp.float32(0.1)}
 
-    return changing_metrics(whole, sparse)._replace(personalize=personalize)
+    return changing_metrics(whole, sparse).replace(personalize=personalize)
 
 
 def momentum_alone(whole):
@@ -643,7 +643,7 @@ def momentum_alone(whole):
         params = optax.apply_updates(server.params, step)
         return server._replace(params=params, stats=mean["stats"], opt_state=state), {}
 
-    return whole._replace(init=init, aggregate=aggregate)
+    return whole.replace(init=init, aggregate=aggregate)
 
 
 def momentum_begun_anew(whole):
@@ -655,7 +655,7 @@ def momentum_begun_anew(whole):
         still = server._replace(opt_state=optax.tree.zeros_like(server.opt_state))
         return means.if_heard(ctx, new, still), metrics
 
-    return broken._replace(aggregate=aggregate)
+    return broken.replace(aggregate=aggregate)
 
 
 def forgotten_statistics(whole):
@@ -666,7 +666,7 @@ def forgotten_statistics(whole):
         stats = means.weighted_mean(total, means.zeros(total))["stats"]
         return new._replace(stats=stats), metrics
 
-    return whole._replace(aggregate=aggregate)
+    return whole.replace(aggregate=aggregate)
 
 
 BROKEN = {

@@ -1,5 +1,8 @@
 """What `compressed` refuses, and its configuration."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from configs import compressed_cifar10
@@ -8,6 +11,7 @@ from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.setup import Setup, check_setup
 from sparsefl_jax.testing import small_world, tiny_model
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
@@ -45,6 +49,10 @@ def test_refuses(given, said):
     )
 
 
+def clients(number):
+    return SimpleNamespace(train=SimpleNamespace(size=np.ones(number)))
+
+
 def test_ef21_is_refused_for_another_number_of_clients():
     """The server's estimate moves by 1 / clients of each change."""
     model, optimizer = small_world.tiny_model(), local.make_optimizer()
@@ -52,10 +60,10 @@ def test_ef21_is_refused_for_another_number_of_clients():
     for method in (ef21, private(ef21, clip=1.0, noise_multiplier=1.0)):
         stage = Stage(method, 2, 2)
         refused(
-            lambda m=method, s=stage: m.guarantee([s], 4, 2, None, None),
+            lambda s=stage: check_setup(Setup([s], model, clients(4))),
             "clients=3, expected those of the run, 4",
         )
-    assert ef21.guarantee([Stage(ef21, 2, 2)], 3, 2, None, None) == {}
+    check_setup(Setup([Stage(ef21, 2, 2)], model, clients(3)))
 
 
 def test_every_rival_of_the_configuration_builds():

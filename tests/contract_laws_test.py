@@ -96,7 +96,7 @@ def test_an_answer_of_another_kind_is_named(name):
         whole = fedavg(model, optimizer)
         function = getattr(whole, name.strip())
         changed = {name.strip(): lambda *args: change(function(*args))}
-        return whole._replace(**changed)
+        return whole.replace(**changed)
 
     with pytest.raises(laws.ContractError) as error:
         laws.check_algorithm(odd)
@@ -119,7 +119,7 @@ def test_a_wrong_argument_is_told_in_one_line():
         def update(key, ctx, server, client, batches):
             return whole.update(key, ctx, {"params": server.params}, client, batches)
 
-        return whole._replace(update=update)
+        return whole.replace(update=update)
 
     said = (
         r"law 'signature', mistaken: update\(key, ctx, downlink, client, batches\) "
@@ -168,7 +168,7 @@ def test_work_that_is_thrown_away_is_work_unless_it_is_left_out(choose):
 
             return choose(ctx.round % 2 == 1, both, lambda: (up, client, metrics))
 
-        return method._replace(update=update)
+        return method.replace(update=update)
 
     world = small_world.make_world(twice, {})
     if choose is jax.lax.cond:
@@ -208,7 +208,7 @@ def along_a_line(model, optimizer):
         work = jax.tree.map(lambda v: v + first, metrics["work"])
         return uplink | {"delta": Packet(delta)}, client, metrics | {"work": work}
 
-    return whole._replace(update=update)
+    return whole.replace(update=update)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def large_for_nothing(model, optimizer):
         signs = [jnp.sign(v) for v in large]
         return uplink | {"signs": Packet(signs, bits=0)}, *rest
 
-    return whole._replace(update=update)
+    return whole.replace(update=update)
 
 
 def test_a_method_that_cheats_on_large_layers_is_seen_on_such_a_network():
@@ -326,7 +326,7 @@ def test_numbers_from_aggregate_and_packets_not_sent_are_no_breach(law):
         def update(*args):
             return list(whole.update(*args))
 
-        return whole._replace(update=update, aggregate=aggregate)
+        return whole.replace(update=update, aggregate=aggregate)
 
     laws.LAWS[law](small_world.make_world(fine, {}))
 
@@ -382,7 +382,7 @@ def test_a_mask_that_follows_from_the_downlink_is_free():
             values = masks.apply(uplink["delta"].values, mask)
             return uplink | {"delta": Packet(values, mask, index="none")}, *rest
 
-        return whole._replace(update=update)
+        return whole.replace(update=update)
 
     laws.LAWS["known"](small_world.make_world(answering, {}))
 
@@ -397,7 +397,7 @@ def test_what_is_taken_on_trust_is_named():
         def broadcast(*args):
             return whole.broadcast(*args) | {"more": Packet(jnp.zeros(3), **why)}
 
-        return whole._replace(broadcast=broadcast)
+        return whole.replace(broadcast=broadcast)
 
     world = small_world.make_world(trusting, {})
     facts, _, *lines = message_laws.trusted(world)
@@ -501,7 +501,7 @@ def late(model, optimizer, *, first=0):
         mask = jax.tree.map(lambda m: m ^ (turned & (m.ndim > 1)), packet.mask)
         return down | {"weights": dataclasses.replace(packet, mask=mask)}
 
-    return whole._replace(broadcast=broadcast)
+    return whole.replace(broadcast=broadcast)
 
 
 @pytest.mark.slow

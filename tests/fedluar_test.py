@@ -175,7 +175,7 @@ def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
         total = total | {"sum": total["sum"] | {"delta": delta}}
         return method.aggregate(key, ctx, server, total)
 
-    for before, _, _, server, _ in play(method._replace(aggregate=aggregate)):
+    for before, _, _, server, _ in play(method.replace(aggregate=aggregate)):
         for name, frozen in zip(KERNELS, before.recycled, strict=True):
             if frozen:
                 same(server.params[name]["kernel"], before.params[name]["kernel"])

@@ -142,7 +142,7 @@ def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
     data = from_arrays(x, y, num_clients=2)
     model = models.build("mlp", 4, (8,), widths=(16,))
     method = fedpm(model, local.make_optimizer("adam"))
-    stage = Stage(method._replace(aggregate=_unmoved), 4, 2, batch_size=12)
+    stage = Stage(method.replace(aggregate=_unmoved), 4, 2, batch_size=12)
 
     def masks_of(eval_every):
         found = {}
@@ -176,7 +176,7 @@ def test_the_server_s_step_and_the_draw_of_what_it_deploys_have_keys_of_their_ow
             "global": whole._replace(mask=jax.tree.map(lambda m: m & new, whole.mask))
         }
 
-    told = method._replace(
+    told = method.replace(
         init=lambda key, start: (method.init(key, start), jnp.zeros(2, jnp.uint32)),
         broadcast=lambda key, ctx, server: method.broadcast(key, ctx, server[0]),
         aggregate=aggregate,

@@ -211,7 +211,7 @@ def unnamed(model, optimizer, share=0.1, weighting="uniform"):
     def update(*args):
         return base.update(*args), share
 
-    return base._replace(update=update)
+    return base.replace(update=update)
 
 
 top_share = sfl.method(unnamed)

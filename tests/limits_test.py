@@ -47,7 +47,7 @@ def dear_at_times(*parts):
         masked = Packet(delta, jax.tree.map(every_other, delta), index="bitmap")
         return uplink | {"delta": masked}, client, told
 
-    return method._replace(broadcast=broadcast, update=update)
+    return method.replace(broadcast=broadcast, update=update)
 
 
 @pytest.fixture(scope="module")

@@ -136,7 +136,7 @@ def test_what_a_model_reads_says_when_it_is_judged_again(world):
     for method, found in (
         (own, (True, False)),
         (alone, (True, False)),
-        (own._replace(personalize=with_server), (False, False)),
+        (own.replace(personalize=with_server), (False, False)),
         (noised(own), (False, False)),
         (sliced, (False, True)),
         (noised(sliced), (False, False)),
@@ -171,7 +171,7 @@ def test_personal_models_stand_in_the_order_that_the_method_gives(world, factory
         (own,) = method.personalize(*args).values()
         return {"zeta": own, "alpha": masks.pruned(own, masks.full(own.mask))}
 
-    _, state, evaluation = begin(world, lambda *_: method._replace(personalize=two))
+    _, state, evaluation = begin(world, lambda *_: method.replace(personalize=two))
     record, _ = evaluation(state)
     assert list(record["models"]) == ["zeta", "alpha"]
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.algorithms import private as module
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.report import write_page
-from sparsefl_jax.runs import experiment, setup
+from sparsefl_jax.runs import experiment, privacy, setup
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.runs.config.freeze import freeze
@@ -130,7 +129,7 @@ def test_a_run_that_diverges_under_noise_names_the_noise():
     assert "noise of deviation 1e+30 to the mean change" in str(caught.value)
     assert "noise_multiplier=1, clip=1e+30, cohort_size=2" in str(caught.value)
     silent = sfl.private(averaging(MODEL), clip=1, noise_multiplier=0)
-    assert "noise" not in silent.guarantee([Stage(silent, 3, 2)], 4, 3, None, None)
+    assert "noise" not in privacy.guarantee(Stage(silent, 3, 2), 4, 3)
 
 
 def test_an_infinite_clip_without_noise_changes_no_bit():
@@ -151,7 +150,7 @@ def test_epsilon_of_full_cohorts_is_that_of_the_gaussian_mechanism_by_hand():
     rounds, multiplier, delta = 20, 5.0, 1e-3
     spent = orders * rounds / (2 * multiplier**2)
     told = spent + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-    found = module.epsilon(50, 50, rounds, multiplier, delta)
+    found = privacy.epsilon(50, 50, rounds, multiplier, delta)
     assert found == pytest.approx(told.min(), rel=1e-3)
 
 
@@ -161,10 +160,10 @@ def test_epsilon_is_that_of_dp_accounting_for_replaced_clients():
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     accountant.compose(dp_accounting.SelfComposedDpEvent(event, 30))
-    found = module.epsilon(500, 20, 30, 2.0, 1e-4)
+    found = privacy.epsilon(500, 20, 30, 2.0, 1e-4)
     assert found == pytest.approx(accountant.get_epsilon(1e-4), rel=1e-9)
-    assert module.epsilon(500, 20, 30, 0.0, 1e-4) == math.inf
-    assert module.epsilon(500, 20, 0, 2.0, 1e-4) == 0
+    assert privacy.epsilon(500, 20, 30, 0.0, 1e-4) == math.inf
+    assert privacy.epsilon(500, 20, 0, 2.0, 1e-4) == 0
 
 
 def traced(method):
@@ -195,7 +194,7 @@ def test_running_statistics_and_covered_sums_are_refused():
         ("sums delta, expected.*covered_sum", {"delta": one}, one),
     ):
         summand = {"sum": sums, "weight": weight}
-        odd = averaging()._replace(contribute=lambda ctx, uplink, s=summand: s)
+        odd = averaging().replace(contribute=lambda ctx, uplink, s=summand: s)
         method = sfl.private(odd, clip=1, noise_multiplier=0)
         with pytest.raises(ValueError, match=told):
             method.contribute(CTX, uplink(w=[1]))
@@ -232,7 +231,7 @@ def test_arguments_out_of_range_are_refused():
     ):
         with pytest.raises(ValueError, match=told):
             sfl.private(method, **{"clip": 1, "noise_multiplier": 1} | wrong)
-    personal = method._replace(personalize=lambda key, server, client, info: {})
+    personal = method.replace(personalize=lambda key, server, client, info: {})
     with pytest.raises(ValueError, match="personalize is set, expected None"):
         sfl.private(personal, clip=1, noise_multiplier=1)
 
@@ -250,12 +249,12 @@ def test_a_configuration_makes_its_method_private():
     model = sfl.testing.tiny_model()
     given = configured(clip=0.5, noise_multiplier=1.5)
     (stage,) = build.build_stages(given, model)
-    told = stage.algorithm.guarantee([stage], 20, 2, None, None)
+    told = privacy.guarantee(stage, 20, 2)
     assert told["clip"] == 0.5 and told["noise_multiplier"] == 1.5
     assert told["delta"] == pytest.approx(20**-1.1)
-    assert told["epsilon"] == module.epsilon(20, 4, 2, 1.5, 20**-1.1)
+    assert told["epsilon"] == privacy.epsilon(20, 4, 2, 1.5, 20**-1.1)
     (plain,) = build.build_stages(freeze(configured()), model)
-    assert plain.algorithm.guarantee is None
+    assert plain.algorithm.privacy is None
     with pytest.raises(ValueError, match=r"privacy.noise_multiplier is missing"):
         build.build_stages(freeze(configured(clip=0.5)), model)
     with pytest.raises(ValueError, match=r"privacy.clip=-1.0, expected above 0"):
@@ -264,15 +263,15 @@ def test_a_configuration_makes_its_method_private():
 
 def test_the_page_says_of_what_epsilon_is(tmp_path):
     method = sfl.private(averaging(), clip=1, noise_multiplier=4.0)
-    told = method.guarantee([Stage(method, 9, 5)], 50, 7, None, None)
+    told = privacy.guarantee(Stage(method, 9, 5), 50, 7)
     run = write_run(tmp_path, records(stages=(1,)))
     assert "Guarantee" not in write_page(run).read_text()
     (run / "summary.json").write_text(json.dumps({"guarantee": told}))
     said = write_page(run).read_text()
     assert "of the released models, not of metrics.jsonl" in said
-    assert f"{module.epsilon(50, 5, 7, 4.0, 50**-1.1):.4g}" in said
+    assert f"{privacy.epsilon(50, 5, 7, 4.0, 50**-1.1):.4g}" in said
     silent = sfl.private(averaging(), clip=1, noise_multiplier=0)
-    told = silent.guarantee([Stage(silent, 9, 5)], 50, 7, None, None)
+    told = privacy.guarantee(Stage(silent, 9, 5), 50, 7)
     assert told["epsilon"] is None and "no epsilon" in told["statement"]
 
 
@@ -281,7 +280,7 @@ def test_a_run_tells_its_epsilon_in_plan_summary_and_page(tmp_path, capsys):
     config = configured(clip=0.5, noise_multiplier=1.5)
     experiment.run(config, tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    wanted = module.epsilon(20, 4, 2, 1.5, 20**-1.1)
+    wanted = privacy.epsilon(20, 4, 2, 1.5, 20**-1.1)
     assert summary["guarantee"]["epsilon"] == pytest.approx(wanted)
     told = summary["guarantee"]["statement"]
     assert told in (tmp_path / "run" / "report.html").read_text()
@@ -306,7 +305,7 @@ def test_a_private_method_obeys_the_laws_of_methods():
             (found,) = plain.deploy(key, server).values()
             return {"global": found._replace(stats=zeros)}
 
-        changed = plain._replace(init=init, deploy=deploy)
+        changed = plain.replace(init=init, deploy=deploy)
         return sfl.private(changed, clip=0.1, noise_multiplier=0.5)
 
     sfl.check_algorithm(method, progress=False)

@@ -1,5 +1,7 @@
 """SCAFFOLD: rounds by hand on a quadratic loss, refusals, and what travels."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,9 @@ import optax
 import pytest
 
 from sparsefl_jax.algorithms import scaffold
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.runs.setup import Setup, check_setup
 from sparsefl_jax.training import local
 from tests.by_hand import batches, bits, context, model_of, server_context
 from tests.refusals import refused
@@ -161,9 +165,9 @@ def test_weight_decay_and_a_schedule_are_plain():
 
 
 def test_another_number_of_clients_than_the_runs_is_refused():
-    method = scaffold(MODEL, PLAIN, clients=3)
-    assert method.guarantee([], 3, 1, None, None) == {}
+    data = SimpleNamespace(train=SimpleNamespace(size=np.ones(3)))
+    ours, other = (Stage(scaffold(MODEL, PLAIN, clients=n), 1, 1) for n in (3, 4))
+    check_setup(Setup([ours], None, data))
     said = "clients=4, expected those of the run, 3"
-    other = scaffold(MODEL, PLAIN, clients=4)
-    refused(lambda: other.guarantee([], 3, 1, None, None), said)
+    refused(lambda: check_setup(Setup([other], None, data)), said)
     refused(lambda: scaffold(MODEL, PLAIN, clients=0), "clients=0, expected")

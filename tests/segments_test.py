@@ -75,7 +75,7 @@ def test_what_nobody_reads_is_not_deployed(monkeypatch):
         return method.deploy(key, server)
 
     monkeypatch.setattr(planning, "_SECONDS", 1e-9)
-    stages = [sfl.Stage(method._replace(deploy=deploy), 6, 3, batch_size=8)]
+    stages = [sfl.Stage(method.replace(deploy=deploy), 6, 3, batch_size=8)]
     how = dict(eval_every=4, devices=jax.devices()[:1])
     for segment in sfl.segments(jax.random.key(0), stages, MODEL, data(0), **how):
         jax.effects_barrier()

@@ -170,7 +170,7 @@ def test_a_run_ends_at_a_code_that_does_not_fit_its_bits(key):
         code = jnp.where(ctx.client.index == 1, 4 * ctx.round, 0).astype(jnp.int8)
         return uplink | {"level": Packet(code, bits=4)}, *rest
 
-    stage = Stage(whole._replace(update=update), 6, 2)
+    stage = Stage(whole.replace(update=update), 6, 2)
     told = "packet up/level .* bits=4, in round 3 of clients \\[1\\]"
     seen = []
     with pytest.raises(ValueError, match=told):

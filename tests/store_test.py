@@ -46,7 +46,7 @@ def segments(world, method, key, rounds=6, count=None, **settings):
             count.append(1)
             return METHODS[method](*parts).update(*args)
 
-        algorithm = algorithm._replace(update=update)
+        algorithm = algorithm.replace(update=update)
     stage = sfl.Stage(algorithm, rounds, COHORT, batch_size=4)
     return sfl.segments(key, [stage], model, data, **settings)
 
@@ -125,7 +125,7 @@ def test_first_rows_do_not_depend_on_who_else_is_asked_for(world, key, where, gr
         return {"mask": mask, "w": jax.random.normal(key, (3, 2)) * info.num_examples}
 
     data, model, parts = world
-    algorithm = METHODS["nst"](*parts)._replace(init_client=init_client)
+    algorithm = METHODS["nst"](*parts).replace(init_client=init_client)
     plan = placement.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
     population = placement.make_population(plan, data)
     sparse = initial_state.initial_model(key, model)

@@ -138,7 +138,7 @@ def test_over_selection_draws_more_but_for_a_cohort_of_one():
 def test_refuses_a_deadline_that_no_cohort_has(closing):
     system = systems.make_system("iot", 4, **closing)
     data = SimpleNamespace(train=SimpleNamespace(size=np.ones(4)))
-    method = SimpleNamespace(guarantee=None)
+    method = SimpleNamespace(clients=None, privacy=None)
     one, two = (Stage(method, 1, cohort_size) for cohort_size in (1, 2))
     setup.check_setup(setup.Setup([one, two], None, data, system=system))
     alone = setup.Setup([one], None, data, system=system)

@@ -84,7 +84,7 @@ def noised(whole):
 
         return deploy
 
-    return whole._replace(
+    return whole.replace(
         deploy=blurred(whole.deploy), personalize=blurred(whole.personalize)
     )
 

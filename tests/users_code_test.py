@@ -94,7 +94,7 @@ def with_update(look):
         return base.update(*args)
 
     base = sfl.fedavg(sfl.testing.tiny_model(), sfl.training.make_optimizer())
-    return base._replace(update=update)
+    return base.replace(update=update)
 
 def sent(args):
     if len(args) == 5:

@@ -82,7 +82,7 @@ def record(
             jax.debug.callback(partial(hear, number, "up"), ctx, stable(up))
             return up, *rest
 
-        listening = algorithm._replace(broadcast=broadcast, update=update)
+        listening = algorithm.replace(broadcast=broadcast, update=update)
         drawn = jnp.array(cohorts, jnp.int32)
         return stage._replace(
             algorithm=listening,

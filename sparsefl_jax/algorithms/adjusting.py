@@ -113,7 +113,7 @@ def adjusting(
         mean = masked.summand(ctx, uplink)
         return {"mean": mean, "grown": means.weighted_sum(values, named)}
 
-    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)._replace(
+    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index).replace(
         init=init,
         update=update,
         contribute=contribute,

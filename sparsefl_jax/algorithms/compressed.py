@@ -13,7 +13,6 @@ Both ways: Sattler et al., "Robust and Communication-Efficient Federated Learnin
 Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -22,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.fedavg import deploy, fit, server_step, unmoved
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, of_all_clients
+from sparsefl_jax.algorithms.fedavg import fedavg, server_step, unmoved
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import (
     Array,
@@ -37,7 +36,7 @@ from sparsefl_jax.core.types import (
 )
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import means
 from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor, Feedback
 from sparsefl_jax.wire.packets import Message, Packet, stable
@@ -152,33 +151,31 @@ def compressed(
     given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
     _refuse_unread(up, down, given)
     coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
-    feedback = feedback or coder.feedback
-    _refuse_combinations(coder.votes, feedback, stale, server_optimizer)
-    promise = _checked_ef21(feedback, clients, start, weighting)
-    equal = feedback == "ef21" or coder.votes
-    weight = means.WEIGHTINGS[weighting or ("uniform" if equal else "examples")]
     step_coder = None if down is None else _compressor("down", down, given, DOWN)
-    loss_fn, server_tx = local.objective(model), server_optimizer or optax.sgd(1.0)
+    feedback = feedback or coder.feedback
+    _refuse_combinations(coder.votes, feedback, stale, server_optimizer, weighting)
+    _refuse_without_ef21(feedback, clients, start)
     pending_of, remember = FEEDBACK[feedback]
+    equal = feedback == "ef21" or coder.votes
+    weighting = weighting or ("uniform" if equal else "examples")
+    server_tx = server_optimizer or optax.sgd(1.0)
+    kept = {"server_optimizer": server_tx, "keep_optimizer": keep_optimizer}
+    averaging = fedavg(model, optimizer, weighting=weighting, **kept)
 
     def init(key, start: SparseModel):
         zeros = jax.tree.map(jnp.zeros_like, start.params)
-        return Server(
-            start.params,
-            start.stats,
-            server_tx.init(start.params),
-            jax.random.bits(key, (), jnp.uint32),
-            zeros if feedback == "ef21" else EmptyState(),
-            EmptyState() if step_coder is None else _no_step(step_coder, key, zeros),
-        )
+        estimate = zeros if feedback == "ef21" else EmptyState()
+        step = EmptyState() if step_coder is None else _no_step(step_coder, key, zeros)
+        seed = jax.random.bits(key, (), jnp.uint32)
+        return Server(*averaging.init(key, start), seed, estimate, step)
 
     def init_client(key, handed, info):
         params, _ = model.shapes()
         memory = EmptyState() if feedback == "none" else optax.tree.zeros_like(params)
-        return Client(memory, local.init_optimizer(optimizer, params, keep_optimizer))
+        return Client(memory, averaging.init_client(key, handed, info))
 
     def broadcast(key, ctx, server):
-        message = {"params": Packet(server.params), "stats": Packet(server.stats)}
+        message = averaging.broadcast(key, ctx, server)
         if step_coder is not None:  # static branch
             message |= _catch_up(ctx, server)
         return message | ({"seed": Packet(server.seed)} if coder.shared else {})
@@ -187,10 +184,12 @@ def compressed(
         train_key, code_key = jax.random.split(key)
         if coder.shared:  # static branch
             code_key = jax.random.key(downlink["seed"].values)
-        tx, memory = optimizer(ctx.round), _remembered(ctx, client.memory, stale)
-        uplink, opt_state, metrics = fit(
-            train_key, loss_fn, tx, downlink, client.opt_state, batches
-        )
+        memory, opt_state = client
+        if stale == "reset":  # static branch
+            missed = ctx.last_round < ctx.round - 1
+            memory = jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
+        trained = averaging.update(train_key, ctx, downlink, opt_state, batches)
+        uplink, opt_state, metrics = trained
         pending = pending_of(uplink["delta"].values, memory)
         message = coder.encode(code_key, pending)
         if start == "gradient":  # static branch
@@ -199,26 +198,27 @@ def compressed(
         return message | {"stats": uplink["stats"]}, client, metrics
 
     def contribute(ctx, uplink):
-        sent = {"delta": _read(coder, uplink), "stats": uplink["stats"].values}
-        return means.weighted_sum(sent, weight(ctx.client))
+        sent = {"delta": Packet(_read(coder, uplink)), "stats": uplink["stats"]}
+        return averaging.contribute(ctx, sent)
 
     def aggregate(key, ctx, server, total):
         combine_key, seed_key, step_key = jax.random.split(key, 3)
         mean = means.weighted_mean(total, unmoved(server, total))
-        delta, estimate = mean["delta"], server.estimate
-        if feedback == "ef21":  # static branch
-            estimate = delta = _estimate(server, total, clients)
+        delta, estimate, step = mean["delta"], server.estimate, server.step
+        if feedback == "ef21":  # static branch: clients that sent nothing keep theirs
+            changes = total["sum"]["delta"]
+            delta = jax.tree.map(lambda h, q: h + q / clients, estimate, changes)
+            estimate = delta
         delta = coder.combine(combine_key, delta)
         move, opt_state = server_step(ctx, server_tx, server, delta)
-        step = server.step
         if step_coder is not None:  # static branch
             step, move = _compress(step_coder, step_key, ctx, step, move)
         params = optax.apply_updates(server.params, move)
         seed = jax.random.bits(seed_key, (), jnp.uint32)
         return Server(params, mean["stats"], opt_state, seed, estimate, step), {}
 
-    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, undelivered=_undelivered, guarantee=promise)
+    steps = init, broadcast, update, contribute, aggregate, averaging.deploy
+    return Algorithm(*steps, init_client, undelivered=_undelivered, clients=clients)
 
 
 def _whole(message: Message, pending: PyTree, first: Array) -> Message:
@@ -238,20 +238,6 @@ def _read(coder: Compressor, message: Message) -> PyTree:
 def _undelivered(ctx: Context, before: Client, after: Client) -> Client:
     """Returns a client as it was to the server, which has not seen its update."""
     return after._replace(memory=before.memory)
-
-
-def _remembered(ctx: Context, memory: PyTree, stale: str) -> PyTree:
-    """Returns a client's memory; by 'reset' it is 0 if the client missed a round."""
-    if stale == "keep":  # static branch
-        return memory
-    missed = ctx.last_round < ctx.round - 1
-    return jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
-
-
-def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
-    """Returns the mean of all estimates; clients that sent nothing keep theirs."""
-    changes = total["sum"]["delta"]
-    return jax.tree.map(lambda h, q: h + q / clients, server.estimate, changes)
 
 
 def _catch_up(ctx: Context, server: Server) -> Message:
@@ -322,7 +308,7 @@ def _refuse_unread(up, down, given: dict) -> None:
             )
 
 
-def _refuse_combinations(votes, feedback, stale, server_optimizer) -> None:
+def _refuse_combinations(votes, feedback, stale, server_optimizer, weighting) -> None:
     """Refuses arguments that do not go together."""
     check("feedback", feedback, FEEDBACK)  # also that of a compressor
     if votes and feedback != "none":
@@ -331,15 +317,16 @@ def _refuse_combinations(votes, feedback, stale, server_optimizer) -> None:
         raise UserError("server_optimizer=None, expected one with up='majority'")
     if stale == "reset" and feedback != "ef":
         raise UserError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")
+    if feedback == "ef21":
+        check("weighting", weighting, (None, "uniform"))
 
 
-def _checked_ef21(feedback, clients, start, weighting) -> Callable | None:
-    """Refuses what does not go with 'ef21', or only with it; returns its guarantee."""
+def _refuse_without_ef21(feedback, clients, start) -> None:
+    """Refuses what only 'ef21' uses, and 'ef21' without the number of clients."""
     if feedback == "ef21":
         if clients is None:
             raise UserError("clients=None, expected their number with feedback='ef21'")
-        check("weighting", weighting, (None, "uniform"))
-        return of_all_clients(clients)
+        return
     for name, value, default in (("clients", clients, None), ("start", start, "zero")):
         if value != default:
             raise UserError(

@@ -97,7 +97,7 @@ def ditto(
         return {"personal": masks.dense(params, stats)}
 
     changed = {"init_client": init_client, "update": update}
-    return averaging._replace(**changed, personalize=personalize)
+    return averaging.replace(**changed, personalize=personalize)
 
 
 def _own(client: Client, other: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:

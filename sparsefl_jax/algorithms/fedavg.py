@@ -74,8 +74,7 @@ def fedavg(
     """
     weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
     server_tx = server_optimizer or optax.sgd(1.0)
-    if prune is not None:
-        select = masks.prunable(model.macs, KERNELS)
+    select = masks.prunable(model.macs, KERNELS) if prune is not None else {}
 
     def init(key, start: SparseModel):
         return Server(start.params, start.stats, server_tx.init(start.params))
@@ -99,19 +98,16 @@ def fedavg(
         params = optax.apply_updates(server.params, step)
         return Server(params, mean["stats"], opt_state), {}
 
-    def deploy_both(key, server):
-        models = deploy(key, server)
+    def deploy(key, server):
+        whole = masks.dense(server.params, server.stats)
+        if prune is None:  # static branch
+            return {"global": whole}
         mask = largest_weights(server.params, prune, select)
-        return models | {"pruned": masks.pruned(models["global"], mask)}
+        return {"global": whole, "pruned": masks.pruned(whole, mask)}
 
-    chosen = deploy if prune is None else deploy_both
-    steps = init, broadcast, update, contribute, aggregate, chosen, init_client
-    return Algorithm(*steps)
-
-
-def deploy(key: Key, server: Server) -> dict[str, SparseModel]:
-    """Returns the whole model."""
-    return {"global": masks.dense(server.params, server.stats)}
+    return Algorithm(
+        init, broadcast, update, contribute, aggregate, deploy, init_client
+    )
 
 
 def unmoved(server: Server, total: PyTree) -> PyTree:

@@ -132,7 +132,7 @@ def fedbat(
         return averaging.contribute(ctx, sent)
 
     averaging = fedavg(model, optimizer, weighting=weighting)
-    return averaging._replace(update=update, contribute=contribute)
+    return averaging.replace(update=update, contribute=contribute)
 
 
 def _sizes(update: PyTree) -> PyTree:

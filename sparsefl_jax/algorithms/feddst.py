@@ -129,7 +129,7 @@ def feddst(
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
         return moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
-    return frozen._replace(
+    return frozen.replace(
         init=init,
         update=update,
         contribute=covered_summand,

@@ -154,7 +154,7 @@ def fedluar(
         return top_k.top_k(chance + noise, layers)
 
     changed = {"init": init, "broadcast": broadcast, "update": update}
-    return averaging._replace(**changed, aggregate=aggregate)
+    return averaging.replace(**changed, aggregate=aggregate)
 
 
 def _norm(x: Array) -> Array:

@@ -123,7 +123,7 @@ def fedmef(
         new = moved(ctx.round, server, masks.pruned(mean, mask))
         return means.if_heard(ctx, new, server), {}
 
-    return frozen._replace(aggregate=aggregate)
+    return frozen.replace(aggregate=aggregate)
 
 
 def _smallest(model: SparseModel, count: Array, select: PyTree) -> PyTree:

@@ -142,4 +142,4 @@ def fedmrn(
         return averaging.contribute(ctx, sent)
 
     averaging = fedavg(model, optimizer, weighting=weighting)
-    return averaging._replace(update=update, contribute=contribute)
+    return averaging.replace(update=update, contribute=contribute)

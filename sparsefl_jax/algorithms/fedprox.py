@@ -54,7 +54,7 @@ def fedprox(
         pulled = proximal(loss_fn, mu, downlink["params"].values)
         return fit(key, pulled, optimizer(ctx.round), downlink, client, batches)
 
-    return averaging._replace(update=update)
+    return averaging.replace(update=update)
 
 
 def proximal(loss_fn: Callable, mu: float, anchor: PyTree) -> Callable:

@@ -141,7 +141,7 @@ def fedrts(
         new = moved(ctx.round, server, masks.pruned(mean, mask))._replace(a=a, b=b)
         return means.if_heard(ctx, new, server), {}
 
-    return frozen._replace(init=init, contribute=contribute, aggregate=aggregate)
+    return frozen.replace(init=init, contribute=contribute, aggregate=aggregate)
 
 
 def beta_logits(key: Key, a: PyTree, b: PyTree) -> PyTree:

@@ -118,7 +118,7 @@ def fedsparsify_global(
         mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), mean.mask)
         return moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
-    return frozen._replace(
+    return frozen.replace(
         init=init,
         aggregate=aggregate,
         alive=lambda round: left(round) if round else 1.0,
@@ -195,7 +195,7 @@ def fedsparsify_local(
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
         return min(1.0, most * left(round)) if round else 1.0
 
-    return frozen._replace(
+    return frozen.replace(
         init=init,
         update=update,
         contribute=contribute,

@@ -75,4 +75,4 @@ def fedtiny(
         new = moved(ctx.round, server, SparseModel(params, mask, mean.stats))
         return means.if_heard(ctx, new, server), {}
 
-    return frozen._replace(aggregate=aggregate)
+    return frozen.replace(aggregate=aggregate)

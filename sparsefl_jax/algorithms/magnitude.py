@@ -63,7 +63,7 @@ def magnitude(
         mask = largest_weights(start.params, density, select, scope)
         return frozen.init(key, start._replace(mask=mask))
 
-    return frozen._replace(init=init)
+    return frozen.replace(init=init)
 
 
 def largest_weights(

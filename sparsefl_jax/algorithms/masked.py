@@ -139,7 +139,7 @@ def pdst(
         mask = masks.bernoulli(key, start.params, layers, select)
         return frozen.init(key, start._replace(mask=mask))
 
-    return frozen._replace(init=init)
+    return frozen.replace(init=init)
 
 
 def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Callable:

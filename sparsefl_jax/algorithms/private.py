@@ -4,24 +4,20 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models", ICL
 https://arxiv.org/abs/1710.06963: the server clips every client's difference and adds
 Gaussian noise to their sum. Here K clients are drawn without replacement, and
 neighbours differ in one client's data (replace one): one clipped difference takes the
-place of another, so the sum moves by at most 2 clip. Accounting: Wang, Balle and
-Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments
-Accountant", AISTATS 2019, https://arxiv.org/abs/1808.00087.
+place of another, so the sum moves by at most 2 clip. `runs.privacy` is the accountant.
 """
 
-import functools
+import dataclasses
 import math
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.core.algorithm import Algorithm, Message, Stage
+from sparsefl_jax.core.algorithm import Algorithm, Message
 from sparsefl_jax.core.check import UserError, check
-from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.core.used_arguments import reads
 
@@ -64,8 +60,8 @@ def private(
     Raises:
       ValueError: an argument is out of range, or the method has personal models or is
         private already. When the method is traced: it sums anything else, weighs
-        clients by what they have, or may send nothing. Before a run: see `guarantee`,
-        which refuses other samplers than the uniform one, budgets, a `system` and
+        clients by what they have, or may send nothing. Before a run, by
+        `runs.privacy`: other samplers than the uniform one, budgets, a `system` or
         several stages.
 
     Example:
@@ -80,6 +76,8 @@ def private(
         check("delta", delta, "(0, 1)")
     if noise_multiplier and math.isinf(clip):
         raise UserError(f"clip={clip}, expected a finite number where there is noise")
+    if algorithm.privacy is not None:
+        raise UserError("method is private already, expected one that is not")
     if algorithm.personalize is not None:
         raise UserError("personalize is set, expected None for a private method")
     settings = repr((float(clip), float(noise_multiplier), fingerprint))
@@ -114,91 +112,16 @@ def private(
             total = _replaced(total, noisy)
         return algorithm.aggregate(key, ctx, server, total)
 
-    def guarantee(stages, num_clients, rounds, budgets, system):
-        _refuse_runs(stages, budgets, system)
-        if algorithm.guarantee is not None:  # may refuse the run as well
-            algorithm.guarantee(stages, num_clients, rounds, budgets, system)
-        size = stages[-1].cohort_size
-        at = num_clients**-1.1 if delta is None else delta
-        spent = epsilon(num_clients, size, rounds, noise_multiplier, at)
-        finite = math.isfinite(spent)  # the page and the summary have None if not
-        said = f"epsilon={spent:.4g} at delta={at:.3g}" if finite else "no epsilon"
-        facts = {
-            **{"epsilon": spent if finite else None, "delta": at, "clip": clip},
-            **{"noise_multiplier": noise_multiplier, "rounds": rounds},
-            "statement": (
-                f"Differential privacy of clients (one replaced by another) after "
-                f"{rounds} rounds: {said}, clip={clip:g}, "
-                f"noise_multiplier={noise_multiplier:g}. This is of the released "
-                "models, not of metrics.jsonl, whose losses and accuracies come from "
-                "samples without noise."
-            ),
-        }
-        if noise_multiplier:
-            deviation = noise_multiplier * 2 * clip / size
-            facts["noise"] = (
-                f"each round adds noise of deviation {deviation:.3g} to the mean "
-                f"change of a weight: noise_multiplier={noise_multiplier:g}, "
-                f"clip={clip:g}, cohort_size={size}"
-            )
-        return facts
-
-    if "privacy" in algorithm.settings:
-        raise UserError("method is private already, expected one that is not")
     privacy = {"clip": clip, "noise_multiplier": noise_multiplier, "delta": delta}
     privacy |= {"fingerprint": fingerprint}
-    return algorithm._replace(
+    return dataclasses.replace(
+        algorithm,
         update=update,
         contribute=contribute,
         aggregate=aggregate,
-        guarantee=guarantee,
-        name=algorithm.name,
+        privacy=privacy,
         settings=algorithm.settings | {"privacy": privacy},
     )
-
-
-@functools.cache  # plan, run and summary call it
-def epsilon(
-    num_clients: int,
-    cohort_size: int,
-    rounds: int,
-    noise_multiplier: float,
-    delta: float,
-) -> float:
-    """Returns the epsilon of the models that some rounds release.
-
-    Google's `dp-accounting` computes it: Renyi differential privacy of the Gaussian
-    mechanism on K of N clients drawn without replacement, which is Theorem 27 of Wang
-    et al. in its docstring and takes neighbours to differ in one replaced client. Its
-    noise multiplier is "the ratio of the standard deviation of the Gaussian noise to
-    the l2-sensitivity of the function to which it is added", as it is here.
-
-    Args:
-      num_clients: N.
-      cohort_size: K, clients of a round.
-      rounds: number of rounds that were run.
-      noise_multiplier: deviation of the noise over the sensitivity of the sum, 2 clip.
-      delta: in (0, 1).
-
-    Returns:
-      Epsilon; infinite without noise, 0 without rounds.
-
-    Raises:
-      ValueError: `dp-accounting` is not installed (extra `privacy`).
-    """
-    if not noise_multiplier:
-        return math.inf
-    if not rounds:
-        return 0.0
-    dp_accounting = imported("dp_accounting", "privacy", "noise_multiplier")
-    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
-    noise = dp_accounting.GaussianDpEvent(noise_multiplier)
-    sampled = dp_accounting.SampledWithoutReplacementDpEvent(
-        num_clients, cohort_size, noise
-    )
-    accountant.compose(sampled, rounds)
-    return float(accountant.get_epsilon(delta))
 
 
 def _difference(summand: PyTree) -> PyTree:
@@ -234,18 +157,3 @@ def _refuse_weights(algorithm: Algorithm, ctx: Context, uplink: Message) -> None
             "weighting='examples', expected 'uniform' for a private method: the weight "
             "of a client is not public"
         )
-
-
-def _refuse_runs(
-    stages: Sequence[Stage], budgets: Any | None, system: Any | None
-) -> None:
-    """Refuses settings that the accountant does not cover."""
-    if len(stages) > 1:
-        raise UserError(f"{len(stages)} stages, expected one for a private method")
-    given = {"system": system, "budgets": budgets, "sampler": stages[0].sampler}
-    for name, value in given.items():
-        if value is not None:
-            raise UserError(
-                f"{name} is set, expected None for a private method: the accountant "
-                "knows uniform draws without replacement alone"
-            )

@@ -76,7 +76,7 @@ def quantized(
         received = {"params": params, "stats": downlink["stats"]}
         return averaging.update(key, ctx, received, client, batches)
 
-    return averaging._replace(broadcast=broadcast, update=update)
+    return averaging.replace(broadcast=broadcast, update=update)
 
 
 def rounding(bits: int, unbiased: bool) -> Compressor:

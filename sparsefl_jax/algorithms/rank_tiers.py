@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.fedavg import deploy, fedavg
+from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, trees
@@ -93,4 +93,5 @@ def rank_tiers(
         mean = means.weighted_sum({"delta": delta, "stats": stats}, jnp.float32(1))
         return averaging.aggregate(key, ctx, server, mean)
 
-    return Algorithm(averaging.init, broadcast, update, contribute, aggregate, deploy)
+    changed = {"broadcast": broadcast, "update": update, "contribute": contribute}
+    return averaging.replace(**changed, aggregate=aggregate)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, fit
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, of_all_clients
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Count, PyTree
 from sparsefl_jax.models.base import Model
@@ -106,14 +106,14 @@ def scaffold(
         control = jax.tree.map(lambda c, change: c + change / clients, *moves)
         return Server(*averaged, control), metrics
 
-    return averaging._replace(
+    return averaging.replace(
         init=init,
         init_client=init_client,
         broadcast=broadcast,
         update=update,
         aggregate=aggregate,
         undelivered=lambda ctx, before, after: before,
-        guarantee=of_all_clients(clients),
+        clients=clients,
     )
 
 

@@ -91,4 +91,4 @@ def ssfl(
         return means.if_heard(ctx, server._replace(mask=mask), server), {}
 
     steps = {"broadcast": broadcast, "update": update, "contribute": contribute}
-    return vote._replace(**steps, aggregate=aggregate)
+    return vote.replace(**steps, aggregate=aggregate)

@@ -30,6 +30,7 @@ If a method follows a schedule of fixed length, its factory takes that length as
 argument `rounds`. A run that is extended beyond it says so.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ from typing import Any, NamedTuple
 
 import optax
 
-from sparsefl_jax.core.check import UserError, check, checkable
+from sparsefl_jax.core.check import check, checkable
 from sparsefl_jax.core.described import P, described
 from sparsefl_jax.core.types import (
     Array,
@@ -75,40 +76,8 @@ def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
     return after
 
 
-def of_all_clients(clients: int) -> Callable[..., dict[str, Any]]:
-    """Returns a `guarantee` of nothing, which refuses another number of clients.
-
-    A method that divides by the number of all clients takes it as an argument.
-    """
-
-    def guarantee(stages, num_clients, rounds, budgets, system):
-        if clients != num_clients:
-            raise UserError(
-                f"clients={clients}, expected those of the run, {num_clients}"
-            )
-        return {}
-
-    return guarantee
-
-
-class _Fields(NamedTuple):
-    init: Callable[[Key, SparseModel], PyTree]
-    broadcast: Callable[[Key, Context, PyTree], Message]
-    update: Callable[[Key, Context, Message, PyTree, Batches], tuple]
-    contribute: Callable[[Context, Message], PyTree]
-    aggregate: Callable[[Key, ServerContext, PyTree, PyTree], tuple]
-    deploy: Callable[[Key, PyTree], dict[str, SparseModel]]
-    init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
-    personalize: Callable[..., dict[str, SparseModel]] | None = None
-    alive: Callable[[int], float] | None = None
-    undelivered: Callable[[Context, PyTree, PyTree], PyTree] = as_it_left
-    guarantee: Callable[..., dict[str, Any]] | None = None
-    handed: Callable[[PyTree], Message] = nothing
-    name: str = ""
-    settings: dict[str, Any] = {}
-
-
-class Algorithm(_Fields):
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
     """A federated method as pure functions.
 
     Attributes:
@@ -139,24 +108,40 @@ class Algorithm(_Fields):
         arrived too late to be summed. `before` is its state before the round, `after`
         the one that `update` returned, which a client keeps by default. A method needs
         this function if `after` assumes that the server received the uplink.
-      guarantee: optional, `(stages, num_clients, rounds, budgets, system) -> dict`, a
-        property of the released models after `rounds` rounds of the last stage, such as
-        differential privacy. It is written to the summary; the plan and the page print
-        its `statement`, and its `noise`, if any, is appended to the error of a run that
-        diverges. It is also called before a run, and raises a ValueError if the run
-        would violate it.
       handed: `(server) -> dict[str, Packet]`, all that `init_client` sees of the
         server. It is charged in a client's first round and must be the same in all
         rounds of a stage. By default {}.
-      name: the name of its factory, if that is decorated with `method`. A method made
-        from another by `_replace` has no name until its own factory gives it one.
+      clients: the number of all clients, if the method divides by it. A run of another
+        number is refused.
+      privacy: the arguments of `private`, from which `runs.privacy` computes what the
+        released models reveal; None if the method is not private.
+      name: the name of its factory, if that is decorated with `method`.
       settings: the arguments of its factory, by name.
     """
 
-    __slots__ = ()
+    init: Callable[[Key, SparseModel], PyTree]
+    broadcast: Callable[[Key, Context, PyTree], Message]
+    update: Callable[[Key, Context, Message, PyTree, Batches], tuple]
+    contribute: Callable[[Context, Message], PyTree]
+    aggregate: Callable[[Key, ServerContext, PyTree, PyTree], tuple]
+    deploy: Callable[[Key, PyTree], dict[str, SparseModel]]
+    init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
+    personalize: Callable[..., dict[str, SparseModel]] | None = None
+    alive: Callable[[int], float] | None = None
+    undelivered: Callable[[Context, PyTree, PyTree], PyTree] = as_it_left
+    handed: Callable[[PyTree], Message] = nothing
+    clients: int | None = None
+    privacy: dict[str, Any] | None = None
+    name: str = ""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def _replace(self, **changed) -> "Algorithm":
-        return super()._replace(**{"name": "", "settings": {}} | changed)
+    def replace(self, **changed: Any) -> "Algorithm":
+        """Returns the method with other functions, and the rest as it is.
+
+        It is another method, which has no name and no settings until they are given:
+        its own factory, decorated with `method`, does so.
+        """
+        return dataclasses.replace(self, **{"name": "", "settings": {}} | changed)
 
     def first_state(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree:
         """Returns the state of a client that has not taken part yet."""

@@ -1,5 +1,6 @@
 """Attaches the name and arguments of a factory to what it returns."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -18,8 +19,8 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
     factories call one another, the outermost gives the name.
 
     Args:
-      factory: returns a function or a NamedTuple, such as an `Algorithm`, a `Model`
-        or an optimizer of optax.
+      factory: returns a function, a dataclass or a NamedTuple, such as an `Algorithm`,
+        a `Model` or an optimizer of optax.
 
     Returns:
       The factory, whose result has a `name`, that of the factory or its argument
@@ -49,6 +50,8 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
             return made  # it has a name of its own
         name = settings.pop("name") if "name" in kinds else factory.__name__
         known = {"name": name, "settings": settings}
+        if dataclasses.is_dataclass(made):
+            return dataclasses.replace(made, **known)
         if isinstance(made, tuple) and known.keys() <= {*made._fields}:
             return made._replace(**known)
         if isinstance(made, tuple):  # such as optax's, which lacks these attributes

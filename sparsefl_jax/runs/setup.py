@@ -15,6 +15,7 @@ from sparsefl_jax.core.types import (
 )
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.runs import privacy
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.simulation.rows import STORES
 
@@ -164,21 +165,42 @@ def check_setup(setup: Setup) -> None:
 
 
 def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
-    """Returns the guarantee of the methods for the released models; {} if none.
+    """Returns what a private method promises of the released models; {} if none is.
 
     Args:
       setup: the run.
       rounds: number of rounds of the last stage.
 
     Raises:
-      ValueError: the run would violate a guarantee.
+      ValueError: a method is made for another number of clients, or the run is one that
+        the accountant does not cover.
     """
-    facts = setup.stages, len(setup.data.train.size), rounds
-    found = {}
+    num_clients, found = len(setup.data.train.size), {}
     for stage in setup.stages:
-        if stage.algorithm.guarantee is not None:
-            found |= stage.algorithm.guarantee(*facts, setup.budgets, setup.system)
+        clients = stage.algorithm.clients
+        if clients not in (None, num_clients):
+            raise UserError(
+                f"clients={clients}, expected those of the run, {num_clients}"
+            )
+        if stage.algorithm.privacy is not None:
+            _refuse_uncovered(setup)
+            found = privacy.guarantee(stage, num_clients, rounds)
     return found
+
+
+def _refuse_uncovered(setup: Setup) -> None:
+    """Refuses settings that the accountant of private methods does not cover."""
+    if len(setup.stages) > 1:
+        raise UserError(
+            f"{len(setup.stages)} stages, expected one for a private method"
+        )
+    given = {"system": setup.system, "budgets": setup.budgets}
+    for name, value in (given | {"sampler": setup.stages[0].sampler}).items():
+        if value is not None:
+            raise UserError(
+                f"{name} is set, expected None for a private method: the accountant "
+                "knows uniform draws without replacement alone"
+            )
 
 
 def _check_budgets(budgets: np.ndarray | None, num_clients: int) -> None:

@@ -85,7 +85,7 @@ def check_algorithm(
       >>> from sparsefl_jax.algorithms import fedavg
       >>> def silent(model, optimizer):
       ...     whole = fedavg(model, optimizer)
-      ...     return whole._replace(update=lambda *args: (*whole.update(*args)[:2], {}))
+      ...     return whole.replace(update=lambda *args: (*whole.update(*args)[:2], {}))
       >>> check_algorithm(silent, progress=False)
       Traceback (most recent call last):
       sparsefl_jax.testing.compare.ContractError: law 'types', silent: the metrics of

@@ -81,8 +81,8 @@ def _watched(world: World) -> Algorithm:
 
         return call
 
-    called = {n: f for n, f in world.algorithm._asdict().items() if callable(f)}
-    return world.algorithm._replace(**{n: watch(n, f) for n, f in called.items()})
+    called = {n: f for n, f in vars(world.algorithm).items() if callable(f)}
+    return world.algorithm.replace(**{n: watch(n, f) for n, f in called.items()})
 
 
 def _models(world: World, what: str, models) -> None:

@@ -142,7 +142,7 @@ def make_world(
 
     drawn = np.array(EVERYONE if thorough else COHORTS, np.int32)
     cohorts = np.resize(drawn, (num_rounds, drawn.shape[1]))
-    watched = algorithm._replace(aggregate=counted)
+    watched = algorithm.replace(aggregate=counted)
     epochs = 2 if thorough else 1
     size = 32 if own else 4
     stage = Stage(watched, *cohorts.shape, epochs=epochs, batch_size=size)

@@ -127,7 +127,7 @@ def prunefl(
         )
         return moved(ctx.round, server, new), {}
 
-    return frozen._replace(
+    return frozen.replace(
         init_client=init_client,
         update=update,
         contribute=contribute,

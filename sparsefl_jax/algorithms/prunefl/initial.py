@@ -160,7 +160,7 @@ def prunefl_initial(
         new = masked.mean_on_union(ctx, server.model, total)
         return masked.moved(ctx.round, server, new), {}
 
-    return frozen._replace(
+    return frozen.replace(
         update=update,
         contribute=masked.summand_with_mask,
         aggregate=aggregate,
