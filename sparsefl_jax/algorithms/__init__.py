@@ -29,14 +29,14 @@ from sparsefl_jax.algorithms.flash.sensitivity import sensitivity as sensitivity
 from sparsefl_jax.algorithms.grasp import grasp as grasp
 from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
 from sparsefl_jax.algorithms.magnitude import magnitude as magnitude
-from sparsefl_jax.algorithms.masked import pdst as pdst
-from sparsefl_jax.algorithms.masked import spdst as spdst
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.prunefl.federated import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl.initial import prunefl_initial as prunefl_initial
 from sparsefl_jax.algorithms.quantized import quantized as quantized
 from sparsefl_jax.algorithms.rank_tiers import rank_tiers as rank_tiers
 from sparsefl_jax.algorithms.scaffold import scaffold as scaffold
+from sparsefl_jax.algorithms.shared.masked import pdst as pdst
+from sparsefl_jax.algorithms.shared.masked import spdst as spdst
 from sparsefl_jax.algorithms.snip import snip as snip
 from sparsefl_jax.algorithms.spafl.local_only import local_only as local_only
 from sparsefl_jax.algorithms.spafl.spafl import spafl as spafl

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import moved, summand
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
@@ -101,14 +101,14 @@ def complement(
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)
         pruned = SparseModel(masks.apply(params, mask), mask, stats)
-        new = moved(ctx.round, server, pruned)._replace(unpruned=params)
+        new = masked.moved(ctx.round, server, pruned, unpruned=params)
         return means.if_heard(ctx, new, server), {}
 
     def deploy(key, server):
         whole = masks.dense(server.unpruned, server.model.stats)
         return {"global": server.model, "unpruned": whole}
 
-    return Algorithm(init, broadcast, update, summand, aggregate, deploy)
+    return Algorithm(init, broadcast, update, masked.summand, aggregate, deploy)
 
 
 def _kept(w: Array, density: float) -> Array:

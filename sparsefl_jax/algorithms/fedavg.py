@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.magnitude import largest_weights
-from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import (
     Batches,
@@ -74,7 +73,7 @@ def fedavg(
     """
     weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
     server_tx = server_optimizer or optax.sgd(1.0)
-    select = masks.prunable(model.macs, KERNELS) if prune is not None else {}
+    select = masks.prunable(model.macs, masks.KERNELS) if prune is not None else {}
 
     def init(key, start: SparseModel):
         return Server(start.params, start.stats, server_tx.init(start.params))

@@ -6,14 +6,12 @@ the step size and the defaults are those of the authors' code.
 """
 
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg
-from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Fraction, NonNegative, PyTree
@@ -32,7 +30,7 @@ def fedbat(
     rho: NonNegative = 6.0,
     warmup: Fraction = 0.5,
     alpha_range: tuple[float, float] = (5e-4, 5e-2),
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     weighting: means.Weighting = "examples",
 ) -> Algorithm:
     """FedBAT: clients train an update u that the network sees as signs times alpha.

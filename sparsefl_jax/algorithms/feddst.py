@@ -6,7 +6,6 @@ rounds and costs are those of the released code; what it does otherwise than the
 is `variant='release'`.
 """
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import jax
@@ -14,16 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import (
-    KERNELS,
-    Allocation,
-    Server,
-    covered_average,
-    covered_summand,
-    layer_counts,
-    moved,
-    spdst,
-)
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, Share
 from sparsefl_jax.models.base import Model
@@ -42,9 +32,9 @@ def feddst(
     adjust_until: Annotated[int, "[2, inf)"],
     adjust_every: Count = 10,
     prune_rate: Fraction = 0.5,
-    allocation: Allocation = "erk_sparsity",
+    allocation: masked.Allocation = "erk_sparsity",
     variant: Literal["paper", "release"] = "paper",
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
 ) -> Algorithm:
     """FedDST: in some rounds clients prune and regrow; the server prunes the union.
@@ -87,7 +77,7 @@ def feddst(
     """
     release, loss_fn = variant == "release", local.objective(model)
     select = masks.prunable(model.macs, prunable)
-    counts = layer_counts(allocation, density, select)
+    counts = masked.layer_counts(allocation, density, select)
     rates = schedules.cosine(prune_rate, adjust_until)[1:-1:adjust_every]
     if release:  # static branch
         rates = np.full_like(rates, prune_rate)
@@ -96,12 +86,12 @@ def feddst(
         return (round > 0) & ((round - 1) % adjust_every == 0) & (round < adjust_until)
 
     # Its broadcast and deploy also serve a mask that changes.
-    frozen = spdst(model, optimizer, prunable=prunable, index=index)
+    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
 
     def init(key, start):
         size = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(size, jnp.asarray(counts(start.params)), select)
-        return Server(masks.pruned(start, mask), jnp.int32(0))
+        return masked.Server(masks.pruned(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
@@ -121,17 +111,17 @@ def feddst(
         return uplink, client, trained.metrics
 
     def aggregate(key, ctx, server, total):
-        mean = covered_average(ctx, server.model, total)
+        mean = masked.covered_average(ctx, server.model, total)
         size = jax.tree.map(jnp.abs, mean.params)
         mask = top_k.largest(size, jnp.asarray(counts(size)), select, within=mean.mask)
         if release:  # static branch
             sparse = masks.density(mean.mask, select) <= density
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
-        return moved(ctx.round, server, masks.pruned(mean, mask)), {}
+        return masked.moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
     return frozen.replace(
         init=init,
         update=update,
-        contribute=covered_summand,
+        contribute=masked.covered_summand,
         aggregate=aggregate,
     )

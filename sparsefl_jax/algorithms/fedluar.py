@@ -6,7 +6,6 @@ https://arxiv.org/abs/2503.11146. `docs/methods/fedluar.md` says what the releas
 does otherwise.
 """
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -15,7 +14,6 @@ import numpy as np
 import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, server_step, unmoved
-from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import check, integer
 from sparsefl_jax.core.types import Array, PyTree
@@ -47,7 +45,7 @@ def fedluar(
     fill: Literal["recycle", "freeze"] = "recycle",
     server_optimizer: optax.GradientTransformation | None = None,
     weighting: means.Weighting = "examples",
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     keep_optimizer: bool = False,
 ) -> Algorithm:
     """FedAvg in which some layers are not collected but repeat their last update.

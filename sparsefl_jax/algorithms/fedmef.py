@@ -5,7 +5,6 @@ Pruning", CVPR 2024, https://arxiv.org/abs/2403.14737: its budget-aware extrusio
 its activation pruning, without its normalised convolutions.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -13,8 +12,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.adjusting import Start, adjusting, steepness
-from sparsefl_jax.algorithms.masked import KERNELS, Allocation, averaged, moved
+from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms.shared.adjusting import Start, adjusting, steepness
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import (
     Array,
@@ -44,8 +43,8 @@ def fedmef(
     keep_inputs: Share = 1.0,
     prune_by: Literal["received", "aggregate"] = "received",
     start: Start = "random",
-    allocation: Allocation = "erk",
-    prunable: Sequence[str] = KERNELS,
+    allocation: masked.Allocation = "erk",
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
 ) -> Algorithm:
     """FedTiny whose clients know beforehand which weights will be pruned.
@@ -106,7 +105,7 @@ def fedmef(
     )
 
     def aggregate(key, ctx, server, total):
-        mean = averaged(server.model, total["mean"])
+        mean = masked.averaged(server.model, total["mean"])
         scores = steepness(total, mean.params, select)
 
         def exchange():
@@ -120,7 +119,7 @@ def fedmef(
             return jax.tree.map(lambda m, gone, new: m & ~gone | new, *moves)
 
         mask = lax.cond(due(ctx.round), exchange, lambda: mean.mask)
-        new = moved(ctx.round, server, masks.pruned(mean, mask))
+        new = masked.moved(ctx.round, server, masks.pruned(mean, mask))
         return means.if_heard(ctx, new, server), {}
 
     return frozen.replace(aggregate=aggregate)

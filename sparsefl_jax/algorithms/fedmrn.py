@@ -5,7 +5,6 @@ Li et al., "Masked Random Noise for Communication-Efficient Federated Learning",
 those of the authors' code, where the method is called `fedsrn`.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -13,7 +12,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms.fedavg import fedavg
-from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Positive
 from sparsefl_jax.models.base import Model
@@ -32,7 +30,7 @@ def fedmrn(
     magnitude: Positive = 0.01,
     mask: Literal["binary", "signed"] = "binary",
     progressive: bool = True,
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: Literal["none", "entropy"] = "none",
     weighting: means.Weighting = "examples",
 ) -> Algorithm:

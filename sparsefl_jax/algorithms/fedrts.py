@@ -4,7 +4,6 @@ Huang et al., "FedRTS: Federated Robust Pruning via Combinatorial Thompson Sampl
 NeurIPS 2025, https://arxiv.org/abs/2501.19122.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sparsefl_jax.algorithms.adjusting import Start, adjusting
-from sparsefl_jax.algorithms.masked import KERNELS, Allocation, averaged, moved
+from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms.shared.adjusting import Start, adjusting
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import (
     Array,
@@ -52,8 +51,8 @@ def fedrts(
     gamma: Fraction = 0.5,
     vote_weight: Positive = 10.0,
     start: Start = "random",
-    allocation: Allocation = "erk",
-    prunable: Sequence[str] = KERNELS,
+    allocation: masked.Allocation = "erk",
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
 ) -> Algorithm:
     """FedAvg within a mask of K_l entries a layer that the server draws anew at times.
@@ -115,7 +114,7 @@ def fedrts(
         return frozen.contribute(ctx, uplink) | {"core": means.weighted_sum(*strong)}
 
     def aggregate(key, ctx, server, total):
-        mean = averaged(server.model, total["mean"])
+        mean = masked.averaged(server.model, total["mean"])
         alive, strong = trees.split(mean.mask, select)[0], core(mean, ctx.round)
         strong_at = means.weighted_mean(total["core"], means.zeros(total["core"]))
         named_at = means.weighted_mean(total["grown"], means.zeros(total["grown"]))
@@ -138,7 +137,7 @@ def fedrts(
             return top_k.largest(scores, budget(scores, ctx.round)[0], select)
 
         mask = lax.cond(due(ctx.round), draw, lambda: mean.mask)
-        new = moved(ctx.round, server, masks.pruned(mean, mask))._replace(a=a, b=b)
+        new = masked.moved(ctx.round, server, masks.pruned(mean, mask), a=a, b=b)
         return means.if_heard(ctx, new, server), {}
 
     return frozen.replace(init=init, contribute=contribute, aggregate=aggregate)

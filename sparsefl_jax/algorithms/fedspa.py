@@ -6,7 +6,7 @@ changed follows the code of DisPFL (Dai et al., ICML 2022), which has the same r
 FLASH's experiments (Table 8) run it with one random mask that stays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms import masked
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import (
@@ -53,7 +53,7 @@ def fedspa(
     prune_rate: Fraction | None = None,
     adjust_until: Count | None = None,
     allocation: masked.Allocation = "erk",
-    prunable: Sequence[str] = masked.KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
 ) -> Algorithm:
     """FedSpa: clients train the server's model within masks of their own.

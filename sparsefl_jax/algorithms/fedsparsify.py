@@ -5,7 +5,6 @@ https://arxiv.org/abs/2204.12430. `fedsparsify_global` purges on the server,
 `fedsparsify_local` on the clients, whose masks then vote.
 """
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -13,13 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.magnitude import Scope
-from sparsefl_jax.algorithms.masked import (
-    averaged,
-    moved,
-    spdst,
-    summand_with_mask,
-    within,
-)
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
@@ -53,7 +46,7 @@ def fedsparsify_global(
     scope: Scope = "global",
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = True,
-    prunable: Sequence[str] = ALL,
+    prunable: masks.Globs = ALL,
     index: str = "bitmap",
 ) -> Algorithm:
     """FedSparsify-Global: the server purges the average, and nothing grows back.
@@ -92,7 +85,7 @@ def fedsparsify_global(
     """
     shape = {"frequency": frequency, "power": power, "begin": begin}
     purge, left = _purging(model, prunable, scope, density, rounds, **shape)
-    frozen = spdst(
+    frozen = masked.spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
 
@@ -101,10 +94,10 @@ def fedsparsify_global(
         if criterion == "random":  # static branch
             scores = masks.uniform_scores(key, start.params, select)
         state = server_optimizer.init(start.params) if server_optimizer else ()
-        return Server(within(start, select), jnp.int32(0), scores, state)
+        return Server(masked.within(start, select), jnp.int32(0), scores, state)
 
     def aggregate(key, ctx, server, total):
-        mean = averaged(server.model, total)
+        mean = masked.averaged(server.model, total)
         if server_optimizer:  # static branch
             old, tx = server.model.params, server_optimizer
             gradient = jax.tree.map(_moved, old, mean.params)
@@ -116,7 +109,7 @@ def fedsparsify_global(
             server = server._replace(opt_state=state)
         scores = server.scores or jax.tree.map(jnp.abs, mean.params)
         mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), mean.mask)
-        return moved(ctx.round, server, masks.pruned(mean, mask)), {}
+        return masked.moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
     return frozen.replace(
         init=init,
@@ -136,7 +129,7 @@ def fedsparsify_local(
     power: Positive = 3.0,
     merge: Literal["majority", "average"] = "majority",
     keep_optimizer: bool = True,
-    prunable: Sequence[str] = ALL,
+    prunable: masks.Globs = ALL,
     index: str = "bitmap",
 ) -> Algorithm:
     """FedSparsify-Local: clients purge what they trained, and their masks vote.
@@ -164,12 +157,12 @@ def fedsparsify_local(
     shape = {"frequency": frequency, "power": power}
     purge, left = _purging(model, prunable, "global", density, rounds, **shape)
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    frozen = spdst(
+    frozen = masked.spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
 
     def init(key, start):
-        return Server(within(start, select), jnp.int32(0), {})
+        return Server(masked.within(start, select), jnp.int32(0), {})
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -182,13 +175,13 @@ def fedsparsify_local(
         return uplink, trained.opt_state, trained.metrics
 
     def contribute(ctx, uplink):
-        return summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
+        return masked.summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
 
     def aggregate(key, ctx, server, total):
-        mean, voters = averaged(server.model, total["mean"]), total["voters"]
+        mean, voters = masked.averaged(server.model, total["mean"]), total["voters"]
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(lambda votes: votes >= least, total["masks"])
-        new = moved(ctx.round, server, masks.pruned(mean, mask))
+        new = masked.moved(ctx.round, server, masks.pruned(mean, mask))
         return means.if_heard(ctx, new, server), {}
 
     def alive(round):

@@ -5,16 +5,14 @@ ICDCS 2023, https://arxiv.org/abs/2212.01977: its progressive pruning. The choic
 first mask among candidates is not here.
 """
 
-from collections.abc import Sequence
-
 from jax import lax
 
-from sparsefl_jax.algorithms.adjusting import Start, adjusting, steepness
-from sparsefl_jax.algorithms.masked import KERNELS, Allocation, averaged, moved
+from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms.shared.adjusting import Start, adjusting, steepness
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import regrow
+from sparsefl_jax.sparsity import masks, regrow
 from sparsefl_jax.training import means
 
 
@@ -28,8 +26,8 @@ def fedtiny(
     adjust_until: Count = 300,
     prune_rate: Fraction = 0.4,
     start: Start = "random",
-    allocation: Allocation = "erk",
-    prunable: Sequence[str] = KERNELS,
+    allocation: masked.Allocation = "erk",
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
 ) -> Algorithm:
     """FedAvg within a mask whose weakest entries make room for the steepest ones.
@@ -62,7 +60,7 @@ def fedtiny(
     frozen, select, due, budget = adjusting(model, optimizer, *options, gradients=True)
 
     def aggregate(key, ctx, server, total):
-        mean = averaged(server.model, total["mean"])
+        mean = masked.averaged(server.model, total["mean"])
         scores = steepness(total, mean.params, select)
         alive, doubt = budget(scores, ctx.round)
         pair = mean.params, mean.mask
@@ -72,7 +70,7 @@ def fedtiny(
             return regrow.exchange(*pair, scores, kept, alive, select=select)
 
         params, mask = lax.cond(due(ctx.round), exchange, lambda: pair)
-        new = moved(ctx.round, server, SparseModel(params, mask, mean.stats))
+        new = masked.moved(ctx.round, server, SparseModel(params, mask, mean.stats))
         return means.if_heard(ctx, new, server), {}
 
     return frozen.replace(aggregate=aggregate)

@@ -4,14 +4,13 @@ Wu et al., "FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware 
 Extraction", NeurIPS 2024, https://arxiv.org/abs/2407.19389.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import KERNELS, covered_summand
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
@@ -29,7 +28,7 @@ def fiarse(
     *,
     gradient: Literal["biased", "masked"] = "biased",
     sizes: tuple[Share, ...] = (),
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
     server_rate: Positive = 1.0,
 ) -> Algorithm:
@@ -130,7 +129,7 @@ def fiarse(
     def personalize(key, server, client, info):
         return {"personal": cut(server, info.budget)}
 
-    contribute = partial(covered_summand, weight=means.WEIGHTINGS["uniform"])
+    contribute = partial(masked.covered_summand, weight=means.WEIGHTINGS["uniform"])
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
 

@@ -4,11 +4,9 @@ Wang et al., "Federated Evaluation of On-device Personalization", 2019,
 https://arxiv.org/abs/1910.10252. A baseline for every method with personal models.
 """
 
-from collections.abc import Sequence
-
 import optax
 
-from sparsefl_jax.algorithms.masked import KERNELS, within
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import Context, Key, NonNegative, PyTree, ServerContext
 from sparsefl_jax.models.base import Model
@@ -23,7 +21,7 @@ def finetune(
     optimizer: Optimizer,
     *,
     scale: NonNegative = 1.0,
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
 ) -> Algorithm:
     """Trains a model for each client, from the one that the stage before deploys.
@@ -59,7 +57,7 @@ def finetune(
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
-        return within(start, select)
+        return masked.within(start, select)
 
     def handed(server):
         return pack_up(server, None, select, index=index)

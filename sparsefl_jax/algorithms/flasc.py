@@ -6,7 +6,6 @@ does otherwise.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -45,7 +44,7 @@ def flasc(
     train: Literal["dense", "masked"] = "dense",
     server_optimizer: optax.GradientTransformation | None = None,
     weighting: means.Weighting = "uniform",
-    prunable: Sequence[str] = ("*",),
+    prunable: masks.Globs = ("*",),
     index: str = "packed",
 ) -> Algorithm:
     """FLASC: what travels is sparse, what is trained is not.

@@ -5,7 +5,7 @@ Wang et al., "Picking Winning Tickets Before Training by Preserving Gradient Flo
 As a first stage of federated training it is a baseline of FedSparsify.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -26,7 +26,7 @@ def grasp(
     density: Share,
     temperature: Positive = 200.0,
     halves: bool = True,
-    prunable: Sequence[str] = ("*kernel",),
+    prunable: masks.Globs = masks.KERNELS,
     first_samples: bool = False,
     mode: Mode = "train",
     index: str = "bitmap",

@@ -5,13 +5,12 @@ NeurIPS 2015, https://arxiv.org/abs/1506.02626, pruned once and then fine-tuned 
 federated averaging.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import KERNELS, spdst
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import PyTree, Share
 from sparsefl_jax.models.base import Model
@@ -27,7 +26,7 @@ def magnitude(
     *,
     density: Share,
     scope: Scope = "global",
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
     keep_optimizer: bool = False,
 ) -> Algorithm:
@@ -56,7 +55,7 @@ def magnitude(
       >>> stage = magnitude(model, optimizer, density=0.1)
     """
     shared = {"index": index, "keep_optimizer": keep_optimizer}
-    frozen = spdst(model, optimizer, prunable=prunable, **shared)
+    frozen = masked.spdst(model, optimizer, prunable=prunable, **shared)
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start):

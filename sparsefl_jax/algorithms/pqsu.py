@@ -5,7 +5,6 @@ Quantization and Selective Updating", IEEE Access 2021; as Jiang and Borcea run 
 "Complement Sparsification", AAAI 2023, https://arxiv.org/abs/2303.06237.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -13,7 +12,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import averaged
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, EmptyState, Share, SparseModel
@@ -37,7 +36,7 @@ def pqsu(
     optimizer: Optimizer,
     *,
     density: Share,
-    prunable: Sequence[str] = filters.KERNELS,
+    prunable: masks.Globs = filters.KERNELS,
     quantize: Literal["both", "up", "none"] = "both",
     selective: bool = True,
     weighting: means.Weighting = "uniform",
@@ -131,7 +130,7 @@ def pqsu(
         return means.weighted_sum((trained.params, trained.stats), counted)
 
     def aggregate(key, ctx, server, total):
-        return averaged(server, total), {}
+        return masked.averaged(server, total), {}
 
     def deploy(key, server):
         return {"global": server}

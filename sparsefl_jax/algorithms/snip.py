@@ -6,7 +6,7 @@ which one random client prunes on its data, it is a baseline of FedSparsify (Str
 et al.).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -32,7 +32,7 @@ def snip(
     optimizer: Optimizer,
     *,
     density: Share,
-    prunable: Sequence[str] = ("*kernel",),
+    prunable: masks.Globs = masks.KERNELS,
     first_samples: bool = False,
     mode: Mode = "train",
     index: str = "bitmap",

@@ -5,21 +5,13 @@ Training", ICLR 2025, https://arxiv.org/abs/2504.05153. The power is that of
 Powerpropagation: Schwarz et al., NeurIPS 2021, https://arxiv.org/abs/2110.00296.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import (
-    KERNELS,
-    Server,
-    averaged,
-    moved,
-    summand,
-    within,
-)
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, Share, SparseModel
 from sparsefl_jax.models import adapters
@@ -39,7 +31,7 @@ def sparsyfed(
     density: Share,
     exponent: Annotated[float, "[1, inf)"] = 1.25,
     sparse_inputs: bool = True,
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
     weighting: means.Weighting = "examples",
 ) -> Algorithm:
@@ -81,7 +73,7 @@ def sparsyfed(
     """
     if exponent != 1:
         adapters.refuse(model, f"exponent={exponent} keeps B at 0, where it starts")
-    contribute = partial(summand, weight=means.WEIGHTINGS[weighting])
+    contribute = partial(masked.summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
     inputs = _saved if sparse_inputs else None
     loss_fn = sparse_passes.objective(
@@ -89,9 +81,11 @@ def sparsyfed(
     )
 
     def init(key, start):
-        model = within(start, select)
+        model = masked.within(start, select)
         params = _power(model.params, 1 / exponent, select)
-        return Server(_alive(model._replace(params=params), select), jnp.int32(0))
+        return masked.Server(
+            _alive(model._replace(params=params), select), jnp.int32(0)
+        )
 
     def broadcast(key, ctx, server):
         held = server.model, server.since
@@ -112,8 +106,8 @@ def sparsyfed(
         return uplink, client, trained.metrics | {"work": work}
 
     def aggregate(key, ctx, server, total):
-        new = _alive(averaged(server.model, total), select)
-        return moved(ctx.round, server, new), {}
+        new = _alive(masked.averaged(server.model, total), select)
+        return masked.moved(ctx.round, server, new), {}
 
     def deploy(key, server):
         params = _power(server.model.params, exponent, select)

@@ -4,10 +4,8 @@ Ohib et al., "SSFL: Discovering Sparse Unified Subnetworks at Initialization for
 Efficient Federated Learning", TMLR 2026, https://arxiv.org/abs/2405.09037.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
-from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.algorithms.snip import Mode, one_shot, saliency, scored
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Share
@@ -25,7 +23,7 @@ def ssfl(
     *,
     density: Share,
     weighting: means.Weighting = "examples",
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     mode: Mode = "inference",
     initial: Initial = "sent",
 ) -> Algorithm:

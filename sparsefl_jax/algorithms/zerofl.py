@@ -6,7 +6,6 @@ https://arxiv.org/abs/2208.02507. The passes are those of SWAT: Raihan and Aamod
 "Sparse Weight Activation Training", NeurIPS 2020, https://arxiv.org/abs/2001.01969.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, added, averaged, summand
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Fraction, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
@@ -36,7 +35,7 @@ def zerofl(
     mask_ratio: Fraction = 0.2,
     uplink: Uplink = "top_of_diff",
     sparse_inputs: bool = True,
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
     weighting: means.Weighting = "examples",
 ) -> Algorithm:
@@ -80,7 +79,7 @@ def zerofl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = zerofl(model, optimizer, density=0.1, mask_ratio=0.2)
     """
-    contribute = partial(summand, weight=means.WEIGHTINGS[weighting])
+    contribute = partial(masked.summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
     inputs = (lambda kernel: jnp.float32(density)) if sparse_inputs else None
     loss_fn = sparse_passes.objective(
@@ -108,7 +107,7 @@ def zerofl(
         return message, client, trained.metrics
 
     def aggregate(key, ctx, server, total):
-        new = averaged if uplink == "weights" else added
+        new = masked.averaged if uplink == "weights" else masked.added
         return new(server, total), {}
 
     def deploy(key, server):

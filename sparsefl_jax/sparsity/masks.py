@@ -9,6 +9,7 @@ Federated Learning" (FLASH), TMLR 2023, https://arxiv.org/abs/2208.13092.
 """
 
 import fnmatch
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +20,11 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.sparsity import trees
 
+Globs = Sequence[str]  # of the paths of leaves
+KERNELS = ("*kernel",)
 
-def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree:
+
+def prunable(params: PyTree, patterns: Globs = KERNELS) -> PyTree:
     """Selects the leaves whose path matches one of the patterns.
 
     Args:

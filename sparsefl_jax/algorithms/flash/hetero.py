@@ -1,6 +1,5 @@
 """hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from sparsefl_jax.algorithms.flash.joint import (
     target_mask,
 )
 from sparsefl_jax.algorithms.flash.surgery import learner
-from sparsefl_jax.algorithms.masked import KERNELS, within
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Count, Fraction, PyTree, Share
@@ -43,7 +42,7 @@ def hetero_spdst(
     densities: tuple[Share, ...] = (0.1, 0.15, 0.2),
     submask: Submask = "frozen",
     average: Average = "wfa",
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
     """hetero-SPDST: clients train nested masks of several densities.
@@ -83,7 +82,7 @@ def hetero_jmwst(
     r_int: Count = 1,
     submask: Submask = "magnitude",
     average: Average = "wfa",
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
@@ -138,8 +137,8 @@ def _hetero(
 
     def tier_of(ctx):
         """Returns the place of the largest density within the budget, at least 0."""
-        within = jnp.sum(jnp.array(tiers) <= ctx.client.budget, dtype=jnp.int32)
-        return jnp.maximum(within - 1, 0)
+        fit = jnp.sum(jnp.array(tiers) <= ctx.client.budget, dtype=jnp.int32)
+        return jnp.maximum(fit - 1, 0)
 
     def held(server, tier, round):
         """Returns the mask of a round; a moving one is the largest in round 0."""
@@ -156,7 +155,7 @@ def _hetero(
         return optax.tree.where(tier == len(tiers) - 1, whole.mask, smaller)
 
     def init(key, start):
-        start = within(start, select)
+        start = masked.within(start, select)
         whole = Changing(start, start.mask, jnp.zeros((len(tiers),), jnp.int32))
         return Nested(whole, ranked(key, whole))
 

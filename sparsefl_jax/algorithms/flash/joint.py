@@ -1,6 +1,6 @@
 """FLASH with masks that clients change: JMWST by vote (Algorithm 3), and NST."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -10,15 +10,7 @@ import numpy as np
 from jax import lax
 
 from sparsefl_jax.algorithms.flash.surgery import learner
-from sparsefl_jax.algorithms.masked import (
-    KERNELS,
-    covered_average,
-    covered_summand,
-    mean_on_union,
-    moved,
-    summand_with_mask,
-    within,
-)
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import (
     Array,
@@ -48,8 +40,8 @@ class Changing(NamedTuple):
 
 Average = Literal["fedavg", "wfa"]
 AVERAGES = {  # Algorithm 3: what a client adds, and what follows from the sum
-    "fedavg": (summand_with_mask, mean_on_union),
-    "wfa": (covered_summand, covered_average),
+    "fedavg": (masked.summand_with_mask, masked.mean_on_union),
+    "wfa": (masked.covered_summand, masked.covered_average),
 }
 
 
@@ -61,7 +53,7 @@ def jmwst(
     density: Share,
     r_int: Count = 1,
     average: Average = "fedavg",
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
@@ -94,7 +86,7 @@ def jmwst(
     learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
-        return Changing(start, within(start, select).mask, jnp.int32(0))
+        return Changing(start, masked.within(start, select).mask, jnp.int32(0))
 
     def broadcast(key, ctx, server):
         target = server.model._replace(mask=server.mask)
@@ -126,7 +118,7 @@ def nst(
     optimizer: Optimizer,
     *,
     density: Share,
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
@@ -179,9 +171,9 @@ def nst(
         return uplink, found.model.mask, found.metrics
 
     def aggregate(key, ctx, server, total):
-        mean = mean_on_union(ctx, server.model, total)
+        mean = masked.mean_on_union(ctx, server.model, total)
         mask = voted_mask(mean, total, density, select)
-        new = moved(ctx.round, server, mean)._replace(mask=mask)
+        new = masked.moved(ctx.round, server, mean, mask=mask)
         return means.if_heard(ctx, new, server), {}
 
     contribute = partial(summand, select=select)
@@ -193,7 +185,7 @@ def summand(
     ctx: Context,
     uplink: Message,
     select: PyTree,
-    weights: Callable = summand_with_mask,
+    weights: Callable = masked.summand_with_mask,
 ) -> dict[str, PyTree]:
     """Returns a client's weights, mask and layer densities, to be summed."""
     layers = masks.layer_densities(unpack_model(uplink).mask, select)

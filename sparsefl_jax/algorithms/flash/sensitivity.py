@@ -1,11 +1,9 @@
 """FLASH's stage 1: which layers can be sparse (Algorithm 1, Equation 3)."""
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.flash.surgery import learner
-from sparsefl_jax.algorithms.masked import KERNELS, Server, moved
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Fraction, Share
@@ -22,7 +20,7 @@ def sensitivity(
     optimizer: Optimizer,
     *,
     density: Share,
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
     group: int = 0,
@@ -65,7 +63,7 @@ def sensitivity(
 
     def init(key, start):
         mask = masks.bernoulli(key, start.params, jnp.float32(density), select)
-        return Server(start._replace(mask=mask), jnp.int32(0))
+        return masked.Server(start._replace(mask=mask), jnp.int32(0))
 
     def broadcast(key, ctx, server):
         return pack_down(ctx, server.model, server.since, select, index=index)
@@ -90,7 +88,7 @@ def sensitivity(
             mask = top_k.n_of_m(scores, per_group, group, select)
         else:
             mask = masks.bernoulli(key, old.params, layers, select)
-        new = moved(ctx.round, server, old._replace(mask=mask))
+        new = masked.moved(ctx.round, server, old._replace(mask=mask))
         return means.if_heard(ctx, new, server), {}
 
     def deploy(key, server):

@@ -1,14 +1,12 @@
 """PruneFL's stage 2: federated learning with a mask that is reconfigured."""
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, averaged, moved, spdst, summand
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, NonNegative, Positive, Share
 from sparsefl_jax.models.base import Model
@@ -30,7 +28,7 @@ def prunefl(
     layer_time: tuple[float, ...] | None = None,
     constant_time: NonNegative = 0.0,
     max_density: Share = 1.0,
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
     """FedAvg within a mask that the server reconfigures at regular intervals.
@@ -88,7 +86,7 @@ def prunefl(
         return jnp.maximum(round - 1, 0) // reconfigure_every
 
     # Its init, broadcast and deploy also serve a mask that changes.
-    frozen = spdst(model, optimizer, prunable=prunable, index=index)
+    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
 
     def init_client(key, handed, info):
         return optax.tree.zeros_like(model.shapes()[0])
@@ -114,18 +112,18 @@ def prunefl(
         squared, weight = uplink["squared_gradients"], ctx.client.num_examples
         sent = jnp.where(squared.sent, weight, jnp.zeros_like(weight))
         return {
-            "mean": summand(ctx, uplink),
+            "mean": masked.summand(ctx, uplink),
             "squared": means.weighted_sum(squared.values, sent),
         }
 
     def aggregate(key, ctx, server, total):
         old, squared = server.model, total["squared"]
-        mean, due = averaged(old, total["mean"]), squared["weight"] > 0
+        mean, due = masked.averaged(old, total["mean"]), squared["weight"] > 0
         halvings = ctx.round.astype(jnp.float32) / half_life
         new = lax.cond(
             due, lambda: reconfigure(mean, squared["sum"], halvings), lambda: mean
         )
-        return moved(ctx.round, server, new), {}
+        return masked.moved(ctx.round, server, new), {}
 
     return frozen.replace(
         init_client=init_client,

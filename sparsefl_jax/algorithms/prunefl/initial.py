@@ -1,6 +1,5 @@
 """PruneFL's stage 1: one client trains and prunes until the density settles."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -9,8 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms import masked
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import (
     Array,
@@ -56,7 +55,7 @@ def prunefl_initial(
     layer_time: tuple[float, ...] | None = None,
     constant_time: NonNegative = 0.0,
     max_density: Share = 1.0,
-    prunable: Sequence[str] = masked.KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
     """PruneFL's initial pruning: one client trains and prunes within one round.

@@ -6,7 +6,7 @@ news-vt/SpaFL_NeruIPS_2024, has one folder for each data set, and the folders di
 from each other too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -60,7 +60,7 @@ def make_training(
     model: Model,
     optimizer: Optimizer,
     alpha: float,
-    prunable: Sequence[str],
+    prunable: masks.Globs,
     variant: VariantName,
     clamp: bool,
     keep_optimizer: bool,

@@ -5,8 +5,6 @@ Table 2: clients train weights and thresholds, nothing travels, and eq. (13) is 
 out.
 """
 
-from collections.abc import Sequence
-
 from sparsefl_jax.algorithms.finetune import aggregate, broadcast, contribute
 from sparsefl_jax.algorithms.spafl.client_training import (
     VariantName,
@@ -27,7 +25,7 @@ def local_only(
     optimizer: Optimizer,
     *,
     alpha: NonNegative = 0.002,
-    prunable: Sequence[str] = ("*kernel",),
+    prunable: masks.Globs = masks.KERNELS,
     variant: VariantName = "paper",
     clamp: bool = False,
     keep_optimizer: bool = False,

@@ -5,7 +5,6 @@ Low Computational Overhead", NeurIPS 2024, https://arxiv.org/abs/2406.00431.
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -43,7 +42,7 @@ def spafl(
     optimizer: Optimizer,
     *,
     alpha: NonNegative = 0.002,
-    prunable: Sequence[str] = ("*kernel",),
+    prunable: masks.Globs = masks.KERNELS,
     variant: VariantName = "paper",
     clamp: bool = False,
     extract: bool = True,

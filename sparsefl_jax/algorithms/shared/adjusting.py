@@ -8,7 +8,7 @@ name the k_l pruned entries of each layer with the largest gradient, on the firs
 of their last epoch, at the trained weights.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms import masked
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models.base import Model
@@ -36,7 +36,7 @@ def adjusting(
     schedule: tuple[int, int, float],
     first: Start,
     allocation: masked.Allocation,
-    prunable: Sequence[str],
+    prunable: masks.Globs,
     index: str,
     *,
     gradients: bool,

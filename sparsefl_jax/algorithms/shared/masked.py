@@ -9,7 +9,7 @@ Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning: Why does S
 Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -30,7 +30,6 @@ from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
-KERNELS = ("*kernel",)
 Allocation = Literal["uniform", "erk", "erk_sparsity"]
 ALLOCATIONS = {
     "uniform": layer_densities.uniform,
@@ -51,7 +50,7 @@ def spdst(
     model: Model,
     optimizer: Optimizer,
     *,
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
     keep_optimizer: bool = False,
 ) -> Algorithm:
@@ -112,7 +111,7 @@ def pdst(
     *,
     density: Share,
     allocation: Allocation = "uniform",
-    prunable: Sequence[str] = KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
     """Pre-defined sparse training: `spdst` with a random mask in place of stage 1's.
@@ -216,7 +215,7 @@ def mean_on_union(ctx: ServerContext, old: SparseModel, total: PyTree) -> Sparse
     return means.if_heard(ctx, new._replace(mask=union), old)
 
 
-def moved(round: Array, server: Any, new: SparseModel) -> Any:
+def moved(round: Array, server: Any, new: SparseModel, **others: Any) -> Any:
     """Returns a server with its next model, and `since`, which follows from the masks.
 
     Args:
@@ -224,9 +223,10 @@ def moved(round: Array, server: Any, new: SparseModel) -> Any:
       server: a NamedTuple with the fields `model`, which round t broadcast, and
         `since`, such as `Server`.
       new: the model that round t + 1 will broadcast.
+      **others: new values of other fields.
     """
     since = renewed(round, server.model.mask, new.mask, server.since)
-    return server._replace(model=new, since=since)
+    return server._replace(model=new, since=since, **others)
 
 
 def added(old: SparseModel, total: PyTree) -> SparseModel:
