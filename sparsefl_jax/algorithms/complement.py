@@ -101,8 +101,7 @@ def complement(
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)
         pruned = SparseModel(masks.apply(params, mask), mask, stats)
-        new = masked.moved(ctx.round, server, pruned, unpruned=params)
-        return means.if_heard(ctx, new, server), {}
+        return masked.moved_if_heard(ctx, server, pruned, unpruned=params), {}
 
     def deploy(key, server):
         whole = masks.dense(server.unpruned, server.model.stats)

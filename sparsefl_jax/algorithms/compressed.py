@@ -14,7 +14,6 @@ Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -24,16 +23,7 @@ import optax
 from sparsefl_jax.algorithms.fedavg import fedavg, server_step, unmoved
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError, check
-from sparsefl_jax.core.types import (
-    Array,
-    Context,
-    Count,
-    EmptyState,
-    PyTree,
-    ServerContext,
-    Share,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Array, Count, EmptyState, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import means
@@ -44,12 +34,9 @@ from sparsefl_jax.wire.packets import Message, Packet, stable
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
-_add = partial(jax.tree.map, jnp.add)
-_subtract = partial(jax.tree.map, jnp.subtract)
-
 FEEDBACK = {  # (delta, memory) -> pending, and (memory, pending, sent) -> memory
-    "ef": (_add, lambda memory, pending, sent: _subtract(pending, sent)),
-    "ef21": (_subtract, lambda memory, pending, sent: _add(memory, sent)),
+    "ef": (optax.tree.add, lambda _, pending, sent: optax.tree.sub(pending, sent)),
+    "ef21": (optax.tree.sub, lambda memory, _, sent: optax.tree.add(memory, sent)),
     "none": (lambda delta, memory: delta, lambda memory, *_: memory),
 }
 
@@ -162,7 +149,7 @@ def compressed(
     kept = {"server_optimizer": server_tx, "keep_optimizer": keep_optimizer}
     averaging = fedavg(model, optimizer, weighting=weighting, **kept)
 
-    def init(key, start: SparseModel):
+    def init(key, start):
         zeros = jax.tree.map(jnp.zeros_like, start.params)
         estimate = zeros if feedback == "ef21" else EmptyState()
         step = EmptyState() if step_coder is None else _no_step(step_coder, key, zeros)
@@ -235,12 +222,12 @@ def _read(coder: Compressor, message: Message) -> PyTree:
     return jax.tree.map(lambda v, u: jnp.where(first.sent, v, u), first.values, update)
 
 
-def _undelivered(ctx: Context, before: Client, after: Client) -> Client:
+def _undelivered(ctx, before: Client, after: Client) -> Client:
     """Returns a client as it was to the server, which has not seen its update."""
     return after._replace(memory=before.memory)
 
 
-def _catch_up(ctx: Context, server: Server) -> Message:
+def _catch_up(ctx, server: Server) -> Message:
     """Returns the packets from which a client makes the present model.
 
     One that took part in the round before gets the last step, and one that missed
@@ -267,26 +254,22 @@ def _no_step(coder: Compressor, key: Array, zeros: PyTree) -> Step:
     return Step(zeros, stable(coder.encode(key, zeros)), changed)
 
 
-def _compress(
-    coder: Compressor, key: Array, ctx: ServerContext, step: Step, move: PyTree
-) -> tuple[Step, PyTree]:
+def _compress(coder: Compressor, key, ctx, step: Step, move) -> tuple[Step, PyTree]:
     """Compresses a step of the server; returns its state and the model's change.
 
     If nobody was heard a step of 0 travels, and the residual stays.
     """
-    pending = _add(step.residual, move)
+    pending = optax.tree.add(step.residual, move)
     moving = means.if_heard(ctx, pending, optax.tree.zeros_like(pending))
     message = stable(coder.encode(key, moving))
     sent = coder.decode(message)
     changed = jax.tree.map(
         lambda c, q: jnp.where(q != 0, ctx.round + 1, c), step.changed, sent
     )
-    return Step(_subtract(pending, sent), message, changed), sent
+    return Step(optax.tree.sub(pending, sent), message, changed), sent
 
 
-def _compressor(
-    argument: str, chosen: str | Compressor, given: dict, allowed
-) -> Compressor:
+def _compressor(argument, chosen, given: dict, allowed) -> Compressor:
     """Returns the compressor that an argument names, or is."""
     if isinstance(chosen, Compressor):
         if argument == "down" and chosen.shared:

@@ -5,8 +5,7 @@ Data", AISTATS 2017, https://arxiv.org/abs/1602.05629. Server optimizers: Reddi 
 "Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +13,7 @@ import optax
 
 from sparsefl_jax.algorithms.magnitude import largest_weights
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import (
-    Batches,
-    Key,
-    PyTree,
-    ServerContext,
-    Share,
-    SparseModel,
-)
+from sparsefl_jax.core.types import PyTree, ServerContext, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
@@ -75,7 +67,7 @@ def fedavg(
     server_tx = server_optimizer or optax.sgd(1.0)
     select = masks.prunable(model.macs, masks.KERNELS) if prune is not None else {}
 
-    def init(key, start: SparseModel):
+    def init(key, start):
         return Server(start.params, start.stats, server_tx.init(start.params))
 
     def init_client(key, handed, info):
@@ -104,9 +96,8 @@ def fedavg(
         mask = largest_weights(server.params, prune, select)
         return {"global": whole, "pruned": masks.pruned(whole, mask)}
 
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client
-    )
+    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
+    return Algorithm(*steps)
 
 
 def unmoved(server: Server, total: PyTree) -> PyTree:
@@ -126,14 +117,7 @@ def server_step(
     return means.if_heard(ctx, new, (optax.tree.zeros_like(delta), server.opt_state))
 
 
-def fit(
-    key: Key,
-    loss_fn: Callable,
-    tx: optax.GradientTransformation,
-    downlink: Message,
-    client: PyTree,
-    batches: Batches,
-) -> tuple[Message, PyTree, dict[str, Any]]:
+def fit(key, loss_fn, tx, downlink, client, batches) -> tuple[Message, PyTree, dict]:
     """Trains the received model; returns its change, the client's state and metrics."""
     start = unpack_params(downlink)
     trained = local.train(key, loss_fn, tx, start, batches, opt_state=client)

@@ -99,13 +99,9 @@ def fedbat(
             return optax.tree.where(step > plain, binary, u), first
 
         zeros = jax.tree.map(lambda _: jnp.float32(0), kernels)
-        trained = through.train(
-            *(train_key, loss_fn, optimizer(ctx.round), received, batches),
-            select=select,
-            seen=seen,
-            extra=zeros,
-            kept=zeros,
-        )
+        given = train_key, loss_fn, optimizer(ctx.round), received, batches
+        begin = {"extra": zeros, "kept": zeros}
+        trained = through.train(*given, select=select, seen=seen, **begin)
         u, a = trained.update, trained.extra
         first = optax.tree.where(plain < num_steps, trained.kept, _sizes(u))
         alpha = step_sizes(a, first)

@@ -119,9 +119,5 @@ def feddst(
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
         return masked.moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
-    return frozen.replace(
-        init=init,
-        update=update,
-        contribute=masked.covered_summand,
-        aggregate=aggregate,
-    )
+    changed = {"contribute": masked.covered_summand, "aggregate": aggregate}
+    return frozen.replace(init=init, update=update, **changed)

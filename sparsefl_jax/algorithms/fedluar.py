@@ -115,10 +115,8 @@ def fedluar(
 
     def aggregate(key, ctx, server, total):
         mean = means.weighted_mean(total, unmoved(server, total))
-        recycled = server.recycled
-        new = trees.layers(mean["delta"], kernels)
-        moves = zip(recycled, server.last, new, strict=True)
-        last = [jnp.where(r, old, new) for r, old, new in moves]
+        recycled, new = server.recycled, trees.layers(mean["delta"], kernels)
+        last = jax.tree.map(jnp.where, [*recycled], server.last, new)
         pairs = zip(last, trees.layers(server.params, kernels), strict=True)
         score = jnp.stack([_norm(u) / (_norm(w) + 1e-6) for u, w in pairs])
         score = jnp.where(recycled, server.score, score)
@@ -127,8 +125,8 @@ def fedluar(
             delta = trees.replace_layers(delta, kernels, last)
         step, opt_state = server_step(ctx, server_tx, server, delta)
         if fill == "freeze":  # static branch: neither by momentum nor by private noise
-            moves = zip(recycled, trees.layers(step, kernels), strict=True)
-            still = [jnp.where(r, jnp.zeros_like(s), s) for r, s in moves]
+            moves = optax.tree.zeros_like(new), trees.layers(step, kernels)
+            still = jax.tree.map(jnp.where, [*recycled], *moves)
             step = trees.replace_layers(step, kernels, still)
         params = optax.apply_updates(server.params, step)
         age = jnp.where(recycled, server.age + 1, 0)

@@ -15,18 +15,10 @@ from jax import lax
 from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.algorithms.shared.adjusting import Start, adjusting, steepness
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import (
-    Array,
-    Count,
-    Fraction,
-    NonNegative,
-    PyTree,
-    Share,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Array, Count, Fraction, NonNegative, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.training import means, sparse_passes
+from sparsefl_jax.training import sparse_passes
 from sparsefl_jax.training.through import num_steps
 
 
@@ -119,13 +111,12 @@ def fedmef(
             return jax.tree.map(lambda m, gone, new: m & ~gone | new, *moves)
 
         mask = lax.cond(due(ctx.round), exchange, lambda: mean.mask)
-        new = masked.moved(ctx.round, server, masks.pruned(mean, mask))
-        return means.if_heard(ctx, new, server), {}
+        return masked.moved_if_heard(ctx, server, masks.pruned(mean, mask)), {}
 
     return frozen.replace(aggregate=aggregate)
 
 
-def _smallest(model: SparseModel, count: Array, select: PyTree) -> PyTree:
+def _smallest(model, count: Array, select: PyTree) -> PyTree:
     """Returns the mask of the `count` smallest alive weights of each layer."""
     scores = jax.tree.map(lambda w: -jnp.abs(w), model.params)
     return top_k.largest(scores, count, select, within=model.mask)
@@ -138,13 +129,7 @@ def _squares(params: PyTree, mask: PyTree, select: PyTree) -> Array:
     return sum(squares, start=jnp.float32(0))
 
 
-def _at_larger_rate(
-    tx: optax.GradientTransformation,
-    first: optax.GradientTransformation,
-    low: PyTree,
-    steps: Array,
-    select: PyTree,
-) -> optax.GradientTransformation:
+def _at_larger_rate(tx, first, low, steps, select) -> optax.GradientTransformation:
     """Returns `tx` at the larger of two rates: its own, or a share of `first`'s.
 
     As steps are proportional to the rate, this is the longer of two steps.

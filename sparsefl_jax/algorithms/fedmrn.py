@@ -110,11 +110,8 @@ def fedmrn(
 
             return jax.tree.map(show, u, z, own, other), kept
 
-        trained = through.train(
-            *(train_key, loss_fn, optimizer(ctx.round), received, batches),
-            select=select,
-            seen=seen,
-        )
+        given = train_key, loss_fn, optimizer(ctx.round), received, batches
+        trained = through.train(*given, select=select, seen=seen)
         q = jax.tree.map(jnp.divide, trained.update, z)
         drawn = one_bit.uniforms(mask_key, q)
         bits = jax.tree.map(lambda d, q: one_bit.bits(d, q, lowest), drawn, q)

@@ -9,18 +9,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.heterofl import Server as Whole
-from sparsefl_jax.algorithms.heterofl import heterofl, model_slice, pack_slices
+from sparsefl_jax.algorithms.heterofl import heterofl, pack_slices
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, width
 
 
 class Server(NamedTuple):
     """The model at full width, and what has been trained of it."""
 
-    model: Whole
+    model: SparseModel
     trained: PyTree  # bool like the parameters: some client has sent the entry
     round: Array  # shape=(), int32: the last round that the model has seen, 0 at first
 
@@ -85,7 +84,8 @@ def fedrolex(
         return sliced.deploy(key, server.model)
 
     def personalize(key, server, client, info):
-        return {"personal": model_slice(server.model, info.budget, server.round)}
+        mask = width.window(server.model.params, info.budget, server.round)
+        return {"personal": masks.pruned(server.model, mask)}
 
     required = (init, broadcast, sliced.update, sliced.contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)

@@ -137,8 +137,8 @@ def fedrts(
             return top_k.largest(scores, budget(scores, ctx.round)[0], select)
 
         mask = lax.cond(due(ctx.round), draw, lambda: mean.mask)
-        new = masked.moved(ctx.round, server, masks.pruned(mean, mask), a=a, b=b)
-        return means.if_heard(ctx, new, server), {}
+        new = masks.pruned(mean, mask)
+        return masked.moved_if_heard(ctx, server, new, a=a, b=b), {}
 
     return frozen.replace(init=init, contribute=contribute, aggregate=aggregate)
 

@@ -22,8 +22,6 @@ from sparsefl_jax.core.types import (
     Count,
     EmptyState,
     Fraction,
-    Key,
-    PyTree,
     Share,
     SparseModel,
 )
@@ -103,7 +101,7 @@ def fedspa(
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     counts = masked.layer_counts(allocation, density, select)
     dynamic = mask_update == "dst"
-    exchange = None
+    same = shared and not dynamic
     if dynamic:
         exchange = _exchange(model, counts, select, prune_rate, adjust_until)
     elif (prune_rate, adjust_until) != (None, None):
@@ -111,7 +109,6 @@ def fedspa(
             f"prune_rate={prune_rate}, adjust_until={adjust_until}, expected None with "
             "mask_update='static'"
         )
-    same = shared and not dynamic
 
     def drawn(seed, client):
         key, (params, _) = jax.random.key(seed), model.shapes()
@@ -126,9 +123,8 @@ def fedspa(
         return {} if same else {"seed": Packet(server.seed)}
 
     def init(key, start):
-        seed, mask = jax.random.bits(key, (), jnp.uint32), masks.full(start.params)
-        if same:  # static branch
-            mask = drawn(seed, 0)
+        seed = jax.random.bits(key, (), jnp.uint32)
+        mask = drawn(seed, 0) if same else masks.full(start.params)
         return Server(start._replace(mask=mask), seed)
 
     def init_client(key, handed, info):
@@ -145,10 +141,12 @@ def fedspa(
 
     def update(key, ctx, downlink, client, batches):
         train_key, screen_key = jax.random.split(key)
-        start = received(downlink, client)
-        tx = optimizer(ctx.round)
-        of_all = {"gradients": "dense"}  # as in DisPFL's code
-        trained = local.train(train_key, loss_fn, tx, start, batches, **of_all)
+        if dynamic:  # static branch
+            start = masks.pruned(unpack_params(downlink), client)
+        else:
+            start = unpack_model(downlink)
+        given = train_key, loss_fn, optimizer(ctx.round), start, batches
+        trained = local.train(*given, gradients="dense")  # as in DisPFL's code
         if not same:  # static branch: the server's mask is not the client's
             density = masks.density(start.mask, masks.everything(start.mask))
             trained = trained._replace(metrics=trained.metrics | {"density": density})
@@ -156,15 +154,10 @@ def fedspa(
         change = trained.model._replace(params=delta)
         known = None if dynamic else start.mask  # a dynamic mask does not come down
         uplink = pack_up(change, known, select, index=index)
-        if not dynamic:  # static branch
-            return uplink, client, trained.metrics
-        after = exchange(screen_key, ctx.round, trained, batches)
-        return uplink, after.model.mask, after.metrics
-
-    def received(downlink, client):
-        if not dynamic:  # static branch
-            return unpack_model(downlink)
-        return masks.pruned(unpack_params(downlink), client)
+        if dynamic:  # static branch
+            trained = exchange(screen_key, ctx.round, trained, batches)
+            client = trained.model.mask
+        return uplink, client, trained.metrics
 
     def personalize(key, server, client, info):
         mask = client if dynamic else held(server, info.index)
@@ -173,23 +166,15 @@ def fedspa(
     def aggregate(key, ctx, server, total):
         return server._replace(model=masked.added(server.model, total)), {}
 
+    def deploy(key, server):
+        return {"global": masks.pruned(server.model, server.model.mask)}
+
     contribute = partial(masked.summand, weight=means.WEIGHTINGS["uniform"])
-    steps = init, broadcast, update, contribute, aggregate, _deploy, init_client
+    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
     return Algorithm(*steps, None if same else personalize, handed=handed)
 
 
-def _deploy(key: Key, server: Server) -> dict[str, SparseModel]:
-    """Returns the server's model within the mask that all clients share, if any."""
-    return {"global": masks.pruned(server.model, server.model.mask)}
-
-
-def _exchange(
-    model: Model,
-    counts: Callable,
-    select: PyTree,
-    prune_rate: float | None,
-    adjust_until: int | None,
-) -> Callable:
+def _exchange(model, counts, select, prune_rate, adjust_until) -> Callable:
     """Returns `exchange(key, round, trained, batches) -> trained`, with a new mask."""
     prune_rate = 0.5 if prune_rate is None else prune_rate
     if adjust_until is None:

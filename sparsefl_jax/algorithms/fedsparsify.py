@@ -85,16 +85,15 @@ def fedsparsify_global(
     """
     shape = {"frequency": frequency, "power": power, "begin": begin}
     purge, left = _purging(model, prunable, scope, density, rounds, **shape)
-    frozen = masked.spdst(
-        model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
-    )
+    shared = {"index": index, "keep_optimizer": keep_optimizer}
+    frozen = masked.spdst(model, optimizer, prunable=prunable, **shared)
 
     def init(key, start):
         scores, select = {}, masks.prunable(model.macs, prunable)
         if criterion == "random":  # static branch
             scores = masks.uniform_scores(key, start.params, select)
         state = server_optimizer.init(start.params) if server_optimizer else ()
-        return Server(masked.within(start, select), jnp.int32(0), scores, state)
+        return Server(*frozen.init(key, start), scores, state)
 
     def aggregate(key, ctx, server, total):
         mean = masked.averaged(server.model, total)
@@ -111,11 +110,7 @@ def fedsparsify_global(
         mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), mean.mask)
         return masked.moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
-    return frozen.replace(
-        init=init,
-        aggregate=aggregate,
-        alive=lambda round: left(round) if round else 1.0,
-    )
+    return frozen.replace(init=init, aggregate=aggregate, alive=left)
 
 
 @method
@@ -157,12 +152,8 @@ def fedsparsify_local(
     shape = {"frequency": frequency, "power": power}
     purge, left = _purging(model, prunable, "global", density, rounds, **shape)
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    frozen = masked.spdst(
-        model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
-    )
-
-    def init(key, start):
-        return Server(masked.within(start, select), jnp.int32(0), {})
+    shared = {"index": index, "keep_optimizer": keep_optimizer}
+    frozen = masked.spdst(model, optimizer, prunable=prunable, **shared)
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -181,20 +172,14 @@ def fedsparsify_local(
         mean, voters = masked.averaged(server.model, total["mean"]), total["voters"]
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(lambda votes: votes >= least, total["masks"])
-        new = masked.moved(ctx.round, server, masks.pruned(mean, mask))
-        return means.if_heard(ctx, new, server), {}
+        return masked.moved_if_heard(ctx, server, masks.pruned(mean, mask)), {}
 
     def alive(round):
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
-        return min(1.0, most * left(round)) if round else 1.0
+        return min(1.0, most * left(round))
 
-    return frozen.replace(
-        init=init,
-        update=update,
-        contribute=contribute,
-        aggregate=aggregate,
-        alive=alive,
-    )
+    changed = {"update": update, "contribute": contribute, "aggregate": aggregate}
+    return frozen.replace(**changed, alive=alive)
 
 
 def _moved(old, mean):
@@ -219,4 +204,4 @@ def _purging(model, prunable, scope, density, rounds, **shape):
         keep = top_k.at_least if scope == "global" else top_k.largest
         return keep(scores, count, select)
 
-    return purge, lambda round: 1 - schedule[min(round, rounds) - 1]
+    return purge, lambda round: 1 - schedule[min(round, rounds) - 1] if round else 1.0

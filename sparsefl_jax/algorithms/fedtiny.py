@@ -13,7 +13,6 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow
-from sparsefl_jax.training import means
 
 
 @method
@@ -70,7 +69,7 @@ def fedtiny(
             return regrow.exchange(*pair, scores, kept, alive, select=select)
 
         params, mask = lax.cond(due(ctx.round), exchange, lambda: pair)
-        new = masked.moved(ctx.round, server, SparseModel(params, mask, mean.stats))
-        return means.if_heard(ctx, new, server), {}
+        new = SparseModel(params, mask, mean.stats)
+        return masked.moved_if_heard(ctx, server, new), {}
 
     return frozen.replace(aggregate=aggregate)

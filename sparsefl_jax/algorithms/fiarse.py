@@ -110,14 +110,13 @@ def fiarse(
         uplink = pack_up(new, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
+    def step(old, mean):
+        return old + server_rate * (mean - old)
+
     def aggregate(key, ctx, server, total):
         params = means.covered_mean(total["covered"], server.params)
         if server_rate != 1:  # static branch
-            params = jax.tree.map(
-                lambda old, mean: old + server_rate * (mean - old),
-                server.params,
-                params,
-            )
+            params = jax.tree.map(step, server.params, params)
         static, running = trees.split(server.stats, is_static(server.stats))
         running = means.weighted_mean(total["stats"], running)
         return SparseModel(params, server.mask, trees.merge(running, static)), {}

@@ -18,6 +18,7 @@ from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, width
+from sparsefl_jax.sparsity.nested import place_within
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_slice, unpack_params
 from sparsefl_jax.wire.packets import Packet
@@ -78,10 +79,6 @@ def fjord(
         raise UserError("distill=True, expected draw='batch', which has a teacher")
     adapters.refuse(model, "a slice of the width cuts their rank")
 
-    def largest(budget):
-        within = jnp.sum(_array(rates) <= budget, dtype=jnp.int32)
-        return jnp.maximum(within - 1, 0)
-
     def init(key, start: SparseModel):
         width.check_sliceable(start)
         if any(jax.tree.leaves(is_static(start.stats))):
@@ -90,22 +87,22 @@ def fjord(
         return Server(start.params, stats)
 
     def broadcast(key, ctx, server):
-        place, message = largest(ctx.client.budget), {}
+        place, message = place_within(ctx.client.budget, rates), {}
         rows = jnp.arange(len(rates), dtype=jnp.int32)
         if draw == "round":  # static branch
             place = jax.random.randint(key, (), 0, place + 1, jnp.int32)
-            number = place.astype(jnp.uint32)
-            message["width"] = Packet(number, bits=(len(rates) - 1).bit_length())
+            bits = (len(rates) - 1).bit_length()
+            message["width"] = Packet(place.astype(jnp.uint32), bits=bits)
         rows = rows == place if draw == "round" else rows <= place
-        each = jax.vmap(width.window_of_stats)(server.stats, _array(rates))
+        each = jax.vmap(width.window_of_stats)(server.stats, jnp.float32(rates))
         of_stats = jax.tree.map(lambda m: m & rows[:, None], each)
-        mask = width.window(server.params, _array(rates)[place])
+        mask = width.window(server.params, jnp.float32(rates)[place])
         message["params"] = pack_slice(server.params, mask)
         message["stats"] = pack_slice(server.stats, of_stats)
         return message
 
     def update(key, ctx, downlink, client, batches):
-        start, place = unpack_params(downlink), largest(ctx.client.budget)
+        start, place = unpack_params(downlink), place_within(ctx.client.budget, rates)
         if draw == "round":  # static branch
             place = downlink["width"].values.astype(jnp.int32)
         loss_fn = _ordered_dropout(model, rates, place, draw, distill)
@@ -133,19 +130,15 @@ def fjord(
         return {f"w{rates[-1]:g}": _cut(server, rates, len(rates) - 1)}
 
     def personalize(key, server, client, info):
-        return {"personal": _cut(server, rates, largest(info.budget))}
+        return {"personal": _cut(server, rates, place_within(info.budget, rates))}
 
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
 
 
-def _array(rates: list[float]) -> Array:
-    return jnp.array(rates, jnp.float32)
-
-
 def _cut(server: Server, rates: list[float], place: int | Array) -> SparseModel:
     """Returns the slice at a width, with the statistics of that width."""
-    mask = width.window(server.params, _array(rates)[place])
+    mask = width.window(server.params, jnp.float32(rates)[place])
     stats = jax.tree.map(lambda s: s[place], server.stats)
     return SparseModel(masks.apply(server.params, mask), mask, stats)
 
@@ -174,7 +167,7 @@ def _ordered_dropout(
         if draw == "batch":  # static branch
             draw_key, key = jax.random.split(key)
             at = jax.random.randint(draw_key, (), 0, place + 1, jnp.int32)
-            part = masks.apply(params, width.window(params, _array(rates)[at]))
+            part = masks.apply(params, width.window(params, jnp.float32(rates)[at]))
         if not distill:  # static branch
             loss, _, stats, sums = at_width(key, part, stats, at, x, y, weight)
             return loss, (stats, sums)

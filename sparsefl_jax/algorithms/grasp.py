@@ -121,10 +121,5 @@ def gradient_flow(
 
     gradient = jax.grad(total, has_aux=True)
     grads, along, sums = jax.linearize(gradient, params, has_aux=True)
-    curved = along(_only(select, grads))
-    return jax.tree.map(jnp.multiply, params, _only(select, curved)), sums
-
-
-def _only(select: PyTree, tree: PyTree) -> PyTree:
-    """Returns a tree with zeros in the leaves that are not selected."""
-    return jax.tree.map(lambda s, v: v if s else jnp.zeros_like(v), select, tree)
+    curved = masks.apply(along(masks.apply(grads, select)), select)
+    return jax.tree.map(jnp.multiply, params, curved), sums

@@ -4,13 +4,11 @@ Diao et al., "HeteroFL: Computation and Communication Efficient Federated Learni
 Heterogeneous Clients", ICLR 2021, https://arxiv.org/abs/2010.01264.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, SparseModel
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
@@ -18,14 +16,6 @@ from sparsefl_jax.sparsity import masks, trees, width
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_slice, unpack_params
 from sparsefl_jax.wire.packets import Packet
-
-
-class Server(NamedTuple):
-    """The model at full width."""
-
-    params: PyTree  # float32
-    stats: PyTree  # float32, running statistics; None for static ones
-    static: PyTree  # float32, initial values of static ones; None for running ones
 
 
 @method
@@ -68,8 +58,7 @@ def heterofl(
 
     def init(key, start: SparseModel):
         width.check_sliceable(start)
-        static, running = trees.split(start.stats, is_static(start.stats))
-        return Server(start.params, running, static)
+        return start._replace(mask=None)
 
     def broadcast(key, ctx, server):
         return pack_slices(server, ctx.client.budget)
@@ -109,34 +98,29 @@ def heterofl(
         return means.covered_sum(values, mask, jnp.float32(1))
 
     def aggregate(key, ctx, server, total):
-        mean = means.covered_mean(total, [server.params, server.stats])
-        return Server(*mean, server.static), {}
+        static, running = trees.split(server.stats, is_static(server.stats))
+        params, running = means.covered_mean(total, [server.params, running])
+        return SparseModel(params, None, trees.merge(running, static)), {}
 
     def deploy(key, server):
-        stats = trees.merge(server.stats, server.static)
-        return {"global": masks.dense(server.params, stats)}
+        return {"global": masks.dense(server.params, server.stats)}
 
     def personalize(key, server, client, info):
-        return {"personal": model_slice(server, info.budget)}
+        mask = width.window(server.params, info.budget)
+        return {"personal": masks.pruned(server, mask)}
 
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
 
 
-def pack_slices(server: Server, rate: Array, start: Array | int = 0) -> Message:
+def pack_slices(server: SparseModel, rate: Array, start: Array | int = 0) -> Message:
     """Packs the slice of a width, from channel `start` of every layer on."""
+    static, running = trees.split(server.stats, is_static(server.stats))
     mask = width.window(server.params, rate, start)
-    of_stats = width.window_of_stats(server.stats, rate, start)
+    of_stats = width.window_of_stats(running, rate, start)
     return {
         "params": pack_slice(server.params, mask),
-        "stats": pack_slice(server.stats, of_stats),
+        "stats": pack_slice(running, of_stats),
         # Every batch computes its own, so a client needs only their shapes.
-        "static": Packet(server.static, bits=0),
+        "static": Packet(static, bits=0),
     }
-
-
-def model_slice(server: Server, rate: Array, start: Array | int = 0) -> SparseModel:
-    """Returns the model of a slice, from channel `start` of every layer on."""
-    stats = trees.merge(server.stats, server.static)
-    mask = width.window(server.params, rate, start)
-    return SparseModel(masks.apply(server.params, mask), mask, stats)

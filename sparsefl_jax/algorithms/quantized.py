@@ -6,8 +6,6 @@ or fewer bits. Rounding up or down at random keeps the mean of an update, as in 
 entry of a leaf for its norm.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -59,14 +57,9 @@ def quantized(
     if bits not in (16, *range(2, 9)):
         raise UserError(f"bits={bits!r}, expected 16 or 2 to 8")
     whole, unbiased = rounding(bits, False), rounding(bits, True)
-    averaging = compressed(
-        model,
-        optimizer,
-        up=unbiased,
-        server_optimizer=server_optimizer,
-        keep_optimizer=keep_optimizer,
-        weighting=weighting,
-    )
+    shared = {"keep_optimizer": keep_optimizer, "weighting": weighting}
+    shared |= {"server_optimizer": server_optimizer}
+    averaging = compressed(model, optimizer, up=unbiased, **shared)
 
     def broadcast(key, ctx, server):
         return whole.encode(key, server.params) | {"stats": Packet(server.stats)}
@@ -112,18 +105,11 @@ def rounding(bits: int, unbiased: bool) -> Compressor:
         level, scale = message["delta"].values, message["scale"].values
         return jax.tree.map(lambda q, s: q * (s / levels), level, scale)
 
-    if bits == 16:
-        return Compressor(*_halves(), feedback="none")
-    return Compressor(encode, decode, feedback="none")
+    def encode_halves(key: Key, values: PyTree) -> Message:
+        return {"delta": Packet(optax.tree.cast(values, jnp.float16), bits=16)}
 
+    def decode_halves(message: Message) -> PyTree:
+        return optax.tree.cast(message["delta"].values, jnp.float32)
 
-def _halves() -> tuple[Callable, Callable]:
-    def encode(key: Key, values: PyTree) -> Message:
-        halves = jax.tree.map(lambda v: v.astype(jnp.float16), values)
-        return {"delta": Packet(halves, bits=16)}
-
-    def decode(message: Message) -> PyTree:
-        values = message["delta"].values
-        return jax.tree.map(lambda v: v.astype(jnp.float32), values)
-
-    return encode, decode
+    both = (encode_halves, decode_halves) if bits == 16 else (encode, decode)
+    return Compressor(*both, feedback="none")

@@ -106,15 +106,12 @@ def scaffold(
         control = jax.tree.map(lambda c, change: c + change / clients, *moves)
         return Server(*averaged, control), metrics
 
-    return averaging.replace(
-        init=init,
-        init_client=init_client,
-        broadcast=broadcast,
-        update=update,
-        aggregate=aggregate,
-        undelivered=lambda ctx, before, after: before,
-        clients=clients,
-    )
+    def undelivered(ctx, before, after):
+        return before
+
+    steps = init, broadcast, update, averaging.contribute, aggregate, averaging.deploy
+    optional = {"undelivered": undelivered, "clients": clients}
+    return Algorithm(*steps, init_client, **optional)
 
 
 def _rate(optimizer: Optimizer) -> Callable:

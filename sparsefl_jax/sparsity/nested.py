@@ -4,12 +4,29 @@ Source: Babakniya et al., FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (Al
 4). Counts are arrays `[L]` over the selected leaves, in tree order.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
+
+
+def place_within(budget: Array, grid: Sequence[float]) -> Array:
+    """Returns the place of the largest share of a grid within a budget, at least 0.
+
+    Args:
+      budget: float32 scalar; may be traced.
+      grid: shares in ascending order.
+
+    Example:
+      >>> place_within(jnp.float32(0.5), (0.2, 0.4, 0.6)).item()
+      1
+    """
+    fit = jnp.sum(jnp.array(grid, jnp.float32) <= budget, dtype=jnp.int32)
+    return jnp.maximum(fit - 1, 0)
 
 
 def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:

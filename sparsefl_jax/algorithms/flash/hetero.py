@@ -8,12 +8,7 @@ import numpy as np
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.joint import (
-    AVERAGES,
-    Average,
-    Changing,
-    target_mask,
-)
+from sparsefl_jax.algorithms.flash.joint import AVERAGES, Average, Changing, target_mask
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
@@ -67,10 +62,8 @@ def hetero_spdst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_spdst(model, optimizer, densities=(0.1, 0.2))
     """
-    return _hetero(
-        model, optimizer, densities=densities, submask=submask, average=average,
-        prunable=prunable, index=index, r_int=0, rate=0.0, decay=False,
-    )  # fmt: skip
+    options = densities, submask, average, prunable, index
+    return _hetero(model, optimizer, *options, r_int=0, rate=0.0, decay=False)
 
 
 @method
@@ -109,11 +102,9 @@ def hetero_jmwst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
-    return _hetero(
-        model, optimizer, densities=densities, submask=submask, average=average,
-        prunable=prunable, index=index, r_int=r_int, rate=prune_rate,
-        decay=prune_rate_decay,
-    )  # fmt: skip
+    options = densities, submask, average, prunable, index
+    surgery = {"rate": prune_rate, "decay": prune_rate_decay}
+    return _hetero(model, optimizer, *options, r_int=r_int, **surgery)
 
 
 def _hetero(
@@ -135,11 +126,6 @@ def _hetero(
         size = jax.tree.map(jnp.abs, whole.model.params)
         return nested.nested_ranks(size, whole.model.mask, select, tiers)
 
-    def tier_of(ctx):
-        """Returns the place of the largest density within the budget, at least 0."""
-        fit = jnp.sum(jnp.array(tiers) <= ctx.client.budget, dtype=jnp.int32)
-        return jnp.maximum(fit - 1, 0)
-
     def held(server, tier, round):
         """Returns the mask of a round; a moving one is the largest in round 0."""
         if moving:  # static branch: as the released code does
@@ -160,14 +146,15 @@ def _hetero(
         return Nested(whole, ranked(key, whole))
 
     def broadcast(key, ctx, server):
-        tier = tier_of(ctx)
+        tier = nested.place_within(ctx.client.budget, tiers)
         part = server.whole.model._replace(mask=held(server, tier, ctx.round))
         return pack_down(ctx, part, server.whole.since[tier], select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
         if r_int:  # static branch
-            density, when = jnp.array(tiers)[tier_of(ctx)], ctx.round % r_int == 0
+            tier = nested.place_within(ctx.client.budget, tiers)
+            density, when = jnp.array(tiers)[tier], ctx.round % r_int == 0
             trained = learn(key, tx, received, batches, density=density, when=when)
         else:
             trained = local.train(key, loss_fn, tx, received, batches)

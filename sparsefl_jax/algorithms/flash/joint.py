@@ -12,16 +12,7 @@ from jax import lax
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import (
-    Array,
-    Context,
-    Count,
-    Fraction,
-    Key,
-    PyTree,
-    Share,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Array, Count, Fraction, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
@@ -173,8 +164,7 @@ def nst(
     def aggregate(key, ctx, server, total):
         mean = masked.mean_on_union(ctx, server.model, total)
         mask = voted_mask(mean, total, density, select)
-        new = masked.moved(ctx.round, server, mean, mask=mask)
-        return means.if_heard(ctx, new, server), {}
+        return masked.moved_if_heard(ctx, server, mean, mask=mask), {}
 
     contribute = partial(summand, select=select)
     steps = init, broadcast, update, contribute, aggregate, both, init_client
@@ -182,10 +172,7 @@ def nst(
 
 
 def summand(
-    ctx: Context,
-    uplink: Message,
-    select: PyTree,
-    weights: Callable = masked.summand_with_mask,
+    ctx, uplink: Message, select: PyTree, weights: Callable = masked.summand_with_mask
 ) -> dict[str, PyTree]:
     """Returns a client's weights, mask and layer densities, to be summed."""
     layers = masks.layer_densities(unpack_model(uplink).mask, select)
@@ -220,7 +207,7 @@ def target_mask(
     return top_k.largest(size, counts, select, within=model.mask)
 
 
-def both(key: Key, server: Changing) -> dict[str, SparseModel]:
+def both(key, server: Changing) -> dict[str, SparseModel]:
     """Returns the aggregate cut to the target, and the aggregate, which is denser."""
     masked = masks.pruned(server.model, server.mask)
     return {"masked": masked, "aggregated": server.model}

@@ -88,8 +88,7 @@ def sensitivity(
             mask = top_k.n_of_m(scores, per_group, group, select)
         else:
             mask = masks.bernoulli(key, old.params, layers, select)
-        new = masked.moved(ctx.round, server, old._replace(mask=mask))
-        return means.if_heard(ctx, new, server), {}
+        return masked.moved_if_heard(ctx, server, old._replace(mask=mask)), {}
 
     def deploy(key, server):
         return {"initial": server.model}

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
 
-from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import PyTree, SparseModel, Work
 from sparsefl_jax.sparsity import masks, regrow, top_k
 from sparsefl_jax.training import local
 
@@ -49,15 +48,7 @@ def learner(
       round changes masks at all.
     """
 
-    def learn(
-        key: Key,
-        tx: optax.GradientTransformation,
-        model: SparseModel,
-        batches: Batches,
-        *,
-        density: Array | float = density,
-        when: Array | bool = True,
-    ) -> local.Trained:
+    def learn(key, tx, model, batches, *, density=density, when=True):
         epochs = batches.order.shape[0]
         sorting = top_k.flops(model.params, select)
         train_key, surgery_key = jax.random.split(key)

@@ -125,9 +125,5 @@ def prunefl(
         )
         return masked.moved(ctx.round, server, new), {}
 
-    return frozen.replace(
-        init_client=init_client,
-        update=update,
-        contribute=contribute,
-        aggregate=aggregate,
-    )
+    changed = {"update": update, "contribute": contribute, "aggregate": aggregate}
+    return frozen.replace(init_client=init_client, **changed)

@@ -141,14 +141,13 @@ def prunefl_initial(
             at = lax.cond(due, cut, lambda same: same, at)
             return at._replace(iteration=at.iteration + 1)
 
+        def unsettled(at: Search) -> Array:
+            return (at.iteration < max_iterations) & (at.settled < _PATIENCE)
+
         zero, none = jnp.zeros((), jnp.float32), jnp.int32(0)
         untrained = local.start(tx, received), received.mask, work(zero, received.mask)
         begin = Search(*untrained, none, jnp.int32(max_iterations), zero, none)
-        found = lax.while_loop(
-            lambda at: (at.iteration < max_iterations) & (at.settled < _PATIENCE),
-            iterate,
-            begin,
-        )
+        found = lax.while_loop(unsettled, iterate, begin)
         trained = SparseModel(found.state.params, found.mask, found.state.stats)
         metrics = {**found.state.sums, "work": found.work}
         metrics["iterations"] = found.iteration.astype(jnp.float32)
@@ -159,8 +158,5 @@ def prunefl_initial(
         new = masked.mean_on_union(ctx, server.model, total)
         return masked.moved(ctx.round, server, new), {}
 
-    return frozen.replace(
-        update=update,
-        contribute=masked.summand_with_mask,
-        aggregate=aggregate,
-    )
+    changed = {"contribute": masked.summand_with_mask, "aggregate": aggregate}
+    return frozen.replace(update=update, **changed)

@@ -113,11 +113,8 @@ def adjusting(
         mean = masked.summand(ctx, uplink)
         return {"mean": mean, "grown": means.weighted_sum(values, named)}
 
-    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index).replace(
-        init=init,
-        update=update,
-        contribute=contribute,
-    )
+    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
+    frozen = frozen.replace(init=init, update=update, contribute=contribute)
     return frozen, select, due, budget
 
 

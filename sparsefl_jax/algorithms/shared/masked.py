@@ -17,14 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import (
-    Array,
-    Context,
-    PyTree,
-    ServerContext,
-    Share,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Array, Context, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.training import local, means
@@ -191,7 +184,7 @@ def covered_summand(
     }
 
 
-def covered_average(ctx: ServerContext, old: SparseModel, total: PyTree) -> SparseModel:
+def covered_average(ctx, old: SparseModel, total: PyTree) -> SparseModel:
     """Returns the mean over the clients that hold an entry, 0 where none does.
 
     The mask is the union of their masks. If nobody was heard, the old model stays.
@@ -202,7 +195,7 @@ def covered_average(ctx: ServerContext, old: SparseModel, total: PyTree) -> Spar
     return means.if_heard(ctx, SparseModel(mean, union, stats), old)
 
 
-def mean_on_union(ctx: ServerContext, old: SparseModel, total: PyTree) -> SparseModel:
+def mean_on_union(ctx, old: SparseModel, total: PyTree) -> SparseModel:
     """Returns the mean of weights, zeros included; its mask is the union of masks.
 
     Args:
@@ -227,6 +220,11 @@ def moved(round: Array, server: Any, new: SparseModel, **others: Any) -> Any:
     """
     since = renewed(round, server.model.mask, new.mask, server.since)
     return server._replace(model=new, since=since, **others)
+
+
+def moved_if_heard(ctx, server: Any, new: SparseModel, **others: Any) -> Any:
+    """Returns what `moved` does, or the old server if nobody was heard."""
+    return means.if_heard(ctx, moved(ctx.round, server, new, **others), server)
 
 
 def added(old: SparseModel, total: PyTree) -> SparseModel:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.core.algorithm import Optimizer
-from sparsefl_jax.core.types import Array, ClientInfo, Key, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
@@ -167,9 +167,7 @@ def _clamped(trained: Trained) -> Trained:
     return Trained(params, thresholds)
 
 
-def personalize(
-    key: Key, server: PyTree, client: Client, info: ClientInfo
-) -> dict[str, SparseModel]:
+def personalize(key, server, client: Client, info) -> dict[str, SparseModel]:
     """Returns a client's personal model: its weights where its filters are alive."""
     params, thresholds = client.trained
     mask = straight_through.filter_masks(params, thresholds)

@@ -6,12 +6,7 @@ out.
 """
 
 from sparsefl_jax.algorithms.finetune import aggregate, broadcast, contribute
-from sparsefl_jax.algorithms.spafl.client_training import (
-    VariantName,
-    make_training,
-    personalize,
-    revived,
-)
+from sparsefl_jax.algorithms.spafl import client_training
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import NonNegative, SparseModel
 from sparsefl_jax.models.base import Model
@@ -26,7 +21,7 @@ def local_only(
     *,
     alpha: NonNegative = 0.002,
     prunable: masks.Globs = masks.KERNELS,
-    variant: VariantName = "paper",
+    variant: client_training.VariantName = "paper",
     clamp: bool = False,
     keep_optimizer: bool = False,
     initial: Initial = "seed",
@@ -59,9 +54,8 @@ def local_only(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
-    begin, train = make_training(
-        model, optimizer, alpha, prunable, variant, clamp, keep_optimizer
-    )
+    options = alpha, prunable, variant, clamp, keep_optimizer
+    begin, train = client_training.make_training(model, optimizer, *options)
 
     def init(key, start: SparseModel):
         return start
@@ -76,10 +70,10 @@ def local_only(
         return begin(handed["params"].values, handed["stats"].values)
 
     def update(key, ctx, downlink, client, batches):
-        return {}, *train(key, ctx.round, revived(client), batches)
+        return {}, *train(key, ctx.round, client_training.revived(client), batches)
 
     def deploy(key, server):
         return {"newcomer": masks.dense(server.params, server.stats)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, personalize, handed=handed)
+    return Algorithm(*steps, client_training.personalize, handed=handed)

@@ -10,13 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.spafl.client_training import (
-    VARIANTS,
-    Trained,
-    VariantName,
-    make_training,
-    personalize,
-)
+from sparsefl_jax.algorithms.spafl import client_training
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
@@ -43,7 +37,7 @@ def spafl(
     *,
     alpha: NonNegative = 0.002,
     prunable: masks.Globs = masks.KERNELS,
-    variant: VariantName = "paper",
+    variant: client_training.VariantName = "paper",
     clamp: bool = False,
     extract: bool = True,
     thresholds_only: bool = False,
@@ -95,8 +89,8 @@ def spafl(
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
     options = alpha, prunable, variant, clamp, keep_optimizer, thresholds_only
-    begin, train = make_training(model, optimizer, *options)
-    divisor = VARIANTS[variant].divisor
+    begin, train = client_training.make_training(model, optimizer, *options)
+    divisor = client_training.VARIANTS[variant].divisor
     extract = extract and not thresholds_only
 
     def init(key, start: SparseModel):
@@ -121,7 +115,7 @@ def spafl(
         params = client.trained.params
         if extract:
             params = moved_by_importance(params, downlink["delta"].values, divisor)
-        received = Trained(params, downlink["thresholds"].values)
+        received = client_training.Trained(params, downlink["thresholds"].values)
         client = client._replace(trained=received)
         client, metrics = train(key, ctx.round, client, batches)
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
@@ -141,7 +135,7 @@ def spafl(
         return {"newcomer": masks.pruned(server.model, mask)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, personalize, handed=handed)
+    return Algorithm(*steps, client_training.personalize, handed=handed)
 
 
 def moved_by_importance(
