@@ -18,8 +18,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Count, Fraction, NonNegative, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.training import sparse_passes
-from sparsefl_jax.training.through import num_steps
+from sparsefl_jax.training import sparse_passes, through
 
 
 @method
@@ -87,7 +86,7 @@ def fedmef(
             loss, others = loss_fn(key, params, *rest)
             return loss + penalty * _squares(params, low, select), others
 
-        steps = num_steps(batches).astype(jnp.float32)
+        steps = through.num_steps(batches).astype(jnp.float32)
         return penalised, _at_larger_rate(tx, optimizer(0), low, steps, select)
 
     schedule = adjust_every, adjust_until, prune_rate

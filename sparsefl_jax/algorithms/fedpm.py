@@ -17,8 +17,7 @@ from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import supermask
-from sparsefl_jax.training import local, means
-from sparsefl_jax.training.screening import work
+from sparsefl_jax.training import local, means, screening
 from sparsefl_jax.wire.messages import Initial, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
@@ -120,7 +119,7 @@ def fedpm(
             draw_key, key = jax.random.split(key)
             params = supermask.draw(draw_key, scores, frozen)
             loss, (stats, sums) = loss_fn(key, params, stats, x, y, weight)
-            done = work(sums["count"], supermask.mask_of(params))
+            done = screening.work(sums["count"], supermask.mask_of(params))
             return loss, (stats, sums | {"work": done})
 
         kept = {"opt_state": client, "sums": none}

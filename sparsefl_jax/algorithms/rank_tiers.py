@@ -13,8 +13,7 @@ import optax
 from sparsefl_jax.algorithms.fedavg import fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks, trees
-from sparsefl_jax.sparsity.width import num_kept
+from sparsefl_jax.sparsity import masks, trees, width
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import pack_slice
 from sparsefl_jax.wire.packets import Packet
@@ -68,7 +67,7 @@ def rank_tiers(
             if axis is None:  # static branch
                 return jnp.ones(leaf.shape, jnp.bool_)
             place = jax.lax.broadcasted_iota(jnp.float32, leaf.shape, axis)
-            return place < num_kept(budget, leaf.shape[axis])
+            return place < width.num_kept(budget, leaf.shape[axis])
 
         return trees.map_by_path(kept, params)
 

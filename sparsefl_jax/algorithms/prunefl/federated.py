@@ -11,8 +11,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Count, Fraction, NonNegative, Positive, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local, means
-from sparsefl_jax.training.screening import work
+from sparsefl_jax.training import local, means, screening
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
@@ -105,7 +104,7 @@ def prunefl(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         due = (ctx.round > 0) & (ctx.round % reconfigure_every == 0)
         uplink["squared_gradients"] = Packet(squared, sent=due)
-        done = work(trained.metrics["count"], received.mask)
+        done = screening.work(trained.metrics["count"], received.mask)
         return uplink, squared, trained.metrics | {"work": done}
 
     def contribute(ctx, uplink):
