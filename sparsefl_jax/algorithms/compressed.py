@@ -14,6 +14,7 @@ Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -34,9 +35,12 @@ from sparsefl_jax.wire.packets import Message, Packet, stable
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
+_add = partial(jax.tree.map, jnp.add)
+_subtract = partial(jax.tree.map, jnp.subtract)
+
 FEEDBACK = {  # (delta, memory) -> pending, and (memory, pending, sent) -> memory
-    "ef": (optax.tree.add, lambda _, pending, sent: optax.tree.sub(pending, sent)),
-    "ef21": (optax.tree.sub, lambda memory, _, sent: optax.tree.add(memory, sent)),
+    "ef": (_add, lambda _, pending, sent: _subtract(pending, sent)),
+    "ef21": (_subtract, lambda memory, _, sent: _add(memory, sent)),
     "none": (lambda delta, memory: delta, lambda memory, *_: memory),
 }
 
@@ -259,14 +263,14 @@ def _compress(coder: Compressor, key, ctx, step: Step, move) -> tuple[Step, PyTr
 
     If nobody was heard a step of 0 travels, and the residual stays.
     """
-    pending = optax.tree.add(step.residual, move)
+    pending = _add(step.residual, move)
     moving = means.if_heard(ctx, pending, optax.tree.zeros_like(pending))
     message = stable(coder.encode(key, moving))
     sent = coder.decode(message)
     changed = jax.tree.map(
         lambda c, q: jnp.where(q != 0, ctx.round + 1, c), step.changed, sent
     )
-    return Step(optax.tree.sub(pending, sent), message, changed), sent
+    return Step(_subtract(pending, sent), message, changed), sent
 
 
 def _compressor(argument, chosen, given: dict, allowed) -> Compressor:

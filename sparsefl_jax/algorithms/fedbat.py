@@ -79,10 +79,8 @@ def fedbat(
         )
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
 
-    def step_sizes(a, first):
-        return jax.tree.map(
-            lambda a, a0: _cut(a0 * jnp.exp(rho * a), alpha_range), a, first
-        )
+    def step_size(a, first):
+        return _cut(first * jnp.exp(rho * a), alpha_range)
 
     def update(key, ctx, downlink, client, batches):
         train_key, sign_key = jax.random.split(key)
@@ -94,7 +92,8 @@ def fedbat(
         def seen(key, step, learnt, first):
             u = learnt.update
             first = optax.tree.where(step == plain + 1, _sizes(u), first)
-            alpha, drawn = step_sizes(learnt.extra, first), one_bit.uniforms(key, u)
+            alpha = jax.tree.map(step_size, learnt.extra, first)
+            drawn = one_bit.uniforms(key, u)
             binary = jax.tree.map(one_bit.signed, u, alpha, drawn)
             return optax.tree.where(step > plain, binary, u), first
 
@@ -102,9 +101,9 @@ def fedbat(
         given = train_key, loss_fn, optimizer(ctx.round), received, batches
         begin = {"extra": zeros, "kept": zeros}
         trained = through.train(*given, select=select, seen=seen, **begin)
-        u, a = trained.update, trained.extra
+        u = trained.update
         first = optax.tree.where(plain < num_steps, trained.kept, _sizes(u))
-        alpha = step_sizes(a, first)
+        alpha = jax.tree.map(step_size, trained.extra, first)
         drawn = one_bit.uniforms(sign_key, u)
         bits = jax.tree.map(
             lambda d, u, alpha: one_bit.bits(d, u / alpha, -1.0), drawn, u, alpha

@@ -83,9 +83,8 @@ def sparsyfed(
     def init(key, start):
         model = masked.within(start, select)
         params = _power(model.params, 1 / exponent, select)
-        return masked.Server(
-            _alive(model._replace(params=params), select), jnp.int32(0)
-        )
+        alive = _alive(model._replace(params=params), select)
+        return masked.Server(alive, jnp.int32(0))
 
     def broadcast(key, ctx, server):
         held = server.model, server.since

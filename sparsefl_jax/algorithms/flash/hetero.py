@@ -1,5 +1,6 @@
 """hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -167,11 +168,8 @@ def _hetero(
         if r_int:  # static branch
             vote = (ctx.round % r_int == 0) & (ctx.heard > 0)
             layers = masks.layer_densities(mean.mask, select)
-            mask = lax.cond(
-                vote,
-                lambda: target_mask(mean, layers, tiers[-1], select),
-                lambda: old.mask,
-            )
+            voted = partial(target_mask, mean, layers, tiers[-1], select)
+            mask = lax.cond(vote, voted, lambda: old.mask)
             adjust = vote | moving
         whole = Changing(mean, mask, old.since)
         ranks = lax.cond(adjust, lambda: ranked(key, whole), lambda: server.ranks)

@@ -91,11 +91,9 @@ def jmwst(
 
     def aggregate(key, ctx, server, total):
         mean = merged(ctx, server.model, total)
-        mask = lax.cond(
-            (ctx.round % r_int == 0) & (ctx.heard > 0),
-            lambda: voted_mask(mean, total, density, select),
-            lambda: server.mask,
-        )
+        vote = (ctx.round % r_int == 0) & (ctx.heard > 0)
+        voted = partial(voted_mask, mean, total, density, select)
+        mask = lax.cond(vote, voted, lambda: server.mask)
         since = renewed(ctx.round, server.mask, mask, server.since)
         return Changing(mean, mask, since), {}
 
