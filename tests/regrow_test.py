@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks, regrow
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
@@ -189,14 +190,15 @@ def test_what_was_just_pruned_competes_for_growth_and_starts_at_zero():
     mask = {"a": jnp.arange(5) < 3, "bias": jnp.ones(2, bool)}
     scores = {"a": jnp.array([9.0, 3.0, 8.0, 2.0, 1.0]), "bias": jnp.ones(2)}
     select = {"a": True, "bias": False}
-    given = params, mask, scores, jnp.array([2]), jnp.array([3])
+    model = SparseModel(params, mask, {})
+    given = model, scores, jnp.array([2]), jnp.array([3])
     exchange = functools.partial(regrow.exchange, select=select)
-    new, grown = jax.jit(exchange)(*given)
+    new, grown, _ = jax.jit(exchange)(*given)
     assert grown["a"].tolist() == [True, True, True, False, False]
     assert new["a"].tolist() == [4.0, 0.0, 2.0, 0.0, 0.0]
     assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
     # The largest of all scores is a survivor's.
-    new, grown = jax.jit(functools.partial(exchange, anywhere=True))(*given)
+    new, grown, _ = jax.jit(functools.partial(exchange, anywhere=True))(*given)
     assert grown["a"].tolist() == [True, False, True, False, False]
     assert new["a"].tolist() == [0.0, 0.0, 2.0, 0.0, 0.0]
     assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
@@ -205,6 +207,7 @@ def test_what_was_just_pruned_competes_for_growth_and_starts_at_zero():
 def test_fewer_alive_weights_than_kept_are_all_kept():
     params, mask = {"a": jnp.array([4.0, 0.0, 0.0])}, {"a": jnp.arange(3) < 1}
     scores, counts = {"a": jnp.array([0.0, 1.0, 2.0])}, (jnp.array([2]), jnp.array([2]))
-    new, grown = regrow.exchange(params, mask, scores, *counts, select={"a": True})
+    model = SparseModel(params, mask, {})
+    new, grown, _ = regrow.exchange(model, scores, *counts, select={"a": True})
     assert grown["a"].tolist() == [True, False, True]
     assert new["a"].tolist() == [4.0, 0.0, 0.0]

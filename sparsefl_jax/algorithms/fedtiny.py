@@ -10,7 +10,7 @@ from jax import lax
 from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.algorithms.shared.adjusting import Start, adjusting, steepness
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Count, Fraction, Share, SparseModel
+from sparsefl_jax.core.types import Count, Fraction, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow
 
@@ -62,14 +62,11 @@ def fedtiny(
         mean = masked.averaged(server.model, total["mean"])
         scores = steepness(total, mean.params, select)
         alive, doubt = budget(scores, ctx.round)
-        pair = mean.params, mean.mask
 
         def exchange():
-            kept = alive - doubt
-            return regrow.exchange(*pair, scores, kept, alive, select=select)
+            return regrow.exchange(mean, scores, alive - doubt, alive, select=select)
 
-        params, mask = lax.cond(due(ctx.round), exchange, lambda: pair)
-        new = SparseModel(params, mask, mean.stats)
+        new = lax.cond(due(ctx.round), exchange, lambda: mean)
         return masked.moved_if_heard(ctx, server, new), {}
 
     return frozen.replace(aggregate=aggregate)

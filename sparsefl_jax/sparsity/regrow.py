@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import ceil_count
 
@@ -141,23 +141,21 @@ def prune_regrow(
 
 
 def exchange(
-    params: PyTree,
-    mask: PyTree,
+    model: SparseModel,
     scores: PyTree,
     kept: Array,
     alive: Array,
     *,
     select: PyTree,
     anywhere: bool = False,
-) -> tuple[PyTree, PyTree]:
+) -> SparseModel:
     """Prunes the smallest weights of each layer, and grows the largest scores.
 
     What was just pruned competes with the other holes, as in RigL (Evci et al., ICML
     2020); scores are magnitudes of gradients there.
 
     Args:
-      params: float32 tree, 0 outside the mask.
-      mask: bool tree; total.
+      model: its parameters are 0 outside the mask.
       scores: float32 tree, the larger the better.
       kept: `[L]` int32, the alive weights of each layer to keep; may be traced.
       alive: `[L]` int32, the alive entries of each layer after growth; may be traced.
@@ -166,23 +164,25 @@ def exchange(
         surviving weight that is chosen starts again at 0, and fewer entries are alive.
 
     Returns:
-      The parameters, 0 where an entry has grown, and the mask.
+      The model within the new mask, 0 where an entry has grown.
 
     Example:
       >>> w, m = {'w': jnp.array([1., -3., 0.])}, {'w': jnp.arange(3) < 2}
       >>> n, g = jnp.array([1, 2]), {'w': jnp.array([0., 9., 5.])}
-      >>> new, grown = exchange(w, m, g, n[:1], n[1:], select={'w': True})
-      >>> new['w'].tolist(), grown['w'].tolist()
+      >>> model = SparseModel(w, m, {})
+      >>> new = exchange(model, g, n[:1], n[1:], select={'w': True})
+      >>> new.params['w'].tolist(), new.mask['w'].tolist()
       ([0.0, -3.0, 0.0], [False, True, True])
     """
-    size = jax.tree.map(jnp.abs, params)
-    stay = top_k.largest(size, kept, select, within=mask)
+    size = jax.tree.map(jnp.abs, model.params)
+    stay = top_k.largest(size, kept, select, within=model.mask)
     holes = None if anywhere else jax.tree.map(jnp.logical_not, stay)
     missing = alive - masks.counts(stay, select)
     grown = top_k.largest(scores, missing, select, within=holes)
     grown = jax.tree.map(lambda g, s: g if s else jnp.zeros_like(g), grown, select)
     old = jax.tree.map(lambda s, g: s & ~g, stay, grown)
-    return masks.apply(params, old), jax.tree.map(jnp.logical_or, stay, grown)
+    params = masks.apply(model.params, old)
+    return SparseModel(params, jax.tree.map(jnp.logical_or, stay, grown), model.stats)
 
 
 def _shares(weights: list, alive: list, count: Array) -> Array:

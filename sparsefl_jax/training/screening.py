@@ -69,14 +69,9 @@ def readjust(
       `trained` with the new model, and the work as `screen` returns it.
     """
     grads, done = screen(key, loss_fn, trained, batches, select=select, step=step)
-    model, scores = trained.model, jax.tree.map(jnp.abs, grads)
-    params, mask = regrow.exchange(
-        model.params, model.mask, scores, kept, alive, select=select, anywhere=anywhere
-    )
-    return trained._replace(
-        model=model._replace(params=params, mask=mask),
-        metrics=trained.metrics | {"work": done},
-    )
+    moves = trained.model, jax.tree.map(jnp.abs, grads), kept, alive
+    model = regrow.exchange(*moves, select=select, anywhere=anywhere)
+    return trained._replace(model=model, metrics=trained.metrics | {"work": done})
 
 
 def work(count: Array, mask: PyTree) -> Work:
