@@ -112,8 +112,7 @@ def feddst(
 
     def aggregate(key, ctx, server, total):
         mean = masked.covered_average(ctx, server.model, total)
-        size = jax.tree.map(jnp.abs, mean.params)
-        mask = top_k.largest(size, jnp.asarray(counts(size)), select, within=mean.mask)
+        mask = top_k.largest_alive(mean, jnp.asarray(counts(mean.params)), select)
         if release:  # static branch
             sparse = masks.density(mean.mask, select) <= density
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)

@@ -101,8 +101,7 @@ def fedrts(
 
     def core(model, round):
         alive, doubt = budget(model.params, round)
-        size = jax.tree.map(jnp.abs, model.params)
-        kept = top_k.largest(size, alive - doubt, select, within=model.mask)
+        kept = top_k.largest_alive(model, alive - doubt, select)
         return trees.split(kept, select)[0]
 
     def init(key, start):

@@ -174,8 +174,7 @@ def exchange(
       >>> new.params['w'].tolist(), new.mask['w'].tolist()
       ([0.0, -3.0, 0.0], [False, True, True])
     """
-    size = jax.tree.map(jnp.abs, model.params)
-    stay = top_k.largest(size, kept, select, within=model.mask)
+    stay = top_k.largest_alive(model, kept, select)
     holes = None if anywhere else jax.tree.map(jnp.logical_not, stay)
     missing = alive - masks.counts(stay, select)
     grown = top_k.largest(scores, missing, select, within=holes)

@@ -8,7 +8,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.sparsity.layer_densities import ceil_count, whole_up
 
@@ -204,6 +204,19 @@ def largest(
         for i, (x, m) in enumerate(pairs)
     ]
     return masks.total(scores, select, kept)
+
+
+def largest_alive(model: SparseModel, counts: Array, select: PyTree) -> PyTree:
+    """Keeps the `counts[l]` alive weights of each layer that are largest, as `largest`.
+
+    Example:
+      >>> w, m = jnp.array([1., -3., 9.]), jnp.array([True, True, False])
+      >>> model, n = SparseModel({'w': w}, {'w': m}, {}), jnp.array([1], jnp.int32)
+      >>> largest_alive(model, n, {'w': True})['w'].tolist()
+      [False, True, False]
+    """
+    size = jax.tree.map(jnp.abs, model.params)
+    return largest(size, counts, select, within=model.mask)
 
 
 def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTree:

@@ -201,8 +201,7 @@ def target_mask(
     sizes = trees.layer_sizes(model.params, select)
     layers = layer_densities.recalibrate(layers, sizes, density, raises=False)
     counts = layer_densities.floor_count(layers * np.float32(sizes))
-    size = jax.tree.map(jnp.abs, model.params)
-    return top_k.largest(size, counts, select, within=model.mask)
+    return top_k.largest_alive(model, counts, select)
 
 
 def both(key, server: Changing) -> dict[str, SparseModel]:

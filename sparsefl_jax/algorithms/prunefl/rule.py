@@ -76,8 +76,7 @@ def make_rule(
         rate = jnp.float32(prune_rate) * jnp.float32(0.5) ** halvings
         alive = masks.counts(model.mask, select)
         kept = alive - floor_count(rate * alive.astype(jnp.float32))
-        size = jax.tree.map(jnp.abs, model.params)
-        stay = top_k.largest(size, kept, select, within=model.mask)
+        stay = top_k.largest_alive(model, kept, select)
         room = whole(max_density, sizes.sum()) - jnp.sum(masks.counts(stay, select))
         join = _worthwhile(squared, stay, select, times, constant_time, room)
         mask = jax.tree.map(jnp.logical_or, stay, join)
