@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedrts, fedtiny
-from sparsefl_jax.algorithms.shared.adjusting import in_doubt
 from sparsefl_jax.algorithms.fedrts import beta_logits
+from sparsefl_jax.algorithms.shared.adjusting import in_doubt
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
