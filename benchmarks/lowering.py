@@ -168,8 +168,7 @@ def measure(layer, needs_input_grad, budget):
             mix.append("patches")
             continue
         names = dict.fromkeys(form[i] for form in forms.values())
-        if name == "forward":  # the same as canonical
-            names.pop("plain")
+        names.pop("plain")  # forward as canonical; of gradients never the fastest
         programs = {n: one_pass(name, n, layer) for n in names}
         mix.append(_fastest(rates(name, programs, flops)))
     flops *= 2 + needs_input_grad

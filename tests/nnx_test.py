@@ -142,7 +142,8 @@ def test_a_module_is_refused_in_one_line(make, said):
 def macs(make, *shape, dtype=jnp.float32):
     """The multiply-adds of an nnx module, without a test on samples."""
     example = jax.ShapeDtypeStruct((1, *shape), dtype)
-    _, _, apply, (params, stats) = nnx_modules.functions(make)
+    _, init, apply = nnx_modules.functions(make)
+    params, stats = jax.eval_shape(init, jax.random.key(0))
 
     def forward(params, x):
         return apply(params, stats, x, train=False)[0]

@@ -24,8 +24,7 @@ class _Network(nn.Module):
 
 @pytest.fixture(scope="module")
 def network():
-    example = jax.ShapeDtypeStruct((2, 4, 4, 2), jnp.float32)
-    model = base.wrap(_Network(), example)
+    model = base.model_of(_Network(), (4, 4, 2))
     return model, *model.init(jax.random.key(0))
 
 
@@ -110,8 +109,7 @@ def test_a_kernel_that_no_hook_sees_is_refused():
         def __call__(self, x):
             return x @ self.param("kernel", nn.initializers.ones, (3, 2))
 
-    example = jax.ShapeDtypeStruct((4, 3), jnp.float32)
-    model = base.wrap(Handmade(), example).saving(positive, ("kernel",))
+    model = base.model_of(Handmade(), (3,)).saving(positive, ("kernel",))
     with pytest.raises(ValueError, match="no hook sees the inputs of kernel, expected"):
         model.apply({"kernel": jnp.ones((3, 2))}, {}, jnp.ones((4, 3)), train=True)
 
@@ -122,8 +120,7 @@ def test_an_input_whose_first_axis_is_not_the_batch_is_refused():
         def __call__(self, x):
             return nn.Dense(4, name="fc")(x.T).T
 
-    example = jax.ShapeDtypeStruct((4, 3), jnp.float32)
-    model = base.wrap(Transposed(), example).saving(positive, ("fc/kernel",))
+    model = base.model_of(Transposed(), (3,)).saving(positive, ("fc/kernel",))
     params = {"fc": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}}
     with pytest.raises(ValueError, match=r"fc/kernel reads \(3, 4\), expected \[4, "):
         model.apply(params, {}, jnp.ones((4, 3)), train=True, weight=jnp.ones(4))

@@ -19,7 +19,6 @@ from sparsefl_jax.models import (
 )
 from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
-from sparsefl_jax.system import hardware
 
 DTYPES = ("float32", "bfloat16")
 
@@ -77,10 +76,8 @@ class Model(_Fields):
         """Returns the shapes and dtypes of `(params, stats)`."""
         return jax.eval_shape(self.init, jax.random.key(0))
 
-    @classmethod
-    def from_flax(
-        cls, module: nn.Module, example: Array | jax.ShapeDtypeStruct
-    ) -> "Model":
+    @staticmethod
+    def from_flax(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> "Model":
         """Wraps a linen module after testing it on three samples.
 
         The module's `__call__` takes a batch. It also receives those of these arguments
@@ -106,13 +103,10 @@ class Model(_Fields):
           >>> Model.from_flax(nn.Dense(4), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        model = wrap(module, example)
-        trial.try_out(type(module).__name__, model.init, model.apply, example)
-        named = model._replace(name=type(module).__name__, settings={"module": module})
-        return _counted(named, example)
+        return _tried(*linen.functions(module, example), example, module=module)
 
-    @classmethod
-    def from_nnx(cls, make: Callable, example: Array | jax.ShapeDtypeStruct) -> "Model":
+    @staticmethod
+    def from_nnx(make: Callable, example: Array | jax.ShapeDtypeStruct) -> "Model":
         """Wraps an nnx module after testing it on three samples.
 
         The module's `__call__` takes a batch, and those arguments that `from_flax`
@@ -139,17 +133,7 @@ class Model(_Fields):
           >>> Model.from_nnx(lambda rngs: nnx.Linear(3, 4, rngs=rngs), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        kind, make_params, apply, shapes = nnx_modules.functions(make)
-        trial.check_size(shapes[0], shapes)
-        compiled = jax.jit(make_params, compiler_options=hardware.UNOPTIMIZED)
-
-        def init(key):
-            traced = isinstance(key, jax.core.Tracer)
-            return make_params(key) if traced else compiled(key)
-
-        trial.try_out(kind, init, apply, example)
-        named = cls(init, apply, {}, name=kind, settings={"make": make})
-        return _counted(named, example)
+        return _tried(*nnx_modules.functions(make), example, make=make)
 
     def fitting(self, loss: Callable) -> "Model":
         """Returns the same network with another loss, for training and evaluation.
@@ -286,40 +270,10 @@ class Model(_Fields):
         return self._replace(apply=apply, name=self.name, settings=settings)
 
 
-def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
-    """Wraps a linen module as `Model.from_flax` does, without running a test."""
-    if not isinstance(module, nn.Module):
-        kind = type(module).__name__
-        raise UserError(f"module is a {kind}, expected a module of flax.linen")
-    arguments = trial.arguments(module)
-
-    def initialised(key):
-        x = jnp.zeros((1, *example.shape[1:]), example.dtype)
-        return module.init(key, x, **arguments(False))
-
-    # jit drops the forward pass that linen's init runs. The rest runs once, and
-    # compiling it with optimisation takes ten times as long as without.
-    compiled = jax.jit(initialised, compiler_options=hardware.UNOPTIMIZED)
-
-    def init(key):
-        traced = isinstance(key, jax.core.Tracer)
-        variables = initialised(key) if traced else compiled(key)
-        return variables["params"], variables.get("batch_stats", {})
-
-    def apply(params, stats, x, *, train, weight=None, key=None):
-        variables = {"params": params} | ({"batch_stats": stats} if stats else {})
-        rngs = None if key is None else {"dropout": key}
-        options = {"rngs": rngs, "mutable": ["batch_stats"] if train and stats else []}
-        with linen.checked_calls(train, weight):
-            logits, changed = module.apply(
-                variables, x, **arguments(train, weight), **options
-            )
-        new = changed.get("batch_stats", stats)
-        new = trial.unless_padding(train, weight, new, stats)
-        return logits.astype(jnp.float32), new
-
-    linen.check_collections(initialised)
-    return Model(init, apply, {})
+def _tried(kind: str, init: Callable, apply: Callable, example, **settings) -> Model:
+    """Returns the model of a user's module, after a test on three samples."""
+    trial.try_out(kind, init, apply, example)
+    return _counted(Model(init, apply, {}, name=kind, settings=settings), example)
 
 
 def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
@@ -351,7 +305,8 @@ class Layers(nn.Module):
 def model_of(module: nn.Module, input_shape: tuple, dtype: Any = jnp.float32) -> Model:
     """Returns the model of a module that takes samples of a shape and a dtype."""
     example = jax.ShapeDtypeStruct((1, *input_shape), dtype)
-    return _counted(wrap(module, example), example)
+    _, init, apply = linen.functions(module, example)
+    return _counted(Model(init, apply, {}), example)
 
 
 def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:

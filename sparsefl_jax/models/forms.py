@@ -5,15 +5,14 @@ over windows scatters. So `fast` traces a function to its equations, after whate
 differentiated in it, and evaluates them with each convolution computed in the form that
 `convolution.choose` gives for its layer and pass, and each pool by slices. A gradient
 of a convolution is a convolution with other dimension numbers, by which its pass is
-known. What is not known stays as it is.
+known. What is not known stays as it is, and so does a program without convolutions,
+pools and sums of half precision.
 
 `fast` has to be applied to the whole program, outside of all derivatives.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,7 @@ from jax.extend import core
 
 from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array
-from sparsefl_jax.models import convolution, lowerings, pooling, scans, shifts
+from sparsefl_jax.models import convolution, lowerings, pooling, shifts
 from sparsefl_jax.models.convolution import Layer, Lowering
 
 # Dimension numbers of the passes of a layer with images NHWC and a kernel HWIO.
@@ -67,43 +66,10 @@ def fast(function: Callable, lowering: str | Lowering = "auto") -> Callable:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
         if not _has_any(closed.jaxpr):
             return function(*args)
-        _warn_of_unknown(closed.jaxpr)
-        outputs = _evaluate(
-            closed.jaxpr, closed.consts, jax.tree.leaves(args), lowering
-        )
+        outputs = _evaluate(closed, jax.tree.leaves(args), lowering)
         return jax.tree.unflatten(jax.tree.structure(shape), outputs)
 
     return evaluated
-
-
-def _has_any(jaxpr: core.Jaxpr) -> bool:
-    """Returns whether a program has an equation that may have a form."""
-    return any(e.primitive.name in _FORMS for e in equations(jaxpr))
-
-
-def _is_empty(eqn) -> bool:
-    return any(0 in v.aval.shape for v in (*eqn.invars, *eqn.outvars))
-
-
-def _inner_has_any(eqn) -> bool:
-    return any(map(_has_any, core.jaxprs_in_params(eqn.params)))
-
-
-def _warn_of_unknown(jaxpr: core.Jaxpr) -> None:
-    """Names the first convolution that has no form; the same text is shown once."""
-    unknown = (
-        e
-        for e in equations(jaxpr)
-        if e.primitive.name == "conv_general_dilated" and not _is_known(e)
-    )
-    if first := next(unknown, None):
-        kernel, images = first.invars[1].aval, first.invars[0].aval
-        warnings.warn(
-            f"a convolution with a kernel of {kernel.dtype} {list(kernel.shape)} on "
-            f"{images.dtype} stays as it is, which may be slow on CPU: its layout, "
-            "groups, precision or dtype are not those of flax.linen.Conv",
-            stacklevel=3,
-        )
 
 
 def equations(jaxpr: core.Jaxpr) -> Iterator:
@@ -114,120 +80,88 @@ def equations(jaxpr: core.Jaxpr) -> Iterator:
             yield from equations(inner)
 
 
-class _Scope(NamedTuple):
-    """What an equation's form may read of the program around it."""
-
-    lowering: str | Lowering
-    maxima: dict  # of the pools so far, which their gradients read
-    input_grad: Callable  # from the variable of g, before its turn; or None
+def _has_any(jaxpr: core.Jaxpr) -> bool:
+    """Returns whether a program has an equation that may have a form."""
+    return any(map(_form, equations(jaxpr)))
 
 
-def _evaluate(jaxpr: core.Jaxpr, consts, args, lowering) -> list:
+def _form(eqn) -> Callable | None:
+    """Returns the function that computes an equation's form, if it may have one."""
+    form = _FORMS.get(eqn.primitive.name)
+    if form is None or _is_empty(eqn):
+        return None
+    return form if form is not _long_sum or eqn.invars[0].aval.dtype in _HALF else None
+
+
+def _is_empty(eqn) -> bool:
+    return any(0 in v.aval.shape for v in (*eqn.invars, *eqn.outvars))
+
+
+def _evaluate(closed: core.ClosedJaxpr, args, lowering) -> list:
     """Evaluates a program, each equation in its form where it has one."""
-    env = dict(zip(jaxpr.constvars, consts, strict=True))
+    jaxpr = closed.jaxpr
+    env = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env |= zip(jaxpr.invars, args, strict=True)
-    by_g = {e.invars[0]: e for e in jaxpr.eqns if _is_input_grad(e)}
-
-    def input_grad(g):
-        eqn = by_g.get(g)
-        if eqn is None or eqn.invars[1] not in env:
-            return None
-        if eqn.outvars[0] not in env:
-            env[eqn.outvars[0]] = _as_it_is(jaxpr, eqn, env)[0]
-        return env[eqn.outvars[0]]
+    input_grads = {e.invars[0]: e for e in jaxpr.eqns if _is_input_grad(e)}
 
     def read(v):
         return v.val if isinstance(v, core.Literal) else env[v]
 
-    scope = _Scope(lowering, {}, input_grad)
-    for eqn in jaxpr.eqns:
+    def run(eqn):
         if eqn.outvars and eqn.outvars[0] in env:
-            continue  # computed before its turn
-        inputs, name, outputs = list(map(read, eqn.invars)), eqn.primitive.name, None
+            return  # computed before its turn
+        inputs, outputs = list(map(read, eqn.invars)), None
+        other = input_grads.get(eqn.invars[0]) if _is_weight_grad(eqn) else None
+        if other and other.invars[1] in env:
+            run(other)
+            inputs[0] = _after(env[other.outvars[0]], inputs[0])
         with jax.named_scope(str(eqn.source_info.name_stack)):
-            if name in _FORMS and not _is_empty(eqn):
-                outputs = _FORMS[name](eqn, *inputs, scope)
-            elif name in _CONTROL and _inner_has_any(eqn):
-                outputs = _CONTROL[name](eqn, inputs, lowering)
+            if form := _form(eqn):
+                outputs = form(eqn, *inputs, lowering)
         if outputs is None:
-            outputs = _as_it_is(jaxpr, eqn, env)
-        elif not eqn.primitive.multiple_results:
-            outputs = [outputs]
-        env |= zip(eqn.outvars, outputs, strict=True)
+            outputs = _as_it_is(jaxpr, eqn, inputs, lowering)
+        env.update(zip(eqn.outvars, outputs, strict=True))
+
+    for eqn in jaxpr.eqns:
+        run(eqn)
     return list(map(read, jaxpr.outvars))
 
 
-def _as_it_is(jaxpr: core.Jaxpr, eqn, env: dict) -> list:
-    """Evaluates one equation of a program, with its name in profiles."""
-    used = list({v: None for v in eqn.invars if not isinstance(v, core.Literal)})
-    parts = {"constvars": [], "invars": used, "outvars": eqn.outvars, "eqns": [eqn]}
+def _as_it_is(jaxpr: core.Jaxpr, eqn, inputs, lowering) -> list:
+    """Evaluates one equation of a program, and in their forms those inside it."""
+    if any(map(_has_any, core.jaxprs_in_params(eqn.params))):
+        if eqn.primitive.name in ("checkpoint", "remat2"):  # by version of JAX
+            return _remat(eqn, inputs, lowering)
+        params = {k: _with_forms(v, lowering) for k, v in eqn.params.items()}
+        eqn = eqn.replace(params=params)
+    pairs = zip(eqn.invars, inputs, strict=True)
+    given = {v: x for v, x in pairs if not isinstance(v, core.Literal)}
+    parts = {"constvars": [], "invars": [*given], "outvars": eqn.outvars, "eqns": [eqn]}
     alone = core.ClosedJaxpr(jaxpr.replace(**parts), ())
-    return core.jaxpr_as_fun(alone)(*(env[v] for v in used))
+    return core.jaxpr_as_fun(alone)(*given.values())
 
 
-def _of(closed, lowering) -> Callable:
-    """Returns a closed program as a function of arrays, with its forms replaced."""
-    return lambda *args: _evaluate(closed.jaxpr, closed.consts, args, lowering)
+def _with_forms(value, lowering):
+    """Returns a parameter of an equation whose programs have their forms."""
+    if isinstance(value, tuple):
+        return tuple(_with_forms(v, lowering) for v in value)
+    if not isinstance(value, core.ClosedJaxpr):
+        return value
+    run = jax.make_jaxpr(lambda *args: _evaluate(value, args, lowering))
+    return run(*value.in_avals)
 
 
-def _call(eqn, inputs, lowering):
-    """Evaluates the program of a call in its place."""
-    (closed,) = (v for v in eqn.params.values() if isinstance(v, core.ClosedJaxpr))
-    return _of(closed, lowering)(*inputs)
-
-
-def _remat(eqn, inputs, lowering):
-    params = eqn.params
-    run = partial(_evaluate, params["jaxpr"], (), lowering=lowering)
-    kept = {name: params[name] for name in ("prevent_cse", "policy")}
-    return jax.checkpoint(lambda *args: run(args), **kept)(*inputs)
-
-
-def _scan(eqn, inputs, lowering):
-    params, carried = eqn.params, scans.carry(eqn)
-    run = _of(params["jaxpr"], lowering)
-    consts, carry = inputs[: carried.start], inputs[carried]
-
-    def body(carry, x):
-        outputs = run(*consts, *carry, *x)
-        return outputs[: len(carry)], outputs[len(carry) :]
-
-    options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, ys = lax.scan(body, carry, inputs[carried.stop :], **options)
-    return [*carry, *ys]
-
-
-def _while(eqn, inputs, lowering):
-    params = eqn.params
-    first, second = params["cond_nconsts"], params["body_nconsts"]
-    of_cond, of_body = inputs[:first], inputs[first : first + second]
-    cond, body = (_of(params[n], lowering) for n in ("cond_jaxpr", "body_jaxpr"))
-    return lax.while_loop(
-        lambda carry: cond(*of_cond, *carry)[0],
-        lambda carry: body(*of_body, *carry),
-        inputs[first + second :],
+def _remat(eqn, inputs, lowering) -> list:
+    """Evaluates a program that is computed again for its gradient."""
+    body = core.ClosedJaxpr(eqn.params["jaxpr"], ())
+    kept = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
+    return jax.checkpoint(lambda *args: _evaluate(body, args, lowering), **kept)(
+        *inputs
     )
 
 
-def _cond(eqn, inputs, lowering):
-    index, *operands = inputs
-    branches = [_of(branch, lowering) for branch in eqn.params["branches"]]
-    return lax.switch(index, branches, *operands)
-
-
-_CONTROL = {
-    "scan": _scan,
-    "while": _while,
-    "cond": _cond,
-    **dict.fromkeys(("checkpoint", "remat2"), _remat),  # by version of JAX
-    **dict.fromkeys(
-        ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call"), _call
-    ),
-}
-
-
-def _is_known(eqn) -> bool:
-    """Returns whether a convolution is a pass of a layer like `flax.linen.Conv`."""
+def _pass_of(eqn) -> str | None:
+    """Returns which pass of a layer like `flax.linen.Conv` a convolution is, if any."""
     left, right, out = (v.aval for v in (*eqn.invars, *eqn.outvars))
     sharding = eqn.params.get("out_sharding")  # inside `shard_map`: of no axis
     standard = jax.config.jax_default_matmul_precision
@@ -236,28 +170,31 @@ def _is_known(eqn) -> bool:
     default &= not any(sharding.spec if sharding else ())
     default &= left.dtype == right.dtype == out.dtype
     default &= jnp.issubdtype(out.dtype, jnp.floating)
-    name = _PASSES.get(_specs(eqn))
+    name = _PASSES.get(eqn.params["dimension_numbers"])
     # Mapped over weights and samples together, a pass has groups of the other kind.
     other = "feature_group_count" if name == "weight_grad" else "batch_group_count"
-    return name is not None and default and eqn.params[other] == 1
+    return name if default and eqn.params[other] == 1 else None
 
 
-def _specs(eqn) -> tuple:
-    numbers = eqn.params["dimension_numbers"]
-    return numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-
-
-def _convolution(eqn, left: Array, right: Array, scope: _Scope) -> Array | None:
+def _convolution(eqn, left: Array, right: Array, lowering) -> list | None:
     """Computes a pass of a layer in a fast form; None where it stays as it is."""
-    if not _is_known(eqn):
+    name = _pass_of(eqn)
+    if name is None:
+        warnings.warn(
+            f"a convolution with a kernel of {right.dtype} {list(right.shape)} on "
+            f"{left.dtype} stays as it is, which may be slow on CPU: its layout, "
+            "groups, precision or dtype are not those of flax.linen.Conv",
+            stacklevel=2,
+        )
         return None
-    p, out, name = eqn.params, eqn.outvars[0].aval, _PASSES[_specs(eqn)]
+    p, out, platform = eqn.params, eqn.outvars[0].aval, convolution.platform()
     layer, edges = _layer(name, p, left.shape, right.shape, out.shape)
-    lowering = scope.lowering
     if layer is None:
-        return _by_shifts(name, p, left, right, out.shape, lowering)
+        auto = lowering == "auto"
+        shifted = platform == "cpu" if auto else getattr(lowering, name) != "plain"
+        return [_by_shifts(name, p, left, right, out.shape)] if shifted else None
     if lowering == "auto":
-        lowering = convolution.choose(layer, convolution.platform(), left.dtype.name)
+        lowering = convolution.choose(layer, platform, left.dtype.name)
     lowering = convolution.available(layer, lowering)
     form = getattr(lowering, name)
     if form == "plain":
@@ -266,18 +203,19 @@ def _convolution(eqn, left: Array, right: Array, scope: _Scope) -> Array | None:
     border = [(0, 0), *edges, (0, 0)]
     parts = layer.batch // lowering.images if lowering.images else 1
     if name == "forward":
-        return _mapped(lambda x: run(form, x, right, *at), parts, jnp.pad(left, border))
+        part = lambda x: run(form, x, right, *at)  # noqa: E731
+        return [_mapped(part, parts, jnp.pad(left, border))]
     if name == "weight_grad":
-        pair = jnp.pad(left, border), right
-        dw = _mapped(lambda x, g: run(form, x, g, out, *at)[None], parts, *pair)
-        return dw.sum(0, dtype=jnp.float32).astype(out.dtype) if parts > 1 else dw[0]
+        part = lambda x, g: run(form, x, g, out, *at)[None]  # noqa: E731
+        dw = _mapped(part, parts, jnp.pad(left, border), right)
+        return [dw.sum(0, dtype=jnp.float32).astype(out.dtype) if parts > 1 else dw[0]]
     kernel = jnp.flip(right, (0, 1))  # XLA removes this and the flip before it
     bordered = jax.ShapeDtypeStruct((layer.batch // parts, *layer[1:4]), left.dtype)
     dx = _mapped(lambda g: run(form, bordered, g, kernel, *at), parts, left)
     rows, columns = (
         slice(a, a + n) for (a, _), n in zip(edges, out.shape[1:3], strict=True)
     )
-    return dx[:, rows, columns]
+    return [dx[:, rows, columns]]
 
 
 _PASSES = {FORWARD: "forward", INPUT_GRAD: "input_grad", WEIGHT_GRAD: "weight_grad"}
@@ -327,11 +265,8 @@ def _layer(name: str, p: dict, left, right, out) -> tuple[Layer | None, list]:
     return Layer(*layer), edges
 
 
-def _by_shifts(name: str, p: dict, left, right, out, lowering) -> Array | None:
+def _by_shifts(name: str, p: dict, left: Array, right: Array, out) -> Array:
     """Computes a pass of any layer from shifted views of its images."""
-    form = convolution.platform() if lowering == "auto" else getattr(lowering, name)
-    if form not in ("cpu", *lowerings.NAMES[1:]):
-        return None
     sides = zip(p["padding"], p["lhs_dilation"], strict=True)
     border = [(0, 0, 0), *((*edge, d - 1) for edge, d in sides), (0, 0, 0)]
     left = lax.pad(left, jnp.zeros((), left.dtype), border)
@@ -360,61 +295,57 @@ def _images(x: Array) -> Array:
     return x.reshape(-1, *x.shape[-3:])
 
 
-def _maximum(eqn, x: Array, scope: _Scope) -> Array | None:
+def _maximum(eqn, x: Array, lowering) -> list | None:
     windows = _windows(eqn)
     if windows is None:
         return None
-    y, scope.maxima[eqn.invars[0], windows] = pooling.maximum(_images(x), windows)
-    return y.reshape(eqn.outvars[0].aval.shape)
+    y = pooling.maximum(_images(x), windows)
+    return [y.reshape(eqn.outvars[0].aval.shape)]
 
 
-def _maximum_grad(eqn, g: Array, x: Array, scope: _Scope) -> Array | None:
+def _maximum_grad(eqn, g: Array, x: Array, lowering) -> list | None:
     windows = _windows(eqn)
     if windows is None or eqn.params["select_prim"].name != "ge":
         return None
-    known = scope.maxima.get((eqn.invars[1], windows))
-    dx = pooling.maximum_grad(_images(x), _images(g), known, windows)
-    return dx.reshape(x.shape)
+    return [pooling.maximum_grad(_images(x), _images(g), windows).reshape(x.shape)]
+
+
+def _long_sum(eqn, x: Array, lowering) -> list:
+    """Adds numbers of half precision, as those of a bias' gradient, in float32."""
+    return [jnp.sum(x, eqn.params["axes"], dtype=jnp.float32).astype(x.dtype)]
+
+
+_FORMS = {
+    "reduce_sum": _long_sum,
+    "conv_general_dilated": _convolution,
+    "reduce_window_max": _maximum,
+    "select_and_scatter_add": _maximum_grad,
+}
+_HALF = (jnp.bfloat16, jnp.float16)
 
 
 def _is_input_grad(eqn) -> bool:
     """Returns whether an equation is that of g and a dense kernel [I, O]."""
-    if eqn.primitive.name != "dot_general" or eqn.invars[1].aval.ndim != 2:
+    if eqn.primitive.name != "dot_general" or _is_empty(eqn):
         return False
     last = eqn.invars[0].aval.ndim - 1
     return eqn.params["dimension_numbers"] == (((last,), (1,)), ((), ()))
 
 
-def _weight_grad(eqn, g: Array, x: Array, scope: _Scope) -> Array | None:
-    """Computes on CPU the gradient of a dense kernel after the one of its input.
+def _is_weight_grad(eqn) -> bool:
+    """Returns whether an equation is that of g and a dense layer's input, on CPU."""
+    if eqn.primitive.name != "dot_general" or convolution.platform() != "cpu":
+        return False
+    every = tuple(range(eqn.invars[0].aval.ndim - 1))
+    return eqn.params["dimension_numbers"] == ((every, every), ((), ()))
 
-    So XLA can update the kernel in place. XLA:CPU removes barriers before it decides
-    that, so the order is that of an addition.
+
+def _after(first: Array, g: Array) -> Array:
+    """Returns g, which is computed after another array.
+
+    If the gradient of a dense kernel follows the one of the layer's input, XLA can
+    update the kernel in place. XLA:CPU removes barriers before it decides that, so the
+    order is that of an addition.
     """
-    (left, right), batch = eqn.params["dimension_numbers"]
-    dense = batch == ((), ()) and left == right == tuple(range(g.ndim - 1))
-    if not dense or convolution.platform() != "cpu":
-        return None
-    dx = scope.input_grad(eqn.invars[0])
-    if dx is None or dx.size == 0:
-        return None
-    kept = ("dimension_numbers", "precision", "preferred_element_type")
-    zero = jnp.nan_to_num(0.0 * dx.reshape(-1)[0])  # also where dx is not finite
-    g = g + zero.astype(g.dtype)
-    return lax.dot_general(g, x, **{name: eqn.params[name] for name in kept})
-
-
-def _long_sum(eqn, x: Array, scope: _Scope) -> Array | None:
-    """Adds numbers of half precision, as those of a bias' gradient, in float32."""
-    if x.dtype not in (jnp.bfloat16, jnp.float16):
-        return None
-    return jnp.sum(x, eqn.params["axes"], dtype=jnp.float32).astype(x.dtype)
-
-
-_FORMS = {
-    "reduce_sum": _long_sum,
-    "dot_general": _weight_grad,
-    "conv_general_dilated": _convolution,
-    "reduce_window_max": _maximum,
-    "select_and_scatter_add": _maximum_grad,
-}
+    zero = jnp.nan_to_num(0.0 * first.reshape(-1)[0])  # also where it is not finite
+    return g + zero.astype(g.dtype)

@@ -1,4 +1,4 @@
-"""Calls linen modules without padding in batch norm.
+"""Makes pure functions of a user's linen module.
 
 A client's last batch is padded. Batch normalisation must leave the padding out.
 """
@@ -16,17 +16,53 @@ from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import trial
 
 
-def checked_calls(train: bool, weight: Array | None) -> AbstractContextManager:
-    """Returns a context in which modules call submodules as `trial.keywords` says.
+def functions(
+    module: nn.Module, example: Array | jax.ShapeDtypeStruct
+) -> tuple[str, Callable, Callable]:
+    """Returns the pure functions of a module.
 
     Args:
-      train: whether the network trains.
-      weight: [B], 0 for padded samples; None if there are none.
+      module: takes a batch like `example`.
+      example: a batch [B, ...], or its shape and dtype.
+
+    Returns:
+      The name of the module's class, and `init` and `apply` as of a `Model`.
 
     Raises:
-      ValueError: within the context, a call leaves a training flag at a default that
-        is wrong, or a BatchNorm's first axis is not the batch.
+      ValueError: it is no module, or has unknown arguments, other collections than
+        'params' and 'batch_stats', no parameters, or too many.
     """
+    kind = type(module).__name__
+    if not isinstance(module, nn.Module):
+        raise UserError(f"module is a {kind}, expected a module of flax.linen")
+    arguments = trial.arguments(module)
+
+    def variables(key):
+        x = jnp.zeros((1, *example.shape[1:]), example.dtype)
+        return module.init(key, x, **arguments(False))
+
+    def init(key):
+        found = variables(key)
+        return found["params"], found.get("batch_stats", {})
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        given = {"params": params} | ({"batch_stats": stats} if stats else {})
+        rngs = None if key is None else {"dropout": key}
+        options = {"rngs": rngs, "mutable": ["batch_stats"] if train and stats else []}
+        with _checked_calls(train, weight):
+            logits, changed = module.apply(
+                given, x, **arguments(train, weight), **options
+            )
+        new = changed.get("batch_stats", stats)
+        new = trial.unless_padding(train, weight, new, stats)
+        return logits.astype(jnp.float32), new
+
+    _check_collections(variables)
+    return kind, trial.compiled(init), apply
+
+
+def _checked_calls(train: bool, weight: Array | None) -> AbstractContextManager:
+    """Returns a context in which modules call submodules as `trial.keywords` says."""
     check = trial.keywords(train, weight, nn.BatchNorm)
 
     def checked(call, args, kwargs, context):
@@ -38,15 +74,8 @@ def checked_calls(train: bool, weight: Array | None) -> AbstractContextManager:
     return nn.intercept_methods(checked)
 
 
-def check_collections(variables: Callable) -> None:
-    """Refuses a module with other collections than 'params' and 'batch_stats'.
-
-    Args:
-      variables: `(key) -> variables`, as `module.init` makes them.
-
-    Raises:
-      ValueError: it has others, no parameters, or too many.
-    """
+def _check_collections(variables: Callable) -> None:
+    """Refuses a module with other collections, without parameters, or too large."""
     try:
         shapes: Any = jax.eval_shape(variables, jax.random.key(0))
     except OverflowError:  # from drawing a leaf that is too large

@@ -6,7 +6,7 @@ Each form of each pass uses only operations whose forward version is fast:
 - `patches`: shifted views side by side and one matmul (the transpose is col2im);
 - `winograd2`, `winograd3`, `winograd4`: minimal filtering F(m x m, k x k) as batched
   matmuls (Lavin and Gray, CVPR 2016, arXiv:1509.09308), with Cook-Toom matrices;
-- `plain`: the convolution and the gradients of `jax.lax`.
+- `plain`: the convolution of `jax.lax`, whose gradients stay as they are.
 
 Layouts: activations are NHWC, kernels HWIO; `I` and `O` count channels. Results have
 the dtype of the operands. Winograd always computes in float32, because its transforms
@@ -15,7 +15,6 @@ take differences of large numbers.
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -48,8 +47,6 @@ def forward(name: str, x: Array, w: Array, stride: int, pad: int) -> Array:
 
 def input_grad(name: str, x: Array, g: Array, w: Array, stride: int, pad: int) -> Array:
     """Returns the gradient by x from g [B, h, w, O]; reads x's shape and dtype only."""
-    if name == "plain":
-        return jax.linear_transpose(lambda v: plain(v, w, stride, pad), x)(g)[0]
     if name == "patches":
         return _fold(jnp.tensordot(g, w, ((3,), (3,))), x.shape[1:3], stride, pad)
     if name == "canonical":
@@ -62,8 +59,6 @@ def weight_grad(
     name: str, x: Array, g: Array, w: Array, stride: int, pad: int
 ) -> Array:
     """Returns the gradient by w from g [B, h, w, O]; reads w's shape and dtype only."""
-    if name == "plain":
-        return jax.linear_transpose(lambda v: plain(x, v, stride, pad), w)(g)[0]
     if name == "canonical":  # channels as batch, the batch as channels, g as kernel
         images, kernel = x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3)
         return plain(images, kernel, 1, pad).transpose(1, 2, 0, 3)

@@ -15,7 +15,6 @@ from jax.extend import core
 
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.models import scans
 
 # Where a value comes from: the parameters that it is made of alone, by their number, or
 # None if it depends on the sample too.
@@ -87,11 +86,10 @@ def _join(origins) -> Origin:
 
 def _inner(eqn) -> core.Jaxpr | None:
     """Returns the program that an equation calls with its own inputs, if any."""
-    for value in eqn.params.values():
-        value = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
-        same = isinstance(value, core.Jaxpr) and len(value.invars) == len(eqn.invars)
-        if same and len(value.outvars) == len(eqn.outvars):
-            return value
+    for inner in core.jaxprs_in_params(eqn.params):
+        same = len(inner.invars) == len(eqn.invars)
+        if same and len(inner.outvars) == len(eqn.outvars):
+            return inner
     return None
 
 
@@ -112,9 +110,23 @@ _PRODUCTS = {"dot_general": _of_dot, "conv_general_dilated": _of_conv}
 
 def _scan(eqn, origins, times, add) -> list[Origin]:
     body, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
-    carry = range(len(origins))[scans.carry(eqn)]
-    origins = _settled(body, origins, carry)
+    origins = _settled(body, origins, _carry(eqn, body))
     return _walk(body, origins, times * length, add)
+
+
+def _carry(eqn, body) -> range:
+    """Returns which inputs are the carry: constants before it, xs after it.
+
+    Only xs and ys have an axis more outside than inside. The parameters that count
+    constants and carry differ between versions of JAX.
+    """
+
+    def alike(outside, inside):
+        pairs = zip(outside, inside, strict=True)
+        return sum(v.aval.ndim == w.aval.ndim for v, w in pairs)
+
+    end = alike(eqn.invars, body.invars)
+    return range(end - alike(eqn.outvars, body.outvars), end)
 
 
 def _while(eqn, origins, times, add) -> list[Origin]:

@@ -5,10 +5,8 @@ merges a new module, so nothing that a module writes outlives the call, except t
 statistics of normalisation.
 """
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,25 +14,24 @@ from flax import nnx
 from flax.traverse_util import unflatten_dict
 
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.types import Key
 from sparsefl_jax.models import trial
 
 _KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
 
 
-def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, PyTree]]:
+def functions(make: Callable) -> tuple[str, Callable, Callable]:
     """Returns the pure functions of a module.
 
     Args:
       make: `(*, rngs) -> module`, draws the parameters.
 
     Returns:
-      The name of the module's class, `init` and `apply` as of a `Model`, and the shapes
-      of the parameters and of the statistics.
+      The name of the module's class, and `init` and `apply` as of a `Model`.
 
     Raises:
       ValueError: `make` is a module or returns none, or the module has variables of
-        another kind or unknown arguments.
+        another kind, unknown arguments, no parameters, or too many.
     """
     if isinstance(make, nnx.Module) or not callable(make):
         raise UserError(
@@ -60,6 +57,7 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
         listed = ", ".join(f"{path} ({name})" for path, name in unknown.items())
         raise UserError(f"module has {listed}, expected only Param and BatchStat")
     params, stats, streams = states
+    trial.check_size(_nested(params), (_nested(params), _nested(stats)))
 
     def init(key):
         state = nnx.split(make(rngs=nnx.Rngs(key)), *_KINDS, ...)[1:3]
@@ -77,13 +75,13 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
         keywords = arguments(train, weight)
         if "rngs" in keywords:
             keywords["rngs"] = nnx.Rngs(key)
-        with _intercepted(called, train, weight):
-            logits = called(x, **keywords)
+        _intercept(called, trial.keywords(train, weight, nnx.BatchNorm))
+        logits = called(x, **keywords)
         new = _nested(nnx.split(called, *_KINDS, ...)[2]) if train else given_stats
         new = trial.unless_padding(train, weight, new, given_stats)
         return logits.astype(jnp.float32), new
 
-    return kind, init, apply, (_nested(params), _nested(stats))
+    return kind, trial.compiled(init), apply
 
 
 def _nested(state) -> dict:
@@ -115,36 +113,22 @@ def _seeded(state, key: Key):
     )
 
 
-_CALLS: contextvars.ContextVar = contextvars.ContextVar("the calls of submodules")
-
-
-@contextlib.contextmanager
-def _intercepted(module, train: bool, weight: Array | None) -> Iterator[None]:
-    """Leaves padding out of batch norm, and checks the flags of submodules."""
-    check, names = trial.keywords(train, weight, nnx.BatchNorm), {}
+def _intercept(module, check: Callable) -> None:
+    """Makes the calls of submodules go through a check of their keyword arguments."""
     for path, inner in nnx.iter_modules(module):
-        if path:
-            names[id(inner)] = "/".join(map(str, path))
+        if path and callable(inner):
+            inner.checked_as = check, "/".join(map(str, path))
             inner.__class__ = _intercepting(type(inner))
-    token = _CALLS.set((check, names))
-    try:
-        yield
-    finally:
-        _CALLS.reset(token)
 
 
 @functools.cache
 def _intercepting(kind: type) -> type:
-    """Returns a subclass whose calls go through the context that is open."""
-    if "__call__" not in dir(kind):
-        return kind
+    """Returns a subclass whose calls are checked."""
     call = kind.__call__
 
     @functools.wraps(call)
     def intercepted(self, *args, **kwargs):
-        if context := _CALLS.get(None):
-            check, names = context
-            kwargs = check(self, names.get(id(self), ""), args, kwargs)
-        return call(self, *args, **kwargs)
+        check, name = self.checked_as
+        return call(self, *args, **check(self, name, args, kwargs))
 
     return type(kind.__name__, (kind,), {"__call__": intercepted})

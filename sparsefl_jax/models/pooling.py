@@ -61,57 +61,46 @@ def _call(x):
         return _barrier(x)
 
 
-def maximum(x: Array, windows: Windows) -> tuple[Array, tuple]:
-    """Takes the maximum over windows of x [B, H, W, C].
-
-    Returns:
-      The maxima [B, h, w, C], and what `maximum_grad` reads.
+def maximum(x: Array, windows: Windows) -> Array:
+    """Takes the maximum over windows of x [B, H, W, C], [B, h, w, C].
 
     Example:
       >>> x = jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)
-      >>> maximum(x, Windows((3, 3), (3, 3), ((0, 0), (0, 0))))[0].item()
+      >>> maximum(x, Windows((3, 3), (3, 3), ((0, 0), (0, 0)))).item()
       8.0
     """
     # A convolution reads every entry of its images several times, and so do windows
     # that overlap; disjoint ones read it once.
     if windows.kind == "disjoint":
-        y = functools.reduce(jnp.maximum, _corners(_split(x, windows.size)))
-        return materialize(y), (y,)
+        return materialize(_largest(_corners(_split(x, windows.size))))
     x = materialize(x)
     if windows.kind == "sliding":
-        (height, width), (_, _, columns, channels) = windows.size, x.shape
-        # Rows of W * C entries: both axes shift along contiguous memory.
-        x = x.reshape(*x.shape[:2], -1)
-        down = materialize(_largest(_views(x, height, 1, 1)))
-        y = materialize(_largest(_views(down, width, channels, 2)))
-        out = *y.shape[:2], columns - width + 1, channels
-        return y.reshape(out), (x, down, y)
-    y = _largest(_places(_bordered(x, windows, -jnp.inf), windows))
-    return materialize(y), (y,)
+        _, _, y = _slide(x, windows.size)
+        return y.reshape(*y.shape[:2], -1, x.shape[3])
+    return materialize(_largest(_places(_bordered(x, windows, -jnp.inf), windows)))
 
 
-def maximum_grad(x: Array, g: Array, read: tuple | None, windows: Windows) -> Array:
+def maximum_grad(x: Array, g: Array, windows: Windows) -> Array:
     """Returns the gradient by x; equal maxima of a window share g equally.
+
+    XLA computes once what `maximum` computes too.
 
     Args:
       x: as in `maximum`.
       g: [B, h, w, C], the gradient of the maxima.
-      read: the second result of `maximum`, or None.
       windows: as in `maximum`.
 
     Example:
       >>> x, g = jnp.zeros((1, 2, 2, 1)), jnp.ones((1, 1, 1, 1))
       >>> windows = Windows((2, 2), (2, 2), ((0, 0), (0, 0)))
-      >>> maximum_grad(x, g, None, windows).reshape(-1).tolist()
+      >>> maximum_grad(x, g, windows).reshape(-1).tolist()
       [0.25, 0.25, 0.25, 0.25]
     """
-    if read is None:
-        _, read = maximum(x, windows)
     g = materialize(g)
     if windows.kind == "disjoint":
-        return _disjoint_grad(x, g, *read, windows.size)
+        return _disjoint_grad(x, g, maximum(x, windows), windows.size)
     if windows.kind == "sliding":
-        flat, down, y = read
+        flat, down, y = _slide(materialize(x), windows.size)
         (height, width), channels = windows.size, x.shape[3]
         hits = materialize(_hits(_views(flat, height, 1, 1), down))  # of each column
         pairs = (_views(v, width, channels, 2) for v in (down, hits))
@@ -119,13 +108,24 @@ def maximum_grad(x: Array, g: Array, read: tuple | None, windows: Windows) -> Ar
         share = _share(g.reshape(y.shape), functools.reduce(jnp.add, hits))
         g = _sliding_grad(down, y, share, width, channels, 2)
         return materialize(_sliding_grad(flat, down, g, height, 1, 1).reshape(x.shape))
-    (y,), (a, c) = read, (low for low, _ in windows.pad)
     padded = _bordered(x, windows, jnp.nan)  # equals no maximum
-    views = _places(padded, windows)
+    views, y = _places(padded, windows), maximum(x, windows)
     share = _share(g, _hits(views, y))
     parts = [jnp.where(v == y, share, 0.0) for v in views]
     dx = materialize(_placed(parts, padded.shape, windows))
-    return dx[:, a : a + x.shape[1], c : c + x.shape[2]]
+    (top, _), (left, _) = windows.pad
+    return dx[:, top : top + x.shape[1], left : left + x.shape[2]]
+
+
+def _slide(x: Array, size: Sequence[int]) -> tuple[Array, Array, Array]:
+    """Returns x as rows of W * C entries, and the maxima of columns and of windows.
+
+    So both axes shift along contiguous memory.
+    """
+    (height, width), channels = size, x.shape[3]
+    x = x.reshape(*x.shape[:2], -1)
+    down = materialize(_largest(_views(x, height, 1, 1)))
+    return x, down, materialize(_largest(_views(down, width, channels, 2)))
 
 
 def _largest(views: Sequence[Array]) -> Array:

@@ -80,21 +80,14 @@ def _with_saved(layer: Callable) -> Callable:
         return layer(params, x)
 
     def forward(params, x, saved):
-        params, saved = jax.tree.map(lambda v: v.value, (params, saved))
-        needs_input_grad = () if x.perturbed else None
-        return layer(params, x.value), (params, saved, needs_input_grad)
+        return layer(params, x), (params, saved)
 
     def backward(residual, g):
-        params, saved, needs_input_grad = residual
-        zeros = jnp.zeros_like(saved)
-        if needs_input_grad is None:  # the network's input
-            (of_params,) = jax.vjp(lambda params: layer(params, saved), params)[1](g)
-            return of_params, zeros, zeros
         # The gradient of an affine function does not depend on where it is taken.
-        of_params, of_input = jax.vjp(layer, params, saved)[1](g)
-        return of_params, of_input, zeros
+        of_params, of_input = jax.vjp(layer, *residual)[1](g)
+        return of_params, of_input, jnp.zeros_like(residual[1])
 
-    apply.defvjp(forward, backward, symbolic_zeros=True)
+    apply.defvjp(forward, backward)
     return apply
 
 
