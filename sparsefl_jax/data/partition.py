@@ -216,15 +216,8 @@ def shards(
       >>> [np.unique(labels[part]).tolist() for part in shards(labels, 10, k=2)][:3]
       [[0, 1], [0, 1], [2, 3]]
     """
-    labels = cuts.checked_labels(labels, num_clients)
-    num_classes = len(np.unique(labels))
-    if not 1 <= k <= num_classes:
-        raise UserError(f"k={k} classes per client, expected 1 to {num_classes}")
-    if num_clients * k > len(labels):
-        raise UserError(
-            f"num_clients={num_clients} with k={k} chunks each need "
-            f"{num_clients * k} samples; there are {len(labels)}"
-        )
+    check("k", k, integer(1, len(np.unique(labels))))
+    labels = cuts.checked_labels(labels, num_clients, k)
     chunks = np.array_split(np.argsort(labels, kind="stable"), num_clients * k)
     parts = []
     for _ in range(num_clients):
