@@ -94,7 +94,7 @@ def do(argv) -> None:
     if FIELDS.value:
         return formats.say(cli.listing(FIELDS.value, config))
     if PREPARE.value:
-        from sparsefl_jax.data.prepare import prepare
+        from sparsefl_jax.data.sources import prepare
 
         return print(prepare(PREPARE.value))
     hardware.keep_compilations()

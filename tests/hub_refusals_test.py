@@ -39,7 +39,7 @@ REFUSED = {  # what is told: the layout
     ),
     "label 'y' of split 'train' has -1": table(a=(FLOAT, [1, 2]), y=(INT, [-1, 1])),
     "no sample with a label": table(a=(FLOAT, [1, 2]), y=(classes(2), [-1, -1])),
-    "the table of split 'train': setting an array element": table(
+    "the table of split 'train': its lists differ in length": table(
         a=(datasets.List(INT), [[1], [1, 2]]), y=LABEL
     ),
     "but the first image has (4, 4, 1): resize them to one size": table(

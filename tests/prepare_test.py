@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from sparsefl_jax.data import prepare, sources
+from sparsefl_jax.data import sources
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_own_builder_is_prepared_and_read(folder):
-    path = prepare.prepare("sparsefl_dots", folder)
+    path = sources.prepare("sparsefl_dots", folder)
     assert path == str(folder / "sparsefl_dots" / "1.0.0")
     assert list((folder / "sparsefl_dots" / "1.0.0").glob("*.array_record*"))
     data = sources.load("sparsefl_dots", data_dir=folder)
@@ -101,7 +101,7 @@ def test_own_builder_is_prepared_and_read(folder):
 @pytest.mark.skipif(HAS_TENSORFLOW, reason="TensorFlow is installed")
 def test_missing_tensorflow_is_one_line(folder):
     with pytest.raises(ValueError, match=r"sparsefl_jax\[prepare\].*'tensorflow'"):
-        prepare.prepare("sparsefl_plain_dots", folder)
+        sources.prepare("sparsefl_plain_dots", folder)
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_missing_tensorflow_is_one_line(folder):
 )
 def test_failures_are_one_line(folder, name, message):
     with pytest.raises(ValueError, match=message) as caught:
-        prepare.prepare(name, folder)
+        sources.prepare(name, folder)
     assert "\n" not in str(caught.value)

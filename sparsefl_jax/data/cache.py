@@ -1,19 +1,21 @@
 """A cache of decoded data sets: .npy files that later runs memory-map.
 
-The key of an entry covers its name, the folder that it was decoded from, and the file
-attributes that change when a file is written or replaced. An entry stores a checksum of
-every array; a damaged entry is decoded again.
+The key of an entry covers what was read and how, and the file attributes that change
+when a file is written or replaced. An entry stores a checksum of every array; a damaged
+entry is decoded again.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,19 +25,35 @@ from sparsefl_jax.system.hardware import cache_directory
 _ABOUT = "arrays.json"  # dtype, shape and CRC-32 by name
 
 
-def through(name: str, folder: Path, files: Sequence[Path], decode: Callable) -> dict:
+class Source(NamedTuple):
+    """A data set that was found.
+
+    Attributes:
+      title: its name in reports.
+      files: those that `decode` reads; none if that takes no time worth a cache.
+      decode: `() -> arguments of make_dataset` by name; x may be a list of texts, and y
+        a list of labels that are not yet numbered.
+    """
+
+    title: str
+    files: Sequence[Path]
+    decode: Callable
+
+
+def through(source: Source, identity: object, decode: Callable) -> dict:
     """Decodes files once; later calls read the entry in the cache directory.
 
     Args:
-      name: the beginning of the entry's name.
-      folder: the folder that holds the files.
-      files: the files that `decode` reads, below `folder`.
+      source: has the `title` and the `files`; without files nothing is cached.
+      identity: what else the arrays depend on; its `repr` tells entries apart.
       decode: `() -> arrays`, a dictionary of NumPy arrays by name.
 
     Returns:
       The arrays by name, memory-mapped if the entry could be stored.
     """
-    entry = cache_directory() / key(name, folder, files)
+    if not source.files:
+        return decode()
+    entry = cache_directory() / key(source.title, identity, source.files)
     if entry.is_dir():
         try:
             return load(entry)
@@ -49,19 +67,19 @@ def through(name: str, folder: Path, files: Sequence[Path], decode: Callable) ->
     return load(entry) if store(entry, arrays) else arrays
 
 
-def key(name: str, folder: Path, files: Sequence[Path]) -> str:
+def key(title: str, identity: object, files: Sequence[Path]) -> str:
     """Returns the name of an entry, which changes whenever the files change.
 
     The modification time alone would not do: a copy can preserve it. Only the operating
     system sets the inode number and the time of the last status change.
     """
-    stats = [(str(file.relative_to(folder)), file.stat()) for file in sorted(files)]
+    stats = [(str(file.resolve()), file.stat()) for file in sorted(files)]
     facts = [
-        str(folder.resolve()),
+        identity,
         *((n, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for n, s in stats),
     ]
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    return f"{name.replace('/', '-')}-{digest}"
+    return f"{re.sub('[/:]', '-', title)}-{digest}"
 
 
 def load(entry: Path) -> dict:

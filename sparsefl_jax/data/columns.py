@@ -70,15 +70,7 @@ def kind_of(feature: Any) -> str:
     return next(begins, "other")
 
 
-def choose(
-    features: Mapping[str, Any],
-    *,
-    image: str | None = None,
-    text: str | None = None,
-    table: Sequence[str] = (),
-    label: str | None = None,
-    user: str | None = None,
-) -> Columns:
+def choose(features: Mapping[str, Any], **named: str | Sequence[str]) -> Columns:
     """Chooses the columns of samples, labels and users.
 
     What is not named is found by type. The label is the only ClassLabel, or else the
@@ -88,10 +80,9 @@ def choose(
 
     Args:
       features: by column, as `kind_of` takes them.
-      image, text: the column of the samples.
-      table: columns of numbers that together are the samples, or one column of lists.
-      label: the column of the labels: classes, integers or texts.
-      user: the column of the users: texts, integers or classes.
+      **named: by role, a column: the `image` or `text` of the samples, the `label`
+        (classes, integers or texts), the `user` (texts, integers or classes); or
+        `table`, columns of numbers that together are the samples, or one of lists.
 
     Raises:
       ValueError: a column is unknown or of another type, or several could be meant.
@@ -103,32 +94,28 @@ def choose(
       >>> choose(features)
       Columns(kind='table', samples=('age',), label='ill', user=None)
     """
-    kinds = {name: kind_of(feature) for name, feature in features.items()}
-    named = {"image": image, "text": text, "label": label, "user": user}
-    named = {role: column for role, column in named.items() if column is not None}
-    pairs = [*named.items(), *(("table", column) for column in table)]
-    for role, column in pairs:
-        check(f"hf.{role}", column, kinds)
-        if kinds[column] not in _ALLOWED[role]:
+    free = {name: kind_of(feature) for name, feature in features.items()}
+    roles = {r: (c,) if isinstance(c, str) else tuple(c) for r, c in named.items()}
+    for role, column in ((role, c) for role, columns in roles.items() for c in columns):
+        check(f"hf.{role}", column, features)
+        if column not in free:
+            raise UserError(f"hf.{role}={column!r} is named twice")
+        if (kind := free.pop(column)) not in _ALLOWED[role]:
             expected = " or ".join(_ALLOWED[role])
             raise UserError(
-                f"hf.{role}={column!r} is of type {kinds[column]}, expected {expected}"
+                f"hf.{role}={column!r} is of type {kind}, expected {expected}"
             )
-    taken = [column for _, column in pairs]
-    if len(set(taken)) < len(taken):
-        raise UserError(f"hf names a column twice: {', '.join(taken)}")
-    free = {name: kind for name, kind in kinds.items() if name not in taken}
-    label = label or _label(free)
-    free.pop(label, None)
-    given = {role: (named[role],) for role in ("image", "text") if role in named}
-    given |= {"table": tuple(table)} if table else {}
+    given = [role for role in ("image", "text", "table") if role in roles]
     if len(given) > 1:
-        raise UserError(f"hf.{' and hf.'.join([*given][:2])} are set, expected one")
-    ((kind, samples),) = given.items() or [_samples(free)]
+        raise UserError(f"hf.{' and hf.'.join(given)} are set, expected one")
+    label = roles["label"][0] if "label" in roles else _label(free)
+    free.pop(label, None)
+    kind, samples = (given[0], roles[given[0]]) if given else _samples(free)
     texts = [name for name in _of(free, "text") if name not in samples]
-    if user is None and kind != "text" and len(texts) == 1:
-        user = texts[0]
-    return Columns(kind, samples, label, user)
+    users = roles.get("user") or (
+        texts if kind != "text" and len(texts) == 1 else [None]
+    )
+    return Columns(kind, samples, label, users[0])
 
 
 def _label(free) -> str:
@@ -141,17 +128,19 @@ def _label(free) -> str:
 
 def _samples(free) -> tuple[str, tuple[str, ...]]:
     """Returns the kind of the samples and their columns."""
-    for kind in ("image", "text"):
-        found = _of(free, kind)
-        numbers = _of(free, "float", "list") if kind == "text" else []
-        if len(found) == 1 and not numbers:
-            return kind, (found[0],)
-        if found:
-            role = "text or hf.table" if numbers else kind
-            raise _open("samples", role, [*found, *numbers], free)
-    floats, lists = _of(free, "float"), _of(free, "list")
-    numbers = _of(free, *_NUMBERS)
-    if numbers == floats and floats or numbers == lists and len(lists) == 1:
+    images, texts = _of(free, "image"), _of(free, "text")
+    numbers, lists = _of(free, *_NUMBERS), _of(free, "list")
+    others = _of(free, "float", "list")
+    if len(images) == 1:
+        return "image", tuple(images)
+    if images:
+        raise _open("samples", "image", images, free)
+    if len(texts) == 1 and not others:
+        return "text", tuple(texts)
+    if texts:
+        role = "text or hf.table" if others else "text"
+        raise _open("samples", role, texts + others, free)
+    if numbers and numbers == (lists[:1] or _of(free, "float")):
         return "table", tuple(numbers)
     raise _open("samples", "table", numbers, free)
 
@@ -160,10 +149,9 @@ def _of(kinds, *wanted) -> list[str]:
     return [name for name, kind in kinds.items() if kind in wanted]
 
 
-def _open(what, role, candidates, free) -> ValueError:
+def _open(what, role, candidates, free) -> UserError:
     """Returns the error for a choice that the types leave open."""
-    choices = ", ".join(f"{name} ({free[name]})" for name in candidates)
+    choices = ", ".join(f"{name} ({free[name]})" for name in candidates or free)
     if not candidates:
-        others = ", ".join(f"{name} ({kind})" for name, kind in free.items())
-        return ValueError(f"there is no column for the {what}: {others or 'no other'}")
-    return ValueError(f"the {what} may be {choices}: name it as hf.{role}")
+        return UserError(f"there is no column for the {what}: {choices or 'no other'}")
+    return UserError(f"the {what} may be {choices}: name it as hf.{role}")

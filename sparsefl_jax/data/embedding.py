@@ -34,7 +34,9 @@ def make_text_encoder(folder: str | Path) -> TextEncoding:
     with (Path(folder) / "model.safetensors").open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     encode = embedding(tokenizer.encode, states)
-    return TextEncoding("text_encoder", encode, f"{tokenizer.identity} {weights}")
+    return TextEncoding(
+        f"text_encoder={str(folder)!r}", encode, f"{tokenizer.identity} {weights}"
+    )
 
 
 def embedding(tokenize: Callable, states: Callable) -> Callable:
@@ -46,15 +48,14 @@ def embedding(tokenize: Callable, states: Callable) -> Callable:
       states: `(tokens [B, T]) -> [B, D]` float32.
 
     Returns:
-      `(n strings, title=None) -> [n, D]` float32, D the encoder's width: 768 for
-      DistilBERT. The title is the name on a terminal's progress bar; None for no bar.
+      `(n strings) -> [n, D]` float32, D the encoder's width: 768 for DistilBERT.
     """
 
-    def encode(texts: Sequence[str], title: str | None = None) -> np.ndarray:
+    def encode(texts: Sequence[str]) -> np.ndarray:
         # Batches of texts of similar length need little padding.
         order = np.argsort([len(text) for text in texts], kind="stable")
-        hide, parts = True if title is None else None, []
-        for start in tqdm(range(0, len(texts), _BATCH), title, disable=hide):
+        parts = []
+        for start in tqdm(range(0, len(texts), _BATCH), "text_encoder", disable=None):
             chosen = [texts[i] for i in order[start : start + _BATCH]]
             tokens = _trimmed(tokenize(chosen), _BATCH)
             parts.append(np.asarray(states(tokens))[: len(chosen)])

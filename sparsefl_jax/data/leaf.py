@@ -12,6 +12,9 @@ are, become uint8, which loses nothing and takes a quarter of float32's memory. 
 result is cached, because FEMNIST's 805,263 images take minutes to parse.
 """
 
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,88 +22,67 @@ import msgspec
 import numpy as np
 
 from sparsefl_jax.core.check import UserError, blaming
-from sparsefl_jax.data import cache, characters
+from sparsefl_jax.data import characters
+from sparsefl_jax.data.cache import Source
 
 _SIDE = 28
 
 
-def find(folder: str | Path) -> dict[str, list[Path]]:
+def matches(name: str) -> bool:
+    """Returns whether a name is that of a folder."""
+    return Path(name).is_dir() or Path(name).is_absolute()
+
+
+def find(name: str) -> Source:
     """Finds LEAF's files in a folder, or in its subfolder `data`.
 
-    Args:
-      folder: a path.
+    They are those of the subfolders `train` and `test`. If there are none, the files of
+    the folder itself, or else of `all_data`, are all for training.
 
-    Returns:
-      Lists of files by split: the files of the subfolders `train` and `test`. If there
-      are none, the files of the folder itself, or else of `all_data`, are `train`. The
-      dictionary is empty if there are no files at all.
-
-    Example:
-      >>> find("no/such/folder")
-      {}
+    Raises:
+      ValueError: there are no such files.
     """
-    for root in (Path(folder), Path(folder) / "data"):
-        splits = {s: sorted((root / s).glob("*.json")) for s in ("train", "test")}
-        if splits["train"]:
-            return splits
-        for flat in (root, root / "all_data"):
-            if files := sorted(flat.glob("*.json")):
-                return {"train": files, "test": []}
-    return {}
+    for root in (Path(name), Path(name) / "data"):
+        for train, test in (("train", "test"), (".", None), ("all_data", None)):
+            files = sorted((root / train).glob("*.json"))
+            tests = sorted((root / test).glob("*.json")) if test else []
+            if files:
+                title, found = Path(name).resolve().name, (files, tests)
+                return Source(title, files + tests, partial(_decode, *found))
+    raise UserError(
+        "it is not a folder of LEAF's files, expected train/*.json and test/*.json, or "
+        f"*.json, or all_data/*.json; parquet, Arrow and CSV files are hf:{name}"
+    )
 
 
-def read(folder: str | Path) -> dict[str, np.ndarray]:
-    """Reads LEAF's files into arrays for `sources.make_dataset`.
-
-    Args:
-      folder: as `find` takes it.
+def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:
+    """Reads files into the arguments of `make_dataset`.
 
     Returns:
       `x` [n, 28, 28, 1] uint8 or float32, or [n, D] float32; `y` [n] integers; or, of
       texts, `x` [n, T] uint8 and `y` [n, T] int32, see `characters`; `users` [n]
-      int32, numbered in the order of the files. A test split adds `x_test`, `y_test`
-      and `users_test`.
-
-    Raises:
-      ValueError: there are no such files, or one is damaged or does not hold numbers.
+      int32, numbered in the order of the files, with one number in both splits.
     """
-    splits = find(folder)
-    if not splits:
-        raise UserError(
-            f"data set {str(folder)!r} is not a folder of LEAF's files, expected "
-            "train/*.json and test/*.json, or *.json, or all_data/*.json"
-        )
-    name, files = Path(folder).resolve().name, [f for s in splits.values() for f in s]
-    return cache.through(f"leaf-{name}", Path(folder), files, lambda: _decode(splits))
-
-
-def _decode(splits):
-    """Returns the arrays of all files; a user has one number in both splits."""
-    found = {
-        split: [user_samples for file in files for user_samples in _users(file)]
-        for split, files in splits.items()
-    }
-    shapes = {x.shape[1:] for users in found.values() for _, x, _ in users}
-    if not found["train"] or len(shapes) > 1:
+    parts, numbers = defaultdict(list), {}
+    for split, files in (("", train), ("_test", test)):
+        for user, x, y in (user for file in files for user in _users(file)):
+            place = numbers.setdefault(user, len(numbers))
+            parts[f"x{split}"].append(x)
+            parts[f"y{split}"].append(y)
+            parts[f"users{split}"].append(np.full(len(y), place, np.int32))
+    samples = parts["x"] + parts["x_test"]
+    shapes = {x.shape[1:] for x in samples}
+    if not parts["x"] or len(shapes) > 1:
         content = f"samples of shapes {sorted(shapes)}" if shapes else "no samples"
-        raise UserError(
-            f"LEAF file {str(splits['train'][0])!r}: it and the files beside it hold "
-            f"{content}"
-        )
-    exact = all(x.dtype == np.uint8 for users in found.values() for _, x, _ in users)
-    numbers, arrays = {}, {}
-    for split, suffix in (("train", ""), ("test", "_test")):
-        if not found[split]:
-            continue
-        users, x, y = zip(*found[split], strict=True)
-        ids = [numbers.setdefault(user, len(numbers)) for user in users]
-        sizes = [len(labels) for labels in y]
-        if not exact:
-            x = [v / np.float32(255) if v.dtype == np.uint8 else v for v in x]
-        arrays[f"x{suffix}"] = np.concatenate(x)
-        arrays[f"y{suffix}"] = np.concatenate(y)
-        arrays[f"users{suffix}"] = np.repeat(np.int32(ids), sizes)
-    return arrays
+        raise UserError(f"{str(train[0])!r} and the files beside it hold {content}")
+    if any(x.dtype != np.uint8 for x in samples):
+        for split in ("x", "x_test"):
+            parts[split] = [_as_float(x) for x in parts[split]]
+    return {name: np.concatenate(values) for name, values in parts.items() if values}
+
+
+def _as_float(x):
+    return x / np.float32(255) if x.dtype == np.uint8 else x
 
 
 class _User(msgspec.Struct):
@@ -113,9 +95,9 @@ class _File(msgspec.Struct):
     user_data: dict[str, _User]
 
 
-def _users(file):
+def _users(file: Path) -> Iterator[tuple]:
     """Yields (user, x [n, ...], y [n]) of a file, and frees each user's JSON lists."""
-    with blaming(f"LEAF file {str(file)!r}"):
+    with blaming(f"file {str(file)!r}"):
         content = msgspec.json.decode(file.read_bytes(), type=_File)
         for user in content.users:
             with blaming(f"user {user!r}"):

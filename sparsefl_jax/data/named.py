@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.data import hub, prepared_tfds
-from sparsefl_jax.data.tokens import TextEncoding
 
 
 class Named(NamedTuple):
@@ -21,7 +18,7 @@ class Named(NamedTuple):
     Attributes:
       hub: its name on the Hugging Face hub.
       summary: one line that describes it.
-      columns: the columns that the types of features leave open, as `hub.read` takes
+      columns: the columns that the types of features leave open, as `hub.find` takes
         them.
       tfds: its name as a TensorFlow data set, if it is one.
     """
@@ -73,34 +70,34 @@ NAMED = {
 }
 
 
-def read(
-    name: str,
-    data_dir: str | Path | None = None,
-    hf: Mapping[str, Any] | None = None,
-    encoding: TextEncoding | None = None,
-) -> tuple[dict[str, np.ndarray], int | None]:
-    """Reads a named data set from TensorFlow Datasets or from the hub's cache.
+def find(
+    name: str, data_dir: str | Path | None, hf: Mapping[str, Any]
+) -> tuple[str, dict[str, str]]:
+    """Finds a named data set among TensorFlow Datasets or in the hub's cache.
 
     Args:
       name: in `NAMED`.
-      data_dir: as `prepared_tfds.read` takes it; if set, only that is read.
-      hf: options of `hub.read`; if there are any, only the hub's cache is read.
-      encoding: what turns texts into samples; None for hashed features.
+      data_dir: as `prepared_tfds.find` takes it; if set, only that is looked through.
+      hf: options of `hub.find`; if there are any, only the hub's cache is.
 
     Returns:
-      The arrays, and the number of classes where labels have names. Texts become
-      hashed features or tokens.
+      The name at its source, and columns that the types of features leave open.
 
     Raises:
-      ValueError: there is no source, and the message has the commands to get one;
-        or an encoding is given where there are no texts.
+      ValueError: there is no source, and the message has the commands to get one.
     """
-    source, options = NAMED[name], dict(hf or {})
-    if not options and source.tfds and prepared_tfds.is_prepared(source.tfds, data_dir):
-        return prepared_tfds.read(source.tfds, data_dir, encoding)
-    if data_dir is None and hub.is_cached(source.hub):
-        return hub.read(source.hub, encoding, **source.columns | options)
+    source = NAMED[name]
+    if not hf and source.tfds and prepared_tfds.is_prepared(source.tfds, data_dir):
+        return source.tfds, {}
+    if not (data_dir and source.tfds) and hub.is_cached(source.hub):
+        return hub.PREFIX + source.hub, source.columns
     raise UserError(f"data set {name!r} is not on this machine: {_ways(name)}")
+
+
+def origin(name: str) -> str:
+    """Returns the name at the source that `--prepare` downloads from."""
+    source = NAMED[name]
+    return source.tfds or hub.PREFIX + source.hub
 
 
 def _ways(name: str) -> str:
@@ -109,6 +106,4 @@ def _ways(name: str) -> str:
     ways = [f"{way}hf:{source.hub}` (extra [hf])"]
     if source.tfds:
         ways += [f"{way}{source.tfds}` (extra [prepare]), or set TFDS_DATA_DIR"]
-    elif name in ("femnist", "shakespeare"):
-        ways += ["name a folder of LEAF's files by --config.dataset"]
     return f"run {', or '.join(ways)}; a configuration with :mini needs none"

@@ -2,22 +2,33 @@
 
 Two have 2,000 training and 500 test images with equally many of every class, and one
 digits of 48 writers; `scripts/cut_samples.py` made them. The others are the beginning
-of a play, whose characters are the users: its text, and its sentences with the marks
-that end them as labels. `samples/README.md` names sources and licences.
+of a play, whose roles are the users: its text, and its sentences with the marks that
+end them as labels. `samples/README.md` names sources and licences.
 """
 
+import collections
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.data.characters import by_character, by_speaker, windows
-from sparsefl_jax.data.tokens import TextEncoding, hashing
+from sparsefl_jax.data.cache import Source
+from sparsefl_jax.data.characters import windows
 
 FOLDER = Path(__file__).parent / "samples"
 PLAY, PIECE = "shakespeare_sample", 40  # characters of a sample
 SENTENCES = "sentences_sample"
+MARKS = (".", "!", "?")  # that end a sentence
 SAMPLES = ("cifar10_sample", "fashion_mnist_sample", "mnist_sample", PLAY, SENTENCES)
+_SENTENCE = re.compile(r"([^.!?]+)([.!?])")
+
+
+def find(name: str) -> Source:
+    """Finds one of `SAMPLES`."""
+    files = [FOLDER / f"{PLAY}.txt"] if name == SENTENCES else []  # to be encoded
+    return Source(name, files, partial(read, name))
 
 
 def decode(differences: np.ndarray) -> np.ndarray:
@@ -30,29 +41,24 @@ def decode(differences: np.ndarray) -> np.ndarray:
     return np.cumsum(differences, axis=1, dtype=np.uint8)
 
 
-def read(name: str, encoding: TextEncoding | None = None) -> dict[str, np.ndarray]:
+def read(name: str) -> dict:
     """Reads an embedded sample.
-
-    Args:
-      name: one of `SAMPLES`.
-      encoding: what turns sentences into samples; None for hashed features.
 
     Returns:
       `x` [n, H, W, C] uint8, `y` [n] int32, `x_test` and `y_test`; of the play `x`
       [n, T] uint8, `y` [n, T] int32, and the `users` of both splits; of its sentences
-      `x` [n, D] float32, or tokens [n, T] int32. The digits have `users` of the
-      training images.
+      `x`, a list of texts. The digits have `users` of the training images.
 
     Example:
       >>> data = read("fashion_mnist_sample")
       >>> data["x"].shape, data["x_test"].shape, set(np.bincount(data["y"]).tolist())
       ((2000, 28, 28, 1), (500, 28, 28, 1), {200})
     """
-    if name in (PLAY, SENTENCES):
-        play = (FOLDER / f"{PLAY}.txt").read_text(encoding="ascii")
-        if name == PLAY:
-            return by_character(play, partial(windows, length=PIECE))
-        return by_speaker(play, (encoding or hashing()).encode)
+    if name == PLAY:
+        return _by_role(partial(windows, length=PIECE))
+    if name == SENTENCES:
+        arrays = _by_role(_sentences)
+        return arrays | {key: arrays[key].tolist() for key in ("x", "x_test")}
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as f:
         users = {"users": f["users"].astype(np.int32)} if "users" in f else {}
         return users | {
@@ -61,3 +67,36 @@ def read(name: str, encoding: TextEncoding | None = None) -> dict[str, np.ndarra
             "x_test": decode(f["x_test"]),
             "y_test": f["y_test"].astype(np.int32),
         }
+
+
+def _by_role(samples: Callable) -> dict:
+    """Returns the play as a data set whose users are its roles.
+
+    The last fifth of a role's samples, at least one, is for testing. Roles with less
+    than two are left out.
+
+    Args:
+      samples: `(words) -> (x [n, ...], y [n, ...])`, of all that a role says.
+    """
+    said, parts = collections.defaultdict(str), collections.defaultdict(list)
+    play = (FOLDER / f"{PLAY}.txt").read_text(encoding="ascii")
+    for speech in re.split(r"\n\n+", play.strip()):
+        role, _, words = speech.partition(":\n")
+        said[role] += words + "\n"
+    for role, words in said.items():
+        x, y = samples(words)
+        end = len(x) - max(1, round(len(x) / 5))
+        if end > 0:
+            for key, values in {"x": x, "y": y, "users": np.full(len(x), role)}.items():
+                parts[key].append(values[:end])
+                parts[f"{key}_test"].append(values[end:])
+    return {key: np.concatenate(values) for key, values in parts.items()}
+
+
+def _sentences(words: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns sentences of two words and more, and the places of their marks."""
+    found = _SENTENCE.findall(" ".join(words.split()))
+    found = [(text.strip(), MARKS.index(mark)) for text, mark in found]
+    found = [sentence for sentence in found if " " in sentence[0]]
+    texts, marks = ([sentence[i] for sentence in found] for i in (0, 1))
+    return np.array(texts), np.array(marks, np.int32)

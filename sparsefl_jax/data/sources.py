@@ -1,4 +1,4 @@
-"""Loads data sets: embedded samples, .npz files, LEAF, Hugging Face, or TFDS.
+"""Loads data sets by name: the first reader of a table that knows a name reads it.
 
 Everything is NumPy on the host. Images are normalised with published channel statistics
 if they exist, otherwise with those of all training images, also of those that a split
@@ -6,7 +6,7 @@ holds out later for testing or validation.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +14,39 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError, blaming, unread
-from sparsefl_jax.data import hub, leaf, named, prepared_tfds, samples
+from sparsefl_jax.data import cache, characters, hub, leaf, named, npz, samples
+from sparsefl_jax.data import prepared_tfds as tfds
 from sparsefl_jax.data.embedding import make_text_encoder
-from sparsefl_jax.data.tokens import TextEncoding, make_tokenizer
+from sparsefl_jax.data.tokens import TextEncoding, hashing, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
+
+
+class Reader(NamedTuple):
+    """How one kind of data sets is read.
+
+    Attributes:
+      kind: what a data set of this kind is, for messages.
+      matches: `(name) -> bool`, whether a name means one of this kind.
+      find: `(name, **options) -> cache.Source`.
+      takes: the options of `find`, of `hf` or `data_dir` as `load` takes them.
+      prepare: `(name) -> str` downloads one, with `data_dir` where `find` takes it, and
+        says where or what it is; None where there is nothing to download.
+    """
+
+    kind: str
+    matches: Callable
+    find: Callable
+    takes: tuple[str, ...] = ()
+    prepare: Callable | None = None
+
+
+READERS = (  # the first that a name matches reads it
+    Reader("embedded", samples.SAMPLES.__contains__, samples.find),
+    Reader("of Hugging Face", hub.matches, hub.find, hub.OPTIONS, hub.prepare),
+    Reader("a file", npz.matches, npz.find),
+    Reader("a folder", leaf.matches, leaf.find),
+    Reader("of TFDS", bool, tfds.find, ("data_dir",), tfds.prepare),
+)
 
 DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
@@ -88,7 +117,8 @@ def load(
       num_classes: None for the classes of the data set; a larger number gives the
         network outputs that no sample is labelled with.
       hf: the columns and splits of a data set of Hugging Face, where the types of its
-        features leave a choice, as `hub.read` takes them: `{"label": "fine_label"}`.
+        features leave a choice, as `hub.find` takes them: `{"label": "fine_label"}`;
+        and `hash`, the number of features of a text, by default 768.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
         them; None for hashed features.
       text_encoder: turns texts into features, as `embedding.make_text_encoder` does.
@@ -104,68 +134,114 @@ def load(
       >>> data.x.shape, data.num_classes
       ((2000, 28, 28, 1), 10)
     """
-    name = title = str(name)
-    users = _read_npz(writers, _WRITER_KEYS) if writers not in (None, MNIST) else {}
-    known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
-    of_hub = name.startswith(hub.PREFIX) or name in named.NAMED
-    for option, value in hf.items() if not of_hub else ():
-        why = f"{name!r} is no data set of Hugging Face"
-        raise unread(f"hf.{option}={value!r}", why)
-    folder = not of_hub and (Path(name).is_absolute() or leaf.find(name))
-    ours = name in samples.SAMPLES or name.endswith(".npz") or bool(folder)
-    texts = name == samples.SENTENCES or not ours
-    ours |= of_hub and (name not in named.NAMED or named.NAMED[name].tfds is None)
-    if data_dir and (ours or hf):
-        why = f"{name!r} is no data set of TFDS"
-        raise unread(f"data_dir={str(data_dir)!r}", why)
-    encoding = _encoding(name, texts, tokenizer, max_tokens, text_encoder)
-    if name in samples.SAMPLES:
-        arrays = samples.read(name, encoding)
-    elif name.startswith(hub.PREFIX):
-        path = name.removeprefix(hub.PREFIX)
-        (arrays, known), title = hub.read(path, encoding, **hf), hub.title_of(path)
-    elif name.endswith(".npz"):
-        arrays, title = _read_npz(name, _KEYS, _OPTIONAL), Path(name).stem
-    elif name in named.NAMED:
-        arrays, known = named.read(name, data_dir, hf, encoding)
-    elif folder:
-        arrays, title = leaf.read(name), Path(name).resolve().name
-    elif Path(name).is_dir():
-        raise UserError(
-            f"dataset={name!r} is a folder without LEAF's JSON files, expected "
-            f"hf:./{name} for parquet, Arrow or CSV files"
-        )
-    else:
-        arrays, known = prepared_tfds.read(name, data_dir, encoding)
+    name = str(name)
+    options = {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
+    encoding = _encoding(tokenizer, max_tokens, text_encoder, options.pop("hash", None))
+    found, columns = name, {}
+    if name in named.NAMED:
+        found, columns = named.find(name, data_dir, options)
+    options |= {"data_dir": str(data_dir)} if data_dir else {}
+    reader = _reader(found, options)
+    options = columns | options
+    with blaming(f"data set {name!r} cannot be used"):
+        source = reader.find(found, **options)
+        identity = found, sorted(options.items()), encoding and encoding.identity
+        arrays = cache.through(source, identity, lambda: _decode(source, encoding))
     if writers == MNIST:
-        users = of_mnist(arrays, name)
-    num_classes = known if num_classes is None else num_classes
-    return make_dataset(**arrays | users, num_classes=num_classes, name=title)
+        arrays |= of_mnist(arrays, name)
+    elif writers is not None:
+        arrays |= npz.read_writers(writers)
+    if num_classes is not None:
+        arrays["num_classes"] = num_classes
+    return make_dataset(**arrays, name=source.title if found == name else name)
 
 
-def _encoding(
-    name: str, texts: bool, tokenizer, max_tokens, text_encoder
-) -> TextEncoding | None:
-    """Returns what turns texts into samples; None for hashed features.
+def prepare(name: str, data_dir: str | Path | None = None) -> str:
+    """Downloads a data set of the hub, or prepares one of TFDS as `array_record`.
+
+    Most builders of TFDS need TensorFlow's file functions to *prepare* data, which the
+    extra `[prepare]` installs. All else reads the prepared files without it.
 
     Args:
-      name: of the data set.
-      texts: whether it may have some.
-      tokenizer, max_tokens, text_encoder: as `load` takes them.
+      name: `hf:ORGANISATION/NAME`, a name in `named.NAMED`, or a TFDS builder such as
+        `"cifar10"` or `"emnist/byclass"`.
+      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
+        default.
+
+    Returns:
+      The folder of the data set, or a line on the splits of one of the hub.
+
+    Raises:
+      ValueError: the name is unknown, TensorFlow is missing, or the download failed.
+
+    Example:
+      >>> prepare("cifar10_sample")
+      Traceback (most recent call last):
+      sparsefl_jax.UserError: data set 'cifar10_sample' is embedded; it needs no
+      preparation
     """
-    if tokenizer is None and max_tokens is not None:
+    found = named.origin(name) if name in named.NAMED else name
+    options = {"data_dir": str(data_dir)} if data_dir else {}
+    reader = _reader(found, options)
+    if reader.prepare is None:
+        raise UserError(f"data set {name!r} is {reader.kind}; it needs no preparation")
+    with blaming(f"preparing {name!r} failed"):
+        return reader.prepare(found, **options)
+
+
+def _reader(name: str, options: Mapping[str, Any]) -> Reader:
+    """Returns the reader of a data set; refuses options that it does not take."""
+    reader = next(reader for reader in READERS if reader.matches(name))
+    for option, value in options.items():
+        if option not in reader.takes:
+            field = option if option == "data_dir" else f"hf.{option}"
+            allowed = ", ".join(reader.takes) or "no option"
+            why = f"{name!r} is {reader.kind}, which takes {allowed}"
+            raise unread(f"{field}={value!r}", why)
+    return reader
+
+
+def _encoding(tokenizer, max_tokens, text_encoder, hash) -> TextEncoding | None:
+    """Returns what turns texts into samples, if one is asked for."""
+    if max_tokens is not None and tokenizer is None:
         raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
-    if None not in (tokenizer, text_encoder):
-        raise UserError("tokenizer and text_encoder are set, expected one of them")
-    if tokenizer is text_encoder is None:
-        return None
-    if not texts:
-        field = "tokenizer" if tokenizer else "text_encoder"
-        why = f"{name!r} has no texts; a table of texts is hf:./FILE.csv"
-        raise unread(f"{field}={str(tokenizer or text_encoder)!r}", why)
+    asked = {"tokenizer": tokenizer, "text_encoder": text_encoder, "hf.hash": hash}
+    asked = [field for field, value in asked.items() if value is not None]
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(asked)} are set, expected one of them")
+    if tokenizer is not None:
+        return make_tokenizer(tokenizer, max_tokens)
     if text_encoder is not None:
         return make_text_encoder(text_encoder)
-    return make_tokenizer(tokenizer, max_tokens)
+    return None if hash is None else hashing(hash)
+
+
+def _decode(source: cache.Source, encoding: TextEncoding | None) -> dict:
+    """Decodes a data set; turns texts into samples, and numbers labels.
+
+    Texts of one length whose labels are characters become tokens and the next token of
+    each, unless an encoding is asked for.
+    """
+    arrays = source.decode()
+    texts, labels = (
+        {k: v for k in (key, f"{key}_test") if isinstance(v := arrays.get(k), list)}
+        for key in "xy"
+    )
+    if encoding and not texts:
+        why = f"{source.title!r} has no texts; a table of texts is hf:./FILE.csv"
+        raise unread(encoding.given, why)
+    if not encoding and characters.follow(texts.values(), labels.values()):
+        for (x, before), (y, after) in zip(texts.items(), labels.items(), strict=True):
+            arrays[x], arrays[y] = characters.followed(before, after)
+        return arrays
+    if texts:
+        encode = (encoding or hashing()).encode
+        arrays |= {x: encode(split) for x, split in texts.items()}
+    if labels:
+        classes = np.unique(sum(labels.values(), []), return_inverse=True)[1]
+        splits = np.split(classes.astype(np.int32), [len(labels["y"])])
+        arrays |= dict(zip(labels, splits, strict=False))
+    return arrays
 
 
 def make_dataset(
@@ -243,29 +319,6 @@ def one_label(y: np.ndarray) -> np.ndarray:
     return y.reshape(len(y), y.shape[1] if y.ndim > 1 else 1)[:, -1]
 
 
-_OPTIONAL = ("x_test", "y_test", "users", "users_test")
-_KEYS = {"x": ("x", "x_train"), "y": ("y", "y_train")} | {k: (k,) for k in _OPTIONAL}
-_WRITER_KEYS = {"users": ("writer_train",), "users_test": ("writer_test",)}
-
-
-def _read_npz(path, keys, optional=()):
-    """Returns the arrays of an npz file; `keys` maps each name to its aliases."""
-    arrays, expected = {}, "expected np.savez of numbers or strings"
-    with (
-        blaming(f"data file {str(path)!r} cannot be used, {expected}"),
-        np.load(path, allow_pickle=False) as f,
-    ):
-        for name, aliases in keys.items():
-            found = next((alias for alias in aliases if alias in f), None)
-            if found:
-                arrays[name] = f[found]
-            elif name not in optional:
-                raise UserError(
-                    f"it holds {', '.join(f)} and lacks {' or '.join(aliases)}"
-                )
-    return arrays
-
-
 def _features(name, x):
     """Returns samples as [n, H, W, C] or [n, D], uint8 or float32."""
     x = x if isinstance(x, np.ndarray) else np.asarray(x)
@@ -316,14 +369,12 @@ def _num_classes(y, y_test, num_classes):
             f"y has labels up to {present - 1} for {samples} samples; pass num_classes "
             "if that is right"
         )
-    num_classes = present if num_classes is None else num_classes
-    for name, labels in (("y", y), ("y_test", y_test)):
-        if labels.max(initial=0) >= num_classes:
-            raise UserError(
-                f"{name} has labels from {labels.min()} to {labels.max()}, "
-                f"expected 0 to {num_classes - 1} for num_classes={num_classes}"
-            )
-    return int(num_classes)
+    if num_classes is not None and present > num_classes:
+        raise UserError(
+            f"y or y_test has labels up to {present - 1}, expected 0 to "
+            f"{num_classes - 1} for num_classes={num_classes}"
+        )
+    return int(present if num_classes is None else num_classes)
 
 
 def _channel_statistics(x):

@@ -9,7 +9,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,13 +31,12 @@ class TextEncoding(NamedTuple):
     """How texts become samples: tokens [n, T] int32, or features [n, D] float32.
 
     Attributes:
-      field: of the configuration that chose it, for messages.
-      encode: `(texts, title=None) -> [n, ...]`; `title` is what a progress bar on a
-        terminal is called.
+      given: the field that chose it and its value, for messages.
+      encode: `(texts) -> [n, ...]`.
       identity: differs between encodings that give different samples.
     """
 
-    field: str
+    given: str
     encode: Callable
     identity: str
 
@@ -71,7 +70,7 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
         ids = lambda texts: [p.ids for p in pieces.encode_batch(texts)]  # noqa: E731
 
     encode = in_chunks(ids, length, np.int32)
-    return TextEncoding("tokenizer", encode, f"{source} {length}")
+    return TextEncoding(f"tokenizer={str(name)!r}", encode, f"{source} {length}")
 
 
 def hashing(num_features: int = HASH) -> TextEncoding:
@@ -97,22 +96,22 @@ def hashing(num_features: int = HASH) -> TextEncoding:
       >>> x.shape, bool((x[0] == x[1]).all()), bool(x[2].any())
       ((3, 16), True, False)
     """
+    from sklearn.feature_extraction.text import HashingVectorizer
+
     check("hash", num_features, "[1, inf)")
-
-    def counts(chunk):
-        x = np.zeros((len(chunk), num_features), np.float32)
-        for row, text in zip(x, chunk, strict=True):
-            hashes = np.array([_murmur(run) for run in _runs(text)], np.int64)
-            np.add.at(row, abs(hashes) % num_features, np.where(hashes < 0, -1, 1))
-        squares = np.square(x, dtype=np.float64).sum(1, keepdims=True)
-        return x / np.sqrt(np.maximum(squares, 1))
-
+    vectorizer = HashingVectorizer(
+        n_features=num_features,
+        dtype=np.float32,
+        analyzer="char_wb",
+        ngram_range=(3, 4),
+    )
+    counts = lambda chunk: vectorizer.transform(chunk).toarray()  # noqa: E731
     encode = in_chunks(counts, num_features, np.float32)
-    return TextEncoding("hash", encode, f"hash {num_features}")
+    return TextEncoding(f"hf.hash={num_features}", encode, f"hash {num_features}")
 
 
 def in_chunks(function: Callable, size: int, dtype: type) -> Callable:
-    """Returns a function of all texts, with a progress bar.
+    """Returns a function of all texts, with a progress bar on a terminal.
 
     Args:
       function: `(list of m strings)` to m sequences of at most `size` entries.
@@ -120,53 +119,18 @@ def in_chunks(function: Callable, size: int, dtype: type) -> Callable:
       dtype: that of all samples.
 
     Returns:
-      `(n strings, title=None) -> [n, size]`; the bar has the title, and there is none
-      without one.
+      `(n strings) -> [n, size]`.
     """
 
-    def encode(texts: Sequence[str], title: str | None = None) -> np.ndarray:
-        hide = True if title is None else None  # None shows it on a terminal alone
+    def encode(texts: Sequence[str]) -> np.ndarray:
         x = np.zeros((len(texts), size), dtype)
-        with tqdm(total=len(texts), desc=title, unit=" texts", disable=hide) as bar:
-            for start in range(0, len(texts), _CHUNK):
-                chunk = list(texts[start : start + _CHUNK])
-                rows = x[start : start + len(chunk)]
-                for row, found in zip(rows, function(chunk), strict=True):
-                    row[: len(found)] = found
-                bar.update(len(chunk))
+        for start in tqdm(range(0, len(texts), _CHUNK), "texts", disable=None):
+            chunk = list(texts[start : start + _CHUNK])
+            for row, found in zip(x[start:], function(chunk), strict=False):
+                row[: len(found)] = found
         return x
 
     return encode
-
-
-def _runs(text: str) -> Iterator[str]:
-    """Yields the runs of 3 and 4 letters of each word and the spaces around it."""
-    for word in text.lower().split():
-        padded = f" {word} "
-        for size in (3, 4):
-            for start in range(len(padded) - size + 1):
-                yield padded[start : start + size]
-
-
-@lru_cache(1 << 20)  # texts share most of their runs
-def _murmur(run: str) -> int:
-    """Computes Appleby's MurmurHash3 (x86, 32 bits, seed 0), with a sign.
-
-    Example:
-      >>> _murmur(""), _murmur("abc"), _murmur("test")
-      (0, -1277324294, -1167338989)
-    """
-    content, whole, found = run.encode(), 0xFFFFFFFF, 0
-    for start in range(0, len(content), 4):
-        block = content[start : start + 4]
-        mixed = int.from_bytes(block, "little") * 0xCC9E2D51 & whole
-        found ^= (mixed << 15 | mixed >> 17) * 0x1B873593 & whole
-        if len(block) == 4:
-            found = (found << 13 | found >> 19) * 5 + 0xE6546B64 & whole
-    found ^= len(content)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        found = (found ^ found >> shift) * factor & whole
-    return found - (found >> 31 << 32)
 
 
 def _hashed_words(texts: list[str], length: int) -> Iterator[list[int]]:
@@ -192,17 +156,12 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
         if path.name == names[0]:
             pieces = tokenizers.Tokenizer.from_file(str(path))
         else:
-            settings = _settings(folder)
-            pieces = tokenizers.BertWordPieceTokenizer(str(path), **settings)
-            content += repr(settings).encode()
+            config = folder / "tokenizer_config.json"
+            told = json.loads(config.read_bytes()) if config.is_file() else {}
+            lowercase = bool(told.get("do_lower_case", True))
+            pieces = tokenizers.BertWordPieceTokenizer(str(path), lowercase=lowercase)
+            content += b"lowercase" if lowercase else b"cased"
         padding = pieces.token_to_id("[PAD]")
         if padding != 0:
             raise UserError(f"[PAD] is {padding}, expected 0")
     return pieces, content
-
-
-def _settings(folder: Path) -> dict[str, bool]:
-    """Returns whether a vocabulary is of lower-case words, as BERT's usually is."""
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {"lowercase": bool(settings.get("do_lower_case", True))}
