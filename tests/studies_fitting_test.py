@@ -84,11 +84,11 @@ def test_a_schedule_follows_the_fitted_rounds(study, tmp_path):
         config.final_learning_rate = 0.01
         config.lr_horizon = config.get_oneway_ref("num_rounds")
     out = tmp_path / "out"
-    assert runner.run([point], out, show=False)["fedavg"].done == 2
+    assert runner.run([point], out)["fedavg"].done == 2
     for path in out.rglob("config.json"):
         found = json.loads(path.read_text())
         assert found["num_rounds"] == found["lr_horizon"] == 7
-    assert runner.run([point], out, show=False)["fedavg"].done == 2  # kept
+    assert runner.run([point], out)["fedavg"].done == 2  # kept
     assert measured == ["fedavg"]
 
 
@@ -115,7 +115,7 @@ def test_a_finished_point_stays_finished_if_only_what_is_free_has_changed(
     (point, *_), _ = study
     for minutes in (10.0, 5.0):
         point.config.checkpoint_minutes = minutes
-        states = runner.run([point], tmp_path / "out", show=False)
+        states = runner.run([point], tmp_path / "out")
         assert states["fedavg"] == on_disk.State(2)
     (_, folder), *_ = on_disk.folders(tmp_path / "out", point)
     assert run_folder.read_config(folder).checkpoint_minutes == 10.0  # not again

@@ -65,12 +65,12 @@ def test_every_seed_that_fails_is_named(study, tmp_path, ran, monkeypatch):
         return runs(config, *rest)
 
     monkeypatch.setattr(experiment, "one_seed", one_seed)
-    states = runner.run(study, tmp_path / "out", show=False)
+    states = runner.run(study, tmp_path / "out")
     reasons = states["fedavg"].failed.splitlines()
     assert reasons[:2] == ["seed 0: seed 0 is bad", "seed 1: seed 1 is bad"]
     assert "Traceback" in states["fedavg"].failed and states["fedprox"] == State(2)
     monkeypatch.setattr(experiment, "one_seed", runs)
-    states = runner.run(study, tmp_path / "out", show=False)  # tried again
+    states = runner.run(study, tmp_path / "out")  # tried again
     assert states == {"fedavg": State(2), "fedprox": State(2)}
     assert ran == [*ALL[2:], *ALL[:2]]
 
@@ -90,7 +90,7 @@ def test_a_method_that_cannot_be_built_is_refused_at_once(study, tmp_path, error
     bad = study[1].config
     with bad.unlocked(), bad.ignore_type():
         bad.algorithm = {"name": "tests.studies_test:failing", "error": error}
-    refused(lambda: runner.run(study, tmp_path / "out", show=False), said)
+    refused(lambda: runner.run(study, tmp_path / "out"), said)
     assert not list(tmp_path.glob("out/*/seed_*"))
 
 
@@ -118,7 +118,7 @@ def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
     """What a page shows is of its study, what the folder holds is of both."""
     first, second = study[0]._replace(label="Dense"), study[1]
     for points_of in ([first], [second]):
-        runner.run(points_of, tmp_path, show=False)
+        runner.run(points_of, tmp_path)
     held = json.loads((tmp_path / "study.json").read_text())
     assert [*held["points"]] == [*held["code"]] == ["fedavg", "fedprox"]
     assert held["labels"] == {"fedavg": "Dense", "fedprox": ""} and held["shown"] == [
@@ -129,7 +129,7 @@ def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
     own = [tmp_path / f"fedprox/seed_{seed}" for seed in (0, 1)]
     assert study_runs(tmp_path) == own
     first.config.optimizer.learning_rate = 0.5
-    refused(lambda: runner.run([first], tmp_path, show=False), "is 0.1 there")
+    refused(lambda: runner.run([first], tmp_path), "is 0.1 there")
     assert json.loads((tmp_path / "study.json").read_text()) == held
 
 
@@ -153,22 +153,22 @@ def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     study[0].config.algorithm.name = "edited_method:mine"
     out = tmp_path / "out"
-    runner.run(study[:1], out, show=False)
-    runner.run(study[:1], out, show=False)
+    runner.run(study[:1], out)
+    runner.run(study[:1], out)
     assert len(ran) == 2
     with open(tmp_path / "edited_method.py", "a") as file:
         file.write("# another line\n")
     said = "edited_method.py has changed since 'fedavg' began; remove"
-    refused(lambda: runner.run(study[:1], out, show=False), said)
-    runner.run(study[1:], out, show=False)  # another study in between
-    refused(lambda: runner.run(study[:1], out, show=False), said)
+    refused(lambda: runner.run(study[:1], out), said)
+    runner.run(study[1:], out)  # another study in between
+    refused(lambda: runner.run(study[:1], out), said)
     shutil.rmtree(out / "fedavg")
-    runner.run(study[:1], out, show=False)
+    runner.run(study[:1], out)
     assert len(ran) == 6
 
 
 def test_the_line_of_progress(study, tmp_path, ran):
-    runner.run(study[:1], tmp_path, show=False)
+    runner.run(study[:1], tmp_path)
     (tmp_path / "failed").mkdir()
     (tmp_path / "failed/fedprox.txt").write_text("seed 0: why")
     # Two seeds have taken 4 s together, and two are left.
@@ -193,7 +193,7 @@ def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkey
     told = []
 
     def go():
-        told.append(runner.run(study, tmp_path, show=False))
+        told.append(runner.run(study, tmp_path))
 
     threads = [threading.Thread(target=go) for _ in range(2)]
     for thread in threads:
@@ -281,7 +281,7 @@ def test_jobs_have_cores_of_their_own(study, tmp_path, ran, monkeypatch):
 
     monkeypatch.setattr(places.subprocess, "Popen", Popen)
     monkeypatch.setattr(places.hardware, "cores", lambda: [2, 3, 5, 7])
-    runner.run(study, tmp_path, jobs=2, show=False)
+    runner.run(study, tmp_path, jobs=2)
     assert lines == [{2, 5}, {3, 7}]
 
 

@@ -68,8 +68,12 @@ def check(name: str, value: Any, kind: Any) -> None:
             raise UserError(f"{name}={value}, expected {_interval(kind)}")
         return
     if isinstance(kind, Collection):
-        _check_choice(name, value, list(kind))
-        return
+        if value in list(kind):
+            return
+        near = closest(value, kind)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        words = ", ".join(map(str, kind)) or "none"
+        raise UserError(f"{name}={value!r}{hint}, expected one of {words}")
     if _fits(value, kind):
         return
     for one in _members(kind):
@@ -96,7 +100,7 @@ def integer(least: int, most: int | None = None) -> Any:
 
 
 def checkable(kind: Any) -> bool:
-    """Returns whether `typed` can check an annotation.
+    """Returns whether `check` can check an annotation.
 
     Callables, lists, sequences, protocols, `Any`, annotations that are strings, and
     those with other facts than a range cannot be checked.
@@ -145,14 +149,6 @@ def closest(
     """
     names = [name for name in known if isinstance(name, str)]
     return difflib.get_close_matches(str(value), names, n=count, cutoff=cutoff)
-
-
-def _check_choice(name: str, value: Any, allowed: list) -> None:
-    if value not in allowed:
-        near = closest(value, allowed)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        words = ", ".join(map(str, allowed)) or "none"
-        raise UserError(f"{name}={value!r}{hint}, expected one of {words}")
 
 
 def _interval(interval: str) -> str:

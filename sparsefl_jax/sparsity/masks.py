@@ -224,8 +224,8 @@ def counts(mask: PyTree, select: PyTree) -> Array:
       >>> counts({'w': jnp.array([True, False])}, {'w': True}).tolist()
       [1]
     """
-    found = [jnp.sum(m, dtype=jnp.int32) for m in trees.layers(mask, select)]
-    return jnp.stack(found) if found else jnp.zeros((0,), jnp.int32)
+    alive = [jnp.sum(m, dtype=jnp.int32) for m in trees.layers(mask, select)]
+    return jnp.array(alive, jnp.int32)
 
 
 def layer_densities(mask: PyTree, select: PyTree) -> Array:

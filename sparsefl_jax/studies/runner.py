@@ -7,7 +7,6 @@ started again sees what is left, whoever ran the rest.
 
 import contextlib
 import functools
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from sparsefl_jax.simulation import judge
 from sparsefl_jax.studies import places, status, worker
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
+from sparsefl_jax.studies.status import say
 from sparsefl_jax.system import interrupt
 
 _POLL = 0.2  # seconds between looks at processes and jobs
@@ -32,7 +32,6 @@ def run(
     jobs: int = 1,
     submit: Callable | None = None,
     unlike: bool = False,
-    show: bool = True,
 ) -> dict[str, on_disk.State]:
     """Runs the points of a study that have not ended.
 
@@ -47,7 +46,6 @@ def run(
         1 runs them in this process, unless `submit` is given.
       submit: `(names) -> jobs`, which runs points elsewhere, see `places`.
       unlike: whether runs may differ in data, partition, table of devices or metric.
-      show: whether to print the progress.
 
     Returns:
       The states of all points, by name.
@@ -60,7 +58,6 @@ def run(
     workdir = Path(workdir)
     on_disk.check_points(points)
     _build(points, unlike)
-    say = _say if show else lambda text: None
     if submit is None and jobs == 1:  # runs listen for themselves
         start, listening = places.here(workdir), contextlib.nullcontext(lambda: 0)
     else:
@@ -69,12 +66,12 @@ def run(
     old = on_disk.read(workdir) if (workdir / on_disk.FILE).exists() else []
     if left := {point.name for point in old} - {point.name for point in points}:
         say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
-    points, failed = _with_rounds(workdir, points, say)
+    points, failed = _with_rounds(workdir, points)
     on_disk.write(workdir, points)
     able = [point for point in points if point.name not in failed]
     missing = [point for point in able if not on_disk.complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
-    write = functools.partial(status.write_page, workdir, points, unlike, say)
+    write = functools.partial(status.write_page, workdir, points, unlike)
     write_seldom = status.seldom(write)
 
     def tell(point: Point) -> None:
@@ -83,7 +80,7 @@ def run(
         write_seldom()
 
     with listening as stopped:
-        _work(workdir, missing, start, jobs, stopped, say, tell)
+        _work(workdir, missing, start, jobs, stopped, tell)
     write()
     return {point.name: on_disk.state(workdir, point) for point in points}
 
@@ -100,7 +97,7 @@ def _build(points: Sequence[Point], unlike: bool) -> None:
 
 
 def _with_rounds(
-    workdir: Path, points: Sequence[Point], say: Callable
+    workdir: Path, points: Sequence[Point]
 ) -> tuple[list[Point], list[str]]:
     """Sets the rounds of points whose methods follow them, as FedSparsify's does.
 
@@ -126,7 +123,7 @@ def _with_rounds(
     return fitted, failed
 
 
-def _work(workdir, missing, start, at_once: int, stopped, say, tell) -> None:
+def _work(workdir, missing, start, at_once: int, stopped, tell) -> None:
     """Runs points as jobs, `at_once` of them."""
     points = {point.name: point for point in missing}
     waiting, running = list(points), {}
@@ -158,7 +155,3 @@ def _work(workdir, missing, start, at_once: int, stopped, say, tell) -> None:
             raise interrupt.StoppedError("the study has stopped", number)
         if running or not free:
             time.sleep(_POLL)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

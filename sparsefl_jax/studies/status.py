@@ -1,6 +1,7 @@
 """What is known of a study: before it runs, line by line as it runs, and its page."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -131,16 +132,13 @@ def seldom(write: Callable[[], None]) -> Callable[[], None]:
     return write_if_due
 
 
-def write_page(
-    workdir: Path, points: Sequence[Point], unlike: bool, say: Callable
-) -> None:
+def write_page(workdir: Path, points: Sequence[Point], unlike: bool) -> None:
     """Writes the comparison of all runs so far, with the states of all points.
 
     Args:
       workdir: the study's folder.
       points: all of the study.
       unlike: whether runs may differ in data, partition, table of devices or metric.
-      say: is called with a line if the page cannot be written.
     """
     status, folders = [], []
     for point in points:
@@ -159,3 +157,8 @@ def write_page(
             report.write_comparison(comparison, workdir, title=title, status=status)
     except (ValueError, OSError) as error:
         say(f"the page cannot be written: {one_line(error)}")
+
+
+def say(text: str) -> None:
+    """Prints a line of the progress."""
+    print(text, file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ def fail(world: World, law: str, what: str) -> None:
 
 def leaves(tree: PyTree) -> list:
     """Returns (path, leaf) of every leaf."""
-    pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
+    pairs = jax.tree.leaves_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
 
 

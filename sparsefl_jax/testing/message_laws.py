@@ -134,13 +134,8 @@ def law_bytes(world: World) -> None:
                 logged = getattr(logs[round].clients, way)
                 logged = {n: rows(count, place) for n, count in logged.items()}
                 counts = {n: recount(packet) for n, packet in message.items()}
-                same(
-                    world,
-                    "bytes",
-                    f"log.clients.{way} of round {round}",
-                    logged,
-                    counts,
-                )
+                what = f"log.clients.{way} of round {round}"
+                same(world, "bytes", what, logged, counts)
                 for name, description in layout(message).items():
                     bits = packet_bits(description, counts[name]).total
                     check_bytes(world, f"{way}[{name!r}]", message[name], int(bits))

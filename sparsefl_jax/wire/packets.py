@@ -88,8 +88,7 @@ class Packet:
             raise UserError(
                 f"index={self.index!r}, expected one of {', '.join(INDEXES)}{where}."
             )
-        check("bits", self.bits, int)
-        check("bits", self.bits, "[0, 32]")
+        check("bits", self.bits, integer(0, 32))
         check("bucket", self.bucket, integer(0))
         self._check_code()
         free = self.bits == 0 or (self.index == "none" and self.mask is not None)
@@ -229,8 +228,7 @@ def _measured(packet: Packet) -> Array | None:
         measure, tree = code and code.measure, packet.mask
     if measure is None or tree is None:
         return None
-    leaves = [measure(leaf) for leaf in jax.tree.leaves(tree)]
-    return jnp.stack(leaves) if leaves else jnp.zeros((0,), jnp.int32)
+    return jnp.array([measure(leaf) for leaf in jax.tree.leaves(tree)], jnp.int32)
 
 
 def layout(message: Message) -> dict[str, Layout]:

@@ -5,8 +5,8 @@ ones of all leaves of a packet together, of which k are ones, take
 
     w(n + 1) + ceil(n H(k / n)),  w(n) = ceil(log2(n)), H the entropy in bits
 
-The first w(n + 1) bits hold k; `arithmetic` writes the rest, as long as that or up to
-two bits longer. With `elias`, leaf by leaf, levels take what `elias` says.
+The stream is that of the positions of ones under `packed`, as long as that or up to two
+bits longer. With `elias`, leaf by leaf, levels take what `elias` says.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ import numpy as np
 
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.wire import arithmetic, elias
-from sparsefl_jax.wire.codes import read, write
 from sparsefl_jax.wire.numbers import Numbers
+from sparsefl_jax.wire.positions import read_positions, write_positions
 
 
 class ValueCode(NamedTuple):
@@ -62,17 +62,12 @@ def _entropy_length(entries, ones, numbers: Numbers):
 
 
 def _write_entropy(codes, bits: int, bucket: int) -> np.ndarray:
-    joined = np.concatenate([np.zeros(0, np.uint32), *codes])
-    ones = write(joined.sum(keepdims=True), joined.size.bit_length())
-    return np.concatenate([ones, arithmetic.encode(joined)])
+    return write_positions("packed", np.concatenate([np.zeros(0, bool), *codes]) > 0)
 
 
 def _read_entropy(stream, sizes, bits: int, bucket: int) -> list[np.ndarray]:
-    n, ends = sum(sizes), np.cumsum(sizes, dtype=np.int64)
-    header = n.bit_length()
-    ones = int(read(stream, 1, header)[0])
-    joined, _ = arithmetic.decode(stream[header:], n, ones)
-    return np.split(joined.astype(np.uint32), ends[:-1])
+    ones, _ = read_positions("packed", stream, (sum(sizes),))
+    return np.split(ones.astype(np.uint32), np.cumsum(sizes, dtype=np.int64)[:-1])
 
 
 VALUES = {
