@@ -10,6 +10,7 @@ https://arxiv.org/abs/2208.13092 (Eq. 3).
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, PyTree
@@ -171,7 +172,7 @@ def _share(
         full |= above
 
 
-def whole(densities: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def whole(densities: ArrayLike, sizes: ArrayLike) -> np.ndarray:
     """Returns the whole entries of layers at densities, int(d_l n_l).
 
     Args:
@@ -189,7 +190,7 @@ def whole(densities: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.floor(exact * (1 + _HOST_SLACK)).astype(np.int32)
 
 
-def whole_up(densities: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def whole_up(densities: ArrayLike, sizes: ArrayLike) -> np.ndarray:
     """Returns what `whole` does, but rounded up, ceil(d_l n_l).
 
     Example:

@@ -207,7 +207,7 @@ def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
     chosen, uniform = trees.layers(params, select), jax.random.uniform
     drawn = optax.tree.random_like(key, chosen, uniform, jnp.float32)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
-    return trees.replace_layers(blank, select, drawn)
+    return trees.replace_layers(blank, select, jax.tree.leaves(drawn))
 
 
 def counts(mask: PyTree, select: PyTree) -> Array:

@@ -7,6 +7,7 @@ Source: Kim et al., "SpaFL", NeurIPS 2024, https://arxiv.org/abs/2406.00431, eq.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -170,7 +171,7 @@ def prune(
     def prune_leaf(path, kernel):
         if path not in thresholds:
             return kernel
-        alive = unit_step(importance(kernel) - thresholds[path], estimator)
+        alive: Any = unit_step(importance(kernel) - thresholds[path], estimator)
         return kernel * along_outputs(alive, kernel)
 
     return trees.map_by_path(prune_leaf, params)

@@ -157,7 +157,7 @@ def mask_of(params: PyTree) -> PyTree:
     return masks.support(params, has_score(params))
 
 
-def _uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
+def _uniform(key: Key, shape: Any, dtype: Any) -> Array:
     """Draws from (0, 1) on a grid of 2^-16, because drawing takes much of a step."""
     drawn = jax.random.bits(key, shape, jnp.uint16).astype(dtype)
     return (drawn + 0.5) / 65536

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
@@ -23,7 +24,7 @@ def _ordered(scores: Array) -> Array:
     return jnp.where(jnp.isnan(scores), jnp.zeros_like(keys), keys)
 
 
-def top_k(scores: Array, k: Array | int) -> Array:
+def top_k(scores: Array, k: ArrayLike) -> Array:
     """Keeps the k largest scores: exactly k entries are True, whatever the ties.
 
     It finds the k-th largest score by bisection on the bit pattern of the floats, in 32
@@ -175,7 +176,7 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
 
 
 def largest(
-    scores: PyTree, counts: Array, select: PyTree, *, within: PyTree | None = None
+    scores: PyTree, counts: ArrayLike, select: PyTree, *, within: PyTree | None = None
 ) -> PyTree:
     """Keeps the `counts[l]` largest scores of each layer.
 
@@ -219,7 +220,7 @@ def largest_alive(model: SparseModel, counts: Array, select: PyTree) -> PyTree:
     return largest(size, counts, select, within=model.mask)
 
 
-def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTree:
+def largest_overall(scores: PyTree, count: ArrayLike, select: PyTree) -> PyTree:
     """Keeps the `count` largest scores of all layers together.
 
     Args:

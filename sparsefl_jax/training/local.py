@@ -279,8 +279,8 @@ def train_epochs(
     """
 
     def body(epoch, state):
-        span = {"last": own_steps(batches, epoch), "num_trips": batches.num_steps}
-        span |= {"epoch": epoch, "first": 0, "project": project}
+        span: dict[str, Any] = {"epoch": epoch, "first": 0, "project": project}
+        span |= {"last": own_steps(batches, epoch), "num_trips": batches.num_steps}
         step_key = jax.random.fold_in(key, epoch)
         return train_steps(step_key, loss_fn, tx, state, batches, **span)
 

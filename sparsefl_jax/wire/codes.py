@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sparsefl_jax.core.check import UserError
 
@@ -74,7 +75,7 @@ def to_codes(values: np.ndarray, width: int) -> np.ndarray:
     return (wide & ((1 << width) - 1)).astype(np.uint32)
 
 
-def from_codes(codes: np.ndarray, dtype: np.dtype, width: int) -> np.ndarray:
+def from_codes(codes: np.ndarray, dtype: DTypeLike, width: int) -> np.ndarray:
     """Returns the numbers that `to_codes` encoded.
 
     Args:

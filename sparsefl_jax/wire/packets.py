@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError, check, integer
 from sparsefl_jax.core.types import Array, PyTree
@@ -65,8 +66,7 @@ class Packet:
       'none'
       >>> Packet(jnp.zeros(3), jnp.ones(3, bool))
       Traceback (most recent call last):
-      sparsefl_jax.UserError: index=None, expected one of none, bitmap, coo, csr,
-      golomb,
+      sparsefl_jax.UserError: index='', expected one of none, bitmap, coo, csr, golomb,
       packed, entropy, elias for a packet with a mask.
     """
 
@@ -75,13 +75,13 @@ class Packet:
     fresh: Any = True
     sent: Any = True
     bits: int = dataclasses.field(default=32, metadata={"static": True})
-    index: str | None = dataclasses.field(default=None, metadata={"static": True})
+    index: str = dataclasses.field(default="", metadata={"static": True})
     assumed: str = dataclasses.field(default="", metadata={"static": True})
     bucket: int = dataclasses.field(default=0, metadata={"static": True})
     optional: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self):
-        if self.index is None and self.mask is None:
+        if not self.index and self.mask is None:
             object.__setattr__(self, "index", "none")
         if self.index not in INDEXES:
             where = " for a packet with a mask" if self.mask is not None else ""
@@ -117,12 +117,13 @@ Message = dict[str, Packet]
 class Count(NamedTuple):
     """What one packet put on the wire, for one client and round."""
 
-    entries: Array  # [leaves] int32; -1 in all where a code that travels does not fit
-    fresh: Array  # shape=(), bool
-    sent: Array  # shape=(), bool
+    # [leaves] int32; -1 in all where a code that travels does not fit
+    entries: ArrayLike
+    fresh: ArrayLike  # shape=(), bool
+    sent: ArrayLike  # shape=(), bool
     # [leaves] int32: what else the bits depend on, by `measure` of the index's code, as
     # the number of ones with 'entropy'; None if nothing does.
-    measured: Array | None = None
+    measured: ArrayLike | None = None
 
 
 class Layout(NamedTuple):

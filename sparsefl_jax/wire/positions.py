@@ -48,7 +48,7 @@ def position_bits(
     index: str,
     shape: tuple[int, ...],
     nnz: np.ndarray,
-    unary: np.ndarray | None = None,
+    unary: np.ndarray | int | None = None,
     numbers: Numbers = HOST,
 ) -> np.ndarray:
     """Returns the bits that name the positions of some entries of one leaf.
