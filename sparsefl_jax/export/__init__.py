@@ -4,8 +4,8 @@
 needs neither the run nor its data. Both need the extra `export`.
 """
 
-from sparsefl_jax.export.files import INDEXES as INDEXES
-from sparsefl_jax.export.files import load_sparse as load_sparse
-from sparsefl_jax.export.files import save_sparse as save_sparse
 from sparsefl_jax.export.peft import save_peft as save_peft
 from sparsefl_jax.export.runs import export_run as export_run
+from sparsefl_jax.export.sparse_file import INDEXES as INDEXES
+from sparsefl_jax.export.sparse_file import load_sparse as load_sparse
+from sparsefl_jax.export.sparse_file import save_sparse as save_sparse

@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax.core.check import UserError, blaming, check
-from sparsefl_jax.export.files import Sizes, save_sparse
+from sparsefl_jax.export.sparse_file import Sizes, save_sparse
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build

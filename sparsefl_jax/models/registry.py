@@ -5,7 +5,7 @@ from typing import Any
 
 from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.described import described
-from sparsefl_jax.core.named import named
+from sparsefl_jax.core.lookup import named
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer, vgg
 from sparsefl_jax.models.base import Model
 

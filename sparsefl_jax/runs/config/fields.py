@@ -18,7 +18,7 @@ import optax
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.check import UserError, check, checkable, closest
-from sparsefl_jax.core.named import named
+from sparsefl_jax.core.lookup import named
 from sparsefl_jax.core.types import Count, NonNegative, Positive, Share
 from sparsefl_jax.models import adapters
 from sparsefl_jax.training import local

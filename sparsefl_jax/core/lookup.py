@@ -29,6 +29,6 @@ def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
         return table[name]
     module, _, function = name.partition(":")
     with blaming(f"{argument}={name!r}"):
-        found = getattr(importlib.import_module(module), function)
-        inspect.signature(found)
-    return found
+        entry = getattr(importlib.import_module(module), function)
+        inspect.signature(entry)
+    return entry
