@@ -30,5 +30,5 @@ def reads(
     for eqn in reversed(jaxpr.eqns):
         if steps or any(id(v) in used for v in eqn.outvars):
             used |= {id(v) for v in eqn.invars}
-    told = [id(v) in used for v in jaxpr.invars]
-    return jax.tree.unflatten(jax.tree.structure(arguments), told)
+    read = [id(v) in used for v in jaxpr.invars]
+    return jax.tree.unflatten(jax.tree.structure(arguments), read)

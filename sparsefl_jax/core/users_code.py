@@ -20,17 +20,17 @@ def files(names: Sequence[str]) -> list[str]:
     Args:
       names: of modules; they are imported, and may be installed.
     """
-    found, left = {}, list(names)
+    paths, left = {}, list(names)
     for name in names:
         importlib.import_module(name)
     while left:
         parts = left.pop().split(".")
         for name in itertools.accumulate(parts, "{}.{}".format):  # with its packages
             scope = vars(sys.modules[name]) if name in sys.modules else {}
-            if name not in found and (name in names or _own(scope)):
-                found[name] = scope.get("__file__") or ""
-                left += _imports(found[name], scope.get("__package__") or "")
-    return list(filter(None, found.values()))
+            if name not in paths and (name in names or _own(scope)):
+                paths[name] = scope.get("__file__") or ""
+                left += _imports(paths[name], scope.get("__package__") or "")
+    return list(filter(None, paths.values()))
 
 
 def raised(error: BaseException | None) -> bool:

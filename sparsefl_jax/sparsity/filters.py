@@ -101,10 +101,10 @@ def shrinking(params: PyTree, prunable: tuple[str, ...] = KERNELS) -> list[Link]
       ['fc1']
     """
     chosen = trees.layer_paths(masks.prunable(params, prunable))
-    found = [link for link in links(params) if f"{link.layer}/kernel" in chosen]
-    if not found:
+    hidden = [link for link in links(params) if f"{link.layer}/kernel" in chosen]
+    if not hidden:
         raise UserError(f"prunable={prunable}, expected the kernel of a hidden layer")
-    return found
+    return hidden
 
 
 def _over_inputs(reduce: Callable, kernel: Array) -> Array:

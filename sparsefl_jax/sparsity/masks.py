@@ -51,12 +51,12 @@ def prunable(params: PyTree, patterns: Globs = KERNELS) -> PyTree:
     paths = trees.leaf_paths(params)
     chosen, excluded = set(), set()
     for pattern in patterns:
-        found = {p for p in paths if fnmatch.fnmatchcase(p, pattern.removeprefix("!"))}
-        if not found:
+        match = {p for p in paths if fnmatch.fnmatchcase(p, pattern.removeprefix("!"))}
+        if not match:
             raise UserError(
                 f"prunable: {pattern!r} matches no leaf of {', '.join(paths)}."
             )
-        (excluded if pattern.startswith("!") else chosen).update(found)
+        (excluded if pattern.startswith("!") else chosen).update(match)
     if not chosen - excluded:
         raise UserError(f"prunable={patterns!r} leave no leaf, expected at least one.")
     return trees.map_by_path(lambda path, _: path in chosen - excluded, params)

@@ -39,15 +39,11 @@ def unit_step(d: Array, estimator: str = "identity") -> Array:
     return (d > 0).astype(d.dtype)
 
 
-def _step_forward(d, estimator):
-    return unit_step(d, estimator), d
-
-
 def _step_backward(estimator, d, g):
     return (g if estimator == "identity" else jnp.where(jnp.abs(d) > 1, g, 0.0),)
 
 
-unit_step.defvjp(_step_forward, _step_backward)
+unit_step.defvjp(lambda d, estimator: (unit_step(d, estimator), d), _step_backward)
 
 
 def importance(kernel: Array) -> Array:

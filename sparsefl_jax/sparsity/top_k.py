@@ -115,8 +115,8 @@ def quantile(x: Array, q: float) -> Array:
         return jax.lax.bitcast_convert_type(raw, jnp.float32)
 
     share = jnp.float32(place - low)
-    found = ascending(low) * (1 - share) + ascending(high) * share
-    return jnp.where(jnp.any(jnp.isnan(x)), jnp.float32(jnp.nan), found)
+    value = ascending(low) * (1 - share) + ascending(high) * share
+    return jnp.where(jnp.any(jnp.isnan(x)), jnp.float32(jnp.nan), value)
 
 
 def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:

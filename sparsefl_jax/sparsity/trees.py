@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
 
 
@@ -120,18 +119,12 @@ def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
       >>> select = {'a': True, 'b': False, 'c': True}
       >>> replace_layers({'a': 1, 'b': 2, 'c': 3}, select, [7, 9])
       {'a': 7, 'b': 2, 'c': 9}
-      >>> replace_layers({'a': 1, 'b': 2, 'c': 3}, select, [7])
-      Traceback (most recent call last):
-        ...
-      sparsefl_jax.UserError: new holds 1 leaves, expected 2.
     """
     leaves, treedef = jax.tree.flatten(tree)
-    chosen = jax.tree.leaves(select)
-    if len(new) != sum(chosen):
-        raise UserError(f"new holds {len(new)} leaves, expected {sum(chosen)}.")
-    items = iter(new)
-    out = [next(items) if s else x for x, s in zip(leaves, chosen, strict=True)]
-    return jax.tree.unflatten(treedef, out)
+    places = np.flatnonzero(jax.tree.leaves(select))
+    for place, leaf in zip(places, new, strict=True):
+        leaves[place] = leaf
+    return jax.tree.unflatten(treedef, leaves)
 
 
 def layer_sizes(tree: PyTree, select: PyTree) -> np.ndarray:

@@ -236,18 +236,18 @@ def _read(params: PyTree) -> list[_Leaf]:
         raise UserError(f"width slicing: {what} dense layer")
     axes = wiring.channels(kernels)
     written = {channels[-1] for channels in axes.values()}
-    found = []
+    roles = []
     for path in trees.leaf_paths(params):
         module, _, name = path.rpartition("/")
         names, shape = modules[module].keys(), tuple(modules[module][name].shape)
         if names <= {"kernel", "bias"} and module in kernels:
             role = "head" if module == last else "hidden"
-            found.append(_Leaf(axes[module][0 if name == "kernel" else -1 :], role))
+            roles.append(_Leaf(axes[module][0 if name == "kernel" else -1 :], role))
         elif names <= {"scale", "bias"} and shape[-1] in written:
-            found.append(_Leaf(shape[-1:], "norm"))
+            roles.append(_Leaf(shape[-1:], "norm"))
         else:
             raise UserError(
                 f"width slicing: leaf {path!r} of shape {shape}, expected kernels, "
                 "biases and normalisations of channels"
             )
-    return found
+    return roles

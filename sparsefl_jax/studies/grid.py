@@ -35,8 +35,8 @@ def parse(text: str) -> dict[str, list]:
         name, equals, values = map(str.strip, part.partition("="))
         if not (name and equals and values):
             raise UserError(f"--sweep has {part!r}, expected FIELD=VALUE,VALUE")
-        if found := re.search(r"[\s,]([\w.]+)\s*=", values):
-            raise UserError(f"--sweep has {part!r}, expected ; before {found[1]}=")
+        if match := re.search(r"[\s,]([\w.]+)\s*=", values):
+            raise UserError(f"--sweep has {part!r}, expected ; before {match[1]}=")
         if name in axes:
             raise UserError(f"--sweep has {name!r} twice, expected all values at once")
         axes[name] = [value for each in split(values) for value in _values(each)]
@@ -60,8 +60,8 @@ def literal(text: str):
 
 
 def _values(text: str) -> list:
-    if found := _RANGE.fullmatch(text):
-        first, last = map(int, found.groups())
+    if match := _RANGE.fullmatch(text):
+        first, last = map(int, match.groups())
         return list(range(first, last + 1))
     return [literal(text)]
 

@@ -131,8 +131,8 @@ def _queued(look: int) -> frozenset[str] | None:
       look: the number of the look, one every `_LOOK` seconds.
     """
     command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
-    found = subprocess.run(command, capture_output=True, text=True)
-    return None if found.returncode else frozenset(found.stdout.split())
+    queue = subprocess.run(command, capture_output=True, text=True)
+    return None if queue.returncode else frozenset(queue.stdout.split())
 
 
 class _SlurmJob(NamedTuple):
@@ -146,8 +146,8 @@ class _SlurmJob(NamedTuple):
             return True
         if (look := _look()) <= self.born + 1:  # an earlier look may stand for this one
             return False
-        found = _queued(look - 1), _queued(look)
-        return not any(jobs is None or self.job.job_id in jobs for jobs in found)
+        looks = _queued(look - 1), _queued(look)
+        return not any(jobs is None or self.job.job_id in jobs for jobs in looks)
 
     def cancel(self) -> None:
         self.job.cancel(check=False)

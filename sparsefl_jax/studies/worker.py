@@ -82,9 +82,9 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
 def fitted(workdir: Path, point: Point) -> Point:
     """Returns the point with the rounds that its budget pays for."""
     point = on_disk.with_kept_rounds(workdir, point)
-    config, found = fit_rounds.fitted(point.config, experiment.build, progress=True)
-    if found:
-        print(f"{point.name}: {found}", file=sys.stderr, flush=True)
+    config, message = fit_rounds.fitted(point.config, experiment.build, progress=True)
+    if message:
+        print(f"{point.name}: {message}", file=sys.stderr, flush=True)
     return point._replace(config=config)
 
 

@@ -57,8 +57,8 @@ def use_cpu_cores(count: int | None = None) -> None:
 
 def flags() -> list[str]:
     """Returns the flags in XLA_FLAGS, sorted, without those of `use_cpu_cores`."""
-    found = os.environ.get("XLA_FLAGS", "").split()
-    return sorted(flag for flag in found if not flag.startswith((_COUNT, *_TIMEOUTS)))
+    words = os.environ.get("XLA_FLAGS", "").split()
+    return sorted(flag for flag in words if not flag.startswith((_COUNT, *_TIMEOUTS)))
 
 
 def cores() -> list[int]:

@@ -50,7 +50,8 @@ def append(path: Path, records: Iterable[dict], end: list[int]) -> list[int]:
     Raises:
       OSError: the file cannot be written; the message names it, and no part stays.
     """
-    content = "".join(map(_line, records)).encode()
+    plain = msgspec.json.decode(msgspec.json.encode(list(records)))
+    content = "".join(json.dumps(line) + "\n" for line in plain).encode()
     # Unbuffered: no buffer can write the rest of a failed line later.
     with files.naming(path), path.open("ab", buffering=0) as file:
         rest = memoryview(content)
@@ -62,10 +63,6 @@ def append(path: Path, records: Iterable[dict], end: list[int]) -> list[int]:
                 file.truncate(end[0])
             raise
     return _after(end, content)
-
-
-def _line(record: dict) -> str:
-    return json.dumps(msgspec.json.decode(msgspec.json.encode(record))) + "\n"
 
 
 def flush(workdir: Path) -> None:

@@ -1,5 +1,7 @@
 """How the laws compare trees: a difference becomes one line that names where it is."""
 
+from typing import NoReturn
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ class ContractError(AssertionError):
     """A method breaks a law; one line names the law, the method and what differed."""
 
 
-def fail(world: World, law: str, what: str) -> None:
+def fail(world: World, law: str, what: str) -> NoReturn:
     """Raises the error of a broken law."""
     raise ContractError(f"law '{law}', {world.name}: {what}")
 

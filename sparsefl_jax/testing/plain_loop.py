@@ -17,7 +17,7 @@ from sparsefl_jax.core.types import Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.simulation.rows import pack, unpack
-from sparsefl_jax.testing.compare import ContractError
+from sparsefl_jax.testing.compare import fail
 from sparsefl_jax.testing.small_world import World, jit, once, path, population_of
 from sparsefl_jax.wire.messages import once as handed_once
 from sparsefl_jax.wire.packets import Message, Packet, stable
@@ -103,8 +103,7 @@ def delivered(
         try:
             data = encode(packet)
         except ValueError as error:
-            what = f"law 'wire', {world.name}: {way}[{name!r}] {where}: {error}"
-            raise ContractError(what) from error
+            fail(world, "wire", f"{way}[{name!r}] {where}: {error}")
         values, mask, readable = packet.values, packet.mask, bool(packet.sent)
         if packet.index in POSITIONS or not packet.sent:  # the mask is not known
             own = held.get(name)

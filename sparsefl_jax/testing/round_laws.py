@@ -15,7 +15,7 @@ from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.simulation import placement, round_program
 from sparsefl_jax.simulation.rows import pack
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.testing.compare import ContractError, fail, finite, leaves, rows, same
+from sparsefl_jax.testing.compare import fail, finite, leaves, rows, same
 from sparsefl_jax.testing.small_world import World
 
 
@@ -29,8 +29,7 @@ def law_types(world: World) -> None:
             round_fn, world.key, world.population, state, np.int32(0), world.cohorts[0]
         )
     except (TypeError, ValueError) as error:
-        what = str(error).splitlines()[0]
-        raise ContractError(f"law 'types', {world.name}: {what}") from error
+        fail(world, "types", str(error).splitlines()[0])
     if jax.tree.structure(after) != jax.tree.structure(before):
         fail(world, "types", f"after a round the state is {jax.tree.structure(after)}")
     for (path, a), b in zip(leaves(after), jax.tree.leaves(before), strict=True):
@@ -120,12 +119,12 @@ def law_jit(world: World) -> None:
 def law_order(world: World) -> None:
     """Checks that the order of a cohort changes nothing but the log's order."""
     states, logs = small_world.path(world)
+    turned = world._replace(cohorts=world.cohorts[:, ::-1])
     for round in range(len(world.cohorts)):
-        ids = world.cohorts[round : round + 1, ::-1]
-        state, log = small_world.run(world, states[round], round, ids=ids)
+        state, log = small_world.run(turned, states[round], round)
         same(world, "order", "state", state, states[round + 1])
-        turned = jax.tree.map(lambda v: v[0, ::-1], log.clients)
-        same(world, "order", "log", turned, logs[round].clients)
+        clients = jax.tree.map(lambda v: v[0, ::-1], log.clients)
+        same(world, "order", "log", clients, logs[round].clients)
 
 
 def law_padding(world: World) -> None:
@@ -171,11 +170,9 @@ def law_bystanders(world: World) -> None:
         same(world, "bystanders", "unsampled row", *pair, tolerance=0.0)
         x = world.population.x.copy()
         x[world.population.index[away]] = small_world.strange(x)
-        population = world.population._replace(x=x)
+        spoilt = world._replace(population=world.population._replace(x=x))
         old = old._replace(clients=_spoil(old.clients, away))
-        got, _ = small_world.run(
-            world, old, round, chunk=2, devices=_most(), population=population
-        )
+        got, _ = small_world.run(spoilt, old, round, chunk=2, devices=_most())
         pair = ((s.server, rows(s.clients, ids)) for s in (got, new))
         same(world, "bystanders", "NaN in unsampled clients: ", *pair)
 
@@ -239,6 +236,7 @@ def law_seeds(world: World) -> None:
     keys = jnp.stack([world.key, jax.random.key(4)])
     round_fn = round_program.make_round(small_world.plan(world))
     both = small_world.jit(jax.vmap(round_fn, in_axes=(0, None, 0, None, 0)))
+    second = world._replace(key=keys[1], cohorts=np.roll(world.cohorts, 1, 0))
     for round in range(len(world.cohorts)):
         other = round - 1  # whose state and cohort the second seed has
         pair = jax.tree.map(lambda *v: np.stack(v), states[round], states[other])
@@ -247,7 +245,7 @@ def law_seeds(world: World) -> None:
         state, log = jax.device_get(out)
         first = jax.tree.map(lambda v: v[None], rows(log, 0))
         _same_rounds(world, "seeds", "first seed", (rows(state, 0), first), round)
-        want, _ = small_world.run(world, states[other], round, key=keys[1], ids=ids[1:])
+        want, _ = small_world.run(second, states[other], round)
         same(world, "seeds", "second seed", rows(state, 1), want)
 
 

@@ -12,7 +12,7 @@ from sparsefl_jax.core.types import Context, PyTree, ServerContext, SparseModel
 from sparsefl_jax.models import Model
 from sparsefl_jax.models.forms import equations
 from sparsefl_jax.testing import plain_loop
-from sparsefl_jax.testing.compare import ContractError, fail, leaves, rows
+from sparsefl_jax.testing.compare import fail, leaves, rows
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire.packets import Packet, layout
 
@@ -76,8 +76,7 @@ def _watched(world: World) -> Algorithm:
             except Exception as error:
                 takes = re.search(rf"{name}: [^`]*`(\(.*?\))", Algorithm.__doc__)[1]
                 said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-                what = f"law 'signature', {world.name}: {name}{takes} fails with {said}"
-                raise ContractError(what) from error
+                fail(world, "signature", f"{name}{takes} fails with {said}")
 
         return call
 
@@ -168,12 +167,12 @@ def law_pure(world: World) -> None:
         program = jax.make_jaxpr(getattr(world.algorithm, name))(*args)
         for value in program.consts:
             if isinstance(value, jax.core.Tracer):
-                told = "which another call computed and did not return"
-                fail(world, "pure", f"{name} uses {jax.typeof(value)}, {told}")
+                why = "which another call computed and did not return"
+                fail(world, "pure", f"{name} uses {jax.typeof(value)}, {why}")
         for equation in equations(program.jaxpr):
             if (called := equation.primitive.name) in IMPURE:
-                told = "expected neither callbacks nor Refs"
-                fail(world, "pure", f"{name} uses {called!r}, {told}")
+                why = "expected neither callbacks nor Refs"
+                fail(world, "pure", f"{name} uses {called!r}, {why}")
 
 
 def law_keys(world: World) -> None:
@@ -187,9 +186,8 @@ def law_keys(world: World) -> None:
         try:
             with jax.debug_key_reuse(True):
                 jax.eval_shape(function, *args)
-        except jax.errors.KeyReuseError as error:
-            what = f"law 'keys', {world.name}: {name} uses a random key twice"
-            raise ContractError(what) from error
+        except jax.errors.KeyReuseError:
+            fail(world, "keys", f"{name} uses a random key twice")
 
 
 def _drawing(model: Model) -> Model:

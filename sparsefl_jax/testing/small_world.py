@@ -265,9 +265,6 @@ def run(
     *,
     chunk: int = 1,
     devices: int = 1,
-    key: jax.Array | None = None,
-    ids: np.ndarray | None = None,
-    population: placement.Population | None = None,
     length: int | None = None,
 ) -> tuple[placement.State, round_program.RoundLog]:
     """Runs rounds `first` to `first + count - 1` by the simulator; NumPy in and out.
@@ -275,21 +272,13 @@ def run(
     One program of `length` rounds, by default of all cohorts, serves every `count`.
     """
     placed = placement.shardings(plan(world, chunk, devices), state)
-    ids = world.cohorts[first : first + count] if ids is None else ids
-    key = world.key if key is None else key
-    population = world.population if population is None else population
     program = segment(world, chunk, devices)
     # The last round and its cohort are repeated up to `length`.
-    steps = np.minimum(np.arange(length or len(world.cohorts)), len(ids) - 1)
-    state, log = program(
-        key,
-        population,
-        jax.device_put(state, placed),
-        (first + steps).astype(np.int32),
-        ids[steps],
-        count=np.int32(count),
-    )
-    state, log = jax.device_get((state, log))
+    steps = np.minimum(np.arange(length or len(world.cohorts)), count - 1)
+    rounds = (first + steps).astype(np.int32)
+    given = jax.device_put(state, placed), rounds, world.cohorts[rounds]
+    out = program(world.key, world.population, *given, count=np.int32(count))
+    state, log = jax.device_get(out)
     return state, jax.tree.map(lambda v: v[:count], log)
 
 
@@ -345,7 +334,7 @@ def path(world: World, samples: str = "own") -> tuple[list, list]:
         if samples in LOST:
             late = round % 2 == LOST[samples]
             population = population._replace(clock=_clock(world, late))
-        state, log = run(world, states[-1], round, population=population)
+        state, log = run(world._replace(population=population), states[-1], round)
         states.append(state)
         logs.append(jax.tree.map(lambda v: v[0], log))
     return states, logs

@@ -53,9 +53,9 @@ def law_work(world: World) -> None:
                     fail(world, "work", "`density` is that of no personal model")
                 models = personalize(world.key, state.server, passing.client, info)
                 mask, stated = target(models).mask, metrics["density"]
-                found = masks.density(mask, masks.everything(mask))
-                if not np.isclose(found, stated, rtol=TOLERANCE):
-                    what = f"`density` is {stated}, that of the personal mask {found}"
+                density = masks.density(mask, masks.everything(mask))
+                if not np.isclose(density, stated, rtol=TOLERANCE):
+                    what = f"`density` is {stated}, that of the personal mask {density}"
                     fail(world, "work", what)
                 shares = [np.mean(m) for m in jax.tree.leaves(mask)]
                 passes = [(samples, shares) for samples, _ in passes]

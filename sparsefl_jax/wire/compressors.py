@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from sparsefl_jax.core.check import check, integer
 from sparsefl_jax.core.types import Array, Key, PyTree
@@ -173,10 +174,8 @@ def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
         return level.astype(jnp.int8), norm
 
     def encode(key: Key, update: PyTree) -> Message:
-        leaves, treedef = jax.tree.flatten(update)
-        keys = jax.random.split(key, len(leaves))
-        pairs = [one(k, leaf) for k, leaf in zip(keys, leaves, strict=True)]
-        level, norm = (jax.tree.unflatten(treedef, v) for v in zip(*pairs, strict=True))
+        pairs = jax.tree.map(one, optax.tree.split_key_like(key, update), update)
+        level, norm = jax.tree.transpose(jax.tree.structure(update), None, pairs)
         delta = Packet(level, bits=bits, **written)
         return {"delta": delta, "scale": Packet(norm)}
 

@@ -125,10 +125,10 @@ def read(
                 count, at = int(text[at:begin], 2), begin
             for _ in range(count):
                 gap, at = _read_omega(text, at) if sparse else (1, at)
-                found, at = _read_omega(text, at)
-                place, found = place + gap, found - (not sparse)
-                if found:
-                    part[place] = -found if text[at] == "1" else found
+                level, at = _read_omega(text, at)
+                place, level = place + gap, level - (not sparse)
+                if level:
+                    part[place] = -level if text[at] == "1" else level
                     at += 1
         codes.append(to_codes(levels, bits))
     return codes

@@ -39,11 +39,11 @@ def steps(size: int) -> np.ndarray:
       >>> steps(100).tolist(), int((steps(100) >= 5).sum())  # 5 of 100: b = 3
       ([37, 20, 10, 4, 1], 3)
     """
-    found = []
-    while not found or found[-1] >= 1:
-        share = -math.expm1(_GOLDEN / 2 ** len(found))
-        found.append(math.floor((size + 1) * share - 1))
-    return np.array(found[:-1], np.int32)
+    largest = []
+    while not largest or largest[-1] >= 1:
+        share = -math.expm1(_GOLDEN / 2 ** len(largest))
+        largest.append(math.floor((size + 1) * share - 1))
+    return np.array(largest[:-1], np.int32)
 
 
 def gaps(mask: Array) -> Array:

@@ -186,8 +186,8 @@ def count(message: Message) -> dict[str, Count]:
             # In an array that is logged anyway: a further one costs GPUs three kernels.
             # A CPU is fastest leaf by leaf, and a GPU needs a kernel for every eight.
             one, eight = (partial(_any, together=n) for n in (1, 8))
-            found = lax.platform_dependent(wrong, cpu=one, default=eight)
-            entries = jnp.where(packet.sent & found, jnp.int32(-1), entries)
+            misfit = lax.platform_dependent(wrong, cpu=one, default=eight)
+            entries = jnp.where(packet.sent & misfit, jnp.int32(-1), entries)
         counts[name] = Count(entries, packet.fresh, packet.sent, _measured(packet))
     return counts
 
@@ -206,13 +206,13 @@ def _misfits(packet: Packet) -> list[Array]:
 
 def _any(flags: list[Array], together: int) -> Array:
     """Returns whether any flag is set; so many leaves are padded and reduced as one."""
-    found = []
+    each = []
     for first in range(0, len(flags), together):
         part = flags[first : first + together]
         size = max(leaf.size for leaf in part)
         padded = [jnp.pad(leaf, (0, size - leaf.size)) for leaf in part]
-        found.append(jnp.max(reduce(jnp.maximum, padded), initial=0) > 0)
-    return jnp.any(jnp.stack(found))
+        each.append(jnp.max(reduce(jnp.maximum, padded), initial=0) > 0)
+    return jnp.any(jnp.stack(each))
 
 
 def _measured(packet: Packet) -> Array | None:

@@ -70,7 +70,7 @@ def decode(data: bytes, like: Packet) -> Packet:
     if not bool(like.sent):
         blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like.values)
         return dataclasses.replace(like, values=blank)
-    values, found, offset = [], [], 0
+    values, masks, offset = [], [], 0
     leaves = _leaves(like)
     if like.index in VALUES:
         sizes = [int(mask.sum()) for _, mask in leaves]
@@ -90,9 +90,9 @@ def decode(data: bytes, like: Packet) -> Packet:
         else:
             out[mask] = leaf[mask]
         values.append(out)
-        found.append(mask)
+        masks.append(mask)
     treedef = jax.tree.structure(like.values)
-    mask = None if like.mask is None else jax.tree.unflatten(treedef, found)
+    mask = None if like.mask is None else jax.tree.unflatten(treedef, masks)
     values = jax.tree.unflatten(treedef, values)
     return dataclasses.replace(like, values=values, mask=mask)
 
