@@ -141,7 +141,7 @@ def test_the_page_is_of_the_study_that_writes_it(study, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "write_comparison", write)
     on_disk.write(tmp_path, study[:1])
     on_disk.write(tmp_path, study[1:])
-    status.write_page(tmp_path, study[:1], True, print)
+    status.write_page(tmp_path, study[:1], True)
     assert pages[0]["status"] == [("fedavg", "missing")] and pages[0]["unlike"]
 
 
