@@ -6,6 +6,7 @@ import re
 import pytest
 
 from benchmarks import table as tables
+from sparsefl_jax.runs.config.freeze import densities, freeze
 
 FILES = sorted(
     path.stem for path in (tables.ROOT / "benchmarks/tables").glob("flash_*.py")
@@ -53,7 +54,7 @@ def test_a_row_runs_what_it_names(file):
         alpha = float(alpha[1]) if alpha else usual
         assert config.partition.get("alpha") == alpha
         if r_int := re.match(r"(?:hetero_)?jmwst(\d*)", name):
-            assert config.algorithm.r_int == int(r_int[1] or 1)
+            assert freeze(config).algorithm["r_int"] == int(r_int[1] or 1)
         if method == "fedavg":
             continue
         density = 0.1
@@ -63,6 +64,5 @@ def test_a_row_runs_what_it_names(file):
             density = 0.05
         elif name.endswith("_d01"):
             density = 0.01
-        stages = [s for s in (config.first_stage, config.algorithm) if "density" in s]
         assert config.density == density
-        assert stages and {stage.density for stage in stages} == {density}
+        assert {*densities(freeze(config)).values()} == {density}

@@ -1,6 +1,5 @@
 """Rows of papers' tables have the settings that the papers state, and their columns."""
 
-import functools
 import json
 
 import equal_cost_test
@@ -8,6 +7,8 @@ import pytest
 
 from benchmarks import table as tables
 from benchmarks.pages import declared
+from sparsefl_jax.core.flatten import flatten
+from sparsefl_jax.runs.config.freeze import freeze
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,8 @@ from benchmarks.pages import declared
     ],
 )
 def test_rows_have_the_settings_that_the_paper_states(name, row, fields):
-    config = tables.row_config(declared(name), row, 0)
-    found = {key: functools.reduce(getattr, key.split("."), config) for key in fields}
-    assert found == fields
+    config = flatten(vars(freeze(tables.row_config(declared(name), row, 0))))
+    assert {key: config[key] for key in fields} == fields
 
 
 def records(folder, lines):

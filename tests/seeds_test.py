@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax.report import read_summary
 from sparsefl_jax.runs import experiment, programs
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.fields import Config
 from sparsefl_jax.system import interrupt
 from tests.tiny import tiny_config
 
@@ -85,7 +85,7 @@ def test_other_errors_are_raised_as_they_are(fate, tmp_path, error, then):
         run(data, tmp_path / "run")
     assert raised.value is error and ran == then
     ran.clear()
-    runs = [(SimpleNamespace(seed=i, partition_seed=0), tmp_path) for i in range(3)]
+    runs = [(Config(seed=i, partition_seed=0), tmp_path) for i in range(3)]
     with contextlib.suppress(interrupt.StoppedError):  # else a study goes on
         assert list(map(type, experiment.run_each(runs))) == [dict, type(error), dict]
     assert ran == then

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
         name = settings.pop("name") if "name" in kinds else factory.__name__
         known = {"name": name, "settings": settings}
         if dataclasses.is_dataclass(made):
-            return dataclasses.replace(made, **known)
+            return cast(T, dataclasses.replace(cast(Any, made), **known))
         if isinstance(made, tuple) and known.keys() <= {*made._fields}:
             return made._replace(**known)
         if isinstance(made, tuple):  # such as optax's, which lacks these attributes

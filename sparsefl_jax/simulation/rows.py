@@ -324,7 +324,7 @@ def save(folder: Path, rows: PyTree) -> dict:
     """
     folder.mkdir(parents=True, exist_ok=True)
     some = isinstance(rows, Store)
-    leaves = rows.columns if some else jax.tree.leaves(rows)
+    leaves = list(rows.columns if some else jax.tree.leaves(rows))
     ids = rows.ids if some else np.arange(len(leaves[0]), dtype=np.int32)
     checksums = [_write(folder / f"{i}.bin", v, ids) for i, v in enumerate(leaves)]
     if some:
