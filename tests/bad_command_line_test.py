@@ -43,6 +43,7 @@ LINES = [
     ),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
+    ([f"--config={MINI}", "--override=seed"], "=seed, expected FIELD=VALUE"),
     ([], "--config is missing"),
     (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),
     (["--config=spafl_fmnist:release"], "you mean configs/spafl_fashion_mnist.py?"),

@@ -267,6 +267,9 @@ def configuration(values, resumed: str | None = None):
       ValueError: the file cannot be read, or a field does not exist.
     """
     path = values["config"].value
+    for pair in values["override"].value:
+        if "=" not in pair:
+            raise UserError(f"--override={pair}, expected FIELD=VALUE")
     given = dict(pair.split("=", 1) for pair in values["override"].value)
     if path is None and given and resumed is not None:
         path = str(Path(resumed) / "config.json")
