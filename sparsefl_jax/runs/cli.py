@@ -283,7 +283,8 @@ def configuration(values, resumed: str | None = None):
         config = defaults.load_config(path)
     if path.endswith(".json") and resumed is None:
         config.fit.by = None  # a new run fits its budget anew
-    if left := defaults.override(config, given):
+    left = defaults.override(config, given)
+    if left and processes.leads():
         print(f"the file had set {', '.join(left)}, left out here", file=sys.stderr)
     return config
 
