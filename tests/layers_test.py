@@ -44,6 +44,26 @@ def batch_norm(x, weight=None, train=True):
     return out, changed["batch_stats"]
 
 
+def test_group_norm_equals_flax():
+    x, weights = 3.0 + 2.0 * normal(0, 6, 5, 4, 12), normal(1, 6, 5, 4, 12)
+    ours, flaxs = layers.GroupNorm(3), nn.GroupNorm(3)
+    variables = flaxs.init(jax.random.key(0), x)
+    variables = jax.tree.map(lambda v: v + 0.1 * normal(2, 12), variables)
+
+    @partial(quick_jit, static_argnums=0)
+    def value_and_gradients(module, variables, x):
+        loss = lambda *args: jnp.sum(weights * module.apply(*args))  # noqa: E731
+        return module.apply(variables, x), jax.grad(loss, (0, 1))(variables, x)
+
+    assert jax.tree.structure(ours.init(jax.random.key(0), x)) == jax.tree.structure(
+        variables
+    )
+    want = jax.tree.leaves(value_and_gradients(flaxs, variables, x))
+    got = jax.tree.leaves(value_and_gradients(ours, variables, x))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
 def test_batch_norm_equals_flax():
     x = 3.0 + 2.0 * normal(0, 6, 5, 4, 3)
     module = nn.BatchNorm(use_running_average=False, momentum=0.9, epsilon=1e-5)

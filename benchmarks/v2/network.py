@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax import Model
+from sparsefl_jax.models.layers import GroupNorm
 
 
 class CNN(nn.Module):
@@ -21,7 +22,7 @@ class CNN(nn.Module):
         for times in (1, 2, 4):
             features = times * self.channels
             x = nn.Conv(features, (3, 3), use_bias=False)(x)
-            x = nn.relu(nn.GroupNorm(num_groups=math.gcd(8, features))(x))
+            x = nn.relu(GroupNorm(math.gcd(8, features))(x))
             x = nn.max_pool(x, (2, 2), strides=(2, 2))
         x = nn.relu(nn.Dense(4 * self.channels)(x.reshape(len(x), -1)))
         return nn.Dense(self.num_classes)(x)

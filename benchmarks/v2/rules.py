@@ -301,10 +301,11 @@ def configuration(
     config.seed, config.val_fraction, config.metric = seed, 0.1, "pooled"
     config.num_rounds = max(1, round(share * task.dense))  # until a pilot sets it
     _set(config, task.fields)
+    few = share if task.tuned_on else 1.0  # of the evaluations, in its short tries
     config.fit = {
         "gbit": share * task.gbit,
         "most": round(share * task.most),
-        "evaluations": EVALUATIONS,
+        "evaluations": round(few * EVALUATIONS),
     }
     config.until.gbit = share * task.gbit  # where the pilot measures too little
     config = methods.choose(config, method.name or name, method.density)

@@ -97,6 +97,48 @@ def _moments(x, weight):
     return count, mean, jnp.maximum((x * x).sum(axes) / total - mean * mean, 0.0)
 
 
+class GroupNorm(nn.Module):
+    """Group normalisation of `flax.linen.GroupNorm`, in a form that is fast on CPU.
+
+    Wu and He, ECCV 2018, arXiv:1803.08494. XLA:CPU adds and scales channels by vector
+    instructions, but not groups of channels, so groups appear in arrays [B, C] alone.
+
+    Attributes:
+      num_groups: a divisor of the number of channels.
+      epsilon: the constant added to the variance.
+    """
+
+    num_groups: int = 32
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalises each sample's groups of channels.
+
+        Args:
+          x: [B, ..., C].
+
+        Returns:
+          [B, ..., C] in x's dtype.
+        """
+        shape = x.shape[-1:]
+        scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
+        axes = tuple(range(1, x.ndim - 1))
+
+        def mean(v):
+            v = v.mean(axes).reshape(len(x), self.num_groups, -1)
+            return jnp.repeat(v.mean(-1), v.shape[-1], axis=-1)
+
+        wide = x.astype(jnp.float32)
+        center = mean(wide)
+        variance = jnp.maximum(mean(wide * wide) - center * center, 0.0)
+        factor = scale[None] * lax.rsqrt(variance + self.epsilon)
+        offset = bias[None] - center * factor
+        factor, offset = (jnp.expand_dims(v, axes) for v in (factor, offset))
+        return (x * factor + offset).astype(x.dtype)
+
+
 def norm(
     x: Array,
     kind: str | None,
@@ -122,6 +164,6 @@ def norm(
     if kind is None:
         return x
     if kind == "group":
-        return nn.GroupNorm(min(32, x.shape[-1]), epsilon=1e-5, name=name)(x)
+        return GroupNorm(min(32, x.shape[-1]), epsilon=1e-5, name=name)(x)
     static = kind == "static"
     return BatchNorm(static=static, name=name)(x, train=train, weight=weight)

@@ -37,7 +37,7 @@ def make_evaluator(
     x: np.ndarray,
     y: np.ndarray,
     *,
-    batch_size: int = 250,
+    batch_size: int | None = None,
     devices: Sequence | None = None,
     shapes: SparseModel | None = None,
 ) -> Callable:
@@ -47,7 +47,8 @@ def make_evaluator(
       model: a `Model`.
       x: [n, ...], test samples.
       y: [n] or [n, T] int32, labels.
-      batch_size: the largest number of samples that one device processes at a time.
+      batch_size: the largest number of samples that a device processes at a time; None
+        for 50 on CPUs, whose caches hold so many, and 250 elsewhere.
       devices: the devices that share the samples; None for all.
       shapes: of the models to come, for which it compiles at once; None: at the first
         of them.
@@ -58,6 +59,8 @@ def make_evaluator(
     """
     mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
     count = len(y)
+    if batch_size is None:
+        batch_size = 50 if mesh.devices.flat[0].platform == "cpu" else 250
     batch_size = min(batch_size, -(-count // mesh.size))
     shape = mesh.size, -(-count // (batch_size * mesh.size)), batch_size
     replicated, divided = (NamedSharding(mesh, P(*axis)) for axis in ((), ("samples",)))
@@ -164,7 +167,7 @@ def make_recalibration(
     model: Model,
     x: np.ndarray,
     *,
-    batch_size: int = 250,
+    batch_size: int | None = None,
     devices: Sequence | None = None,
 ) -> Callable[[Key, SparseModel], SparseModel]:
     """Compiles what averages the static statistics of a model over batches of samples.
