@@ -19,7 +19,7 @@ def save_peft(
     """Writes `adapter_config.json` and `adapter_model.safetensors`.
 
     `peft.PeftModel.from_pretrained` adds them to the `...ForSequenceClassification` of
-    the base. peft 0.21 reads them, see `tests/adapters_test.py`.
+    the base. peft 0.21 reads them, see `tests/models/adapters_test.py`.
 
     Args:
       folder: is created.

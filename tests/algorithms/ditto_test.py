@@ -1,0 +1,102 @@
+"""Ditto: personal models by hand on a quadratic loss, and whose model is whose."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import ditto, fedavg
+from sparsefl_jax.core.types import SparseModel
+from tests.algorithms.scaffold_test import (
+    COHORTS,
+    ENTRIES,
+    MODEL,
+    PLAIN,
+    RATE,
+    TARGETS,
+    play,
+)
+from tests.reference.by_hand import batches, context
+
+STEPS = (1, 3, 2)
+
+
+def by_hand(lam):
+    """Returns x and all v_i, None before a client was drawn, after each round."""
+    x, own = np.arange(ENTRIES) * 1.0, [None] * 3
+    for ids in COHORTS:
+        moved = []
+        for i in ids:
+            y, v = x, x if own[i] is None else own[i]
+            for _ in range(STEPS[i]):
+                y = y - RATE * (y - TARGETS[i])
+                v = v - RATE * ((v - TARGETS[i]) + lam * (v - x))
+            moved.append(y)
+            own[i] = v
+        x = np.mean(moved, 0)
+        yield x, [*own]
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5])
+def test_rounds_by_hand(lam):
+    method = ditto(MODEL, PLAIN, lam=lam)
+    for (server, clients, _), (x, own) in zip(play(method), by_hand(lam), strict=True):
+        np.testing.assert_allclose(server.params["w"], x, atol=1e-5)
+        for client, v in zip(clients, own, strict=True):
+            assert bool(client.drawn) == (v is not None)
+            if v is not None:
+                np.testing.assert_allclose(client.params["w"], v, atol=1e-5)
+            used = method.personalize(None, server, client, None)["personal"]
+            np.testing.assert_allclose(
+                used.params["w"], x if v is None else v, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("lam", [0.0, 2.0])
+def test_servers_and_packets_are_those_of_fedavg_bit_for_bit(lam):
+    pairs = zip(
+        play(ditto(MODEL, PLAIN, lam=lam)), play(fedavg(MODEL, PLAIN)), strict=True
+    )
+    for (server, _, ups), (want, _, others) in pairs:
+        np.testing.assert_array_equal(server.params["w"], want.params["w"])
+        for up, other in zip(ups, others, strict=True):
+            assert up.keys() == other.keys()
+            pair = up["delta"].values["w"], other["delta"].values["w"]
+            np.testing.assert_array_equal(*pair)
+
+
+def trained(method, data):
+    """Returns what a client sends, keeps and tells of its first round, from ones."""
+    ctx, start = context(), SparseModel({"w": jnp.ones(ENTRIES)}, None, {})
+    server = method.init(None, start)
+    down = method.broadcast(None, ctx, server)
+    client = method.first_state(None, server, None)
+    return method.update(jax.random.key(0), ctx, down, client, data)
+
+
+@pytest.mark.parametrize(("epochs", "own"), [(None, 2), (1, 1), (5, 5)])
+def test_personal_epochs(epochs, own):
+    """Two epochs of three steps in the stage; v takes its own number of them."""
+    method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=epochs)
+    data = batches(3, np.zeros(ENTRIES), epochs=2)
+    up, client, metrics = trained(method, data)
+    np.testing.assert_allclose(up["delta"].values["w"], (1 - RATE) ** 6 - 1)
+    np.testing.assert_allclose(client.params["w"], (1 - RATE) ** (3 * own))
+    assert metrics["count"] == 2 * 6
+    assert metrics["work"].forward["w"] == 6 * (2 + own)
+
+
+def test_the_epochs_pass_in_turn():
+    """The first epoch has samples of 0, the second of 8: v ends where they put it."""
+    method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=3)
+    x = jnp.concatenate([jnp.zeros((2, ENTRIES)), jnp.full((2, ENTRIES), 8.0)])
+    data = batches(2, np.zeros(ENTRIES), epochs=2)._replace(x=x)
+    order = jnp.int32([[[0, 1]], [[2, 3]]])
+    data = data._replace(
+        order=order, weight=jnp.ones((2, 1, 2)), num_steps=jnp.int32(1)
+    )
+    _, client, _ = trained(method, data)
+    v = 1.0
+    for target in (0, 8, 0):
+        v -= RATE * (v - target)
+    np.testing.assert_allclose(client.params["w"], v)

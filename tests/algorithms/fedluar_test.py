@@ -1,0 +1,236 @@
+"""FedLUAR: rounds by hand, the draw of layers, what it equals, and what travels.
+
+The clients' training is replaced by updates that a test gives.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax.algorithms import fedavg, fedluar
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.packets import Packet
+from tests.reference.averaging_by_hand import mean
+from tests.reference.by_hand import bare, bits, close, context, same, server_context
+
+RNG = np.random.default_rng(0)
+SHAPES = {  # kernels of 6, 12 and 4 entries, biases of 3 and 1
+    "a": {"kernel": (2, 3), "bias": (3,)},
+    "b": {"kernel": (3, 4)},
+    "c": {"kernel": (4, 1), "bias": (1,)},
+}
+KERNELS, ENTRIES = ("a", "b", "c"), (6, 12, 4)
+SIZES, ROUNDS, STATS = (1, 3, 2), 5, 2
+
+
+def drawn():
+    """Returns normal values of all parameters."""
+    return {
+        layer: {n: np.float32(RNG.normal(size=shape)) for n, shape in leaves.items()}
+        for layer, leaves in SHAPES.items()
+    }
+
+
+START = drawn()
+UPDATES = [  # [round][client]: a change and statistics
+    [(drawn(), {"m": np.float32(RNG.normal(size=STATS))}) for _ in SIZES]
+    for _ in range(ROUNDS)
+]
+# Two of three in turn, in the order of the tree; the first round collects all.
+TURNS = [(), (0, 1), (2, 0), (1, 2), (0, 1)]
+OPTIMIZER = local.make_optimizer()
+
+
+@pytest.fixture
+def _no_training(monkeypatch):
+    """Takes what stands in the place of a client's samples for what it sends."""
+
+    def fit(key, loss_fn, tx, downlink, opt_state, batches):
+        delta, stats = batches
+        return {"delta": Packet(delta), "stats": Packet(stats)}, opt_state, {}
+
+    monkeypatch.setattr(sys.modules["sparsefl_jax.algorithms.fedavg"], "fit", fit)
+
+
+given = pytest.mark.usefixtures("_no_training")
+
+
+def play(method, updates=UPDATES, start=START, jit=jax.jit):
+    """Yields (server before, downlinks, uplinks, server, metrics) of each round."""
+    key, stats = jax.random.key(0), {"m": jnp.zeros(STATS)}
+    params = jax.tree.map(jnp.asarray, start)
+    server = jax.jit(method.init)(key, SparseModel(params, None, stats))
+
+    @jax.jit
+    def exchange(key, ctx, server, update):
+        down = method.broadcast(key, ctx, server)
+        state = method.first_state(key, server, ctx.client)
+        up, _, _ = method.update(key, ctx, down, state, update)
+        return packets.stable(down), packets.stable(up), method.contribute(ctx, up)
+
+    aggregate = jit(method.aggregate)
+    for round, sent in enumerate(updates):
+        own, before = jax.random.fold_in(key, round), server
+        downs, ups, total = [], [], 0
+        for index, (size, update) in enumerate(zip(SIZES, sent, strict=True)):
+            ctx = context(round, index=index, size=size)
+            down, up, one = exchange(own, ctx, server, update)
+            total = one if index == 0 else jax.tree.map(jnp.add, total, one)
+            downs, ups = [*downs, down], [*ups, up]
+        server, metrics = aggregate(own, server_context(round), server, total)
+        yield before, downs, ups, server, metrics
+
+
+def make(**arguments):
+    return fedluar(bare(START), OPTIMIZER, **arguments)
+
+
+@given
+@pytest.mark.parametrize(
+    "fill, weighting", [("recycle", "examples"), ("freeze", "uniform")]
+)
+def test_rounds_and_bits_by_hand(fill, weighting):
+    """Every layer is recycled once and twice, and collected; biases have 4 entries."""
+    method = make(layers=2, select="cyclic", fill=fill, weighting=weighting)
+    weights = SIZES if weighting == "examples" else (1, 1, 1)
+    w, u, s, age = jax.tree.map(np.float64, START), {}, {}, dict.fromkeys(KERNELS, 0)
+    rounds = zip(TURNS, UPDATES, play(method), strict=True)
+    for skipped, updates, (before, downs, ups, server, metrics) in rounds:
+        skipped = {KERNELS[i] for i in skipped}
+        change, stats = mean(updates, weights)
+        for name in KERNELS:
+            age[name] += 1
+            if name not in skipped:
+                age[name], u[name] = 0, change[name]["kernel"]
+                norms = (np.linalg.norm(v) for v in (u[name], w[name]["kernel"]))
+                s[name] = next(norms) / (next(norms) + 1e-6)
+            if name not in skipped or fill == "recycle":
+                w[name]["kernel"] = w[name]["kernel"] + u[name]
+            if "bias" in w[name]:
+                w[name]["bias"] = w[name]["bias"] + change[name]["bias"]
+        close((server.params, server.stats), (w, stats))
+        close(server.last, [u[name] for name in KERNELS])
+        close(server.score, [s[name] for name in KERNELS])
+        assert server.age.tolist() == [age[name] for name in KERNELS]
+        pairs = zip(KERNELS, ENTRIES, strict=True)
+        share = sum(entries for name, entries in pairs if name in skipped)
+        close(metrics["recycled"], share / sum(ENTRIES))
+        close(metrics["staleness"], np.mean([*age.values()]))
+        for down, up, (delta, _) in zip(downs, ups, updates, strict=True):
+            assert bits(up) == 32 * (sum(ENTRIES) + 4 - share + STATS)
+            assert bits(down) == 32 * (sum(ENTRIES) + 4 + STATS) + len(KERNELS)
+            close(down["params"].values, before.params, atol=0)
+            told = down["recycled"].values.tolist()
+            assert told == [name in skipped for name in KERNELS]
+            for name in KERNELS:
+                mask = up["delta"].mask[name]
+                assert np.all(mask["kernel"] == (name not in skipped))
+                sent = delta[name]["kernel"] * (name not in skipped)
+                close(up["delta"].values[name]["kernel"], sent, atol=0)
+                if "bias" in mask:
+                    assert mask["bias"].all()
+                    close(up["delta"].values[name]["bias"], delta[name]["bias"], 0)
+
+
+@given
+@pytest.mark.parametrize("arguments", [{}, {"select": "uniform"}])
+def test_exactly_so_many_kernels_of_a_glob_are_drawn(arguments):
+    method = make(layers=1, prunable=("[ac]/kernel",), **arguments)
+    for round, (before, _, ups, server, _) in enumerate(play(method)):
+        assert before.recycled.shape == (2,)
+        assert before.recycled.sum() == (round > 0) and server.recycled.sum() == 1
+        assert ups[0]["delta"].mask["b"]["kernel"].all()
+
+
+# Bit for bit operation by operation; a compiled round may fuse a product and a sum.
+ALONE = {"jit": lambda function: function}
+STEP = {"server_optimizer": optax.adam(0.1)}
+
+
+@given
+@pytest.mark.parametrize("layers, updates", [(0, UPDATES), (2, UPDATES[:1] * ROUNDS)])
+def test_without_recycling_and_where_updates_repeat_it_is_fedavg(layers, updates):
+    ours, theirs = make(layers=layers, **STEP), fedavg(bare(START), OPTIMIZER, **STEP)
+    each = (play(method, updates, **ALONE) for method in (ours, theirs))
+    for one, other in zip(*each, strict=True):
+        same((one[3].params, one[3].stats), (other[3].params, other[3].stats))
+
+
+@given
+@pytest.mark.parametrize("noise", [0.0, 0.25])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
+    """Also under noise in all entries, as `private` adds it, and with momentum."""
+    tx = optax.sgd(1.0, momentum=momentum)
+    held, method = 0, make(layers=2, fill="freeze", server_optimizer=tx)
+
+    def aggregate(key, ctx, server, total):
+        delta = jax.tree.map(lambda v: v + noise, total["sum"]["delta"])
+        total = total | {"sum": total["sum"] | {"delta": delta}}
+        return method.aggregate(key, ctx, server, total)
+
+    for before, _, _, server, _ in play(method.replace(aggregate=aggregate)):
+        for name, frozen in zip(KERNELS, before.recycled, strict=True):
+            if frozen:
+                same(server.params[name]["kernel"], before.params[name]["kernel"])
+                held += 1
+    assert held == 2 * (ROUNDS - 1)
+
+
+# --- The draw
+
+
+def drawings(score, number, round=0, **arguments):
+    """Returns `number` draws of R from scores that stay, [number, L]."""
+    params = {
+        f"l{i}": {"kernel": np.ones((1, 1), np.float32)} for i in range(len(score))
+    }
+    method = fedluar(bare(params), OPTIMIZER, **arguments)
+    start = SparseModel(jax.tree.map(jnp.asarray, params), None, {})
+    server = method.init(jax.random.key(0), start)
+    server = server._replace(
+        score=jnp.float32(score), recycled=jnp.ones(len(score), bool)
+    )
+    nothing = {"delta": jax.tree.map(jnp.zeros_like, start.params), "stats": {}}
+    total = {"sum": nothing, "weight": jnp.float32(1)}
+
+    def draw(key):
+        return method.aggregate(key, server_context(round), server, total)[0].recycled
+
+    keys = jax.random.split(jax.random.key(1), number)
+    return np.asarray(jax.jit(jax.vmap(draw))(keys))
+
+
+def test_layers_are_drawn_without_replacement_in_inverse_proportion_to_the_score():
+    p, number = np.array([0.5, 0.25, 0.15, 0.07, 0.03]), 40_000
+    found = drawings(3.0 / p, number, layers=2)
+    assert (found.sum(1) == 2).all()
+    # First i, or first another j and then i among those that are left.
+    then = p[:, None] / (1 - p)[:, None] * p[None]
+    exact = p + then.sum(0) - np.diag(then)
+    np.testing.assert_allclose(
+        exact, [0.8080, 0.5707, 0.3659, 0.1779, 0.0776], atol=5e-5
+    )
+    errors = np.sqrt(exact * (1 - exact) / number)
+    assert (np.abs(found.mean(0) - exact) < 4 * errors).all()
+
+
+def test_the_controls_do_not_read_the_score():
+    score, number = [1e-9, 1.0, 1.0, 1e9], 20_000
+    found = drawings(score, number, layers=3, select="uniform")
+    assert (found.sum(1) == 3).all()
+    assert (np.abs(found.mean(0) - 0.75) < 4 * np.sqrt(0.1875 / number)).all()
+    for round, turn in ((0, (0, 1, 2)), (1, (3, 0, 1)), (2**31 - 1, (1, 2, 3))):
+        found = drawings(score, 2, round=round, layers=3, select="cyclic")
+        assert (found == np.isin(range(4), turn)).all()
+
+
+def test_a_layer_that_does_not_move_is_recycled():
+    found = drawings([1.0, 0.0, 1.0], 1000, layers=1)
+    assert (found == [False, True, False]).all()

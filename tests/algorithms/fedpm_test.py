@@ -1,0 +1,193 @@
+"""FedPM: the estimator, the constants, the merge, and that it learns."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import Stage, from_arrays, models
+from sparsefl_jax.algorithms import fedavg, fedpm
+from sparsefl_jax.algorithms.fedpm import Server
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.runs import simulate
+from sparsefl_jax.sparsity import masks, supermask
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import packets
+from tests.reference.by_hand import bare, merged
+
+
+def test_estimator_by_hand():
+    # sigmoid(log 3) = 3/4 and sigmoid(-log 3) = 1/4; the last two draws keep nothing.
+    scores = jnp.log(jnp.array([1.0, 3.0, 1.0, 1 / 3]))
+    weights = jnp.array([2.0, -4.0, 2.0, 8.0])
+    uniform = jnp.array([0.4, 0.7, 0.6, 0.3])
+    assert supermask.keep(uniform, scores, weights).tolist() == [2, -4, 0, 0]
+
+    def loss(uniform, scores, weights):
+        return jnp.sum(supermask.keep(uniform, scores, weights) * jnp.arange(1.0, 5.0))
+
+    nothing, found, none = jax.grad(loss, (0, 1, 2))(uniform, scores, weights)
+    # dL/dm p p (1 - p): 1 * 2 / 8, 2 * -4 * 9/64, 3 * 2 / 8, 4 * 8 * 3/64.
+    np.testing.assert_allclose(found, [0.25, -1.125, 0.75, 1.5], rtol=1e-6)
+    assert not nothing.any() and not none.any()
+
+
+def test_masks_are_drawn_with_the_scores_probabilities(key):
+    frozen = {"fc": {"kernel": jnp.full((4, 10_000), -2.0)}}
+    odds = jnp.log(jnp.array([1 / 99, 1.0, 3.0, 1e6]))
+    scores = {"fc": {"kernel": jnp.broadcast_to(odds[:, None], (4, 10_000))}}
+    drawn = supermask.draw(key, scores, frozen)["fc"]["kernel"]
+    assert set(np.unique(drawn)) == {-2, 0}
+    share = np.mean(np.asarray(drawn) != 0, 1)
+    want = np.array([0.01, 0.5, 0.75, 1.0])
+    error = 5 * np.sqrt(want * (1 - want) / 10_000) + 1e-4
+    assert (np.abs(share - want) <= error).all()
+    again = supermask.draw(jax.random.key(1), scores, frozen)["fc"]["kernel"]
+    assert np.mean(again[1] != drawn[1]) > 0.4
+
+
+def test_constants_have_the_size_of_the_fan_in(key):
+    shapes = {
+        "conv": {"kernel": (5, 5, 3, 64), "bias": (64,)},
+        "bn": {"scale": (64,), "bias": (64,)},
+        "fc": {"kernel": (100, 7)},
+    }
+    params = jax.tree.map(jnp.zeros, shapes, is_leaf=lambda s: type(s) is tuple)
+    frozen = supermask.signed_constants(key, params)
+    for layer, name, fan_in in (
+        ("conv", "kernel", 75), ("conv", "bias", 75), ("fc", "kernel", 100)
+    ):  # fmt: skip
+        leaf = np.asarray(frozen[layer][name])
+        assert leaf.shape == shapes[layer][name]
+        np.testing.assert_allclose(np.abs(leaf), 2.718281828 / math.sqrt(fan_in), 1e-6)
+        assert 0.3 < np.mean(leaf > 0) < 0.7
+    assert (frozen["bn"]["scale"] == 1).all() and (frozen["bn"]["bias"] == 0).all()
+
+
+def test_equal_leaves_have_signs_scores_and_draws_of_their_own(key):
+    leaf = jnp.zeros((10, 5))
+    params = {"fc1": {"kernel": leaf}, "fc2": {"kernel": leaf}}
+    frozen = supermask.signed_constants(key, params)
+    for found in (
+        frozen,
+        fedpm(bare(params), None).init(key, SparseModel(params, params, {})).scores,
+        supermask.draw(key, params, jax.tree.map(jnp.ones_like, params)),
+    ):
+        one, two = (found[layer]["kernel"] for layer in ("fc1", "fc2"))
+        assert not np.array_equal(one, two)
+
+
+def test_initial_weights_are_masked_and_stay(key):
+    model = models.build("mlp", 4, (8,), widths=(16,))
+    params, stats = model.init(key)
+    method = fedpm(model, local.make_optimizer("adam"), weights="initial")
+    server = method.init(key, masks.dense(params, stats))
+    jax.tree.map(np.testing.assert_array_equal, server.frozen, params)
+    drawn = method.deploy(key, server)["global"]
+    kept, initial = (p["fc1"]["kernel"] for p in (drawn.params, params))
+    assert 0.3 < np.mean(kept != 0) < 0.7
+    np.testing.assert_array_equal(kept, np.where(kept != 0, initial, 0))
+
+
+def test_refuses():
+    for leaf, said in (
+        ("table", "leaf 'embed/table', expected"),
+        ("bias", "no kernel"),
+    ):
+        params = {"embed": {leaf: jnp.zeros(3)}}
+        if leaf == "table":
+            params["fc"] = {"kernel": jnp.zeros((3, 2))}
+        with pytest.raises(ValueError, match=said):
+            fedpm(bare(params), None).init(jax.random.key(0), masks.dense(params, {}))
+
+
+def test_merge_by_hand():
+    old = {"fc": {"kernel": jnp.array([[5.0], [6.0], [7.0]])}}
+    method = fedpm(bare(old), None, epsilon=0.1)
+    server = Server(old, old, {"mean": jnp.float32(3.0)})
+    sent = []
+    for mask, mean in (([1, 1, 0], 1.0), ([1, 0, 0], 2.0), ([1, 0, 0], 6.0)):
+        mask = {"fc": {"kernel": jnp.array(mask, bool)[:, None]}}
+        uplink = {
+            "mask": packets.Packet(mask, bits=1, index="entropy"),
+            "stats": packets.Packet({"mean": jnp.float32(mean)}),
+        }
+        sent.append((None, uplink))
+    new, told = merged(method, server, *sent, round=4)
+    # Votes of 0.1 and 0.9: means of 0.9, 1.1 / 3 and 0.1.
+    want = np.log([9.0, 1.1 / 1.9, 1 / 9])
+    np.testing.assert_allclose(new.scores["fc"]["kernel"][:, 0], want, rtol=1e-5)
+    assert new.stats["mean"] == 3.0 and new.frozen is old
+    assert float(told["unanimous"]) == pytest.approx(2 / 3)
+
+
+def test_a_forgetful_client_keeps_nothing():
+    params = {"fc": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}}
+    parts = bare(params), local.make_optimizer("adam")
+    method, kept = fedpm(*parts, keep_optimizer=False), fedpm(*parts)
+    server = method.init(jax.random.key(0), masks.dense(params, {}))
+    assert not jax.tree.leaves(method.first_state(None, server, None))
+    sizes = [v.size for v in jax.tree.leaves(kept.first_state(None, server, None))]
+    assert sum(sizes) == 2 * 8 + 1  # Adam's moments and its count, no weights
+
+
+@pytest.mark.slow
+def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
+    """Otherwise 500 evaluations, and the best one, would test a single draw."""
+    y = np.arange(24) % 4
+    x = np.eye(4, 8, dtype=np.float32)[y]
+    data = from_arrays(x, y, num_clients=2)
+    model = models.build("mlp", 4, (8,), widths=(16,))
+    method = fedpm(model, local.make_optimizer("adam"))
+    stage = Stage(method.replace(aggregate=_unmoved), 4, 2, batch_size=12)
+
+    def masks_of(eval_every):
+        found = {}
+        for s in simulate.segments(key, [stage], model, data, eval_every=eval_every):
+            *_, record = (r for r in s.records if r["phase"] == "train")
+            mask = found[s.snapshot.round] = s.models["global"].mask
+            kernels = [np.asarray(mask[name]["kernel"]) for name in ("fc1", "fc2")]
+            kept, size = sum(m.sum() for m in kernels), sum(m.size for m in kernels)
+            assert record["density"] == pytest.approx(kept / size) and 0 < kept < size
+            assert record["mismatch"] == 0  # of the old and the new scores, in one draw
+        return found
+
+    every, second = masks_of(1), masks_of(2)
+    kernels = [np.asarray(mask["fc1"]["kernel"]).tobytes() for mask in every.values()]
+    assert len(set(kernels)) == 4
+    for round, mask in second.items():
+        jax.tree.map(np.testing.assert_array_equal, mask, every[round])
+
+
+def test_the_server_s_step_and_the_draw_of_what_it_deploys_have_keys_of_their_own(key):
+    model = small_world.tiny_model()
+    method = fedavg(model, local.make_optimizer())
+
+    def aggregate(key, ctx, server, total):
+        return (server[0], jax.random.key_data(key)), {}
+
+    def deploy(key, server):
+        new = jnp.any(jax.random.key_data(key) != server[1])
+        whole = method.deploy(key, server[0])["global"]
+        return {
+            "global": whole._replace(mask=jax.tree.map(lambda m: m & new, whole.mask))
+        }
+
+    told = method.replace(
+        init=lambda key, start: (method.init(key, start), jnp.zeros(2, jnp.uint32)),
+        broadcast=lambda key, ctx, server: method.broadcast(key, ctx, server[0]),
+        aggregate=aggregate,
+        deploy=deploy,
+    )
+    data = from_arrays(np.ones((8, 8), np.float32), np.arange(8) % 4, num_clients=2)
+    run = simulate.run(key, [Stage(told, 2, 2, batch_size=4)], model, data)
+    assert [r["density"] for r in run.metrics if r["phase"] == "train"] == [1, 1]
+
+
+def _unmoved(key, ctx, server, total):
+    """If an aggregation leaves the scores alone, only the draw differs."""
+    del key, ctx, total
+    return server, {}

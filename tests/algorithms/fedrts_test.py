@@ -1,0 +1,164 @@
+"""FedRTS beyond the contract: its schedule, draws, arguments and printed counts."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import fedrts, fedtiny
+from sparsefl_jax.algorithms.fedrts import beta_logits
+from sparsefl_jax.algorithms.shared.adjusting import in_doubt
+from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import pack_up
+from sparsefl_jax.wire.packets import Packet
+from tests.reference.by_hand import (
+    batches,
+    close,
+    context,
+    merged,
+    one_client,
+    server_context,
+)
+from tests.reference.printed_spafl import CIFAR, CONVOLUTIONS
+from tests.reference.regrowth_by_hand import halved
+from tests.silent import network, shapes
+
+FREE = "index='none' was chosen: no positions are charged"
+
+
+def test_the_schedule_of_the_paper():
+    rates = schedules.cosine(0.4, 300)
+    assert rates[10] == pytest.approx(0.39890, abs=5e-6)
+    assert rates[290] == pytest.approx(0.0010956, abs=5e-8)
+    assert rates[10:300:10].sum() == pytest.approx(5.8) and rates[300] == 0
+
+
+def test_the_entries_of_resnet18():
+    """The paper's density counts all 11,173,962 parameters; 14,730 are always dense.
+
+    The released code rounds n d of each layer before it finds ERK's scale, so that its
+    sums, these, are a few entries lower.
+    """
+    params = shapes(network("resnet18", 10, CIFAR)).params
+    select = masks.prunable(params, CONVOLUTIONS)
+    sizes = trees.layer_sizes(params, select)
+    rates = schedules.cosine(0.4, 300)[10:11]
+    for density, kept, doubt in ((0.2, 2220049, 753740), (0.1, 1102647, 412895)):
+        budget = int(density * 11173962) - (11173962 - int(sizes.sum()))
+        shares = layer_densities.erk(params, select, budget / sizes.sum())
+        alive = layer_densities.whole(shares, sizes)
+        assert budget - len(sizes) < alive.sum() <= budget
+        assert alive.sum() == pytest.approx(kept, abs=20)
+        assert in_doubt(rates, alive, sizes).sum() == pytest.approx(doubt, abs=20)
+
+
+def drawing(start="random", key=0, factory=fedrts, **kwargs):
+    """Returns a method on 16 weights, 8 of them alive, and its first server."""
+    parts = factory, np.arange(16, 0, -1), local.make_optimizer(), jax.random.key(key)
+    return halved(*parts, start=start, **kwargs)
+
+
+def votes(server, number=4.0):
+    """Returns the sum over a cohort that sends the server's weights and no votes."""
+    blank = {"sum": {"w": jnp.zeros(16)}, "weight": jnp.float32(number)}
+    mean = jax.tree.map(lambda w: number * w, server.model.params)
+    return {
+        "mean": {"sum": (mean, {}), "weight": jnp.float32(number)},
+        "grown": blank,
+        "core": blank,
+    }
+
+
+def test_the_posteriors_count_the_votes_by_hand(monkeypatch):
+    """Clients of 3 and 1 samples; 3 of 8 alive entries are in doubt, 8 are pruned."""
+    module = importlib.import_module("sparsefl_jax.algorithms.fedrts")
+    monkeypatch.setattr(module, "beta_logits", lambda key, a, b: a)  # draws nothing
+    method, server = drawing(start="magnitude", gamma=0.25, vote_weight=8.0)
+    rising, place = jnp.append(jnp.arange(9.0, 17.0), jnp.zeros(8)), jnp.arange(16)
+
+    @jax.jit
+    def after(round):
+        sent = []
+        for size, weights, first in ((3, server.model.params["w"], 8), (1, rising, 10)):
+            model = server.model._replace(params={"w": weights})
+            up = pack_up(model, model.mask, {"w": True}, index="packed")
+            named = {"w": (place >= first) & (place < first + 3)}
+            written = {"bits": 0, "index": "packed", "sent": round == 10}
+            up["grown"] = Packet(named, named, **written)
+            sent.append((context(round, size=size), up))
+        return merged(method, server, *sent, round=round)[0]
+
+    # The mean falls as the first client's weights do: 0-4 are strong, and 3-7 are so
+    # for the second client. They name 8-10 and 10-12.
+    alive = [0.75 + 0.25 * 0.75] * 3 + [1.0] * 2 + [0.25 * 0.25] * 3
+    holes = [0.5625, 0.5625, 0.625, 0.4375, 0.4375, 0.375, 0.375, 0.375]
+    x = np.array(alive + holes)
+    for round, mask in ((9, range(8)), (10, [0, 1, 2, 3, 4, 8, 9, 10])):
+        new = after(jnp.int32(round))
+        heard = np.where((np.arange(16) < 8) | (round == 10), 8.0, 0.0)
+        close((new.a["w"], new.b["w"]), (1 + heard * x, 1 + heard * (1 - x)))
+        assert np.flatnonzero(new.model.mask["w"]).tolist() == list(mask)
+
+
+def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
+    """Eight entries are all but certain; they replace the mask in rounds 10 and 290."""
+    method, server = drawing(start="magnitude")
+    assert np.flatnonzero(server.model.mask["w"]).tolist() == list(range(8))
+    sure = jnp.arange(16) % 2 == 1
+    large, small = jnp.float32(1e4), jnp.float32(1.0)
+    a, b = jnp.where(sure, large, small), jnp.where(sure, small, large)
+    server = server._replace(a={"w": a}, b={"w": b})
+    aggregate = jax.jit(method.aggregate)
+    for round, drawn in ((0, 0), (9, 0), (10, 1), (290, 1), (300, 0)):
+        new, _ = aggregate(
+            jax.random.key(1), server_context(round), server, votes(server)
+        )
+        want = sure if drawn else server.model.mask["w"]
+        np.testing.assert_array_equal(new.model.mask["w"], want)
+        assert new.since == (round + 1 if drawn else 0)
+        # Weights that stay keep their values; what has grown starts at 0.
+        stay = want & server.model.mask["w"]
+        weights = np.where(stay, 16.0 - np.arange(16), 0)
+        np.testing.assert_allclose(new.model.params["w"], weights)
+
+
+@pytest.mark.parametrize(
+    "factory, index, told", [(fedrts, "none", FREE), (fedtiny, "packed", "")]
+)
+def test_what_grows_says_that_its_positions_are_free(factory, index, told):
+    method, server = drawing(factory=factory, index=index)
+    parts = method, server, context(10), batches(1, np.ones(16))
+    assert jax.eval_shape(lambda: one_client(*parts))[1]["grown"].assumed == told
+
+
+def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():
+    """Of 8 entries int(0.3989 * 8) = 3 go; without a gradient the first holes grow."""
+    method, server = drawing(start="magnitude", factory=fedtiny)
+    args = jax.random.key(0), server_context(10), server, votes(server)
+    model = jax.jit(method.aggregate)(*args)[0].model
+    assert np.flatnonzero(model.mask["w"]).tolist() == list(range(8))
+    assert model.params["w"][:9].tolist() == [16, 15, 14, 13, 12, 0, 0, 0, 0]
+
+
+def test_draws_have_the_frequencies_of_beta():
+    """Beta(3, 1) beats Beta(1, 1) with 3/4: x^3 is the chance that it is below x."""
+    a = {"w": jnp.concatenate([jnp.full((1, 5000), 3.0), jnp.ones((1, 5000))])}
+    b = {"w": jnp.ones((2, 5000))}
+    first, second = beta_logits(jax.random.key(0), a, b)["w"]
+    assert float(jnp.mean(first > second)) == pytest.approx(0.75, abs=0.03)
+    assert float(jnp.mean(second > 0)) == pytest.approx(0.5, abs=0.03)
+
+
+def test_two_keys_give_two_masks():
+    (method, server), (_, other) = drawing(), drawing(key=1)
+    assert int(server.model.mask["w"].sum()) == int(other.model.mask["w"].sum()) == 8
+    assert (server.model.mask["w"] != other.model.mask["w"]).any()
+    aggregate = jax.jit(method.aggregate)
+    found = [
+        aggregate(jax.random.key(i), server_context(10), server, votes(server))[0]
+        for i in range(2)
+    ]
+    assert (found[0].model.mask["w"] != found[1].model.mask["w"]).any()

@@ -1,0 +1,175 @@
+"""FIARSE: who holds what, the gradient at the threshold, the server, and the bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import fiarse
+from sparsefl_jax.algorithms.fiarse import above
+from sparsefl_jax.core.types import EmptyState
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import unpack_model
+from tests.algorithms.fjord_test import data
+from tests.reference.by_hand import bare, bits, context, merged, one_client, same
+
+KEY, RATE = jax.random.key(0), 0.1
+OPTIMIZER = local.make_optimizer("sgd", learning_rate=RATE)
+TINY = small_world.tiny_model()  # kernels of 8 x 16 and 16 x 4
+SHAPES = {"a": (30, 40), "b": (14, 26)}  # 1564 weights
+RNG = np.random.default_rng(0)
+PARAMS = {
+    n: {"kernel": np.float32(RNG.normal(size=s)), "bias": np.ones(s[-1:], np.float32)}
+    for n, s in SHAPES.items()
+}
+
+
+def start(params, stats=None):
+    return masks.dense(jax.tree.map(jnp.asarray, params), stats or {})
+
+
+# --- Who holds what
+
+
+def received(budget, params=PARAMS, **arguments):
+    method = fiarse(bare(params), OPTIMIZER, **arguments)
+    server = method.init(KEY, start(params))
+    return method.broadcast(KEY, context(3, last=2, budget=budget), server)
+
+
+def largest(number, params=PARAMS):
+    sizes = np.concatenate([np.abs(params[n]["kernel"]).ravel() for n in SHAPES])
+    return {n: np.abs(params[n]["kernel"]) >= np.sort(sizes)[-number] for n in SHAPES}
+
+
+@pytest.mark.parametrize(
+    ("budget", "number"), [(1, 1564), (0.64, 1000), (1 / 4, 391), (1 / 16, 97)]
+)
+def test_a_client_holds_the_largest_of_all_layers_together(budget, number):
+    got = unpack_model(received(budget))
+    for name, mask in largest(number).items():
+        np.testing.assert_array_equal(got.mask[name]["kernel"], mask)
+        expected = PARAMS[name]["kernel"] * mask
+        np.testing.assert_array_equal(got.params[name]["kernel"], expected)
+        np.testing.assert_array_equal(got.params[name]["bias"], PARAMS[name]["bias"])
+
+
+def test_so_many_are_held_as_a_decimal_says():
+    """float32(0.21) times 300 is below 63."""
+    weights = np.arange(1, 301, dtype=np.float32).reshape(15, 20)
+    assert np.float32(0.21) * np.float32(300) < 63
+    for budget, number in ((0.21, 63), (0.999, 299), (0.003, 0)):
+        got = unpack_model(received(budget, {"a": {"kernel": weights}}))
+        assert int(got.mask["a"]["kernel"].sum()) == number
+
+
+def test_a_product_beyond_float32_is_counted_exactly():
+    """0.83 * 79 253 is 65 779.99, which float32 makes 65 780."""
+    weights = np.arange(1, 79254, dtype=np.float32).reshape(-1, 1)
+    got = unpack_model(received(0.83, {"a": {"kernel": weights}}))
+    assert int(got.mask["a"]["kernel"].sum()) == 65779
+
+
+def test_bits_by_hand():
+    """A client that was drawn before gets the positions again, a bit a weight."""
+    down = received(1 / 4, index="bitmap")
+    assert bits(down) == 32 * (391 + 40 + 26) + 1200 + 364
+
+
+# --- The gradient
+
+
+def test_the_gradient_passes_the_threshold():
+    w = jnp.array([-4.0, -2.0, -1.0, 0.0, 1.999, 2.0, 3.0])
+    t, g = jnp.float32(2.0), jnp.arange(1.0, 8.0)
+    value, pull = jax.vjp(lambda w: above(w, t), w)
+    np.testing.assert_array_equal(value, [-4, -2, 0, 0, 0, 2, 3])
+    # 1 + 2 t |w| / (|w| + t)^2: 1 + 16 / 36, 1.5, and 1 + 12 / 25
+    factor = np.array([1 + 16 / 36, 1.5, 0, 0, 0, 1.5, 1.48])
+    np.testing.assert_allclose(pull(g)[0], g * factor, rtol=1e-6)
+    _, pull = jax.vjp(lambda w: above(w, t, "masked"), w)
+    np.testing.assert_array_equal(pull(g)[0], g * (factor > 0))
+
+
+def test_without_a_threshold_the_gradient_is_that_of_the_weights():
+    w = jnp.array([0.0, -0.0, 1e-30, -5.0])
+    slope = jax.grad(lambda w: jnp.sum(above(w, jnp.float32(0.0))))(w)
+    np.testing.assert_array_equal(slope, np.ones(4))
+    assert jax.grad(lambda t: jnp.sum(above(w, t)))(jnp.float32(1.0)) == 0
+
+
+# --- Training
+
+
+def trained(budget, steps=4, **arguments):
+    method = fiarse(TINY, OPTIMIZER, **arguments)
+    params, stats = TINY.init(KEY)
+    server, ctx = method.init(KEY, start(params, stats)), context(budget=budget)
+    every = data(40)
+    some = {n: getattr(every, n)[:, :steps] for n in ("order", "weight")}
+    batches = every._replace(**some, num_steps=jnp.int32(steps))
+    return method, server, *one_client(method, server, ctx, batches)
+
+
+def test_a_weight_that_falls_below_the_threshold_stays_there():
+    """Plain SGD: within a round ever fewer weights take part."""
+    before, alive = None, None
+    for steps in (4, 40):
+        _, _, down, up, _ = trained(0.5, steps)
+        got, sent = unpack_model(down), unpack_model(up)
+        sizes = [np.abs(got.params[n]["kernel"]) for n in ("fc1", "fc2")]
+        threshold = min(s[s > 0].min() for s in sizes)
+        now = np.concatenate(
+            [np.abs(sent.params[n]["kernel"]).ravel() for n in ("fc1", "fc2")]
+        )
+        if before is not None:
+            np.testing.assert_array_equal(now[~alive], before[~alive])
+            assert not (now >= threshold)[~alive].any()
+        before, alive = now, now >= threshold
+    assert 0 < alive.sum() < 96  # of the 96 that it holds, some have fallen
+    held = np.concatenate([np.ravel(sent.mask[n]["kernel"]) for n in ("fc1", "fc2")])
+    assert held.sum() == 96 and (now[held & ~alive] > 0).all()  # they travel still
+
+
+def test_a_full_client_has_no_threshold():
+    """A weight that crosses 0 goes on."""
+    biased, plain = (trained(1.0, gradient=g)[3] for g in ("biased", "masked"))
+    same(unpack_model(biased).params, unpack_model(plain).params)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_only_what_is_held_moves_by_the_mean_change(rate):
+    method = fiarse(TINY, OPTIMIZER, server_rate=rate)
+    server = method.init(KEY, start(*TINY.init(KEY)))
+    sent, moves, counts = [], 0, 0
+    smaller = np.zeros((8, 16), bool)
+    old = server.params["fc1"]["kernel"]
+    for index, budget in enumerate((0.25, 0.5)):
+        size = 1 + 3 * index  # which is no weight
+        ctx = context(index=index, budget=budget, size=size)
+        sent.append((ctx, one_client(method, server, ctx, data(4))[1]))
+        got = unpack_model(sent[-1][1])
+        held = np.asarray(got.mask["fc1"]["kernel"])
+        moves += (got.params["fc1"]["kernel"] - old) * held
+        counts += held.astype(int)
+        assert held[smaller].all()  # masks nest
+        smaller = held
+    new, _ = merged(method, server, *sent)
+    want = old + rate * moves / np.maximum(counts, 1)
+    got = new.params["fc1"]["kernel"]
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(got[counts == 0], old[counts == 0])
+    assert {0, 1, 2} == set(np.unique(counts))
+
+
+def test_deployed_at_every_size_and_cut_for_each_client():
+    method, server, down, _, _ = trained(0.25, sizes=(0.25, 1.0))
+    models = method.deploy(KEY, server)
+    assert list(models) == ["global", "d0.25", "d1.0"]
+    info = context(budget=0.25).client
+    mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
+    for part in (models["d0.25"], mine):
+        same(part[:2], unpack_model(down)[:2])
+    assert int(models["d1.0"].mask["fc1"]["kernel"].sum()) == 128

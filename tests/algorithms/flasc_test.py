@@ -1,0 +1,175 @@
+"""FLASC: rounds of a linear loss by hand, what is charged, and refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax.algorithms import flasc, rank_tiers
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.wire.packets import Packet
+from tests.models.adapters_test import SGD, adapted_network, run, train_records
+from tests.reference.averaging_by_hand import flat
+from tests.reference.by_hand import (
+    KEY,
+    batches,
+    bits,
+    context,
+    linear_loss,
+    merged,
+    model_of,
+    one_client,
+    same,
+    server_context,
+)
+from tests.refusals import refused
+
+ADAM = {"server_optimizer": optax.adam(0.05)}
+
+
+# --- Rounds of a linear loss: the gradient is the mean of the samples
+
+W = np.float32([4.0, -3.0, 2.0, -1.0, 0.5])
+ROWS = [[0.3, -0.1, 0.2, 0.05, -0.4], [-0.2, 0.1, 0.6, 0.05, -0.1]]
+DATA = [batches(2, row) for row in ROWS]  # two steps of a rate of 0.1
+LINEAR = model_of(linear_loss, {"w": 1}, {"w": W})
+
+
+def round_of(method, server=None, number=0):
+    """Returns the messages of two clients in a round, the server before and after."""
+    start = SparseModel({"w": jnp.asarray(W)}, None, {})
+    server = method.init(KEY, start) if server is None else server
+    sent = [
+        (context(number, index=i), one_client(method, server, context(number), each))
+        for i, each in enumerate(DATA)
+    ]
+    new, _ = merged(method, server, *((ctx, up) for ctx, (_, up, _) in sent),
+                    round=number)  # fmt: skip
+    return [(down, up) for _, (down, up, _) in sent], server, new
+
+
+SUM = {"server_optimizer": optax.sgd(1.0)}
+
+
+def test_a_round_by_hand():
+    """3 of 5 come down, and all are trained from there: the changes are -0.2 rows."""
+    method = flasc(LINEAR, SGD, density=0.6, up_density=0.4, **SUM)
+    messages, _, new = round_of(method)
+    changes = [[-0.06, 0, 0, 0, 0.08], [0.04, 0, -0.12, 0, 0]]
+    for (down, up), change in zip(messages, changes, strict=True):
+        assert down["params"].values["w"].tolist() == [4, -3, 2, 0, 0]
+        np.testing.assert_allclose(up["delta"].values["w"], change, atol=1e-6)
+        assert up["delta"].mask["w"].tolist() == [c != 0 for c in change]
+        # n H(3/5) = 4.9 and n H(2/5) = 4.9 bits; 3 for a count up to 5; one bit more
+        assert (bits(down), bits(up)) == (3 * 32 + 3 + 5 + 1, 2 * 32 + 3 + 5)
+    want = W + np.mean(changes, 0)
+    np.testing.assert_allclose(new.dense.params["w"], want, atol=1e-6)
+    assert new.dense.params["w"][3] == W[3]  # no client has sent it
+
+
+def test_at_density_1_no_positions_travel():
+    messages, _, _ = round_of(flasc(LINEAR, SGD, density=1.0, **SUM))
+    for down, up in messages:
+        assert bits(down) == bits(up) == 5 * 32
+
+
+def test_what_is_masked_is_not_trained():
+    """The receiver knows the positions of what goes up."""
+    method = flasc(LINEAR, SGD, density=0.6, train="masked", **SUM)
+    messages, _, new = round_of(method)
+    for (_, up), row in zip(messages, ROWS, strict=True):
+        change = -0.2 * np.array(row) * [1, 1, 1, 0, 0]
+        np.testing.assert_allclose(up["delta"].values["w"], change, atol=1e-6)
+        assert bits(up) == 3 * 32
+    assert new.dense.params["w"][3:].tolist() == W[3:].tolist()
+
+
+def test_of_what_is_trained_within_the_mask_a_share_can_go_up():
+    """One of five: of the changes -0.2 rows of the first three, the largest."""
+    method = flasc(LINEAR, SGD, density=0.6, up_density=0.2, train="masked", **SUM)
+    messages, _, _ = round_of(method)
+    wants = [-0.06, 0, 0, 0, 0], [0, 0, -0.12, 0, 0]
+    for (_, up), want in zip(messages, wants, strict=True):
+        np.testing.assert_allclose(up["delta"].values["w"], want, atol=1e-6)
+        assert bits(up) == 32 + 3 + 4  # n H(1/5) = 3.6
+
+
+def test_densities_fall_in_steps_to_one_entry():
+    method = flasc(LINEAR, SGD, density=1.0, decay=0.5, decay_every=2, **SUM)
+    server, found = None, []
+    for number in range(8):
+        messages, _, server = round_of(method, server, number)
+        found += [
+            {int(p.mask["w"].sum()) for m in messages for d in m for n, p in d.items()
+             if n != "stats"}
+        ]  # fmt: skip
+    assert found == [{5}, {5}, {2}, {2}, {1}, {1}, {1}, {1}]
+
+
+@pytest.mark.parametrize(("density", "sent"), [(0.29, 29), (0.57, 57), (0.295, 29)])
+def test_so_many_travel_as_a_decimal_says(density, sent):
+    """0.29 * 100 is 28.999999999999996 in float64."""
+    weights = {"w": jnp.arange(1.0, 101.0)}
+    model = model_of(linear_loss, {"w": 100}, weights)
+    method = flasc(model, SGD, density=density, **SUM)
+    server = method.init(KEY, SparseModel(weights, None, {}))
+    assert int(server.mask["w"].sum()) == sent
+
+
+def test_positions_are_charged_where_the_mask_is_new():
+    """The order stays in round 0, and a client that holds the mask pays a bit."""
+    method = flasc(LINEAR, SGD, density=0.6, **SUM)
+    _, old, new = round_of(method)
+    same(new.mask, old.mask)
+    known, missed = (
+        bits(method.broadcast(KEY, context(1, last=last), new)) for last in (0, -1)
+    )
+    assert (known, missed) == (3 * 32 + 1, 3 * 32 + 1 + 3 + 5)
+
+
+@pytest.mark.parametrize("name", ("density", "up_density"))
+def test_one_entry_is_the_least(name):
+    given = {"density": 0.5} | {name: 0.19}
+    told = f"{name}=0.19, expected at least 1/5 to leave one of 5 entries"
+    refused(lambda: flasc(LINEAR, SGD, **given), told)
+    flasc(LINEAR, SGD, **given | {name: 0.2})
+
+
+def test_leaves_that_are_not_ranked_travel_whole():
+    """The kernel 8 x 2 of the last layer, and its bias."""
+    model = adapted_network()
+    method = flasc(model, SGD, density=0.25, prunable=("*lora*",), **ADAM)
+    (record,) = train_records(run(method, model))
+    for way, name in (("down", "params"), ("up", "delta")):
+        assert record[f"entries_{way}"][name] == 2 * (28 // 4 + 18)
+
+
+@pytest.mark.parametrize("weighting, times", [("uniform", 1), ("examples", 3)])
+def test_a_client_of_three_samples_weighs_as_asked(weighting, times):
+    model = adapted_network()
+    method = flasc(model, SGD, density=1.0, weighting=weighting)
+    start, stats = model.init(KEY)
+    uplink = {"delta": Packet(start), "stats": Packet(stats)}
+    sums = []
+    for samples in (1, 3):
+        sums.append(flat(method.contribute(context(size=samples), uplink)))
+    np.testing.assert_allclose(sums[1], times * sums[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "factory, options", [(flasc, {"density": 1.0}), (rank_tiers, {})]
+)
+def test_the_server_has_adam_by_default(factory, options):
+    """Its first step is 1e-3 in the direction of the change."""
+    model = adapted_network()
+    method = factory(model, SGD, **options)
+    start, stats = model.init(KEY)
+    server = method.init(KEY, SparseModel(start, None, stats))
+    ones = jax.tree.map(jnp.ones_like, start)
+    mask = jax.tree.map(lambda v: jnp.ones(v.shape, bool), start)
+    uplink = {"delta": Packet(ones, mask, index="none"), "stats": Packet(stats)}
+    total = method.contribute(context(), uplink)
+    new, _ = method.aggregate(KEY, server_context(), server, total)
+    moved = method.deploy(KEY, new)["global"].params
+    np.testing.assert_allclose(flat(moved) - flat(start), 1e-3, rtol=1e-3)

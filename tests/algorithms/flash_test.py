@@ -1,0 +1,196 @@
+"""FLASH beyond the contract: timing of surgery, presets of the configs."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax.algorithms import hetero_jmwst, jmwst, nst, spdst
+from sparsefl_jax.algorithms.flash import surgery
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import pack_up
+from tests.reference.by_hand import KEY, batches, context, linear_loss, model_of
+from tests.tiny import network
+
+ONES = np.ones(40)
+
+
+def model():
+    mask = {"w": jnp.arange(40) < 20}
+    weights = jnp.where(mask["w"], 5.0 + jnp.arange(40, dtype=jnp.float32), 0.0)
+    return SparseModel({"w": weights}, mask, {})
+
+
+def trained(tx, data, loss=linear_loss, rate=0.5, decays=False):
+    """Returns what a client of this model learns with surgery."""
+    learn = surgery.learner(loss, {"w": True}, 0.5, rate, decays)
+    return learn(jax.random.key(0), tx, model(), data)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "own", "rates"),
+    [
+        (1, 16, 16, [0.25 * 7 / 16]),  # once, after the step with index 8 of 16
+        (1, 16, 5, [0.25 * 2 / 5]),  # after index 2 of the client's own 5
+        (1, 1, 1, [0.0]),
+        (4, 2, 2, [0.1875, 0.125, 0.0625]),  # after every epoch but the last
+    ],
+)
+def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rates):
+    """Every surgery and every step has a key of its own."""
+    seen, at, keys = [], [], []
+
+    def record(key, params, mask, rate, *, select, carry):
+        now = rate, params["w"][0], jax.random.key_data(key)
+
+        def write(rate, weight, key):
+            seen.append(float(rate))
+            at.append(round(10 * float(5.0 - weight)))  # steps that moved it by 0.1
+            keys.append(tuple(np.asarray(key).tolist()))
+
+        jax.debug.callback(write, *now, ordered=True)
+        return params, mask, carry
+
+    def loss(key, *rest):
+        now = jax.random.key_data(key)
+        jax.debug.callback(lambda k: keys.append(tuple(np.asarray(k).tolist())), now)
+        return linear_loss(key, *rest)
+
+    monkeypatch.setattr(surgery.regrow, "prune_regrow", record)
+    data = batches(steps, ONES, epochs=epochs, own=own)
+    done = trained(optax.sgd(0.1), data, loss, 0.25, True)
+    jax.effects_barrier()
+    assert seen == pytest.approx(rates)
+    made = [own // 2 + 1] if epochs == 1 else [own * (e + 1) for e in range(epochs - 1)]
+    assert at == made
+    if own == steps:  # a padded step has no effect
+        assert len(set(keys)) == len(keys) == epochs * steps + len(rates)
+    assert float(done.metrics["count"]) == epochs * own * 2
+    # Every step moved every alive weight by 0.1.
+    moved = model().params["w"] - done.model.params["w"]
+    alive = np.arange(40) < 20
+    np.testing.assert_allclose(moved, 0.1 * epochs * own * alive, atol=1e-5)
+
+
+def test_surgery_takes_the_smallest_and_grows_zeros_without_momentum_from_before():
+    """Of three steps with gradient 1, rate 0.1 and momentum 0.5: 0.1 (1 + 1.5 + 1.75).
+
+    A gradient that the mask had let through in the three steps before would add more.
+    """
+    before = model()
+    done = trained(optax.sgd(0.1, momentum=0.5), batches(3, ONES, epochs=2))
+    params, mask = done.model.params["w"], np.asarray(done.model.mask["w"])
+    lost = np.flatnonzero(np.asarray(before.mask["w"]) & ~mask)
+    # The smallest half of the alive weights, unless they grew again at once.
+    assert lost.size and lost.max() < 10
+    grown = mask & ~np.asarray(before.mask["w"])
+    assert grown.any() and not params[~mask].any()
+    np.testing.assert_allclose(params[grown], -0.425, rtol=1e-6)
+    assert done.metrics["work"].extra > 0
+
+
+def test_a_weight_that_is_nan_is_told_though_no_loss_depends_on_it():
+
+    def loss_fn(key, params, *rest):
+        return linear_loss(key, {"w": params["w"].at[0].set(0.0)}, *rest)
+
+    spoil = optax.stateless(lambda grads, _: {"w": grads["w"].at[0].set(jnp.nan)})
+    assert jnp.isnan(trained(spoil, batches(4, ONES), loss_fn).metrics["loss"])
+
+
+def test_a_client_of_nst_trains_what_its_own_mask_keeps():
+    """The gradient of (sum w)^2 / 2 is the sum of the weights: its own, not all."""
+
+    def loss(key, params, stats, x, y, weight):
+        total = jnp.sum(params["w"])
+        sums = {"loss": total, "correct": total, "count": jnp.sum(weight)}
+        return total**2 / 2, (stats, sums)
+
+    optimizer = local.make_optimizer("sgd", learning_rate=0.1)
+    options = {"density": 0.5, "prunable": ("w",), "prune_rate": 0.0}
+    method = nst(model_of(loss, {"w": 1}), optimizer, **options)
+    whole = jnp.ones(40, bool)
+    received = SparseModel({"w": jnp.arange(1.0, 41.0)}, {"w": whole}, {})
+    down = pack_up(received, received.mask, {"w": True}, index="bitmap")
+    own = {"w": jnp.arange(40) < 4}
+    up, kept, _ = method.update(KEY, context(), down, own, batches(1, ONES))
+    want = np.zeros(40)
+    want[:4] = np.arange(1, 5) - 0.1 * 10
+    want[0] = 0
+    np.testing.assert_allclose(up["weights"].values["w"], want, atol=1e-6)
+    np.testing.assert_array_equal(up["weights"].mask["w"], kept["w"])
+
+
+@pytest.mark.parametrize(
+    ("factory", "given"),
+    [(jmwst, {"density": 0.5}), (hetero_jmwst, {"densities": (0.5,)})],
+)
+def test_clients_move_their_masks_every_r_int_rounds(factory, given):
+    vector, optimizer = model_of(linear_loss, {"w": 1}), local.make_optimizer()
+    method = factory(vector, optimizer, r_int=3, prunable=("w",), **given)
+    down = pack_up(model(), model().mask, {"w": True}, index="bitmap")
+
+    @jax.jit
+    def moves(round):
+        ctx = context()._replace(round=round)
+        up, *_ = method.update(KEY, ctx, down, (), batches(4, ONES))
+        return up["weights"].fresh
+
+    found = [bool(moves(jnp.int32(round))) for round in range(5)]
+    assert found == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_kept_momentum_revives_no_weight(keep):
+    """It also grows masked weights, whose gradient is 1 as everywhere."""
+    optimizer = local.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
+    vector = model_of(linear_loss, {"w": 1}, model().params)
+    method = spdst(vector, optimizer, prunable=("w",), keep_optimizer=keep)
+    server, data = method.init(None, model()), batches(1, ONES)
+    client, before = method.first_state(None, server, None), model().params["w"]
+    for round, speed in ((0, 1.0), (1, 1.9 if keep else 1.0)):
+        ctx = context(round, round - 1)
+        down = method.broadcast(None, ctx, server)
+        up, client, _ = method.update(jax.random.key(0), ctx, down, client, data)
+        moved = before - up["weights"].values["w"]
+        np.testing.assert_allclose(moved[:20], 0.1 * speed, rtol=1e-5)
+        assert not up["weights"].values["w"][20:].any()
+        traces = [v for v in jax.tree.leaves(client) if v.shape == (40,)]
+        assert len(traces) == keep
+        for trace in traces:
+            np.testing.assert_allclose(trace, speed * (np.arange(40) < 20), rtol=1e-5)
+
+
+METHODS = ("fedavg", "nst", "pdst", "jmwst", "hetero_spdst")
+CONFIGS = [("flash_mnist", f"{method},paper") for method in METHODS]
+CONFIGS += [("flash_mnist", "spdst,release"), ("flash_cifar10", "spdst,release")]
+CONFIGS += [("flash_cifar10", "hetero_jmwst,mini")]
+
+
+@pytest.mark.parametrize(("name", "arg"), CONFIGS)
+def test_every_preset_builds(name, arg):
+    config = importlib.import_module(f"configs.{name}").get_config(arg)
+    budgets = build.build_budgets(freeze(config))
+    stages = build.build_stages(freeze(config), network(config.model.name), budgets)
+    assert len(stages) == (2 if config.first_stage else 1)
+    assert config.density is None or 0 < config.density <= 1
+    horizon = config.lr_horizon or config.num_rounds
+    assert (horizon == 1000) == ("release" in arg)
+
+
+@pytest.mark.parametrize("method", ["spdst", "jmwst", "hetero_jmwst"])
+def test_no_stage1_leaves_a_random_mask(method):
+    """No mask is moved, by a client that need not train for long."""
+    module = importlib.import_module("configs.flash_mnist")
+    given = module.get_config(f"{method},no_stage1").first_stage
+    usual = module.get_config(method).first_stage
+    cut = {"prune_rate": 0.0, "cohort_size": 1, "epochs": 1}
+    assert given.to_dict() == usual.to_dict() | cut
+    with pytest.raises(ValueError, match="no_stage1"):
+        module.get_config("nst,no_stage1")

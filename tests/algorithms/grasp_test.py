@@ -1,0 +1,105 @@
+"""GraSP beyond the contract: what its scores mean, and its variants."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import models
+from sparsefl_jax.algorithms import grasp
+from sparsefl_jax.algorithms.grasp import gradient_flow
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from tests.reference.by_hand import batches, context, one_client
+
+LOSS = local.objective(small_world.tiny_model())
+
+
+def flow(loss_fn, *batch, select, parts=1):
+    score = partial(gradient_flow, loss_fn, select=select, parts=parts)
+    return jax.jit(score)(*batch)
+
+
+def world(key, size=12):
+    params, stats = small_world.tiny_model().init(key)
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(size, small_world.FEATURES)), jnp.float32)
+    y = jnp.asarray(rng.integers(small_world.CLASSES, size=size), jnp.int32)
+    params = jax.tree.map(lambda p: p + 0.1, params)
+    return params, stats, x, y, jnp.ones(size)
+
+
+@pytest.mark.parametrize("prunable", [("*",), ("*kernel",), ("fc2/kernel",)])
+def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
+    """Other leaves are constants, and score 0."""
+    params, stats, *batch = world(key)
+    select = masks.prunable(params, prunable)
+    flat, unflatten = jax.flatten_util.ravel_pytree(params)
+    chosen = jax.tree.map(lambda s, p: jnp.full(p.shape, s), select, params)
+    chosen = np.flatnonzero(jax.flatten_util.ravel_pytree(chosen)[0])
+
+    def loss(part):
+        return LOSS(key, unflatten(flat.at[chosen].set(part)), stats, *batch)[0]
+
+    part = flat[chosen]
+    slopes, curves = jax.jit(jax.grad(loss))(part), jax.jit(jax.hessian(loss))(part)
+    want = np.zeros(flat.size, np.float32)
+    want[chosen] = part * (curves @ slopes)
+    scores, _ = flow(LOSS, key, params, stats, *batch, select=select)
+    found = jax.flatten_util.ravel_pytree(scores)[0]
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_parts_draw_apart_and_the_gradient_has_the_same_draws(key, parts):
+    """The scores of sum of u w^2 / 2 over parts, with u drawn, are (sum of u)^2 w^2."""
+    drawn = []
+
+    def loss_fn(key, params, stats, x):
+        drawn.append(float(jax.random.uniform(key)))
+        loss = drawn[-1] * jnp.sum(params["w"] ** 2) / 2
+        return loss, (stats, {"loss": loss})
+
+    params, select = {"w": jnp.array([1.0, 3.0])}, {"w": True}
+    given = key, params, {}, jnp.zeros(6)
+    scores, _ = gradient_flow(loss_fn, *given, select=select, parts=parts)
+    assert len(set(drawn)) == parts
+    want = sum(set(drawn)) ** 2 * np.array([1.0, 9.0])
+    np.testing.assert_allclose(scores["w"], want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "halves", "kept"),
+    [(1.0, True, [0, 2]), (4.0, True, [1, 2]), (1.0, False, [1, 2])],
+)
+def test_what_stays_by_hand(key, temperature, halves, kept):
+    """Of the logits l = m w / T, the loss l + h l^2 / 2 has the score h w (1 + h l).
+
+    That is up to a factor; m = 1 in the first half, 0 in the other one, 1/2 in all.
+    With h w = (-2, .5, 1.5, -.5) it is (2, .75, 3.75, -.25) at l = w, (0, .625, 2.625,
+    -.375) at l = w / 2 and (-1, .5625, 2.0625, -.4375) at l = w / 4.
+    """
+    bend, weights = jnp.array([1.0, 1, -1, 1]), jnp.array([-2.0, 0.5, -1.5, -0.5])
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        return params["w"] * jnp.mean(x), stats
+
+    def loss(logits, y, weight):
+        value, count = jnp.sum(logits + bend * logits**2 / 2), jnp.sum(weight)
+        return value, {"loss": value, "correct": count, "count": count}
+
+    params = {"w": weights}
+    model = models.Model(lambda key: (params, {}), apply, {"w": 1}, loss=loss)
+    settings = {"density": 0.5, "temperature": temperature, "halves": halves}
+    method = grasp(model, None, prunable=("w",), **settings)
+    server = method.init(key, masks.dense(params, {}))
+    data = batches(2, [1.0])._replace(
+        x=jnp.array([[1.0], [0], [1], [0]]),
+        order=jnp.arange(4).reshape(1, 1, 4),
+        weight=jnp.ones((1, 1, 4)),
+    )
+    _, up, _ = jax.jit(lambda: one_client(method, server, context(size=4), data))()
+    assert np.flatnonzero(up["mask"].mask["w"]).tolist() == kept

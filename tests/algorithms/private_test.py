@@ -1,0 +1,317 @@
+"""Private methods: clipping and noise by hand, epsilon, what is refused and told."""
+
+import json
+import math
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.report import write_page
+from sparsefl_jax.runs import experiment, privacy, setup
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.plan import trace
+from sparsefl_jax.simulation import initial_state
+from sparsefl_jax.wire.packets import Packet
+from tests.reference.by_hand import context, server_context
+from tests.report.report_test import records, write_run
+from tests.simulation.simulate_test import linear
+from tests.tiny import federation
+
+OPTIMIZER = sfl.training.make_optimizer("sgd", learning_rate=0.5)
+CTX = context(size=9)
+DATA, MODEL, _ = federation([2] * 4, 8, 2, (6,), (3,))
+
+
+def averaging(model=None, **kwargs):
+    model = model or sfl.testing.tiny_model()
+    return sfl.fedavg(model, OPTIMIZER, weighting="uniform", **kwargs)
+
+
+def uplink(**leaves):
+    delta = {name: jnp.array(v, jnp.float32) for name, v in leaves.items()}
+    return {"delta": Packet(delta), "stats": Packet({})}
+
+
+@pytest.mark.parametrize(
+    "clip, wanted",
+    [(6.5, [1.5, 2, 6]), (13, [3, 4, 12]), (26, [3, 4, 12]), (math.inf, [3, 4, 12])],
+)
+def test_a_difference_of_norm_13_is_scaled_to_the_clip(clip, wanted):
+    method = sfl.private(averaging(), clip=clip, noise_multiplier=0)
+    summand = method.contribute(CTX, uplink(w=[3, 4], b=[12]))
+    delta = summand["sum"]["delta"]
+    np.testing.assert_allclose([*delta["w"], *delta["b"]], wanted, rtol=1e-6)
+    assert float(summand["weight"]) == 1
+
+
+def test_a_difference_of_zero_stays_zero():
+    method = sfl.private(averaging(), clip=1, noise_multiplier=0)
+    summand = method.contribute(CTX, uplink(w=[0, 0]))
+    assert summand["sum"]["delta"]["w"].tolist() == [0, 0]
+
+
+def noise_of(method, seed=0):
+    """Returns the noise in the mean of four clients that have changed nothing."""
+    zeros = {"v": jnp.zeros(60_000), "w": jnp.zeros(60_000)}
+    server = method.init(jax.random.key(0), sfl.SparseModel(zeros, None, {}))
+    total = {"sum": {"delta": zeros, "stats": {}}, "weight": jnp.float32(4)}
+    moved, _ = method.aggregate(jax.random.key(seed), server_context(), server, total)
+    return [np.asarray(moved.params[name]) for name in "vw"]
+
+
+def alike(one, other):
+    return np.corrcoef(one[0], other[0])[0, 1]
+
+
+def test_the_noise_of_a_mean_of_four_has_deviation_2_clip_multiplier_over_4():
+    method = sfl.private(averaging(), clip=0.25, noise_multiplier=3)
+    (v, w), (other, _) = noise_of(method, 0), noise_of(method, 1)
+    wanted = 3 * 2 * 0.25 / 4  # 0.375, with a standard error of 0.0011
+    for values in (v, w):
+        assert np.std(values) == pytest.approx(wanted, abs=0.005)
+        assert np.mean(values) == pytest.approx(0, abs=0.007)
+        assert np.mean(np.abs(values) < wanted) == pytest.approx(0.6827, abs=0.01)
+    for pair in ((v, w), (v, other)):
+        assert np.corrcoef(*pair)[0, 1] == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "change", [{"clip": 0.5}, {"noise_multiplier": 1.5}, {"fingerprint": "rate=0.1"}]
+)
+def test_methods_that_differ_share_no_noise_with_one_seed(change):
+    """Two noises of one draw would be multiples of each other, correlation 1."""
+    settings = {"clip": 0.25, "noise_multiplier": 3}
+    method = sfl.private(averaging(), **settings)
+    other = sfl.private(averaging(), **settings | change)
+    assert alike(noise_of(method), noise_of(other)) == pytest.approx(0, abs=0.02)
+    again = sfl.private(averaging(), **settings, delta=0.1)
+    np.testing.assert_array_equal(noise_of(method), noise_of(again))
+
+
+def configured_noise(change=()):
+    """Returns the noise of a configuration after changes of some fields."""
+    config = configured(clip=0.5, noise_multiplier=1.5)
+    config.update_from_flattened_dict(dict(change))
+    (stage,) = build.build_stages(freeze(config), linear())
+    return noise_of(stage.algorithm)
+
+
+@pytest.mark.parametrize(
+    "field, value", [("optimizer.learning_rate", 0.05), ("algorithm.name", "fedprox")]
+)
+def test_runs_of_other_settings_share_no_noise_with_one_seed(field, value):
+    found = alike(configured_noise(), configured_noise({field: value}))
+    assert found == pytest.approx(0, abs=0.02)
+
+
+def test_the_noise_keeps_to_what_a_resumed_run_may_not_change():
+    """Rounds, intervals and places; seeds of one program have keys of their own."""
+    fixed = {"final_learning_rate": 0.01}
+    change = {"num_rounds": 9, "eval_every": 3, "until.gbit": 2.0, "lr_horizon": 4}
+    change |= {"dataset": "mnist_sample", "chunk": "2", "seed": 5}
+    noise = configured_noise(fixed | change)
+    np.testing.assert_array_equal(configured_noise(fixed), noise)
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_under_noise_names_the_noise():
+    method = sfl.private(averaging(MODEL), clip=1e30, noise_multiplier=1)
+    with pytest.raises(FloatingPointError, match="not finite|training loss") as caught:
+        sfl.run(jax.random.key(0), [Stage(method, 3, 2)], MODEL, DATA)
+    # 1 * 2 * 1e30 / 2 clients of a round
+    assert "noise of deviation 1e+30 to the mean change" in str(caught.value)
+    assert "noise_multiplier=1, clip=1e+30, cohort_size=2" in str(caught.value)
+    silent = sfl.private(averaging(MODEL), clip=1, noise_multiplier=0)
+    assert "noise" not in privacy.guarantee(Stage(silent, 3, 2), 4, 3)
+
+
+def test_an_infinite_clip_without_noise_changes_no_bit():
+    plain, params = averaging(), {"w": jnp.array([0.1, 0.7]), "b": jnp.ones(3)}
+    method = sfl.private(plain, clip=math.inf, noise_multiplier=0.0)
+    key, start, ends = jax.random.key(0), sfl.SparseModel(params, None, {}), []
+    for one in (plain, method):
+        server = one.init(key, start)
+        total = one.contribute(CTX, uplink(w=[0.3, -1e-9], b=[0.1, 7e8, 0]))
+        ends.append(one.aggregate(key, server_context(), server, total)[0].params)
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+    assert np.any(ends[0]["w"] != params["w"])
+
+
+def test_epsilon_of_full_cohorts_is_that_of_the_gaussian_mechanism_by_hand():
+    """RDP a T / (2 s^2), converted as in Canonne et al., NeurIPS 2020, Prop. 12."""
+    orders = np.array([*np.arange(1.1, 11, 0.1), *range(11, 64), 128, 256, 512, 1024])
+    rounds, multiplier, delta = 20, 5.0, 1e-3
+    spent = orders * rounds / (2 * multiplier**2)
+    told = spent + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+    found = privacy.epsilon(50, 50, rounds, multiplier, delta)
+    assert found == pytest.approx(told.min(), rel=1e-3)
+
+
+def test_epsilon_is_that_of_dp_accounting_for_replaced_clients():
+    noise = dp_accounting.GaussianDpEvent(2.0)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(500, 20, noise)
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, 30))
+    found = privacy.epsilon(500, 20, 30, 2.0, 1e-4)
+    assert found == pytest.approx(accountant.get_epsilon(1e-4), rel=1e-9)
+    assert privacy.epsilon(500, 20, 30, 0.0, 1e-4) == math.inf
+    assert privacy.epsilon(500, 20, 0, 2.0, 1e-4) == 0
+
+
+def traced(method):
+    stage = Stage(sfl.private(method, clip=1, noise_multiplier=1), 2, 2)
+    return trace(stage, initial_state.initial_shapes(MODEL), DATA)
+
+
+@pytest.mark.parametrize(
+    "name, kwargs, told",
+    [
+        ("fedavg", {}, "weighting='examples', expected 'uniform'"),
+        ("spdst", {}, "sums no delta, expected one weighted_sum of .'delta'"),
+        ("jmwst", {"density": 0.5}, "no votes"),
+        ("fjord", {}, "covered_sum|personalize is set"),
+        ("pqsu", {"density": 0.5}, "flag sent, expected sent=True"),
+    ],
+)
+def test_a_method_that_sums_anything_else_is_refused_by_name(name, kwargs, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        traced(getattr(sfl, name)(MODEL, OPTIMIZER, **kwargs))
+    assert "\n" not in str(caught.value)
+
+
+def test_running_statistics_and_covered_sums_are_refused():
+    one, stats = {"w": 1.0}, {"mean": 1.0}
+    for told, sums, weight in (
+        ("stats, expected.*running statistics", {"delta": one, "stats": stats}, 1.0),
+        ("sums delta, expected.*covered_sum", {"delta": one}, one),
+    ):
+        summand = {"sum": sums, "weight": weight}
+        odd = averaging().replace(contribute=lambda ctx, uplink, s=summand: s)
+        method = sfl.private(odd, clip=1, noise_multiplier=0)
+        with pytest.raises(ValueError, match=told):
+            method.contribute(CTX, uplink(w=[1]))
+
+
+def test_methods_with_differences_and_equal_weights_are_taken():
+    traced(averaging(MODEL))
+    uniform = {"weighting": "uniform"}
+    traced(sfl.fedprox(MODEL, OPTIMIZER, mu=0.1, **uniform))
+    traced(sfl.compressed(MODEL, OPTIMIZER, density=0.5, **uniform))
+
+
+def test_a_run_that_the_accountant_does_not_know_is_refused():
+    stage = Stage(sfl.private(averaging(MODEL), clip=1, noise_multiplier=1), 2, 2)
+    sampled = stage._replace(sampler=lambda key, round: jnp.arange(2))
+    system = sfl.make_system("mobile", 4)
+    for stages, settings, told in (
+        ([stage], {"budgets": np.ones(4)}, "budgets is set, expected None"),
+        ([stage], {"system": system}, "system is set, expected None"),
+        ([sampled], {}, "sampler is set, expected None"),
+        ([stage, stage], {}, "2 stages, expected one"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            setup.check_setup(setup.make(stages, MODEL, DATA, **settings))
+
+
+def test_arguments_out_of_range_are_refused():
+    method = averaging()
+    for wrong, told in (
+        ({"clip": 0}, "clip=0, expected above 0"),
+        ({"clip": math.inf}, "clip=inf, expected a finite number"),
+        ({"noise_multiplier": -1}, "noise_multiplier=-1"),
+        ({"delta": 1}, "delta=1"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            sfl.private(method, **{"clip": 1, "noise_multiplier": 1} | wrong)
+    personal = method.replace(personalize=lambda key, server, client, info: {})
+    with pytest.raises(ValueError, match="personalize is set, expected None"):
+        sfl.private(personal, clip=1, noise_multiplier=1)
+
+
+def configured(**privacy):
+    config = default_config()
+    config.model.name, config.dataset = "mlp", "fashion_mnist_sample"
+    config.algorithm.weighting = "uniform"
+    config.update({"num_clients": 20, "cohort_size": 4, "num_rounds": 2})
+    config.privacy.update(privacy)
+    return config
+
+
+def test_a_configuration_makes_its_method_private():
+    model = sfl.testing.tiny_model()
+    given = configured(clip=0.5, noise_multiplier=1.5)
+    (stage,) = build.build_stages(given, model)
+    told = privacy.guarantee(stage, 20, 2)
+    assert told["clip"] == 0.5 and told["noise_multiplier"] == 1.5
+    assert told["delta"] == pytest.approx(20**-1.1)
+    assert told["epsilon"] == privacy.epsilon(20, 4, 2, 1.5, 20**-1.1)
+    (plain,) = build.build_stages(freeze(configured()), model)
+    assert plain.algorithm.privacy is None
+    with pytest.raises(ValueError, match=r"privacy.noise_multiplier is missing"):
+        build.build_stages(freeze(configured(clip=0.5)), model)
+    with pytest.raises(ValueError, match=r"privacy.clip=-1.0, expected above 0"):
+        build.build_stages(freeze(configured(clip=-1.0, noise_multiplier=1.0)), model)
+
+
+def test_the_page_says_of_what_epsilon_is(tmp_path):
+    method = sfl.private(averaging(), clip=1, noise_multiplier=4.0)
+    told = privacy.guarantee(Stage(method, 9, 5), 50, 7)
+    run = write_run(tmp_path, records(stages=(1,)))
+    assert "Guarantee" not in write_page(run).read_text()
+    (run / "summary.json").write_text(json.dumps({"guarantee": told}))
+    said = write_page(run).read_text()
+    assert "of the released models, not of metrics.jsonl" in said
+    assert f"{privacy.epsilon(50, 5, 7, 4.0, 50**-1.1):.4g}" in said
+    silent = sfl.private(averaging(), clip=1, noise_multiplier=0)
+    told = privacy.guarantee(Stage(silent, 9, 5), 50, 7)
+    assert told["epsilon"] is None and "no epsilon" in told["statement"]
+
+
+@pytest.mark.slow
+def test_a_run_tells_its_epsilon_in_plan_summary_and_page(tmp_path, capsys):
+    config = configured(clip=0.5, noise_multiplier=1.5)
+    experiment.run(config, tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    wanted = privacy.epsilon(20, 4, 2, 1.5, 20**-1.1)
+    assert summary["guarantee"]["epsilon"] == pytest.approx(wanted)
+    told = summary["guarantee"]["statement"]
+    assert told in (tmp_path / "run" / "report.html").read_text()
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_private_method_obeys_the_laws_of_methods():
+    def method(model, optimizer):
+        _, zeros = model.init(jax.random.key(0))
+
+        def apply(params, stats, x, **kwargs):
+            return model.apply(params, zeros, x, **kwargs)[0], {}
+
+        still = model._replace(apply=apply)
+        plain = sfl.fedavg(still, optimizer, weighting="uniform")
+
+        def init(key, start):
+            return plain.init(key, start._replace(stats={}))
+
+        def deploy(key, server):
+            (found,) = plain.deploy(key, server).values()
+            return {"global": found._replace(stats=zeros)}
+
+        changed = plain.replace(init=init, deploy=deploy)
+        return sfl.private(changed, clip=0.1, noise_multiplier=0.5)
+
+    sfl.check_algorithm(method, progress=False)
+
+
+def test_a_private_method_is_made_private_once():
+    private = sfl.private(averaging(), clip=1.0, noise_multiplier=0.0)
+    with pytest.raises(ValueError, match="private already"):
+        sfl.private(private, clip=2.0, noise_multiplier=0.0)

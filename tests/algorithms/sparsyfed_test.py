@@ -1,0 +1,93 @@
+"""SparsyFed: rounds by hand, exponent 1, and the bound of the density."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import sparsyfed
+from sparsefl_jax.algorithms.sparsyfed import _power
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import unpack_model
+from tests.reference import sparsyfed_by_hand as by_hand
+from tests.reference.averaging_by_hand import first_round
+from tests.reference.sparse_passes_by_hand import close
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SPARSE = {"density": by_hand.DENSITY}
+
+
+def test_a_round_by_hand():
+    """In it no weight that a client received as 0 has become another."""
+    world = small_world.make_world(sparsyfed, SPARSE)
+    by_hand.starts(world)
+    a_round(world)
+    # A start with fewer weights than are sent: zeros do not travel.
+    compiled = {k: v for k, v in world.shared.items() if k != ("start",)}
+    mask = by_hand.kernels(lambda m: m.at[2:].set(False), world.model.mask)
+    assert by_hand.support(mask).sum() < by_hand.COUNT
+    model = world.model._replace(mask=mask)
+    a_round(world._replace(model=model, shared=compiled))
+
+
+def a_round(world):
+    passings, server = first_round(world)
+    passings, state = jax.device_get(passings), small_world.start(world)
+    by_hand.sends(world, 0, state, passings)
+    by_hand.averages(world, 0, state.server, passings, server)
+
+
+@pytest.mark.slow
+def test_a_round_of_top_k_by_hand():
+    """At exponent 1 without sparse inputs, where weights come back."""
+    arguments = {"exponent": 1.0, "sparse_inputs": False}
+    world = small_world.make_world(sparsyfed, SPARSE | arguments)
+    passings, _ = first_round(world)
+    state, regrown = small_world.start(world), 0
+    params, mask, _ = jax.device_get(world.model)
+    received = by_hand.support(mask)
+    for rate, data, passing in by_hand.passes.clients(world, 0, state, passings):
+        sent = unpack_model(passing.up)
+        want = by_hand.client(state.server.model, data, rate, **arguments)
+        close((sent.params, sent.stats), want)
+        regrown += np.sum((by_hand.support(sent.params) != 0) & ~received)
+    assert regrown > 0
+
+
+def make(name, **kwargs):
+    return local.make_optimizer(name, learning_rate=0.1, **kwargs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        make("sgd", weight_decay=0.01),
+        make("sgd", momentum=0.9),
+        make("adam"),
+    ],
+    ids=["decay", "momentum", "adam"],
+)
+def test_supports_shrink_under_every_optimizer(optimizer):
+    """The union of the first cohort's masks is the most that is ever alive again."""
+
+    def method(model, _):
+        return sparsyfed(model, optimizer, **SPARSE)
+
+    world = small_world.make_world(method, {})
+    dense = jax.tree.map(jnp.ones_like, world.model.mask)
+    world = world._replace(model=world.model._replace(mask=dense))
+    states = small_world.path(world)[0]
+    alive = [by_hand.support(s.server.model.params) != 0 for s in states]
+    assert alive[0].all() and alive[1].sum() > by_hand.COUNT
+    for old, new in zip(alive, alive[1:], strict=False):
+        assert not np.any(new & ~old)
+    assert alive[-1].sum() < alive[1].sum()
+
+
+def test_exponent_1_is_the_weight_itself():
+    w, one = jnp.array([-2.0, 0.0, 0.5]), {"w": True}
+    slope = jax.grad(lambda w: _power({"w": w}, 1.0, one)["w"].sum())(w)
+    assert slope.tolist() == [1.0, 1.0, 1.0]

@@ -1,0 +1,104 @@
+"""Rows of papers' tables have the settings that the papers state, and their columns."""
+
+import json
+
+import pytest
+
+from benchmarks import table as tables
+from benchmarks.pages import declared
+from sparsefl_jax.core.flatten import flatten
+from sparsefl_jax.runs.config.freeze import freeze
+from tests.report import equal_cost_test
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "fields"),
+    [
+        ("spafl_cifar100", "untrained", {"num_rounds": 1, "num_clients": 100}),
+        (
+            "fedsparsify_cifar10_100",
+            "iid_prunefl.7",
+            {
+                "partition.name": "iid",
+                "num_clients": 100,
+                "cohort_size": 10,
+                "algorithm.max_density": 0.7,
+                "first_stage.max_density": 0.7,
+            },
+        ),
+        (
+            "fedsparsify_fashion_mnist",
+            "local.1_average",
+            {"algorithm.merge": "average", "algorithm.density": 0.1, "partition.k": 2},
+        ),
+        (
+            "fedsparsify_frequency",
+            "every20",
+            {"algorithm.frequency": 20, "algorithm.density": 0.05},
+        ),
+        ("complement_sst2", "all_cs0.5", {"cohort_size": 400, "num_clients": 400}),
+        ("complement_twitter", "cs0.9", {"cohort_size": 10, "algorithm.density": 0.1}),
+        ("complement_twitter", "all_fedavg", {"cohort_size": 436}),
+        (
+            "complement_twitter",
+            "prunefl_adam",
+            {
+                "algorithm.name": "prunefl",
+                "optimizer.name": "adam",
+                "optimizer.learning_rate": 0.01,
+                "epochs": 5,
+                "batch_size": 64,
+            },
+        ),
+        ("flash_pathological", "spdst,release", {"model.softmax_output": True}),
+        *(
+            (f"spafl_{data}", "local", {"algorithm.initial": "sent"})
+            for data in ("fashion_mnist", "cifar10", "cifar100")
+        ),
+    ],
+)
+def test_rows_have_the_settings_that_the_paper_states(name, row, fields):
+    config = flatten(vars(freeze(tables.row_config(declared(name), row, 0))))
+    assert {key: config[key] for key in fields} == fields
+
+
+def records(folder, lines):
+    always = next(equal_cost_test.lines([(0.0, None)]))
+    written = [{"schema": 1}, *(always | line for line in lines)]
+    text = "".join(json.dumps(line) + "\n" for line in written)
+    (folder / "metrics.jsonl").write_text(text)
+
+
+def test_the_largest_fall_is_between_neighbouring_rounds(tmp_path):
+    accuracies = [0.5, 0.75, 0.625, 0.875, 0.5, 0.25]
+    lines = [
+        {"phase": "eval", "round": round, "accuracy": accuracy, "models": {}}
+        for round, accuracy in enumerate(accuracies, 1)
+    ]
+    records(tmp_path, lines)
+    table = declared("fedsparsify_frequency")
+    assert table.extra(tmp_path) == {"largest fall": 0.375}
+
+
+def test_what_clients_of_sa_send_and_save(tmp_path):
+    """Tables 2, 4, p = .5: .067, .113 of the kernels, .311 and .291 of the FLOPs.
+
+    The hidden layer has 768 * 32 weights, the last 32 * 3. By the paper's count, they
+    save 2 * 24576 * .933 of 3 * (2 * 24576 + 32) FLOPs and 192 * .887 of 585.
+    """
+    client = {"client_density": 0.068}
+    client |= {"client_density/fc1/kernel": 0.067, "client_density/fc2/kernel": 0.113}
+    dense = dict.fromkeys(client, 1.0)  # of round 1, which does not count
+    lines = [
+        {"phase": "train", "round": round, "client": values}
+        for round, values in enumerate((dense, client, client), 1)
+    ]
+    records(tmp_path, lines)
+    config = {"algorithm": {"name": "complement", "density": 0.5}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = declared("complement_twitter").extra(tmp_path)
+    saved = (2 * 24576 * 0.933 + 192 * 0.887) / (147552 + 585)
+    assert found["FLOPs saved"] == pytest.approx(saved, rel=1e-6)
+    assert round(saved, 3) == 0.311 and found["client density"] == pytest.approx(0.068)
+    records(tmp_path, [{"phase": "train", "round": 2}])
+    assert declared("complement_twitter").extra(tmp_path) == {}

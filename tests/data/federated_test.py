@@ -1,0 +1,141 @@
+"""Federated data: disjoint splits, seeds, lists of users, and refusals."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from sparsefl_jax.data import federated
+from sparsefl_jax.data.sources import make_dataset
+from tests.data.partition_test import CALLS, assert_each_once
+
+
+def arrays(samples=200, classes=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.random((samples, 3), np.float32), np.arange(samples) % classes
+
+
+def split_of(x, y, **given):
+    return federated.from_arrays(x, y, x_test=x, y_test=y, **given)
+
+
+def rows(table, client):
+    return table.index[client, : table.size[client]]
+
+
+@pytest.mark.parametrize("test_split", ["partition", "within", "overlap", "pooled"])
+@pytest.mark.parametrize("name", CALLS)
+def test_federate_splits_are_disjoint_and_whole(name, test_split):
+    (x, y), (x_test, y_test) = arrays(), arrays(80, seed=1)
+    dataset = make_dataset(x, y, x_test, y_test)
+    given = {"seed": 2, "val_fraction": 0.25, "test_split": test_split} | CALLS[name]
+    fed = federated.federate(dataset, name, 5, **given)
+    assert fed.train.size.min() >= 1 and fed.train.index.dtype == np.int32
+    used = [rows(t, i) for t in (fed.train, fed.val) for i in range(5)]
+    used = np.concatenate(used)
+    assert len(np.unique(used)) == len(used)
+    held = [rows(fed.test, i) for i in range(5)]
+    if test_split == "within":
+        assert len(used) + len(fed.y_test) == 200
+        features = {x[r, 0] for r in used}
+        assert not features & set(fed.x_test[:, 0])
+        assert_each_once(held, len(fed.y_test))
+    else:
+        assert len(used) == 200
+    if test_split == "partition":
+        assert_each_once(held, 80)
+    if test_split == "pooled":
+        assert fed.test.size.sum() == 0
+    if test_split == "overlap":
+        for i, test_rows in enumerate(held):
+            client_rows = np.concatenate([rows(fed.train, i), rows(fed.val, i)])
+            share = np.bincount(y[client_rows], minlength=4) / len(client_rows)
+            expected = np.ceil(20 * share - 1e-9)
+            np.testing.assert_array_equal(
+                np.bincount(y_test[test_rows], minlength=4), expected
+            )
+
+
+def test_federate_is_seeded_and_val_follows_fraction():
+    x, y = arrays()
+    given = {"num_clients": 4, "val_fraction": 0.2}
+    a, b, c = (split_of(x, y, seed=seed, **given) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(a.train.index, b.train.index)
+    assert (a.train.index != c.train.index).any()
+    given = {"partition": [np.arange(200)], "val_fraction": 0.5}
+    held = [federated.from_arrays(x, y, seed=seed, **given) for seed in (0, 0, 1)]
+    first, same, other = (set(h.x_test[:, 0]) for h in held)
+    assert first == same != other
+    first, same, other = (set(rows(h.val, 0)) for h in held)
+    assert first == same != other
+    assert a.val.size.tolist() == [10] * 4 and a.train.size.tolist() == [40] * 4
+
+
+def test_from_arrays_takes_functions_lists_and_natural_users():
+    x, y = arrays(40)
+    given = [np.arange(10), np.arange(10, 40)]
+    fed = split_of(x, y, partition=given)
+    assert rows(fed.train, 1).tolist() == list(range(10, 40))
+
+    def halves(labels, num_clients, *, seed, flip=False):
+        parts = np.array_split(np.arange(len(labels)), num_clients)
+        return parts[::-1] if flip else parts
+
+    fed = split_of(x, y, num_clients=2, partition=halves, flip=True)
+    assert rows(fed.train, 0).tolist() == list(range(20, 40))
+    users = np.array(["b", "a"] * 20)
+    both = {"users": users, "users_test": users, "test_split": "natural"}
+    fed = split_of(x, y, partition="natural", **both)
+    assert rows(fed.train, 0).tolist() == rows(fed.test, 0).tolist()
+    assert rows(fed.test, 0).tolist() == list(range(1, 40, 2))
+
+
+def test_few_test_samples_are_moved_with_a_warning():
+    y, y_test = np.repeat(np.arange(2), 20), np.zeros(4, np.int32)
+    dataset = make_dataset(np.ones((40, 1)), y, np.ones((4, 1)), y_test)
+    parts = [np.arange(20), np.arange(20, 40)]
+    with pytest.warns(UserWarning, match="moved 1 test samples"):
+        fed = federated.federate(dataset, parts)
+    assert fed.test.size.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        ({"partition": "dirichelt"}, "did you mean 'dirichlet'"),
+        ({"partition": [[0], []]}, "client 1 .* no training sample"),
+        ({"partition": [[0], [40]]}, "rows from 40 to 40, expected 0 to 39"),
+        ({"partition": [[0.5]]}, "not a list of integers"),
+        ({"partition": [[0]], "num_clients": 2}, "1 parts; num_clients=2"),
+        ({"partition": [[0]], "alpha": 1}, "alpha has no effect"),
+        ({"val_fraction": 1.0}, "val_fraction=1.0"),
+        ({"test_split": "mine"}, "test_split='mine', expected one of partition"),
+        ({"test_split": "natural"}, "needs users"),
+        ({"val_fraction": 0.001}, "=0.001 holds no sample out of 2 clients"),
+        ({"test_fraction": 0.0}, "test_fraction=0.0"),
+        ({"test_fraction": 0.3}, "test_fraction=0.3 has no effect here: test_split='"),
+        ({"num_clients": None}, r"num_clients=None \(0 in a configuration\)"),
+        ({"x_test": None}, "x_test=None"),
+        ({"x_test": None, "y_test": None, "test_split": "pooled"}, "needs x_test"),
+        ({"num_clients": 40, "x_test": None, "y_test": None}, "holds no sample"),
+        ({"num_clients": 30, "few": True}, "3 test samples for 30 clients"),
+    ],
+)
+def test_bad_federations_are_named(kwargs, message):
+    x, y = arrays(40)
+    given = {"x_test": x, "y_test": y, "num_clients": 2} | kwargs
+    if given.pop("few", False):
+        given |= {"x_test": x[:3], "y_test": y[:3]}
+    if isinstance(kwargs.get("partition"), list):
+        given["num_clients"] = kwargs.get("num_clients")
+    with pytest.raises(ValueError, match=message) as caught:
+        federated.from_arrays(x, y, **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_test_set_that_is_not_read_is_a_warning():
+    x, y = np.zeros((40, 2), np.float32), np.arange(40) % 2
+    with pytest.warns(UserWarning, match="the test set is not read"):
+        split_of(x, y, num_clients=2, test_split="within")
+    with warnings.catch_warnings(action="error"):
+        federated.from_arrays(x, y, num_clients=2, test_split="within")

@@ -1,0 +1,276 @@
+"""Data sets of Hugging Face: layouts, columns, splits and caches, and a run."""
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsefl_jax.data import characters, hub, hub_samples, sources
+from tests.hub_layouts import (
+    FLOAT,
+    INT,
+    LABEL,
+    LAYOUTS,
+    SPEECH,
+    TEXT,
+    classes,
+    datasets,
+    grey,
+    into_cache,
+    isolate,
+    parts_of,
+    picture,
+    table,
+    write,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    return isolate(tmp_path, monkeypatch)
+
+
+SHAPES = {
+    "femnist": ((4, 28, 28, 1), [61, 3, 4, 5], 62, 0),
+    "mnist": ((3, 28, 28, 1), [5, 0, 4], 10, 1),
+    "fashion_mnist": ((3, 28, 28, 1), [5, 0, 4], 10, 1),
+    "cifar10": ((3, 32, 32, 3), [6, 9, 9], 10, 1),
+    "cifar100": ((2, 32, 32, 3), [19, 29], 100, 1),
+    "sst2": ((3, 768), [1, 0, 1], 2, 1),
+    "sentiment140": ((3, 768), [0, 2, 0], 3, 1),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_name_reads_the_cache_of_the_library(name, place):
+    into_cache(place, name)
+    data = sources.load(name)
+    shape, labels, num_classes, num_test = SHAPES[name]
+    assert data.x.shape == shape and data.y.tolist() == labels
+    assert data.num_classes == num_classes and len(data.x_test) == num_test
+    assert data.name == name
+    if data.x.ndim == 4:
+        assert data.x.dtype == np.uint8
+        drawn = np.asarray(picture(1, *shape[1:3], *([3] if shape[3] == 3 else [])))
+        np.testing.assert_array_equal(data.x[1].squeeze(), drawn)
+
+
+def test_a_grey_image_among_colours_has_three_equal_channels(place):
+    """TinyImageNet has some, and a split `valid` instead of a test set."""
+    features = {"image": datasets.Image(), "label": classes(200)}
+    pictures = [picture(0, 8, 8, 3), picture(1, 8, 8)]
+    with pytest.raises(ValueError, match=r"shape \(8, 8, 3\)"):  # the first is grey
+        rows = {"train": (pictures[::-1], [0, 1])}
+        sources.load(write(place / "grey", (features, rows)))
+    tests = [picture(2, 8, 8, 3), *pictures[1:]]
+    rows = {"train": (pictures, [199, 3]), "valid": (tests, [0, 1])}
+    data = sources.load(write(place / "tiny", (features, rows)), hf={"test": "valid"})
+    assert data.x.shape == data.x_test.shape == (2, 8, 8, 3)
+    assert data.num_classes == 200
+    grey = np.asarray(pictures[1])[..., None]
+    for read in (data.x[1], data.x_test[1]):
+        np.testing.assert_array_equal(read, np.broadcast_to(grey, (8, 8, 3)))
+
+
+def test_users_come_with_the_samples(place):
+    into_cache(place, "femnist")
+    assert sources.load("femnist").users.tolist() == [1, 0, 1, 1]
+    data = sources.load("hf:flwrlabs/femnist", hf={"user": "hsf_id"})
+    assert data.users.tolist() == [0] * 4 and data.name == "femnist"
+
+
+def test_tweets_have_users_in_both_splits_and_three_classes(place):
+    into_cache(place, "sentiment140")
+    data = sources.load("twitter", hf={"hash": 32})
+    assert data.users.tolist() == [1, 0, 1] and data.users_test.tolist() == [2]
+    assert data.y_test.tolist() == [1] and data.x.shape == (3, 32)
+
+
+def test_tweets_become_tokens_of_any_length(place):
+    """The cache holds what each tokenizer gave."""
+    into_cache(place, "sentiment140")
+    for length in (3, 4, 3):
+        data = sources.load("twitter", tokenizer="words", max_tokens=length)
+        assert data.x.shape == (3, length) and data.x.dtype == np.int32
+        assert (data.x > 0).sum(1).tolist() == [2, 2, 2]
+    with pytest.raises(ValueError, match="tokenizer and hf.hash are set"):
+        sources.load("twitter", tokenizer="words", hf={"hash": 8})
+    into_cache(place, "mnist")
+    with pytest.raises(
+        ValueError, match="tokenizer='words' has no effect here: .* no texts"
+    ):
+        sources.load("mnist", tokenizer="words")
+
+
+def test_texts_with_a_next_character_are_tokens(place):
+    into_cache(place, "shakespeare")
+    data = sources.load("shakespeare")
+    said = ["".join(characters.ALPHABET[c] for c in row) for row in data.y]
+    assert said[0] == SPEECH[1:80] + "r" and said[1][-3:] == "eri"
+    assert data.x.shape == (2, 80) and data.users.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("way", ["folder", "name", "file", "saved", "split"])
+def test_files_of_ones_own_are_read_in_every_form(way, place, monkeypatch):
+    folder = place / "parquet"  # which `load_dataset` would take for its builder
+    name = write(folder, LAYOUTS["mnist"])
+    parts = parts_of(LAYOUTS["mnist"])
+    if way == "name":
+        monkeypatch.chdir(place)
+        name = "hf:parquet"
+    elif way == "file":
+        name = f"hf:{next(folder.glob('data/train*'))}"
+    elif way == "saved":
+        parts.save_to_disk(folder / "saved")
+        name = f"hf:{folder / 'saved'}"
+    elif way == "split":
+        parts["train"].save_to_disk(folder / "saved")
+        name = f"hf:{folder / 'saved'}"
+    data = sources.load(name)
+    assert data.y.tolist() == [5, 0, 4]
+    assert len(data.x_test) == (1 if way in ("folder", "name", "saved") else 0)
+    np.testing.assert_array_equal(data.x[2, ..., 0], np.asarray(picture(2, 28, 28)))
+
+
+FLOATS = {"a": (FLOAT, [1, 2]), "b": (FLOAT, [3, 4])}
+INTS = {"a": (INT, [1, 2]), "id": (INT, [7, 8]), "b": (INT, [3, 4])}
+TABLES = {
+    "floats": table(**FLOATS, y=LABEL),
+    "integers that are named": table(**INTS, y=LABEL),
+    "a list": table(v=(datasets.List(FLOAT), [[1, 3], [2, 4]]), y=LABEL),
+    "labels as texts": table(**FLOATS, mood=(TEXT, ["bad", "good"])),
+    "labels as numbers": table(**FLOATS, n=(INT, [10, 70])),
+}
+COLUMNS = {
+    "integers that are named": {"table": ("a", "b")},
+    "labels as texts": {"label": "mood"},
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_tables(case, place):
+    name = write(place / "mine", TABLES[case])
+    data = sources.load(name, hf=COLUMNS.get(case, {}))
+    assert data.x.tolist() == [[1, 3], [2, 4]] and data.y.tolist() == [0, 1]
+    assert data.num_classes == 2 and data.users is None
+
+
+def test_samples_without_a_label_are_left_out_aloud(place):
+    layout = table(a=(FLOAT, [1, 2, 3]), y=(classes(2), [1, -1, 0]))
+    with pytest.warns(UserWarning, match="1 of 3 samples of split 'train' have no lab"):
+        data = sources.load(write(place / "mine", layout))
+    assert data.x.tolist() == [[1], [3]] and data.y.tolist() == [1, 0]
+
+
+def test_images_without_the_type_of_images_are_images(place, capsys):
+    """As pandas writes them: a struct, beside a text that could be a sample."""
+    encoded = []
+    for seed in range(3):
+        file = io.BytesIO()
+        picture(seed, 5, 4).save(file, "PNG")
+        encoded.append({"bytes": file.getvalue(), "path": None})
+    rows = {"img": encoded, "kind": [0, 1, 1], "who": ["a", "b", "a"]}
+    (place / "mine").mkdir()
+    datasets.Dataset.from_dict(rows).to_parquet(place / "mine/train.parquet")
+    dataset = sources.load(f"hf:{place}/mine")
+    want = [np.asarray(picture(seed, 5, 4)) for seed in range(3)]
+    np.testing.assert_array_equal(dataset.x[..., 0], want)
+    assert dataset.users is not None
+    said = "mine: image from 'img'; label from 'kind'; user from 'who'; splits train\n"
+    assert capsys.readouterr().err == said
+    sources.load(f"hf:{place}/mine")
+    assert capsys.readouterr().err == ""  # from the cache
+
+
+def test_splits_are_named_where_there_is_a_choice(place):
+    features, rows = LAYOUTS["mnist"]
+    layout = features, {"day": rows["train"], "night": rows["test"]}
+    parts_of(layout).save_to_disk(place / "saved")
+    name = f"hf:{place / 'saved'}"
+    with pytest.raises(ValueError, match="its splits are day, night: name one as"):
+        sources.load(name)
+    assert not len(sources.load(name, hf={"train": "day"}).x_test)
+    data = sources.load(name, hf={"train": "night", "test": "day"})
+    assert data.y.tolist() == [7] and data.y_test.tolist() == [5, 0, 4]
+
+
+def test_files_are_decoded_once_and_again_when_they_change(place, monkeypatch):
+    name = write(place / "mine", LAYOUTS["mnist"])
+    before = sources.load(name)
+    with monkeypatch.context() as patch:
+        patch.setattr(hub_samples, "decode", None)
+        again = sources.load(name)
+        assert isinstance(again.x, np.memmap) and again.num_classes == 10
+        np.testing.assert_array_equal(before.x, again.x)
+    features, rows = LAYOUTS["mnist"]
+    write(place / "mine", (features, rows | {"train": (grey(3), [1, 1, 1])}))
+    assert sources.load(name).y.tolist() == [1, 1, 1]
+
+
+def test_what_is_cached_is_of_the_configuration_that_is_named(place):
+    for kind, labels in (("first", [1, 1, 1]), ("second", [2, 2, 2])):
+        features, rows = LAYOUTS["mnist"]
+        write(place / "mine" / kind, (features, rows | {"train": (grey(3), labels)}))
+    kinds = "".join(
+        f"- config_name: {kind}\n  data_files: {kind}/data/train*\n"
+        for kind in ("first", "second")
+    )
+    (place / "mine" / "README.md").write_text(f"---\nconfigs:\n{kinds}---\n")
+    name = f"hf:{place / 'mine'}"
+    assert sources.load(f"{name}:first").y.tolist() == [1, 1, 1]
+    assert sources.load(f"{name}:second").y.tolist() == [2, 2, 2]
+    with pytest.raises(ValueError, match="cannot be used: .*'first', 'second'"):
+        sources.load(name)
+
+
+def test_what_is_not_there_says_how_to_get_it(place):
+    with pytest.raises(ValueError, match="^data set 'hf:some/thing' cannot be used: "):
+        sources.load("hf:some/thing")
+    with pytest.raises(ValueError, match="expected ORGANISATION/NAME, a folder or"):
+        sources.load("hf:mnist")
+    with pytest.raises(ValueError, match="hf.label='a' has no effect here"):
+        sources.load("mnist_sample", hf={"label": "a"})
+    into_cache(place, "cifar10")
+    assert sources.prepare("hf:uoft-cs/cifar10") == "train: 3 samples, test: 1 samples"
+    assert not datasets.config.HF_HUB_OFFLINE or hub.is_cached("uoft-cs/cifar10")
+
+
+def test_without_the_library_the_message_names_it(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"pip install 'sparsefl_jax\[hf\]'"):
+        sources.load(f"hf:{place}")
+
+
+@pytest.mark.slow
+def test_the_folder_and_the_network_of_the_documentation_train_with_spdst(place):
+    """The command as printed, with the module as printed and fewer rounds."""
+    page = (ROOT / "docs" / "data_and_models.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    [network] = [block for block in blocks if "def table_network" in block]
+    [command] = re.findall(r"python launch.py (.*table_network.*?)   # reads", page)
+    (place / "my_module.py").write_text(network)
+    x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+    rows = {f"x{i}": x[:, i] for i in range(8)}
+    rows |= {"label": (x[:, 0] > 0).astype(np.int64)}
+    rows |= {"user": [f"user {i % 20}" for i in range(400)]}
+    (place / "mine").mkdir()
+    datasets.Dataset.from_dict(rows).to_parquet(place / "mine" / "train.parquet")
+    arguments = command.replace("configs/", f"{ROOT}/configs/")
+    command = [sys.executable, str(ROOT / "launch.py"), *shlex.split(arguments)]
+    command += ["--config.num_rounds=5", "--workdir=run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=place)
+    assert done.returncode == 0, done.stderr[-2000:]
+    last = json.loads((place / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    config = json.loads((place / "run" / "config.json").read_text())
+    assert config["algorithm"]["name"] == "spdst"
+    # A fifth of the 8 * 32 + 32 + 32 * 2 + 2 values, in kernels, and the 34 biases.
+    assert last["models"]["global"]["parameters"] == 70 + 34
+    assert last["accuracy"] > 0.6

@@ -1,0 +1,127 @@
+"""Texts to features: hashed letters, and the states of a pretrained encoder."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from sparsefl_jax.data import embedding, sources, tokens
+from tests.reference import transformer_by_hand as by_hand
+
+pytestmark = pytest.mark.slow
+
+
+def murmur(run):
+    """Computes Appleby's MurmurHash3 (x86, 32 bits, seed 0), with a sign.
+
+    >>> murmur(""), murmur("abc"), murmur("test")
+    (0, -1277324294, -1167338989)
+    """
+    content, whole, found = run.encode(), 0xFFFFFFFF, 0
+    for start in range(0, len(content), 4):
+        block = content[start : start + 4]
+        mixed = int.from_bytes(block, "little") * 0xCC9E2D51 & whole
+        found ^= (mixed << 15 | mixed >> 17) * 0x1B873593 & whole
+        if len(block) == 4:
+            found = (found << 13 | found >> 19) * 5 + 0xE6546B64 & whole
+    found ^= len(content)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        found = (found ^ found >> shift) * factor & whole
+    return found - (found >> 31 << 32)
+
+
+def test_letters_are_hashed_by_the_published_function():
+    """Runs of 3 and 4 letters of each word and the spaces around it, with a sign."""
+    assert [murmur(run) for run in ("", "abc", "test")] == [0, -1277324294, -1167338989]
+    texts = [
+        "To be, or not",
+        "à  la\tcarte \u3000 ß",
+        "a",
+        "I 漢字 😀😀",
+        " ",
+        "x" * 60,
+    ]
+    for size in (1, 7, 768):
+        want = np.zeros((len(texts), size))
+        for row, text in zip(want, texts, strict=True):
+            for word in text.lower().split():
+                padded = f" {word} "
+                for end in range(3, len(padded) + 1):
+                    for run in {padded[end - 3 : end], padded[max(0, end - 4) : end]}:
+                        row[abs(murmur(run)) % size] += 1 if murmur(run) >= 0 else -1
+        want /= np.maximum(np.linalg.norm(want, axis=1, keepdims=True), 1)
+        found = tokens.hashing(size).encode(texts)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+    with pytest.raises(ValueError, match="hash=0, expected at least 1"):
+        tokens.hashing(0)
+
+
+class Lengths:
+    """An encoder whose tokens are 1s, and whose states are their number and shape."""
+
+    def __init__(self):
+        self.shapes = []
+
+    def tokenize(self, texts):
+        return np.array(
+            [[1] * min(len(t), 9) + [0] * max(9 - len(t), 0) for t in texts]
+        )
+
+    def states(self, tokens):
+        self.shapes.append(tokens.shape)
+        return np.stack([tokens.sum(1), [len(tokens)] * len(tokens)], 1, dtype="f4")
+
+
+def test_batches_are_of_like_length_and_the_order_stays(monkeypatch):
+    monkeypatch.setattr(embedding, "_BATCH", 2)
+    lengths, sizes = Lengths(), [5, 30, 1, 7, 2]
+    encode = embedding.embedding(lengths.tokenize, lengths.states)
+    x = encode(["x" * size for size in sizes])
+    assert x.dtype == np.float32 and x[:, 0].tolist() == [5, 9, 1, 7, 2]
+    assert lengths.shapes == [(2, 2), (2, 8), (2, 9)]  # cut to powers of two, or whole
+    assert x[1, 1] == 2  # the last batch has a row of padding
+
+
+@pytest.mark.parametrize("kind", by_hand.CONFIGS)
+def test_features_are_the_first_tokens_states(kind, tmp_path, monkeypatch):
+    """A folder as it is downloaded, without torch."""
+    for module in ("tokenizers", "safetensors", "datasets"):
+        pytest.importorskip(module, reason="needs the extras [text] and [hf]")
+    found = by_hand.tensors(kind, 2)
+    folder = by_hand.write(tmp_path / kind, kind, found)
+    (tmp_path / kind / "vocab.txt").write_text("\n".join(by_hand.PIECES))
+    rows = ["t,l", "A good film,1", '"bad, bad FILMS",0', "odd,0"]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
+    sentences = [2, 5, 6, 7, 3], [2, 10, 9, 10, 7, 8, 3], [2, 1, 3]
+    want = [by_hand.forward(kind, found, s)[0] for s in sentences]
+    name = f"hf:{tmp_path}/t.csv"
+    data = sources.load(name, text_encoder=folder)
+    np.testing.assert_allclose(data.x, want, atol=1e-4)
+    assert data.y.tolist() == [1, 0, 0] and data.x.dtype == np.float32
+    assert not {"torch", "transformers"} & set(sys.modules)
+    fails = lambda *_, **__: 1 / 0  # noqa: E731  nothing is encoded
+    monkeypatch.setattr(embedding, "embedding", lambda *_: fails)
+    again = sources.load(name, text_encoder=folder)
+    np.testing.assert_array_equal(again.x, data.x)
+    weights = {k: v + 1 for k, v in found.items()}
+    by_hand.write(tmp_path / kind, kind, weights)
+    with pytest.raises(ZeroDivisionError):  # other weights encode anew
+        sources.load(name, text_encoder=folder)
+
+
+@pytest.mark.needs("data/tfds/glue", "data/tfds/mnist")
+def test_real_sentences(shared, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
+    folder = str(shared / "data" / "tfds")
+    data = sources.load("sst2", data_dir=folder, tokenizer="words", max_tokens=4)
+    assert data.x.shape == (67_349, 4) and data.x_test.shape == (872, 4)
+    assert data.num_classes == 2 and "tensorflow" not in sys.modules
+    assert set(data.y) == set(data.y_test) == {0, 1}  # not the split of secret labels
+    as_tfds = {"data_dir": folder, "tokenizer": "words", "max_tokens": 4}
+    assert (sources.load("glue/sst2", **as_tfds).x == data.x).all()
+    with pytest.raises(
+        ValueError, match="tokenizer='words' has no effect here: 'mnist' has no texts"
+    ):
+        sources.load("mnist", data_dir=folder, tokenizer="words")

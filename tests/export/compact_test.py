@@ -1,0 +1,227 @@
+"""Networks without their pruned filters have the outputs of the whole ones."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.export.compact import compact
+from sparsefl_jax.models import MODELS, build
+from tests.models.models_test import num_entries, quick_jit
+from tests.refusals import refused
+
+pytestmark = pytest.mark.slow
+
+
+def trained(model, seed=0):
+    """Draws weights, biases, scales and statistics as after training."""
+    rng = np.random.default_rng(seed)
+
+    def leaf(path, shape):
+        word, draw = path[-1].key, rng.normal(size=shape.shape).astype(np.float32)
+        if word == "kernel":
+            return draw / np.float32(np.prod(shape.shape[:-1]) ** 0.5)
+        if word in ("scale", "var", "batch_var"):
+            return np.float32(0.2) + np.abs(draw)
+        return np.float32(0.5) * draw
+
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    params, stats = jax.tree_util.tree_map_with_path(leaf, shapes)
+    mask = jax.tree.map(lambda p: np.ones(p.shape, bool), params)
+    return SparseModel(params, mask, stats)
+
+
+def prune(sparse, density, only="", but="nothing"):
+    """Keeps each filter of the named kernels with a probability."""
+    rng = np.random.default_rng(0)
+
+    def leaf(path, mask):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        keep = rng.random(mask.shape[-1]) < density
+        chosen = name.endswith("kernel") and only in name and but not in name
+        return mask & keep if chosen else mask
+
+    return sparse._replace(mask=jax.tree_util.tree_map_with_path(leaf, sparse.mask))
+
+
+def outputs(model, sparse, x, train=False):
+    apply = quick_jit(partial(model.apply, train=train))
+    return np.asarray(apply(masked(sparse), sparse.stats, x)[0])
+
+
+def masked(sparse):
+    return jax.tree.map(lambda p, m: np.where(m, p, 0), sparse.params, sparse.mask)
+
+
+def images(shape, count=4):
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(count, *shape)).astype(np.float32)
+
+
+def check(sparse, name, shape, **kwargs):
+    """Checks equal outputs, and returns the smaller network and its weights."""
+    x = images(shape)
+    model, small = compact(sparse, name, 10, shape, **kwargs)
+    want = outputs(build(name, 10, shape, **kwargs), sparse, x)
+    np.testing.assert_allclose(outputs(model, small, x), want, atol=1e-5, rtol=1e-5)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    for own, expected in zip((small.params, small.stats), shapes, strict=True):
+        assert jax.tree.map(np.shape, own) == jax.tree.map(np.shape, expected)
+        assert all(v.dtype == np.float32 for v in jax.tree.leaves(own))
+    assert jax.tree.map(np.shape, small.mask) == jax.tree.map(np.shape, small.params)
+    assert all(v.dtype == bool for v in jax.tree.leaves(small.mask))
+    for value, mask in zip(*map(jax.tree.leaves, small[:2]), strict=True):
+        assert not value[~mask].any()
+    return model, small
+
+
+def start(name, shape, **kwargs):
+    return trained(build(name, 10, shape, **kwargs))
+
+
+def alive(sparse, *names):
+    """Counts the remaining filters of each layer from the masks alone."""
+    kernels = [sparse.mask[name]["kernel"] for name in names]
+    return [int(k.reshape(-1, k.shape[-1]).any(0).sum()) for k in kernels]
+
+
+CIFAR = (32, 32, 3)
+
+
+@pytest.mark.parametrize(
+    "norm, density", [("batch", 0.1), ("batch", 0.6), ("static", 0.4), (None, 0.3)]
+)
+def test_conv4(norm, density):
+    sparse = prune(start("conv4", CIFAR, norm=norm), density, but="fc3")
+    names = ("conv1", "conv2", "conv3", "conv4", "fc1", "fc2")
+    # One channel for the constants that normalisation makes positive.
+    a, b, c, d, e, f = (n + (norm is not None) for n in alive(sparse, *names))
+    _, small = check(sparse, "conv4", CIFAR, norm=norm)
+    convs = 25 * (3 * a + a * b + b * c + c * d)
+    dense = 4 * d * e + e * f + 10 * f
+    normed = 2 * (a + b + c + d + e + f) * (norm is not None)
+    assert num_entries(small.params) == convs + dense + normed
+    assert num_entries(small.stats) == normed
+
+
+def test_mlp():
+    shape = (6, 6, 1)
+    sparse = prune(start("mlp", shape, widths=(20, 30)), 0.4)
+    a, b = (n + 1 for n in alive(sparse, "fc1", "fc2"))
+    _, small = check(sparse, "mlp", shape, widths=(20, 30))
+    assert num_entries(small.params) == 37 * a + (a + 1) * b + (b + 1) * 10
+    # A filter of zeros replaces the rest; training may change its bias.
+    assert not small.mask["fc1"]["kernel"][:, -1].any()
+    assert small.mask["fc1"]["bias"].all() and small.params["fc1"]["bias"][-1] == 1
+
+
+@pytest.mark.parametrize(
+    "variant, base, density",
+    [("postactivation", 8, 0.1), ("preactivation", 16, 0.6)],
+)
+def test_resnet_shrinks_inside_its_blocks(variant, base, density):
+    shape, kwargs = (8, 8, 3), {"base": base, "variant": variant}
+    sparse = prune(start("resnet18", shape, **kwargs), density)
+    _, small = check(sparse, "resnet18", shape, **kwargs)
+    saved = 0
+    for stage in range(4):
+        outside, before = base * 2**stage, base * 2 ** max(stage - 1, 0)
+        for block, inputs in enumerate((before, outside)):
+            name = f"layer{stage + 1}_block{block}"
+            kept = int(sparse.mask[name]["conv1"]["kernel"].any((0, 1, 2)).sum())
+            gone = outside - kept - (kept < outside)
+            saved += gone * (9 * inputs + 9 * outside + 2)
+            assert small.params[name]["conv2"]["kernel"].shape[-1] == outside
+    assert saved > 0
+    assert num_entries(small.params) == num_entries(sparse.params) - saved
+    assert num_entries(small.stats) < num_entries(sparse.stats)
+
+
+SMALL = {
+    "sa": ((12,), {"widths": (20,)}),
+    "mnistnet": ((14, 14, 1), {"softmax_output": True}),
+    "ic": ((14, 14, 1), {}),
+    "femnist_cnn": ((8, 8, 1), {}),
+    "simple_cnn": ((8, 8, 3), {}),
+    "small_cnn": ((8, 8, 3), {}),
+    "vgg16": ((32, 32, 3), {"widths": (4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 5, 6)}),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_padding_biases_and_overlapping_windows(name):
+    shape, kwargs = SMALL[name]
+    sparse = prune(start(name, shape, **kwargs), 0.5)
+    _, small = check(sparse, name, shape, **kwargs)
+    assert num_entries(small.params) < 0.6 * num_entries(sparse.params)
+
+
+def test_every_model_is_tested():
+    others = {"lenet5_caffe", "conv4", "mlp", "resnet18", "fedsparsify_cnn"}
+    tokens = {"char_gru", "encoder", "pretrained_encoder"}  # no chains of layers
+    assert {*SMALL, *others, *tokens} == set(MODELS)
+
+
+def test_normalisation_behind_the_activation_is_refused():
+    data, widths = (8, 8, 3), (4, 4, 4, 4, 4, 4, 8)
+    sparse = start("fedsparsify_cnn", data, widths=widths)
+    with pytest.raises(ValueError, match="after the activation"):
+        compact(sparse, "fedsparsify_cnn", 10, data, widths=widths)
+
+
+@pytest.mark.parametrize("layer", ["conv1", "conv2", "fc1", "fc2"])
+@pytest.mark.parametrize("name", ["lenet5_caffe", "small_cnn"])
+def test_a_layer_of_which_nothing_is_left(name, layer):
+    shape = (16, 16, 1)
+    sparse = prune(start(name, shape), 0.0, only=layer)
+    _, small = check(sparse, name, shape)
+    width = small.params[layer]["kernel"].shape[-1]
+    assert width == (10 if layer == "fc2" else 1)
+    assert not small.params[layer]["kernel"].any()
+
+
+def test_unstructured_masks_lose_what_is_empty_and_what_nobody_reads():
+    sparse = start("lenet5_caffe", (16, 16, 1))
+    rng = np.random.default_rng(0)
+    mask = jax.tree.map(lambda m: rng.random(m.shape) < 0.3, sparse.mask)
+    mask["conv1"]["kernel"][..., 2] = False  # empty
+    mask["conv2"]["kernel"][:, :, 5] = False  # no filter reads conv1's fifth
+    mask["conv2"]["kernel"][..., 7] = False
+    mask["conv2"]["kernel"][..., 9] = False
+    mask["conv2"]["kernel"][0, 0, 2, 9] = True  # reads only the empty one
+    mask["fc1"]["kernel"][:, 3] = False
+    mask["fc2"]["kernel"][:] = True
+    sparse = sparse._replace(mask=mask)
+    _, small = check(sparse, "lenet5_caffe", (16, 16, 1))
+    widths = [small.params[n]["kernel"].shape[-1] for n in ("conv1", "conv2", "fc1")]
+    assert widths == [18, 48, 499]
+    left = np.delete(mask["conv1"]["kernel"], [2, 5], -1)
+    np.testing.assert_array_equal(small.mask["conv1"]["kernel"], left)
+
+
+def test_zeros_without_a_mask_and_a_second_time():
+    sparse = prune(start("small_cnn", (16, 16, 3)), 0.5)
+    sparse = SparseModel(
+        jax.tree.map(lambda p, m: p * m, sparse.params, sparse.mask),
+        jax.tree.map(np.ones_like, sparse.mask),
+        {},
+    )
+    model, small = check(sparse, "small_cnn", (16, 16, 3))
+    widths = tuple(small.params[n]["kernel"].shape[-1] for n in list(small.params)[:-1])
+    _, again = check(small, "small_cnn", (16, 16, 3), widths=widths)
+    jax.tree.map(np.testing.assert_array_equal, again.params, small.params)
+
+
+def test_what_can_not_be_compacted_is_refused_in_a_line():
+    shape = (8, 8, 3)
+    sparse = start("resnet18", shape, base=2, norm="group")
+    for name, base, said in (
+        ("resnet18", 2, "norm='group' of model 'resnet18' mixes"),
+        ("resnet18", 4, "params holds bn1/bias of shape (2,), exp"),
+        ("lenet", 2, "model='lenet'"),
+        (build("mlp", 10, shape), 2, "expected the name of a network"),
+    ):
+        call = partial(compact, sparse, name, 10, shape, base=base, norm="group")
+        refused(call, said)

@@ -1,0 +1,124 @@
+"""A run's models as files: which of them, what the header says, and the command."""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax import export
+from sparsefl_jax.export import __main__
+from sparsefl_jax.runs import experiment, records, results
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.simulation.inference import make_recalibration
+from sparsefl_jax.simulation.judge import used_rows
+from sparsefl_jax.sparsity import masks
+from tests.export.export_test import same
+from tests.tiny import tiny_config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Runs a method with personal models; returns the folder and the configuration."""
+    folder = tmp_path_factory.mktemp("finished")
+    config = tiny_config(folder)
+    config.first_stage = {}
+    config.algorithm = {"name": "spafl", "alpha": 1.0}
+    config.normalize, config.seed = True, 5
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "draw", lambda path: None)  # plots take seconds
+        experiment.run(config, folder / "run", progress=False)
+    return folder / "run", config
+
+
+@pytest.mark.slow
+def test_a_client_s_own_model_is_exported(finished, tmp_path):
+    run, config = finished
+    shutil.copytree(run, tmp_path / "run")
+    path, sizes = export.export_run(tmp_path / "run", client=3)
+    assert path == tmp_path / "run/client_3.safetensors"
+    back = sfl.load_sparse(path)
+    personal, other = (each["personal"] for each in results.load_clients(run, [3, 4]))
+    assert same(back.sparse, personal) and not same(back.sparse, other)
+    assert not all(mask.all() for mask in jax.tree.leaves(personal.mask))
+    assert back.about["run"]["client"] == 3 and back.about["run"]["name"] == "personal"
+    assert sizes == back.sizes
+    with pytest.raises(ValueError, match=r"clients=8, expected in \[0, 7\]"):
+        export.export_run(run, tmp_path / "model", client=8)
+    with pytest.raises(ValueError, match="clients=3.0, expected an integer below"):
+        results.load_clients(run, [3.0])
+    with pytest.raises(ValueError, match="best=True with client=3, expected one"):
+        export.export_run(run, tmp_path / "model", client=3, best=True)
+
+
+def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
+    run, config = finished
+    found = results.load_run(run)
+    (only,) = found.models
+    other = jax.tree.map(np.zeros_like, found.models[only])
+    best = found.best._replace(models={only: other, "last": found.models[only]})
+    monkeypatch.setattr(results, "load_run", lambda run: found._replace(best=best))
+    with pytest.raises(ValueError, match="no trained model, expected a client, or"):
+        export.export_run(run, tmp_path / "model")
+    model = build.build_model(freeze(config), build.build_data(freeze(config)))
+    rest = 0, model, config.adapter
+    with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
+        results.start_from(run, "model", *rest)
+    results.start_from(run, "mask", *rest)
+    at_best = {"path": tmp_path / "model", "best": True}
+    for name, want in (("last", found.models[only]), (only, other)):
+        path, _ = export.export_run(run, name=name, **at_best)
+        assert same(sfl.load_sparse(path).sparse, want)
+    with pytest.raises(ValueError, match="did you mean 'last'"):
+        export.export_run(run, name="lost", **at_best)
+
+
+def test_the_command_writes_and_tells(finished, tmp_path, capsys):
+    run, config = finished
+    out = tmp_path / "model.safetensors"
+    start = ["--model", "newcomer"]
+    assert __main__.main([str(run), *start, "-o", str(out), "--index", "coo"]) == 0
+    printed = capsys.readouterr()
+    back, data = sfl.load_sparse(out), build.build_data(freeze(config))
+    assert same(back.sparse, results.load_run(run).models["newcomer"])
+    assert back.about["run"]["method"] == "spafl" and back.about["run"]["seed"] == 5
+    shape = {"num_classes": 4, "input_shape": [2, 3, 1]}
+    network = {"name": "mlp", "widths": [16], "dtype": "float32", **shape}
+    assert back.about["network"] == network
+    mean = np.float32(back.about["reading"]["mean"])
+    np.testing.assert_array_equal(mean, np.float32(data.mean))
+    sizes = back.sizes
+    rows = [line.split() for line in printed.out.splitlines()[1:]]
+    assert rows == [[name, f"{size:,}"] for name, size in sizes._asdict().items()]
+    assert sizes.payload + sizes.header == out.stat().st_size
+    assert printed.err == f"wrote {out}, {out.stat().st_size:,} byte\n"
+    assert __main__.main([str(run), "--model", "none such"]) == 2
+    assert __main__.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all(line.startswith("error: ") for line in errors)
+
+
+@pytest.mark.slow
+def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
+    run, config = finished
+    network = {"name": "resnet18", "base": 2, "norm": "static"}
+    config = dataclasses.replace(freeze(config), model=network)
+    data = build.build_data(freeze(config))
+    model = build.build_model(freeze(config), data)
+    params, stats = jax.device_get(model.init(jax.random.key(0)))
+    blank = sfl.SparseModel(params, masks.full(params), stats)
+    result = results.load_run(run)._replace(models={"global": blank})
+    monkeypatch.setattr(results, "load_run", lambda run: result)
+    monkeypatch.setattr(export.runs.run_folder, "read_config", lambda run: config)
+    path, _ = export.export_run(run, tmp_path / "model")
+    back = sfl.load_sparse(path).sparse
+    x = data.x[used_rows(data.train)]
+    renew = make_recalibration(model, x)
+    want = renew(jax.random.key(9), blank)
+    assert same(back.params, blank.params) and not same(back.stats, blank.stats)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats
+    )

@@ -1,0 +1,206 @@
+"""Files of sparse models: bit for bit, as long as the ledger says, or refused."""
+
+import functools
+import math
+import struct
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+import sparsefl_jax as sfl
+from sparsefl_jax import models
+from sparsefl_jax.sparsity import masks, trees
+from tests.models.models_test import quick_jit
+
+NETWORK = {
+    "name": "conv4",
+    "num_classes": 3,
+    "input_shape": (32, 32, 1),
+    "widths": (2, 3, 2, 2, 3, 2),
+}
+READING = {"mean": (np.float32(0.3),), "std": (np.float32(0.1),), "scale": 255.0}
+INDEXES = ("none", "bitmap", "coo", "csr")
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    """Builds a model of density 1/6 with some zeros, a dense leaf and an empty one."""
+    rng = np.random.default_rng(0)
+    model = models.build(**NETWORK)
+    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+    params, stats = jax.tree.map(
+        lambda v: rng.normal(size=v.shape).astype(np.float32), (params, stats)
+    )
+    mask = jax.tree.map(lambda v: rng.random(v.shape) < 1 / 6, params)
+    mask["fc3"]["kernel"][:] = True
+    mask["conv2"]["kernel"][:] = False
+    params["fc3"]["kernel"][0] = 0.0, -0.0, 1e-45
+    stats = jax.tree.map(np.abs, stats)
+    return sfl.SparseModel(masks.apply(params, mask), mask, stats)
+
+
+def same(a, b) -> bool:
+    """Returns whether two models are the same bit for bit."""
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(*(map(np.asarray, jax.tree.leaves(m)) for m in (a, b)), strict=True)
+    return all(
+        (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes())
+        for x, y in pairs
+    )
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_model_comes_back_bit_for_bit(sparse, tmp_path, index):
+    path = tmp_path / "model"
+    dirty = jax.tree.map(lambda p, m: jnp.where(m, p, -1.0), sparse.params, sparse.mask)
+    given = sparse._replace(params=dirty)  # what is pruned is 0, whatever it was
+    sizes = sfl.save_sparse(path, given, index=index, network=NETWORK)
+    back = sfl.load_sparse(path)
+    assert same(back.sparse, sparse)
+    assert back.sizes == sizes
+    assert same(back.sparse.params["fc3"]["kernel"][0], np.float32([0, -0.0, 1e-45]))
+    again = tmp_path / "again"
+    sfl.save_sparse(again, back.sparse, index=index, network=NETWORK)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_scalar_comes_back_as_one(tmp_path):
+    one, full = {"scale": np.array(2.5, np.float32)}, {"scale": np.array(True)}
+    sfl.save_sparse(tmp_path / "model", sfl.SparseModel(one, full, one))
+    assert same(sfl.load_sparse(tmp_path / "model").sparse[::2], (one, one))
+
+
+def by_hand(index, shape, alive) -> int:
+    """Returns the bits of a leaf: values and positions."""
+    size, rows = math.prod(shape), shape[-1]
+    count = math.ceil(math.log2(size + 1))  # the number of entries stands in front
+    if index == "bitmap":
+        return 32 * alive + size
+    if index == "coo":
+        return 32 * alive + count + alive * math.ceil(math.log2(max(size, 2)))
+    pointers = (rows + 1) * max(math.ceil(math.log2(alive + 1)), 1)
+    column = math.ceil(math.log2(max(size // rows, 2)))
+    return 32 * alive + count + pointers + alive * column
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_the_payload_is_what_the_ledger_charges(sparse, tmp_path, index):
+    path = tmp_path / "model"
+    sizes = sfl.save_sparse(path, sparse, index=index, network=NETWORK, reading=READING)
+    stored = safetensors.load_file(path)
+    leaves = trees.by_path(sparse._asdict())
+    for name, array in stored.items():
+        part, _, leaf = name.partition("/")
+        shape = leaves[name].shape
+        bits = math.prod(shape) if part == "mask" else 32 * math.prod(shape)
+        if part == "params" and index != "none":
+            bits = by_hand(index, shape, int(leaves[f"mask/{leaf}"].sum()))
+        assert array.nbytes == -(-bits // 8), name
+    header = 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
+    assert sizes.header == header
+    assert sizes.payload + header == path.stat().st_size
+    counts = (jax.tree.map(np.size, part) for part in (sparse.params, sparse.stats))
+    assert sizes.dense == 4 * sum(sum(jax.tree.leaves(part)) for part in counts)
+    for part, tree in (("params", sparse.params), ("stats", sparse.stats)):
+        for name, leaf in trees.by_path(tree).items() if index == "none" else ():
+            assert same(stored[f"{part}/{name}"], leaf)  # which any reader can use
+    masks_of = {name for name in stored if name.startswith("mask/")}
+    assert ("mask/conv1/kernel" in masks_of) == (index == "none")
+    assert "mask/fc3/kernel" not in masks_of  # it is whole
+
+
+def test_the_network_comes_back_and_takes_raw_samples(sparse, tmp_path):
+    path = tmp_path / "model"
+    sfl.save_sparse(path, sparse, network=NETWORK, reading=READING, run={"seed": 1})
+    back = sfl.load_sparse(path)
+    assert back.about["run"] == {"seed": 1}
+    x = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 1), dtype=np.uint8)
+    mean, std = READING["mean"][0], READING["std"][0]
+    inputs = (x.astype(np.float32) / np.float32(255) - mean) / std
+    got, want = (
+        quick_jit(functools.partial(model.apply, train=False))(
+            sparse.params, sparse.stats, samples
+        )[0]
+        for model, samples in ((back.model, x), (models.build(**NETWORK), inputs))
+    )
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    other = NETWORK | {"name": "of_a_later_version"}
+    sfl.save_sparse(path, sparse, network=other)
+    assert sfl.load_sparse(path).model is None
+
+
+def change_last_byte(content):
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+def of_another_format(content):
+    old, new = b'\\"format\\": 1', b'\\"format\\": 9'
+    assert old in content
+    return content.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda content: content[:-1], "cannot be read"),
+        (lambda content: content[:50], "cannot be read"),
+        (lambda content: b"", "cannot be read"),
+        (lambda content: b"a text " * 9, "cannot be read"),
+        (change_last_byte, "its checksum differs"),
+        (lambda content: content.replace(b"[3, 2]", b"[2, 3]"), "checksum differs"),
+        (lambda content: content.replace(b"fc3", b"fc7"), "checksum differs"),
+        (
+            lambda content: content.replace(b"crc32", b"crc33"),
+            "missing required field `crc32`",
+        ),
+        (of_another_format, "has format 9, expected 1"),
+        (lambda content: safetensors.save({"w": np.ones(3)}), "holds no sparse model"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused_in_a_line(sparse, tmp_path, damage, said):
+    path = tmp_path / "model"
+    sfl.save_sparse(path, sparse)
+    content = path.read_bytes()
+    assert damage(content) != content
+    path.write_bytes(damage(content))
+    with pytest.raises(ValueError, match=said) as error:
+        sfl.load_sparse(path)
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["network", "reading"])
+def test_a_file_of_another_version_is_refused_in_a_line(sparse, tmp_path, part):
+    fields = {
+        "network": {"name": "mlp", "num_classes": 2, "input_shape": [3]},
+        "reading": {"mean": None, "std": None},
+    }
+    fields[part]["other"] = 1
+    sfl.save_sparse(tmp_path / "model", sparse, **fields)
+    with pytest.raises(ValueError, match="model' cannot be read: .*other") as error:
+        sfl.load_sparse(tmp_path / "model")
+    assert "\n" not in str(error.value)
+
+
+def test_what_can_not_be_written_is_refused(sparse, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    with pytest.raises(ValueError, match="index='entropy', expected one of none, bit"):
+        sfl.save_sparse(path, sparse, index="entropy")
+    half = jax.tree.map(lambda v: v.astype(np.float16), sparse.params)
+    with pytest.raises(ValueError, match="params/bn1/bias is float16, expected float3"):
+        sfl.save_sparse(path, sparse._replace(params=half))
+    with pytest.raises(ValueError, match="mask has other leaves than params"):
+        sfl.save_sparse(path, sparse._replace(mask=sparse.mask["fc1"]))
+    weights = [np.ones(3, np.float32)]
+    with pytest.raises(ValueError, match="params is not a nested dict"):
+        sfl.save_sparse(path, sfl.SparseModel(weights, [np.ones(3, bool)], {}))
+    with pytest.raises(ValueError, match="expected a file that an export wrote"):
+        sfl.load_sparse(tmp_path)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ValueError, match=r"pip install 'sparsefl_jax\[export\]'"):
+        sfl.save_sparse(path, sparse)
+    assert list(tmp_path.iterdir()) == []

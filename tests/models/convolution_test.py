@@ -1,0 +1,235 @@
+"""Every lowering of every pass against `jax.lax`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from sparsefl_jax.models import convolution, lowerings
+from sparsefl_jax.models.convolution import Layer, Lowering, choose
+from sparsefl_jax.models.forms import fast
+from tests.models.models_test import quick_jit
+
+pytestmark = pytest.mark.slow
+
+BATCH, SIDE, INPUTS, OUTPUTS = 2, 9, 3, 4
+WINOGRAD = ("winograd2", "winograd3", "winograd4")
+# By size and pad. They compile slowly, so each runs for a few shapes only.
+TRIED = {
+    (3, 0): ("winograd2", "winograd4"),
+    (3, 1): ("winograd3",),
+    (3, 2): ("winograd2",),
+    (5, 0): ("winograd2",),
+    (5, 1): ("winograd3",),
+    (5, 2): ("winograd4",),
+}
+PARTED = Lowering("patches", "patches", "patches", 1)
+TILED = Lowering("winograd2", "patches", "winograd2", 1)
+
+
+def reference(x, kernel, stride, pad):
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    pads, strides = ((pad, pad),) * 2, (stride, stride)
+    return lax.conv_general_dilated(
+        x, kernel, strides, pads, dimension_numbers=dimensions
+    )
+
+
+def operands(size, clients=None):
+    lead = () if clients is None else (clients,)
+    rng = np.random.default_rng(size)
+    # Oblong, so that height and width cannot be confused.
+    x = rng.normal(size=(*lead, BATCH, SIDE, SIDE + 2, INPUTS))
+    kernel = rng.normal(size=(*lead, size, size, INPUTS, OUTPUTS))
+    return jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32)
+
+
+def passes(x, kernel, stride=1, pad=0):
+    """Returns the output, and the gradients of an uneven cotangent."""
+    f = functools.partial(reference, stride=stride, pad=pad)
+    y, vjp = jax.vjp(f, x, kernel)
+    g = jnp.sin(jnp.arange(y.size)).astype(jnp.bfloat16).reshape(y.shape)
+    return y, *vjp(g.astype(y.dtype))  # the same in every dtype
+
+
+def formed(lowering, **options):
+    """Returns `passes` in a form."""
+    return fast(functools.partial(passes, **options), lowering)
+
+
+def assert_close(got, want, tolerance):
+    got, want = jax.device_get((got, want))
+    for name, a, b in zip(("forward", "dx", "dW"), got, want, strict=False):
+        error = np.abs(a - b).max() / np.abs(b).max()
+        assert error < tolerance, f"{name}: relative error {error:.1e}"
+
+
+def assert_same_passes(form, x, kernel, **options):
+    """Checks a form of all three passes against `lax`."""
+
+    @quick_jit
+    def run(x, kernel):
+        return formed(form, **options)(x, kernel), passes(x, kernel, **options)
+
+    assert_close(*run(x, kernel), 2e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("pad", [0, 1, 2])
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_every_lowering_equals_lax(size, pad, stride):
+    x, kernel = operands(size)
+    tried = TRIED.get((size, pad), ()) if stride == 1 else ()
+    names = ("plain", "canonical", "patches", *tried)
+
+    @quick_jit
+    def run(x, kernel):
+        options = {"stride": stride, "pad": pad}
+        forms = [formed(name, **options) for name in names]
+        return [passes(x, kernel, **options), *(form(x, kernel) for form in forms)]
+
+    want, *others = run(x, kernel)
+    for got in others:
+        assert_close(got, want, 2e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 16, 17])
+def test_one_channel_with_few_kernels(outputs):
+    rng = np.random.default_rng(0)
+    shapes = (2, 9, 11, 1), (3, 3, 1, outputs)
+    given = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    assert_same_passes("canonical", *given, stride=2, pad=1)
+
+
+@pytest.mark.parametrize("name", WINOGRAD)
+def test_winograd_gives_way_in_strided_layers(name):
+    layer = Layer(2, 9, 9, 3, 4, 3, stride=2)
+    got = convolution.available(layer, Lowering(name, name, name))
+    assert got == Lowering("canonical", "patches", "patches")
+
+
+@pytest.mark.parametrize("form", [*lowerings.NAMES, TILED])
+def test_vmap_over_clients_equals_a_loop(form):
+    x, kernel = operands(3, clients=2)
+
+    @quick_jit
+    def run(x, kernel):
+        loop = [passes(x[i], kernel[i], pad=1) for i in range(2)]
+        return jax.vmap(formed(form, pad=1))(x, kernel), loop
+
+    got, loop = run(x, kernel)
+    assert_close(got, [np.stack(v) for v in zip(*loop, strict=True)], 2e-5)
+
+
+@pytest.mark.parametrize("form", ["plain", "canonical", "patches", "winograd2", PARTED])
+def test_second_derivatives(form):
+    x, kernel = operands(3)
+
+    @quick_jit
+    def second(x, kernel):
+        def loss(x, w):
+            return (reference(x, w, stride=1, pad=1) ** 3).sum()
+
+        def slope(x, w):
+            return (jax.grad(loss, 1)(x, w) ** 2).sum()
+
+        def products(x, kernel):
+            forward = jax.jvp(jax.grad(loss, 1), (x, kernel), (x, kernel))[1]
+            alone = jax.jvp(loss, (x, kernel), (x, kernel))[1]
+            return forward, jax.grad(slope)(x, kernel), alone
+
+        return fast(products, form)(x, kernel), products(x, kernel)
+
+    assert_close(*second(x, kernel), 1e-4)
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_passes_choose_independently(position):
+    x, kernel = operands(5)
+    names = ["patches", "winograd2", "patches"]
+    names[position] = "canonical"  # the only form with a convolution
+
+    def count(run, *args):
+        return str(jax.make_jaxpr(run)(*args)).count("conv_general_dilated[")
+
+    assert count(formed(Lowering(*names), pad=2), x, kernel) == 1
+    forward = functools.partial(reference, stride=1, pad=2)
+    assert count(fast(forward, Lowering(*names)), x, kernel) == (position == 0)
+    assert count(functools.partial(passes, pad=2), x, kernel) == 3
+
+
+@pytest.mark.parametrize("images", [1, 2, 6])
+def test_a_few_images_at_a_time(images):
+    x, kernel = (v[0] for v in operands(3, clients=1))
+    x = jnp.concatenate([x, x[::-1] + 1, 2 * x])
+    lowering = Lowering("winograd2", "patches", "winograd2", images)
+    assert_same_passes(lowering, x, kernel, pad=1)
+    traced = str(jax.make_jaxpr(formed(lowering, pad=1))(x, kernel))
+    assert traced.count("scan[") == 3 * (images < 6)
+
+
+def test_images_at_a_time_divide_the_batch():
+    layer = Layer(20, 9, 9, 3, 4, 3, pad=1)
+    tried = {0: 0, 1: 1, 3: 4, 4: 4, 6: 5, 9: 10, 16: 0, 20: 0, 50: 0}
+    names = ("canonical", "patches", "patches")
+    got = {n: convolution.available(layer, Lowering(*names, n)).images for n in tried}
+    assert got == tried
+    pointwise = layer._replace(size=1, pad=0)
+    assert convolution.available(pointwise, Lowering(*names, 4)).images == 0
+    empty = layer._replace(batch=0)
+    assert convolution.available(empty, Lowering(*names)).images == 0
+
+
+def test_parts_of_a_bfloat16_batch_are_added_in_float32():
+    x, kernel = jnp.ones((32, 11, 13, 1), jnp.bfloat16), jnp.zeros((3, 3, 1, 1))
+    lowering = PARTED._replace(images=1)
+    form = functools.partial(reference, stride=1, pad=0)
+    dw = fast(jax.grad(lambda w: form(x, w).sum(dtype=jnp.float32)), lowering)
+    # 99 of each image: sums in bfloat16, with its 8 bits, would drift.
+    assert (dw(kernel.astype(jnp.bfloat16)) == 32 * 99).all()
+
+
+def test_a_kernel_too_large_for_a_form_is_one_line():
+    with pytest.raises(ValueError, match="winograd4 needs a kernel of size 2 to 5"):
+        formed("winograd4")(*operands(7))
+
+
+def test_the_table_holds_layers_and_known_names():
+    layers = convolution.table()
+    assert len(layers) >= 10
+    for layer, lowering in layers.items():
+        assert set(lowering[:3]) <= set(lowerings.NAMES)
+        assert lowering.images in range(layer.batch)
+        assert (
+            choose(layer, "cpu") == lowering == convolution.available(layer, lowering)
+        )
+
+
+def test_auto_takes_what_the_table_says():
+    layer = Layer(64, 12, 12, 20, 50, 5)
+    x = jnp.ones((layer.batch, 12, 12, layer.inputs), jnp.float32)
+    kernel = jnp.ones((5, 5, layer.inputs, layer.outputs), jnp.float32)
+
+    def jaxpr(lowering):
+        return str(jax.make_jaxpr(formed(lowering))(x, kernel))
+
+    assert jaxpr("auto") == jaxpr(choose(layer, "cpu"))
+    assert jaxpr("auto") != jaxpr("plain")
+
+
+def test_shapes_the_table_does_not_hold():
+    resnet = Layer(32, 16, 16, 128, 128, 3, 1, 1)
+    assert choose(resnet._replace(batch=24), "cpu") == choose(resnet, "cpu")
+    # The shapes of an evaluation with a third of the filters.
+    lenet = Layer(64, 12, 12, 20, 50, 5)
+    third = lenet._replace(batch=250, inputs=7, outputs=18)
+    assert choose(third, "cpu").forward == choose(lenet, "cpu").forward == "winograd4"
+    odd = Layer(32, 40, 40, 16, 16, 7, 1, 0)
+    assert choose(odd, "cpu") == Lowering("canonical", "patches", "canonical")
+    assert choose(odd._replace(pad=3), "cpu").input_grad == "canonical"
+    # A batch far from all measured ones must not use forms that need memory.
+    assert choose(resnet._replace(batch=10_000), "cpu").forward == "canonical"
+    assert set(choose(resnet, "gpu")[:3]) == {"patches"}

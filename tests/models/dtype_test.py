@@ -1,0 +1,163 @@
+"""Computing in bfloat16: what is rounded, what stays float32, and unused forms."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import models
+from sparsefl_jax.models import Model, convolution, layers, lowerings
+from sparsefl_jax.models.convolution import choose
+from sparsefl_jax.models.forms import fast
+from sparsefl_jax.runs import dry_run, experiment
+from sparsefl_jax.training import local
+from tests.models.convolution_test import formed, operands
+from tests.models.models_test import quick_jit
+from tests.tiny import tiny_config
+
+pytestmark = pytest.mark.slow
+
+HALF = jnp.bfloat16
+IMAGE = (12, 10, 3)
+
+
+class Net(nn.Module):
+    """All layers that the networks share, with biases."""
+
+    kind: str
+
+    @nn.compact
+    def __call__(self, x, train, weight=None):
+        x = nn.Conv(8, (3, 3), name="conv1", padding=1)(x)
+        x = layers.norm(x, self.kind, name="bn1", train=train, weight=weight)
+        x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
+        x = nn.Conv(6, (3, 3), strides=2, name="conv2", padding=0, use_bias=False)(x)
+        x = nn.max_pool(x, (2, 2)).reshape(x.shape[0], -1)
+        return nn.Dense(5, name="fc1")(x)
+
+
+def build_net(kind):
+    """Returns the network in float32 and bfloat16, and a loss of parameters."""
+    model = Model.from_flax(Net(kind), jax.ShapeDtypeStruct((1, *IMAGE), jnp.float32))
+    params, stats = model.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(16, *IMAGE)) + 1, jnp.float32)
+    y = jnp.asarray(rng.integers(0, 5, 16), jnp.int32)
+    weight = jnp.asarray(np.arange(16) < 13, jnp.float32)
+
+    def gradients(model):
+        loss_fn = local.objective(model)
+        loss = lambda params: loss_fn(None, params, stats, x, y, weight)  # noqa: E731
+        return jax.grad(loss, has_aux=True), params
+
+    return model, model.computing("bfloat16"), gradients
+
+
+def equations(jaxpr):
+    """Yields all equations, including those of inner programs."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda v: v is not None):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_gradients_are_float32_and_those_of_the_network_in_float32(kind):
+    full, half, gradients = build_net(kind)
+    (want, (stats, sums)), (got, (new, mine)) = (
+        quick_jit(fast(f))(params) for f, params in map(gradients, (full, half))
+    )
+    for leaf in jax.tree.leaves((got, new, mine)):
+        assert leaf.dtype == jnp.float32
+    assert mine["loss"] != sums["loss"]
+    assert mine["loss"] == pytest.approx(float(sums["loss"]), rel=0.01)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 0.01, 0.01), new, stats)
+
+    def close(a, b):
+        assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(b) + 2e-3
+
+    jax.tree.map(close, got, want)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_products_are_of_bfloat16_and_long_sums_of_float32(kind):
+    _, half, gradients = build_net(kind)
+    function, params = gradients(half)
+    found = {"products": set(), "sums": set()}
+    for equation in equations(jax.make_jaxpr(fast(function))(params).jaxpr):
+        dtypes = {v.aval.dtype.name for v in equation.invars if hasattr(v, "aval")}
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            found["products"] |= dtypes
+        elif equation.primitive.name == "reduce_sum":
+            found["sums"] |= dtypes - {"int32", "bool"}
+    assert found == {"products": {"bfloat16"}, "sums": {"float32"}}
+
+
+def test_moments_are_summed_in_float32():
+    """The variance is a small difference of two large means."""
+    x = (4 + 0.25 * jax.random.normal(jax.random.key(0), (64, 9, 9, 2))).astype(HALF)
+    norm = layers.BatchNorm(static=True)
+    held = norm.init(jax.random.key(0), x, train=False)
+
+    def stats(x):
+        y, new = norm.apply(held, x, train=True, mutable=["batch_stats"])
+        assert y.dtype == x.dtype
+        return new["batch_stats"]
+
+    got, want = stats(x), stats(x.astype(jnp.float32))
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], 1e-5)
+    assert want["batch_var"].max() < 0.07
+
+
+def test_what_is_not_floating_is_not_cast():
+    seen = []
+
+    def apply(params, stats, x, **_):
+        seen.extend(leaf.dtype.name for leaf in (params["table"], params["ids"], x))
+        return params["table"][x], stats
+
+    model = Model(None, apply, {}).computing("bfloat16")
+    params = {"table": jnp.ones((3, 2)), "ids": jnp.arange(3)}
+    logits, _ = model.apply(params, {}, jnp.array([2], jnp.int32), train=False)
+    assert seen == ["bfloat16", "int32", "int32"] and logits.dtype == jnp.float32
+    assert model.computing("bfloat16") is model
+
+
+def test_auto_never_takes_winograd_and_by_name_it_computes_in_float32():
+    known = convolution.table()
+    layer = next(v for v in known if choose(v, "cpu").forward.startswith("winograd"))
+    shapes = layer[:4], (layer.size, layer.size, *layer[3:5])
+    like = [jax.ShapeDtypeStruct(shape, HALF) for shape in shapes]
+    forward = fast(lambda *v: lowerings.plain(*v, layer.stride, layer.pad))
+    jaxpr = str(jax.make_jaxpr(forward)(*like))
+    assert "bf16" in jaxpr and "f32" not in jaxpr
+    for layer in known:
+        for backend in ("cpu", "gpu"):
+            names = choose(layer, backend, "bfloat16")[:3]
+            assert not any(name.startswith("winograd") for name in names)
+    x, kernel = (v.astype(HALF) for v in operands(5))
+    full = (v.astype(jnp.float32) for v in (x, kernel))
+    want = quick_jit(formed("plain", pad=2))(*full)
+    for name in ("winograd4", "patches", "canonical", "plain"):
+        found = quick_jit(formed(name, pad=2))(x, kernel)
+        for a, b in zip(found, want, strict=True):
+            assert a.dtype == HALF
+            error = np.abs(np.asarray(a, np.float32) - b).max() / np.abs(b).max()
+            # Only col2im sums products that have been rounded.
+            assert error < (0.02 if name == "patches" else 0.004), name
+
+
+def test_the_plan_says_in_what_a_run_computes(tmp_path):
+    config = tiny_config(tmp_path)
+    config.model.dtype = "bfloat16"
+    plan = dry_run.text(experiment.build(config))
+    assert "cpu, bfloat16, precision highest" in plan
+
+
+def test_other_dtypes_are_refused():
+    with pytest.raises(ValueError, match="^dtype='float16' .did you mean 'bfloat16'"):
+        models.build("mlp", 2, (3,), dtype="float16")

@@ -1,0 +1,108 @@
+"""Dense layers in loops, and batch normalisation: values and padding."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sparsefl_jax.models import layers
+from sparsefl_jax.models.forms import fast
+from tests.models.models_test import normal, quick_jit
+
+
+def test_the_loop_of_steps_updates_a_dense_kernel_in_place():
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.max_pool(x[:, None, None], (1, 1))[:, 0, 0]  # forms need a reason
+            x = nn.relu(nn.Dense(37, name="fc1")(x))
+            return nn.Dense(53, name="fc2")(x)
+
+    network, x = Network(), normal(0, 4, 29)
+    variables = network.init(jax.random.key(0), x)
+
+    def step(_, v):
+        grads = fast(jax.grad(lambda v: (network.apply(v, x) ** 2).sum()))(v)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, v, grads)
+
+    program = jax.jit(lambda v: lax.fori_loop(0, 9, step, v), donate_argnums=0)
+    text = program.lower(variables).compile().as_text()
+    copies = [line for line in text.splitlines() if " copy(" in line]
+    assert not [line for line in copies if "f32[37,53]" in line]
+
+
+@partial(quick_jit, static_argnames="train")
+def batch_norm(x, weight=None, train=True):
+    module = layers.BatchNorm()
+    variables = module.init(jax.random.key(0), x, train=False)
+    out, changed = module.apply(
+        variables, x, train=train, weight=weight, mutable=["batch_stats"]
+    )
+    return out, changed["batch_stats"]
+
+
+def test_group_norm_equals_flax():
+    x, weights = 3.0 + 2.0 * normal(0, 6, 5, 4, 12), normal(1, 6, 5, 4, 12)
+    ours, flaxs = layers.GroupNorm(3), nn.GroupNorm(3)
+    variables = flaxs.init(jax.random.key(0), x)
+    variables = jax.tree.map(lambda v: v + 0.1 * normal(2, 12), variables)
+
+    @partial(quick_jit, static_argnums=0)
+    def value_and_gradients(module, variables, x):
+        loss = lambda *args: jnp.sum(weights * module.apply(*args))  # noqa: E731
+        return module.apply(variables, x), jax.grad(loss, (0, 1))(variables, x)
+
+    assert jax.tree.structure(ours.init(jax.random.key(0), x)) == jax.tree.structure(
+        variables
+    )
+    want = jax.tree.leaves(value_and_gradients(flaxs, variables, x))
+    got = jax.tree.leaves(value_and_gradients(ours, variables, x))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_batch_norm_equals_flax():
+    x = 3.0 + 2.0 * normal(0, 6, 5, 4, 3)
+    module = nn.BatchNorm(use_running_average=False, momentum=0.9, epsilon=1e-5)
+
+    @quick_jit
+    def flax(x):
+        variables = module.init(jax.random.key(0), x)
+        return module.apply(variables, x, mutable=["batch_stats"])
+
+    want, changed = flax(x)
+    got, stats = batch_norm(x)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    for name in ("mean", "var"):
+        np.testing.assert_allclose(stats[name], changed["batch_stats"][name], rtol=1e-5)
+
+
+def test_batch_norm_leaves_out_padding():
+    x = 5.0 + normal(0, 6, 4, 4, 3)
+    weight = np.array([1, 1, 0, 1, 0, 0], np.float32)
+    valid = weight > 0
+    padded = x.copy()
+    padded[weight == 0] = np.nan
+    got, stats = batch_norm(padded, weight)
+    want, want_stats = batch_norm(x[valid])
+    np.testing.assert_allclose(got[valid], want, atol=1e-5)
+    np.testing.assert_allclose(stats["mean"], want_stats["mean"], rtol=1e-5)
+    np.testing.assert_allclose(stats["var"], want_stats["var"], rtol=1e-5)
+
+
+def test_batch_norm_of_padding_alone_changes_nothing():
+    x = 5.0 + normal(0, 4, 3)
+    out, stats = batch_norm(x, jnp.zeros(4, jnp.float32))
+    assert bool(jnp.isfinite(out).all())
+    np.testing.assert_array_equal(stats["mean"], np.zeros(3))
+    np.testing.assert_array_equal(stats["var"], np.ones(3))
+
+
+def test_evaluation_uses_and_keeps_the_running_statistics():
+    x = 5.0 + normal(0, 4, 3)
+    out, stats = batch_norm(x, train=False)
+    np.testing.assert_allclose(out, x / np.sqrt(1 + 1e-5), rtol=1e-6)
+    np.testing.assert_array_equal(stats["mean"], np.zeros(3))

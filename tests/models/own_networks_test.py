@@ -1,0 +1,139 @@
+"""Networks and partitions of one's own, by `module:function`."""
+
+import warnings
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax import models
+from sparsefl_jax.runs import cli, experiment
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.freeze import freeze
+from tests.refusals import refused
+from tests.tiny import tiny_config
+
+
+def own(folder, **values):
+    """A configuration whose network is one's own."""
+    config = tiny_config(folder)
+    config.model = {"name": "tests.tiny:a_network"} | values
+    return config
+
+
+def test_a_network_of_ones_own_has_its_arguments_as_fields(tmp_path):
+    config = own(tmp_path)
+    assert freeze(config).model["width"] == 4  # the default became a field
+    config.model.width = 7
+    model = build.build_model(freeze(config), build.build_data(freeze(config)))
+    # Six pixels, seven units, four classes.
+    assert model.macs["fc1"]["kernel"] == 42 and model.macs["fc2"]["kernel"] == 28
+
+
+def test_a_partition_of_ones_own_deals_out_the_samples(tmp_path):
+    config = tiny_config(tmp_path)
+    config.partition = {"name": "tests.tiny:a_partition", "stride": 2}
+    data = build.build_data(freeze(config))
+    assert data.train.index[1].tolist() == list(range(1, 160, 16))
+
+
+def test_fields_tells_a_network_and_a_partition_by_their_arguments():
+    listing = cli.listing("tests.tiny:a_network")
+    assert listing.startswith("tests.tiny:a_network: A network of one's own.\n")
+    assert "of its hidden layer" in listing and "model.dtype" in listing
+    assert "\npartition.stride" in cli.listing("tests.tiny:a_partition")
+    with pytest.raises(ValueError, match="--fields='json:dumps', expected one of"):
+        cli.listing("json:dumps")
+
+
+BAD = [
+    ({"name": "tests.tiny:nothing"}, "model.name='tests.tiny:nothing': module"),
+    ({"name": "no_module_here:a"}, "model.name='no_module_here:a': No module named"),
+    ({"name": "tests.tiny:a_list"}, "'tests.tiny:a_list' returns a list, expected a M"),
+    ({"name": "json:dumps"}, "too many positional arguments"),
+    ({"name": "tests.tiny:a_network", "width": 0.5}, "model.width=0.5, expected an"),
+    ({"name": "tests.tiny:a_network", "witdh": 5}, "did you mean 'model.width'"),
+]
+
+
+@pytest.mark.parametrize("section, told", BAD, ids=str)
+def test_what_is_no_network_is_refused_in_one_line(tmp_path, section, told):
+    config = tiny_config(tmp_path)
+    config.model = section
+    with pytest.raises(ValueError) as caught:
+        build.build_model(freeze(config), build.build_data(freeze(config)))
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+LABELS = np.arange(12) % 3
+KINDS = {
+    "uint8 [16, 16, 3]": (np.zeros((12, 16, 16, 3), np.uint8), LABELS),
+    "float32 [9]": (np.zeros((12, 9), np.float32), LABELS),
+    "int32 [9]": (np.zeros((12, 9), np.int32), LABELS[:, None] + np.zeros(9, int)),
+}
+
+
+def wide(num_classes, input_shape):
+    """A network of one's own for nine features, whatever it is asked for."""
+    del input_shape
+    return models.build("mlp", num_classes, (9,), widths=(2,))
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("small_cnn", "float32 [9]"),
+        ("tests.models.own_networks_test:wide", "uint8 [16, 16, 3]"),
+        ("tests.models.own_networks_test:wide", "int32 [9]"),
+    ],
+)
+def test_a_network_on_data_of_another_kind_is_refused(tmp_path, name, kind):
+    """In one line that names both, by shape."""
+    x, y = KINDS[kind]
+    np.savez(tmp_path / "kind.npz", x=x, y=y, x_test=x, y_test=y)
+    config = tiny_config(tmp_path)
+    config.dataset, config.num_clients = str(tmp_path / "kind.npz"), 2
+    config.model, config.normalize = {"name": name}, True
+    data = build.build_data(freeze(config))
+    said = f"model.name={name!r} on samples of {kind}: "
+    refused(lambda: build.build_model(freeze(config), data), said)
+
+
+def test_a_network_made_in_python_is_refused_in_one_line():
+    x, y = KINDS["float32 [9]"]
+    data = sfl.from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
+    model = models.build("mlp", 3, (7,))
+    method = sfl.fedavg(model, sfl.training.make_optimizer())
+    run = lambda: sfl.experiment([sfl.Stage(method, 1, 2)], model, data)  # noqa: E731
+    refused(run, "the network on samples of float32 [9]: ")
+
+
+class Bare(nn.Module):
+    """Two layers of three are no kernels: 96 and 256 weights, beside 64 and 4."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = x.reshape(x.shape[0], -1)
+        for name, shape in {"w": (6, 16), "v": (16, 16)}.items():
+            x = nn.relu(x @ self.param(name, nn.initializers.ones, shape))
+        return nn.Dense(4, name="head")(x)
+
+
+def bare(num_classes, input_shape):
+    del num_classes
+    example = jax.ShapeDtypeStruct((1, *input_shape), np.float32)
+    return models.Model.from_flax(Bare(), example)
+
+
+def test_layers_that_no_mask_covers_are_named_at_once(tmp_path):
+    """Of 420 parameters 64 can be pruned: a density of .1 would end at .86."""
+    config = tiny_config(tmp_path)
+    config.model = {"name": "tests.models.own_networks_test:bare"}
+    said = r"covers 84\.8% of .*: v \(61\.0%\), w \(22\.9%\), head/bias \(1\.0%\)"
+    with pytest.warns(UserWarning, match=said):
+        experiment.build(config)
+    config.algorithm.prunable = config.first_stage.prunable = ("*", "!*bias")
+    with warnings.catch_warnings(action="error"):
+        experiment.build(config)

@@ -1,0 +1,148 @@
+"""Pools: maxima and gradients by NumPy, and where XLA:CPU stops to fuse them."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.models.forms import fast
+from sparsefl_jax.models.pooling import materialize
+from tests.models.convolution_test import reference
+from tests.models.models_test import normal, quick_jit
+
+
+def by_loops(x, g, size, stride, pad=0):
+    """Returns the maxima, and the gradient by x that equal maxima share equally."""
+    edges = (0, 0), (pad, pad), (pad, pad), (0, 0)
+    x, inside = np.pad(x, edges, constant_values=-np.inf), np.pad(x == x, edges)
+    dx, y = np.zeros_like(x), np.zeros_like(g)
+    for place in np.ndindex(g.shape):
+        b, i, j, c = place
+        rows = slice(i * stride, i * stride + size)
+        columns = slice(j * stride, j * stride + size)
+        window = x[b, rows, columns, c]
+        y[place] = window.max()
+        hits = (window == window.max()) & inside[b, rows, columns, c]
+        dx[b, rows, columns, c] += g[place] * hits / hits.sum()
+    kept = slice(pad, -pad or None)
+    return y, dx[:, kept, kept]
+
+
+def assert_shared(x, g, size, stride, pad, dtype="float32", order=lambda f: f):
+    """Checks value and gradient of images [N, B, H, W, C], `order` about a pool."""
+
+    def both(x, g):
+        edges = ((pad, pad), (pad, pad))
+        y, vjp = jax.vjp(
+            lambda x: nn.max_pool(x, (size, size), (stride, stride), edges), x
+        )
+        return y, vjp(g)[0]
+
+    got = quick_jit(order(both))(jnp.asarray(x, dtype), jnp.asarray(g, dtype))
+    pairs = [by_loops(*pair, size, stride, pad) for pair in zip(x, g, strict=True)]
+    tolerance = 1e-6 if dtype == "float32" else 0.05
+    for a, b in zip(got, zip(*pairs, strict=True), strict=True):
+        assert a.dtype == dtype
+        np.testing.assert_allclose(np.float32(a), np.stack(b), tolerance, tolerance)
+
+
+def mapped_outside(both):
+    return fast(jax.vmap(both))
+
+
+def mapped_inside(both):
+    return jax.vmap(fast(both))
+
+
+@pytest.mark.parametrize("order", [mapped_inside, mapped_outside])
+@pytest.mark.parametrize(
+    "size, stride, pad, dtype",
+    [
+        (2, 2, 0, "float32"),
+        (3, 1, 0, "float32"),
+        (3, 1, 0, "bfloat16"),
+        (3, 2, 1, "float32"),
+    ],
+)
+def test_equal_maxima_share_equally_in_every_pool(size, stride, pad, dtype, order):
+    sides = [(side + 2 * pad - size) // stride + 1 for side in (6, 7)]
+    x = np.random.default_rng(size).integers(0, 3, (2, 3, 6, 7, 2)).astype(np.float32)
+    g = np.round(normal(stride, 2, 3, *sides, 2), 1)
+    assert_shared(x, g, size, stride, pad, dtype, order)
+
+
+@pytest.mark.parametrize("size, stride, pad", [(2, 2, 0), (2, 1, 0), (3, 2, 1)])
+def test_a_window_of_minus_infinity_shares_inside_the_images(size, stride, pad):
+    x = np.full((1, 1, 4, 4, 1), -np.inf, np.float32)
+    out = (4 + 2 * pad - size) // stride + 1
+    g = np.ones((1, 1, out, out, 1), np.float32)
+    assert_shared(x, g, size, stride, pad, order=mapped_inside)
+
+
+@pytest.mark.slow
+def test_more_ties_than_bfloat16_counts_to():
+    """289 equal entries: 256 + 1 is 256 in bfloat16."""
+
+    @quick_jit
+    @fast
+    @jax.grad
+    def gradient(x):
+        return nn.max_pool(x, (17, 17), (17, 17)).astype(jnp.float32).sum()
+
+    dx = np.float32(gradient(jnp.zeros((1, 17, 17, 1), jnp.bfloat16)))
+    np.testing.assert_allclose(dx, 1 / 289, rtol=0.01)
+
+
+def test_maxima_over_booleans_with_a_border():
+    x = jnp.asarray([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]], bool)[None, ..., None]
+
+    def pool(x):
+        windows = (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
+        return jax.lax.reduce_window(x, np.False_, jax.lax.max, *windows)
+
+    assert fast(pool)(x)[0, ..., 0].tolist() == [[False, False], [False, True]]
+
+
+def maxima(function, *shapes) -> int:
+    """Counts the maxima in the program of a function that XLA has optimised."""
+    like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    text = jax.jit(function).lower(*like).compile().as_text()
+    return text.count(" maximum(")
+
+
+@pytest.mark.parametrize("size, stride", [(3, 1), (2, 2)])
+def test_xla_cpu_computes_a_pool_once_between_convolutions(size, stride):
+    """The second convolution reads each entry in nine patches."""
+
+    def pool(x):
+        return nn.max_pool(x, (size, size), (stride, stride))
+
+    def network(x, *kernels):
+        for kernel in kernels:
+            x = reference(x, kernel, stride=1, pad=0)
+            x = pool(x) if x.shape[1] == 10 else x
+        return jnp.sum(x**2)
+
+    @fast
+    def alone(x, g):
+        y, vjp = jax.vjp(pool, x)
+        return y, vjp(g)
+
+    step = fast(jax.value_and_grad(network, (0, 1, 2)), "patches")
+    inside = maxima(step, (2, 12, 12, 1), (3, 3, 1, 4), (3, 3, 4, 4))
+    side = (10 - size) // stride + 1
+    assert inside == maxima(alone, (2, 10, 10, 4), (2, side, side, 4))
+
+
+@pytest.mark.parametrize("platform, calls", [("cpu", 2), ("cuda", 0), ("tpu", 0)])
+def test_only_programs_for_cpu_stop_to_fuse(platform, calls):
+    """One call is of the value and one of the gradient."""
+
+    def network(x):
+        return jnp.sum(jnp.sin(materialize(jnp.cos(x))))
+
+    mapped = jax.jit(jax.vmap(jax.grad(network)))
+    traced = mapped.trace(jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("call @") == calls

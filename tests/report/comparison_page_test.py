@@ -1,0 +1,260 @@
+"""The page of a comparison: what it shows, and its files."""
+
+import base64
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsefl_jax import algorithms, report
+from sparsefl_jax.report import (
+    compare,
+    comparison_figures,
+    comparison_tables,
+    read_groups,
+)
+from sparsefl_jax.report.__main__ import main
+from tests.report.equal_cost_test import lines, write
+from tests.report.report_page_test import EVIL, Page
+
+FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
+
+
+def write_comparison(runs, out, **about):
+    return report.write_comparison(compare(read_groups(runs)), out, **about)
+
+
+def study(folder, seeds=2):
+    """Writes four lines of two seeds: two densities of SPDST, FedAvg, SpaFL."""
+    first = {"first_stage": {"name": "sensitivity", "density": 0.1}}
+    second = {"first_stage": {"name": "sensitivity", "density": 0.05}}
+    for name, method, scale, gain, config in (
+        ("dense", "fedavg", 10, 0.1, {}),
+        ("s10", "spdst", 2, 0.05, first),
+        ("s05", "spdst", 1, 0.0, second),
+        ("own", "spafl", 0.1, -0.2, {}),
+    ):
+        for seed in range(seeds):
+            points = [
+                (scale * n, 0.5 + gain + 0.06 * n + 0.01 * seed) for n in range(1, 5)
+            ]
+            more = {"client_accuracy": {"p10": 0.3, "median": 0.5, "mean": 0.5}}
+            records = list(lines(points, more=more, stage=int("first_stage" in config)))
+            records[0]["assumed"] = {"up/mask": "as the paper does"}
+            path = folder / name / f"seed_{seed}"
+            write(path, records, seed, method, dataset="mnist", **config)
+    return [folder / name for name in ("dense", "s10", "s05", "own")]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Returns the folder of a study's comparison."""
+    folder = tmp_path_factory.mktemp("study")
+    status = [("dense", "done"), ("late", "running"), ("bad", f"failed: {EVIL}")]
+    written = write_comparison(study(folder), folder / "out", status=status)
+    assert {path.relative_to(folder / "out").parts[0] for path in written} == FILES
+    return folder / "out"
+
+
+def test_the_page_stands_alone(made):
+    text = (made / "report.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    assert all(link.startswith(("data:", "#")) for link in page.links)
+    assert not re.search(r"https?://|@import|<link(?! rel=\"icon\")", text)
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    for used in re.findall(r'(?:href="|url\()#([^")]*)', text):
+        assert used in ids
+    assert "script" in page.tags and EVIL not in text  # its own, not the reason's
+
+
+def test_the_page_shows_results_costs_and_differences(made):
+    page = Page((made / "report.html").read_text())
+    rows = [[cell.strip() for cell in row] for row in page.rows]
+    (dense, s10, *_) = [r for r in rows if r[0] in ("fedavg", "spdst, density 0.1")]
+    # 0.84 and 0.85: mean 84.5 %, half 12.706 * 0.5.
+    assert dense[:4] == ["fedavg", "2", "84.5 ± 6.4", "84.5 ± 6.4"]
+    assert dense[4:6] == ["25.0", "40.0 Gbit"] and s10[5] == "8.00 Gbit"
+    # The median cost is 6 Gbit; SPDST at 0.1 takes 2 Gbit a round.
+    heads, at = (rows.index(r) for r in rows if "at 6 Gbit %" in r), []
+    heads = rows[next(heads)]
+    at = [row[heads.index("at 6 Gbit %")] for row in rows if len(row) == len(heads)]
+    assert at[1:5] == ["begins at 10.0 Gbit", "73.5 ± 6.4", "ended at 4.00 Gbit"] + [
+        "ended at 400 Mbit"
+    ]
+    last = [r for r in rows if r[0] == "spafl"]
+    # Paired by seed the differences are the same in both: no width.
+    (difference,) = [r for r in last if r[2:3] == ["−30.0 ± 0.0*"]]
+    assert difference[1] == "2"
+    for words in (
+        "Differences from fedavg",
+        "3 points: 1 done, 1 running, 1 failed",
+        EVIL,
+        "fedavg: Not charged: 'mask', up, in stage 0 (as the paper does).",
+        "McMahan et al.",
+    ):
+        assert words in page.text, words
+
+
+def test_the_files_are_in_the_page_too(made):
+    page = Page((made / "report.html").read_text())
+    held = [
+        base64.b64decode(link.split("base64,")[1]).decode()
+        for link in page.links
+        if "base64," in link and "svg" not in link
+    ]
+    names = ("comparison.csv", "comparison.tex", "methods.bib")
+    assert held == [(made / name).read_text() for name in names]
+
+
+def test_the_latex_table_is_whole_and_escaped(made, tmp_path):
+    text = (made / "comparison.tex").read_text()
+    body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
+    rows = [row.split(" & ") for row in body.strip().splitlines()]
+    assert len(rows) == 4 and len({len(row) for row in rows}) == 1
+    assert rows[0][:4] == ["fedavg", "2", "4", "84.5 ± 6.4"]
+    path = write(tmp_path / "a_b", [(1, 0.5)], method="my_method%")
+    write_comparison([path], tmp_path / "out")
+    assert r"my\_method\%" in (tmp_path / "out" / "comparison.tex").read_text()
+
+
+def test_figures_have_named_lines(made):
+    names = {path.name for path in (made / "figures").iterdir()}
+    axes = ("gbit", "gbit_up", "gbit_down", "pflop", "rounds")
+    expected = {f"accuracy_by_{a}.svg" for a in axes}
+    expected |= {"front_gbit.svg"}  # the other costs are the same for all
+    assert names == expected | {"clients_median.svg", "clients_p10.svg"}  # one density
+    text = (made / "figures" / "front_gbit.svg").read_text()
+    assert "spdst, density 0.05" in text
+
+
+@pytest.mark.usefixtures("unplotted")
+def test_a_folder_of_seeds_has_a_page_and_keeps_those_of_its_runs(tmp_path, capsys):
+    (folder, *_) = study(tmp_path)
+    assert main([str(folder)]) == 0
+    pages = {path.relative_to(folder) for path in folder.rglob("report.html")}
+    inner = {Path(f"seed_{s}/report.html") for s in (0, 1)}
+    assert pages == {Path("report.html")} | inner
+    said = capsys.readouterr()
+    assert said.err.endswith(f", {folder}\n") and said.err.startswith("wrote ")
+    text = (folder / "report.html").read_text()
+    assert "<h1>fedavg on mnist</h1>" in text and "Differences from" not in text
+
+
+def test_runs_that_go_on_or_have_no_evaluation_are_marked(tmp_path):
+    running = write(tmp_path / "a", [(1, 0.5), (2, 0.6)], ended=False)
+    begun = write(tmp_path / "b", [(1, None)], method="spdst", ended=False)
+    ended = write(tmp_path / "c", [(1, 0.5), (4, 0.6)], method="fedpm")
+    write_comparison([running, begun, ended], tmp_path / "out")
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    names = {row[0].strip() for row in page.rows}
+    assert {"fedavgso far", "spdstso far", "fedpm"} <= names
+    write_comparison([begun], tmp_path / "none")
+    page = Page((tmp_path / "none" / "report.html").read_text())
+    assert "No run has been evaluated yet." in page.text
+    assert list((tmp_path / "none" / "figures").iterdir()) == []
+
+
+def test_a_page_of_a_study_that_has_no_run_yet(tmp_path):
+    written = write_comparison([], tmp_path, status=[("a", "missing")])
+    page = Page((tmp_path / "report.html").read_text())
+    assert "1 points: 1 missing" in page.text and len(written) == 4
+
+
+@pytest.mark.usefixtures("unplotted")
+def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys):
+    one = write(tmp_path / "one", [(1, 0.5), (2, 0.6)])
+    records = list(lines([(1, 0.5), (2, 0.6)], more={"metric": "clients"}))
+    other = write(tmp_path / "two", records, method="spafl")
+    out = tmp_path / "comparison"
+    assert main([str(one), str(other)]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert error[-1].startswith("error: ") and "--unlike" in error[-1]
+    assert not out.exists()
+    assert main([str(one), str(other), "--unlike"]) == 0
+    printed = capsys.readouterr().out
+    assert "\nspafl † (clients) " in printed
+    assert "spafl †: another metric than fedavg." in printed
+    text = (out / "report.html").read_text()
+    tables = re.findall(r"<table.*?</table>", text, re.S)
+    named = [table for table in tables if "spafl" in table]
+    assert len(named) >= 6 and all("spafl †" in table for table in named)
+    assert "† These runs cannot be compared as they are" in text
+    for path in (out / "figures").iterdir():
+        assert "spafl † other" in path.read_text()
+    assert "spafl † (clients) &" in (out / "comparison.tex").read_text()
+    assert ",spafl †,metric,clients," in (out / "comparison.csv").read_text()
+
+
+@pytest.mark.usefixtures("unplotted")
+def test_main_takes_budgets(tmp_path, capsys):
+    runs = [str(path) for path in study(tmp_path, seeds=1)]
+    out = tmp_path / "x"
+    budgets = ["--budget", "gbit=3,8", "--budget", "rounds=2"]
+    assert main([*runs, "--csv", "--out", str(out), *budgets]) == 0
+    printed = capsys.readouterr().out
+    assert printed == (out / "comparison.csv").read_text()
+    (_, row, *_) = csv.DictReader(io.StringIO(printed))
+    # At 3 Gbit between the rounds at 2 and 4 Gbit: 0.61 and 0.67.
+    assert float(row["accuracy_at_gbit_3"]) == pytest.approx(0.64)
+    assert float(row["accuracy_at_rounds_2"]) == pytest.approx(0.67)
+    for wrong in ("gbit", "gbit=a", "gbit=1,", "furlong=1"):
+        assert main([*runs, "--budget", wrong]) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.usefixtures("unplotted")
+def test_a_study_folder_stands_for_its_runs_and_names_them(tmp_path, capsys):
+    study(tmp_path, seeds=3)
+    config = {"seed": 0, "seeds": 2}  # seed 2 is of another study
+    points = {"dense": config, "s10": config, "not_begun": config}
+    held = {"points": points, "labels": {"s10": "Ours at 10 %"}}
+    (tmp_path / "study.json").write_text(json.dumps(held))
+    assert main([str(tmp_path)]) == 0
+    rows = capsys.readouterr().out.partition("\n\n")[0].splitlines()[2:]
+    assert [re.split(" {2,}", row)[:2] for row in rows] == [
+        ["fedavg", "2"],
+        ["Ours at 10 %", "2"],
+    ]
+    text = (tmp_path / "report.html").read_text()
+    assert "Ours at 10 %" in text and "spafl" not in Page(text).text
+    alone = read_groups([tmp_path / "s10" / "seed_0", tmp_path / "own"])
+    assert [group.label for group in alone] == ["Ours at 10 %", ""]
+    (tmp_path / "study.json").write_text('{"points": {"not_begun": {"seed": 0')
+    assert main([str(tmp_path)]) == 2
+    assert "study.json" in capsys.readouterr().err
+    held["points"] = {"not_begun": config}
+    (tmp_path / "study.json").write_text(json.dumps(held))
+    assert main([str(tmp_path)]) == 2
+    assert "none of whose runs began" in capsys.readouterr().err
+
+
+def test_a_runs_own_page_is_never_replaced(tmp_path):
+    path = write(tmp_path / "a", [(1, 0.5)])
+    with pytest.raises(ValueError, match="out=.* holds a run"):
+        write_comparison([path], path)
+
+
+def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path):
+    for seed, points in enumerate(
+        [[(1, 0.2), (2, 0.4), (3, 0.9)], [(3, 0.4), (5, 0.8)]]
+    ):
+        write(tmp_path / "a" / f"seed_{seed}", points, seed)
+    (group,) = compare(read_groups([tmp_path / "a"])).groups
+    band = comparison_figures.band(group, "gbit", "accuracy")
+    np.testing.assert_allclose(band.cost, [2, 3.5])
+    np.testing.assert_allclose(band.share, [0.3, 0.6])
+    np.testing.assert_allclose(band.deviation, [0.02**0.5, 0.08**0.5])
+
+
+def test_every_method_has_its_paper():
+    entries = comparison_tables.entries()
+    named = [name for paper in entries for name in paper.methods]
+    assert sorted(named) == sorted([*algorithms.ALGORITHMS, "server_optimizer"])
+    text = (Path(comparison_tables.__file__).parent / "methods.bib").read_text()
+    assert text.count("\n@") + 1 == len(entries)

@@ -1,0 +1,165 @@
+import itertools
+import json
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.report import (
+    figure,
+    kept_masks,
+    plot_run,
+    plots,
+    read_run,
+    write_page,
+)
+from sparsefl_jax.report.load import Run
+from sparsefl_jax.runs.records import write_masks as write_segment
+from sparsefl_jax.sparsity.masks import jaccard_mismatch
+from sparsefl_jax.testing import tiny_model
+from tests.report.report_test import records, svg_size, write_run
+
+NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
+SIZES = [5, 11, 40, 3]  # no layer but the first begins at a byte, some end within one
+EDGES = np.cumsum([0, *SIZES])
+WIDTH = 8  # bytes
+
+
+def draw(count, density, seed=0):
+    """Draws random masks, bool [count, entries]."""
+    return np.random.default_rng(seed).random((count, sum(SIZES))) < density
+
+
+def write_masks(run, server=None, clients=None, filters=None):
+    """Writes the masks of a run, by stage and round; returns their folder."""
+    folder = run / "masks"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("layers", "filters"):
+        text = json.dumps({"names": NAMES, "sizes": SIZES})
+        (folder / f"{name}.json").write_text(text)
+    kinds = {"server": server, "clients": clients, "filters": filters}
+    for kind, kept in kinds.items():
+        for (stage, done), rows in (kept or {}).items():
+            path = folder / f"{kind}_{stage}_{done:06d}.npy"
+            np.save(path, np.packbits(rows, axis=-1))
+    return folder
+
+
+def test_an_observed_round_without_clients_has_no_file(tmp_path):
+    at = SimpleNamespace(stage=0, round=3)
+    packed = {"server": np.zeros(8, np.uint8), "clients": np.zeros((0, 8), np.uint8)}
+    segment = SimpleNamespace(snapshot=at, masks=packed)
+    write_segment(tmp_path, segment, tiny_model())
+    files = {file.name for file in (tmp_path / "masks").glob("*.npy")}
+    assert files == {"server_0_000003.npy"}
+
+
+@pytest.mark.parametrize(("piece", "density"), [(1 << 20, 0.5), (8, 0.05), (3, 0.5)])
+def test_packed_mismatch_is_that_of_the_bool_masks(monkeypatch, piece, density):
+    monkeypatch.setattr(kept_masks, "_PIECE", piece)
+    drawn = draw(3, density)
+    whole, by_layer = kept_masks.pairwise_mismatch(np.packbits(drawn, axis=1), SIZES)
+    trees = [
+        dict(zip(NAMES, map(jnp.array, np.split(m, EDGES[1:-1])), strict=True))
+        for m in drawn
+    ]
+    select = dict.fromkeys(NAMES, True)
+    for i, j in itertools.product(range(3), repeat=2):
+        expected, layers = jaccard_mismatch(trees[i], trees[j], select)
+        np.testing.assert_allclose(whole[i, j], expected, atol=1e-6)
+        np.testing.assert_allclose(by_layer[:, i, j], layers, atol=1e-6)
+
+
+def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
+    run = Run(tmp_path, [], [], [0, 1], {}, {}, None)
+    assert kept_masks.read_masks(run) is None
+    one, several = draw(1, 0.5)[0], draw(4, 0.5)
+    at = [(1, 200), (0, 1), (1, 1_000_000), (1, 3)]
+    folder = write_masks(tmp_path, dict.fromkeys(at, one), {(1, 7): several})
+    write_masks(tmp_path, filters={(1, 4): several, (0, 12): several[:1]})
+    kept = kept_masks.read_masks(run)
+    assert [s[:2] for s in kept.server] == sorted(at)
+    assert [s.packed.shape for s in kept.clients] == [(4, WIDTH)]
+    filters = kept_masks.read_masks(run, "filters")
+    assert [s[:2] for s in filters.filters] == [(0, 12), (1, 4)]
+    whole, rows = kept.active(kept.server[0]), kept.active(kept.clients[0])
+    np.testing.assert_array_equal(whole["b/kernel"], one[5:16])
+    np.testing.assert_array_equal(rows["d/kernel"], several[:, 56:])
+    path = folder / "server_1_000003.npy"
+    for damaged in (path.read_bytes()[:-1], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="3.npy cannot be read") as error:
+            kept_masks.read_masks(run)
+        assert "\n" not in str(error.value)
+    np.save(path, np.zeros(WIDTH + 1, np.uint8))
+    with pytest.raises(ValueError, match=f"expected uint8 with {WIDTH} bytes a mask"):
+        kept_masks.read_masks(run)
+
+
+@pytest.mark.filterwarnings("error")
+def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
+    run = write_run(tmp_path, records(stages=(2, 8)))
+    server = {(0, 2): draw(1, 0.3)[0]}
+    server |= {(1, r): draw(1, 0.3, seed=r)[0] for r in range(1, 9)}
+    server |= {(2, 1): draw(1, 0.3)[0]}  # ahead of the metrics
+    clients = {(1, 2): draw(2, 0.3), (1, 8): draw(30, 0.3), (1, 4): draw(1, 0.3)}
+    write_masks(run, server, clients)
+    seen, drawing = [], plots.map_mismatch
+
+    def spy(*given):
+        seen.append(given)
+        drawing(*given)
+
+    monkeypatch.setattr(plots, "map_mismatch", spy)
+    drawn = plot_run(run)[-3:]
+    names = ["mask_mismatch", "client_mismatch", "client_mismatch_by_layer"]
+    assert [path.stem for path in drawn] == names
+    (_, _, (between,)), (*_, (first, last)) = seen
+    assert between["names"] == [str(round) for round in range(2, 11)]
+    assert between["mismatch"].shape == (9, 9) and between["mismatch"][0, 1] > 0.5
+    assert first["names"] == ["1", "2"] and last["names"] == []
+    assert last["mismatch"].shape == (30, 30)
+    pairs = last["mismatch"][~np.eye(30, dtype=bool)]
+    assert last["mean"] == pytest.approx(pairs.mean())
+    assert set(last["layer_mean"]) == set(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("drawn")
+def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypatch):
+    cells, draw_cells = [], figure.draw_cells
+
+    def spy(ax, shares, **style):
+        cells.append(np.array(shares, float))
+        return draw_cells(ax, shares, **style)
+
+    run = write_run(tmp_path, records(stages=(3, 8)))
+    rounds = {(0, 3): draw(1, 0.9)}
+    rounds |= {(1, r): draw(9, 0.8 - 0.08 * r, seed=r) for r in range(1, 9)}
+    rounds |= {(2, 1): draw(9, 0.5)}  # ahead of the metrics
+    write_masks(run, filters=rounds)
+    with monkeypatch.context() as patch:
+        patch.setattr(plots.figure, "draw_cells", spy)
+        (path,) = plots.plot_filters(read_run(run), tmp_path)
+    assert path.stem == "filter_activity" and min(svg_size(path)) >= 180
+    # filters x rounds: the share of the clients that keep a filter
+    assert [v.shape for v in cells] == [(size, 9) for size in SIZES]
+    np.testing.assert_allclose(cells[1][:, 0], rounds[0, 3][0, 5:16])
+    np.testing.assert_allclose(cells[1][:, 5], rounds[1, 5][:, 5:16].mean(0))
+    drawn = plot_run(run)
+    page = write_page(run).read_text()
+    assert page.count("<figure>") == len(drawn) and "keep each filter" in page
+
+
+def test_single_masks_and_filters_that_all_keep_are_not_drawn(tmp_path):
+    run = write_run(tmp_path, records(stages=(4,)))
+    assert plots.plot_filters(read_run(run), tmp_path) == []
+    every = {(0, 4): np.ones((5, sum(SIZES)), bool)}
+    write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)}, every)
+    assert plots.plot_masks(read_run(run), tmp_path) == []
+    assert plots.plot_filters(read_run(run), tmp_path) == []
+    write_masks(run, filters={(0, 4): draw(1, 0.5)})  # of the server alone
+    (path,) = plots.plot_filters(read_run(run), tmp_path)
+    assert path.stem == "filter_activity"

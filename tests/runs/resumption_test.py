@@ -1,0 +1,313 @@
+"""A run resumes with its checkpoint's data and configuration, or says why not."""
+
+import json
+import shutil
+import zlib
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+
+import sparsefl_jax as sfl
+from sparsefl_jax import data as datasets
+from sparsefl_jax import report
+from sparsefl_jax.runs import checkpoint, cli, experiment, records
+from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.runs.checkpoint import Snapshot
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.defaults import load_config
+from sparsefl_jax.runs.config.freeze import filled, freeze, plain
+from sparsefl_jax.system import interrupt, provenance
+from tests.runs.checkpoint_test import contents, stop_after
+from tests.tiny import network, tiny_config
+
+
+def four_rounds(folder):
+    """Configures a run that evaluates every other round, with a validation split."""
+    config = tiny_config(folder)
+    config.val_fraction, config.first_stage = 0.2, {}
+    config.final_learning_rate, config.lr_horizon = 0.01, 8
+    return config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn():
+    """Writes empty pages, because plots take most of a small run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "write_comparison", lambda comparison, out: [])
+        patch.setattr(records, "draw", lambda path: (path / "report.html").touch())
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Makes a finished run of four rounds, with its data set beside it."""
+    folder = tmp_path_factory.mktemp("finished")
+    experiment.run(four_rounds(folder), folder / "run", progress=False)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """Returns a copy of that run with data of its own."""
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.copy(finished.parent / "tiny.npz", tmp_path)
+    config = load_config(str(tmp_path / "run/config.json"))
+    config.dataset = str(tmp_path / "tiny.npz")  # the same content in another place
+    (tmp_path / "run/config.json").write_text(config.to_json_best_effort())
+    return tmp_path / "run"
+
+
+def files(run):
+    return {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+
+
+def resume(run, **how):
+    config = load_config(str(run / "config.json"))
+    config.update(how.pop("fields", {}))
+    return experiment.run(config, run, resume=True, **({"progress": False} | how))
+
+
+def refused(run, said, **how):
+    """Checks that resuming is refused and changes no file."""
+    before = files(run)
+    with pytest.raises(ValueError, match=said):
+        resume(run, **how)
+    assert files(run) == before
+
+
+@pytest.mark.slow
+def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
+    config = load_config(str(run / "config.json"))
+    config.num_rounds = 8
+    experiment.run(config, tmp_path / "whole", progress=False)
+    stop_after(monkeypatch, 1)
+    with pytest.raises(interrupt.StoppedError):
+        resume(run, fields={"num_rounds": 8}, progress=True)
+    monkeypatch.undo()
+    said = capsys.readouterr().err
+    assert "after round 4 of stage 0, bit for bit" in said
+    assert not (run / "summary.json").exists() and not (run / "report.html").exists()
+    told = resume(run)
+    assert (told["rounds"], told["ended_by"]) == (8, "rounds")
+    assert contents(run) == contents(tmp_path / "whole")  # also the best models
+    summary = json.loads((tmp_path / "whole/summary.json").read_text())
+    assert told["best"] == summary["best"] and told["accuracy"] == summary["accuracy"]
+    assert (run / "report.html").exists()
+    assert run_folder.read_config(run).num_rounds == 8
+
+
+def test_other_data_are_refused(run):
+    """One sample differs."""
+    path = run.parent / "tiny.npz"
+    arrays = dict(np.load(path))
+    arrays["x"][7] = 0
+    np.savez(path, **arrays)
+    (run / "summary.json").unlink()
+    for fields in ({}, {"num_rounds": 8}):
+        refused(run, "checkpoint: (.*, )?x(,.*)? changed", fields=fields)
+
+
+def test_padding_of_the_tables_changes_no_fingerprint():
+    x, y = np.zeros((5, 2), np.float32), np.arange(5) % 2
+    parts = [[0, 3, 4], [1, 2]]
+    tables = datasets.from_arrays(x, y, x_test=x, y_test=y, partition=parts)
+    index, size = tables.train
+    padded = datasets.federated.Rows(np.pad(index, ((0, 0), (0, 4))), size)
+    old = run_folder.fingerprint(tables)
+    assert run_folder.fingerprint(tables._replace(train=padded)) == old
+    index = index.copy()
+    index[1, 1] = 1
+    changed = tables._replace(train=datasets.federated.Rows(index, size))
+    new = run_folder.fingerprint(changed)
+    assert [name for name in old if old[name] != new[name]] == ["train"]
+
+
+def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
+    saved, old = checkpoint.read(finished), sfl.__version__
+    now = provenance.facts(saved.about["machine"]["chunk"])
+    assert run_folder.described(saved, now).endswith(", bit for bit")
+    monkeypatch.setattr(sfl, "__version__", "9.9")
+    jax.config.update("jax_enable_x64", True)
+    try:
+        now |= provenance.settings() | provenance.versions()
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    said = run_folder.described(saved, now)
+    changed = f"jax_enable_x64 False -> True, sparsefl_jax {old} -> 9.9"
+    assert said.endswith(f"not bit for bit: {changed}")
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["settings"] == provenance.settings()
+    fields = {"x", "y", "x_test", "y_test", "mean", "std", "num_classes"}
+    assert summary["data"].keys() == fields | {"train", "val", "test"}
+    assert provenance.settings().keys() == {
+        *("jax_threefry_partitionable", "jax_enable_x64", "jax_random_seed_offset"),
+        *("jax_default_matmul_precision", "jax_default_prng_impl"),
+    }
+
+
+METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"
+
+
+@pytest.mark.slow
+def test_an_edited_method_of_ones_own_is_no_bit_for_bit(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "single_method.py"
+    file.write_text(METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = four_rounds(tmp_path)
+    config.algorithm, config.num_rounds = {"name": "single_method:mine"}, 2
+    summary = experiment.run(config, tmp_path / "run", progress=False)
+    assert summary["code"] == {str(file): zlib.crc32(METHOD.encode())}
+    for text, exact in (("", True), ("# edited\n", False)):
+        with open(file, "a") as opened:
+            opened.write(text)
+        shutil.rmtree(tmp_path / "again", ignore_errors=True)
+        shutil.copytree(tmp_path / "run", tmp_path / "again")
+        resume(tmp_path / "again", fields={"num_rounds": 3}, progress=True)
+        said = capsys.readouterr().err
+        assert (", bit for bit\n" in said) == exact
+        assert ("not bit for bit: " + str(file) in said) != exact
+
+
+def test_an_edited_configuration_is_refused_by_its_field(run):
+    told = json.loads((run / "config.json").read_text())
+    told["optimizer"]["learning_rate"] = 0.2
+    (run / "config.json").write_text(json.dumps(told))
+    (run / "summary.json").unlink()
+    refused(run, "learning_rate is 0.1 there and 0.2 here")
+
+
+@pytest.fixture
+def settle(tmp_path):
+    """`settle(began, now, **snapshot) -> Found`, by fields of a configuration."""
+
+    def asked(began, now, **at):
+        old, new = four_rounds(tmp_path), four_rounds(tmp_path)
+        for config in (old, new):
+            config.update_from_flattened_dict({"lr_horizon": None} | began)
+        new.update_from_flattened_dict(now)
+        at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
+        about = {"config": plain(filled(old))}
+        saved = checkpoint.Saved(Snapshot(**at), {}, about)
+        return run_folder.continued(freeze(new), saved)
+
+    return asked
+
+
+def test_what_was_planned_over_the_rounds_of_old_stays(settle):
+    found = settle({}, {"num_rounds": 8})
+    assert found.config.lr_horizon == 4
+    assert "keeps its schedule over 4 rounds" in found.notes[-1]
+    rate = build.build_optimizer(settle({}, {}).config)
+    longer = build.build_optimizer(found.config)
+    ones = np.ones(1, np.float32)
+    for round in (0, 3):
+        old, new = (f(round) for f in (rate, longer))
+        assert (
+            old.update(ones, old.init(ones))[0] == new.update(ones, new.init(ones))[0]
+        )
+    assert settle({}, {"num_rounds": 8, "lr_horizon": 6}).config.lr_horizon == 6
+    with pytest.raises(ValueError, match="lr_horizon=6, expected 4"):
+        settle({}, {"lr_horizon": 6})
+    again = settle({"num_rounds": 8, "lr_horizon": 4}, {"lr_horizon": None})
+    assert again.config.lr_horizon == 4
+    constant = settle({"final_learning_rate": None}, {"num_rounds": 8})
+    assert constant.config.lr_horizon is None and not constant.notes
+
+    first = {"name": "sensitivity", "density": 0.5}
+    found = settle({"first_stage": first}, {"num_rounds": 8})
+    assert found.config.first_stage["num_rounds"] == 4
+    stages = build.build_stages(found.config, network("mlp"))
+    assert [stage.num_rounds for stage in stages] == [4, 8]
+    began = {"first_stage": first | {"num_rounds": 4}}
+    with pytest.raises(ValueError, match="first_stage.num_rounds=8, expected 4"):
+        settle(began, {"first_stage.num_rounds": 8})
+
+
+def test_a_schedule_that_has_ended_is_noted(settle):
+    method = {"name": "fedsparsify_global", "density": 0.2}
+    ended, going = ({"algorithm": method | {"rounds": r}} for r in (4, 6))
+    note = "fedsparsify_global stays at the end of its 4 rounds' schedule"
+    assert note in settle(ended, {"num_rounds": 8}).notes
+    assert note not in settle(ended, {}).notes
+    going = settle(going, {"num_rounds": 8}).notes
+    assert not any("stays at" in each for each in going)
+
+
+@pytest.mark.parametrize(
+    ("by", "began", "now", "after"),
+    [
+        ("rounds", {}, {}, "rounds"),
+        ("rounds", {}, {"num_rounds": 5}, ""),
+        ("rounds", {}, {"until.gbit": 2.0}, "rounds"),
+        ("gbit", {"until.gbit": 0.5}, {"until.gbit": 1.0}, "gbit"),  # 1 is spent
+        ("gbit", {"until.gbit": 0.5}, {"until.gbit": 1.5}, ""),
+        ("gbit", {"until.gbit": 0.5}, {"until.gbit": None}, ""),
+        ("gbit", {"until.gbit": 0.5}, {"num_rounds": 8}, "gbit"),
+        ("accuracy", {"until.accuracy": 0.5}, {"until.accuracy": 0.6}, ""),
+        ("accuracy", {"until.accuracy": 0.5}, {"until.accuracy": 0.4}, "accuracy"),
+    ],
+)
+def test_a_run_goes_on_when_its_end_is_lifted(settle, by, began, now, after):
+    found = settle(began, now, ended_by=by, round=4 if by == "rounds" else 2)
+    assert found.saved.snapshot.ended_by == after
+
+
+def test_a_limit_lifted_after_the_last_round_leaves_nothing_to_run(settle):
+    at = {"ended_by": "gbit", "round": 4}
+    found = settle({"until.gbit": 0.5}, {"until.gbit": 2.0}, **at)
+    assert found.saved.snapshot.ended_by == "rounds"
+
+
+def test_a_finished_run_says_that_nothing_is_left(run, capsys):
+    before = files(run)
+    resume(run, fields={"eval_every": 1}, progress=True)
+    said = f"this run has ended, by rounds\nreport: {run}/report.html\n"
+    assert capsys.readouterr().err == said
+    assert files(run) == before
+
+
+def test_without_a_checkpoint_nothing_is_extended(run):
+    shutil.rmtree(run / "checkpoint")
+    refused(run, "has no checkpoint to extend", fields={"num_rounds": 8})
+
+
+@pytest.mark.parametrize("change", [{"seconds": 1.0}, {"checksum": 0}])
+def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
+    (path,) = run.glob("checkpoint/*/about/metadata")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(
+        ValueError, match="checkpoint cannot be read: a checksum differs$"
+    ):
+        checkpoint.read(run)
+
+
+def test_overrides_alone_change_the_configuration_of_the_run(run):
+    arguments = ["launch.py", "--resume", "--config.num_rounds=8"]
+    arguments += ["--config.until.gbit=2", "--config.eval_every", "4"]
+    for where in ([f"--workdir={run}"], ["--workdir", str(run)]):
+        values = flags.FlagValues()
+        flags.DEFINE_bool("resume", False, "", flag_values=values)
+        flags.DEFINE_string("workdir", None, "", flag_values=values)
+        cli.define_config(values)
+        cli.parsed([*arguments, *where], values)
+        old, new = run_folder.read_config(run), cli.configuration(values, str(run))
+        changed = ["eval_every", "num_rounds", "until.gbit"]
+        assert list(run_folder.differences(old, filled(new))) == changed
+        assert new.until.gbit == 2.0 and new.eval_every == 4
+
+
+@pytest.mark.slow
+def test_seeds_are_extended_together(tmp_path):
+    config = four_rounds(tmp_path)
+    config.update({"seeds": 2, "num_rounds": 1, "eval_every": 1})
+    config.lr_horizon = None
+    experiment.run(config, tmp_path / "a", progress=False)
+    shutil.rmtree(tmp_path / "a/seed_1")  # as if the run had stopped between two seeds
+    config.num_rounds = 2
+    told = experiment.run(config, tmp_path / "a", resume=True, progress=False)
+    assert [(s["seed"], s["rounds"]) for s in told] == [(0, 2), (1, 2)]
+    for folder in ("a", "a/seed_0", "a/seed_1"):
+        found = run_folder.read_config(tmp_path / folder)
+        assert (found.num_rounds, found.lr_horizon) == (2, 1)

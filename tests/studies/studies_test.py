@@ -1,0 +1,366 @@
+"""Studies: what a failure costs, who runs which point, and where."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from sparsefl_jax import report
+from sparsefl_jax.report.groups import study_runs
+from sparsefl_jax.runs import experiment, records
+from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.studies import places, runner, status, worker
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies.points import State
+from tests.refusals import refused
+from tests.tiny_study import points, write_study
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Returns the points of a study whose runs take no plots."""
+    monkeypatch.setattr(records, "draw", lambda path: None)
+    write_study(tmp_path)
+    return points(tmp_path)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Replaces runs by their files; returns the names of those that ran, in order."""
+    names = []
+
+    def one_seed(config, path, resume, *how):
+        seed = config.seed
+        assert resume == (path / "config.json").exists()
+        if not (path / "summary.json").exists():
+            names.append(f"{path.parent.name}/{path.name}")
+        with run_folder.claimed(path, config, resume):
+            (path / "summary.json").write_text('{"seconds": 2.0}')
+        return {"seed": seed, "seconds": 2.0}
+
+    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    setup = SimpleNamespace(metric="pooled", stages=())
+    monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
+    monkeypatch.setattr(experiment, "of_one_width", lambda read, seeds: read)
+    monkeypatch.setattr(status, "write_page", lambda *of: None)
+    monkeypatch.setattr(runner, "_POLL", 0.01)
+    return names
+
+
+ALL = ["fedavg/seed_0", "fedavg/seed_1", "fedprox/seed_0", "fedprox/seed_1"]
+
+
+def test_every_seed_that_fails_is_named(study, tmp_path, ran, monkeypatch):
+    runs = experiment.one_seed
+
+    def one_seed(config, *rest):
+        if config.algorithm["name"] == "fedavg":
+            raise FloatingPointError(f"seed {config.seed}\nis bad")
+        return runs(config, *rest)
+
+    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    states = runner.run(study, tmp_path / "out")
+    reasons = states["fedavg"].failed.splitlines()
+    assert reasons[:2] == ["seed 0: seed 0 is bad", "seed 1: seed 1 is bad"]
+    assert "Traceback" in states["fedavg"].failed and states["fedprox"] == State(2)
+    monkeypatch.setattr(experiment, "one_seed", runs)
+    states = runner.run(study, tmp_path / "out")  # tried again
+    assert states == {"fedavg": State(2), "fedprox": State(2)}
+    assert ran == [*ALL[2:], *ALL[:2]]
+
+
+def failing(model, optimizer, error: str = "ValueError"):
+    """A method that cannot be traced."""
+    if error == "TypeError":
+        return model + optimizer
+    raise ValueError("no such\nmethod")
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [("ValueError", "point 'fedprox': no such method"), ("TypeError", "(TypeError; ")],
+)
+def test_a_method_that_cannot_be_built_is_refused_at_once(study, tmp_path, error, said):
+    bad = study[1].config
+    with bad.unlocked(), bad.ignore_type():
+        bad.algorithm = {"name": "tests.studies.studies_test:failing", "error": error}
+    refused(lambda: runner.run(study, tmp_path / "out"), said)
+    assert not list(tmp_path.glob("out/*/seed_*"))
+
+
+def test_what_is_missing_runs(study, tmp_path, ran, capsys):
+    out = tmp_path / "out"
+    runner.run(study[1:], out)
+    assert ran == ALL[2:]
+    runner.run(study, out)  # a point was added
+    assert ran == [*ALL[2:], *ALL[:2]]
+    runner.run(study, out)
+    assert len(ran) == 4
+    said = capsys.readouterr().err.splitlines()
+    assert f"study of 2 points, 1 to run, in {out}" in said
+    assert said[-1] == f"study of 2 points, 0 to run, in {out}"
+    study[0].config.num_rounds += 1  # a longer run has other schedules from the start
+    said = "num_rounds is 1 there and 2 here; remove"
+    refused(lambda: runner.run(study, out), said)
+    runner.run(study[1:], out)
+    said = capsys.readouterr().err
+    assert "not in this study, and so not on its page: fedavg" in said
+    assert len(ran) == 4
+
+
+def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
+    """What a page shows is of its study, what the folder holds is of both."""
+    first, second = study[0]._replace(label="Dense"), study[1]
+    for points_of in ([first], [second]):
+        runner.run(points_of, tmp_path)
+    held = json.loads((tmp_path / "study.json").read_text())
+    assert [*held["points"]] == [*held["code"]] == ["fedavg", "fedprox"]
+    assert held["labels"] == {"fedavg": "Dense", "fedprox": ""} and held["shown"] == [
+        "fedprox"
+    ]
+    for run in tmp_path.glob("*/seed_*"):
+        (run / "metrics.jsonl").touch()
+    own = [tmp_path / f"fedprox/seed_{seed}" for seed in (0, 1)]
+    assert study_runs(tmp_path) == own
+    first.config.optimizer.learning_rate = 0.5
+    refused(lambda: runner.run([first], tmp_path), "is 0.1 there")
+    assert json.loads((tmp_path / "study.json").read_text()) == held
+
+
+def test_the_page_is_of_the_study_that_writes_it(study, tmp_path, monkeypatch):
+    """Another study begins in the folder while the first one runs."""
+    pages = []
+    monkeypatch.setattr(report, "compare", lambda groups, **asked: asked)
+    write = lambda asked, out, **about: pages.append(asked | about)  # noqa: E731
+    monkeypatch.setattr(report, "write_comparison", write)
+    on_disk.write(tmp_path, study[:1])
+    on_disk.write(tmp_path, study[1:])
+    status.write_page(tmp_path, study[:1], True)
+    assert pages[0]["status"] == [("fedavg", "missing")] and pages[0]["unlike"]
+
+
+def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
+    """Edits of one's own method between two starts of a study."""
+    (tmp_path / "edited_method.py").write_text(
+        "from sparsefl_jax.algorithms import fedavg as mine\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    study[0].config.algorithm.name = "edited_method:mine"
+    out = tmp_path / "out"
+    runner.run(study[:1], out)
+    runner.run(study[:1], out)
+    assert len(ran) == 2
+    with open(tmp_path / "edited_method.py", "a") as file:
+        file.write("# another line\n")
+    said = "edited_method.py has changed since 'fedavg' began; remove"
+    refused(lambda: runner.run(study[:1], out), said)
+    runner.run(study[1:], out)  # another study in between
+    refused(lambda: runner.run(study[:1], out), said)
+    shutil.rmtree(out / "fedavg")
+    runner.run(study[:1], out)
+    assert len(ran) == 6
+
+
+def test_the_line_of_progress(study, tmp_path, ran):
+    runner.run(study[:1], tmp_path)
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed/fedprox.txt").write_text("seed 0: why")
+    # Two seeds have taken 4 s together, and two are left.
+    said = "1 of 2 points done, 1 failed, 4.0 s of computing left"
+    assert status.line(tmp_path, study) == said
+    (tmp_path / "fedprox").mkdir()
+    with run_folder.locked(tmp_path / "fedprox"):
+        assert "1 running, 1 failed" in status.line(tmp_path, study)
+    with run_folder.locked(tmp_path / "fedavg"):  # about to end
+        assert "running" not in status.line(tmp_path, study)
+
+
+def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
+    runs, both = experiment.one_seed, threading.Barrier(2, timeout=30)
+
+    def one_seed(config, *rest):
+        if config.seed == 0:
+            both.wait()  # each study holds a point
+        return runs(config, *rest)
+
+    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    told = []
+
+    def go():
+        told.append(runner.run(study, tmp_path))
+
+    threads = [threading.Thread(target=go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ran) == ALL
+    assert told == [{"fedavg": State(2), "fedprox": State(2)}] * 2
+
+
+def test_a_look_at_a_lock_stops_no_run(tmp_path):
+    looking, seen = threading.Event(), threading.Event()
+
+    def look():
+        with open(tmp_path / "lock", "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # as `in_use`, but for longer
+            looking.set()
+            seen.wait(0.3)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    looking.wait()
+    assert not run_folder.in_use(tmp_path)  # others may look at once
+    with run_folder.locked(tmp_path):
+        assert run_folder.in_use(tmp_path)
+    thread.join()
+    assert not run_folder.in_use(tmp_path)
+
+
+class _Job:
+    """A job that ends at the second look, and does what it is told to."""
+
+    def __init__(self, act):
+        self.looks, self.act = 0, act
+
+    def done(self):
+        self.looks += 1
+        if self.looks == 2:
+            self.act()
+        return self.looks > 1
+
+    def fate(self):
+        return "it was shot"
+
+
+@pytest.mark.parametrize(
+    "jobs, arrays", [(2, [["fedavg", "fedprox"]]), (1, [["fedavg"], ["fedprox"]])]
+)
+def test_a_job_that_is_lost_is_a_failure(study, tmp_path, ran, capsys, jobs, arrays):
+    begun = []
+
+    def submit(names):
+        begun.append(list(names))
+        acts = {"fedavg": lambda: None}
+        acts["fedprox"] = lambda: worker.run_point(tmp_path, "fedprox")
+        return [_Job(acts[name]) for name in names]
+
+    states = runner.run(study, tmp_path, jobs=jobs, submit=submit)
+    assert begun == arrays
+    assert states == {"fedavg": State(0, "it was shot"), "fedprox": State(2)}
+    assert "fedavg failed: it was shot" in capsys.readouterr().err
+
+
+def test_jobs_have_cores_of_their_own(study, tmp_path, ran, monkeypatch):
+    lines, alive = [], []
+
+    class Popen:
+        pid, returncode = 1, 0
+
+        def __init__(self, command, **options):
+            *_, workdir, self.name, cores = command
+            assert options["start_new_session"]
+            assert options["env"]["PYTHONPATH"].startswith(str(places._ROOT))
+            lines.append({*map(int, cores.split(","))})
+            assert not any(lines[-1] & other for other in alive), "cores overlap"
+            alive.append(lines[-1])
+            self.looks = 0
+
+        def poll(self):
+            self.looks += 1
+            if self.looks == 3:
+                alive.remove(lines[0 if self.name == "fedavg" else 1])
+                worker.run_point(tmp_path, self.name)
+            return 0 if self.looks > 2 else None
+
+    monkeypatch.setattr(places.subprocess, "Popen", Popen)
+    monkeypatch.setattr(places.hardware, "cores", lambda: [2, 3, 5, 7])
+    runner.run(study, tmp_path, jobs=2)
+    assert lines == [{2, 5}, {3, 7}]
+
+
+def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *a: asked.append(a), False)
+    for name in ("use_cpu_cores", "keep_compilations"):
+        monkeypatch.setattr(f"sparsefl_jax.system.hardware.{name}", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path), "fedavg", "1,3"])
+    refused(worker.main, "expected the folder of a study")
+    assert [(pid, [*cores]) for pid, cores in asked] == [(0, [1, 3])]
+
+
+def test_options_of_a_launcher():
+    found = places._parse("slurm_setup=['export A=1','b'],x=1")
+    assert found == {"slurm_setup": ["export A=1", "b"], "x": 1}
+
+
+def test_a_job_is_done_when_two_looks_behind_its_submission_miss_it(
+    tmp_path, monkeypatch
+):
+    """By the clock of this test, with a `squeue` that prints a file."""
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\nexec cat "{tmp_path}/queue"\n')
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    now, result = [100.0], tmp_path / "result"
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    places._queued.cache_clear()
+    paths = SimpleNamespace(result_pickle=result)
+    job = SimpleNamespace(job_id="7_1", paths=paths, done=result.exists)
+    old, new = places._SlurmJob(job, born=8), places._SlurmJob(job, born=11)
+    for queue, *done in (
+        ("7_0\n7_1\n", False, False),
+        ("7_0\n", False, False),  # by the look before
+        ("7_0\n", True, False),  # a look from before the new one was submitted
+        ("7_0\n", True, True),
+        ("7_1\n", False, False),
+        (None, False, False),  # the controller is away
+        ("", False, False),
+        ("", True, True),
+    ):
+        (tmp_path / "queue").unlink(missing_ok=True)
+        if queue is not None:
+            (tmp_path / "queue").write_text(queue)
+        assert [old.done(), new.done()] == done
+        now[0] += 10
+    (tmp_path / "queue").write_text("7_1\n")
+    result.write_text("")
+    assert old.done()
+
+
+@pytest.mark.parametrize("paths", ["/some/where", ""])
+def test_jobs_inherit_the_package(paths, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", paths)
+    said = []
+
+    class Executor:
+        """Asks what a program would inherit, as `sbatch` does, and submits nothing."""
+
+        def __init__(self, folder, cluster):
+            assert (folder, cluster) == (tmp_path / "jobs", "slurm")
+
+        def update_parameters(self, **parameters):
+            said.append(parameters)
+
+        def map_array(self, run, folders, names):
+            asked = "import os; print(os.environ['PYTHONPATH'], end='')"
+            command = [sys.executable, "-c", asked]
+            said.append(subprocess.check_output(command, text=True))
+            said.append([folders, names])
+            return [run for _ in names]
+
+    module = SimpleNamespace(AutoExecutor=Executor)
+    monkeypatch.setitem(sys.modules, "submitit", module)
+    jobs = places.slurm(tmp_path, "timeout_min=5")(["a", "b"])
+    root = os.pathsep.join(filter(None, [str(places._ROOT), paths]))
+    assert said == [
+        {"name": "study", "timeout_min": 5},
+        root,
+        [2 * [str(tmp_path)], ["a", "b"]],
+    ]
+    assert len(jobs) == 2

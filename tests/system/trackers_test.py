@@ -1,0 +1,149 @@
+"""Weights & Biases and MLflow: what a run leaves there."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from sparsefl_jax.runs import experiment, sinks
+from tests.system.sinks_test import write
+from tests.tiny import tiny_config
+
+LOSSES = [1, 1 / 2, 1 / 11, 1 / 12, 1 / 13, 1 / 14]
+CONFIG = {"seed": 3, "optimizer": {"name": "sgd", "learning_rate": 0.1}}
+
+
+@pytest.fixture
+def mlflow_run(monkeypatch, tmp_path_factory):
+    """Reads the only run of a local store by MLflow's client."""
+    pytest.importorskip("mlflow", reason="needs the extra [mlflow]")
+    from mlflow import MlflowClient, set_tracking_uri
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    set_tracking_uri(None)
+
+    def read():
+        client = MlflowClient()
+        (found,) = [e for e in client.search_experiments() if e.name == "sparsefl_jax"]
+        (run,) = client.search_runs([found.experiment_id])
+
+        def history(key):
+            values = client.get_metric_history(run.info.run_id, key)
+            return sorted((m.step, m.value) for m in values)
+
+        return run, history
+
+    return read
+
+
+def interrupted(workdir, name):
+    """Writes a run that is saved after one segment and killed after two."""
+    (workdir / "config.json").write_text(json.dumps(CONFIG))
+    position = write(workdir, [name], last=1)
+    write(workdir, [name], position, first=1, last=2)  # lost by a kill
+    changed = CONFIG | {"num_rounds": 9, "seed": 4}
+    (workdir / "config.json").write_text(json.dumps(changed))
+    summary = {"method": "m", "rounds": 6, "accuracy": {"global": {"final": 0.5}}}
+    write(workdir, [name], position, first=1, summary=summary)
+
+
+def test_wandb_goes_on_in_one_run_and_has_no_round_twice(tmp_path, monkeypatch):
+    """What W&B is given, by another module in its place."""
+    begun, rows, ended = [], [], []
+    run = SimpleNamespace(
+        id="an id",
+        config={},
+        summary={},
+        log=lambda row, step, commit: rows.append((step, row)),
+        finish=lambda exit_code: ended.append(exit_code),
+    )
+    init = lambda **how: begun.append(how["id"]) or run  # noqa: E731
+    wandb = SimpleNamespace(Settings=dict, init=init)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    interrupted(tmp_path, "wandb")
+    assert begun == [None, "an id", "an id"] and ended == [1, 1, 0]
+    assert [step for step, _ in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["train/loss"] for _, row in rows] == pytest.approx(LOSSES)
+    assert [row["stage"] for _, row in rows] == [0, 0, 1, 1, 1, 1]
+    evaluated = [row.get("eval/accuracy") for _, row in rows]
+    assert evaluated[::2] == [None] * 3
+    assert evaluated[1::2] == pytest.approx([0.1, 0.2, 0.4])
+    assert [row.get("seconds") for _, row in rows] == [None, 0.5, None, 1.0, None, 1.5]
+    assert run.config["seed"] == 4 and run.config["num_rounds"] == 9
+    assert run.summary["accuracy"] == {"global": {"final": 0.5}}
+
+
+@pytest.mark.slow
+def test_mlflow_goes_on_in_one_run_and_has_no_round_twice(tmp_path, mlflow_run):
+    interrupted(tmp_path, "mlflow")
+    run, history = mlflow_run()
+    assert run.info.run_id == json.loads((tmp_path / "mlflow.json").read_text())["id"]
+    assert run.info.status == "FINISHED" and run.info.run_name == tmp_path.name
+    assert [step for step, _ in history("train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert [value for _, value in history("train/loss")] == pytest.approx(LOSSES)
+    assert history("train/layer_density/conv1/kernel")[0] == (1, 0.5)
+    assert run.data.params == {
+        "seed": "3",  # as it began: a parameter cannot change
+        "optimizer.name": "sgd",
+        "optimizer.learning_rate": "0.1",
+    }
+    assert history("summary/accuracy/global/final") == [(6, 0.5)]
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_is_not_finished_in_mlflow(tmp_path, mlflow_run):
+    write(tmp_path, ["mlflow"], last=1)
+    assert mlflow_run()[0].info.status == "KILLED"
+
+
+@pytest.mark.slow
+def test_a_run_that_mlflow_does_not_know_is_one_line(tmp_path, mlflow_run):
+    (tmp_path / "mlflow.json").write_text(json.dumps({"id": "gone", "rounds": 0}))
+    with pytest.raises(OSError, match="^sinks='mlflow': Run with id=gone not found$"):
+        write(tmp_path, ["mlflow"])
+
+
+@pytest.mark.slow
+def test_a_configuration_logs_to_both(tmp_path, monkeypatch, mlflow_run):
+    pytest.importorskip("wandb", reason="needs the extra [wandb]")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    config = tiny_config(tmp_path)
+    config.sinks = ("wandb", "mlflow")
+    summary = experiment.run(config, tmp_path / "run", progress=False)
+    run, history = mlflow_run()
+    rounds = summary["rounds"]
+    assert len(history("train/bits_up")) == rounds
+    bits = sum(value for _, value in history("train/bits_up"))
+    assert bits == sum(stage["bits_up"] for stage in summary["stages"])
+    assert run.data.params["dataset"] == config.dataset
+    assert list((tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb"))
+    assert json.loads((tmp_path / "run/wandb.json").read_text())["rounds"] == rounds
+
+
+@pytest.mark.parametrize("error", [FloatingPointError("loss nan"), None])
+def test_the_error_of_a_run_is_not_hidden_by_that_of_a_tool(
+    tmp_path, monkeypatch, error
+):
+    def close(summary):
+        raise ConnectionError("no network")
+
+    sink = sinks.Sink(lambda rows: None, close)
+    monkeypatch.setitem(sinks.TOOLS, "json", lambda *of: sink)  # a name to import
+    told = "^loss nan$" if error else "^sinks='json': no network$"
+    with (
+        pytest.raises(type(error) if error else OSError, match=told),
+        sinks.open_sinks(["json"], tmp_path),
+    ):
+        if error:
+            raise error
+
+
+@pytest.mark.parametrize("text", ['{"id": 3', "[3]"])
+def test_a_damaged_id_is_one_line(tmp_path, text):
+    (tmp_path / "wandb.json").write_text(text)
+    with pytest.raises(ValueError, match=r"wandb\.json ") as caught:
+        sinks.opened("wandb", tmp_path, 0)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,324 @@
+"""Packets: trees cut and joined, entries counted, bits charged, streams read back."""
+
+import collections
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.charges import message_bits, most_bits
+from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.positions import POSITIONS
+from tests.wire.arithmetic_test import entropy
+
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
+
+
+def total(packet):
+    message = {"p": packet}
+    return message_bits(packets.layout(message), packets.count(message))
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"index": "x"}, {"bits": 33}, {"bits": 1.5}, {"bits": 32, "index": "entropy"}],
+)
+def test_packet_refuses(kwargs):
+    name, value = next(iter(kwargs.items()))
+    with pytest.raises(ValueError, match=f"{name}={value!r}, expected"):
+        Packet({}, **kwargs)
+
+
+def test_an_assumption_needs_something_that_is_free():
+    values, mask = {"w": jnp.zeros(2)}, {"w": jnp.ones(2, bool)}
+    for free in ({"bits": 0}, {"mask": mask, "index": "none"}):
+        layout = packets.layout({"p": Packet(values, **free, assumed="so the table")})
+        assert packets.assumptions({"up": layout}) == {"up/p": "so the table"}
+    for charged in ({}, {"mask": mask, "index": "coo"}):
+        with pytest.raises(ValueError, match="assumed='so', expected bits=0"):
+            Packet(values, **charged, assumed="so")
+
+
+def test_layout_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="bits=16 for float32 values 'up/w'"):
+        packets.layout({"up": Packet({"w": jnp.zeros(2)}, bits=16)})
+    for odd in ({"w": jnp.zeros(3, bool)}, {"v": jnp.zeros(2, bool)}):
+        with pytest.raises(ValueError, match="mask of packet 'up'"):
+            packets.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
+
+
+def test_only_real_numbers_under_masks_of_bools_travel():
+    for values in (jnp.zeros(2, jnp.complex64), jax.random.split(jax.random.key(0))):
+        for bits in (0, 32):
+            with pytest.raises(ValueError, match="'up/w' has .* values, expected bool"):
+                packets.layout({"up": Packet({"w": values}, bits=bits)})
+    floats = {"w": jnp.ones(2)}
+    with pytest.raises(ValueError, match="mask up/w is float32, expected bool"):
+        packets.layout({"up": Packet(floats, floats, index="none")})
+
+
+def test_an_optional_packet_takes_a_bit_in_every_round():
+    values, mask = np.array([0, 2], np.float32), np.array([False, True])
+    whole = Packet(values, mask, index="bitmap", optional=True)
+    assert total(whole) == (32, 1 + 2)
+    assert most_bits(packets.layout({"p": whole})) == 64 + 1 + 2
+    # 1 for sent and fresh, the bitmap 01, then 2.0, which is 0x40000000.
+    assert streams.encode(whole) == bytes([0b10101000, 0, 0, 0, 0])
+    none, garbage = np.zeros(2, bool), np.full(2, 9, np.float32)
+    like = dataclasses.replace(whole, mask=none, values=garbage, fresh=False)
+    found = streams.decode(streams.encode(whole), like)
+    assert (found.values.tolist(), found.mask.tolist()) == ([0, 2], [False, True])
+    assert bool(found.fresh)
+    held = dataclasses.replace(whole, fresh=False)
+    assert total(held) == (32, 1)
+    assert streams.encode(held) == bytes([0b00100000, 0, 0, 0, 0])
+    assert streams.decode(streams.encode(held), held).values.tolist() == [0, 2]
+    unsent = dataclasses.replace(whole, sent=False)
+    assert total(unsent) == (0, 1) and streams.encode(unsent) == bytes(1)
+    found = streams.decode(streams.encode(unsent), unsent)
+    assert not found.sent and not found.values.any()
+    ones = Packet(np.ones(2, bool), bits=1, index="entropy", optional=True)
+    assert total(ones) == (2, 1)  # ones among 2 take w(3), and H(1) nothing
+    assert_same(streams.decode(streams.encode(ones), ones).values, ones.values)
+
+
+def test_bits_by_hand():
+    mask = np.zeros((4, 8), bool)
+    mask[0, 0] = mask[1, 0] = mask[3, 7] = True
+    values, mask = {"w": jnp.ones((4, 8))}, {"w": jnp.asarray(mask)}
+    expected = {
+        "none": 0,
+        "bitmap": 32,
+        "coo": 6 + 3 * 5,  # w(33) = 6
+        "csr": 6 + 9 * 2 + 3 * 2,  # 8 rows of 4 columns, pointers 0..3
+        "golomb": 6 + 3 * 2 + 1 + 2 + 6,  # b = 2; gaps 1, 8, 23
+        "packed": 6 + 15,  # 32 H(3 / 32) = 14.35
+    }
+    for index, positions in expected.items():
+        packet = Packet(values, mask, index=index)
+        assert total(packet) == (96, positions)
+        assert total(dataclasses.replace(packet, fresh=False)) == (96, 0)
+        assert total(dataclasses.replace(packet, sent=False)) == (0, 0)
+        assert total(dataclasses.replace(packet, bits=0)) == (0, positions)
+        assert total(dataclasses.replace(packet, mask=None)) == (1024, 0)
+
+
+def test_bits_do_not_overflow_and_keep_leading_axes():
+    # ResNet-18, ten clients, 32 bits: 3 575 667 840 wraps in int32.
+    layout = {"p": packets.Layout(("w",), ((11_173_962,),), 32, "bitmap", True)}
+    count = {
+        "p": packets.Count(
+            np.full((500, 10, 1), 11_173_962, np.int32),
+            np.zeros((500, 10), bool),
+            np.ones((500, 10), bool),
+        )
+    }
+    bits = message_bits(layout, count)
+    assert bits.values.shape == (500, 10) and bits.values.dtype == np.int64
+    assert int(bits.values[0].sum()) == 3_575_667_840
+    assert int(bits.total.sum()) == 500 * 3_575_667_840
+    count["p"] = count["p"]._replace(fresh=np.ones((500, 10), bool))
+    assert int(message_bits(layout, count).positions.sum()) == 5000 * 11_173_962
+
+
+def assert_same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        x, y = np.asarray(x), np.asarray(y)
+        assert x.shape == y.shape and x.dtype == y.dtype
+        assert x.tobytes() == y.tobytes()
+
+
+def receiver(packet):
+    """Returns the receiver's knowledge: no values and no fresh positions."""
+
+    def blank(tree):
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+    values = packet.values if packet.bits == 0 else blank(packet.values)
+    written = packet.fresh and packet.index in POSITIONS
+    travel = packet.mask is not None and written
+    mask = blank(packet.mask) if travel else packet.mask
+    return dataclasses.replace(packet, values=values, mask=mask)
+
+
+KINDS = [
+    (np.float32, 32),
+    (np.float16, 16),
+    (ml_dtypes.bfloat16, 16),
+    (np.int32, 32),
+    (np.uint32, 32),
+    (np.int8, 8),
+    (np.int8, 3),
+    (np.uint8, 5),
+    (np.bool_, 1),
+    (np.float32, 0),
+]
+SHAPES = [(), (1,), (0,), (3, 0), (5,), (4, 3), (1, 9), (9, 1), (3, 3, 2, 4)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from(["none", *POSITIONS]),
+    st.lists(st.sampled_from(SHAPES), min_size=0, max_size=3),
+    st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_decode_inverts_encode_and_length_is_what_is_charged(
+    kind, index, shapes, density, masked, fresh, seed
+):
+    dtype, bits = kind
+    rng = np.random.default_rng(seed)
+    values, mask = {}, {}
+    for i, shape in enumerate(shapes):
+        keep = rng.random(shape) < density
+        if np.dtype(dtype).kind in "iu":
+            low = -(2 ** (bits - 1)) if np.dtype(dtype).kind == "i" else 0
+            drawn = rng.integers(low, low + 2**bits, shape)
+        else:
+            drawn = rng.normal(size=shape)
+        value = np.asarray(drawn).astype(dtype)
+        zero = np.zeros((), dtype)
+        values[f"l{i}"] = np.where(keep, value, zero) if masked else value
+        mask[f"l{i}"] = np.asarray(keep)
+    packet = Packet(values, mask if masked else None, fresh, True, bits, index)
+    data = streams.encode(packet)
+    charged, slack = int(total(packet).total), streams.slack(packet)
+    assert slack == 0 or index == "packed"
+    assert math.ceil(charged / 8) <= len(data) <= math.ceil((charged + slack) / 8)
+    back = streams.decode(data, receiver(packet))
+    assert_same(back.values, packet.values)
+    assert_same(back.mask, packet.mask)
+
+
+@pytest.mark.parametrize(
+    ("n", "ones", "bits"), [(0, 0, 0), (1, 1, 1), (8, 0, 4), (8, 4, 12), (7, 1, 8)]
+)
+def test_entropy_bits_by_hand(n, ones, bits):
+    # 7 entries, one of them 1: 3 bits tell the one, 7 H(1 / 7) = 4.14 all values.
+    packet = Packet(jnp.arange(n) < ones, bits=1, index="entropy")
+    assert total(packet) == (bits, 0)
+    told = packets.count({"p": packet})["p"]
+    assert told.entries.tolist() == [n] and told.measured.tolist() == [ones]
+
+
+def test_entropy_is_charged_per_packet_and_by_client():
+    def one(row):
+        values = {"a": row > 0, "b": jnp.ones(2, jnp.bool_)}
+        mask = {"a": jnp.arange(6) < 4, "b": jnp.ones(2, jnp.bool_)}
+        packet = Packet(values, mask, sent=row[5] < 9, bits=1, index="entropy")
+        return packets.count({"p": packet})
+
+    rows = jnp.array([[1, 1, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 9]])
+    counts = jax.jit(jax.vmap(one))(rows)
+    assert counts["p"].measured.tolist() == [[2, 2], [0, 2], [4, 2]]
+    assert counts["p"].measured.dtype == counts["p"].entries.dtype == jnp.int32
+    layout = {"p": packets.Layout(("a", "b"), ((6,), (2,)), 1, "entropy", True)}
+    bits = message_bits(layout, counts)
+    # Six entries, w(7) = 3; four ones, two ones, and nothing sent.
+    expected = 3 + math.ceil(entropy(6, 2))
+    assert bits.values.tolist() == [expected, expected, 0]
+    assert bits.positions.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("shapes", [[], [(3, 0), (2, 3)], [(9, 40), ()]])
+def test_entropy_coded_packets_come_back(dtype, masked, share, shapes):
+    rng = np.random.default_rng(0)
+    values = {f"l{i}": rng.random(s) < share for i, s in enumerate(shapes)}
+    mask = {name: np.asarray(rng.random(v.shape) < 0.7) for name, v in values.items()}
+    if masked:
+        values = jax.tree.map(lambda v, m: np.asarray(v & m), values, mask)
+    code = -1 if dtype is np.int8 else 1  # the other code of one bit
+    values = jax.tree.map(lambda v: np.asarray(v).astype(dtype) * dtype(code), values)
+    packet = Packet(values, mask if masked else None, bits=1, index="entropy")
+    data, charged = streams.encode(packet), int(total(packet).total)
+    assert math.ceil(charged / 8) <= len(data) <= math.ceil((charged + 2) / 8)
+    back = streams.decode(data, receiver(packet))
+    assert_same(back.values, packet.values)
+    assert_same(back.mask, packet.mask)
+
+
+def test_nothing_sent_is_no_byte_and_decodes_to_zeros():
+    packet = Packet({"w": np.ones(3, np.float32)}, sent=False)
+    assert streams.encode(packet) == b""
+    assert streams.decode(b"", packet).values["w"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "dtype, bits, most, index", [(np.uint8, 1, 2, "entropy"), (np.int8, 3, 4, "none")]
+)
+def test_encode_refuses_codes_that_do_not_fit(dtype, bits, most, index):
+    packet = Packet({"w": np.array([0, most], dtype)}, bits=bits, index=index)
+    with pytest.raises(
+        ValueError, match=f"bits={bits} but codes reach from 0 to {most}"
+    ):
+        streams.encode(packet)
+
+
+@pytest.mark.parametrize(
+    "dtype, bits, fits, misfits",
+    [
+        (np.uint8, 1, [0, 1], [2]),
+        (np.int8, 4, [-8, 7], [8, -9, 29]),
+        (np.uint16, 9, [0, 511], [512]),
+        (np.int32, 31, [-(2**30), 2**30 - 1], [2**30]),
+    ],
+)
+def test_a_round_counts_codes_that_do_not_fit(dtype, bits, fits, misfits):
+    def told(*codes, sent=True):
+        tree = {"a": np.array(fits, dtype), "b": np.array(codes, dtype)}
+        packet = Packet(tree, bits=bits, sent=sent)
+        return packets.count({"p": packet})["p"].entries.tolist()
+
+    assert told(*fits) == [2, 2]
+    for code in misfits:
+        assert told(0, code) == [-1, -1] and told(0, code, sent=False) == [2, 2]
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (2, 0), (1,) * 9])
+def test_each_platform_finds_a_code_that_does_not_fit(sizes):
+    flags = [jnp.zeros(size, jnp.int8) for size in sizes]
+    for together in (1, 2, 8):
+        find = functools.partial(packets._any, together=together)
+        assert not find(flags)
+        for leaf, size in enumerate(sizes):
+            for place in range(size):
+                one = flags[leaf].at[place].set(1)
+                assert find([*flags[:leaf], one, *flags[leaf + 1 :]])
+
+
+def test_a_packet_with_a_further_array_does_not_travel():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Laden(Packet):
+        note: jax.Array = dataclasses.field(kw_only=True)
+
+    with pytest.raises(ValueError, match="'up' is Laden, expected a Packet"):
+        packets.layout({"up": Laden(jnp.zeros(2), note=jnp.ones(9))})
+    two = {"a": {"b": jnp.zeros(9)}, "a/b": jnp.zeros(1, jnp.int8)}  # at one path
+    with pytest.raises(ValueError, match="bits=8 for float32 values 'up/a/b'"):
+        packets.layout({"up": Packet(two, bits=8)})
+    with pytest.raises(ValueError, match="message is Counter, expected a dict"):
+        packets.layout(collections.Counter())
+    for flag in (jnp.float32(0.5), jnp.ones(9, bool)):
+        with pytest.raises(ValueError, match="fresh of packet 'up' is .* one bool"):
+            packets.layout({"up": Packet(jnp.zeros(2), fresh=flag)})
+
+
+def test_special_floats_survive():
+    packet = Packet({"w": np.array([np.nan, -0.0, np.inf, 1e-42], np.float32)})
+    assert_same(streams.decode(streams.encode(packet), packet).values, packet.values)

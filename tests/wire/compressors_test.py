@@ -1,0 +1,193 @@
+"""Compressors by hand, and the laws that each of them keeps."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.wire import compressors, golomb, packets, streams
+from sparsefl_jax.wire.charges import message_bits
+from tests.refusals import refused
+from tests.wire.elias_test import bits_by_hand
+
+RNG = np.random.default_rng(0)
+UPDATE = {
+    "a": jnp.asarray(RNG.normal(size=(7, 5)), jnp.float32),
+    "b": jnp.asarray(RNG.normal(size=11), jnp.float32),
+}
+KEY = jax.random.key(1)
+BUILT = {  # with other arguments than their defaults
+    "topk": {"density": 0.1},
+    "randomk": {"density": 0.1},
+    "qsgd": {"bits": 3},
+    "sign": {},
+    "majority": {},
+    "stc": {"density": 0.1, "index": "golomb"},
+    "none": {},
+    "masked_noise": {"magnitude": 0.5},
+    "stochastic_sign": {},
+}
+
+
+def flat(tree):
+    return np.concatenate([np.asarray(v).reshape(-1) for v in jax.tree.leaves(tree)])
+
+
+def sent(name, update=UPDATE, **given):
+    """Returns the message of an update and what it decodes to."""
+    coder = compressors.build(name, BUILT[name] | given)
+    message = jax.jit(coder.encode)(KEY, update)
+    return message, jax.jit(coder.decode)(message)
+
+
+def charged(message):
+    bits = message_bits(packets.layout(message), packets.count(message))
+    return int(bits.values), int(bits.positions)
+
+
+def test_top_k_of_each_leaf_and_the_first_of_equal_ones():
+    """Over all leaves, `compressed_test.top` has it in NumPy, as signs and STC."""
+    _, update = sent("topk", scope="leaf")
+    for name, k in (("a", 4), ("b", 2)):  # ceil(3.5) and ceil(1.1)
+        x, q = flat(UPDATE[name]), flat(update[name])
+        kept = np.argsort(-np.abs(x))[:k]
+        np.testing.assert_array_equal(np.flatnonzero(q), np.sort(kept))
+        np.testing.assert_array_equal(q[kept], x[kept])
+    ties, _ = sent("topk", {"w": jnp.array([1.0, -2.0, 2.0, 2.0])}, density=0.5)
+    assert ties["delta"].mask["w"].tolist() == [False, True, True, False]
+
+
+def test_a_share_is_meant_as_it_is_written():
+    update = {"w": jnp.arange(100.0)}  # 0.07 * 100 is 7.000000000000001
+    assert int(sent("topk", update, density=0.07)[0]["delta"].mask["w"].sum()) == 7
+
+
+@pytest.mark.parametrize("name", ["topk", "randomk", "stc"])
+def test_the_least_share_is_one_entry(name):
+    given = {"unbiased": True} if name == "randomk" else {}
+    message, decoded = sent(name, {"a": jnp.full(6, 2.0)}, density=1e-9, **given)
+    assert int(message["delta"].mask["a"].sum()) == 1
+    values = np.sort(decoded["a"]).tolist()
+    assert values == [0, 0, 0, 0, 0, 12 if given else 2]
+
+
+@pytest.mark.parametrize("name", ["qsgd", "randomk", "stochastic_sign"])
+def test_the_mean_over_keys_is_the_update(name):
+    """That of signs is cut to their scale."""
+    given = {"unbiased": True} if name == "randomk" else {}
+    coder, update = compressors.build(name, BUILT[name] | given), UPDATE["b"]
+    scale = np.abs(update).mean() if name == "stochastic_sign" else np.inf
+
+    def draw(key):
+        return coder.decode(coder.encode(key, {"w": update}))["w"]
+
+    drawn = np.float64(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4096)))
+    error = np.abs(drawn.mean(0) - np.clip(np.asarray(update), -scale, scale))
+    assert (error <= 4 * drawn.std(0) / 64 + 1e-6).all()
+    assert (drawn.std(0) > 0).any()
+    if name == "qsgd":  # s = 3 levels, n = 11
+        spread = np.sum((drawn - np.asarray(update)) ** 2, 1).mean()
+        bound = min(11 / 9, math.sqrt(11) / 3) * np.sum(np.asarray(update) ** 2)
+        assert spread <= bound
+
+
+def test_qsgd_by_hand():
+    update = {"w": jnp.array([[3.0, -4.0], [0.0, 0.0]])}  # norm 5, s = 1
+    message, back = sent("qsgd", update, bits=2)
+    level = np.asarray(message["delta"].values["w"])
+    assert set(np.unique(level)) <= {-1, 0, 1} and level.dtype == np.int8
+    assert (level[1] == 0).all() and level[0, 0] >= 0 and level[0, 1] <= 0
+    np.testing.assert_allclose(back["w"], 5.0 * level, rtol=1e-6)
+    assert charged(message) == (4 * 2 + 32, 0)
+    message, back = sent("qsgd", update, bits=8, bucket=2)  # a norm for each pair
+    np.testing.assert_allclose(message["scale"].values["w"], [5, 0], rtol=1e-6)
+    np.testing.assert_allclose(back["w"], update["w"], atol=5 / 127)
+    assert charged(message) == (4 * 8 + 2 * 32, 0)
+    message, _ = sent("qsgd", {"w": jnp.ones(5)}, bits=4, bucket=2)  # a pair and a half
+    assert message["scale"].values["w"].shape == (3,)
+
+
+# Buckets of 35 and 11 entries; 9 or 49 entries of a norm are dense.
+@pytest.mark.parametrize("bits, bucket", [(3, 0), (4, 7)])
+def test_levels_of_qsgd_in_elias_codes(bits, bucket):
+    fixed, want = sent("qsgd", bits=bits, bucket=bucket)
+    message, back = sent("qsgd", bits=bits, bucket=bucket, index="elias")
+    jax.tree.map(np.testing.assert_array_equal, back, want)
+    levels, delta = fixed["delta"].values, message["delta"]
+    jax.tree.map(np.testing.assert_array_equal, delta.values, levels)
+    norms = sum(v.size for v in jax.tree.leaves(fixed["scale"].values))
+    found = sum(bits_by_hand(v, bits, bucket) for v in levels.values())
+    assert charged(message) == (found + 32 * norms, 0)
+    data = streams.encode(jax.device_get(delta))
+    assert len(data) == math.ceil(found / 8)
+    read = streams.decode(data, jax.device_get(delta)).values
+    jax.tree.map(np.testing.assert_array_equal, read, levels)
+
+
+def test_a_sign_is_a_bit_and_that_of_a_zero_a_plus():
+    """Positions that follow from a key are free."""
+    for name in ("sign", "stochastic_sign"):
+        assert charged(sent(name)[0]) == (46 + 2 * 32, 0)
+    bits = sent("sign", {"w": jnp.array([0.0, -0.0, -1.0])})[0]["delta"].values["w"]
+    assert bits.tolist() == [1, 1, 0]
+    assert charged(sent("randomk")[0]) == (32 * 5, 0)
+
+
+@pytest.mark.parametrize("mask, lowest", [("binary", 0), ("signed", -1)])
+def test_masked_noise_by_hand(mask, lowest):
+    given = {"magnitude": 0.5, "mask": mask, "noise": "bernoulli"}
+    coder, update = compressors.masked_noise(**given), {"w": UPDATE["b"]}
+    messages = jax.vmap(lambda key: coder.encode(key, update))(
+        jax.random.split(KEY, 4096)
+    )
+    drawn = np.asarray(jax.vmap(coder.decode)(messages)["w"])
+    bits = np.asarray(messages["delta"].values["w"])
+    z = np.where(bits == 1, drawn, drawn / lowest if lowest else 0)  # where it is seen
+    assert set(np.unique(np.abs(z[bits == 1]))) == {0.5}
+    sizes = {0.0, -0.5, 0.5} if lowest == 0 else {-0.5, 0.5}
+    assert set(np.unique(drawn + 0.0)) == sizes
+    # The noise is -0.5 or 0.5; half of it has the wrong sign for a binary mask.
+    want = np.clip(update["w"], -0.5, 0.5) * (0.5 if lowest == 0 else 1)
+    assert (np.abs(drawn.mean(0) - want) <= 4 * drawn.std(0) / 64 + 1e-6).all()
+    assert charged(coder.encode(KEY, update)) == (11 + 32, 0)
+
+
+def test_stc_charges_a_bit_a_value_a_magnitude_a_leaf_and_no_zero():
+    message, _ = sent("stc")
+    values, positions = charged(message)
+    assert values == 6 + 2 * 32
+    assert positions == 6 + 4 + sum(
+        golomb.write_gaps(flat(m)).size for m in jax.tree.leaves(message["delta"].mask)
+    )
+    few, back = sent("stc", {"w": jnp.array([0.0, -3.0, 0.0, 0.0])}, density=0.5)
+    assert few["delta"].mask["w"].sum() == 1  # no zero travels as a magnitude
+    assert back["w"].tolist() == [0, -3, 0, 0]
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT if name != "majority"])
+def test_no_update_decodes_to_none(name):
+    _, back = sent(name, jax.tree.map(jnp.zeros_like, UPDATE))
+    assert not flat(back).any()
+
+
+def test_the_majority_decides_and_a_coin_between_equals():
+    coder = compressors.majority()
+    update = {"w": jnp.array([2.0, -0.1, 0.0])}
+    votes = coder.decode(coder.encode(KEY, update))
+    assert votes["w"].tolist() == [1, -1, 1]
+    mean = {"w": jnp.concatenate([jnp.array([0.2, -0.2]), jnp.zeros(1000)])}
+    found = np.asarray(coder.combine(KEY, mean)["w"])
+    assert found[:2].tolist() == [1, -1] and set(found) == {-1, 1}
+    assert abs(found[2:].mean()) < 0.15  # 4 standard errors are 0.126
+
+
+def test_refuses():
+    refused(lambda: compressors.stc(1.5), "density=1.5, expected in (0, 1]")
+    refused(lambda: compressors.randomk(-1.0), "density=-1.0, expected in (0, 1]")
+    refused(lambda: compressors.topk(scope="layer"), "scope='layer', expected one of")
+    refused(lambda: compressors.stc(index="none"), "index='none', expected one of")
+    refused(lambda: compressors.qsgd(1), "bits=1, expected in [2, 8]")
+    refused(lambda: compressors.qsgd(bucket=-1), "bucket=-1, expected at least 0")
+    refused(lambda: compressors.qsgd(index="coo"), "index='coo', expected one of fixed")
