@@ -30,6 +30,7 @@ EVALUATIONS = 150  # of a run, or one in each round
 RATE, MOMENTUM, DECAY = "optimizer.learning_rate", "optimizer.momentum", "decay"
 LOW, HIGH, DRAW, DRAWN = 0.01, 1.0, 2026, 8  # rates with and without momentum
 PLAIN = (0.12, 0.18, 0.27, 0.41, 0.62)  # rates without
+AGAIN = (0.01, 0.018, 0.032, 0.056, 0.1, 0.18)  # where other settings are known
 FIRST_SEED, QUARTER, BEST = 100, 0.25, 2
 
 
@@ -150,13 +151,13 @@ OTHERS = {
 }
 METHODS = {
     "fashion": CONTROLS | CORE | OTHERS,
-    "cifar10": {  # all of them decay
-        "fedavg_decay": _fedavg(_DECAY)._replace(like="fedavg"),
-        "fedavg_small": _fedavg(_CHANNELS | _DECAY)._replace(
+    "cifar10": {  # the rate of all of them decays to a tenth
+        "fedavg_decay": _fedavg(decay=0.1)._replace(like="fedavg"),
+        "fedavg_small": _fedavg(_CHANNELS, decay=0.1)._replace(
             like="fedavg", across="model.channels"
         ),
         **{
-            name: method._replace(own=method.own | _DECAY)
+            name: method._replace(fields=method.fields | {DECAY: 0.1})
             for name, method in (CONTROLS | CORE).items()
             if name in ("fedavg_8bit", "pdst", "spdst", "stc", "topk")
         },
@@ -173,6 +174,8 @@ def checksum(workload: str, method: Method, settings: Mapping) -> str:
     outcome = BUDGETS, SLACK, TAIL, LEAST, FEW, CHANCE, LEVEL, MARGIN, EVALUATIONS
     tuning = LOW, HIGH, DRAW, DRAWN, PLAIN, FIRST_SEED, QUARTER, BEST
     given = {k: v for k, v in method._asdict().items() if v != getattr(Method(), k)}
+    if WORKLOADS[workload].tuned_on:
+        tuning += (AGAIN,)
     rules = WORKLOADS[workload], given, FAMILIES, outcome, tuning
     text = repr(rules) + json.dumps(settings, sort_keys=True)
     return f"{zlib.crc32(text.encode()):08x}"
@@ -233,19 +236,21 @@ def rates_again(method: Method, found: Mapping) -> list[dict[str, Any]]:
       found: settings of which all but rate and momentum are kept.
 
     Returns:
-      All of `PLAIN`, with each value of what was not tuned there.
+      All of `AGAIN`, with each value of what was not tuned there.
     """
     kept = {field: found[field] for field in method.own if field in found}
     new = {field: values for field, values in method.own.items() if field not in found}
     momentum = {MOMENTUM: None} if method.momentum else {}
     return [
         {RATE: rate} | momentum | kept | dict(zip(new, values, strict=True))
-        for rate in PLAIN
+        for rate in AGAIN
         for values in itertools.product(*new.values())
     ]
 
 
-def beyond(best: Mapping, method: Method) -> list[dict[str, Any]]:
+def beyond(
+    best: Mapping, tried: Sequence[Mapping], own: Mapping[str, tuple]
+) -> list[dict[str, Any]]:
     """Returns the best settings with one of them a step further, for each at an edge.
 
     A step of the rate is an eighth of its range; that of another setting is the ratio
@@ -254,14 +259,15 @@ def beyond(best: Mapping, method: Method) -> list[dict[str, Any]]:
 
     Args:
       best: the settings of a try.
-      method: of the benchmark.
+      tried: the settings of all tries.
+      own: values that were tried of what is tuned beside rate and momentum.
     """
     ordered = {
         field: values
-        for field, values in method.own.items()
+        for field, values in own.items()
         if len(values) == 3 and all(isinstance(v, int | float) and v for v in values)
     }
-    rates = [each[RATE] for each in tries(method)]
+    rates = [each[RATE] for each in tried]
     step = (HIGH / LOW) ** (1 / DRAWN)
     steps = [(RATE, min(rates), 1 / step), (RATE, max(rates), step)]
     for field, (first, middle, last) in ordered.items():

@@ -163,12 +163,12 @@ def tune(workload: str, name: str, method: Method) -> dict:
     if task.tuned_on:
         known, like = read_settings(task.tuned_on), method.like or name
         check(f"the method tuned on {task.tuned_on}", like, known)
-        wanted = rules.rates_again(method, known[like])
+        wanted, own = rules.rates_again(method, known[like]), {}
     else:
-        wanted = rules.tries(method)
+        wanted, own = rules.tries(method), method.own
     first = [rules.FIRST_SEED]
     ranked = _ranked(workload, name, method, wanted, share, first)
-    if not task.tuned_on and (further := rules.beyond(ranked[0], method)):
+    if further := rules.beyond(ranked[0], wanted, own):
         wanted = [*wanted, *further]
         ranked = _ranked(workload, name, method, wanted, share, first)
     best = ranked[: rules.BEST]

@@ -19,6 +19,12 @@ from tests.tiny import network as tiny_network
 
 OWN = {"algorithm.scope": ("global", "leaf"), "algorithm.power": (1.0, 2.0, 3.0)}
 PAIRS = [(w, name) for w, names in rules.METHODS.items() for name in names]
+
+
+def beyond(best, method):
+    return rules.beyond(best, rules.tries(method), method.own)
+
+
 FOUND = {RATE: 0.1, MOMENTUM: 0.9, "algorithm.stale": "reset", DECAY: 0.01}
 
 
@@ -57,24 +63,24 @@ def test_a_winner_at_an_edge_is_extended_by_a_step():
     """
     middle = rules.tries(Method(OWN))[3]
     best = middle | {"algorithm.power": 3.0}
-    (further,) = rules.beyond(best, Method(OWN))
+    (further,) = beyond(best, Method(OWN))
     assert further == best | {"algorithm.power": 4.5}
-    assert not rules.beyond(middle | {"algorithm.power": 2.0}, Method(OWN))
+    assert not beyond(middle | {"algorithm.power": 2.0}, Method(OWN))
     shares = {"algorithm.prune_rate": (0.25, 0.5, 0.75)}  # 1.1 is none
     best = middle | {"algorithm.prune_rate": 0.75}
-    assert not rules.beyond(best, Method(shares))
+    assert not beyond(best, Method(shares))
     whole = {"algorithm.r_int": (1, 5, 20)}  # 80 follows, and nothing comes before 1
     for value, found in ((20, [80]), (1, [])):
         best = middle | {"algorithm.r_int": value}
-        steps = rules.beyond(best, Method(whole))
+        steps = beyond(best, Method(whole))
         assert [step["algorithm.r_int"] for step in steps] == found
     server = {"server_optimizer.learning_rate": (0.001, 0.01, 0.1)}  # no share
     best = middle | {"server_optimizer.learning_rate": 0.1}
-    (further,) = rules.beyond(best, Method(server))
+    (further,) = beyond(best, Method(server))
     assert further["server_optimizer.learning_rate"] == 1.0
     lowest, *_, highest = rules.tries(Method())[:8]
     for edge, ratio in ((lowest, 1 / 1.778), (highest, 1.778)):
-        (further,) = rules.beyond(edge, Method())
+        (further,) = beyond(edge, Method())
         assert math.isclose(further[RATE], ratio * edge[RATE], rel_tol=0.05)
 
 
@@ -249,21 +255,23 @@ def test_another_workload_keeps_what_was_found_but_for_the_rate(results):
     method = rules.METHODS["cifar10"]["stc"]
     with pytest.raises(ValueError, match="the method tuned on fashion='stc'"):
         run.tune("cifar10", "stc", method)
-    kept = {RATE: 0.9, MOMENTUM: 0.9, "algorithm.stale": "reset", DECAY: 0.1}
+    kept = {RATE: 0.9, MOMENTUM: 0.9, "algorithm.stale": "reset"}
     (run.RESULTS / "fashion_settings.json").write_text(json.dumps({"stc": kept}))
-    asked = results(lambda config: 1 - abs(config.optimizer.learning_rate - 0.27))
-    expected = {RATE: 0.27, MOMENTUM: None, "algorithm.stale": "reset", DECAY: 0.1}
-    assert run.tune("cifar10", "stc", method) == expected
+    asked = results(lambda config: 1 - abs(config.optimizer.learning_rate - 0.3))
+    expected = {RATE: 0.32, MOMENTUM: None, "algorithm.stale": "reset"}
+    assert run.tune("cifar10", "stc", method) == expected  # one beyond the last
     assert {config.algorithm.stale for _, config in asked} == {"reset"}
-    assert [config.seed for _, config in asked] == [100] * 5 + [101] * 2
+    for _, config in asked:
+        assert config.final_learning_rate == 0.1 * config.optimizer.learning_rate
+    assert [config.seed for _, config in asked] == [100] * 7 + [101] * 2
 
 
 def test_what_was_not_tuned_elsewhere_is_crossed_with_the_rates():
     method = rules.METHODS["cifar10"][rules.SMALL]
-    found = rules.rates_again(method, {RATE: 0.3, MOMENTUM: 0.9, DECAY: 0.1})
+    found = rules.rates_again(method, {RATE: 0.3, MOMENTUM: 0.9})
     pairs = {(each[RATE], each["model.channels"]) for each in found}
-    assert pairs == set(itertools.product(rules.PLAIN, (4, 5, 7)))
-    assert {(each[DECAY], each[MOMENTUM]) for each in found} == {(0.1, None)}
+    assert pairs == set(itertools.product(rules.AGAIN, (4, 5, 7)))
+    assert {each[MOMENTUM] for each in found} == {None}
 
 
 def test_a_row_has_the_checksum_of_its_rules_and_the_samples_of_the_others(results):
@@ -315,7 +323,7 @@ def test_a_run_gives_a_row_and_its_evaluations_also_if_it_diverges():
 def test_all_configurations_are_valid(workload, name):
     method, again = rules.METHODS[workload][name], workload != "fashion"
     tried = rules.rates_again(method, FOUND) if again else rules.tries(method)
-    further = () if again else (s for t in tried for s in rules.beyond(t, method))
+    further = () if again else (s for t in tried for s in beyond(t, method))
     for settings in [*tried, *further]:
         config = configured(name, settings, workload)
         plain = freeze(config)
