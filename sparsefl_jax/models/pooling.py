@@ -112,7 +112,8 @@ def maximum_grad(x: Array, g: Array, windows: Windows) -> Array:
     views, y = _places(padded, windows), maximum(x, windows)
     share = _share(g, _hits(views, y))
     parts = [jnp.where(v == y, share, 0.0) for v in views]
-    dx = materialize(_placed(parts, padded.shape, windows))
+    placed = jax.linear_transpose(lambda x: _places(x, windows), padded)
+    dx = materialize(*placed(parts))
     (top, _), (left, _) = windows.pad
     return dx[:, top : top + x.shape[1], left : left + x.shape[2]]
 
@@ -196,19 +197,3 @@ def _places(x: Array, windows: Windows) -> list[Array]:
     sides = zip(x.shape[1:3], windows.size, windows.strides, strict=True)
     out = [(n - k) // s + 1 for n, k, s in sides]
     return shifts.views(x, windows.size, out, windows.strides)
-
-
-def _placed(parts: Sequence[Array], shape, windows: Windows) -> Array:
-    """Adds parts, one for each place of the windows, into images of a shape."""
-    (_, m), strides = windows.size, windows.strides
-    placed, zero = [], jnp.zeros((), parts[0].dtype)
-    for place, part in enumerate(parts):
-        start = place // m, place % m
-        ends = [
-            (a, n - a - (h - 1) * d - 1, d - 1)
-            for a, n, h, d in zip(
-                start, shape[1:3], part.shape[1:3], strides, strict=True
-            )
-        ]
-        placed.append(lax.pad(part, zero, [(0, 0, 0), *ends, (0, 0, 0)]))
-    return functools.reduce(jnp.add, placed)
