@@ -5,11 +5,12 @@ them: the encoder alone, or under a head for another task, whose weights are lef
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.extras import imported
@@ -78,15 +79,17 @@ _EXPECTED = {
 }
 
 
-def read(folder: str | Path) -> tuple[Sizes, dict[str, PyTree]]:
+def read(folder: str | Path, shapes: Callable) -> tuple[Sizes, dict[str, PyTree]]:
     """Reads an encoder.
 
     Args:
       folder: see the module.
+      shapes: `(sizes) -> dict`, the shapes of the parameters, nested dicts by our
+        names, that the network of these sizes has.
 
     Returns:
-      `(sizes, weights)`: the parameters `embed`, `layer1`, ..., and those of `pooler`
-      and `score` that the file holds, as nested dicts of float32.
+      `(sizes, weights)`: the parameters, nested dicts of float32, but those of `pooler`
+      and `score` that the file does not hold in these shapes.
 
     Raises:
       ValueError: the folder lacks a file, its network is of another kind, a tensor is
@@ -96,7 +99,7 @@ def read(folder: str | Path) -> tuple[Sizes, dict[str, PyTree]]:
     expected = "expected config.json and model.safetensors of a BERT or a DistilBERT"
     with blaming(f"folder={str(folder)!r} cannot be used, {expected}"):
         kind, sizes = _read_config(folder / "config.json")
-        return sizes, _named(_read_tensors(folder), kind, sizes)
+        return sizes, _named(_read_tensors(folder), kind, sizes, shapes(sizes))
 
 
 def names(folder: str | Path) -> dict[str, str]:
@@ -154,14 +157,20 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def _named(tensors, kind: str, sizes: Sizes) -> dict[str, PyTree]:
+def _named(tensors, kind: str, sizes: Sizes, shapes: PyTree) -> dict[str, PyTree]:
     """Returns the tensors under the names of our modules, with our axes."""
     begin = f"{kind}." if any(n.startswith(f"{kind}.") for n in tensors) else ""
-    leaves = {
-        module: _leaves(tensors, name, module, sizes)
-        for module, name in _by_module(kind, sizes, begin).items()
-        if module not in _HEAD or f"{name}.weight" in tensors
-    }
+    names, leaves = _by_module(kind, sizes, begin), {}
+    for path, like in flatten_dict(shapes, sep="/").items():
+        module, _, leaf = path.rpartition("/")
+        name = f"{names[module]}.{'bias' if leaf == 'bias' else 'weight'}"
+        found = tensors.get(name, np.empty(()))
+        found = found.T if leaf == "kernel" else found  # [out, in] there
+        if found.shape == like.shape:
+            leaves[path] = found
+        elif module not in _HEAD:
+            wanted = f"{name!r} for {path!r} of shape {like.shape}"
+            raise UserError(f"model.safetensors lacks a tensor {wanted}")
     return unflatten_dict(leaves, sep="/")
 
 
@@ -180,32 +189,3 @@ def _by_module(kind: str, sizes: Sizes, begin: str) -> dict[str, str]:
         # BERT's pooler stands inside, a task's head outside.
         found[module] = f"{begin if '.' in name else ''}{name}"
     return found
-
-
-def _leaves(tensors, name: str, module: str, sizes: Sizes) -> dict[str, np.ndarray]:
-    """Returns the leaves of one module, whose shapes are checked."""
-    kind, width = module.rpartition("/")[2], sizes.width
-    rows = {"word": sizes.vocabulary, "position": sizes.positions, "text": sizes.texts}
-    if kind in rows:
-        return {"embedding": _tensor(tensors, f"{name}.weight", (rows[kind], width))}
-    if kind.startswith("norm"):
-        scale = _tensor(tensors, f"{name}.weight", (width,))
-        return {"scale": scale, "bias": _tensor(tensors, f"{name}.bias", (width,))}
-    inputs = sizes.hidden if kind == "down" else width
-    outputs = {"up": sizes.hidden, "score": None}.get(kind, width)
-    kernel = _tensor(tensors, f"{name}.weight", (outputs, inputs))
-    bias = _tensor(tensors, f"{name}.bias", kernel.shape[:1])
-    return {"kernel": np.ascontiguousarray(kernel.T), "bias": bias}  # [out, in] there
-
-
-def _tensor(tensors, name: str, shape: tuple) -> np.ndarray:
-    """Returns a tensor, after checking its shape, in which None is any number."""
-    if name not in tensors:
-        raise UserError(f"model.safetensors lacks the tensor {name!r}")
-    found = tensors[name].shape
-    fits = [want in (None, size) for want, size in zip(shape, found, strict=False)]
-    if len(found) != len(shape) or not all(fits):
-        raise UserError(f"tensor {name!r} has shape {found}, expected {shape}")
-    if not np.isfinite(tensors[name]).all():
-        raise UserError(f"tensor {name!r} has values that are not finite")
-    return tensors[name]

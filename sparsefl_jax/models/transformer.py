@@ -173,17 +173,12 @@ def pretrained_encoder(
       ValueError: the folder holds no such network, texts are too long for it, or
         `dropout` is out of range.
     """
-    sizes, weights = huggingface.read(folder)
+    shapes = partial(_shapes, num_classes=num_classes)
+    sizes, weights = huggingface.read(folder, shapes)
     if input_shape and input_shape[0] > sizes.positions:
         raise UserError(f"{input_shape=}, expected at most {sizes.positions} tokens")
     model = _model(sizes, num_classes, input_shape, dropout)
-    shapes, _ = model.shapes()
-    found = {
-        name: part
-        for name, part in weights.items()
-        if jax.tree.map(jnp.shape, part) == jax.tree.map(jnp.shape, shapes[name])
-    }
-    model = _starting_from(model, found)._replace(held=Held(source=PRETRAINED))
+    model = _starting_from(model, weights)._replace(held=Held(source=PRETRAINED))
     if not frozen:
         return model
     embeddings = flatten_dict({"embed": weights["embed"]}, sep="/")
@@ -203,8 +198,7 @@ def read_states(folder: str | Path) -> tuple[Callable, int]:
     Raises:
       ValueError: the folder holds no such network.
     """
-    sizes, weights = huggingface.read(folder)
-    params = {k: v for k, v in weights.items() if k not in ("pooler", "score")}
+    sizes, params = huggingface.read(folder, partial(_shapes, num_classes=None))
     module = _Encoder(sizes, None, 0.0)
     states = jax.jit(lambda params, x: module.apply({"params": params}, x, train=False))
     return partial(states, jax.device_put(params)), sizes.positions
@@ -213,6 +207,12 @@ def read_states(folder: str | Path) -> tuple[Callable, int]:
 def _model(sizes: Sizes, num_classes, input_shape, dropout: float) -> Model:
     check("dropout", dropout, "[0, 1)")
     return model_of(_Encoder(sizes, num_classes, dropout), input_shape, jnp.int32)
+
+
+def _shapes(sizes: Sizes, num_classes: int | None) -> PyTree:
+    init = partial(_Encoder(sizes, num_classes, 0.0).init, train=False)
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return jax.eval_shape(init, jax.random.key(0), tokens)["params"]
 
 
 def _starting_from(model: Model, weights: dict[str, PyTree]) -> Model:

@@ -1,7 +1,5 @@
 """Transformer encoders: outputs by hand and by `transformers`, frozen, pruned, read."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -203,24 +201,21 @@ def test_sizes_are_refused(change, told):
 
 
 DAMAGES = [
-    ({"model_type": "gpt2"}, {}, "model_type='gpt2', expected one of bert, distilbert"),
-    ({"position_embedding_type": "relative_key"}, {}, "expected 'absolute'"),
-    ({"hidden_act": "silu"}, {}, "activation='silu'.*expected one of gelu, relu"),
-    ({"hidden_size": "6"}, {}, "hidden_size='6', expected at least 1"),
-    ({"num_attention_heads": 4}, {}, "4 heads do not divide the width 6"),
-    ({"pad_token_id": 3}, {}, "pad_token_id=3, expected 0"),
-    ({"num_hidden_layers": 3}, {}, "lacks the tensor 'bert.encoder.layer.2"),
-    ({"vocab_size": 12}, {}, r"has shape \(11, 6\), expected \(12, 6\)"),
-    ({}, {"bert.embeddings.LayerNorm.bias": math.nan}, "not finite"),
+    ({"model_type": "gpt2"}, "model_type='gpt2', expected one of bert, distilbert"),
+    ({"position_embedding_type": "relative_key"}, "expected 'absolute'"),
+    ({"hidden_act": "silu"}, "activation='silu'.*expected one of gelu, relu"),
+    ({"hidden_size": "6"}, "hidden_size='6', expected at least 1"),
+    ({"num_attention_heads": 4}, "4 heads do not divide the width 6"),
+    ({"pad_token_id": 3}, "pad_token_id=3, expected 0"),
+    ({"num_hidden_layers": 3}, "lacks a tensor 'bert.encoder.layer.2"),
+    ({"vocab_size": 12}, r"_embeddings.weight' for .* of shape \(12, 6\)"),
 ]
 
 
-@pytest.mark.parametrize("changes, values, told", DAMAGES, ids=lambda v: str(v)[:30])
-def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, changes, values, told):
+@pytest.mark.parametrize("changes, told", DAMAGES, ids=lambda v: str(v)[:30])
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, changes, told):
     pytest.importorskip("safetensors", reason="needs the extra [text]")
     found = by_hand.tensors("bert", CLASSES)
-    for name, value in values.items():
-        found[name][0] = value
     folder = by_hand.write(tmp_path / "bad", "bert", found, **changes)
     with pytest.raises(ValueError, match=told) as caught:
         transformer.pretrained_encoder(CLASSES, (7,), folder=folder)
