@@ -19,6 +19,8 @@ from sparsefl_jax.core.types import PyTree
 # Where a value comes from: the parameters that it is made of alone, by their number, or
 # None if it depends on the sample too.
 Origin = frozenset[int] | None
+# The origins of a program's outputs; of each product its parameters and multiply-adds.
+Walked = tuple[list[Origin], list[tuple[frozenset[int], int]]]
 
 
 def count(forward: Callable, params: PyTree, sample: PyTree) -> PyTree:
@@ -45,21 +47,18 @@ def count(forward: Callable, params: PyTree, sample: PyTree) -> PyTree:
     closed = jax.make_jaxpr(forward)(params, sample)
     sizes = [math.prod(leaf.shape) for leaf in leaves]
     counts = [Fraction(0)] * len(leaves)
-
-    def add(origin, products):
+    others = len(closed.jaxpr.invars) - len(leaves)
+    inputs = [frozenset([i]) for i in range(len(leaves))] + [None] * others
+    for origin, products in _walk(closed.jaxpr, inputs)[1]:
         total = sum(sizes[i] for i in origin)
         for i in origin:
             counts[i] += Fraction(products * sizes[i], total)
-
-    others = len(closed.jaxpr.invars) - len(leaves)
-    inputs = [frozenset([i]) for i in range(len(leaves))] + [None] * others
-    _walk(closed.jaxpr, inputs, 1, add)
     return jax.tree.unflatten(treedef, [round(c) for c in counts])
 
 
-def _walk(jaxpr: core.Jaxpr, inputs: list[Origin], times: int, add) -> list[Origin]:
-    """Follows a program that runs `times`; returns where its outputs come from."""
-    known = dict(zip(jaxpr.invars, inputs, strict=True))
+def _walk(jaxpr: core.Jaxpr, inputs: list[Origin]) -> Walked:
+    """Returns where a program's outputs come from, and its products of parameters."""
+    known, found = dict(zip(jaxpr.invars, inputs, strict=True)), []
 
     def read(v):
         return frozenset() if isinstance(v, core.Literal) else known.get(v, frozenset())
@@ -68,15 +67,15 @@ def _walk(jaxpr: core.Jaxpr, inputs: list[Origin], times: int, add) -> list[Orig
         origins = [read(v) for v in eqn.invars]
         name = eqn.primitive.name
         if name in _PRODUCTS and (used := _join([o for o in origins if o])):
-            add(used, times * _PRODUCTS[name](eqn))
+            found.append((used, _PRODUCTS[name](eqn)))
+        outputs, more = [_join(origins)] * len(eqn.outvars), []
         if name in _CONTROL:
-            outputs = _CONTROL[name](eqn, origins, times, add)
+            outputs, more = _CONTROL[name](eqn, origins)
         elif inner := _inner(eqn):
-            outputs = _walk(inner, origins, times, add)
-        else:
-            outputs = [_join(origins)] * len(eqn.outvars)
+            outputs, more = _walk(inner, origins)
         known |= dict(zip(eqn.outvars, outputs, strict=True))
-    return [read(v) for v in jaxpr.outvars]
+        found += more
+    return [read(v) for v in jaxpr.outvars], found
 
 
 def _join(origins) -> Origin:
@@ -108,10 +107,10 @@ def _of_conv(eqn) -> int:
 _PRODUCTS = {"dot_general": _of_dot, "conv_general_dilated": _of_conv}
 
 
-def _scan(eqn, origins, times, add) -> list[Origin]:
+def _scan(eqn, origins) -> Walked:
     body, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
-    origins = _settled(body, origins, _carry(eqn, body))
-    return _walk(body, origins, times * length, add)
+    outputs, found = _walk(body, _settled(body, origins, _carry(eqn, body)))
+    return outputs, [(origin, length * products) for origin, products in found]
 
 
 def _carry(eqn, body) -> range:
@@ -129,25 +128,18 @@ def _carry(eqn, body) -> range:
     return range(end - alike(eqn.outvars, body.outvars), end)
 
 
-def _while(eqn, origins, times, add) -> list[Origin]:
+def _while(eqn, origins) -> Walked:
     if any(origins):
         raise UserError("while loop over parameters, expected a scan of known length")
-    return [_join(origins)] * len(eqn.outvars)
+    return [_join(origins)] * len(eqn.outvars), []
 
 
-def _cond(eqn, origins, times, add) -> list[Origin]:
+def _cond(eqn, origins) -> Walked:
     """Counts the branch with the most products."""
-    added, outputs = [], []
-    for branch in eqn.params["branches"]:
-        found = []
-        more = _walk(
-            branch.jaxpr, origins[1:], times, lambda *pair, to=found: to.append(pair)
-        )
-        added.append(found)
-        outputs.append(more)
-    for origin, products in max(added, key=lambda found: sum(n for _, n in found)):
-        add(origin, products)
-    return [_join([origins[0], *each]) for each in zip(*outputs, strict=True)]
+    branches = [_walk(branch.jaxpr, origins[1:]) for branch in eqn.params["branches"]]
+    outputs = zip(*(outputs for outputs, _ in branches), strict=True)
+    found = max((f for _, f in branches), key=lambda found: sum(n for _, n in found))
+    return [_join([origins[0], *each]) for each in outputs], found
 
 
 _CONTROL = {"scan": _scan, "while": _while, "cond": _cond}
@@ -156,7 +148,7 @@ _CONTROL = {"scan": _scan, "while": _while, "cond": _cond}
 def _settled(body, origins, carried: range) -> list[Origin]:
     """Returns the origins of a loop's inputs after any number of iterations."""
     while True:
-        outputs = _walk(body, origins, 1, lambda origin, products: None)
+        outputs, _ = _walk(body, origins)
         new = list(origins)
         for i, output in zip(carried, outputs, strict=False):
             new[i] = _join([origins[i], output])
