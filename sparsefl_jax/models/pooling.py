@@ -71,9 +71,7 @@ def maximum(x: Array, windows: Windows) -> Array:
     """
     # A convolution reads every entry of its images several times, and so do windows
     # that overlap; disjoint ones read it once.
-    if windows.kind == "disjoint":
-        return materialize(_largest(_corners(_split(x, windows.size))))
-    x = materialize(x)
+    x = x if windows.kind == "disjoint" else materialize(x)
     if windows.kind == "sliding":
         _, _, y = _slide(x, windows.size)
         return y.reshape(*y.shape[:2], -1, x.shape[3])
@@ -98,7 +96,7 @@ def maximum_grad(x: Array, g: Array, windows: Windows) -> Array:
     """
     g = materialize(g)
     if windows.kind == "disjoint":
-        return _disjoint_grad(x, g, maximum(x, windows), windows.size)
+        return _disjoint_grad(x, g, maximum(x, windows), windows)
     if windows.kind == "sliding":
         flat, down, y = _slide(materialize(x), windows.size)
         (height, width), channels = windows.size, x.shape[3]
@@ -149,18 +147,12 @@ def _split(x: Array, size: Sequence[int]) -> Array:
     return x[:, : h * k, : w * m].reshape(batch, h, k, w, m, channels)
 
 
-def _corners(windows: Array) -> list[Array]:
-    """Returns the entries of windows one by one, each [B, h, w, C]."""
-    rows, columns = (range(windows.shape[axis]) for axis in (2, 4))
-    return [windows[:, :, i, :, j] for i in rows for j in columns]
-
-
-def _disjoint_grad(x, g, y, size):
-    windows = _split(x, size)
-    share = _share(g, _hits(_corners(windows), y))
+def _disjoint_grad(x, g, y, windows):
+    share = _share(g, _hits(_places(x, windows), y))
     share, top = (v[:, :, None, :, None] for v in (share, y))
-    dx = jnp.where(windows == top, share, 0.0)
-    batch, h, k, w, m, channels = windows.shape
+    x_split = _split(x, windows.size)
+    dx = jnp.where(x_split == top, share, 0.0)
+    batch, h, k, w, m, channels = x_split.shape
     dx = dx.reshape(batch, h * k, w * m, channels)
     rest = [(0, n - m) for n, m in zip(x.shape, dx.shape, strict=True)]
     return jnp.pad(dx, rest)
