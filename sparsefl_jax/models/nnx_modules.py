@@ -50,12 +50,8 @@ def functions(make: Callable) -> tuple[str, Callable, Callable]:
     kind = type(module).__name__
     arguments = trial.arguments(module, ("rngs",))
     graph, *states, others = nnx.split(module, *_KINDS, ...)
-    if unknown := {
-        "/".join(map(str, path)): type(variable).__name__
-        for path, variable in nnx.to_flat_state(others)
-    }:
-        listed = ", ".join(f"{path} ({name})" for path, name in unknown.items())
-        raise UserError(f"module has {listed}, expected only Param and BatchStat")
+    if unknown := {type(v).__name__ for _, v in nnx.to_flat_state(others)}:
+        raise UserError(f"module has {sorted(unknown)}, expected Param and BatchStat")
     params, stats, streams = states
     trial.check_size(_nested(params), (_nested(params), _nested(stats)))
 
