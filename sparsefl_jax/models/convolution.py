@@ -79,7 +79,7 @@ def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
       dtype: 'float32' or 'bfloat16'.
 
     Example:
-      >>> choose(Layer(32, 8, 8, 16, 16, 1), "cpu").forward
+      >>> choose(Layer(32, 40, 40, 16, 16, 7), "cpu").input_grad
       'patches'
     """
     if platform != "cpu":
@@ -92,8 +92,6 @@ def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
     if near and _distance(layer, near) < math.log(16):
         same = layer[1:] == near[1:]
         return measured[near] if same else measured[near]._replace(images=0)
-    if layer.size == 1:
-        return Lowering("patches", "patches", "patches")
     # A valid convolution's canonical input gradient also computes the padded border.
     keeps_size = layer.stride == 1 and 2 * layer.pad >= layer.size - 1
     return Lowering("canonical", "canonical" if keeps_size else "patches", "canonical")
@@ -123,8 +121,6 @@ def available(layer: Layer, lowering: Lowering) -> Lowering:
         forward = "canonical" if forward.startswith("winograd") else forward
         input_grad = "plain" if input_grad == "plain" else "patches"
         weight_grad = "plain" if weight_grad == "plain" else "patches"
-    if layer.pad >= layer.size and input_grad != "plain":
-        input_grad = "patches"
     images = _divisor(layer.batch, lowering.images) if lowering.images else 0
     images = images if images < layer.batch else 0
     return Lowering(forward, input_grad, weight_grad, images)

@@ -258,7 +258,8 @@ def _layer(name: str, p: dict, left, right, out) -> tuple[Layer | None, list]:
         for h, n, a in zip(g[1:3], images[1:3], low, strict=True)
     ]
     edges = [(0, 0), (0, 0)]
-    if low[0] != low[1] or not all(pad - step < b <= pad for b in beyond):
+    alike = low[0] == low[1] < size
+    if not alike or not all(pad - step < b <= pad for b in beyond):
         edges, pad = [(a, max(b, 0)) for a, b in zip(low, beyond, strict=True)], 0
     height, width = (n + sum(e) for n, e in zip(images[1:3], edges, strict=True))
     layer = images[0], height, width, images[3], kernel[3], size, step, pad
