@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from sparsefl_jax.core.check import UserError, blaming, check
+from sparsefl_jax.core.check import UserError, blaming, check, integer
 from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree
 
@@ -32,6 +32,18 @@ class Sizes(NamedTuple):
     activation: str = "gelu"
     pooler: str = "tanh"
     epsilon: float = 1e-12
+
+
+def check_sizes(sizes: Sizes) -> None:
+    """Refuses sizes of which no encoder can be built.
+
+    Raises:
+      ValueError: one is below 1, or the heads do not divide the width.
+    """
+    for name in ("layers", "width", "heads", "hidden", "vocabulary", "positions"):
+        check(name, getattr(sizes, name), integer(1))
+    if sizes.width % sizes.heads:
+        raise UserError(f"heads={sizes.heads}, expected to divide width={sizes.width}")
 
 
 # The names of sizes in `config.json`, and of tensors by the names of our modules: those
@@ -135,11 +147,7 @@ def _read_config(path: Path) -> tuple[str, Sizes]:
     given = {k: config[name] for k, name in theirs.items() if name in config}
     sizes = Sizes(**given, pooler=_POOLERS[kind])
     check("activation", sizes.activation, ACTIVATIONS)
-    for name in ("layers", "width", "heads", "hidden", "vocabulary", "positions"):
-        if not isinstance(size := getattr(sizes, name), int) or size < 1:
-            raise UserError(f"{theirs[name]}={size!r}, expected at least 1")
-    if sizes.width % sizes.heads:
-        raise UserError(f"{sizes.heads} heads do not divide the width {sizes.width}")
+    check_sizes(sizes)
     return kind, sizes
 
 

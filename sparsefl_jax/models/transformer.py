@@ -140,10 +140,7 @@ def encoder(
     """
     positions = input_shape[0] if input_shape else 0
     sizes = Sizes(layers, width, heads, hidden, vocabulary, positions)
-    for name in ("layers", "width", "heads", "hidden", "vocabulary"):
-        check(name, getattr(sizes, name), "[1, inf)")
-    if width % heads:
-        raise UserError(f"heads={heads}, expected a divisor of width={width}")
+    huggingface.check_sizes(sizes)
     return _model(sizes, num_classes, input_shape, dropout)
 
 

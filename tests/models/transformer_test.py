@@ -189,7 +189,7 @@ def test_dropout_draws_in_training_alone(key):
 @pytest.mark.parametrize(
     "change, told",
     [
-        ({"heads": 3}, "heads=3, expected a divisor of width=64"),
+        ({"heads": 3}, "heads=3, expected to divide width=64"),
         ({"layers": 0}, "layers=0, expected at least 1"),
         ({"dropout": 1.0}, "dropout=1.0, expected in .0, 1."),
     ],
@@ -204,8 +204,8 @@ DAMAGES = [
     ({"model_type": "gpt2"}, "model_type='gpt2', expected one of bert, distilbert"),
     ({"position_embedding_type": "relative_key"}, "expected 'absolute'"),
     ({"hidden_act": "silu"}, "activation='silu'.*expected one of gelu, relu"),
-    ({"hidden_size": "6"}, "hidden_size='6', expected at least 1"),
-    ({"num_attention_heads": 4}, "4 heads do not divide the width 6"),
+    ({"hidden_size": "6"}, "width='6', expected an integer"),
+    ({"num_attention_heads": 4}, "heads=4, expected to divide width=6"),
     ({"pad_token_id": 3}, "pad_token_id=3, expected 0"),
     ({"num_hidden_layers": 3}, "lacks a tensor 'bert.encoder.layer.2"),
     ({"vocab_size": 12}, r"_embeddings.weight' for .* of shape \(12, 6\)"),
