@@ -4,7 +4,6 @@ A client's last batch is padded. Batch normalisation must leave the padding out.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import flax.linen as nn
@@ -49,7 +48,15 @@ def functions(
         given = {"params": params} | ({"batch_stats": stats} if stats else {})
         rngs = None if key is None else {"dropout": key}
         options = {"rngs": rngs, "mutable": ["batch_stats"] if train and stats else []}
-        with _checked_calls(train, weight):
+        check = trial.keywords(train, weight, nn.BatchNorm)
+
+        def checked(call, args, kwargs, context):
+            if context.method_name == "__call__":
+                path = "/".join(context.module.path)
+                kwargs = check(context.module, path, args, kwargs)
+            return call(*args, **kwargs)
+
+        with nn.intercept_methods(checked):
             logits, changed = module.apply(
                 given, x, **arguments(train, weight), **options
             )
@@ -59,19 +66,6 @@ def functions(
 
     _check_collections(variables)
     return kind, trial.compiled(init), apply
-
-
-def _checked_calls(train: bool, weight: Array | None) -> AbstractContextManager:
-    """Returns a context in which modules call submodules as `trial.keywords` says."""
-    check = trial.keywords(train, weight, nn.BatchNorm)
-
-    def checked(call, args, kwargs, context):
-        module = context.module
-        if context.method_name == "__call__":
-            kwargs = check(module, "/".join(module.path), args, kwargs)
-        return call(*args, **kwargs)
-
-    return nn.intercept_methods(checked)
 
 
 def _check_collections(variables: Callable) -> None:
