@@ -19,7 +19,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import convolution, lowerings, pooling, shifts
 from sparsefl_jax.models.convolution import Layer, Lowering
@@ -46,10 +45,6 @@ def fast(function: Callable, lowering: str | Lowering = "auto") -> Callable:
     Returns:
       A function of the same arguments. Its results may differ by rounding.
 
-    Raises:
-      ValueError: the name is unknown, or a Winograd form is not for kernels of this
-        size.
-
     Example:
       >>> import flax.linen as nn
       >>> conv, x = nn.Conv(2, (3, 3)), jnp.ones((1, 5, 5, 3))
@@ -59,7 +54,6 @@ def fast(function: Callable, lowering: str | Lowering = "auto") -> Callable:
       [25.0, 25.0]
     """
     if isinstance(lowering, str) and lowering != "auto":
-        check("lowering", lowering, ("auto", *lowerings.NAMES))
         lowering = Lowering(lowering, lowering, lowering)
 
     def evaluated(*args):

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import shifts
 
@@ -109,13 +108,10 @@ def cook_toom(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     Args:
       m: the outputs of a tile along one axis.
-      size: k, the size of the kernel.
+      size: k, the size of the kernel, at least 2 and with m at most 9.
 
     Returns:
       B [a, a], G [a, size] and A [a, m], float64.
-
-    Raises:
-      ValueError: there are too few points for this kernel.
 
     Example:
       >>> b, g, a = cook_toom(2, 3)
@@ -124,8 +120,6 @@ def cook_toom(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
       [7.0, 10.0]
     """
     a = m + size - 1
-    if a - 1 > len(POINTS):
-        raise UserError(f"winograd{m} needs a kernel of size 2 to {9 - m}, not {size}")
     points = np.array(POINTS[: a - 1])
 
     def evaluate(n):  # coefficients -> values at the points and at infinity

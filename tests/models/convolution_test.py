@@ -192,11 +192,6 @@ def test_parts_of_a_bfloat16_batch_are_added_in_float32():
     assert (dw(kernel.astype(jnp.bfloat16)) == 32 * 99).all()
 
 
-def test_a_kernel_too_large_for_a_form_is_one_line():
-    with pytest.raises(ValueError, match="winograd4 needs a kernel of size 2 to 5"):
-        formed("winograd4")(*operands(7))
-
-
 def test_the_table_holds_layers_and_known_names():
     layers = convolution.table()
     assert len(layers) >= 10
