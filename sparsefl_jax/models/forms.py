@@ -157,11 +157,9 @@ def _remat(eqn, inputs, lowering) -> list:
 def _pass_of(eqn) -> str | None:
     """Returns which pass of a layer like `flax.linen.Conv` a convolution is, if any."""
     left, right, out = (v.aval for v in (*eqn.invars, *eqn.outvars))
-    sharding = eqn.params.get("out_sharding")  # inside `shard_map`: of no axis
     standard = jax.config.jax_default_matmul_precision
     standard = None if standard is None else (lax.Precision(standard),) * 2
     default = eqn.params["precision"] in (None, standard)
-    default &= not any(sharding.spec if sharding else ())
     default &= left.dtype == right.dtype == out.dtype
     default &= jnp.issubdtype(out.dtype, jnp.floating)
     name = _PASSES.get(eqn.params["dimension_numbers"])
