@@ -72,6 +72,11 @@ class Model(_Fields):
             changed = {"name": "", "settings": {}} | changed
         return super()._replace(**changed)
 
+    def _applying(self, apply: Callable, **setting: Any) -> "Model":
+        """Returns this network by another function, named with a further setting."""
+        more = {k: (*self.settings.get(k, ()), v) for k, v in setting.items()}
+        return self._replace(apply=apply, name=self.name, settings=self.settings | more)
+
     def shapes(self) -> tuple[PyTree, PyTree]:
         """Returns the shapes and dtypes of `(params, stats)`."""
         return jax.eval_shape(self.init, jax.random.key(0))
@@ -207,8 +212,7 @@ class Model(_Fields):
             new = jax.tree.map(lambda v, old: v.astype(old.dtype), new, stats)
             return logits.astype(jnp.float32), new
 
-        known = {"name": self.name, "settings": self.settings}
-        return self._replace(apply=apply, dtype=dtype, **known)
+        return self._applying(apply)._replace(dtype=dtype)
 
     def saving(self, hook: Callable, paths: Sequence[str]) -> "Model":
         """Returns the same network whose layers save other inputs in training.
@@ -237,9 +241,7 @@ class Model(_Fields):
             with saved_inputs.hooked(hook, paths, weight):
                 return self.apply(params, stats, x, **options)
 
-        saving = *self.settings.get("saving", ()), (hook, tuple(paths))
-        settings = self.settings | {"saving": saving}
-        return self._replace(apply=apply, name=self.name, settings=settings)
+        return self._applying(apply, saving=(hook, tuple(paths)))
 
     def reading(self, preprocess: Callable) -> "Model":
         """Returns the same network with `preprocess` in front of it.
@@ -265,9 +267,7 @@ class Model(_Fields):
             x = preprocess(input_key, x, train)
             return self.apply(params, stats, x, train=train, weight=weight, key=key)
 
-        reading = *self.settings.get("reading", ()), preprocess
-        settings = self.settings | {"reading": reading}
-        return self._replace(apply=apply, name=self.name, settings=settings)
+        return self._applying(apply, reading=preprocess)
 
 
 def _tried(kind: str, init: Callable, apply: Callable, example, **settings) -> Model:
