@@ -75,8 +75,7 @@ def choose(features: Mapping[str, Any], **named: str | Sequence[str]) -> Columns
 
     What is not named is found by type. The label is the only ClassLabel, or else the
     only column of integers. The samples are the only Image, the only text, the only
-    list of numbers, or all columns of floats. The user is the only other text, unless
-    the samples are texts themselves.
+    list of numbers, or all columns of floats. Users are named.
 
     Args:
       features: by column, as `kind_of` takes them.
@@ -111,11 +110,7 @@ def choose(features: Mapping[str, Any], **named: str | Sequence[str]) -> Columns
     label = roles["label"][0] if "label" in roles else _label(free)
     free.pop(label, None)
     kind, samples = (given[0], roles[given[0]]) if given else _samples(free)
-    texts = [name for name in _of(free, "text") if name not in samples]
-    users = roles.get("user") or (
-        texts if kind != "text" and len(texts) == 1 else [None]
-    )
-    return Columns(kind, samples, label, users[0])
+    return Columns(kind, samples, label, *roles.get("user", (None,)))
 
 
 def _label(free) -> str:

@@ -54,7 +54,11 @@ NAMED = {
         {"label": "fine_label"},
         "cifar100",
     ),
-    "femnist": Named("flwrlabs/femnist", "814,277 characters by writer, 62 classes"),
+    "femnist": Named(
+        "flwrlabs/femnist",
+        "814,277 characters by writer, 62 classes",
+        {"user": "writer_id"},
+    ),
     "twitter": _TWEETS,
     "sentiment140": _TWEETS,
     "sst2": Named(

@@ -180,13 +180,16 @@ def test_images_without_the_type_of_images_are_images(place, capsys):
     rows = {"img": encoded, "kind": [0, 1, 1], "who": ["a", "b", "a"]}
     (place / "mine").mkdir()
     datasets.Dataset.from_dict(rows).to_parquet(place / "mine/train.parquet")
-    dataset = sources.load(f"hf:{place}/mine")
+    hf = {"user": "who"}
+    assert sources.load(f"hf:{place}/mine").users is None  # it could be a caption
+    capsys.readouterr()
+    dataset = sources.load(f"hf:{place}/mine", hf=hf)
     want = [np.asarray(picture(seed, 5, 4)) for seed in range(3)]
     np.testing.assert_array_equal(dataset.x[..., 0], want)
-    assert dataset.users is not None
+    assert dataset.users.tolist() == [0, 1, 0]
     said = "mine: image from 'img'; label from 'kind'; user from 'who'; splits train\n"
     assert capsys.readouterr().err == said
-    sources.load(f"hf:{place}/mine")
+    sources.load(f"hf:{place}/mine", hf=hf)
     assert capsys.readouterr().err == ""  # from the cache
 
 
