@@ -96,9 +96,7 @@ def choose(features: Mapping[str, Any], **named: str | Sequence[str]) -> Columns
     free = {name: kind_of(feature) for name, feature in features.items()}
     roles = {r: (c,) if isinstance(c, str) else tuple(c) for r, c in named.items()}
     for role, column in ((role, c) for role, columns in roles.items() for c in columns):
-        check(f"hf.{role}", column, features)
-        if column not in free:
-            raise UserError(f"hf.{role}={column!r} is named twice")
+        check(f"hf.{role}", column, free)
         if (kind := free.pop(column)) not in _ALLOWED[role]:
             expected = " or ".join(_ALLOWED[role])
             raise UserError(
@@ -116,37 +114,30 @@ def choose(features: Mapping[str, Any], **named: str | Sequence[str]) -> Columns
 def _label(free) -> str:
     """Returns the only column of classes, or else of integers."""
     found = _of(free, "classes") or _of(free, "integer")
-    if len(found) == 1:
-        return found[0]
-    raise _open("label", "label", found or _of(free, "text"), free)
+    if len(found) != 1:
+        raise _open("label", found, free, "name it as hf.label")
+    return found[0]
 
 
 def _samples(free) -> tuple[str, tuple[str, ...]]:
     """Returns the kind of the samples and their columns."""
     images, texts = _of(free, "image"), _of(free, "text")
-    numbers, lists = _of(free, *_NUMBERS), _of(free, "list")
-    others = _of(free, "float", "list")
-    if len(images) == 1:
-        return "image", tuple(images)
-    if images:
-        raise _open("samples", "image", images, free)
-    if len(texts) == 1 and not others:
-        return "text", tuple(texts)
-    if texts:
-        role = "text or hf.table" if others else "text"
-        raise _open("samples", role, texts + others, free)
-    if numbers and numbers == (lists[:1] or _of(free, "float")):
-        return "table", tuple(numbers)
-    raise _open("samples", "table", numbers, free)
+    found = images or texts + _of(free, "float", "list")
+    if found and not images + texts:
+        found = _of(free, *_NUMBERS)  # integers may be features too
+    kinds = {free[name] for name in found}
+    if len(kinds) != 1 or len(found) > 1 and kinds != {"float"}:
+        how = "name them as hf.image, hf.text or hf.table"
+        raise _open("samples", found, free, how)
+    kind = kinds.pop()
+    return "table" if kind in _NUMBERS else kind, tuple(found)
 
 
 def _of(kinds, *wanted) -> list[str]:
     return [name for name, kind in kinds.items() if kind in wanted]
 
 
-def _open(what, role, candidates, free) -> UserError:
+def _open(what, found, free, how) -> UserError:
     """Returns the error for a choice that the types leave open."""
-    choices = ", ".join(f"{name} ({free[name]})" for name in candidates or free)
-    if not candidates:
-        return UserError(f"there is no column for the {what}: {choices or 'no other'}")
-    return UserError(f"the {what} may be {choices}: name it as hf.{role}")
+    choices = ", ".join(f"{name} ({free[name]})" for name in found or free)
+    return UserError(f"the {what} may be {choices or 'no other column'}: {how}")

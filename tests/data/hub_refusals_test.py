@@ -28,11 +28,13 @@ def place(tmp_path, monkeypatch):
 IMAGE = datasets.Image()
 REFUSED = {  # what is told: the layout
     "the samples may be text (text), date (text), user": LAYOUTS["sentiment140"],
-    "no column for the label: a (image), y": table(
+    "the label may be a (image), y (float): name it as hf.label": table(
         a=(IMAGE, grey(2)), y=(FLOAT, [0, 1])
     ),
     "a (integer), b (float)": table(a=(INT, [1, 2]), b=(FLOAT, [1, 2]), y=LABEL),
-    "as hf.text or hf.table": table(a=(TEXT, "ab"), b=(FLOAT, [1, 2]), y=LABEL),
+    "as hf.image, hf.text or hf.table": table(
+        a=(TEXT, "ab"), b=(FLOAT, [1, 2]), y=LABEL
+    ),
     "row 0 of split": table(a=(IMAGE, [None, *grey(1)]), y=LABEL),
     "the table of split 'train': a number is missing": table(
         a=(FLOAT, [1, None]), y=LABEL
