@@ -1,4 +1,4 @@
-"""Finds the columns of a Hugging Face data set by the types of their features.
+"""Finds the columns of a data set by the types of their features.
 
 Columns' names are ignored: what the types leave open is refused, with the
 candidates, until the user names a column.
@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 from sparsefl_jax.core.check import UserError, check
 
 _PICTURE = {"bytes", "path"}  # an image in a file that does not say that it is one
-_VALUES = {  # by how the names of their dtypes begin
+_KINDS = {  # by how the names of types begin, or of the dtypes of values
+    "Image": "image",
+    "ClassLabel": "classes",
+    "Text": "text",
+    "Array": "list",
     "string": "text",
     "large_string": "text",
     "bool": "integer",
@@ -48,25 +52,21 @@ def kind_of(feature: Any) -> str:
     """Returns what a feature can be used as.
 
     Args:
-      feature: of the library `datasets`, such as `Value("string")` or `Image()`.
+      feature: of the library `datasets`, such as `Value("string")` or `Image()`; or an
+        image, a text or classes of TFDS.
 
     Returns:
       'image', 'classes', 'text', 'integer' (booleans too), 'float', 'list' of numbers,
       or 'other'.
     """
-    name, dtype = type(feature).__name__, str(getattr(feature, "dtype", ""))
-    if name == "Image" or (isinstance(feature, dict) and set(feature) == _PICTURE):
+    if isinstance(feature, dict) and set(feature) == _PICTURE:
         return "image"
-    if name == "ClassLabel":
-        return "classes"
-    if name in ("Array2D", "Array3D"):
-        return "list"
     inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", 0)
     if inner:
         return "list" if kind_of(inner) in ("integer", "float") else "other"
-    if name != "Value":
-        return "other"
-    begins = (kind for begin, kind in _VALUES.items() if dtype.startswith(begin))
+    name = type(feature).__name__
+    name = feature.dtype if name == "Value" else name
+    begins = (kind for begin, kind in _KINDS.items() if name.startswith(begin))
     return next(begins, "other")
 
 

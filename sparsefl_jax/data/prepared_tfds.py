@@ -15,21 +15,25 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError, blaming, closest
 from sparsefl_jax.data.cache import Source
+from sparsefl_jax.data.columns import choose
 from sparsefl_jax.data.samples import SAMPLES
 
+OPTIONS = ("data_dir", "image", "text", "label")
 _CHUNK = 1024  # samples at a time, which is three times as fast as one by one
 
 
-def find(name: str, data_dir: str | Path | None = None) -> Source:
+def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Source:
     """Finds a prepared data set that classifies images or texts.
 
     Its training samples are the split `train`; those for testing are `test`, or
-    `validation` if there is no `test` or its labels are secret (-1).
+    `validation` if there is no `test` or its labels are secret (-1). A column that is
+    called `label` has the labels, unless another is named.
 
     Args:
       name: a TFDS builder, with an optional `/config` and `:version`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
+      **columns: the `image` or `text` and the `label`, as `columns.choose` takes them.
 
     Raises:
       ValueError: the data set is not prepared, or does not classify such samples.
@@ -41,15 +45,16 @@ def find(name: str, data_dir: str | Path | None = None) -> Source:
             f"it is not prepared in {root}: run `python launch.py --prepare={name}`, "
             "set TFDS_DATA_DIR to its folder, or try configs/flash_cifar10.py:mini"
         )
-    if builder.info.file_format.value != "array_record":
-        raise UserError(
-            f"it is prepared as {builder.info.file_format.value}, which only "
-            "TensorFlow reads; prepare it in another directory with "
-            f"`python launch.py --prepare={name}`"
-        )
     files = [f for f in Path(str(builder.data_path)).iterdir() if f.is_file()]
-    columns = _columns(builder.info.features)
-    return Source(name, files, partial(_decode, builder, *columns))
+    features = builder.info.features
+    if "label" in features:
+        columns = {"label": "label"} | columns
+    chosen = choose(features, **columns)
+    [sample] = chosen.samples
+    if None in features[sample].shape:
+        shape = features[sample].shape
+        raise UserError(f"it has images of shape {shape}, expected one size")
+    return Source(name, files, partial(_decode, builder, sample, chosen.label))
 
 
 def is_prepared(name: str, data_dir: str | Path | None = None) -> bool:
@@ -87,24 +92,6 @@ def _is_wanted(record: logging.LogRecord) -> bool:
     """Leaves out harmless log lines about record groups and image decoders."""
     message = record.getMessage()
     return not any(s in message for s in ("group size", "OpenCV", "Variant folder"))
-
-
-def _columns(features) -> tuple[str, str]:
-    """Returns the only image, or else the only text, and the label.
-
-    Texts beside an image are not samples, such as the names of CIFAR's images.
-    """
-    kinds = {key: type(feature).__name__ for key, feature in features.items()}
-    wanted = "Image" if "Image" in kinds.values() else "Text"
-    inputs = [key for key, kind in kinds.items() if kind == wanted]
-    labels = [key for key, kind in kinds.items() if kind == "ClassLabel"]
-    labels = ["label"] if "label" in labels else labels
-    if len(inputs) != 1 or len(labels) != 1:
-        raise UserError(f"{kinds}, expected an Image or a Text, and a ClassLabel")
-    shape = features[inputs[0]].shape
-    if None in shape:
-        raise UserError(f"it has images of shape {shape}, expected one size")
-    return inputs[0], labels[0]
 
 
 def _decode(builder, sample, label) -> dict:

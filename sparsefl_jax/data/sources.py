@@ -45,7 +45,7 @@ READERS = (  # the first that a name matches reads it
     Reader("of Hugging Face", hub.matches, hub.find, hub.OPTIONS, hub.prepare),
     Reader("a file", npz.matches, npz.find),
     Reader("a folder", leaf.matches, leaf.find),
-    Reader("of TFDS", bool, tfds.find, ("data_dir",), tfds.prepare),
+    Reader("of TFDS", bool, tfds.find, tfds.OPTIONS, tfds.prepare),
 )
 
 DATASETS = {
