@@ -2,12 +2,11 @@
 
 A name is `ORGANISATION/NAME`, a folder or file (parquet, CSV, JSON, images), or a
 folder that `save_to_disk` wrote. The library checks the hub for a newer version, and
-reads its cache if the hub cannot be reached, or if HF_HUB_OFFLINE=1. `columns` says
-which columns are read.
+reads its cache if the hub cannot be reached, or if HF_HUB_OFFLINE=1. Files are read
+through that cache too. `columns` says which columns are read.
 """
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -38,34 +37,40 @@ def find(name: str, **options: Any) -> Source:
     Raises:
       ValueError: the data set is not available.
     """
-    path, config = _locate(name)
-    if path is None:
-        data, title = fetch(name), name.partition(":")[2].split(":")[0].split("/")[-1]
-        cached = (file for split in data.values() for file in split.cache_files)
-        files = [Path(file["filename"]) for file in cached]
-        return Source(title, files, lambda: hub_samples.decode(data, title, **options))
-    title = path.resolve().stem
-
-    def decode():
-        with tempfile.TemporaryDirectory() as scratch:
-            data = _load_files(path, config, scratch)
-            return hub_samples.decode(data, title, **options)
-
-    return Source(title, [path] if path.is_file() else _files(path), decode)
+    title, data = fetch(name)
+    cached = (file for split in data.values() for file in split.cache_files)
+    files = [Path(file["filename"]) for file in cached]
+    return Source(title, files, lambda: hub_samples.decode(data, title, **options))
 
 
 def prepare(name: str) -> str:
     """Downloads a data set; returns its splits and their numbers of samples."""
-    splits = fetch(name).items()
+    splits = fetch(name)[1].items()
     return ", ".join(f"{split}: {len(rows):,} samples" for split, rows in splits)
 
 
-def fetch(name: str) -> Any:
-    """Returns a data set of the hub, a `datasets.DatasetDict`."""
-    repository, _, config = name.removeprefix(PREFIX).partition(":")
-    if repository.count("/") != 1:
-        raise UserError("expected ORGANISATION/NAME, a folder or a file")
-    return _load(repository, config or None)
+def fetch(name: str) -> tuple[str, dict[str, Any]]:
+    """Returns the title of a data set, and each split, a `datasets.Dataset`."""
+    library = _library()
+    name = name.removeprefix(PREFIX)
+    whole = Path(name).expanduser().exists()  # the name of a file may have a colon
+    name, _, config = (name, "", "") if whole else name.partition(":")
+    path, file = Path(name).expanduser().resolve(), None
+    if any((path / kept).is_file() for kept in _SAVED):
+        data = library.load_from_disk(str(path))
+        return path.stem, data if isinstance(data, dict) else {"train": data}
+    title = path.stem
+    if path.is_file():
+        path, file = path.parent, path.name
+    if not path.exists():
+        path, title = name, name.rpartition("/")[2]
+        if name.count("/") != 1 or name.startswith((".", "/", "~")):
+            raise UserError("expected ORGANISATION/NAME, a folder or a file")
+    try:
+        # A relative folder could have the name of one of the library's builders.
+        return title, library.load_dataset(str(path), config or None, data_files=file)
+    except library.exceptions.DatasetGenerationError as error:
+        raise error.__cause__ or error from None
 
 
 def is_cached(repository: str) -> bool:
@@ -84,42 +89,3 @@ def _library():
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     return datasets
-
-
-def _load(*args, **kwargs):
-    """Calls `load_dataset`; a failure is told by its cause."""
-    library = _library()
-    try:
-        return library.load_dataset(*args, **kwargs)
-    except library.exceptions.DatasetGenerationError as error:
-        raise error.__cause__ or error from None
-
-
-def _locate(name: str) -> tuple[Path | None, str | None]:
-    """Returns a path and a configuration; no path for a name of the hub."""
-    name = name.removeprefix(PREFIX)
-    for path, _, config in ((name, "", ""), name.partition(":")):
-        if (found := Path(path).expanduser()).exists():
-            return found, config or None
-    if name.startswith((".", "/", "~")):
-        raise UserError("there is no such folder or file")
-    return None, None
-
-
-def _files(folder: Path) -> list[Path]:
-    """Returns the files of a folder and its subfolders, except hidden ones."""
-    return [
-        file
-        for file in folder.rglob("*")
-        if file.is_file()
-        and not any(part[0] == "." for part in file.relative_to(folder).parts)
-    ]
-
-
-def _load_files(path: Path, config: str | None, scratch: str):
-    """Returns the splits of a folder or a file; `scratch` takes the library's copy."""
-    if any((path / name).is_file() for name in _SAVED):
-        return _library().load_from_disk(str(path))
-    folder, file = (path.parent, path.name) if path.is_file() else (path, None)
-    # A relative folder could have the name of one of the library's builders, as "csv".
-    return _load(str(folder.resolve()), config, data_files=file, cache_dir=scratch)

@@ -32,7 +32,7 @@ def decode(
     """Decodes the samples, labels and users of a data set.
 
     Args:
-      data: a `datasets.DatasetDict`, or a `datasets.Dataset`, which has no test split.
+      data: by the name of a split, a `datasets.Dataset`.
       title: the name on the progress bars.
       train: the split to train on; None for `train`, or the only one.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
@@ -45,7 +45,6 @@ def decode(
     Raises:
       ValueError: columns or splits leave a choice, or a sample cannot be read.
     """
-    data = dict(data) if isinstance(data, dict) else {"train": data}
     train, tests = _splits(list(data), train, test)
     chosen = choose(data[train].features, **columns)
     label = data[train].features[chosen.label]
