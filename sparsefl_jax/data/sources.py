@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.check import UserError, blaming, unread
+from sparsefl_jax.core.check import UserError, blaming, check, unread
 from sparsefl_jax.data import cache, characters, hub, leaf, named, npz, samples
 from sparsefl_jax.data import prepared_tfds as tfds
 from sparsefl_jax.data.embedding import make_text_encoder
@@ -97,7 +97,7 @@ def load(
     name: str,
     *,
     data_dir: str | Path | None = None,
-    writers: str | Path | None = None,
+    writers: str | None = None,
     num_classes: int | None = None,
     hf: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
@@ -112,8 +112,8 @@ def load(
         `named.NAMED`, or a prepared TFDS builder such as `"emnist/byclass"`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
-      writers: an .npz file with `writer_train` and `writer_test`, the writer of each
-        sample, or "mnist" for those of MNIST, which come with the package.
+      writers: "mnist" for those of MNIST, which come with the package; None for the
+        data set's own users.
       num_classes: None for the classes of the data set; a larger number gives the
         network outputs that no sample is labelled with.
       hf: the columns and splits of a data set of Hugging Face, where the types of its
@@ -147,10 +147,9 @@ def load(
         source = reader.find(found, **options)
         identity = found, sorted(options.items()), encoding and encoding.identity
         arrays = cache.through(source, identity, lambda: _decode(source, encoding))
-    if writers == MNIST:
+    if writers is not None:
+        check("writers", writers, (MNIST,))
         arrays |= of_mnist(arrays, name)
-    elif writers is not None:
-        arrays |= npz.read_writers(writers)
     if num_classes is not None:
         arrays["num_classes"] = num_classes
     return make_dataset(**arrays, name=source.title if found == name else name)

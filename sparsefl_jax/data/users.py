@@ -90,7 +90,7 @@ def of_mnist(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
             if order is None or _CHECKS[split] != zlib.crc32(x[order].tobytes()):
                 raise UserError(
                     f"writers={MNIST!r} are those of MNIST's images, but {name!r} has "
-                    f"others in {split}; expected an .npz file with its own"
+                    f"others in {split}"
                 )
             found[users] = writers[np.argsort(order)]
     return found

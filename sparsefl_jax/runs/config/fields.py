@@ -262,7 +262,7 @@ class Config:
       max_tokens: length to which texts are cut or padded, by default 64.
       text_encoder: turns texts into features: folder of a (Distil)BERT.
       data_dir: folder of prepared TFDS data sets.
-      writers: .npz file with each sample's writer, or 'mnist' for MNIST's own.
+      writers: 'mnist' for the writers of MNIST's images as users.
       num_classes: outputs of the network, if more than there are labels.
       num_clients: number of clients; 0 lets the partition decide.
       partition_seed: seed of the partition, by default seed.
