@@ -88,26 +88,21 @@ def find(
       The name at its source, and columns that the types of features leave open.
 
     Raises:
-      ValueError: there is no source, and the message has the commands to get one.
+      ValueError: there is no source, and the message has the command to get one.
     """
     source = NAMED[name]
     if not hf and source.tfds and prepared_tfds.is_prepared(source.tfds, data_dir):
         return source.tfds, {}
     if not (data_dir and source.tfds) and hub.is_cached(source.hub):
         return hub.PREFIX + source.hub, source.columns
-    raise UserError(f"data set {name!r} is not on this machine: {_ways(name)}")
+    raise UserError(
+        f"data set {name!r} is not on this machine: run `python launch.py "
+        f"--prepare={name}`, set TFDS_DATA_DIR to its folder, or take a configuration "
+        "with :mini"
+    )
 
 
 def origin(name: str) -> str:
     """Returns the name at the source that `--prepare` downloads from."""
     source = NAMED[name]
     return source.tfds or hub.PREFIX + source.hub
-
-
-def _ways(name: str) -> str:
-    """Returns the end of a message: how to get a data set."""
-    source, way = NAMED[name], "`python launch.py --prepare="
-    ways = [f"{way}hf:{source.hub}` (extra [hf])"]
-    if source.tfds:
-        ways += [f"{way}{source.tfds}` (extra [prepare]), or set TFDS_DATA_DIR"]
-    return f"run {', or '.join(ways)}; a configuration with :mini needs none"

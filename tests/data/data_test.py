@@ -136,7 +136,7 @@ def test_bad_arrays_are_named(change, message):
 
 def test_an_absent_data_set_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    said = "--prepare=hf:uoft-cs/cifar10.*--prepare=cifar10.*TFDS_DATA_DIR.*:mini"
+    said = "--prepare=cifar10.*TFDS_DATA_DIR.*:mini"
     with pytest.raises(ValueError, match=said) as caught:
         sources.load("cifar10")
     assert "\n" not in str(caught.value)
