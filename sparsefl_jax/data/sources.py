@@ -62,13 +62,10 @@ DATASETS = {
     "<any other>": "any prepared TFDS builder with one image or text and one label",
 }
 
-_CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 STATISTICS = {
-    "cifar10": _CIFAR10,
-    "cifar10_sample": _CIFAR10,
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "mnist": ((0.1307,), (0.3081,)),
-    "mnist_sample": ((0.1307,), (0.3081,)),
 }
 
 
@@ -300,7 +297,7 @@ def make_dataset(
     num_classes = _num_classes(y, y_test, num_classes)
     ids = {"users": users, "users_test": users_test}
     ids = number(ids, {"users": len(x), "users_test": len(x_test)})
-    mean, std = STATISTICS.get(name, ((), ()))
+    mean, std = STATISTICS.get(name.removesuffix("_sample"), ((), ()))
     if x.dtype != np.uint8 or len(mean) != x.shape[-1]:
         mean, std = _channel_statistics(x)
     return Dataset(x, y, x_test, y_test, num_classes, name, mean, std, **ids)
