@@ -8,7 +8,7 @@ import jax
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.studies import grid, places, points, runner, status
+from sparsefl_jax.studies import grid, places, points, runner
 from sparsefl_jax.system import interrupt
 
 
@@ -35,7 +35,7 @@ def run(
       unlike: whether runs may differ in data, partition, table of devices or metric.
       launcher: 'slurm' for jobs of submitit; or None.
       options: of the launcher, `NAME=VALUE,NAME=VALUE`.
-      dry_run: 0 to print what is known of all points instead, see `status.describe`.
+      dry_run: 0 to print what is known of all points instead, see `runner.describe`.
 
     Raises:
       ValueError: in one line, on what cannot run, and at the end if a point failed.
@@ -60,7 +60,7 @@ def run(
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(config, swept)
     if known:
-        return formats.say(status.describe(study, Path(workdir) if workdir else None))
+        return formats.say(runner.describe(study, Path(workdir) if workdir else None))
     folder = Path(workdir)
     submit = None
     if launcher:

@@ -11,7 +11,7 @@ from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config.freeze import filled, plain
 from sparsefl_jax.studies import points as on_disk
-from sparsefl_jax.studies import runner, status
+from sparsefl_jax.studies import runner
 from tests import tiny_study
 from tests.refusals import refused
 
@@ -41,7 +41,7 @@ def study(tmp_path, monkeypatch):
 
     setup = SimpleNamespace(metric="pooled", stages=())
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
-    monkeypatch.setattr(status, "write_page", lambda *of: None)
+    monkeypatch.setattr(runner, "write_page", lambda *of: None)
     monkeypatch.setattr(fit_rounds, "fitted", fitted)
     monkeypatch.setattr(experiment, "run_each", run_each)
     tiny_study.write_study(tmp_path)
@@ -131,8 +131,8 @@ def test_the_page_is_written_for_a_twentieth_of_the_time(monkeypatch):
         now[0] += 3.0
 
     timer = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(status, "time", timer)
-    page = status.seldom(write)
+    monkeypatch.setattr(runner, "time", timer)
+    page = runner.seldom(write)
     for moment in (100.0, 159.0, 160.0, 200.0):
         now[0] = max(now[0], moment)
         page()

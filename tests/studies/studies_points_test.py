@@ -11,7 +11,7 @@ from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.runs.config.freeze import filled, freeze, plain
-from sparsefl_jax.studies import command, grid, places, runner, status, worker
+from sparsefl_jax.studies import command, grid, places, runner, worker
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 from tests.refusals import change, refused
@@ -224,7 +224,7 @@ def test_what_is_known_of_a_study_runs_nothing(tmp_path, monkeypatch):
         other.config.fit.gbit, other.config.fit.pilot = 1e-4, 2
         other.config.optimizer.learning_rate = 0.2
     monkeypatch.setattr(fit_rounds, "pilot", None)
-    text = status.describe([dense._replace(label="Dense"), other]).splitlines()
+    text = runner.describe([dense._replace(label="Dense"), other]).splitlines()
     assert text[0].split()[:4] == ["point", "seeds", "rounds", "bits"]
     # An MLP of 6 x 16 + 16 + 16 x 4 + 4 weights: 3 clients, both ways.
     bits = 3 * 2 * 32 * (6 * 16 + 16 + 16 * 4 + 4)
@@ -244,7 +244,7 @@ def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(study, tmp_p
     run.mkdir(parents=True)
     of_seed = point._replace(config=fitted).of_seed(1)
     (run / "config.json").write_text(json.dumps(plain(filled(of_seed))))
-    _, row, *_ = status.describe([point], tmp_path / "out").splitlines()
+    _, row, *_ = runner.describe([point], tmp_path / "out").splitlines()
     assert re.split(" {2,}", row)[2] == "9"
 
 

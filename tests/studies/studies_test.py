@@ -15,7 +15,7 @@ from sparsefl_jax import report
 from sparsefl_jax.report.groups import study_runs
 from sparsefl_jax.runs import experiment, records
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.studies import places, runner, status, worker
+from sparsefl_jax.studies import places, runner, worker
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import State
 from tests.refusals import refused
@@ -48,7 +48,7 @@ def ran(monkeypatch):
     setup = SimpleNamespace(metric="pooled", stages=())
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(experiment, "of_one_width", lambda read, seeds: read)
-    monkeypatch.setattr(status, "write_page", lambda *of: None)
+    monkeypatch.setattr(runner, "write_page", lambda *of: None)
     monkeypatch.setattr(runner, "_POLL", 0.01)
     return names
 
@@ -141,7 +141,7 @@ def test_the_page_is_of_the_study_that_writes_it(study, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "write_comparison", write)
     on_disk.write(tmp_path, study[:1])
     on_disk.write(tmp_path, study[1:])
-    status.write_page(tmp_path, study[:1], True)
+    runner.write_page(tmp_path, study[:1], True)
     assert pages[0]["status"] == [("fedavg", "missing")] and pages[0]["unlike"]
 
 
@@ -173,12 +173,12 @@ def test_the_line_of_progress(study, tmp_path, ran):
     (tmp_path / "failed/fedprox.txt").write_text("seed 0: why")
     # Two seeds have taken 4 s together, and two are left.
     said = "1 of 2 points done, 1 failed, 4.0 s of computing left"
-    assert status.line(tmp_path, study) == said
+    assert runner.line(tmp_path, study) == said
     (tmp_path / "fedprox").mkdir()
     with run_folder.locked(tmp_path / "fedprox"):
-        assert "1 running, 1 failed" in status.line(tmp_path, study)
+        assert "1 running, 1 failed" in runner.line(tmp_path, study)
     with run_folder.locked(tmp_path / "fedavg"):  # about to end
-        assert "running" not in status.line(tmp_path, study)
+        assert "running" not in runner.line(tmp_path, study)
 
 
 def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
