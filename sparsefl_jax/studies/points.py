@@ -229,10 +229,7 @@ def naming(point: Point) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a method of one's own may raise any
-        text = f"point {point.name!r}: {one_line(error)}"
-        if not isinstance(error, ValueError):
-            text += f" ({type(error).__name__}; SPARSEFL_DEBUG=1 shows where)"
-        raise UserError(text) from error
+        raise UserError(f"point {point.name!r}: {one_line(error)}") from error
 
 
 def state(workdir: Path, point: Point) -> State:
