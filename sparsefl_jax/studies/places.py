@@ -1,29 +1,117 @@
-"""Where points run: in this process, in a pool of processes, or on SLURM by submitit.
+"""Runs points: in this process, in a pool of processes, or on SLURM by submitit.
 
 Each place is a function `(names) -> jobs` that starts points. A job has `done()`,
-`cancel()`, and `fate()`, which says how it ended.
+`cancel()`, and `fate()`, which says how it ended. `pool` starts this file as
+`python -m sparsefl_jax.studies.places WORKDIR POINT CORES`; CORES are those to run on,
+such as 0,1.
 """
 
+import contextlib
 import functools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blaming, check, one_line
 from sparsefl_jax.core.extras import imported
-from sparsefl_jax.studies import grid, worker
-from sparsefl_jax.system import hardware
+from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.studies import grid
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies.points import Point
+from sparsefl_jax.system import hardware, interrupt
 
 _ROOT = Path(__file__).parents[2]
 _LOOK = 10.0  # seconds between looks at SLURM's queue
+
+
+def run_point(workdir: str | Path, name: str) -> None:
+    """Runs the seeds of a point that have not ended; notes why any fails.
+
+    Args:
+      workdir: the study's folder.
+      name: of the point.
+
+    Raises:
+      ValueError: there is no such study or point.
+      interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    workdir = Path(workdir)
+    known = {point.name: point for point in on_disk.read(workdir)}
+    check("point", name, known)
+    (workdir / name).mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(run_folder.locked(workdir / name))
+        except ValueError:  # another process runs the point
+            return
+        on_disk.failure(workdir, name).unlink(missing_ok=True)
+        errors = []
+        for error in _errors(workdir, known[name]):
+            errors.append(error)
+            note_errors(workdir, name, errors)
+
+
+def note_errors(workdir: Path, name: str, errors: Sequence[tuple]) -> None:
+    """Writes down why a point has failed, with the traceback of the last error.
+
+    Args:
+      workdir: the study's folder.
+      name: of the point.
+      errors: pairs of what failed and its error.
+    """
+    reasons = [f"{what}: {one_line(error)}" for what, error in errors]
+    error = errors[-1][1]
+    trace = ""
+    if not isinstance(error, UserError):
+        trace = "".join(traceback.format_exception(error))
+    on_disk.note(workdir, name, "\n".join([*reasons, trace]))
+
+
+def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
+    """Goes on with the seeds; yields what failed, and its error."""
+    part = "the budget"
+    try:
+        point = fitted(workdir, point)
+        part = "the data"
+        folders = on_disk.folders(workdir, point)
+        runs = [(point.of_seed(seed), folder) for seed, folder in folders]
+        outcomes = experiment.run_each(runs)
+    except Exception as error:  # a method of one's own may raise any
+        yield part, error
+        return
+    for seed, outcome in zip(point.seeds, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            yield f"seed {seed}", outcome
+
+
+def fitted(workdir: Path, point: Point) -> Point:
+    """Returns the point with the rounds that its budget pays for."""
+    point = on_disk.with_kept_rounds(workdir, point)
+    config, message = fit_rounds.fitted(point.config, experiment.build, progress=True)
+    if message:
+        print(f"{point.name}: {message}", file=sys.stderr, flush=True)
+    return point._replace(config=config)
+
+
+def run_alone(workdir: str, name: str) -> None:
+    """Runs a point in a process of its own, which ends if it is asked to."""
+    hardware.use_cpu_cores()
+    hardware.keep_compilations()
+    try:
+        run_point(workdir, name)
+    except interrupt.StoppedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.code)
 
 
 def here(workdir: Path) -> Callable:
@@ -36,7 +124,7 @@ def here(workdir: Path) -> Callable:
 
     def start(names: Sequence[str]) -> list[SimpleNamespace]:
         for name in names:
-            worker.run_point(workdir, name)
+            run_point(workdir, name)
             jax.clear_caches()  # the next point has programs of its own
         return [ended] * len(names)
 
@@ -75,7 +163,7 @@ def pool(workdir: Path, size: int) -> Callable:
         for name in names:
             taken = [job.cores for job in running if not job.done()]
             share = next((share for share in shares if share not in taken), shares[0])
-            command = [sys.executable, "-m", worker.__name__, str(workdir), name]
+            command = [sys.executable, "-m", __name__, str(workdir), name]
             command.append(",".join(map(str, share)))
             # In a session of its own, so that Ctrl-C reaches it through us alone.
             apart = {"env": environment(), "start_new_session": True}
@@ -103,7 +191,7 @@ class _RunPoint:
         try:
             # It ends by `SystemExit` and not by an `Exception`, which submitit would
             # write down as the job's result, even if SLURM runs the job again.
-            worker.run_alone(workdir, name)
+            run_alone(workdir, name)
         except SystemExit as end:
             if end.code == 128 + signal.SIGUSR2 and callable(requeue):
                 requeue(signal.SIGUSR2, None)
@@ -207,3 +295,15 @@ def _parse(options: str) -> dict:
             raise UserError(f"--launcher_options has {part!r}, expected NAME=VALUE")
         parameters[name] = grid.literal(value)
     return parameters
+
+
+def main() -> None:
+    """Runs the point that the command line names."""
+    workdir, point, cores = sys.argv[1:]
+    if hasattr(os, "sched_setaffinity"):  # Linux only
+        os.sched_setaffinity(0, map(int, cores.split(",")))
+    run_alone(workdir, point)
+
+
+if __name__ == "__main__":
+    main()

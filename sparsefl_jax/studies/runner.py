@@ -23,7 +23,7 @@ from sparsefl_jax.report.groups import refuse_unlike
 from sparsefl_jax.runs import dry_run, experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.simulation import judge
-from sparsefl_jax.studies import places, worker
+from sparsefl_jax.studies import places
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 from sparsefl_jax.system import interrupt
@@ -120,12 +120,12 @@ def _with_rounds(
         if fit_rounds.followed(point.config):
             on_disk.failure(workdir, point.name).unlink(missing_ok=True)
             try:
-                point = worker.fitted(workdir, point)
+                point = places.fitted(workdir, point)
             except UserError as error:  # a mistake is named before any runs
                 raise UserError(f"point {point.name!r}: {one_line(error)}") from error
             except Exception as error:
                 failed.append(point.name)
-                worker.note_errors(workdir, point.name, [("the budget", error)])
+                places.note_errors(workdir, point.name, [("the budget", error)])
                 say(ending(workdir, point))
         fitted.append(point)
     return fitted, failed

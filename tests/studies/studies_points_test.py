@@ -11,7 +11,7 @@ from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.runs.config.freeze import filled, freeze, plain
-from sparsefl_jax.studies import command, grid, places, runner, worker
+from sparsefl_jax.studies import command, grid, places, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 from tests.refusals import change, refused
@@ -178,7 +178,7 @@ def test_a_file_of_a_study_that_names_what_is_no_point(tmp_path, name, seeds, sa
     (tmp_path / "study.json").write_text(json.dumps(held))
     for call in (
         lambda: on_disk.read(tmp_path),
-        lambda: worker.run_point(tmp_path, name),
+        lambda: places.run_point(tmp_path, name),
         lambda: report.read_groups([tmp_path]),
     ):
         refused(call, said)

@@ -15,7 +15,7 @@ from sparsefl_jax import report
 from sparsefl_jax.report.groups import study_runs
 from sparsefl_jax.runs import experiment, records
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.studies import places, runner, worker
+from sparsefl_jax.studies import places, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import State
 from tests.refusals import refused
@@ -251,7 +251,7 @@ def test_a_job_that_is_lost_is_a_failure(study, tmp_path, ran, capsys, jobs, arr
     def submit(names):
         begun.append(list(names))
         acts = {"fedavg": lambda: None}
-        acts["fedprox"] = lambda: worker.run_point(tmp_path, "fedprox")
+        acts["fedprox"] = lambda: places.run_point(tmp_path, "fedprox")
         return [_Job(acts[name]) for name in names]
 
     states = runner.run(study, tmp_path, jobs=jobs, submit=submit)
@@ -279,7 +279,7 @@ def test_jobs_have_cores_of_their_own(study, tmp_path, ran, monkeypatch):
             self.looks += 1
             if self.looks == 3:
                 alive.remove(lines[0 if self.name == "fedavg" else 1])
-                worker.run_point(tmp_path, self.name)
+                places.run_point(tmp_path, self.name)
             return 0 if self.looks > 2 else None
 
     monkeypatch.setattr(places.subprocess, "Popen", Popen)
@@ -294,7 +294,7 @@ def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch):
     for name in ("use_cpu_cores", "keep_compilations"):
         monkeypatch.setattr(f"sparsefl_jax.system.hardware.{name}", lambda: None)
     monkeypatch.setattr(sys, "argv", ["x", str(tmp_path), "fedavg", "1,3"])
-    refused(worker.main, "expected the folder of a study")
+    refused(places.main, "expected the folder of a study")
     assert [(pid, [*cores]) for pid, cores in asked] == [(0, [1, 3])]
 
 
