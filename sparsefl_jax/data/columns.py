@@ -115,7 +115,8 @@ def _label(free) -> str:
     """Returns the only column of classes, or else of integers."""
     found = _of(free, "classes") or _of(free, "integer")
     if len(found) != 1:
-        raise _open("label", found, free, "name it as hf.label")
+        texts = _of(free, "text")
+        raise _open("label", found or texts, free, "name it as hf.label")
     return found[0]
 
 

@@ -100,9 +100,3 @@ def find(
         f"--prepare={name}`, set TFDS_DATA_DIR to its folder, or take a configuration "
         "with :mini"
     )
-
-
-def origin(name: str) -> str:
-    """Returns the name at the source that `--prepare` downloads from."""
-    source = NAMED[name]
-    return source.tfds or hub.PREFIX + source.hub

@@ -176,7 +176,8 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
       sparsefl_jax.UserError: data set 'cifar10_sample' is embedded; it needs no
       preparation
     """
-    found = named.origin(name) if name in named.NAMED else name
+    known = named.NAMED.get(name)
+    found = known.tfds or hub.PREFIX + known.hub if known else name
     options = {"data_dir": str(data_dir)} if data_dir else {}
     reader = _reader(found, options)
     if reader.prepare is None:
