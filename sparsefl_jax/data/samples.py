@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsefl_jax.data import npz
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.characters import windows
 
@@ -45,7 +46,7 @@ def read(name: str) -> dict:
     """Reads an embedded sample.
 
     Returns:
-      `x` [n, H, W, C] uint8, `y` [n] int32, `x_test` and `y_test`; of the play `x`
+      `x` [n, H, W, C] uint8, `y` [n] integers, `x_test` and `y_test`; of the play `x`
       [n, T] uint8, `y` [n, T] int32, and the `users` of both splits; of its sentences
       `x`, a list of texts. The digits have `users` of the training images.
 
@@ -59,14 +60,8 @@ def read(name: str) -> dict:
     if name == SENTENCES:
         arrays = _by_role(_sentences)
         return arrays | {key: arrays[key].tolist() for key in ("x", "x_test")}
-    with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as f:
-        users = {"users": f["users"].astype(np.int32)} if "users" in f else {}
-        return users | {
-            "x": decode(f["x_train"]),
-            "y": f["y_train"].astype(np.int32),
-            "x_test": decode(f["x_test"]),
-            "y_test": f["y_test"].astype(np.int32),
-        }
+    arrays = npz.read(FOLDER / f"{name}.npz")
+    return arrays | {key: decode(arrays[key]) for key in ("x", "x_test")}
 
 
 def _by_role(samples: Callable) -> dict:
