@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.check import UserError, check, integer
 
 
 def checked_labels(
@@ -22,12 +22,7 @@ def checked_labels(
     """
     labels = np.asarray(labels)
     check("min_samples", min_samples, "[1, inf)")
-    if num_clients is None:
-        raise UserError(
-            "num_clients=None (0 in a configuration), expected a number, or "
-            "partition='natural'"
-        )
-    check("num_clients", num_clients, "[1, inf)")
+    check("num_clients", num_clients, integer(1))
     if num_clients * min_samples > len(labels):
         raise UserError(
             f"num_clients={num_clients} with at least {min_samples} samples each; "
