@@ -56,12 +56,9 @@ def decode(
     if test and second is None:
         raise UserError(f"hf.test={test!r} has no sample with a label")
     parts = {"": first} | ({"_test": second} if second else {})
-    read = [f"{chosen.kind} from {', '.join(map(repr, chosen.samples))}"]
-    read += [f"label from {chosen.label!r}"]
-    read += [f"user from {chosen.user!r}"] if chosen.user is not None else []
-    read += [f"splits {', '.join(part.name for part in parts.values())}"]
+    splits = ", ".join(part.name for part in parts.values())
     # Later starts read the cache and say nothing.
-    print(f"{title}: {'; '.join(read)}", file=sys.stderr, flush=True)
+    print(f"{title}: {chosen} of {splits}", file=sys.stderr, flush=True)
     named = kind_of(label) == "classes"
     arrays = {"num_classes": np.array(label.num_classes)} if named else {}
     for suffix, part in parts.items():

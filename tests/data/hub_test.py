@@ -187,8 +187,8 @@ def test_images_without_the_type_of_images_are_images(place, capsys):
     want = [np.asarray(picture(seed, 5, 4)) for seed in range(3)]
     np.testing.assert_array_equal(dataset.x[..., 0], want)
     assert dataset.users.tolist() == [0, 1, 0]
-    said = "mine: image from 'img'; label from 'kind'; user from 'who'; splits train\n"
-    assert capsys.readouterr().err == said
+    said = "mine: Columns(kind='image', samples=('img',), label='kind', user='who') of"
+    assert capsys.readouterr().err == f"{said} train\n"
     sources.load(f"hf:{place}/mine", hf=hf)
     assert capsys.readouterr().err == ""  # from the cache
 
