@@ -46,7 +46,7 @@ LAYOUTS = {
         {"character_id": TEXT, "x": TEXT, "y": TEXT},
         {"train": (["PUCK", "BOTTOM"], [SPEECH[:80], SPEECH[3:] + "fer"], ["r", "i"])},
     ),
-    "sentiment140": (
+    "twitter": (
         {"text": TEXT, "date": TEXT, "user": TEXT, "sentiment": INT32, "query": TEXT},
         {
             "train": (["sad", "joy", "sob"], ["d"] * 3, ["b", "a", "b"], [0, 4, 0])

@@ -29,11 +29,6 @@ class Named(NamedTuple):
     tfds: str | None = None
 
 
-_TWEETS = Named(
-    "stanfordnlp/sentiment140",
-    "1,600,000 tweets by user, negative, neutral or positive",
-    {"text": "text", "user": "user"},
-)
 NAMED = {
     "mnist": Named(
         "ylecun/mnist", "60,000 + 10,000 grey images 28x28, 10 digits", tfds="mnist"
@@ -59,8 +54,11 @@ NAMED = {
         "814,277 characters by writer, 62 classes",
         {"user": "writer_id"},
     ),
-    "twitter": _TWEETS,
-    "sentiment140": _TWEETS,
+    "twitter": Named(
+        "stanfordnlp/sentiment140",
+        "1,600,000 tweets by user, negative, neutral or positive",
+        {"text": "text", "user": "user"},
+    ),
     "sst2": Named(
         "stanfordnlp/sst2",
         "67,349 + 872 phrases of film reviews, negative or positive",

@@ -27,7 +27,7 @@ def place(tmp_path, monkeypatch):
 
 IMAGE = datasets.Image()
 REFUSED = {  # what is told: the layout
-    "the samples may be text (text), date (text), user": LAYOUTS["sentiment140"],
+    "the samples may be text (text), date (text), user": LAYOUTS["twitter"],
     "the label may be a (image), y (float): name it as hf.label": table(
         a=(IMAGE, grey(2)), y=(FLOAT, [0, 1])
     ),

@@ -45,7 +45,7 @@ SHAPES = {
     "cifar10": ((3, 32, 32, 3), [6, 9, 9], 10, 1),
     "cifar100": ((2, 32, 32, 3), [19, 29], 100, 1),
     "sst2": ((3, 768), [1, 0, 1], 2, 1),
-    "sentiment140": ((3, 768), [0, 2, 0], 3, 1),
+    "twitter": ((3, 768), [0, 2, 0], 3, 1),
 }
 
 
@@ -88,7 +88,7 @@ def test_users_come_with_the_samples(place):
 
 
 def test_tweets_have_users_in_both_splits_and_three_classes(place):
-    into_cache(place, "sentiment140")
+    into_cache(place, "twitter")
     data = sources.load("twitter", hf={"hash": 32})
     assert data.users.tolist() == [1, 0, 1] and data.users_test.tolist() == [2]
     assert data.y_test.tolist() == [1] and data.x.shape == (3, 32)
@@ -96,7 +96,7 @@ def test_tweets_have_users_in_both_splits_and_three_classes(place):
 
 def test_tweets_become_tokens_of_any_length(place):
     """The cache holds what each tokenizer gave."""
-    into_cache(place, "sentiment140")
+    into_cache(place, "twitter")
     for length in (3, 4, 3):
         data = sources.load("twitter", tokenizer="words", max_tokens=length)
         assert data.x.shape == (3, length) and data.x.dtype == np.int32
