@@ -60,7 +60,7 @@ def run(
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(config, swept)
     if known:
-        return formats.say(runner.describe(study, Path(workdir) if workdir else None))
+        return formats.say(runner.describe(study))
     folder = Path(workdir)
     submit = None
     if launcher:

@@ -165,18 +165,15 @@ def _work(workdir, missing, start, at_once: int, stopped, tell) -> None:
             time.sleep(_POLL)
 
 
-def describe(points: Sequence[Point], workdir: Path | None = None) -> str:
+def describe(points: Sequence[Point]) -> str:
     """Returns the points of a study and what is known of each, without running any.
 
     Args:
       points: all of the study.
-      workdir: of the study; the rounds that pilots have found of its runs there count.
 
     Raises:
       ValueError: names a point that cannot run, and why.
     """
-    if workdir is not None:
-        points = [on_disk.with_kept_rounds(workdir, point) for point in points]
     rows = []
     for point in points:
         with on_disk.naming(point):

@@ -10,7 +10,7 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.freeze import filled, freeze, plain
+from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.studies import command, grid, places, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -234,18 +234,6 @@ def test_what_is_known_of_a_study_runs_nothing(tmp_path, monkeypatch):
     assert text[4].startswith("2 points, 4 runs; ")
     assert "  Dense: optimizer.learning_rate=0.1" in text
     assert not list(tmp_path.glob("*/seed_*"))
-
-
-def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(study, tmp_path):
-    point = study[0]
-    point.config.fit.gbit = 1.0
-    fitted = fit_rounds.with_rounds(point.config, 9, "pilot")
-    run = tmp_path / "out" / point.name / "seed_1"
-    run.mkdir(parents=True)
-    of_seed = point._replace(config=fitted).of_seed(1)
-    (run / "config.json").write_text(json.dumps(plain(filled(of_seed))))
-    _, row, *_ = runner.describe([point], tmp_path / "out").splitlines()
-    assert re.split(" {2,}", row)[2] == "9"
 
 
 @pytest.mark.parametrize("options", [{"jobs": 2}, {"launcher": "slurm"}])
