@@ -177,8 +177,7 @@ def pool(workdir: Path, size: int) -> Callable:
 
 def environment() -> dict[str, str]:
     """Returns the environment of processes that find this package from any folder."""
-    paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    paths = filter(None, dict.fromkeys(paths))
+    paths = filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
