@@ -15,7 +15,7 @@ classes, 10 a round, 200 rounds, one epoch, batches of 16, SGD at 5e-4 with mome
 in its ViT. The released code has AdamW with a weight decay of 0.01 and drops a tenth of
 the adapters' inputs; `pruned` has no server optimizer here. **Not run yet**, because
 the weights of DistilBERT were not available: it needs SST-2 and a folder with
-`config.json`, `model.safetensors` and `tokenizer.json`, see `flash_sst2.py`.
+`config.json`, `model.safetensors` and `vocab.txt`, see `flash_sst2.py`.
 
 `mini` has an encoder of two layers with random frozen weights, the sentences of a play,
 20 clients of a Dirichlet 1, and Adam at 0.02. It gave 61.3 % (always the most frequent

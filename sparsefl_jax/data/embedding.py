@@ -22,8 +22,8 @@ def make_text_encoder(folder: str | Path) -> TextEncoding:
     """Reads an encoder and its tokenizer from a folder, never from a network.
 
     Args:
-      folder: a folder with `config.json`, `model.safetensors` and `tokenizer.json`, as
-        Hugging Face's libraries write it.
+      folder: a folder with `config.json`, `model.safetensors`, and `tokenizer.json` or
+        `vocab.txt`, as Hugging Face's libraries write it.
 
     Raises:
       ValueError: the folder holds no such encoder, or the extra `text` is missing.

@@ -5,6 +5,7 @@ first token of a text stands for all of it, as `models.encoder` expects them.
 """
 
 import hashlib
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +45,8 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
     """Returns a tokenizer.
 
     Args:
-      name: a folder with the `tokenizer.json` of a BERT, or "words" for the hashes of
-        lower-case words and punctuation marks.
+      name: a folder with the `tokenizer.json` or the `vocab.txt` of a BERT, or "words"
+        for the hashes of lower-case words and punctuation marks.
       max_tokens: T, by default 64; a longer text is cut, a shorter one padded.
 
     Raises:
@@ -141,14 +142,26 @@ def _hashed_words(texts: list[str], length: int) -> Iterator[list[int]]:
 
 
 def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
-    """Returns a tokenizer of the library, and its file's content."""
+    """Returns a tokenizer of the library, and its source."""
     begin = f"tokenizer={str(folder)!r}"
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise UserError(f"{begin}, expected {WORDS!r} or a folder with {path.name}")
+    names = ("tokenizer.json", "vocab.txt")
+    path = next((folder / n for n in names if (folder / n).is_file()), None)
+    if path is None:
+        raise UserError(
+            f"{begin}, expected {WORDS!r} or a folder with {' or '.join(names)}"
+        )
     tokenizers = imported("tokenizers", "text", begin)
     with blaming(f"{begin} cannot be used"):
-        pieces = tokenizers.Tokenizer.from_file(str(path))
-        if (padding := pieces.token_to_id("[PAD]")) != 0:
+        content = path.read_bytes()
+        if path.name == names[0]:
+            pieces = tokenizers.Tokenizer.from_file(str(path))
+        else:
+            config = folder / "tokenizer_config.json"
+            told = json.loads(config.read_bytes()) if config.is_file() else {}
+            lowercase = bool(told.get("do_lower_case", True))
+            pieces = tokenizers.BertWordPieceTokenizer(str(path), lowercase=lowercase)
+            content += b"lowercase" if lowercase else b"cased"
+        padding = pieces.token_to_id("[PAD]")
+        if padding != 0:
             raise UserError(f"[PAD] is {padding}, expected 0")
-    return pieces, path.read_bytes()
+    return pieces, content

@@ -90,7 +90,7 @@ def test_features_are_the_first_tokens_states(kind, tmp_path, monkeypatch):
         pytest.importorskip(module, reason="needs the extras [text] and [hf]")
     found = by_hand.tensors(kind, 2)
     folder = by_hand.write(tmp_path / kind, kind, found)
-    by_hand.write_pieces(tmp_path / kind)
+    (tmp_path / kind / "vocab.txt").write_text("\n".join(by_hand.PIECES))
     rows = ["t,l", "A good film,1", '"bad, bad FILMS",0', "odd,0"]
     (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))

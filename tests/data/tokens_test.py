@@ -160,19 +160,21 @@ def test_words_are_hashed_alike_everywhere():
 
 def test_word_pieces_of_a_folder(tmp_path):
     pytest.importorskip("tokenizers", reason="needs the extra [text]")
-    by_hand.write_pieces(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(by_hand.PIECES))
     pieces = tokens.make_tokenizer(tmp_path, 7)
     texts = ["A good,  good films", "odd", "good film good film good"]
     want = [2, 5, 6, 9, 6, 7, 3], [2, 1, 3, 0, 0, 0, 0], [2, 6, 7, 6, 7, 6, 3]
     assert pieces.encode(texts).tolist() == list(map(list, want))
     assert pieces.encode([]).shape == (0, 7)
-    by_hand.write_pieces(tmp_path, (*by_hand.PIECES, "odd"))
-    longer = tokens.make_tokenizer(tmp_path, 7)
-    assert longer.encode(["odd"])[0, :3].tolist() == [2, 11, 3]
-    assert longer.identity != pieces.identity
-    (tmp_path / "tokenizer.json").write_text("{")
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"do_lower_case": false}')
+    cased = tokens.make_tokenizer(tmp_path, 7)
+    assert cased.encode(["bad A"])[0, :4].tolist() == [2, 10, 1, 3]
+    assert cased.identity != pieces.identity
+    settings.write_text("{")
     refused(lambda: tokens.make_tokenizer(tmp_path), "cannot be used")
-    by_hand.write_pieces(tmp_path, ("x", *by_hand.PIECES))
+    settings.unlink()
+    (tmp_path / "vocab.txt").write_text("\n".join(["x", *by_hand.PIECES]))
     with pytest.raises(ValueError, match=r"\[PAD\] is 1, expected 0"):
         tokens.make_tokenizer(tmp_path)
 

@@ -8,17 +8,6 @@ import numpy as np
 WIDTH, HEADS, HIDDEN, LAYERS, ROWS, POSITIONS = 6, 2, 5, 2, 11, 8
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # a vocabulary
 PIECES += ("a", "good", "film", "##s", ",", "bad")
-
-
-def write_pieces(folder, pieces=PIECES):
-    """Writes the tokenizer of a vocabulary as it is downloaded."""
-    import tokenizers
-
-    table = {piece: place for place, piece in enumerate(pieces)}
-    made = tokenizers.BertWordPieceTokenizer(table, lowercase=True)
-    made.save(str(folder / "tokenizer.json"))
-
-
 SHARED = {"vocab_size": ROWS, "max_position_embeddings": POSITIONS}
 CONFIGS = {
     "bert": SHARED
