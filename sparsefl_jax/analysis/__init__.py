@@ -8,7 +8,6 @@ from sparsefl_jax.analysis.fedsparsify import convergence_bound as convergence_b
 from sparsefl_jax.analysis.fedsparsify import largest_rate as largest_rate
 from sparsefl_jax.analysis.fedsparsify import pruned_norm as pruned_norm
 from sparsefl_jax.analysis.fedsparsify import pruned_norm_bound as pruned_norm_bound
-from sparsefl_jax.analysis.run_quantities import quantities as quantities
 from sparsefl_jax.analysis.spafl import diameter as diameter
 from sparsefl_jax.analysis.spafl import generalization as generalization
 from sparsefl_jax.analysis.spafl import round_epsilon as round_epsilon

@@ -1,15 +1,12 @@
-"""The theorems' terms by hand, on the numbers of a run, and where they say nothing."""
+"""The theorems' terms by hand, and where they say nothing."""
 
-import json
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
 from sparsefl_jax import analysis
 from sparsefl_jax.analysis import spafl
-from tests.report.equal_cost_test import lines
 
 
 def test_epsilon_of_one_round_is_eq_30():
@@ -99,21 +96,3 @@ def test_the_rate_of_fedsparsify_makes_its_gradient_term_negative():
     analysis.convergence_bound(0.99 * eta, L, S, **given)
     with pytest.raises(ValueError, match="learning_rate=.*, expected below 0.00527"):
         analysis.convergence_bound(eta, L, S, **given)
-
-
-def test_a_runs_own_numbers_are_read_from_its_folder(tmp_path):
-    line = next(lines([(0.0, None)], extra={"density": 1.0}))
-    rounds = [
-        line | {"stage": 0, "round": 1},
-        line | {"stage": 1, "round": 1, "client": {"density": 0.5}},
-        line | {"stage": 1, "round": 2, "client": {"density": 0.25}},
-    ]
-    text = [json.dumps(record) for record in ({"schema": 1}, *rounds)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(text) + "\n")
-    with pytest.raises(ValueError, match="expected a run with rounds, partition.npy"):
-        analysis.quantities(tmp_path)
-    np.save(tmp_path / "partition.npy", np.array([[3, 4], [5, 0]]))
-    config = {"batch_size": 4, "optimizer": {"learning_rate": 0.125}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    found = analysis.quantities(tmp_path)
-    assert found == (2, 2, 12, 4, 0.125, (0.5, 0.25)) and found.density == 0.25
