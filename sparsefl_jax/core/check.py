@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Collection, Iterable, Iterator
 from inspect import Parameter
 from types import NoneType, UnionType
@@ -56,34 +57,21 @@ def check(name: str, value: Any, kind: Any) -> None:
       >>> check("density", 2, Annotated[float, "(0, 1]"] | None)
       Traceback (most recent call last):
         ...
-      sparsefl_jax.UserError: density=2, expected in (0, 1]
+      sparsefl_jax.UserError: density=2, expected in (0, 1] or None
       >>> check("metric", "poled", ("auto", "pooled"))
       Traceback (most recent call last):
         ...
       sparsefl_jax.UserError: metric='poled' (did you mean 'pooled'?), expected one of
       auto, pooled
     """
-    if isinstance(kind, str):
-        if not _lies_in(value, kind):
-            raise UserError(f"{name}={value}, expected {_interval(kind)}")
-        return
-    if isinstance(kind, Collection):
-        if value in list(kind):
-            return
-        near = closest(value, kind)
+    if expected := _expected(value, kind):
+        text = repr(value) if isinstance(value, str) else str(value)
+        text = " ".join(text.split())
+        text = text if len(text) < 60 else text[:57] + "..."
+        choices = re.split(", | or ", expected.partition("one of ")[2])
+        near = closest(value, choices)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        words = ", ".join(map(str, kind)) or "none"
-        raise UserError(f"{name}={value!r}{hint}, expected one of {words}")
-    if _fits(value, kind):
-        return
-    for one in _members(kind):
-        if get_origin(one) is Literal:
-            check(name, value, get_args(one))
-        if get_origin(one) is Annotated and _fits(value, get_args(one)[0]):
-            check(name, value, get_args(one)[1])
-    text = " ".join(repr(value).split())
-    text = text if len(text) < 60 else text[:57] + "..."
-    raise UserError(f"{name}={text}, expected {_words(kind)}")
+        raise UserError(f"{name}={text}{hint}, expected {expected}")
 
 
 def integer(least: int, most: int | None = None) -> Any:
@@ -111,9 +99,9 @@ def checkable(kind: Any) -> bool:
       >>> checkable(Annotated[float, "(0, 1]"]), checkable(Annotated[float, "seconds"])
       (True, False)
     """
-    if len(members := _members(kind)) > 1:
-        return all(map(checkable, members))
     origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return all(map(checkable, parts))
     if origin is Annotated:
         return checkable(parts[0]) and str(parts[1])[0] in "[("
     if origin is tuple:
@@ -171,21 +159,30 @@ def _lies_in(value: float, interval: str) -> bool:
     return above and below
 
 
-def _members(kind) -> tuple:
-    """Returns the kinds of a union, or the one that is none."""
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
-def _fits(value, kind) -> bool:
-    if len(members := _members(kind)) > 1:
-        return any(_fits(value, one) for one in members)
+def _expected(value: Any, kind: Any) -> str:
+    """Returns words for a kind that a value does not fit, and '' if it does."""
     origin, parts = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return value in parts
+    if isinstance(kind, str):
+        return "" if _lies_in(value, kind) else _interval(kind)
+    if origin is Literal or isinstance(kind, Collection):
+        choices = list(parts or kind)
+        words = ", ".join(map(str, choices)) or "none"
+        return "" if value in choices else f"one of {words}"
+    if origin in (Union, UnionType):
+        expected = [_expected(value, one) for one in parts]
+        return "" if "" in expected else " or ".join(expected)
     if origin is Annotated:
-        return _fits(value, parts[0]) and _lies_in(value, parts[1])
+        expected = _expected(value, parts[0])
+        within = f"{expected}, {_interval(parts[1])}"
+        return within if expected else _expected(value, parts[1])
     if origin is tuple:
-        return _fits(value, tuple) and all(_fits(v, parts[0]) for v in value)
+        items = value if isinstance(value, tuple | list) else [math.nan]  # fits no kind
+        wrong = any(_expected(item, parts[0]) for item in items)
+        return f"a tuple, each {_expected(math.nan, parts[0])}" if wrong else ""
+    return "" if _is(value, kind) else _WORDS.get(kind) or f"a {kind.__name__}"
+
+
+def _is(value: Any, kind: type) -> bool:
     if kind in (int, float) and isinstance(value, bool):
         return False
     if kind is int:
@@ -195,21 +192,6 @@ def _fits(value, kind) -> bool:
     if isinstance(value, float) and not math.isfinite(value):
         return False
     return isinstance(value, (tuple, list) if kind is tuple else kind)
-
-
-def _words(kind) -> str:
-    if len(members := _members(kind)) > 1:
-        return " or ".join(map(_words, members))
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
-    if origin is Annotated:
-        if parts[0] is int and parts[1].endswith("]"):
-            return f"an integer {_interval(parts[1])}"
-        return f"{_words(parts[0])}, {_interval(parts[1])}"
-    if origin is tuple:
-        return f"a tuple, each {_words(parts[0])}"
-    return _WORDS.get(kind) or f"a {kind.__name__}"
 
 
 @contextlib.contextmanager
