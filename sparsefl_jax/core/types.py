@@ -11,6 +11,7 @@ import jax
 PyTree = Any
 Key = jax.Array
 Array = jax.Array
+AnyArray = Any  # JAX's on devices, NumPy's on the host, or a shape
 
 # Ranges of arguments, which `core.algorithm.method` checks.
 Share = Annotated[float, "(0, 1]"]
@@ -49,9 +50,9 @@ class EmptyState(NamedTuple):
 class ClientInfo(NamedTuple):
     """Properties of one client; the simulator keeps them stacked [N]."""
 
-    index: Array  # shape=(), int32
-    num_examples: Array  # shape=(), int32: training samples
-    budget: Array  # shape=(), float32: what it can hold, a share in (0, 1]
+    index: AnyArray  # shape=(), int32
+    num_examples: AnyArray  # shape=(), int32: training samples
+    budget: AnyArray  # shape=(), float32: what it can hold, a share in (0, 1]
 
 
 class Context(NamedTuple):

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import Array, Key, PyTree, Work
+from sparsefl_jax.core.types import AnyArray, Array, Key, PyTree, Work
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.numbers import DEVICE
@@ -31,10 +31,10 @@ ROUNDING = 1e-5  # what float32 may add to a time, as a share
 class Device(NamedTuple):
     """What a client's device does in a second; [N] for all clients."""
 
-    flops: Array  # float32, FLOP/s in training
-    down: Array  # float32, bit/s
-    up: Array  # float32, bit/s
-    latency: Array  # float32, seconds of a round beside computation and transfers
+    flops: AnyArray  # float32, FLOP/s in training
+    down: AnyArray  # float32, bit/s
+    up: AnyArray  # float32, bit/s
+    latency: AnyArray  # float32, seconds of a round beside computation and transfers
 
 
 class System(NamedTuple):
@@ -63,7 +63,7 @@ class Clock(NamedTuple):
     """What a round reads of a system."""
 
     device: Device  # [N]
-    deadline: Array  # shape=(), float32, seconds; inf: none
+    deadline: AnyArray  # shape=(), float32, seconds; inf: none
 
 
 class Time(NamedTuple):

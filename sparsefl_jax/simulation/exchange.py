@@ -123,7 +123,7 @@ def read(rows: PyTree, way: Routes) -> PyTree:
         return _put(chunk_rows, way.slots[i, :, me], _swap(sent))
 
     blank = jax.tree.map(lambda v: jnp.zeros((chunk, *v.shape[1:]), v.dtype), rows)
-    return _loop(way, trip, blank)
+    return _loop(len(way.rows), way.trips, trip, blank)
 
 
 def write(rows: PyTree, new: PyTree, way: Routes) -> PyTree:
@@ -144,7 +144,7 @@ def write(rows: PyTree, new: PyTree, way: Routes) -> PyTree:
         sent = _take(new, way.slots[i, :, me])
         return _put(rows, way.rows[i, me], _swap(sent))
 
-    return _loop(way, trip, rows)
+    return _loop(len(way.rows), way.trips, trip, rows)
 
 
 def make_reader(mesh: Mesh) -> Callable:
@@ -162,12 +162,12 @@ def make_reader(mesh: Mesh) -> Callable:
     return reader
 
 
-def _loop(way: Routes, trip: Callable, carry: PyTree) -> PyTree:
+def _loop(most: int, trips: PyTree, trip: Callable, carry: PyTree) -> PyTree:
     if not jax.tree.leaves(carry):
         return carry
-    if way.rows.shape[0] == 1:  # static branch: an unknown length costs GPUs a wait
+    if most == 1:  # static branch: an unknown length costs GPUs a wait
         return trip(0, carry)
-    return lax.fori_loop(0, way.trips, trip, carry)
+    return lax.fori_loop(0, trips, trip, carry)
 
 
 def _take(rows: PyTree, ids: Array) -> PyTree:

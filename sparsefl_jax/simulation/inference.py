@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.types import AnyArray, Array, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.loss import per_sample
@@ -99,11 +99,13 @@ def make_evaluator(
 class Judged(NamedTuple):
     """The evaluation of one client's model, or of n clients with a leading axis."""
 
-    correct: Array  # shape=(), float32, its samples' shares of correct targets, summed
-    loss: Array  # shape=(), float32, nats, summed over the client's samples
-    density: Array  # shape=(), float32, share of all entries that are alive
-    layer_density: Array  # shape=(), float32, unweighted mean over the layers
-    filters: Array  # [F] bool, the layers' outputs that have an alive entry
+    correct: (
+        AnyArray  # shape=(), float32, its samples' shares of correct targets, summed
+    )
+    loss: AnyArray  # shape=(), float32, nats, summed over the client's samples
+    density: AnyArray  # shape=(), float32, share of all entries that are alive
+    layer_density: AnyArray  # shape=(), float32, unweighted mean over the layers
+    filters: AnyArray  # [F] bool, the layers' outputs that have an alive entry
 
 
 def describe(mask: PyTree, layers: PyTree) -> tuple[Array, Array, Array]:
@@ -124,7 +126,8 @@ def make_own_evaluator(
       and size of the samples, of a multiple of the devices.
     """
 
-    def judged(sparse, x, y, index, size) -> Judged:
+    def judged(sparse, samples, split) -> Judged:
+        (x, y), (index, size) = samples, split
         params = masks.apply(sparse.params, sparse.mask)
         padded = jnp.pad(index, (0, -index.shape[0] % _BATCH))
 
@@ -147,11 +150,11 @@ def make_own_evaluator(
         like = jax.eval_shape(algorithm.first_state, key, server, one_info)
 
         def judge(client):
-            row, info, (index, size) = client
+            row, info, split = client
             own_key = keys.of_client(key, info.index)
             models = algorithm.personalize(own_key, server, unpack(row, like), info)
             return collections.OrderedDict(  # a dict leaves JAX in the order of names
-                (name, judged(sparse, *samples, index, size))
+                (name, judged(sparse, samples, split))
                 for name, sparse in models.items()
             )
 

@@ -170,8 +170,8 @@ def _of_clients(exam: Exam, stage: Stage) -> Callable:
             old[ids] = new[: len(ids)]
 
     def judge(key, state, models, seen):
-        again = lasting and seen is not None and known["test"]
-        ids = np.unique(seen) if again else np.arange(num_clients)
+        again = lasting and known["test"]
+        ids = np.arange(num_clients) if seen is None or not again else np.unique(seen)
         for entry in enter(key, state, ids):
             write(*entry)
         results = {split: {} for split in exam.samples}
@@ -257,7 +257,8 @@ def dependence(algorithm: Algorithm, model: Model) -> tuple[bool, bool]:
         return key, server, algorithm.first_state(key, server, info), info
 
     shapes = jax.eval_shape(make, jax.random.key(0))
-    key, server, _, info = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)
+    program = jax.make_jaxpr(lambda *given: algorithm.personalize(*given))(*shapes)
+    key, server, _, info = reads(program, shapes)
     own = jax.tree.leaves(shapes[2]) or info.index or info.num_examples
     return not (key or any(jax.tree.leaves(server))), not (key or own)
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import Array, ClientInfo, Held, PyTree
+from sparsefl_jax.core.types import AnyArray, Array, ClientInfo, Held, PyTree
 from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.simulation import exchange
@@ -27,15 +27,15 @@ class State(NamedTuple):
 
     server: PyTree
     clients: PyTree  # rows [N, ...], booleans packed to bits; [W, ...] in a working set
-    last_round: Array  # [N] int32, -1 for a client that never took part
+    last_round: AnyArray  # [N] int32, -1 for a client that never took part
 
 
 class Population(NamedTuple):
     """The data that a round reads: samples, and each client's rows and facts."""
 
-    x: Array | flat.Flat  # [n, ...]
-    y: Array  # [n] or [n, T] int32
-    index: Array  # [N, M] int32
+    x: AnyArray | flat.Flat  # [n, ...]
+    y: AnyArray  # [n] or [n, T] int32
+    index: AnyArray  # [N, M] int32
     info: ClientInfo  # [N]
     clock: Clock | None = None  # of the clients' devices, if they have any
 
@@ -126,13 +126,10 @@ def shardings(plan: Plan, state: State) -> State:
     Clients' rows are sharded over the mesh if their number divides evenly. Everything
     else is replicated.
     """
-    replicated = NamedSharding(plan.mesh, P())
-    rows = NamedSharding(plan.mesh, exchange.spec(state.clients, plan.mesh.size))
-    return State(
-        jax.tree.map(lambda _: replicated, state.server),
-        jax.tree.map(lambda _: rows, state.clients),
-        replicated,
-    )
+    rows = exchange.spec(state.clients, plan.mesh.size)
+    specs = State(P(), rows, P())
+    placed = State(*(NamedSharding(plan.mesh, spec) for spec in specs))
+    return jax.tree.broadcast(placed, state)
 
 
 def deal(ids: Array, sizes: Array, devices: int, chunk: int) -> tuple[Array, Array]:

@@ -129,8 +129,8 @@ def slowest_first(system: System) -> np.ndarray:
 
 def _deal(name: str, rows: Sequence[Row], num_clients: int, seed: int) -> np.ndarray:
     """Returns the row of every client, [N] int."""
-    if rows[0].client is not None:
-        clients = [row.client for row in rows]
+    clients = [row.client for row in rows if row.client is not None]
+    if clients:
         if sorted(clients) != list(range(num_clients)):
             raise UserError(
                 f"system={name!r} has {len(rows)} rows of {len(set(clients))} clients, "
