@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_batching import custom_vmap
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -91,20 +90,8 @@ def routes(places: Array, rows: PyTree) -> Routes:
         places,
         table(places % held, held),
         table(slot, chunk),
-        _largest(jnp.where(holder < devices, before // size + 1, 0)),
+        jnp.max(jnp.where(holder < devices, before // size + 1, 0)),
     )
-
-
-@custom_vmap
-def _largest(x: Array) -> Array:
-    """Returns the largest entry, over all runs that a caller maps."""
-    return jnp.max(x)
-
-
-@_largest.def_vmap
-def _largest_of_all(axis_size, in_batched, x):
-    # A loop whose length differed by seed would select, and copy, all rows each time.
-    return _largest(x), False
 
 
 def read(rows: PyTree, way: Routes) -> PyTree:
