@@ -99,11 +99,11 @@ def fedbat(
 
         zeros = jax.tree.map(lambda _: jnp.float32(0), kernels)
         given = train_key, loss_fn, optimizer(ctx.round), received, batches
-        begin = {"extra": zeros, "kept": zeros}
-        trained = through.train(*given, select=select, seen=seen, **begin)
-        u = trained.update
-        first = optax.tree.where(plain < num_steps, trained.kept, _sizes(u))
-        alpha = jax.tree.map(step_size, trained.extra, first)
+        begin = {"select": select, "extra": zeros, "kept": zeros}
+        learnt, end, metrics = through.train(*given, seen=seen, **begin)
+        u = learnt.update
+        first = optax.tree.where(plain < num_steps, end.kept, _sizes(u))
+        alpha = jax.tree.map(step_size, learnt.extra, first)
         drawn = one_bit.uniforms(sign_key, u)
         bits = jax.tree.map(
             lambda d, u, alpha: one_bit.bits(d, u / alpha, -1.0), drawn, u, alpha
@@ -111,11 +111,11 @@ def fedbat(
         uplink = {
             "signs": Packet(bits, bits=1),
             "alpha": Packet(alpha),
-            "rest": Packet(trained.rest),
-            "stats": Packet(trained.stats),
+            "rest": Packet(learnt.rest),
+            "stats": Packet(end.stats),
         }
         logged = {"step_size": jnp.mean(jnp.stack(jax.tree.leaves(alpha)))}
-        return uplink, client, trained.metrics | logged
+        return uplink, client, metrics | logged
 
     def contribute(ctx, uplink):
         bits, alpha = uplink["signs"].values, uplink["alpha"].values

@@ -111,22 +111,22 @@ def fedmrn(
             return jax.tree.map(show, u, z, own, other), kept
 
         given = train_key, loss_fn, optimizer(ctx.round), received, batches
-        trained = through.train(*given, select=select, seen=seen)
-        q = jax.tree.map(jnp.divide, trained.update, z)
+        learnt, end, metrics = through.train(*given, select=select, seen=seen)
+        q = jax.tree.map(jnp.divide, learnt.update, z)
         drawn = one_bit.uniforms(mask_key, q)
         bits = jax.tree.map(lambda d, q: one_bit.bits(d, q, lowest), drawn, q)
         uplink = {
             "mask": Packet(bits, bits=1, index=index),
             "seed": Packet(seed),
-            "rest": Packet(trained.rest),
-            "stats": Packet(trained.stats),
+            "rest": Packet(learnt.rest),
+            "stats": Packet(end.stats),
         }
         every, _ = ravel_pytree(q)
         logged = {
             "ones": jnp.mean(ravel_pytree(bits)[0], dtype=jnp.float32),
             "clipped": jnp.mean((every < lowest) | (every > 1), dtype=jnp.float32),
         }
-        return uplink, client, trained.metrics | logged
+        return uplink, client, metrics | logged
 
     def contribute(ctx, uplink):
         bits = uplink["mask"].values

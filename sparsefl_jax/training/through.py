@@ -34,17 +34,6 @@ class Progress(NamedTuple):
     kept: PyTree  # what a method keeps
 
 
-class Trained(NamedTuple):
-    """The result of local training."""
-
-    update: PyTree  # float32, of the selected leaves
-    extra: PyTree
-    rest: PyTree  # float32, the change of the other leaves
-    kept: PyTree
-    stats: PyTree  # float32
-    metrics: dict[str, Any]  # as `local.train` returns them
-
-
 def num_steps(batches: Batches) -> Array:
     """Counts a client's own steps in all epochs; shape=(), int32, at least 1."""
     epochs = range(batches.order.shape[0])
@@ -62,7 +51,7 @@ def train(
     seen: Callable,
     extra: PyTree = NOTHING,
     kept: PyTree = NOTHING,
-) -> Trained:
+) -> tuple[Learnt, Progress, dict[str, Any]]:
     """Trains the update of the selected leaves, and the other leaves.
 
     Args:
@@ -79,7 +68,9 @@ def train(
       kept: what the first step gets.
 
     Returns:
-      The result. The work is that of a dense network.
+      What is learnt, in which `rest` is the change of the other leaves; what the last
+      step leaves; and the metrics of `local.train`, whose work is that of a dense
+      network.
     """
     received, rest = trees.split(model.params, select)
     zeros = jax.tree.map(jnp.zeros_like, received)
@@ -99,5 +90,4 @@ def train(
     learnt, end = trained.model.params, trained.model.stats
     change = jax.tree.map(jnp.subtract, learnt.rest, rest)
     work = local.dense_work(trained.metrics["count"], model.params)
-    metrics = trained.metrics | {"work": work}
-    return Trained(learnt.update, learnt.extra, change, end.kept, end.stats, metrics)
+    return learnt._replace(rest=change), end, trained.metrics | {"work": work}
