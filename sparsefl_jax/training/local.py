@@ -79,13 +79,11 @@ def objective(model: Model, *, train: bool = True) -> Callable:
         options = {"weight": weight, "key": key} if train else {}
         logits, stats = model.apply(params, stats, x, train=train, **options)
         loss, sums = model.loss(logits, y, weight)
-        if set(sums) != set(SUMS):
-            raise UserError(f"model.loss returned {sorted(sums)}, expected {SUMS}")
-        for name, value in {"its loss": loss, **sums}.items():
-            if shape := jnp.shape(value):
-                raise UserError(
-                    f"model.loss returned {name} of shape {shape}, expected a scalar"
-                )
+        shapes = jax.tree.map(jnp.shape, (loss, dict(sums)))
+        if shapes != ((), dict.fromkeys(SUMS, ())):
+            raise UserError(
+                f"model.loss returned shapes {shapes}, expected a scalar and {SUMS}"
+            )
         return loss, (stats, sums)
 
     return loss_fn

@@ -102,8 +102,12 @@ def test_a_step_follows_the_gradient_of_that_loss(world):
 @pytest.mark.parametrize(
     ("value", "names", "told"),
     [
-        (0.0, ("loss",), r"\['loss'\], expected \('loss', 'correct', 'count'\)"),
-        ([1.0, 2.0], SUMS, r"its loss of shape \(2,\), expected"),
+        (
+            0.0,
+            ("loss",),
+            r"shapes \(\(\), {'loss': \(\)}\), expected a scalar and \('loss",
+        ),
+        ([1.0, 2.0], SUMS, r"shapes \(\(2,\), {'correct': \(\)"),
     ],
 )
 def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
