@@ -129,7 +129,9 @@ def of_stage(
     """Returns the clock of a stage; None without a system.
 
     There is no deadline for a cohort of one: without its one client the round would
-    have no result.
+    have no result. A quantile is that of every client's time for a round of FedAvg, so
+    that the deadline is the same for all methods. All samples count there, also those
+    that `drop_last` leaves out; what travels only in a client's first round does not.
 
     Args:
       system: of the run.
@@ -142,27 +144,14 @@ def of_stage(
         return None
     deadline = system.deadline
     if system.quantile is not None:
-        each = dense_seconds(system, stage, flops, sizes, weights)
+        each = float(flops) * stage.epochs * np.asarray(sizes)
+        each = seconds(system.device, each, 32.0 * weights, 32.0 * weights)
         done = np.quantile(each, system.quantile, method="inverted_cdf")
         deadline = done * (1 + ROUNDING)
     if deadline is None or stage.cohort_size == 1:
         deadline = np.inf
     device = Device(*(np.asarray(v, np.float32) for v in system.device))
     return Clock(device, np.float32(deadline))
-
-
-def dense_seconds(
-    system: System, stage: Stage, flops: int, sizes: np.ndarray, weights: int
-) -> np.ndarray:
-    """Returns every client's time for a round of FedAvg, [N] float64.
-
-    A quantile of these times is a deadline that is the same for all methods. All
-    samples count, also those that `drop_last` leaves out; what travels only in a
-    client's first round does not. Arguments as in `of_stage`.
-    """
-    each = float(flops) * stage.epochs * np.asarray(sizes)
-    device = Device(*(np.asarray(v, np.float64) for v in system.device))
-    return seconds(device, each, 32.0 * weights, 32.0 * weights)
 
 
 def presence(system: System | None) -> Callable | None:
