@@ -161,19 +161,15 @@ def _of_clients(exam: Exam, stage: Stage) -> Callable:
     enter = _by_budget(exam, stage.algorithm) if by_server else _one_by_one(exam, stage)
     num_clients, known = len(exam.info.index), {split: {} for split in exam.samples}
 
-    def write(split: str, name: str, judged: Judged, ids: np.ndarray) -> None:
-        """Writes the evaluation of some clients into a model's table."""
-        if name not in known[split]:
-            blank = (np.zeros((num_clients, *v.shape[1:]), v.dtype) for v in judged)
-            known[split][name] = Judged(*blank)
-        for old, new in zip(known[split][name], judged, strict=True):
-            old[ids] = new[: len(ids)]
-
     def judge(key, state, models, seen):
         again = lasting and known["test"]
         ids = np.arange(num_clients) if seen is None or not again else np.unique(seen)
-        for entry in enter(key, state, ids):
-            write(*entry)
+        for split, name, judged, some in enter(key, state, ids):
+            if name not in known[split]:
+                blank = (np.zeros((num_clients, *v.shape[1:]), v.dtype) for v in judged)
+                known[split][name] = Judged(*blank)
+            for old, new in zip(known[split][name], judged, strict=True):
+                old[some] = new[: len(some)]
         results = {split: {} for split in exam.samples}
         for split, part in exam.samples.items():
             size = part.split.size
