@@ -76,6 +76,9 @@ def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
     return after
 
 
+_FACTS = {"clients", "privacy", "name", "settings"}  # of an `Algorithm`: no functions
+
+
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
     """A federated method as pure functions.
@@ -136,12 +139,14 @@ class Algorithm:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def replace(self, **changed: Any) -> "Algorithm":
-        """Returns the method with other functions, and the rest as it is.
+        """Returns the method with other values, and the rest as it is.
 
-        It is another method, which has no name and no settings until they are given:
-        its own factory, decorated with `method`, does so.
+        With another function it is another method, which has no name and no settings
+        until they are given: its own factory, decorated with `method`, does so.
         """
-        return dataclasses.replace(self, **{"name": "", "settings": {}} | changed)
+        if changed.keys() - _FACTS:
+            changed = {"name": "", "settings": {}} | changed
+        return dataclasses.replace(self, **changed)
 
     def first_state(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree:
         """Returns the state of a client that has not taken part yet."""

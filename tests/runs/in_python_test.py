@@ -302,6 +302,14 @@ def test_an_optimizer_of_optax_has_the_name_of_its_factory():
     assert callable(init) and callable(update)
 
 
+def test_a_method_keeps_its_name_unless_a_function_of_it_is_replaced():
+    kept = PLAIN.replace(clients=8)
+    assert (kept.name, kept.settings) == ("fedavg", PLAIN.settings)
+    assert PLAIN.replace(name="mine").settings == PLAIN.settings
+    other = PLAIN.replace(alive=lambda round: 1.0)
+    assert (other.name, other.settings) == ("", {})
+
+
 def test_what_a_decorated_function_hands_through_keeps_its_name():
     rate = sfl.method(lambda scale: lambda t: scale * t)(2.0)
     assert sfl.method(lambda inner: inner)(rate) is rate
