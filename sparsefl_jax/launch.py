@@ -91,7 +91,7 @@ def do(argv) -> None:
         return print(cli.catalogue())
     resumed = WORKDIR.value if RESUME.value else None
     config = cli.configuration(flags.FLAGS, resumed)
-    if FIELDS.value:
+    if FIELDS.value is not None:
         return formats.say(cli.listing(FIELDS.value, config))
     if PREPARE.value:
         from sparsefl_jax.data.sources import prepare

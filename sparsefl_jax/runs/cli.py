@@ -25,7 +25,6 @@ from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import interrupt, membership, processes, shipped
 
-EVERYTHING = "all"  # the section that `--fields` lists by default
 _PROCESSES = "distributed coordinator processes process_id wait_minutes"
 _OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike"
 READS = {  # the flags that each command uses; the first one given decides
@@ -136,12 +135,12 @@ def dry_run(config, rounds: int = 0) -> None:
         formats.say("\n".join(lines))
 
 
-def listing(section: str = EVERYTHING, config=None) -> str:
+def listing(section: str = "all", config=None) -> str:
     """Returns a list of fields with their types, defaults and meanings.
 
     Args:
       section: a section; a method, network or partition, whose documentation and
-        arguments are listed; or `EVERYTHING`.
+        arguments are listed; or 'all'.
       config: the configuration whose sections are listed, by default
         `default_config()`. Values that differ from the default are printed too.
 
@@ -160,7 +159,7 @@ def listing(section: str = EVERYTHING, config=None) -> str:
         if section in table or (":" in section and _takes_as(table, section)):
             return _explained(field, {"name": section})
     names = (name for table in fields.TABLES.values() for name in table)
-    check("--fields", section, dict.fromkeys([EVERYTHING, *sections, *names]))
+    check("--fields", section, dict.fromkeys(["all", *sections, *names]))
     head = (
         "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a section"
     )
@@ -269,7 +268,7 @@ def configuration(values, resumed: str | None = None):
     path = values["config"].value
     for pair in values["override"].value:
         if "=" not in pair:
-            raise UserError(f"--override={pair}, expected FIELD=VALUE")
+            raise UserError(f"--config.{pair}, expected --config.{pair}=VALUE")
     given = dict(pair.split("=", 1) for pair in values["override"].value)
     if path is None and given and resumed is not None:
         path = str(Path(resumed) / "config.json")
@@ -298,19 +297,12 @@ def completed(argv: list[str]) -> list[str]:
     Example:
       >>> completed(["x.py", "--fields", "--config.seed=3"])
       ['x.py', '--fields=all', '--override=seed=3']
-      >>> completed(["x.py", "--config.seed", "3", "--dry_run"])
-      ['x.py', '--override=seed=3', '--dry_run=0']
+      >>> completed(["x.py", "--dry_run"])
+      ['x.py', '--dry_run=0']
     """
-    usual = {"--fields": EVERYTHING, "--fields=": EVERYTHING, "--dry_run": "0"}
-    done, words = [], iter(argv)
-    for word in words:
-        if found := re.fullmatch(r"--?config\.([\w.]+)(?:=(.*))?", word, re.DOTALL):
-            value = next(words, "") if found[2] is None else found[2]
-            word = f"--override={found[1]}={value}"
-        elif word in usual:
-            word = f"{word.rstrip('=')}={usual[word]}"
-        done.append(word)
-    return done
+    usual = {"--fields": "--fields=all", "--dry_run": "--dry_run=0"}
+    words = [usual.get(word, word) for word in argv]
+    return [re.sub(r"^--?config\.", "--override=", word) for word in words]
 
 
 def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:

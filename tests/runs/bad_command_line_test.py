@@ -43,7 +43,10 @@ LINES = [
     ),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
-    ([f"--config={MINI}", "--override=seed"], "=seed, expected FIELD=VALUE"),
+    (
+        [f"--config={MINI}", "--config.normalize", "--config.seed=3"],
+        "--config.normalize, expected --config.normalize=VALUE",
+    ),
     ([], "--config is missing"),
     (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),
     (["--config=spafl_fmnist:release"], "you mean configs/spafl_fashion_mnist.py?"),
@@ -67,7 +70,7 @@ def test_a_command_line_is_refused(monkeypatch, capsys, arguments, said):
 SWITCHED = [  # a file, flags, a section, what it must hold
     (
         "spafl_fashion_mnist.py",
-        "--config.algorithm.mu 0.5 --config.algorithm.name fedprox",
+        "--config.algorithm.mu=0.5 --config.algorithm.name=fedprox",
         "algorithm",
         {"name": "fedprox", "mu": 0.5, "keep_optimizer": False, "alpha": None},
     ),
