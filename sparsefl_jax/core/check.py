@@ -20,7 +20,7 @@ _WORDS = {
     tuple: "a tuple",
     dict: "a section with a name",
     NoneType: "None",
-    object: "a finite number",
+    object: "a finite value",
 }
 
 
@@ -166,8 +166,8 @@ def _expected(value: Any, kind: Any) -> str:
         return "" if _lies_in(value, kind) else _interval(kind)
     if origin is Literal or isinstance(kind, Collection):
         choices = list(parts or kind)
-        words = ", ".join(map(str, choices)) or "none"
-        return "" if value in choices else f"one of {words}"
+        known = ", ".join(map(str, choices)) or "none"
+        return "" if value in choices else f"one of {known}"
     if origin in (Union, UnionType):
         expected = [_expected(value, one) for one in parts]
         return "" if "" in expected else " or ".join(expected)
@@ -192,6 +192,16 @@ def _is(value: Any, kind: type) -> bool:
     if isinstance(value, float) and not math.isfinite(value):
         return False
     return isinstance(value, (tuple, list) if kind is tuple else kind)
+
+
+def words(kind: Any) -> str:
+    """Returns what a value of a kind is, see `check`.
+
+    Example:
+      >>> words(Annotated[float, "(0, 1]"] | None)
+      'a finite number, in (0, 1] or None'
+    """
+    return _expected(math.nan, kind)  # which fits no kind
 
 
 @contextlib.contextmanager

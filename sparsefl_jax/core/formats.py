@@ -74,11 +74,12 @@ def format_seconds(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligns columns: the first to the left, the others to the right, two spaces apart.
+def align(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Aligns columns: the first ones to the left, others to the right, two spaces apart.
 
     Args:
       rows: cells of each row; all rows have the same length.
+      left: the number of columns that are aligned to the left.
 
     Returns:
       One line per row.
@@ -89,11 +90,9 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
       ['bits      up', 'a     12 bit']
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [str.ljust] * left + [str.rjust] * (len(widths) - left)
     return [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [x.rjust(w) for x, w in zip(row[1:], widths[1:], strict=True)]
-        )
+        "  ".join(side(x, w) for side, x, w in zip(sides, row, widths, strict=True))
         for row in rows
     ]
 

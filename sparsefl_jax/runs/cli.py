@@ -9,14 +9,12 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Literal, Union, get_args, get_origin
 
 from absl import flags as absl_flags
 
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats, users_code
-from sparsefl_jax.core.check import UserError, blaming, check, one_line
+from sparsefl_jax.core.check import UserError, blaming, check, one_line, words
 from sparsefl_jax.core.lookup import named
 from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
@@ -148,8 +146,8 @@ def listing(section: str = "all", config=None) -> str:
       ValueError: there is no such section.
 
     Example:
-      >>> print(listing("until").splitlines()[2])
-      until.accuracy  float in (0, 1] | None    None  end the run at this accuracy
+      >>> listing("until").splitlines()[2][:50]
+      'until.accuracy  a finite number, in (0, 1] or None'
     """
     config = defaults.default_config() if config is None else config
     sections = [name for name in config if hasattr(config[name], "to_dict")]
@@ -193,29 +191,9 @@ def _table(field: str, section) -> str:
         empty = default is inspect.Parameter.empty
         line, now = fields.MEANINGS.get(head + key, ""), section.get(key)
         line += "" if now is None or now == default else f" (here {now!r})"
-        cells = head + key, _shown(kind), "required" if empty else repr(default)
-        rows.append((*cells, line))
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
-    return "\n".join(
-        "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
-        for row in rows
-    )
-
-
-def _shown(kind) -> str:
-    """Returns a type as text, such as "float in (0, 1] | None" or "'sent' | 'seed'"."""
-    parts = get_args(kind)
-    if kind is object:
-        return "any"
-    if get_origin(kind) is Literal:
-        return " | ".join(map(repr, parts))
-    if get_origin(kind) is Annotated:
-        return f"{_shown(parts[0])} in {parts[1]}"
-    if get_origin(kind) is tuple:
-        return f"tuple[{_shown(parts[0])}, ...]"
-    if get_origin(kind) is Union:
-        return " | ".join(map(_shown, parts))
-    return "None" if kind is NoneType else inspect.formatannotation(kind)
+        default = "required" if empty else repr(default)
+        rows.append((head + key, words(kind), default, line))
+    return "\n".join(line.rstrip() for line in formats.align(rows, left=4))
 
 
 def catalogue() -> str:

@@ -44,8 +44,9 @@ def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
     told = cli.listing("algorithm", config)
     assert told.startswith("fedprox: FedAvg whose local loss has the term mu / 2")
     assert "mu: strength of the proximal term" in told
-    assert rows(told)["algorithm.mu"] == ["float in [0, inf)", "0.01", "(here 0.5)"]
-    assert rows(told)["algorithm.weighting"][0] == "'examples' | 'uniform'"
+    mu = ["a finite number, at least 0", "0.01", "(here 0.5)"]
+    assert rows(told)["algorithm.mu"] == mu
+    assert rows(told)["algorithm.weighting"][0] == "one of examples, uniform"
     assert {name for name in rows(told) if name[:10] == "algorithm."} == {
         f"algorithm.{name}" for name in ("name", "mu", "keep_optimizer", "weighting")
     }
