@@ -167,8 +167,9 @@ def listing(section: str = "all", config=None) -> str:
 
 def _takes_as(table: dict[str, Callable], name: str) -> bool:
     """Returns whether a `module:function` has the leading arguments of a table."""
-    first = next(iter(fields.signature(named("--fields", name, {}))), None)
-    return first in {next(iter(fields.signature(e))) for e in table.values()}
+    entries = named("--fields", name, {}), *table.values()
+    first, *known = (next(iter(inspect.signature(e).parameters), None) for e in entries)
+    return first in known
 
 
 def _explained(field: str, section) -> str:
@@ -303,13 +304,6 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
     try:
         argv = values.read_flags_from_files(argv, force_gnu=False)
         rest = values(completed(argv))
-    except absl_flags.UnrecognizedFlagError as error:
-        name = error.flagname
-        if moved := fields.GONE.get(name):
-            raise UserError(f"--{name} has moved: {moved}") from error
-        field = name if "." in name else fields.nearest(name)
-        hint = f"; did you mean --config.{field}?" if field else ""
-        raise UserError(f"{error}{hint}") from error
     except absl_flags.Error as error:
         raise UserError(one_line(error)) from error
     return rest

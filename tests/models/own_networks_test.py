@@ -54,7 +54,7 @@ BAD = [
     ({"name": "tests.tiny:a_list"}, "'tests.tiny:a_list' returns a list, expected a M"),
     ({"name": "json:dumps"}, "too many positional arguments"),
     ({"name": "tests.tiny:a_network", "width": 0.5}, "model.width=0.5, expected an"),
-    ({"name": "tests.tiny:a_network", "witdh": 5}, "did you mean 'model.width'"),
+    ({"name": "tests.tiny:a_network", "witdh": 5}, "model: field='witdh' (did you mean 'width'"),
 ]
 
 

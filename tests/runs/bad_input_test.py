@@ -45,12 +45,12 @@ REFUSED = [
     ({"first_stage": {"density": 0.5}}, "first_stage.name is missing"),
     ({"algorithm": {"name": "pdst"}}, "argument: 'density'"),
     # misspelt fields
-    ({"num_round": 3}, "no field 'num_round'; did you mean 'num_rounds'"),
-    ({"until.gbits": 3.0}, "no field 'until.gbits'; did you mean 'until.gbit'"),
-    ({"first_stage.densty": 0.9}, "did you mean 'first_stage.density'"),
-    ({"partition.seed": 1}, "no field 'partition.seed'"),
-    ({"model.num_classes": 9}, "no field 'model.num_classes'"),
-    ({"optimizer.schedule": "cosine"}, "no field 'optimizer.schedule'"),
+    ({"num_round": 3}, "config: field='num_round' (did you mean 'num_rounds'"),
+    ({"until.gbits": 3.0}, "until: field='gbits' (did you mean 'gbit'"),
+    ({"first_stage.densty": 0.9}, "first_stage: field='densty' (did you mean 'density'"),
+    ({"partition.seed": 1}, "partition: field='seed'"),
+    ({"model.num_classes": 9}, "model: field='num_classes'"),
+    ({"optimizer.schedule": "cosine"}, "optimizer: field='schedule'"),
     # wrong types
     ({"cohort_size": 2.5}, "cohort_size=2.5, expected an integer"),
     ({"num_rounds": None}, "num_rounds=None, expected an integer"),

@@ -76,13 +76,8 @@ def build_algorithm(
         raises a ValueError.
     """
     found = fields.factory("algorithm", name)
-    try:
+    with blaming(f"{field}.name={name!r}"):
         inspect.signature(found).bind(model, optimizer, **settings)
-    except TypeError as error:
-        for key in settings.keys() - fields.signature(found).keys():
-            taken = fields.arguments(field, name)
-            raise fields.unknown_field(f"{field}.{key}", taken) from None
-        raise UserError(f"{field}.name={name!r}: {error}") from None
     if name in fields.TABLES["algorithm"]:  # a user's own may mean another density
         _check_densities(settings, model, field)
     with naming(field, settings):
@@ -135,7 +130,7 @@ def build_data(config, read=load):
     """Builds the federated data of a configuration, whose data set `read` returns."""
     name, settings = _settings(config.partition)
     partition = fields.factory("partition", name)
-    if "users" not in fields.signature(partition):
+    if "users" not in inspect.signature(partition).parameters:
         check_unset(config, "writers")
     dataset = read(config)
     return datasets.federate(
@@ -290,7 +285,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     main["cohort_size"] = _drawn(config, main["cohort_size"])
     name, settings = _settings(config.algorithm)
     chosen, arguments = _settings(config.server_optimizer)
-    taken = fields.signature(fields.factory("algorithm", name))
+    taken = inspect.signature(fields.factory("algorithm", name)).parameters
     if "server_optimizer" not in taken:
         check_unset(config, "server_optimizer.name")
     elif chosen is not None:

@@ -17,7 +17,6 @@ from sparsefl_jax.runs.config.fields import (
     TABLES,
     Config,
     arguments,
-    unknown_field,
 )
 from sparsefl_jax.system import files, shipped
 
@@ -108,14 +107,14 @@ def override(config, given: Mapping[str, Any]) -> list[str]:
         section, _, key = path.rpartition(".")
         if path in SECTIONS:
             check(path, value, dict)
-        if section not in ("", *SECTIONS):
-            raise unknown_field(path, arguments(""))
+        if section:
+            check("config: section", section, SECTIONS)
         if section in TABLES and key == "name":
             continue
         where = config[section] if section else config
         known = arguments(section, given.get(f"{section}.name", where.get("name")))
-        if key not in known and key not in where:
-            raise unknown_field(path, known)
+        if key not in where:
+            check(f"{section or 'config'}: field", key, known)
         kind = known[key].annotation if key in known else object
         where[key] = parse(value, kind) if isinstance(value, str) else value
     lost = names and config.density is not None and not takes_density(config)

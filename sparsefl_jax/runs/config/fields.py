@@ -9,15 +9,13 @@ import dataclasses
 import functools
 import inspect
 import re
-import typing
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import optax
 
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
-from sparsefl_jax.core.check import UserError, check, checkable, closest
+from sparsefl_jax.core.check import check, checkable
 from sparsefl_jax.core.lookup import named
 from sparsefl_jax.core.types import Count, NonNegative, Positive, Share
 from sparsefl_jax.models import adapters
@@ -402,17 +400,7 @@ MEANINGS = {  # by dotted name
     "server_optimizer.weight_decay": "weight decay of the server",
     "server_optimizer.clip": "norm at which the mean update is clipped",
 }
-GONE = {  # removed fields and flags, with their replacements
-    "target": "python -m benchmarks.targets TARGET --config=...",
-    "extend_at_final": "a run with more num_rounds goes on without it",
-    "accept_lost_records": "start a run with damaged records in another folder",
-    "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
-    **dict.fromkeys(
-        ("partition.feature_shift", "partition.shift_strength"),
-        "change clients' images in Python, see the page on data",
-    ),
-}
-_OF_RUN = ("name", "num_clients", "seed", "users", "labels_test", "server_optimizer")
+_OF_RUN = ("seed", "users", "labels_test", "server_optimizer", "schedule")
 
 
 def arguments(section: str, name: str | None = None) -> dict[str, inspect.Parameter]:
@@ -434,26 +422,17 @@ def arguments(section: str, name: str | None = None) -> dict[str, inspect.Parame
         check(f"{section}.name", name, str)
     if section.endswith("optimizer"):
         chosen = getattr(optax, name or "", None)
-        found = signature(chosen) if callable(chosen) else {}
-        found |= _settable(local.make_optimizer)
-        del found["schedule"]
+        found = _settable(chosen, 0) if callable(chosen) else {}
+        found |= _settable(local.make_optimizer, 1)
     elif section in TABLES and name is not None:
-        found = _settable(factory(section, name))
+        found = _settable(factory(section, name), 2)
     for key, parameter in found.items():
         found[key] = parameter.replace(annotation=_kind(parameter))
-    kind = SECTIONS.get(section, Config)
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        default, key = field.default, field.name
-        if default is None and key in found:
-            default = found[key].default
+    for key, own in inspect.signature(SECTIONS.get(section, Config)).parameters.items():
+        unset = own.default is None and key in found
+        default = found[key].default if unset else own.default
         if key not in SECTIONS:
-            found[key] = inspect.Parameter(
-                key,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=hints[key],
-            )
+            found[key] = own.replace(default=default)
     return found
 
 
@@ -466,19 +445,11 @@ def factory(section: str, name: str):
     return named(f"{section}.name", name, TABLES[section])
 
 
-def signature(function) -> dict[str, inspect.Parameter]:
-    """Returns the parameters of a factory, or of the function that it wraps."""
-    return dict(inspect.signature(function).parameters)
-
-
-def _settable(function) -> dict[str, inspect.Parameter]:
-    """Returns the arguments of a factory that a configuration can set."""
-    return {
-        name: p
-        for name, p in signature(function).items()
-        if name not in _OF_RUN
-        and (p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
-    }
+def _settable(function, first: int) -> dict[str, inspect.Parameter]:
+    """Returns the arguments that a configuration can set, from the `first` one on."""
+    parameters = list(inspect.signature(function).parameters.values())[first:]
+    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    return {p.name: p for p in named if p.name not in _OF_RUN}
 
 
 def _kind(parameter) -> Any:
@@ -489,37 +460,3 @@ def _kind(parameter) -> Any:
     if isinstance(default, tuple) and default:
         return tuple[type(default[0]), ...]
     return type(default) if isinstance(default, int | float | str | tuple) else object
-
-
-def unknown_field(name: str, allowed: Iterable[str]) -> UserError:
-    """Returns the error for an unknown field, with suggestions and all known names.
-
-    Args:
-      name: the field, with its section and a dot if it is in one.
-      allowed: the names of fields in the section or the configuration.
-
-    Example:
-      >>> print(unknown_field("sead", ["seed", "epochs"]))
-      the configuration has no field 'sead'; did you mean 'seed'? it has epochs, seed
-    """
-    if name in GONE:
-        return UserError(f"{name} is gone: {GONE[name]}")
-    section, _, _ = name.rpartition(".")
-    meant = nearest(name, allowed)
-    hint = f"did you mean {meant!r}? " if meant not in (None, name) else ""
-    there = f"{section or 'it'} has {', '.join(sorted(allowed))}"
-    return UserError(f"the configuration has no field {name!r}; {hint}{there}")
-
-
-def nearest(name: str, allowed: Iterable[str] = ()) -> str | None:
-    """Returns the field whose last name is spelt most like that of another one.
-
-    Example:
-      >>> nearest("seed"), nearest("momentun"), nearest("xyzzy")
-      ('seed', 'optimizer.momentum', None)
-    """
-    section, dot, leaf = name.rpartition(".")
-    known = {path.rpartition(".")[2]: path for path in reversed(MEANINGS)}
-    known |= {path: path for path in MEANINGS if "." not in path}
-    known |= {own: f"{section}{dot}{own}" for own in allowed}
-    return next((known[near] for near in closest(leaf, known)), None)

@@ -24,7 +24,6 @@ from sparsefl_jax.runs.config.fields import (
     Config,
     Described,
     arguments,
-    unknown_field,
 )
 
 _FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")
@@ -98,8 +97,7 @@ def filled(config) -> Config:
     kind = Described if values.get("source") else Config
     usual = vars(kind())
     for name, value in values.items():
-        if name not in usual:
-            raise unknown_field(name, usual)
+        check("config: field", name, usual)
         if name in SECTIONS:
             check(name, value, dict)
             usual[name].pop("name", None)
@@ -121,11 +119,9 @@ def _check_section(name: str, section: dict) -> None:
         raise UserError(f"{name}.name is missing")
     known = arguments(name, section.get("name"))
     for key, value in section.items():
-        if key not in known and TABLES.get(name) is not TABLES["algorithm"]:
-            raise unknown_field(f"{name}.{key}", known)  # a method knows best itself
+        check(f"{name}: field", key, known)
         if value is not None:
-            kind = known[key].annotation if key in known else object
-            check(f"{name}.{key}", value, kind)
+            check(f"{name}.{key}", value, known[key].annotation)
 
 
 def _filled(name: str, section: dict, of_run: dict[str, Any]) -> dict:
