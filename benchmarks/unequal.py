@@ -23,7 +23,7 @@ from benchmarks.v2.outcome import paired
 from sparsefl_jax.report import read_run
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.simulation.inference import make_evaluator
 from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.studies import points as on_disk

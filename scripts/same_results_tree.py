@@ -276,7 +276,7 @@ def get_config(name: str):
             config[field] = {k: v for k, v in value.items() if v is not None}
         else:
             config[field] = value
-    return defaults.complete(config)
+    return config
 
 
 def in_a_fork(work) -> bool:

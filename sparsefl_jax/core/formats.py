@@ -75,7 +75,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def align(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Aligns columns: the first ones to the left, others to the right, two spaces apart.
+    """Aligns columns: the first to the left, others to the right, two spaces apart.
 
     Args:
       rows: cells of each row; all rows have the same length.

@@ -131,7 +131,7 @@ def choose(config, name: str, density: float | None = None):
             for key in ("density", "max_density"):
                 if key in section:
                     del section[key]
-    if not defaults.takes_density(config):
+    if not defaults.densities(defaults.filled(config)):
         config.density = None
     return config
 

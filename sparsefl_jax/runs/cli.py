@@ -19,7 +19,7 @@ from sparsefl_jax.core.lookup import named
 from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
 from sparsefl_jax.runs.config import defaults, fields
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import interrupt, membership, processes, shipped
 

@@ -28,8 +28,8 @@ from sparsefl_jax.runs.config.build import (
     describe,
     load,
 )
+from sparsefl_jax.runs.config.defaults import filled, freeze, plain
 from sparsefl_jax.runs.config.fields import Config, Described
-from sparsefl_jax.runs.config.freeze import filled, freeze, plain
 from sparsefl_jax.runs.plan import Plan, plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress

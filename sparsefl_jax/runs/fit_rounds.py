@@ -30,7 +30,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder, simulate
-from sparsefl_jax.runs.config.freeze import filled
+from sparsefl_jax.runs.config.defaults import filled
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress, compiling

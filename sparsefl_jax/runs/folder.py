@@ -26,8 +26,8 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.checkpoint import Snapshot
+from sparsefl_jax.runs.config.defaults import filled, plain
 from sparsefl_jax.runs.config.fields import TABLES, Config
-from sparsefl_jax.runs.config.freeze import filled, plain
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import files, log_lines, processes
 

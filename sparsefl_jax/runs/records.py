@@ -22,7 +22,7 @@ from sparsefl_jax.report import costs, tables
 from sparsefl_jax.report.kept_masks import snapshot_files
 from sparsefl_jax.runs import checkpoint, dry_run, folder, sinks
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config.freeze import plain
+from sparsefl_jax.runs.config.defaults import plain
 from sparsefl_jax.runs.memory import Memory
 from sparsefl_jax.runs.plan import Plan
 from sparsefl_jax.runs.progress import Progress, compiling

@@ -16,9 +16,8 @@ from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import load_config
+from sparsefl_jax.runs.config.defaults import freeze, load_config
 from sparsefl_jax.runs.config.fields import Config
-from sparsefl_jax.runs.config.freeze import freeze
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.simulation import initial_state, placement

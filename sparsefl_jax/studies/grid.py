@@ -10,7 +10,7 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config import defaults, fields
-from sparsefl_jax.runs.config.freeze import filled
+from sparsefl_jax.runs.config.defaults import filled
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")

@@ -18,8 +18,7 @@ from sparsefl_jax.report.groups import Group, check_point, read_study
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.freeze import filled, freeze, plain
+from sparsefl_jax.runs.config.defaults import default_config, filled, freeze, plain
 from sparsefl_jax.system import files, shipped
 
 _TAKEN = (

@@ -10,7 +10,7 @@ from sparsefl_jax.algorithms import compressed
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.runs.setup import Setup, check_setup
 from sparsefl_jax.testing import small_world, tiny_model
 from sparsefl_jax.training import local

@@ -12,7 +12,7 @@ from sparsefl_jax.algorithms import hetero_jmwst, jmwst, nst, spdst
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from tests.reference.by_hand import KEY, batches, context, linear_loss, model_of

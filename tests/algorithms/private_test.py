@@ -14,8 +14,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.report import write_page
 from sparsefl_jax.runs import experiment, privacy, setup
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import default_config, freeze
 from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet

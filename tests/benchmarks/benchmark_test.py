@@ -14,7 +14,7 @@ from benchmarks.v2 import network, rules, run
 from benchmarks.v2.rules import DECAY, MOMENTUM, RATE, Method
 from sparsefl_jax import models
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from tests.tiny import network as tiny_network
 
 OWN = {"algorithm.scope": ("global", "leaf"), "algorithm.power": (1.0, 2.0, 3.0)}

@@ -11,7 +11,7 @@ from benchmarks.tables import Row, Table
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.system import interrupt
 from tests.report import equal_cost_test
 from tests.tiny import ctrl_c, network, write_images

@@ -9,7 +9,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import folder, simulate
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.freeze import filled, plain
+from sparsefl_jax.runs.config.defaults import filled, plain
 from sparsefl_jax.system import provenance
 from tests.refusals import launched
 

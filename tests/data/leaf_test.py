@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.data import leaf, sources
 from sparsefl_jax.data.federated import federate
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from sparsefl_jax import models
 from sparsefl_jax.data import characters, sources, tokens
 from sparsefl_jax.models.loss import cross_entropy, per_sample
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from tests.reference import transformer_by_hand as by_hand
 from tests.refusals import refused
 from tests.tiny import tiny_config

@@ -21,7 +21,7 @@ from sparsefl_jax.report import tables
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import dry_run, experiment, folder, results, setup
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.config.freeze import filled, freeze, plain
+from sparsefl_jax.runs.config.defaults import filled, freeze, plain
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.training import local, screening
 from sparsefl_jax.wire import ledger

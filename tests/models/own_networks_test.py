@@ -11,7 +11,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.runs import cli, experiment
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from tests.refusals import refused
 from tests.tiny import tiny_config
 
@@ -54,7 +54,10 @@ BAD = [
     ({"name": "tests.tiny:a_list"}, "'tests.tiny:a_list' returns a list, expected a M"),
     ({"name": "json:dumps"}, "too many positional arguments"),
     ({"name": "tests.tiny:a_network", "width": 0.5}, "model.width=0.5, expected an"),
-    ({"name": "tests.tiny:a_network", "witdh": 5}, "model: field='witdh' (did you mean 'width'"),
+    (
+        {"name": "tests.tiny:a_network", "witdh": 5},
+        "field='witdh' (did you mean 'width'",
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ from configs import flash_sst2
 from sparsefl_jax import models
 from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import transformer, wiring
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.sparsity import filters, masks, width
 from tests.reference import transformer_by_hand as by_hand
 

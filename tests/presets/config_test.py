@@ -8,7 +8,7 @@ from sparsefl_jax import models
 from sparsefl_jax.presets import complement, fedsparsify
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import densities, freeze
+from sparsefl_jax.runs.config.defaults import densities, freeze
 from tests.tiny import network
 
 OPTIONS = {

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks import table as tables
-from sparsefl_jax.runs.config.freeze import densities, freeze
+from sparsefl_jax.runs.config.defaults import densities, freeze
 
 FILES = sorted(
     path.stem for path in (tables.ROOT / "benchmarks/tables").glob("flash_*.py")

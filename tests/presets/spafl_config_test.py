@@ -9,7 +9,7 @@ import pytest
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.presets import spafl
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from tests.tiny import network
 
 FILES = ("spafl_fashion_mnist", "spafl_cifar10", "spafl_cifar100")

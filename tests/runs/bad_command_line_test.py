@@ -4,7 +4,7 @@ import pytest
 
 from sparsefl_jax import models
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from tests.refusals import ROOT, given, launched
 from tests.tiny import network
 

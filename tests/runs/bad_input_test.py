@@ -9,8 +9,7 @@ from ml_collections import config_dict
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import default_config, freeze
 from sparsefl_jax.runs.setup import Limits, Setup, check_setup
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
@@ -47,7 +46,10 @@ REFUSED = [
     # misspelt fields
     ({"num_round": 3}, "config: field='num_round' (did you mean 'num_rounds'"),
     ({"until.gbits": 3.0}, "until: field='gbits' (did you mean 'gbit'"),
-    ({"first_stage.densty": 0.9}, "first_stage: field='densty' (did you mean 'density'"),
+    (
+        {"first_stage.densty": 0.9},
+        "first_stage: field='densty' (did",
+    ),
     ({"partition.seed": 1}, "partition: field='seed'"),
     ({"model.num_classes": 9}, "model: field='num_classes'"),
     ({"optimizer.schedule": "cosine"}, "optimizer: field='schedule'"),

@@ -10,7 +10,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.runs import cli, experiment, records, simulate
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
 

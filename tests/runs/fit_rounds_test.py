@@ -14,8 +14,7 @@ from sparsefl_jax.core.types import Held
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import default_config, freeze
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.testing import tiny_model

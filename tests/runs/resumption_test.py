@@ -16,8 +16,7 @@ from sparsefl_jax.runs import checkpoint, cli, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import load_config
-from sparsefl_jax.runs.config.freeze import filled, freeze, plain
+from sparsefl_jax.runs.config.defaults import filled, freeze, load_config, plain
 from sparsefl_jax.system import interrupt, provenance
 from tests.runs.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config

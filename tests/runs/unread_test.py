@@ -7,7 +7,7 @@ import pytest
 
 from sparsefl_jax.runs import cli, experiment
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from tests.refusals import ROOT, change, given, launched, refused
 from tests.tiny import network, tiny_config
 

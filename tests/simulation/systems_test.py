@@ -10,7 +10,7 @@ from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import setup
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.simulation import systems
 from tests.refusals import change, refused
 from tests.tiny import tiny_config

@@ -9,7 +9,7 @@ import pytest
 
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config.freeze import filled, plain
+from sparsefl_jax.runs.config.defaults import filled, plain
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import runner
 from tests import tiny_study

@@ -9,8 +9,7 @@ from sparsefl_jax import report
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds
-from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import default_config, freeze
 from sparsefl_jax.studies import command, grid, places, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point

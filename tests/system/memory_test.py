@@ -12,7 +12,7 @@ from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import cli, experiment, memory, programs, simulate
 from sparsefl_jax.runs import plan as planning
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.freeze import freeze
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware

@@ -30,8 +30,8 @@ from sparsefl_jax.core.extras import imported
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.config import fields
+from sparsefl_jax.runs.config.defaults import check_unset, densities, naming
 from sparsefl_jax.runs.config.fields import Config
-from sparsefl_jax.runs.config.freeze import check_unset, densities, naming
 from sparsefl_jax.runs.plan import StagePlan, reads_epochs, reads_mask
 from sparsefl_jax.runs.setup import Limits, Setup, reading
 from sparsefl_jax.simulation import clock, systems

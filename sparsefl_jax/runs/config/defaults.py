@@ -1,26 +1,49 @@
-"""Configurations that can be changed: by files in `configs/`, flags and studies.
+"""Configurations: changed by files in `configs/`, flags and studies; frozen for a run.
 
-They are `ConfigDict`s. `freeze` checks one and makes a `Config` of it, as runs see it.
+The first are `ConfigDict`s. `freeze` checks one and makes a `Config` of it, the one
+value that a run sees: every field is known, has the right type, is finite, in range,
+and has an effect. The meaning of an argument is checked where it is used.
 """
 
 import ast
+import contextlib
+import dataclasses
+import inspect
+import json
+import re
 import runpy
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from ml_collections import config_dict
+from ml_collections.config_dict import ConfigDict
 
-from sparsefl_jax.core.check import UserError, check, unread
+from sparsefl_jax.core.check import UserError, check, integer, unread
+from sparsefl_jax.core.flatten import flatten
+from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config.fields import (
+    MEANINGS,
     SECTIONS,
     TABLES,
     Config,
+    Described,
     arguments,
 )
 from sparsefl_jax.system import files, shipped
 
 NONE = "none"  # as the name of a first stage: there is none
+_FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")
+_GOES_WITH = {  # fields that have an effect only with one of some others
+    **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
+    **dict.fromkeys(("fit.pilot", "fit.most", "fit.evaluations", "fit.by"), _FIT),
+    **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
+    **{f: ("adapter.rank",) for f in MEANINGS if f.startswith("adapter.")},
+    **{f: ("server_optimizer.name",) for f in MEANINGS if f.startswith("server_opt")},
+    "deadline.over": _CLOSING,
+    "init_what": ("init_from",),
+}
+_OR = {"lr_horizon": "lr_decay", "deadline.quantile": "deadline.seconds"}
+_DENSITIES = ("density", "max_density")  # arguments that the run's `density` sets
 
 
 def default_config(**values: Any) -> Any:  # a ConfigDict
@@ -36,12 +59,7 @@ def default_config(**values: Any) -> Any:  # a ConfigDict
     Args:
       **values: fields with other values than their defaults, sections in whole.
     """
-    return config_dict.ConfigDict(vars(Config(**values)), type_safe=False)
-
-
-def complete(config):
-    """Returns a configuration as it is, for files of earlier versions."""
-    return config
+    return ConfigDict(vars(Config(**values)), type_safe=False)
 
 
 def load_config(path: str) -> Any:  # a ConfigDict
@@ -67,7 +85,7 @@ def load_config(path: str) -> Any:  # a ConfigDict
     if get_config is None:
         raise UserError(f"{file} has no get_config, expected it to return a ConfigDict")
     config = get_config(*options)
-    check("what get_config returns", config, config_dict.ConfigDict)
+    check("what get_config returns", config, ConfigDict)
     return config
 
 
@@ -117,7 +135,7 @@ def override(config, given: Mapping[str, Any]) -> list[str]:
             check(f"{section or 'config'}: field", key, known)
         kind = known[key].annotation if key in known else object
         where[key] = parse(value, kind) if isinstance(value, str) else value
-    lost = names and config.density is not None and not takes_density(config)
+    lost = names and config.density is not None and not densities(filled(config))
     if lost and "density" not in given:
         left.append(f"density={config.density!r}")
         config.density = None
@@ -182,13 +200,6 @@ def rename(config, section: str, name: str) -> list[str]:
     return [f"{section}.{k}={v!r}" for k, v in own.items() if k not in taken]
 
 
-def takes_density(config) -> bool:
-    """Returns whether a method of a configuration takes the density of the run."""
-    sections = [(s, config[s].get("name")) for s in ("first_stage", "algorithm")]
-    taken = [arguments(*each) for each in sections if each[1]]
-    return any({"density", "max_density"} & each.keys() for each in taken)
-
-
 def _check_first_stage(config, section: str, name: str, given: Mapping) -> None:
     """Checks that a first stage is not left to another method by mistake."""
     stage, method = config.first_stage.get("name"), config.algorithm.get("name")
@@ -199,3 +210,191 @@ def _check_first_stage(config, section: str, name: str, given: Mapping) -> None:
             f"{method!r}; --config.first_stage.name={stage} keeps it, "
             f"--config.first_stage.name={NONE} leaves it out"
         )
+
+
+def freeze(config) -> Config:
+    """Returns a configuration with a plain value for each field.
+
+    Sections get the defaults of the entries that they name, and of the run what these
+    entries take: its `density`, its number of `rounds` and of `clients`.
+
+    Args:
+      config: a configuration, see `defaults.default_config`; a `Config` is returned as
+        it is.
+
+    Raises:
+      ValueError: a field is unknown, has another type, is not finite or out of range,
+        or has no effect without another one that is not set.
+
+    Example:
+      >>> config = default_config(density=0.1, algorithm={"name": "pdst"})
+      >>> freeze(config).algorithm["density"]
+      0.1
+      >>> config.optimizer.learning_rate = float("nan")
+      >>> freeze(config)
+      Traceback (most recent call last):
+        ...
+      sparsefl_jax.UserError: optimizer.learning_rate=nan, expected a finite number
+    """
+    check("config", config, Config | ConfigDict)
+    config = filled(config)
+    if isinstance(config, Described):
+        raise UserError(
+            "source='python': this run was made by sfl.experiment, which continues it "
+            "if called again; a configuration cannot build it"
+        )
+    for name, parameter in arguments("").items():
+        check(name, getattr(config, name), parameter.annotation)
+    for name in SECTIONS:
+        _check_section(name, getattr(config, name))
+    sinks.check_sinks(config.sinks)
+    _check_together(config)
+    return config
+
+
+def filled(config) -> Config:
+    """Returns a configuration with what named entries take, before any check.
+
+    Args:
+      config: a `ConfigDict`, the content of a `config.json`, whose missing fields have
+        their defaults, or a `Config`.
+
+    Raises:
+      ValueError: a field is unknown.
+    """
+    if isinstance(config, Config):
+        return config
+    values = plain(config)
+    kind = Described if values.get("source") else Config
+    usual = vars(kind())
+    for name, value in values.items():
+        check("config: field", name, usual)
+        if name in SECTIONS:
+            check(name, value, dict)
+            usual[name].pop("name", None)
+            values = values | {name: usual[name] | value}
+    config = kind(**values)
+    if kind is Described:
+        return config
+    of_run = {"rounds": config.num_rounds, "clients": config.num_clients}
+    of_run["folder"] = config.tokenizer
+    of_run |= dict.fromkeys(_DENSITIES, config.density)
+    sections = {name: _filled(name, getattr(config, name), of_run) for name in TABLES}
+    return dataclasses.replace(config, **sections)
+
+
+def _check_section(name: str, section: dict) -> None:
+    """Checks the values of a section; None counts as not set."""
+    named = name in (*TABLES, "optimizer") and (section or name != "first_stage")
+    if named and section.get("name") is None:
+        raise UserError(f"{name}.name is missing")
+    known = arguments(name, section.get("name"))
+    for key, value in section.items():
+        check(f"{name}: field", key, known)
+        if value is not None:
+            check(f"{name}.{key}", value, known[key].annotation)
+
+
+def _filled(name: str, section: dict, of_run: dict[str, Any]) -> dict:
+    """Returns a section with what its entry takes from the run and by default."""
+    try:
+        known = arguments(name, section.get("name")) if section else {}
+    except UserError:  # `_check_section` names the entry
+        return section
+    filled = dict(section)
+    for key, parameter in known.items():
+        default = parameter.default
+        if default is inspect.Parameter.empty or key in _DENSITIES:
+            default = of_run.get(key) or default
+        if filled.get(key) is None and default not in (inspect.Parameter.empty, None):
+            filled[key] = default
+    return filled
+
+
+def _check_together(config: Config) -> None:
+    """Checks fields by the values of others, without which some have no effect."""
+    given, usual = flatten(vars(config)), flatten(vars(Config()))
+    fitted = given.get("fit.gbit") or given.get("fit.pflop")
+    if fitted and config.first_stage and not given.get("first_stage.num_rounds"):
+        raise UserError("first_stage.num_rounds is missing, expected one with fit.*")
+    check("seed", config.seed, integer(0, 2**31 - config.seeds))
+    for field, value in given.items():
+        others = _GOES_WITH.get(field, ())
+        alone = field not in others and not any(map(given.get, others))
+        if others and alone and value is not None and value != usual.get(field):
+            raise unread(f"{field}={value!r}", f"it goes with {' or '.join(others)}")
+    for field, other in _OR.items():
+        if None not in (given.get(field), value := given.get(other)):
+            raise unread(f"{field}={given[field]!r}", f"{other} is {value!r}")
+    held = densities(config)
+    if config.density is not None and config.density not in held.values():
+        others = [f"{field} is {value}" for field, value in held.items()]
+        none = f"{config.algorithm.get('name')!r} takes none"
+        raise unread(f"density={config.density!r}", ", ".join(others) or none)
+
+
+def check_unset(config: Config, *fields: str) -> None:
+    """Checks that fields without an effect have their default values.
+
+    Example:
+      >>> check_unset(Config(augment=("flip",)), "input_scale", "augment")
+      Traceback (most recent call last):
+        ...
+      sparsefl_jax.UserError: augment=('flip',) has no effect here: nothing reads it
+    """
+    usual, given = flatten(vars(Config())), flatten(vars(config))
+    for field in fields:
+        if given.get(field) != usual.get(field):
+            raise unread(f"{field}={given[field]!r}", "nothing reads it")
+
+
+@contextlib.contextmanager
+def naming(section: str, arguments: Container[str]) -> Iterator[None]:
+    """Adds the section to the name of an argument in the error of a factory.
+
+    Example:
+      >>> with naming("algorithm", ("density",)):
+      ...     raise UserError("density=2, expected in (0, 1]")
+      Traceback (most recent call last):
+      sparsefl_jax.UserError: algorithm.density=2, expected in (0, 1]
+    """
+    try:
+        yield
+    except UserError as error:
+        named_first = re.match(r"\w*", str(error))[0]
+        if named_first not in arguments:
+            raise
+        raise UserError(f"{section}.{error}") from error
+
+
+def densities(config: Config) -> dict[str, float]:
+    """Returns the densities of the stages that `density` may set, by field."""
+    sections = {"first_stage": config.first_stage, "algorithm": config.algorithm}
+    return {
+        f"{name}.{key}": section[key]
+        for name, section in sections.items()
+        for key in _DENSITIES
+        if section.get(key) is not None
+    }
+
+
+def plain(config: Any) -> dict:
+    """Returns a configuration as JSON holds it, with tuples for lists.
+
+    Args:
+      config: a `ConfigDict`, a `Config`, or a dictionary.
+
+    Example:
+      >>> plain({"prunable": ["*kernel"]})
+      {'prunable': ('*kernel',)}
+    """
+    if hasattr(config, "to_json_best_effort"):
+        return _with_tuples(json.loads(config.to_json_best_effort()))
+    return _with_tuples(config if isinstance(config, dict) else vars(config))
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    known = isinstance(value, list | tuple)
+    return tuple(map(_with_tuples, value)) if known else value
