@@ -276,7 +276,7 @@ def main():
         print(dry_run(config, argv[1]))
 
     with cli.guarded():
-        app.run(run, flags_parser=cli.parsed)
+        app.run(run, flags_parser=cli.parse_flags)
 
 
 if __name__ == "__main__":

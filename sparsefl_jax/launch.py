@@ -1,4 +1,18 @@
-"""The command line: `sparsefl`, `python -m sparsefl_jax` and `python launch.py`."""
+"""Runs a method of sparse federated learning as a configuration describes it.
+
+  sparsefl --list
+  sparsefl --config=configs/flash_cifar10.py:mini --workdir=runs/a
+  sparsefl --resume --workdir=runs/a
+
+  --config=FILE[:VARIANT]        A file in configs/, or the config.json of a run.
+  --config.FIELD=VALUE           Change a field, such as num_rounds or algorithm.name.
+  --fields[=SECTION]             List all fields, or those of a section or an entry.
+  --helpfull                     Also list the flags of absl and JAX.
+
+`python -m sparsefl_jax` and `python launch.py` are the same command.
+"""
+
+import sys
 
 from absl import app, flags, logging
 
@@ -65,10 +79,12 @@ WAIT_MINUTES = flags.DEFINE_float(
 
 def main() -> None:
     """Runs the command line; a user's mistake ends it with one line and code 2."""
+    if {"--help", "-h"} & set(sys.argv):  # instead of absl's own
+        return formats.say(f"{__doc__}{flags.FLAGS.module_help(__name__)}")
     hardware.use_cpu_cores()  # before JAX starts
     try:
         with cli.guarded():
-            app.run(do, flags_parser=cli.parsed)
+            app.run(do, flags_parser=cli.parse_flags)
     finally:
         interrupt.end_at_once()
 

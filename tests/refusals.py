@@ -29,7 +29,7 @@ def given(monkeypatch, *arguments: str):
     """Returns the configuration of a command line."""
     values = flags.FlagValues()
     cli.define_config(values)
-    cli.parsed(["launch.py", *arguments], values)
+    cli.parse_flags(["launch.py", *arguments], values)
     return cli.configuration(values)
 
 
@@ -42,7 +42,7 @@ def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
     try:
         with cli.guarded():
-            cli.parsed(["launch.py", *arguments], values)
+            cli.parse_flags(["launch.py", *arguments], values)
             cli.run(cli.configuration(values), None)
     except SystemExit as ended:
         code = ended.code

@@ -35,18 +35,6 @@ READS = {  # the flags that each command uses; the first one given decides
     "resume": f"config workdir {_PROCESSES}",
     "config": f"workdir {_PROCESSES}",
 }
-_HELP = """\
-Runs a method of sparse federated learning as a configuration describes it.
-
-  {program} --list
-  {program} --config=configs/flash_cifar10.py:mini --workdir=runs/a
-  {program} --resume --workdir=runs/a
-
-  --config=FILE[:VARIANT]        A file in configs/, or the config.json of a run.
-  --config.FIELD=VALUE           Change a field, such as num_rounds or algorithm.name.
-  --fields[=SECTION]             List all fields, or those of a section or an entry.
-  --helpfull                     Also list the flags of absl and JAX.
-"""
 
 
 def check_flags(given: Collection[str]) -> None:
@@ -79,13 +67,10 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
     """Starts or resumes a run as `experiment.run` does, and prints its table."""
     if resume and workdir is None:
         raise UserError("--workdir is missing, expected the directory of a run")
-    if config is None and not resume:
+    if config is None:
         raise UserError(
             "--config is missing, expected configs/flash_cifar10.py:mini, say"
         )
-    if config is None:
-        folder.read_config(workdir)  # which there is
-        config = defaults.load_config(str(Path(workdir) / "config.json"))
     if workdir is None:
         freeze(config)
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -95,7 +80,7 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
         summary = experiment.run(config, workdir, resume=resume)
     except interrupt.StoppedError as error:
         if processes.leads():
-            command = f"{program()} --resume --workdir={shlex.quote(str(workdir))}"
+            command = f"sparsefl --resume --workdir={shlex.quote(str(workdir))}"
             print(f"{error}; to continue:\n{command}", file=sys.stderr)
         sys.exit(error.code)
     if processes.leads() and isinstance(summary, list):
@@ -249,7 +234,8 @@ def configuration(values, resumed: str | None = None):
         if "=" not in pair:
             raise UserError(f"--config.{pair}, expected --config.{pair}=VALUE")
     given = dict(pair.split("=", 1) for pair in values["override"].value)
-    if path is None and given and resumed is not None:
+    if path is None and resumed is not None:
+        folder.read_config(resumed)  # which there is
         path = str(Path(resumed) / "config.json")
     if path is None:
         if given:
@@ -284,8 +270,8 @@ def completed(argv: list[str]) -> list[str]:
     return [re.sub(r"^--?config\.", "--override=", word) for word in words]
 
 
-def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
-    """Parses a command line; prints the help if requested.
+def parse_flags(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
+    """Parses a command line.
 
     Args:
       argv: the command line.
@@ -297,10 +283,6 @@ def parsed(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
     Raises:
       ValueError: absl or ml_collections cannot parse the command line.
     """
-    if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
-        text = _HELP.format(program=program())
-        formats.say(text + values.module_help("sparsefl_jax.launch"))
-        sys.exit()
     try:
         argv = values.read_flags_from_files(argv, force_gnu=False)
         rest = values(completed(argv))
@@ -345,11 +327,3 @@ def _code(error: Exception) -> int | None:
         lost = "RESOURCE_EXHAUSTED" in str(error) or membership.lost(error)
         return 1 if lost else None
     return 1 if isinstance(error, FloatingPointError | MemoryError) else None
-
-
-def program() -> str:
-    """Returns how this program was called: as a command, a module or a file."""
-    name = Path(sys.argv[0]).name
-    if name == "__main__.py":
-        return "python -m sparsefl_jax"
-    return f"python {name}" if name.endswith(".py") else name

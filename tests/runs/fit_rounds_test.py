@@ -158,7 +158,7 @@ def test_a_new_run_of_a_kept_configuration_fits_its_budget(tmp_path, resumed, by
     path.write_text(kept.to_json_best_effort())
     values = flags.FlagValues()
     cli.define_config(values)
-    cli.parsed(["launch.py", f"--config={path}", "--config.fit.gbit=2.0"], values)
+    cli.parse_flags(["launch.py", f"--config={path}", "--config.fit.gbit=2.0"], values)
     found = cli.configuration(values, resumed)
     assert (found.fit.gbit, found.fit.by) == (2.0, by)
 

@@ -284,13 +284,13 @@ def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
 
 def test_overrides_alone_change_the_configuration_of_the_run(run):
     arguments = ["launch.py", "--resume", "--config.num_rounds=8"]
-    arguments += ["--config.until.gbit=2", "--config.eval_every", "4"]
+    arguments += ["--config.until.gbit=2", "--config.eval_every=4"]
     for where in ([f"--workdir={run}"], ["--workdir", str(run)]):
         values = flags.FlagValues()
         flags.DEFINE_bool("resume", False, "", flag_values=values)
         flags.DEFINE_string("workdir", None, "", flag_values=values)
         cli.define_config(values)
-        cli.parsed([*arguments, *where], values)
+        cli.parse_flags([*arguments, *where], values)
         old, new = run_folder.read_config(run), cli.configuration(values, str(run))
         changed = ["eval_every", "num_rounds", "until.gbit"]
         assert list(run_folder.differences(old, filled(new))) == changed

@@ -166,5 +166,5 @@ def test_a_process_does_not_wait_for_a_compilation(tmp_path):
         finally:
             process.kill()
     assert process.returncode == 128 + signal.SIGINT
-    assert "ended while compiling" in said and "launch.py --resume" in said
+    assert "ended while compiling" in said and "sparsefl --resume" in said
     assert "Traceback" not in said
