@@ -55,7 +55,7 @@ nitpicky = True
 # Types in signatures that have no entry of their own: aliases, and what only a module
 # of the package handles.
 UNLISTED = (
-    r"core\.described\.T|data\.sources\.Dataset|export\.sparse_file\.\w+|runs\.\w+\.\w+|studies\.points\.\w+|"
+    r"core\.algorithm\.T|data\.sources\.Dataset|export\.sparse_file\.\w+|runs\.\w+\.\w+|studies\.points\.\w+|"
     r"training\.local\.\w+|report\.[\w.]+|wire\.(?:charges|numbers|packets)\.\w+"
 )
 nitpick_ignore_regex = [

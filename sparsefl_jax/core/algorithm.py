@@ -34,12 +34,11 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import optax
 
 from sparsefl_jax.core.check import check, checkable
-from sparsefl_jax.core.described import P, described
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -52,6 +51,8 @@ from sparsefl_jax.core.types import (
     SparseModel,
 )
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Message = dict[str, Any]  # of `wire.packets.Packet`, which lies above this folder
 
 
@@ -169,41 +170,73 @@ def target(models: Mapping[str, Any]) -> Any:
     return next(iter(models.values()))
 
 
-def method(factory: Callable[P, Algorithm]) -> Callable[P, Algorithm]:
-    """Decorates the factory of a method, which then checks its arguments.
+def method(factory: Callable[P, T]) -> Callable[P, T]:
+    """Decorates a factory, which checks its arguments; its results say what they are.
 
     An argument is checked by its annotation: a class, a range such as
     `Annotated[float, "(0, 1]"]`, choices such as `Literal["global", "layer"]`, or a
-    union of these; `core.types` names the usual ranges. Others are not checked. The
-    result has the name and the arguments of the factory, see `described`. It serves
-    factories of networks, optimizers, losses, schedules and samplers in the same way.
+    union of these; `core.types` names the usual ranges. Others are not checked.
+
+    Results identify a run made in Python: two runs that differ in a setting are never
+    mistaken for one another. It serves factories of methods, networks, optimizers,
+    losses, schedules and samplers. If decorated factories call one another, the
+    outermost gives the name.
+
+    Args:
+      factory: returns a function, a dataclass or a NamedTuple, such as an `Algorithm`,
+        a `Model` or an optimizer of optax.
+
+    Returns:
+      The factory, whose result has a `name`, that of the factory or its argument
+      `name`, and `settings`: its other arguments by name, with their defaults.
 
     Raises:
       ValueError: by the factory, an argument has another type, range or choice.
 
     Example:
-      >>> import sparsefl_jax as sfl
       >>> from sparsefl_jax.core.types import Share
       >>> @method
-      ... def small(model: sfl.Model, optimizer, *, density: Share = 0.1):
-      ...     return sfl.pdst(model, optimizer, density=density)
-      >>> small(sfl.testing.tiny_model(), sfl.training.make_optimizer(), density=2)
+      ... def constant(rate: Share, *, scale=2.0):
+      ...     return lambda round: rate * scale
+      >>> schedule = constant(0.5)
+      >>> schedule(0), schedule.name, schedule.settings
+      (1.0, 'constant', {'rate': 0.5, 'scale': 2.0})
+      >>> constant(2)
       Traceback (most recent call last):
         ...
-      sparsefl_jax.UserError: density=2, expected in (0, 1]
+      sparsefl_jax.UserError: rate=2, expected in (0, 1]
     """
-    parameters = inspect.signature(factory).parameters
+    signature = inspect.signature(factory)
+    parameters = signature.parameters
     kinds = {n: p.annotation for n, p in parameters.items() if checkable(p.annotation)}
 
     @functools.wraps(factory)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
         given = dict(zip(parameters, args, strict=False)) | kwargs
         for name, value in given.items():
             if name in kinds:
                 check(name, value, kinds[name])
-        return factory(*args, **kwargs)
+        made: Any = factory(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        settings = {}
+        for name, value in bound.arguments.items():
+            several = parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            settings |= value if several else {name: value}
+        if any(made is value for value in settings.values()):
+            return made  # it has a name of its own
+        name = settings.pop("name") if "name" in parameters else factory.__name__
+        known = {"name": name, "settings": settings}
+        if dataclasses.is_dataclass(made):
+            return cast(T, dataclasses.replace(cast(Any, made), **known))
+        if isinstance(made, tuple) and known.keys() <= {*made._fields}:
+            return made._replace(**known)
+        if isinstance(made, tuple):  # such as optax's, which lacks these attributes
+            made = type(type(made).__name__, (type(made),), {})(*made)
+        vars(made).update(known)
+        return made
 
-    return described(checked)
+    return make
 
 
 class Stage(NamedTuple):

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import UserError, check
-from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import Array, Key
 
 AUGMENTATIONS = ("crop", "flip", "cutout")
@@ -21,7 +21,7 @@ _PAD = 4  # pixels on each side
 _CUTOUT = 16  # pixels
 
 
-@described
+@method
 def make_preprocess(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,

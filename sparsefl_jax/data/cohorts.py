@@ -16,9 +16,8 @@ from jax import lax
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.algorithm import Stage, method
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import Array, Key
 from sparsefl_jax.system import hardware
 
@@ -86,7 +85,7 @@ def _draw(key: Key, num_clients: int, count: int, present: Array | None) -> Arra
     return ids.astype(jnp.int32)
 
 
-@described
+@method
 def uniform_sampler(
     num_clients: int, cohort_size: int, present: Callable | None = None
 ) -> Callable:
@@ -114,7 +113,7 @@ def uniform_sampler(
     return sampler
 
 
-@described
+@method
 def stratified_sampler(
     budgets: ArrayLike, cohort_size: int, present: Callable | None = None
 ) -> Callable:

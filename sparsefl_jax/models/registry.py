@@ -3,8 +3,8 @@
 import inspect
 from typing import Any
 
+from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import UserError, blaming
-from sparsefl_jax.core.described import described
 from sparsefl_jax.core.lookup import named
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer, vgg
 from sparsefl_jax.models.base import Model
@@ -31,7 +31,7 @@ MODELS = {
 }
 
 
-@described
+@method
 def build(
     name: str,
     num_classes: int,

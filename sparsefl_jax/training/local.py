@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import UserError, blaming, check
-from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -89,11 +89,11 @@ def objective(model: Model, *, train: bool = True) -> Callable:
     return loss_fn
 
 
-@described
+@method
 def make_optimizer(
     name: str = "sgd",
     *,
-    learning_rate: float = 0.1,
+    learning_rate: float | Callable = 0.1,
     schedule: Callable | None = None,
     weight_decay: float = 0.0,
     clip: float = 0.0,
@@ -112,8 +112,8 @@ def make_optimizer(
 
     Returns:
       `optimizer(round) -> optax.GradientTransformation`, which has a `name` and
-      `settings`, see `described`. Its state does not hold the rate, so it can be kept
-      from one round to the next.
+      `settings`, see `core.algorithm.method`. Its state does not hold the rate, so it
+      can be kept from one round to the next.
 
     Raises:
       ValueError: optax has no such optimizer, it lacks an argument or needs more than
