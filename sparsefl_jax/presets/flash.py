@@ -1,7 +1,7 @@
 """Shared by the experiments of FLASH (TMLR 2023, Table 1)."""
 
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.presets import mini
+from sparsefl_jax.presets import methods, mini
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import default_config
 
@@ -40,26 +40,21 @@ def base(options: set[str], cohort_size: int = 10):
     config.final_learning_rate = 0.001
     if release:  # its exponent is round / 1000, set after the round
         config.lr_horizon, config.lr_delay = 1000, 1
-    config.algorithm = {"name": method}
-    if method == "fedspa_dst":
-        config.algorithm = {"name": "fedspa", "mask_update": "dst"}
-        config.algorithm.adjust_until = config.get_oneway_ref("num_rounds")
     if method == "fedavg":
         return config
     hetero = method.startswith("hetero")
     config.density = 0.2 if hetero else 0.1
+    methods.choose(config, "fedspa" if method == "fedspa_dst" else method)
+    if method == "fedspa_dst":
+        config.algorithm.mask_update = "dst"
+        config.algorithm.adjust_until = config.get_oneway_ref("num_rounds")
     if hetero:
         config.algorithm.densities = (0.1, 0.15, 0.2)
         if method == "hetero_spdst" and release:
             config.algorithm.submask = "magnitude"
         config.budgets = ((0.1, 0.3), (0.15, 0.3), (0.2, 0.4))
     if method in TWO_STAGES:
-        config.first_stage = {
-            "name": "sensitivity",
-            "num_rounds": 1,
-            "cohort_size": cohort_size,
-            "epochs": 10,
-        }
+        config.first_stage.cohort_size = cohort_size
         if "no_stage1" in options:
             config.first_stage.update(cohort_size=1, epochs=1, prune_rate=0.0)
     return config

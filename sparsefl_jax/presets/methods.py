@@ -5,7 +5,6 @@ A study that names methods wants each of them as its paper runs it.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
 
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.fields import arguments
@@ -13,21 +12,6 @@ from sparsefl_jax.runs.config.fields import arguments
 _ONE_CLIENT = {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
 # PruneFL's rule with a constant time: the density alone limits the mask.
 _BY_DENSITY = {"constant_time": 1e9}
-
-
-class Brought(NamedTuple):
-    """What a method brings."""
-
-    method: str | None = None  # the method of the main stage, if it has another name
-    first_stage: dict | Callable = {}  # or a function of the configuration
-    arguments: dict | Callable = {}  # or a function of the configuration
-    budgets: Callable = lambda config: ()
-
-
-def _tiers(config) -> tuple[float, float, float]:
-    """Returns FLASH's three densities, of which the largest is the configuration's."""
-    top = config.density or 0.2
-    return (0.5 * top, 0.75 * top, top)
 
 
 def _until(config, times: int, parts: int, least: int):
@@ -41,53 +25,63 @@ def _dense(config, share: int) -> dict:
     """Spends one of `share` parts of the rounds on a dense model before the method."""
     dense = max(1, config.num_rounds // share)
     config.num_rounds = max(1, config.num_rounds - dense)
-    return {"name": "fedavg", "num_rounds": dense}
+    return {"first_stage": {"name": "fedavg", "num_rounds": dense}}
 
 
-_SENSITIVITY = {"name": "sensitivity", "num_rounds": 1, "epochs": 10}
-_HETERO = Brought(
-    first_stage=_SENSITIVITY,
-    arguments=lambda config: {"densities": _tiers(config)},
-    budgets=lambda config: tuple(zip(_tiers(config), (0.3, 0.3, 0.4), strict=True)),
-)
-_ADJUSTED = Brought(  # as long as in FedRTS's paper, until round 300 of 500
-    arguments=lambda config: {"adjust_until": _until(config, 3, 5, 1)}
-)
-_HALF_WIDTH = Brought(budgets=lambda config: ((0.5, 1.0),))
-BROUGHT = {
-    "spdst": Brought(first_stage=_SENSITIVITY),
-    "jmwst": Brought(first_stage=_SENSITIVITY),
-    "hetero_spdst": _HETERO,
-    "hetero_jmwst": _HETERO,
-    "snip": Brought("spdst", _ONE_CLIENT | {"name": "snip"}),
-    "grasp": Brought("spdst", _ONE_CLIENT | {"name": "grasp"}),
-    "ssfl": Brought(  # all clients score the weights
-        "spdst",
-        lambda config: {
-            "name": "ssfl",
-            "num_rounds": 1,
-            "epochs": 1,
-            "cohort_size": config.get_oneway_ref("num_clients"),
-        },
-    ),
-    "feddst": Brought(  # readjusts until halfway, as its released code does
-        arguments=lambda config: {"adjust_until": _until(config, 1, 2, 2)}
-    ),
-    "fedrts": _ADJUSTED,
-    "fedtiny": _ADJUSTED,
-    "fedmef": _ADJUSTED,
-    "prunefl": Brought(
-        first_stage=_ONE_CLIENT | _BY_DENSITY | {"name": "prunefl_initial"},
-        arguments=_BY_DENSITY,
-    ),
-    "magnitude": Brought(first_stage=partial(_dense, share=2)),
-    "pqsu": Brought(first_stage=partial(_dense, share=5)),
-    "heterofl": _HALF_WIDTH,
-    "fedrolex": _HALF_WIDTH,
-    "fiarse": Brought(budgets=lambda config: ((0.25, 1.0),)),
-    "fjord": Brought(
-        arguments={"widths": (0.4, 0.45, 0.5, 0.55, 0.6), "draw": "round"}
-    ),
+def _sensitivity(config) -> dict:
+    return {"first_stage": {"name": "sensitivity", "num_rounds": 1, "epochs": 10}}
+
+
+def _hetero(config) -> dict:
+    """Brings FLASH's three densities, of which the largest is the configuration's."""
+    top = config.density or 0.2
+    tiers = (0.5 * top, 0.75 * top, top)
+    budgets = tuple(zip(tiers, (0.3, 0.3, 0.4), strict=True))
+    return _sensitivity(config) | {
+        "algorithm": {"densities": tiers},
+        "budgets": budgets,
+    }
+
+
+def _adjusted(config) -> dict:
+    """Adjusts as long as in FedRTS's paper, until round 300 of 500."""
+    return {"algorithm": {"adjust_until": _until(config, 3, 5, 1)}}
+
+
+def _half_width(config) -> dict:
+    return {"budgets": ((0.5, 1.0),)}
+
+
+MASKS = ("snip", "grasp", "ssfl")  # stand for their mask, and FedAvg within it
+BROUGHT: dict[str, Callable[..., dict]] = {
+    "spdst": _sensitivity,
+    "jmwst": _sensitivity,
+    "hetero_spdst": _hetero,
+    "hetero_jmwst": _hetero,
+    "snip": lambda config: {"first_stage": _ONE_CLIENT | {"name": "snip"}},
+    "grasp": lambda config: {"first_stage": _ONE_CLIENT | {"name": "grasp"}},
+    "ssfl": lambda config: {  # all clients score the weights
+        "first_stage": _ONE_CLIENT
+        | {"name": "ssfl", "cohort_size": config.get_oneway_ref("num_clients")}
+    },
+    "feddst": lambda config: {  # readjusts until halfway, as its released code does
+        "algorithm": {"adjust_until": _until(config, 1, 2, 2)}
+    },
+    "fedrts": _adjusted,
+    "fedtiny": _adjusted,
+    "fedmef": _adjusted,
+    "prunefl": lambda config: {
+        "first_stage": _ONE_CLIENT | _BY_DENSITY | {"name": "prunefl_initial"},
+        "algorithm": _BY_DENSITY,
+    },
+    "magnitude": partial(_dense, share=2),
+    "pqsu": partial(_dense, share=5),
+    "heterofl": _half_width,
+    "fedrolex": _half_width,
+    "fiarse": lambda config: {"budgets": ((0.25, 1.0),)},
+    "fjord": lambda config: {
+        "algorithm": {"widths": (0.4, 0.45, 0.5, 0.55, 0.6), "draw": "round"}
+    },
 }
 
 
@@ -119,13 +113,22 @@ def choose(config, name: str, density: float | None = None):
       >>> config.first_stage.name, config.density
       ('sensitivity', 0.05)
     """
-    brought = BROUGHT.get(name, Brought())
-    method = brought.method or name
-    stage = config.first_stage.get("name")
-    changes = config.algorithm.name != method or (brought.method and stage != name)
+    method, stage = "spdst" if name in MASKS else name, config.first_stage.get("name")
     config.density = config.density if density is None else density
-    if changes:
-        _bring(config, method, brought)
+    if config.algorithm.name != method or (name in MASKS and stage != name):
+        defaults.rename(config, "algorithm", method)
+        brought = BROUGHT.get(name, lambda config: {})(config)
+        first = brought.get("first_stage")
+        if first is None:
+            config.first_stage = {}
+        elif stage != first["name"]:
+            defaults.rename(config, "first_stage", first["name"])
+            config.first_stage.update(first)
+            patterns = config.algorithm.get("prunable")
+            if patterns and "prunable" in arguments("first_stage", first["name"]):
+                config.first_stage.prunable = patterns
+        config.algorithm.update(brought.get("algorithm", {}))
+        config.budgets = brought.get("budgets", ())
     if density is not None:
         for section in (config.first_stage, config.algorithm):
             for key in ("density", "max_density"):
@@ -134,20 +137,3 @@ def choose(config, name: str, density: float | None = None):
     if not defaults.densities(defaults.filled(config)):
         config.density = None
     return config
-
-
-def _bring(config, method: str, brought: Brought) -> None:
-    defaults.rename(config, "algorithm", method)
-    given: Any = brought.first_stage
-    given = given(config) if callable(given) else given
-    if not given:
-        config.first_stage = {}
-    elif config.first_stage.get("name") != given["name"]:
-        defaults.rename(config, "first_stage", given["name"])
-        config.first_stage.update(given)
-        patterns = config.algorithm.get("prunable")
-        if patterns and "prunable" in arguments("first_stage", given["name"]):
-            config.first_stage.prunable = patterns
-    given = brought.arguments
-    config.algorithm.update(given(config) if callable(given) else given)
-    config.budgets = brought.budgets(config)
