@@ -376,7 +376,7 @@ def describe(setup: Setup, name: str | None = None) -> dict:
       name: of the last stage's method; by default that of its factory.
 
     Returns:
-      Plain values. `source` is 'python': the run cannot be built from them.
+      Plain values of a `Described`, from which the run cannot be built.
 
     Raises:
       ValueError: a method, the network or a setting has no name.
@@ -387,11 +387,9 @@ def describe(setup: Setup, name: str | None = None) -> dict:
     sizes = [leaf.size for leaf in jax.tree.leaves(model.shapes()[0])]
     facts = {"dtype": model.dtype, "parameters": sum(sizes), "loss": model.loss}
     return {
-        "source": "python",
         "dataset": setup.data.name,
         "num_clients": len(setup.data.train.size),
         "partition": {"name": "python"},
-        "partition_seed": None,
         "model": plain_value("model", model) | plain_value("model", facts),
         "algorithm": main | ({} if name is None else {"name": name}),
         "optimizer": optimizer if isinstance(optimizer, dict) else {"name": optimizer},
@@ -404,8 +402,6 @@ def describe(setup: Setup, name: str | None = None) -> dict:
         "until": setup.until._asdict(),
         "system": plain_value("system", setup.system),
         "observe_rounds": tuple(setup.observe_rounds),
-        "final_learning_rate": None,  # a schedule is one of the optimizer's arguments
-        "lr_decay": None,
     }
 
 
