@@ -1,7 +1,6 @@
 """`sfl.experiment`: from Python a run is what it is from the command line."""
 
 import contextlib
-import functools
 import io
 import json
 from pathlib import Path
@@ -278,9 +277,8 @@ def test_what_has_no_name_is_refused_where_files_are_written(
 
 
 def test_values_that_a_setting_can_have():
-    given = {"a": [1, np.float32(0.5)], "by": functools.partial(doubled, weight=2)}
-    by = {"name": f"{__name__}:doubled", "args": (), "keywords": {"weight": 2}}
-    assert plain_value("x", given) == {"a": (1, 0.5), "by": by}
+    given = {"a": [1, np.float32(0.5)], "by": doubled}
+    assert plain_value("x", given) == {"a": (1, 0.5), "by": f"{__name__}:doubled"}
     one, other = (plain_value("x", {"w": jnp.arange(3) * k}) for k in (1, 2))
     assert one != other
 

@@ -6,7 +6,6 @@ parts.
 """
 
 import dataclasses
-import functools
 import inspect
 import json
 import math
@@ -420,8 +419,8 @@ def plain_value(field: str, value: Any) -> Any:
     Args:
       field: of the setting, in the message.
       value: a plain value; a tuple, list or dict of settings; the result of a decorated
-        factory; a flax module; a partial; a function or class that can be imported; or
-        a tree of arrays, which is described by a checksum.
+        factory; a flax module; a function or class that can be imported; or a tree of
+        arrays, which is described by a checksum.
 
     Returns:
       Plain values.
@@ -451,9 +450,6 @@ def plain_value(field: str, value: Any) -> Any:
         return tuple(plain_value(field, v) for v in value)
     if getattr(value, "name", None) and hasattr(value, "settings"):
         return {"name": value.name} | plain_value(field, value.settings)
-    if isinstance(value, functools.partial):
-        made = {"args": value.args, "keywords": value.keywords}
-        return {"name": plain_value(field, value.func)} | plain_value(field, made)
     if isinstance(value, nn.Module):
         given = {
             item.name: getattr(value, item.name, None)
