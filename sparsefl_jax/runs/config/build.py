@@ -463,15 +463,13 @@ def plain_value(field: str, value: Any) -> Any:
         return f"{module}:{name}"
     leaves, tree = jax.tree.flatten(value)
     arrays = np.ndarray, jax.Array
-    if not all(isinstance(leaf, (*_PLAIN, *arrays)) for leaf in leaves):
+    sums = [checkpoint.checksum(v) if isinstance(v, arrays) else v for v in leaves]
+    try:
+        digest = zlib.crc32(json.dumps([str(tree), sums]).encode())
+    except TypeError:
         raise UserError(
             f"{field} is a {type(value).__name__} without a name, expected plain "
             "values, a function that can be imported, or what a function decorated "
             "with @sfl.method returns"
-        )
-    plain_leaves = [
-        leaf if isinstance(leaf, _PLAIN) else checkpoint.checksum(leaf)
-        for leaf in leaves
-    ]
-    digest = zlib.crc32(json.dumps([str(tree), plain_leaves]).encode())
+        ) from None
     return f"{type(value).__name__} {digest:08x}"

@@ -117,9 +117,16 @@ def override(config, given: Mapping[str, Any]) -> list[str]:
     if spread and "eval_every" in given:
         why = "fit.evaluations sets it"
         raise unread(f"eval_every={given['eval_every']}", why)
+    stage, method = config.first_stage.get("name"), config.algorithm.get("name")
+    changes = given.get("algorithm.name", method) != method
+    if changes and stage and "first_stage.name" not in given:
+        raise UserError(
+            f"algorithm.name={given['algorithm.name']!r}: the first stage {stage!r} is "
+            f"that of {method!r}; --config.first_stage.name={stage} keeps it, "
+            f"--config.first_stage.name={NONE} leaves it out"
+        )
     left, names = [], [s for s in TABLES if given.get(f"{s}.name") is not None]
     for section in names:
-        _check_first_stage(config, section, given[f"{section}.name"], given)
         left += rename(config, section, given[f"{section}.name"])
     for path, value in given.items():
         section, _, key = path.rpartition(".")
@@ -184,11 +191,7 @@ def rename(config, section: str, name: str) -> list[str]:
     if (section, name) == ("first_stage", NONE):
         config[section] = {}
         return []
-    taken = arguments(section, name)
-    try:
-        usual = arguments(section, old.get("name"))
-    except ValueError:
-        usual = {}
+    taken, usual = arguments(section, name), arguments(section, old.get("name"))
     own = {
         key: value
         for key, value in old.items()
@@ -198,18 +201,6 @@ def rename(config, section: str, name: str) -> list[str]:
     }
     config[section] = {"name": name} | {k: v for k, v in own.items() if k in taken}
     return [f"{section}.{k}={v!r}" for k, v in own.items() if k not in taken]
-
-
-def _check_first_stage(config, section: str, name: str, given: Mapping) -> None:
-    """Checks that a first stage is not left to another method by mistake."""
-    stage, method = config.first_stage.get("name"), config.algorithm.get("name")
-    renamed = section == "algorithm" and name != method
-    if renamed and stage and "first_stage.name" not in given:
-        raise UserError(
-            f"algorithm.name={name!r}: the first stage {stage!r} is that of "
-            f"{method!r}; --config.first_stage.name={stage} keeps it, "
-            f"--config.first_stage.name={NONE} leaves it out"
-        )
 
 
 def freeze(config) -> Config:
