@@ -1,6 +1,6 @@
 """Parses the argument of a configuration file."""
 
-from sparsefl_jax.core.check import UserError
+from sparsefl_jax.core.check import UserError, check
 
 
 def parse_options(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
@@ -18,10 +18,9 @@ def parse_options(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
       ['nst', 'release']
     """
     options = {part for part in arg.split(",") if part}
-    allowed = [option for group in exclusive for option in group]
+    allowed = dict.fromkeys(option for group in exclusive for option in group)
     for option in options:
-        if option not in allowed:
-            raise UserError(f"option {option!r}, expected one of {', '.join(allowed)}")
+        check("option", option, allowed)
     for group in exclusive:
         if len(options & set(group)) > 1:
             raise UserError(f"options {arg!r}, expected one of {', '.join(group)}")

@@ -61,7 +61,7 @@ def test_options_of_a_group_exclude_each_other():
     groups = ("a", "b"), ("c",)
     assert parse_options("b,c", *groups) == {"b", "c"}
     assert parse_options("", *groups) == set()
-    with pytest.raises(ValueError, match="option 'd', expected one of a, b, c"):
+    with pytest.raises(ValueError, match="option='d', expected one of a, b, c"):
         parse_options("d", *groups)
     with pytest.raises(ValueError, match="options 'a,b', expected one of a, b"):
         parse_options("a,b", *groups)
