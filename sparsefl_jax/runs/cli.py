@@ -167,18 +167,16 @@ def _explained(field: str, section) -> str:
 
 
 def _table(field: str, section) -> str:
-    """Aligns names, types, defaults and lines, in the order of `MEANINGS`."""
+    """Aligns names, types, defaults and lines."""
     found = fields.arguments(field, section.get("name"))
     head = f"{field}." if field else ""
-    order = {path: at for at, path in enumerate(fields.MEANINGS)}
     rows = []
-    for key in sorted(found, key=lambda key: order.get(head + key, len(order))):
-        kind, default = found[key].annotation, found[key].default
-        empty = default is inspect.Parameter.empty
+    for key, parameter in found.items():
+        required = parameter.default is inspect.Parameter.empty
         line, now = fields.MEANINGS.get(head + key, ""), section.get(key)
-        line += "" if now is None or now == default else f" (here {now!r})"
-        default = "required" if empty else repr(default)
-        rows.append((head + key, words(kind), default, line))
+        line += "" if now in (None, parameter.default) else f" (here {now!r})"
+        default = "required" if required else repr(parameter.default)
+        rows.append((head + key, words(parameter.annotation), default, line))
     return "\n".join(line.rstrip() for line in formats.align(rows, left=4))
 
 

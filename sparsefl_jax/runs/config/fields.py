@@ -428,12 +428,15 @@ def arguments(section: str, name: str | None = None) -> dict[str, inspect.Parame
         found = _settable(factory(section, name), 2)
     for key, parameter in found.items():
         found[key] = parameter.replace(annotation=_kind(parameter))
-    for key, own in inspect.signature(SECTIONS.get(section, Config)).parameters.items():
-        unset = own.default is None and key in found
-        default = found[key].default if unset else own.default
+    own = {}
+    for key, field in inspect.signature(
+        SECTIONS.get(section, Config)
+    ).parameters.items():
+        unset = field.default is None and key in found
+        default = found[key].default if unset else field.default
         if key not in SECTIONS:
-            found[key] = own.replace(default=default)
-    return found
+            own[key] = field.replace(default=default)
+    return own | {key: p for key, p in found.items() if key not in own}
 
 
 def factory(section: str, name: str):
