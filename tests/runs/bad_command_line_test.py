@@ -24,10 +24,6 @@ LINES = [
     ),
     ([f"--config={MINI}", "--config.seed.x=3"], "config: section='seed'"),
     (
-        [f"--config={MINI}", "--config.fit.gbit=1", "--config.fit.by=pilot"],
-        "fit.by=pilot is set by the run",
-    ),
-    (
         [f"--config={MINI}", "--config.fit.evaluations=9", "--config.eval_every=5"],
         "eval_every=5 has no effect here: fit.evaluations sets it",
     ),

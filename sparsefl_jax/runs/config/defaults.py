@@ -111,8 +111,6 @@ def override(config, given: Mapping[str, Any]) -> list[str]:
       >>> config.algorithm.to_dict(), config.seed
       ({'name': 'fedavg', 'weighting': 'uniform'}, 3)
     """
-    if "fit.by" in given:  # a budget would count as spent
-        raise UserError(f"fit.by={given['fit.by']} is set by the run, expected none")
     spread = given.get("fit.evaluations") or config.fit.get("evaluations")
     if spread and "eval_every" in given:
         why = "fit.evaluations sets it"
