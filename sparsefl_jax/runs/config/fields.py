@@ -426,16 +426,12 @@ def arguments(section: str, name: str | None = None) -> dict[str, inspect.Parame
         found |= _settable(local.make_optimizer, 1)
     elif section in TABLES and name is not None:
         found = _settable(factory(section, name), 2)
-    for key, parameter in found.items():
-        found[key] = parameter.replace(annotation=_kind(parameter))
-    own = {}
-    for key, field in inspect.signature(
-        SECTIONS.get(section, Config)
-    ).parameters.items():
-        unset = field.default is None and key in found
-        default = found[key].default if unset else field.default
+    own, kind = {}, SECTIONS.get(section, Config)
+    for key, parameter in inspect.signature(kind).parameters.items():
+        unset = parameter.default is None and key in found
+        default = found[key].default if unset else parameter.default
         if key not in SECTIONS:
-            own[key] = field.replace(default=default)
+            own[key] = parameter.replace(default=default)
     return own | {key: p for key, p in found.items() if key not in own}
 
 
@@ -452,7 +448,8 @@ def _settable(function, first: int) -> dict[str, inspect.Parameter]:
     """Returns the arguments that a configuration can set, from the `first` one on."""
     parameters = list(inspect.signature(function).parameters.values())[first:]
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-    return {p.name: p for p in named if p.name not in _OF_RUN}
+    kinds = {p.name: p.replace(annotation=_kind(p)) for p in named}
+    return {name: kinds[name] for name in kinds if name not in _OF_RUN}
 
 
 def _kind(parameter) -> Any:
