@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from absl import flags as absl_flags
@@ -15,7 +15,6 @@ from absl import flags as absl_flags
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats, users_code
 from sparsefl_jax.core.check import UserError, blaming, check, one_line, words
-from sparsefl_jax.core.lookup import named
 from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
 from sparsefl_jax.runs.config import defaults, fields
@@ -139,7 +138,7 @@ def listing(section: str = "all", config=None) -> str:
     if section in sections:
         return _explained(section, config[section])
     for field, table in fields.TABLES.items():
-        if section in table or (":" in section and _takes_as(table, section)):
+        if section in table:
             return _explained(field, {"name": section})
     names = (name for table in fields.TABLES.values() for name in table)
     check("--fields", section, dict.fromkeys(["all", *sections, *names]))
@@ -148,13 +147,6 @@ def listing(section: str = "all", config=None) -> str:
     )
     tables = (_table(name, config[name]) for name in sections)
     return "\n\n".join([head, _table("", config), *tables])
-
-
-def _takes_as(table: dict[str, Callable], name: str) -> bool:
-    """Returns whether a `module:function` has the leading arguments of a table."""
-    entries = named("--fields", name, {}), *table.values()
-    first, *known = (next(iter(inspect.signature(e).parameters), None) for e in entries)
-    return first in known
 
 
 def _explained(field: str, section) -> str:

@@ -39,13 +39,10 @@ def test_a_partition_of_ones_own_deals_out_the_samples(tmp_path):
     assert data.train.index[1].tolist() == list(range(1, 160, 16))
 
 
-def test_fields_tells_a_network_and_a_partition_by_their_arguments():
-    listing = cli.listing("tests.tiny:a_network")
+def test_fields_tells_the_arguments_of_a_network_of_ones_own(tmp_path):
+    listing = cli.listing("model", own(tmp_path))
     assert listing.startswith("tests.tiny:a_network: A network of one's own.\n")
     assert "of its hidden layer" in listing and "model.dtype" in listing
-    assert "\npartition.stride" in cli.listing("tests.tiny:a_partition")
-    with pytest.raises(ValueError, match="--fields='json:dumps', expected one of"):
-        cli.listing("json:dumps")
 
 
 BAD = [
