@@ -107,6 +107,21 @@ REFUSED = [
     ({"optimizer": {"name": "adam", "b2": -0.1}}, "b2=-0.1, expected in [0, 1)"),
     ({"optimizer": {"name": "rmsprop", "decay": 2.0}}, "decay=2.0, expected in [0, 1)"),
     ({"optimizer": {"name": "adam", "eps": -1e-8}}, "eps=-1e-08, expected at least 0"),
+    *(
+        (
+            {section: {"name": name, key: value}},
+            f"{section}.{key}=1e-09, expected at least 1/160 to leave one of 160 weig",
+        )
+        for section, name, key, value in (
+            ("first_stage", "sensitivity", "density", 1e-9),
+            ("algorithm", "prunefl", "max_density", 1e-9),
+            ("algorithm", "hetero_spdst", "densities", (1e-9, 0.5)),
+        )
+    ),
+    (  # of 96 weights of one layer
+        {"first_stage.density": 0.01, "first_stage.prunable": ("fc1/kernel",)},
+        "first_stage.density=0.01, expected at least 1/96 to leave one of 96 weights",
+    ),
     ({"model.widths": (2**30,)}, "the network has 2**31 parameters or more"),
     (
         {"algorithm": {"name": "ditto", "personal_epochs": 10**9}, "first_stage": {}},

@@ -35,6 +35,7 @@ from sparsefl_jax.runs.plan import StagePlan, reads_epochs, reads_mask
 from sparsefl_jax.runs.setup import Limits, Setup, reading
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
+from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
@@ -76,6 +77,8 @@ def build_algorithm(
     found = fields.factory("algorithm", name)
     with blaming(f"{field}.name={name!r}"):
         inspect.signature(found).bind(model, optimizer, **settings)
+    if name in fields.TABLES["algorithm"]:  # a user's own may mean another density
+        _check_densities(settings, model, field)
     with naming(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
@@ -299,6 +302,21 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
         with naming("privacy", given):
             algorithm = private(algorithm, **given, fingerprint=folder.fixed(config))
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
+
+
+def _check_densities(settings: dict, model, field: str) -> None:
+    """Checks that each density leaves at least one weight of the network."""
+    params, _ = model.shapes()
+    with naming(field, ("prunable",)):
+        layers = masks.prunable(params, tuple(settings.get("prunable", "*")))
+    size = int(trees.layer_sizes(params, layers).sum())
+    for key in ("density", "max_density", "densities"):
+        least = np.min(settings.get(key) or 1.0)
+        if layer_densities.whole(least, size) < 1:
+            raise UserError(
+                f"{field}.{key}={least:g}, expected at least 1/{size} to leave one of "
+                f"{size} weights"
+            )
 
 
 def check_stages(config, setup: Setup, planned: tuple[StagePlan, ...]) -> None:
