@@ -144,8 +144,8 @@ def compressed(
     coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
     step_coder = None if down is None else _compressor("down", down, given, DOWN)
     feedback = feedback or coder.feedback
-    _refuse_combinations(coder.votes, feedback, stale, server_optimizer, weighting)
-    _refuse_without_ef21(feedback, clients, start)
+    chosen = feedback, stale, start, clients, weighting, server_optimizer
+    _refuse_combinations(coder.votes, *chosen)
     pending_of, remember = FEEDBACK[feedback]
     equal = feedback == "ef21" or coder.votes
     weighting = weighting or ("uniform" if equal else "examples")
@@ -295,27 +295,18 @@ def _refuse_unread(up, down, given: dict) -> None:
             )
 
 
-def _refuse_combinations(votes, feedback, stale, server_optimizer, weighting) -> None:
+def _refuse_combinations(
+    votes, feedback, stale, start, clients, weighting, server_optimizer
+) -> None:
     """Refuses arguments that do not go together."""
-    check("feedback", feedback, FEEDBACK)  # also that of a compressor
-    if votes and feedback != "none":
-        raise UserError(f"feedback={feedback!r}, expected 'none' with up='majority'")
-    if votes and server_optimizer is None:
-        raise UserError("server_optimizer=None, expected one with up='majority'")
-    if stale == "reset" and feedback != "ef":
-        raise UserError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")
+    check("feedback", feedback, ("none",) if votes else FEEDBACK)  # or a compressor's
+    check("stale", stale, ("keep", "reset") if feedback == "ef" else ("keep",))
     if feedback == "ef21":
         check("weighting", weighting, (None, "uniform"))
-
-
-def _refuse_without_ef21(feedback, clients, start) -> None:
-    """Refuses what only 'ef21' uses, and 'ef21' without the number of clients."""
-    if feedback == "ef21":
-        if clients is None:
-            raise UserError("clients=None, expected their number with feedback='ef21'")
-        return
-    for name, value, default in (("clients", clients, None), ("start", start, "zero")):
-        if value != default:
-            raise UserError(
-                f"{name}={value!r}, expected {default!r}: only feedback='ef21' uses it"
-            )
+    else:
+        check("start", start, ("zero",))
+    if (clients is None) == (feedback == "ef21"):
+        wanted = "None" if clients else "their number"
+        raise UserError(f"clients={clients}, expected {wanted} with {feedback=}")
+    if votes and server_optimizer is None:
+        raise UserError("server_optimizer=None, expected one with up='majority'")

@@ -13,7 +13,7 @@ import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, fit
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.check import UserError
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Count, PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.training import local
@@ -119,16 +119,9 @@ def _rate(optimizer: Optimizer) -> Callable:
     name, settings = (getattr(optimizer, key, None) for key in ("name", "settings"))
     if name != "sgd" or settings is None:
         raise UserError(f"optimizer.name={name!r}, expected 'sgd' with scaffold")
-    for argument, value in settings.items():
-        plain = argument in ("learning_rate", "schedule", "weight_decay")
-        if value and not plain:
-            raise UserError(
-                f"optimizer.{argument}={value!r}, expected none with scaffold, whose "
-                "control variates are gradients only in plain SGD"
-            )
-    if callable(constant := settings["learning_rate"]):
-        raise UserError(
-            "optimizer.learning_rate is a function, expected a number with scaffold; "
-            "`schedule` gives a rate for each round"
-        )
-    return settings["schedule"] or (lambda round: constant)
+    for field, value in settings.items():
+        plain = field in ("learning_rate", "schedule", "weight_decay")
+        if value and not plain:  # variates are gradients in plain SGD alone
+            raise UserError(f"optimizer.{field}={value!r}, expected none with scaffold")
+    check("optimizer.learning_rate", settings["learning_rate"], float)
+    return settings["schedule"] or (lambda round: settings["learning_rate"])
