@@ -30,9 +30,8 @@ def has_score(params: PyTree) -> PyTree:
       >>> has_score({'fc': {'kernel': 1, 'bias': 2}, 'bn': {'scale': 3, 'bias': 4}})
       {'bn': {'bias': False, 'scale': False}, 'fc': {'bias': True, 'kernel': True}}
     """
-    parts = [path.rpartition("/") for path in trees.leaf_paths(params)]
-    layers = {layer for layer, _, name in parts if name == "kernel"}
-    return trees.map_by_path(lambda path, _: path.rpartition("/")[0] in layers, params)
+    paths = trees.leaf_paths(params)
+    return trees.map_by_path(lambda path, _: _kernel(path) in paths, params)
 
 
 def scored(params: PyTree) -> tuple[PyTree, PyTree]:
@@ -65,27 +64,26 @@ def signed_constants(key: Key, params: PyTree) -> PyTree:
       >>> jnp.abs(w['kernel']).ravel().tolist()  # e / 2
       [1.3591, 1.3591, 1.3591, 1.3591]
     """
-    leaves, treedef = jax.tree.flatten(params)
-    parts = [path.rpartition("/") for path in trees.leaf_paths(params)]
-    fan_in = {
-        layer: math.prod(leaf.shape[:-1])
-        for (layer, _, name), leaf in zip(parts, leaves, strict=True)
-        if name == "kernel"
-    }
-    if not fan_in:
-        raise UserError(f"no kernel among the leaves {trees.leaf_paths(params)}")
+    leaves = trees.by_path(params)
+    if not any(jax.tree.leaves(has_score(params))):
+        raise UserError(f"no kernel among the leaves {[*leaves]}")
     keys, out = jax.random.split(key, len(leaves)), []
-    for (layer, _, name), leaf, sign_key in zip(parts, leaves, keys, strict=True):
-        if layer in fan_in:
-            c = jnp.float32(math.e / math.sqrt(fan_in[layer]))
+    for (path, leaf), sign_key in zip(leaves.items(), keys, strict=True):
+        name = path.rpartition("/")[2]
+        if (kernel := leaves.get(_kernel(path))) is not None:
+            c = jnp.float32(math.e / math.sqrt(math.prod(kernel.shape[:-1])))
             sign = jax.random.bernoulli(sign_key, shape=leaf.shape)
             out.append(jnp.where(sign, c, -c))
         elif name in ("scale", "bias"):
             out.append(jnp.full(leaf.shape, name == "scale", jnp.float32))
         else:
-            where = f"{layer}/{name}"
-            raise UserError(f"leaf {where!r}, expected a kernel, bias or scale")
-    return jax.tree.unflatten(treedef, out)
+            raise UserError(f"leaf {path!r}, expected a kernel, bias or scale")
+    return jax.tree.unflatten(jax.tree.structure(params), out)
+
+
+def _kernel(path: str) -> str:
+    """Returns the path of the kernel of a leaf's layer."""
+    return path[: path.rfind("/") + 1] + "kernel"
 
 
 @jax.custom_vjp
