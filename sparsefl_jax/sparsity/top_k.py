@@ -195,10 +195,8 @@ def largest(
       >>> largest({'w': jnp.array([1., 3., 2.])}, n, {'w': True})['w'].tolist()
       [False, True, False]
     """
+    within = masks.full(scores) if within is None else within
     layers = trees.layers(scores, select)
-    if within is None:
-        kept = [top_k(x, counts[i]) for i, x in enumerate(layers)]
-        return masks.total(scores, select, kept)
     pairs = zip(layers, trees.layers(within, select), strict=True)
     kept = [
         top_k(jnp.where(m, x, -jnp.inf), counts[i]) & m
