@@ -36,7 +36,7 @@ def pqsu(
     optimizer: Optimizer,
     *,
     density: Share,
-    prunable: masks.Globs = filters.KERNELS,
+    prunable: masks.Globs = masks.KERNELS,
     quantize: Literal["both", "up", "none"] = "both",
     selective: bool = True,
     weighting: means.Weighting = "uniform",

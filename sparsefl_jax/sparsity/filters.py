@@ -14,16 +14,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks, top_k, trees, width
 
-KERNELS = ("*kernel",)
-
 
 def largest(
-    params: PyTree, density: float, prunable: tuple[str, ...] = KERNELS
+    params: PyTree, density: float, prunable: masks.Globs = masks.KERNELS
 ) -> PyTree:
     """Keeps the ceil(density C) filters of each layer that have the largest L1 norm.
 
@@ -39,8 +37,7 @@ def largest(
       A bool tree like `params`.
 
     Raises:
-      ValueError: no hidden layer is prunable, or `density` is out of
-        range, or a layer has another name.
+      ValueError: no hidden layer is prunable, or a layer has another name.
 
     Example:
       >>> shapes = {'fc1': (1, 2), 'fc2': (2, 1)}
@@ -48,7 +45,6 @@ def largest(
       >>> largest(params, 0.5)['fc2']['kernel'].tolist()
       [[True], [False]]
     """
-    check("density", density, "(0, 1]")
     leaves = trees.by_path(params)
     mask = trees.by_path(masks.full(params))
     for link in shrinking(params, prunable):
@@ -64,7 +60,7 @@ def largest(
     return jax.tree.unflatten(jax.tree.structure(params), list(mask.values()))
 
 
-def kept(mask: PyTree, prunable: tuple[str, ...] = KERNELS) -> dict[str, Array]:
+def kept(mask: PyTree, prunable: masks.Globs = masks.KERNELS) -> dict[str, Array]:
     """Returns the filters that a mask leaves; the mask follows from them.
 
     Args:
@@ -86,7 +82,7 @@ def kept(mask: PyTree, prunable: tuple[str, ...] = KERNELS) -> dict[str, Array]:
     }
 
 
-def shrinking(params: PyTree, prunable: tuple[str, ...] = KERNELS) -> list[Link]:
+def shrinking(params: PyTree, prunable: masks.Globs = masks.KERNELS) -> list[Link]:
     """Returns the hidden layers that lose filters.
 
     Args:

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import trees
 
@@ -76,14 +75,10 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
     Returns:
       `[L]` float64, on the host.
 
-    Raises:
-      ValueError: `density` is not in (0, 1].
-
     Example:
       >>> uniform({'w': np.zeros((2, 3))}, {'w': True}, 0.5).tolist()
       [0.5]
     """
-    check("density", density, "(0, 1]")
     return np.full(len(trees.layers(params, select)), density, np.float64)
 
 
@@ -101,15 +96,11 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
     Returns:
       `[L]` float64 in (0, 1], on the host.
 
-    Raises:
-      ValueError: `density` is not in (0, 1].
-
     Example:
       >>> w = {'a': np.zeros((10, 10)), 'b': np.zeros((30, 10))}
       >>> print(erk(w, {'a': True, 'b': True}, 0.3).round(3))
       [0.4   0.267]
     """
-    check("density", density, "(0, 1]")
     raw, sizes = _raw(params, select)
     scale, dense = _share(raw, np.ones(len(sizes)), sizes, density * sizes.sum())
     return np.where(dense, 1.0, scale * raw)
@@ -131,15 +122,11 @@ def erk_sparsity(params: PyTree, select: PyTree, density: float) -> np.ndarray:
     Returns:
       `[L]` float64 in (0, 1], on the host.
 
-    Raises:
-      ValueError: `density` is not in (0, 1].
-
     Example:
       >>> w = {'a': np.zeros((10, 10)), 'b': np.zeros((30, 10))}
       >>> print(erk_sparsity(w, {'a': True, 'b': True}, 0.3).round(3))
       [0.341 0.286]
     """
-    check("density", density, "(0, 1]")
     raw, sizes = _raw(params, select)
     weight, least = np.maximum(1 - raw, 0), 1 / np.maximum(sizes, 1)
     scale, full = _share(weight, 1 - least, sizes, (1 - density) * sizes.sum())

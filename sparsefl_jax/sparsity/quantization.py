@@ -16,7 +16,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.check import check, integer
 from sparsefl_jax.core.types import Array, PyTree
 
 
@@ -38,15 +37,11 @@ def quantize(tree: PyTree, bits: int = 8) -> tuple[PyTree, Grid]:
       A tree of codes in [0, 2^bits - 1], uint8, and the grid. A constant leaf gets the
       code at one end of the range, and comes back up to rounding.
 
-    Raises:
-      ValueError: `bits` is out of range.
-
     Example:
       >>> codes, grid = quantize({'w': jnp.array([-1., 0., 0.1, 2.])}, bits=2)
       >>> codes['w'].tolist(), grid.scale['w'].item(), grid.zero['w'].item()
       ([0, 1, 1, 3], 1.0, 1)
     """
-    check("bits", bits, integer(1, 8))
     top = jnp.float32(2**bits - 1)
 
     def scale_of(x: Array) -> Array:

@@ -44,11 +44,9 @@ def polynomial(
       >>> print(polynomial(0.1, 200)[[0, 1, 9, 49, 199]].round(4))
       [0.     0.0135 0.1167 0.5146 0.9   ]
     """
-    check("density", density, "(0, 1]")
     check("begin", begin, integer(0, _MOST_ROUNDS - 1))
     check("rounds", rounds, integer(begin + 1, _MOST_ROUNDS))
     check("frequency", frequency, integer(1, rounds))
-    check("power", power, "(0, inf)")
     t = np.arange(1, rounds + 1)
     done = np.clip((t // frequency * frequency - begin) / (rounds - begin), 0, 1)
     last = 1 - density
@@ -73,7 +71,6 @@ def cosine(rate: float, rounds: int) -> np.ndarray:
       >>> cosine(0.4, 2).tolist()
       [0.4, 0.2, 0.0]
     """
-    check("rate", rate, "[0, 1]")
     check("rounds", rounds, integer(1, _MOST_ROUNDS))
     angle = np.pi * np.arange(rounds + 1) / rounds
     return np.where(angle < np.pi, rate / 2 * (1 + np.cos(angle)), 0.0).round(15)

@@ -56,11 +56,3 @@ def test_each_leaf_has_its_own_grid_and_none_need_have_entries():
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_a_diverged_tensor_shows(wrong):
     assert np.isnan(back([1.0, wrong, 2.0])[0]).all()
-
-
-@pytest.mark.parametrize("bits", [0, 9, 2.5])
-def test_refuses(bits):
-    with pytest.raises(
-        ValueError, match=rf"bits={bits}, expected (an integer )?in \[1, 8\]"
-    ):
-        quantization.quantize(jnp.zeros(2), bits)
