@@ -16,7 +16,7 @@ from jax import lax
 
 from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.check import UserError
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import (
     Array,
     Count,
@@ -102,13 +102,10 @@ def fedspa(
     counts = masked.layer_counts(allocation, density, select)
     dynamic = mask_update == "dst"
     same = shared and not dynamic
+    check("prune_rate", prune_rate, Fraction | None if dynamic else (None,))
+    check("adjust_until", adjust_until, Count if dynamic else (None,))
     if dynamic:
         exchange = _exchange(model, counts, select, prune_rate, adjust_until)
-    elif (prune_rate, adjust_until) != (None, None):
-        raise UserError(
-            f"prune_rate={prune_rate}, adjust_until={adjust_until}, expected None with "
-            "mask_update='static'"
-        )
 
     def drawn(seed, client):
         key, (params, _) = jax.random.key(seed), model.shapes()
@@ -177,8 +174,6 @@ def fedspa(
 def _exchange(model, counts, select, prune_rate, adjust_until) -> Callable:
     """Returns `exchange(key, round, trained, batches) -> trained`, with a new mask."""
     prune_rate = 0.5 if prune_rate is None else prune_rate
-    if adjust_until is None:
-        raise UserError("adjust_until=None, expected a round with mask_update='dst'")
     rates = schedules.cosine(prune_rate, adjust_until)[:-1, None]
     loss_fn = local.objective(model, train=False)
 
