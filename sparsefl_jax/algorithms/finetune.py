@@ -7,8 +7,8 @@ https://arxiv.org/abs/1910.10252. A baseline for every method with personal mode
 import optax
 
 from sparsefl_jax.algorithms.shared import masked
-from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
-from sparsefl_jax.core.types import Context, Key, NonNegative, PyTree, ServerContext
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import NonNegative
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -65,10 +65,19 @@ def finetune(
     def init_client(key, handed, info):
         return unpack_model(handed)
 
+    def broadcast(key, ctx, server):
+        return {}
+
     def update(key, ctx, downlink, client, batches):
         tx = optax.chain(optimizer(ctx.round), optax.scale(scale))
         trained = local.train(key, loss_fn, tx, client, batches)
         return {}, trained.model, trained.metrics
+
+    def contribute(ctx, uplink):
+        return ()
+
+    def aggregate(key, ctx, server, total):
+        return server, {}
 
     def deploy(key, server):
         return {"global": server}
@@ -78,18 +87,3 @@ def finetune(
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
     return Algorithm(*steps, personalize, handed=handed)
-
-
-def broadcast(key: Key, ctx: Context, server: PyTree) -> Message:
-    """Sends a client nothing."""
-    return {}
-
-
-def contribute(ctx: Context, uplink: Message) -> tuple:
-    """Adds nothing to the sum."""
-    return ()
-
-
-def aggregate(key: Key, ctx: ServerContext, server: PyTree, total: tuple) -> tuple:
-    """Leaves the server as it is."""
-    return server, {}
