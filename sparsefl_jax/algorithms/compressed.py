@@ -158,7 +158,8 @@ def compressed(
         estimate = zeros if feedback == "ef21" else EmptyState()
         step = EmptyState() if step_coder is None else _no_step(step_coder, key, zeros)
         seed = jax.random.bits(key, (), jnp.uint32)
-        return Server(*averaging.init(key, start), seed, estimate, step)
+        kept = {"seed": seed, "estimate": estimate, "step": step}
+        return Server(*averaging.init(key, start), **kept)
 
     def init_client(key, handed, info):
         params, _ = model.shapes()

@@ -69,7 +69,8 @@ def ditto(
     averaging = fedavg(model, optimizer, **shared)
 
     def init_client(key, handed, info):
-        return Client(*optax.tree.zeros_like(model.shapes()), jnp.zeros((), bool))
+        zeros = optax.tree.zeros_like(model.shapes())
+        return Client(*zeros, drawn=jnp.zeros((), bool))
 
     def update(key, ctx, downlink, client, batches):
         uplink, _, metrics = averaging.update(key, ctx, downlink, local.ANEW, batches)

@@ -97,8 +97,9 @@ def fedluar(
 
     def init(key, start):
         last = [jnp.zeros_like(w) for w in trees.layers(start.params, kernels)]
-        zeros = (jnp.zeros(count, dtype) for dtype in (jnp.float32, bool, jnp.int32))
-        return Server(*averaging.init(key, start), last, *zeros)
+        kinds = {"score": jnp.float32, "recycled": bool, "age": jnp.int32}
+        zeros = {name: jnp.zeros(count, kind) for name, kind in kinds.items()}
+        return Server(*averaging.init(key, start), last=last, **zeros)
 
     def broadcast(key, ctx, server):
         recycled = {"recycled": Packet(server.recycled, bits=1)}

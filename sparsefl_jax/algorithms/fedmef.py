@@ -144,13 +144,13 @@ def _at_larger_rate(tx, first, low, steps, select) -> optax.GradientTransformati
     def init(params):
         return tx.init(params), jnp.float32(0)
 
-    def update(grads, state, params):
+    def update(updates, state, params=None):
         state, step = state
-        own, after = tx.update(grads, state, params)
+        own, after = tx.update(updates, state, params)
         share = (2 * steps - 2 * step) / (2 * steps - step)
         share = share * jnp.tanh(jnp.sqrt(_squares(params, low, select)) / 2)
         raised = jax.tree.map(
-            lambda u: share * u, first.update(grads, state, params)[0]
+            lambda u: share * u, first.update(updates, state, params)[0]
         )
 
         def longer(own, raised):

@@ -106,7 +106,7 @@ def fedrts(
 
     def init(key, start):
         ones, _ = trees.split(jax.tree.map(jnp.ones_like, start.params), select)
-        return Server(*frozen.init(key, start), ones, ones)
+        return Server(*frozen.init(key, start), a=ones, b=ones)
 
     def contribute(ctx, uplink):
         strong = core(unpack_model(uplink), ctx.round), ctx.client.num_examples

@@ -93,7 +93,8 @@ def fedsparsify_global(
         if criterion == "random":  # static branch
             scores = masks.uniform_scores(key, start.params, select)
         state = server_optimizer.init(start.params) if server_optimizer else ()
-        return Server(*frozen.init(key, start), scores, state)
+        begun = frozen.init(key, start)
+        return Server(*begun, scores=scores, opt_state=state)
 
     def aggregate(key, ctx, server, total):
         mean = masked.averaged(server.model, total)

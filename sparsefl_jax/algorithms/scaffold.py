@@ -75,7 +75,7 @@ def scaffold(
 
     def init(key, start):
         zeros = optax.tree.zeros_like(start.params)
-        return Server(*averaging.init(key, start), zeros)
+        return Server(*averaging.init(key, start), control=zeros)
 
     def init_client(key, handed, info):
         return optax.tree.zeros_like(model.shapes()[0])
@@ -104,7 +104,7 @@ def scaffold(
         averaged, metrics = averaging.aggregate(key, ctx, server, total)
         moves = server.control, total["sum"]["control"]
         control = jax.tree.map(lambda c, change: c + change / clients, *moves)
-        return Server(*averaged, control), metrics
+        return Server(*averaged, control=control), metrics
 
     def undelivered(ctx, before, after):
         return before

@@ -189,7 +189,7 @@ def whole_up(densities: ArrayLike, sizes: ArrayLike) -> np.ndarray:
 
 
 def recalibrate(
-    densities: Array, sizes: Array, density: Array | float, *, raises: bool = True
+    densities: Array, sizes: ArrayLike, density: Array | float, *, raises: bool = True
 ) -> Array:
     """Scales measured layer densities to a global density (FLASH, Eq. 3).
 

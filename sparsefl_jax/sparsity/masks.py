@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
@@ -162,7 +163,7 @@ def pruned(model: SparseModel, mask: PyTree) -> SparseModel:
     return SparseModel(apply(model.params, mask), mask, model.stats)
 
 
-def bernoulli(key: Key, params: PyTree, densities: Array, select: PyTree) -> PyTree:
+def bernoulli(key: Key, params: PyTree, densities: ArrayLike, select: PyTree) -> PyTree:
     """Draws a mask in which an entry of layer l is alive with probability d_l.
 
     Args:

@@ -4,17 +4,16 @@ Source: Babakniya et al., FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (Al
 4). Counts are arrays `[L]` over the selected leaves, in tree order.
 """
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 
 
-def place_within(budget: Array, grid: Sequence[float]) -> Array:
+def place_within(budget: Array, grid: ArrayLike) -> Array:
     """Returns the place of the largest share of a grid within a budget, at least 0.
 
     Args:

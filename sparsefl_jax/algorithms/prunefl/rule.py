@@ -14,7 +14,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import floor_count, whole
 
@@ -85,7 +85,7 @@ def make_rule(
     return reconfigure
 
 
-def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> PyTree:
+def _worthwhile(squared, stay, select, times, constant: float, room) -> PyTree:
     """Returns the mask of the weights that stay and of the candidates that join."""
     gain = trees.layers(squared, select)
     free = [~m for m in trees.layers(stay, select)]
@@ -134,7 +134,7 @@ def summing(power: int = 1) -> optax.GradientTransformation:
     def init(params):
         return jax.tree.map(jnp.zeros_like, params)
 
-    def update(grads, total, params=None):
-        return grads, jax.tree.map(lambda t, g: t + g**power, total, grads)
+    def update(updates, state, params=None):
+        return updates, jax.tree.map(lambda t, g: t + g**power, state, updates)
 
     return optax.GradientTransformation(init, update)

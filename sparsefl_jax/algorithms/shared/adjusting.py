@@ -65,7 +65,7 @@ def adjusting(
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     counts = masked.layer_counts(allocation, density, select)
     rates = schedules.cosine(prune_rate, adjust_until)
-    charged = {} if gradients else {"bits": 0}
+    bits = 32 if gradients else 0
 
     def due(round):
         return (round > 0) & (round % adjust_every == 0) & (round < adjust_until)
@@ -86,8 +86,8 @@ def adjusting(
         received, adjust = unpack_model(downlink), due(ctx.round)
         train_key, screen_key = jax.random.split(key)
         doubt = jnp.where(adjust, budget(received.params, ctx.round)[1], 0)
-        fit = adapt(loss_fn, optimizer(ctx.round), received, doubt, batches)
-        trained = local.train(train_key, *fit, received, batches)
+        loss, tx = adapt(loss_fn, optimizer(ctx.round), received, doubt, batches)
+        trained = local.train(train_key, loss, tx, received, batches)
         zeros = jax.tree.map(jnp.zeros_like, received)
 
         def name():
@@ -102,9 +102,9 @@ def adjusting(
         grads, named = (trees.split(tree, select)[0] for tree in (grads, named))
         uplink = pack_up(trained.model, received.mask, select, index=index)
         values = grads if gradients else named
-        written = {"index": index, "assumed": free_positions(index)} | charged
-        uplink["grown"] = Packet(values, named, sent=adjust, **written)
-        return uplink, client, trained.metrics | {"work": work}
+        free = free_positions(index)
+        grown = Packet(values, named, True, adjust, bits, index, assumed=free)
+        return uplink | {"grown": grown}, client, trained.metrics | {"work": work}
 
     def contribute(ctx, uplink):
         grown, weight = uplink["grown"], ctx.client.num_examples

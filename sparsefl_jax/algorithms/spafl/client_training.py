@@ -81,7 +81,7 @@ def make_training(
     adapters.refuse(model, "filters of B, which is 0, are dead and have no gradient")
     select = masks.prunable(model.macs, prunable)
 
-    def reset(updates: Trained, old: Trained):
+    def reset(updates, old):
         """Resets dead layers after the optimizer's step.
 
         A layer is dead if the forward pass before the step found it so. With 'same'
