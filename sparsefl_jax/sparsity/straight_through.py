@@ -120,23 +120,8 @@ def revived(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
         cut = jnp.where(is_dead(kernel, threshold), threshold, 0.0)
         return threshold - jax.lax.stop_gradient(cut)
 
-    pruned = kernels(params, thresholds)
-    return {path: revive(pruned[path], t) for path, t in thresholds.items()}
-
-
-def kernels(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
-    """Returns the kernels that have thresholds, by path.
-
-    Args:
-      params: the parameters.
-      thresholds: [O] by the path of a kernel [..., O].
-
-    Example:
-      >>> list(kernels({'b': jnp.ones(2), 'w': jnp.ones((3, 2))}, {'w': jnp.ones(2)}))
-      ['w']
-    """
     leaves = trees.by_path(params)
-    return {path: leaves[path] for path in thresholds}
+    return {path: revive(leaves[path], t) for path, t in thresholds.items()}
 
 
 def prune(

@@ -88,12 +88,12 @@ def make_training(
         that pass used thresholds 0, from which the step starts; 'previous' discards the
         step.
         """
-        kernels = straight_through.kernels(*old)
+        leaves = trees.by_path(old.params)
         moved = {}
         for path, step in updates.thresholds.items():
             threshold = old.thresholds[path]
             to = step - threshold if released.reset == "same" else -threshold
-            dead = straight_through.is_dead(kernels[path], threshold)
+            dead = straight_through.is_dead(leaves[path], threshold)
             moved[path] = jnp.where(dead, to, step)
         params = updates.params
         if thresholds_only:  # weight decay would move them
@@ -136,7 +136,7 @@ def make_training(
         mask = straight_through.filter_masks(*trained)
         # Thresholds take five operations per weight and step: |w| and its sum, and the
         # two gradients through the mask.
-        size = sum(w.size for w in straight_through.kernels(*trained).values())
+        size = int(trees.layer_sizes(trained.params, select).sum())
         steps = jnp.sum(jnp.any(batches.weight > 0, axis=-1), dtype=jnp.float32)
         count, extra = after.metrics["count"], steps * (5.0 * size)
         return Client(trained, stats, after.opt_state), after.metrics | {
