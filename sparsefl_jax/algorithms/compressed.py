@@ -290,10 +290,7 @@ def _refuse_unread(up, down, given: dict) -> None:
     for argument, value in given.items():
         read = any(compressors.reads(name, argument, value) for name in names)
         if value is not None and not read:
-            raise UserError(
-                f"{argument}={value!r}, expected None: neither up={up!r} nor "
-                f"down={down!r} uses it"
-            )
+            raise UserError(f"{argument}={value!r}, expected None with {up=}, {down=}")
 
 
 def _refuse_combinations(

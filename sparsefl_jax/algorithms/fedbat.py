@@ -74,9 +74,7 @@ def fedbat(
       >>> method = fedbat(model, optimizer, warmup=0.25)
     """
     if len(alpha_range) != 2 or not 0 < alpha_range[0] <= alpha_range[1] < math.inf:
-        raise UserError(
-            f"alpha_range={alpha_range!r}, expected two bounds above 0, lower one first"
-        )
+        raise UserError(f"{alpha_range=}, expected two bounds above 0, lower one first")
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
 
     def step_size(a, first):

@@ -87,10 +87,8 @@ def private(
         uplink, client, metrics = algorithm.update(key, ctx, downlink, client, batches)
         for name, packet in uplink.items():
             if packet.sent is not True:
-                raise UserError(
-                    f"packet {name!r} has a flag sent, expected sent=True: who sends "
-                    "nothing would show in the sum of a private method"
-                )
+                # Who sends nothing would show in the sum.
+                raise UserError(f"packet {name!r} has a flag sent, expected sent=True")
         return uplink, client, metrics
 
     def contribute(ctx, uplink):
@@ -133,10 +131,8 @@ def _difference(summand: PyTree) -> PyTree:
     if names != ["delta"] or jax.tree.structure(weight) != jax.tree.structure(0):
         raise UserError(
             f"the method sums {', '.join(names) or 'no delta'}, expected one "
-            "weighted_sum of {'delta': ...} alone, the differences to the broadcast, "
-            "for a private method: no votes, masks or scores; no models; no "
-            "covered_sum, whose weights reveal who holds an entry; no running "
-            "statistics (model.norm='group', 'static' or None)"
+            "weighted_sum of {'delta': ...} alone for a private method: no votes, "
+            "models or covered_sum, no running statistics (model.norm='group')"
         )
     return sums["delta"]
 
@@ -153,7 +149,4 @@ def _refuse_weights(algorithm: Algorithm, ctx: Context, uplink: Message) -> None
 
     traced = jax.make_jaxpr(weight)(ctx, uplink)
     if any(jax.tree.leaves(reads(traced, (ctx, uplink), steps=False))):
-        raise UserError(
-            "weighting='examples', expected 'uniform' for a private method: the weight "
-            "of a client is not public"
-        )
+        raise UserError("weighting='examples', expected 'uniform' for a private method")

@@ -47,16 +47,13 @@ def prunable(params: PyTree, patterns: Globs = KERNELS) -> PyTree:
       {'bn': {'bias': False}, 'fc': {'bias': True}}
     """
     if isinstance(patterns, str) or not patterns:
-        what = "is one string" if patterns else "is empty"
-        raise UserError(f"prunable={patterns!r} {what}, expected a tuple of globs.")
+        raise UserError(f"prunable={patterns!r}, expected a tuple of globs")
     paths = trees.leaf_paths(params)
     chosen, excluded = set(), set()
     for pattern in patterns:
         match = {p for p in paths if fnmatch.fnmatchcase(p, pattern.removeprefix("!"))}
         if not match:
-            raise UserError(
-                f"prunable: {pattern!r} matches no leaf of {', '.join(paths)}."
-            )
+            raise UserError(f"prunable: {pattern!r} matches no leaf of {paths}")
         (excluded if pattern.startswith("!") else chosen).update(match)
     if not chosen - excluded:
         raise UserError(f"prunable={patterns!r} leave no leaf, expected at least one.")

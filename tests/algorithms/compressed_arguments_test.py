@@ -21,8 +21,8 @@ REFUSED = [
     ({"up": "top"}, "up='top' (did you mean 'topk'?), expected one of"),
     ({"down": "randomk"}, "down='randomk', expected one of topk, stc, sign"),
     ({"feedback": "EF"}, "feedback='EF', expected one of ef, ef21, none"),
-    ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None uses it"),
-    ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
+    ({"bits": 4}, "bits=4, expected None with up='topk', down=None"),
+    ({"up": "sign", "density": 0.1}, "density=0.1, expected None with up='sign'"),
     ({"index": "none"}, "index='none', expected one of bitmap, coo, csr, golomb"),
     (
         {"up": "majority", "feedback": "ef"},

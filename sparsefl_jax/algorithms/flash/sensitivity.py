@@ -55,10 +55,7 @@ def sensitivity(
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     learn = learner(loss_fn, select, density, prune_rate)
     if group < 0 or group and round(group * density) < 1:
-        raise UserError(
-            f"group={group}, expected 0 or a group of which density={density} is at "
-            "least one entry"
-        )
+        raise UserError(f"{group=}, expected 0 or one with an entry at {density=}")
 
     def init(key, start):
         mask = masks.bernoulli(key, start.params, jnp.float32(density), select)

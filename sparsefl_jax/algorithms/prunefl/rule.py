@@ -66,10 +66,7 @@ def make_rule(
     layers = trees.layer_paths(select)
     times = (1.0,) * len(layers) if layer_time is None else layer_time
     if len(times) != len(layers) or not all(0 < c < math.inf for c in times):
-        raise UserError(
-            f"layer_time={layer_time}, expected a number above 0 for each of "
-            f"{', '.join(layers)}"
-        )
+        raise UserError(f"{layer_time=}, expected numbers above 0 for {layers}")
 
     def reconfigure(model: SparseModel, squared: PyTree, halvings) -> SparseModel:
         sizes = trees.layer_sizes(model.params, select)
