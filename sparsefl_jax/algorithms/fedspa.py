@@ -15,16 +15,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.algorithms.shared import masked
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, no_client_state
 from sparsefl_jax.core.check import check
-from sparsefl_jax.core.types import (
-    Array,
-    Count,
-    EmptyState,
-    Fraction,
-    Share,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Array, Count, Fraction, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
@@ -125,7 +118,7 @@ def fedspa(
         return Server(start._replace(mask=mask), seed)
 
     def init_client(key, handed, info):
-        return drawn(handed["seed"].values, info.index) if dynamic else EmptyState()
+        return drawn(handed["seed"].values, info.index)
 
     def broadcast(key, ctx, server):
         stats = Packet(server.model.stats)
@@ -167,8 +160,9 @@ def fedspa(
         return {"global": masks.pruned(server.model, server.model.mask)}
 
     contribute = partial(masked.summand, weight=means.WEIGHTINGS["uniform"])
-    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, None if same else personalize, handed=handed)
+    steps = init, broadcast, update, contribute, aggregate, deploy
+    keeps = init_client if dynamic else no_client_state
+    return Algorithm(*steps, keeps, None if same else personalize, handed=handed)
 
 
 def _exchange(model, counts, select, prune_rate, adjust_until) -> Callable:
