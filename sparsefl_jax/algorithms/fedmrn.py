@@ -29,6 +29,7 @@ def fedmrn(
     noise: Literal["uniform", "gaussian", "bernoulli"] = "uniform",
     magnitude: Positive = 0.01,
     mask: Literal["binary", "signed"] = "binary",
+    progressive: bool = True,
     prunable: masks.Globs = masks.KERNELS,
     index: Literal["none", "entropy"] = "none",
     weighting: means.Weighting = "examples",
@@ -67,6 +68,8 @@ def fedmrn(
       magnitude: scale of the noise. The release has 0.01 for binary masks and
         0.005 for signed ones. It bounds the change of an entry in a round.
       mask: 'binary', 0 or 1, or 'signed', -1 or 1.
+      progressive: whether training sees masks. If not, the client trains as in FedAvg
+        and masks what comes out.
       prunable: globs of the leaves that are masked noise.
       index: how a mask is written: 'none', one bit an entry, or 'entropy', fewer where
         zeros and ones differ in number.
@@ -95,6 +98,8 @@ def fedmrn(
         z, num_steps = draw_noise(seed, kernels), through.num_steps(batches)
 
         def seen(key, step, learnt, kept):
+            if not progressive:  # static branch
+                return learnt.update, kept
             share, u = step / num_steps, learnt.update
             own, other = (one_bit.uniforms(k, u) for k in jax.random.split(key))
 

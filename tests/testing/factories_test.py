@@ -161,7 +161,7 @@ PRINTED = {
     "fedmrn": KERNELS
     | EXAMPLES
     | {"noise": "uniform", "magnitude": 0.01, "mask": "binary"}
-    | {"index": "none"},
+    | {"progressive": True, "index": "none"},
     "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
     "fedrolex": ROLLED,
