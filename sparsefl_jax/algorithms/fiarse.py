@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import Array, PyTree, Share, SparseModel
+from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
@@ -30,6 +30,7 @@ def fiarse(
     sizes: tuple[Share, ...] = (),
     prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
+    server_rate: Positive = 1.0,
 ) -> Algorithm:
     """FIARSE: a client of budget p holds the int(p n) largest of n weights.
 
@@ -60,6 +61,7 @@ def fiarse(
         the classifier's bias.
       index: how positions are written, see `packets.Packet`; 'bitmap' costs a bit per
         weight for a client of budget 1 too, 'packed' a few bits.
+      server_rate: the server's learning rate.
 
     Raises:
       ValueError: an argument is out of range, or a glob matches no leaf.
@@ -108,8 +110,13 @@ def fiarse(
         uplink = pack_up(new, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
+    def step(old, mean):
+        return old + server_rate * (mean - old)
+
     def aggregate(key, ctx, server, total):
         params = means.covered_mean(total["covered"], server.params)
+        if server_rate != 1:  # static branch
+            params = jax.tree.map(step, server.params, params)
         static, running = trees.split(server.stats, is_static(server.stats))
         running = means.weighted_mean(total["stats"], running)
         return SparseModel(params, server.mask, trees.merge(running, static)), {}

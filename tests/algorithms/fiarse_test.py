@@ -139,8 +139,9 @@ def test_a_full_client_has_no_threshold():
     same(unpack_model(biased).params, unpack_model(plain).params)
 
 
-def test_only_what_is_held_moves_by_the_mean_change():
-    method = fiarse(TINY, OPTIMIZER)
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_only_what_is_held_moves_by_the_mean_change(rate):
+    method = fiarse(TINY, OPTIMIZER, server_rate=rate)
     server = method.init(KEY, start(*TINY.init(KEY)))
     sent, moves, counts = [], 0, 0
     smaller = np.zeros((8, 16), bool)
@@ -156,7 +157,7 @@ def test_only_what_is_held_moves_by_the_mean_change():
         assert held[smaller].all()  # masks nest
         smaller = held
     new, _ = merged(method, server, *sent)
-    want = old + moves / np.maximum(counts, 1)
+    want = old + rate * moves / np.maximum(counts, 1)
     got = new.params["fc1"]["kernel"]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(got[counts == 0], old[counts == 0])

@@ -19,7 +19,7 @@ NUMBERS = {
     **dict.fromkeys(("decay", "density", "keep_inputs", "max_density"), SHARE),
     **dict.fromkeys(("gamma", "mask_ratio", "prune_rate"), FRACTION),
     **dict.fromkeys(("start_accuracy", "warmup"), FRACTION),
-    **dict.fromkeys(("aggregation_ratio", "half_life"), POSITIVE),
+    **dict.fromkeys(("aggregation_ratio", "half_life", "server_rate"), POSITIVE),
     **dict.fromkeys(("temperature", "vote_weight"), POSITIVE),
     **dict.fromkeys(("alpha", "constant_time", "mu", "rho"), FROM_0),
     **dict.fromkeys(("max_iterations", "num_batches", "r_int"), FROM_1),
@@ -176,7 +176,7 @@ PRINTED = {
     | {"begin": 1, "criterion": "magnitude", "scope": "global"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
     "finetune": MASKS | {"scale": 1.0},
-    "fiarse": MASKS | {"gradient": "biased", "sizes": ()},
+    "fiarse": MASKS | {"gradient": "biased", "sizes": (), "server_rate": 1.0},
     "fjord": EXAMPLES
     | {"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
     "flasc": ADDED
