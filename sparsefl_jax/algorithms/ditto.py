@@ -4,10 +4,11 @@ Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 
 2021, https://arxiv.org/abs/2012.04221, Algorithm 1.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg
@@ -33,6 +34,7 @@ def ditto(
     optimizer: Optimizer,
     *,
     lam: NonNegative = 1.0,
+    personal_epochs: Annotated[int, "[1, 10000]"] | None = None,
     server_optimizer: optax.GradientTransformation | None = None,
     weighting: means.Weighting = "examples",
 ) -> Algorithm:
@@ -51,6 +53,8 @@ def ditto(
       optimizer: the clients', for both models, as `local.make_optimizer` returns it.
       lam: strength of the pull; the paper tries 0.05 to 2. With 0 v_i is trained
         independently of w.
+      personal_epochs: local epochs for v_i; they repeat the batches of the stage's
+        epochs in turn. None for as many as the stage has.
       server_optimizer, weighting: as in `fedavg`.
 
     Returns:
@@ -77,9 +81,14 @@ def ditto(
         received = downlink["params"].values, downlink["stats"].values
         params, stats = _own(client, received)
         pulled = proximal(loss_fn, lam, received[0])
+        count = batches.order.shape[0]
+        epochs = np.arange(personal_epochs or count) % count
+        again = batches._replace(
+            order=batches.order[epochs], weight=batches.weight[epochs]
+        )
         start = SparseModel(params, None, stats)
         # The same key as above: dropout of the same units, as well as the same batches.
-        own = local.train(key, pulled, optimizer(ctx.round), start, batches)
+        own = local.train(key, pulled, optimizer(ctx.round), start, again)
         work = jax.tree.map(jnp.add, metrics["work"], own.metrics["work"])
         client = Client(own.model.params, own.model.stats, jnp.ones((), bool))
         return uplink, client, metrics | {"work": work}

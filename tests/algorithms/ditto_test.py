@@ -74,12 +74,29 @@ def trained(method, data):
     return method.update(jax.random.key(0), ctx, down, client, data)
 
 
-def test_the_own_model_takes_the_batches_of_the_common_one():
-    """Two epochs of three steps: v takes the same, and the work counts both."""
-    method = ditto(MODEL, PLAIN, lam=0.0)
+@pytest.mark.parametrize(("epochs", "own"), [(None, 2), (1, 1), (5, 5)])
+def test_personal_epochs(epochs, own):
+    """Two epochs of three steps in the stage; v takes its own number of them."""
+    method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=epochs)
     data = batches(3, np.zeros(ENTRIES), epochs=2)
     up, client, metrics = trained(method, data)
     np.testing.assert_allclose(up["delta"].values["w"], (1 - RATE) ** 6 - 1)
-    np.testing.assert_allclose(client.params["w"], (1 - RATE) ** 6)
+    np.testing.assert_allclose(client.params["w"], (1 - RATE) ** (3 * own))
     assert metrics["count"] == 2 * 6
-    assert metrics["work"].forward["w"] == 6 * (2 + 2)
+    assert metrics["work"].forward["w"] == 6 * (2 + own)
+
+
+def test_the_epochs_pass_in_turn():
+    """The first epoch has samples of 0, the second of 8: v ends where they put it."""
+    method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=3)
+    x = jnp.concatenate([jnp.zeros((2, ENTRIES)), jnp.full((2, ENTRIES), 8.0)])
+    data = batches(2, np.zeros(ENTRIES), epochs=2)._replace(x=x)
+    order = jnp.int32([[[0, 1]], [[2, 3]]])
+    data = data._replace(
+        order=order, weight=jnp.ones((2, 1, 2)), num_steps=jnp.int32(1)
+    )
+    _, client, _ = trained(method, data)
+    v = 1.0
+    for target in (0, 8, 0):
+        v -= RATE * (v - target)
+    np.testing.assert_allclose(client.params["w"], v)

@@ -124,6 +124,10 @@ REFUSED = [
     ),
     ({"model.widths": (2**30,)}, "the network has 2**31 parameters or more"),
     (
+        {"algorithm": {"name": "ditto", "personal_epochs": 10**9}, "first_stage": {}},
+        "algorithm.personal_epochs=1000000000, expected in [1, 10000]",
+    ),
+    (
         {"algorithm": {"name": "flasc", "density": 0.5, "decay": 0.999999999}},
         "algorithm.decay=0.999999999, expected at most 0.99999, or 1 for no fall",
     ),

@@ -38,6 +38,7 @@ NUMBERS = {
     "layers": ((-1, 2, 0.5), (0, 1)),
     "layer_time": (((1.0, 0.0), (1.0, float("inf")), (1.0,)), ((1.0, 2.0),)),
     "magnitude": ((0.0, float("inf")), (1e-8,)),
+    "personal_epochs": ((0, 1.5), (1, 7)),
     "power": ((0.0,), (0.5,)),
     "prune": ((0.0, 1.01), (0.01, 1.0)),
     "reconfigure_every": FROM_1,
@@ -148,7 +149,7 @@ PRINTED = {
     "compressed": FEDAVG
     | dict.fromkeys((*UNSET, "weighting"))
     | {"up": "topk", "start": "zero", "stale": "keep"},
-    "ditto": ADDED | EXAMPLES | {"lam": 1.0},
+    "ditto": ADDED | EXAMPLES | {"lam": 1.0, "personal_epochs": None},
     "fedavg": FEDAVG | {"prune": None},
     "fedbat": KERNELS
     | EXAMPLES
