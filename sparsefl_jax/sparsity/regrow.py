@@ -54,13 +54,16 @@ def start_carry(params: PyTree, select: PyTree, density: Array | float) -> Carry
     return Carry(jnp.asarray(density, jnp.float32) * size, zero, zero, zero)
 
 
-def prune_rate(rate: float, step: Array, num_steps: Array) -> Array:
-    """Returns the prune rate, which falls linearly to 0 over a client's local steps.
+def prune_rate(
+    rate: float, step: Array, num_steps: Array, *, decay: bool = True
+) -> Array:
+    """Returns the prune rate after some of a client's local steps.
 
     Args:
       rate: at the start, 0.25 in FLASH.
       step: steps made so far, the latest included; may be traced.
       num_steps: the client's steps of this round; may be traced.
+      decay: whether the rate falls linearly to 0 at the last step, or is constant.
 
     Returns:
       float32 scalar.
@@ -68,7 +71,11 @@ def prune_rate(rate: float, step: Array, num_steps: Array) -> Array:
     Example:
       >>> float(prune_rate(0.25, 9, 16))  # FLASH, E = 1, after batch index 8 of 16
       0.109375
+      >>> float(prune_rate(0.25, 9, 16, decay=False))
+      0.25
     """
+    if not decay:  # static branch
+        return jnp.float32(rate)
     done = jnp.asarray(step).astype(jnp.float32)
     done = done / jnp.maximum(jnp.asarray(num_steps).astype(jnp.float32), 1)
     return jnp.float32(rate) * jnp.maximum(1 - done, 0)

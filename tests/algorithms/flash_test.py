@@ -27,9 +27,9 @@ def model():
     return SparseModel({"w": weights}, mask, {})
 
 
-def trained(tx, data, loss=linear_loss, rate=1.0):
+def trained(tx, data, loss=linear_loss, rate=0.5, decays=False):
     """Returns what a client of this model learns with surgery."""
-    learn = surgery.learner(loss, {"w": True}, 0.5, rate)
+    learn = surgery.learner(loss, {"w": True}, 0.5, rate, decays)
     return learn(jax.random.key(0), tx, model(), data)
 
 
@@ -64,7 +64,7 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
 
     monkeypatch.setattr(surgery.regrow, "prune_regrow", record)
     data = batches(steps, ONES, epochs=epochs, own=own)
-    done = trained(optax.sgd(0.1), data, loss, 0.25)
+    done = trained(optax.sgd(0.1), data, loss, 0.25, True)
     jax.effects_barrier()
     assert seen == pytest.approx(rates)
     made = [own // 2 + 1] if epochs == 1 else [own * (e + 1) for e in range(epochs - 1)]

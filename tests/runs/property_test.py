@@ -80,7 +80,10 @@ def sparse(name, **arguments):
 
 def methods():
     density = {"density": ONE_OF(DENSITIES)}
-    surgery = {"prune_rate": ONE_OF((0.0, 0.25, 1.0))}
+    surgery = {
+        "prune_rate": ONE_OF((0.0, 0.25, 1.0)),
+        "prune_rate_decay": st.booleans(),
+    }
     nested = {
         "densities": ONE_OF(((0.5,), (0.25, 0.5), (0.05, 1.0))),
         "submask": ONE_OF(("frozen", "magnitude")),

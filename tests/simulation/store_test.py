@@ -20,7 +20,7 @@ COHORT, WIDTH, INPUTS, CLASSES = 3, 5, 6, 4
 LEAVES = INPUTS * WIDTH, WIDTH, WIDTH * CLASSES, CLASSES  # entries of each
 METHODS = {
     # Rows of packed masks.
-    "nst": lambda *parts: sfl.nst(*parts, density=0.5),
+    "nst": lambda *parts: sfl.nst(*parts, density=0.5, prune_rate_decay=False),
     "spafl": lambda *parts: sfl.spafl(*parts, alpha=0.1, keep_optimizer=True),
 }
 

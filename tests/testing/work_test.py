@@ -38,7 +38,7 @@ def trained(monkeypatch, weight, **kwargs):
         weight,
         jnp.int32(weight.shape[1] + 2),  # a longer client runs beside this one
     )
-    learn = surgery.learner(quiet_loss, {"w": True, "b": False}, 0.5, 0.25)
+    learn = surgery.learner(quiet_loss, {"w": True, "b": False}, 0.5, 0.25, True)
     start = SparseModel(params, mask, {})
     done = learn(jax.random.key(0), optax.sgd(0.1), start, data, **kwargs)
     return done.metrics["work"]

@@ -64,7 +64,7 @@ def hetero_spdst(
       >>> method = hetero_spdst(model, optimizer, densities=(0.1, 0.2))
     """
     options = densities, submask, average, prunable, index
-    return _hetero(model, optimizer, *options, r_int=0, rate=0.0)
+    return _hetero(model, optimizer, *options, r_int=0, rate=0.0, decay=False)
 
 
 @method
@@ -78,6 +78,7 @@ def hetero_jmwst(
     average: Average = "wfa",
     prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
+    prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
     """hetero-JMWST: `hetero_spdst` whose largest mask changes every `r_int` rounds.
@@ -91,7 +92,7 @@ def hetero_jmwst(
       submask: as in `hetero_spdst`, but 'frozen' draws the nested masks again whenever
         the largest mask changes.
       average: as in `hetero_spdst`.
-      prune_rate: as in `jmwst`.
+      prune_rate, prune_rate_decay: as in `jmwst`.
       model, optimizer, prunable, index: as in `spdst`.
 
     Raises:
@@ -103,11 +104,12 @@ def hetero_jmwst(
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
     options = densities, submask, average, prunable, index
-    return _hetero(model, optimizer, *options, r_int=r_int, rate=prune_rate)
+    surgery = {"rate": prune_rate, "decay": prune_rate_decay}
+    return _hetero(model, optimizer, *options, r_int=r_int, **surgery)
 
 
 def _hetero(
-    model, optimizer, densities, submask, average, prunable, index, r_int, rate
+    model, optimizer, densities, submask, average, prunable, index, r_int, rate, decay
 ) -> Algorithm:
     """Builds both methods; `r_int` 0 freezes the largest mask."""
     if not densities:
@@ -115,7 +117,7 @@ def _hetero(
     summand, merged = AVERAGES[average]
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
-    learn = learner(loss_fn, select, max(densities), rate)
+    learn = learner(loss_fn, select, max(densities), rate, decay)
 
     def ranked(key, whole):
         """Returns the order of alive entries: by magnitude if moving, else random."""

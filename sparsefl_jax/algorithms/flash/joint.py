@@ -46,6 +46,7 @@ def jmwst(
     average: Average = "fedavg",
     prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
+    prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
     """Joint mask and weight sparse training: clients' masks vote every `r_int` rounds.
@@ -59,8 +60,8 @@ def jmwst(
       r_int: rounds between changes of the mask.
       average: 'fedavg' counts an entry that a client lacks as its 0; 'wfa' takes the
         mean over the clients that hold it.
-      prune_rate: share of a layer's alive weights that one surgery exchanges at the
-        start of local training; it falls linearly to 0 over the local steps.
+      prune_rate: share of a layer's alive weights that one surgery exchanges.
+      prune_rate_decay: the rate falls linearly to 0 over the local steps.
       model, optimizer, prunable, index: as in `spdst`.
 
     Raises:
@@ -73,7 +74,7 @@ def jmwst(
     """
     weights, merged = AVERAGES[average]
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    learn = learner(loss_fn, select, density, prune_rate)
+    learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
         return Changing(start, masked.within(start, select).mask, jnp.int32(0))
@@ -108,6 +109,7 @@ def nst(
     density: Share,
     prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
+    prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
     """Naive sparse training: each client keeps and changes a personal mask.
@@ -119,7 +121,7 @@ def nst(
 
     Args:
       density: share of alive prunable weights on a client.
-      model, optimizer, prunable, prune_rate, index: as in `jmwst`.
+      model, optimizer, prunable, prune_rate, prune_rate_decay, index: as in `jmwst`.
 
     Raises:
       ValueError: an argument is out of range.
@@ -130,7 +132,7 @@ def nst(
       >>> method = nst(model, optimizer, density=0.1)
     """
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    learn = learner(loss_fn, select, density, prune_rate)
+    learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
 
     def drawn(seed):
         key, (params, _) = jax.random.key(seed), model.shapes()

@@ -22,6 +22,7 @@ def sensitivity(
     density: Share,
     prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
+    prune_rate_decay: bool = True,
     group: int = 0,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -38,8 +39,8 @@ def sensitivity(
       optimizer: the clients', as `local.make_optimizer` returns it.
       density: target share of alive prunable weights.
       prunable: globs of the leaves that can be pruned.
-      prune_rate: share of a layer's alive weights that one surgery exchanges at the
-        start of local training; it falls linearly to 0 over the local steps.
+      prune_rate: share of a layer's alive weights that one surgery exchanges.
+      prune_rate_decay: the rate falls linearly to 0 over the local steps.
       group: 0 for unstructured masks, M for N:M masks with N = round(d_l M), at
         least 1.
       index: how positions are written, see `packets.Packet`.
@@ -53,7 +54,7 @@ def sensitivity(
       >>> stage = sensitivity(model, optimizer, density=0.1)
     """
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    learn = learner(loss_fn, select, density, prune_rate)
+    learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
     if group < 0 or group and round(group * density) < 1:
         raise UserError(f"{group=}, expected 0 or one with an entry at {density=}")
 

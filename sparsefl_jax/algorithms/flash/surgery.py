@@ -22,7 +22,7 @@ class Training(NamedTuple):
 
 
 def learner(
-    loss_fn: Callable, select: PyTree, density: float, prune_rate: float
+    loss_fn: Callable, select: PyTree, density: float, prune_rate: float, decay: bool
 ) -> Callable:
     """Returns training within a mask that it prunes and regrows (Algorithm 2).
 
@@ -38,8 +38,8 @@ def learner(
       loss_fn: as `local.objective` returns it.
       select: tree of Python bools, the prunable leaves.
       density: share of the prunable weights that is alive after a surgery.
-      prune_rate: share of a layer's alive weights that one surgery exchanges at
-        the start; it falls linearly to 0 over the client's local steps.
+      prune_rate: share of a layer's alive weights that one surgery exchanges.
+      decay: let the rate fall linearly to 0 over the client's local steps.
 
     Returns:
       `learn(key, tx, model, batches, *, density, when=True)`, which returns what
@@ -87,7 +87,7 @@ def learner(
         carry = regrow.start_carry(model.params, select, density)
         if epochs == 1:  # static branch
             half, shared = num_steps // 2 + 1, batches.num_steps // 2 + 1
-            rate = regrow.prune_rate(prune_rate, half, num_steps)
+            rate = regrow.prune_rate(prune_rate, half, num_steps, decay=decay)
             training = part(training, 0, 0, jnp.minimum(half, num_steps), shared)
             training, _ = surgery(training, carry, 0, rate, when)
             rest = batches.num_steps - shared
@@ -96,7 +96,7 @@ def learner(
         def epoch(e, state):
             training, carry = state
             training = part(training, e, 0, num_steps, batches.num_steps)
-            rate = regrow.prune_rate(prune_rate, e + 1, epochs)
+            rate = regrow.prune_rate(prune_rate, e + 1, epochs, decay=decay)
             return surgery(training, carry, e, rate, when & (e + 1 < epochs))
 
         return trained(lax.fori_loop(0, epochs, epoch, (training, carry))[0])
