@@ -152,26 +152,24 @@ def same_client_masks(run: Run) -> bool:
     return bool(several) and all(map(same_masks, several))
 
 
-def pairwise_mismatch(
+def mean_mismatch(
     masks: Sequence[np.ndarray], sizes: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns 1 - |a & b| / |a | b| of every two masks, counted on packed bits.
+) -> tuple[float, np.ndarray]:
+    """Returns the mean of 1 - |a & b| / |a | b| over the pairs of different masks.
 
     Args:
       masks: S packed masks, uint8 [ceil(sum(sizes) / 8)] each.
       sizes: [L], the number of entries of each layer.
 
     Returns:
-      The mismatch over all layers together, float64 [S, S], and of each layer,
-      [L, S, S]; 0 if both masks are empty.
+      The mean over all layers together, and of each layer, float64 [L]; a pair of empty
+      masks counts as 0, and a single mask has NaN.
 
     Example:
       >>> masks = [np.packbits([1, 1, 0, 1]), np.packbits([1, 0, 1, 1])]
-      >>> overall, by_layer = pairwise_mismatch(masks, [3, 1])
-      >>> overall.tolist()
-      [[0.0, 0.5], [0.5, 0.0]]
-      >>> by_layer[:, 0, 1].round(4).tolist()
-      [0.6667, 0.0]
+      >>> overall, by_layer = mean_mismatch(masks, [3, 1])
+      >>> float(overall), by_layer.round(4).tolist()
+      (0.5, [0.6667, 0.0])
     """
     edges = np.concatenate([[0], np.cumsum(np.asarray(sizes, np.int64))])
     shared = np.zeros((len(sizes), len(masks), len(masks)), np.int64)
@@ -184,29 +182,13 @@ def pairwise_mismatch(
             bits = np.unpackbits(packed, axis=1)[:, start % 8 :][:, : stop - start]
             bits = bits.astype(np.float32)  # exact: counts are below 2**24
             shared[layer] += (bits @ bits.T).astype(np.int64)
-    return _mismatch(shared.sum(axis=0)), _mismatch(shared)
+    return _mean_of_pairs(shared.sum(axis=0)), _mean_of_pairs(shared)
 
 
-def mean_of_pairs(mismatch: np.ndarray) -> np.ndarray:
-    """Returns the mean over the pairs of different masks; NaN for a single mask.
-
-    Args:
-      mismatch: [..., S, S], symmetric with a zero diagonal.
-
-    Returns:
-      [...] float64.
-
-    Example:
-      >>> float(mean_of_pairs(np.array([[0.0, 0.5], [0.5, 0.0]])))
-      0.5
-    """
-    count = mismatch.shape[-1]
-    pairs = count * (count - 1)
-    return mismatch.sum(axis=(-2, -1)) / (pairs or math.nan)
-
-
-def _mismatch(shared: np.ndarray) -> np.ndarray:
-    """Computes mismatches from intersections [..., S, S]; sizes are the diagonal."""
+def _mean_of_pairs(shared: np.ndarray) -> np.ndarray:
+    """Computes means [...] from intersections [..., S, S]; sizes are the diagonal."""
     size = np.diagonal(shared, axis1=-2, axis2=-1)
     union = size[..., :, None] + size[..., None, :] - shared
-    return np.where(union > 0, 1 - shared / np.maximum(union, 1), 0.0)
+    mismatch = np.where(union > 0, 1 - shared / np.maximum(union, 1), 0.0)
+    count = shared.shape[-1]
+    return mismatch.sum(axis=(-2, -1)) / (count * (count - 1) or math.nan)

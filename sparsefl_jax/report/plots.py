@@ -7,7 +7,6 @@ not finite are left out. Matplotlib is imported only when drawing.
 
 import itertools
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,10 @@ from sparsefl_jax.report import costs, density, figure, kept_masks
 from sparsefl_jax.report.comparison_figures import scale_costs
 from sparsefl_jax.report.costs import accuracy, best_eval, last_eval
 from sparsefl_jax.report.figure import COLORS, FAINT, INK, short, shortened, spread
-from sparsefl_jax.report.kept_masks import Kept, Snapshot, pairwise_mismatch
 from sparsefl_jax.report.load import Record, Run, by_round, column, read_run
 
 _MAX_BAR_CLIENTS = 60
 _MAX_MAP_COLUMNS = 400
-_MAX_PANELS = 9
-_MAX_NAMED = 20
-_SCALES = (1, 2, 5, 10, 20, 50, 100)  # ends of colour scales, in percent
 
 
 def plot_run(run_dir: str | Path) -> list[Path]:
@@ -65,7 +60,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         if has_data:
             paths.append(folder / f"{plot.__name__}.svg")
             plot(run, paths[-1])
-    return paths + plot_masks(run, folder) + plot_filters(run, folder)
+    return paths + plot_clients(run, folder) + plot_filters(run, folder)
 
 
 def accuracy_by_round(run: Run, path: Path) -> None:
@@ -198,73 +193,36 @@ def _headline(run: Run, field: str):
     return column(by_round(run, run.evals), f"models.{name}.{field}")
 
 
-def plot_masks(run: Run, folder: Path) -> list[Path]:
-    """Plots the masks that a run kept, if any.
+def plot_clients(run: Run, folder: Path) -> list[Path]:
+    """Plots the mismatch between the masks that clients sent, if the run kept any.
 
-    These are Fig. 3 and 4 of Babakniya et al., "Revisiting Sparsity Hunting in
-    Federated Learning" (FLASH), TMLR 2023.
+    This is Definition 1 of Babakniya et al., "Revisiting Sparsity Hunting in Federated
+    Learning" (FLASH), TMLR 2023, as the mean over all pairs of clients.
 
     Args:
       run: the records.
-      folder: the folder of the files.
+      folder: the folder of the file.
 
     Returns:
-      The files written: `mask_mismatch.svg` if the masks of two rounds differ, and
-      `client_mismatch.svg` and `client_mismatch_by_layer.svg` if those of two clients
-      of an observed round do.
+      The file written, `client_mismatch_by_layer.svg`; none if the clients of every
+      observed round sent the same mask.
 
     Raises:
       ValueError: a file of masks is damaged, see `read_masks`.
     """
     if (kept := kept_masks.read_masks(run)) is None:
         return []
-    paths, server = [], [snapshot.packed for snapshot in kept.server]
-    if not kept_masks.same_masks(server):
-        paths.append(folder / "mask_mismatch.svg")
-        mismatch, _ = pairwise_mismatch(server, kept.sizes)
-        rounds = [str(snapshot.done) for snapshot in kept.server]
-        map_mismatch(paths[-1], "round", [{"mismatch": mismatch, "names": rounds}])
-    clients = [s for s in kept.clients if len(s.packed) > 1]
-    if not all(kept_masks.same_masks(s.packed) for s in clients):
-        records = [_client_record(run, kept, snapshot) for snapshot in clients]
-        paths.append(folder / "client_mismatch.svg")
-        label = "client" if records[0]["names"] else "client, in the order drawn"
-        map_mismatch(paths[-1], label, records)
-        paths.append(folder / "client_mismatch_by_layer.svg")
-        with figure.axes(paths[-1], "round", "mean mismatch of two clients [%]") as ax:
-            figure.draw_layers(ax, run, records, "mean")
-    return paths
-
-
-def map_mismatch(path: Path, label: str, maps: Sequence[dict]) -> None:
-    """Draws the mismatch of every two masks over all layers, for each map a panel.
-
-    Of many maps it draws the first, the last and some between. The scale ends at a
-    round number above the largest mismatch.
-
-    Args:
-      path: the file to write.
-      label: what the masks are of.
-      maps: the `mismatch` [K, K], shares, the `names` [K], of which some are shown, or
-        [], and perhaps a `title`.
-    """
-    maps = [maps[i] for i in spread(len(maps), _MAX_PANELS)]
-    largest = 100 * max(each["mismatch"].max() for each in maps)
-    top = next(step for step in _SCALES if step >= min(largest, 100))
-    columns = min(len(maps), 3)
-    height = 4.2 / max(columns, 1.25)
-    with figure.panels(path, len(maps), columns, height, label, label) as panels:
-        for ax, each in zip(panels, maps, strict=True):
-            image = figure.draw_cells(ax, each["mismatch"], cmap="viridis", vmax=top)
-            ax.set_title(each.get("title", ""))
-            if names := each["names"]:
-                ticks = range(0, len(names), math.ceil(len(names) / 6))
-                shown = [names[i] for i in ticks]
-                upright = max(map(len, shown)) <= 3
-                ax.set_xticks(ticks, shown, rotation=0 if upright else 90)
-                ax.set_yticks(ticks, shown)
-        text = f"mismatch [%], largest {largest:.3g}"
-        ax.figure.colorbar(image, ax=panels, label=text, shrink=0.9)
+    records = []
+    for snapshot in kept.clients:
+        mean, by_layer = kept_masks.mean_mismatch(snapshot.packed, kept.sizes)
+        layers = dict(zip(kept.names, by_layer, strict=True))
+        records.append(snapshot._asdict() | {"mean": mean, "layer_mean": layers})
+    if not any(record["mean"] > 0 for record in records):
+        return []
+    path = folder / "client_mismatch_by_layer.svg"
+    with figure.axes(path, "round", "mean mismatch of two clients [%]") as ax:
+        figure.draw_layers(ax, run, records, "mean")
+    return [path]
 
 
 def plot_filters(run: Run, folder: Path) -> list[Path]:
@@ -303,23 +261,6 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
         label = "clients that keep the filter" if clients > 1 else "kept by the server"
         ax.figure.colorbar(image, ax=panels, label=f"{label} [%]", aspect=30)
     return [path]
-
-
-def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:
-    """Returns the mismatch in an observed round, and the ids of its clients."""
-    position = (snapshot.stage, snapshot.round)
-    ids = [r["clients"] for r in run.train if (r["stage"], r["round"]) == position]
-    few = [len(snapshot.packed)] == [len(i) for i in ids if len(i) <= _MAX_NAMED]
-    mismatch, by_layer = pairwise_mismatch(snapshot.packed, kept.sizes)
-    means = kept_masks.mean_of_pairs(by_layer)
-    mean = kept_masks.mean_of_pairs(mismatch)
-    return snapshot._asdict() | {
-        "names": [str(i) for i in ids[0]] if few else [],
-        "mismatch": mismatch,
-        "mean": mean,
-        "title": f"round {snapshot.done}\n{100 * mean:.1f} %",
-        "layer_mean": dict(zip(kept.names, means, strict=True)),
-    }
 
 
 def partition_by_client(run: Run, path: Path) -> None:

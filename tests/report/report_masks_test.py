@@ -18,7 +18,7 @@ from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs.records import write_masks as write_segment
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
 from sparsefl_jax.testing import tiny_model
-from tests.report.report_test import records, svg_size, write_run
+from tests.report.report_test import drawn_lines, records, svg_size, write_run
 
 NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
 SIZES = [5, 11, 40, 3]  # no layer but the first begins at a byte, some end within one
@@ -59,16 +59,19 @@ def test_an_observed_round_without_clients_has_no_file(tmp_path):
 def test_packed_mismatch_is_that_of_the_bool_masks(monkeypatch, piece, density):
     monkeypatch.setattr(kept_masks, "_PIECE", piece)
     drawn = draw(3, density)
-    whole, by_layer = kept_masks.pairwise_mismatch(np.packbits(drawn, axis=1), SIZES)
+    whole, by_layer = kept_masks.mean_mismatch(np.packbits(drawn, axis=1), SIZES)
     trees = [
         dict(zip(NAMES, map(jnp.array, np.split(m, EDGES[1:-1])), strict=True))
         for m in drawn
     ]
     select = dict.fromkeys(NAMES, True)
-    for i, j in itertools.product(range(3), repeat=2):
-        expected, layers = jaccard_mismatch(trees[i], trees[j], select)
-        np.testing.assert_allclose(whole[i, j], expected, atol=1e-6)
-        np.testing.assert_allclose(by_layer[:, i, j], layers, atol=1e-6)
+    pairs = [
+        jaccard_mismatch(trees[i], trees[j], select)
+        for i, j in itertools.combinations(range(3), 2)
+    ]
+    expected, layers = (np.mean(values, axis=0) for values in zip(*pairs, strict=True))
+    np.testing.assert_allclose(whole, expected, atol=1e-6)
+    np.testing.assert_allclose(by_layer, layers, atol=1e-6)
 
 
 def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
@@ -105,24 +108,16 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     server |= {(2, 1): draw(1, 0.3)[0]}  # ahead of the metrics
     clients = {(1, 2): draw(2, 0.3), (1, 8): draw(30, 0.3), (1, 4): draw(1, 0.3)}
     write_masks(run, server, clients)
-    seen, drawing = [], plots.map_mismatch
-
-    def spy(*given):
-        seen.append(given)
-        drawing(*given)
-
-    monkeypatch.setattr(plots, "map_mismatch", spy)
-    drawn = plot_run(run)[-3:]
-    names = ["mask_mismatch", "client_mismatch", "client_mismatch_by_layer"]
-    assert [path.stem for path in drawn] == names
-    (_, _, (between,)), (*_, (first, last)) = seen
-    assert between["names"] == [str(round) for round in range(2, 11)]
-    assert between["mismatch"].shape == (9, 9) and between["mismatch"][0, 1] > 0.5
-    assert first["names"] == ["1", "2"] and last["names"] == []
-    assert last["mismatch"].shape == (30, 30)
-    pairs = last["mismatch"][~np.eye(30, dtype=bool)]
-    assert last["mean"] == pytest.approx(pairs.mean())
-    assert set(last["layer_mean"]) == set(NAMES)
+    found = drawn_lines(monkeypatch)
+    assert plot_run(run)[-1].stem == "client_mismatch_by_layer"
+    labels = [label for label, *_ in found]
+    label, rounds, values = found[labels.index("all layers", -len(NAMES) - 1)]
+    # A round with a single client has no pair.
+    assert (label, rounds) == ("all layers", [4, 10])
+    masks = clients[1, 2]
+    shared, either = (masks[0] & masks[1]).sum(), (masks[0] | masks[1]).sum()
+    assert values[0] == pytest.approx(100 * (1 - shared / either), abs=1e-5)
+    assert labels[-4:] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.slow
@@ -158,7 +153,7 @@ def test_single_masks_and_filters_that_all_keep_are_not_drawn(tmp_path):
     assert plots.plot_filters(read_run(run), tmp_path) == []
     every = {(0, 4): np.ones((5, sum(SIZES)), bool)}
     write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)}, every)
-    assert plots.plot_masks(read_run(run), tmp_path) == []
+    assert plots.plot_clients(read_run(run), tmp_path) == []
     assert plots.plot_filters(read_run(run), tmp_path) == []
     write_masks(run, filters={(0, 4): draw(1, 0.5)})  # of the server alone
     (path,) = plots.plot_filters(read_run(run), tmp_path)
