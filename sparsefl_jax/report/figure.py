@@ -54,30 +54,6 @@ def axes(
         yield ax
 
 
-@contextlib.contextmanager
-def panels(
-    path: Path, count: int, columns: int, height: float, xlabel: str, ylabel: str
-) -> Iterator[list]:
-    """Yields the axes of a grid with common labels, and saves the figure on exit.
-
-    Args:
-      path: the file.
-      count: how many axes.
-      columns: of the grid.
-      height: of a row, in inches.
-      xlabel: below all.
-      ylabel: beside all.
-    """
-    rows = -(-count // columns)
-    with canvas(path, (SIZE[0], 0.6 + rows * height)) as figure:
-        figure.supxlabel(xlabel)
-        figure.supylabel(ylabel)
-        axes = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
-        for ax in axes:
-            ax.tick_params(labelsize=7)
-        yield axes
-
-
 def draw_cells(ax: Any, shares: np.ndarray, **style: Any) -> Any:
     """Draws shares [rows, columns] in percent as cells; returns the image."""
     ax.grid(visible=False)

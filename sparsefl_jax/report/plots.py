@@ -1,4 +1,4 @@
-"""Plots one run: accuracy, loss and density by round, its masks, filters and partition.
+"""Plots one run: accuracy, loss and density by round, its masks and partition.
 
 Each function takes the records that `read_run` returned and the path of a file, whose
 suffix gives the format. Rounds are counted over all stages. Values that are absent or
@@ -16,7 +16,7 @@ from sparsefl_jax.data import FederatedData, partition_counts
 from sparsefl_jax.report import costs, density, figure, kept_masks
 from sparsefl_jax.report.comparison_figures import scale_costs
 from sparsefl_jax.report.costs import accuracy, best_eval, last_eval
-from sparsefl_jax.report.figure import COLORS, FAINT, INK, short, shortened, spread
+from sparsefl_jax.report.figure import COLORS, FAINT, INK
 from sparsefl_jax.report.load import Record, Run, by_round, column, read_run
 
 _MAX_BAR_CLIENTS = 60
@@ -60,7 +60,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         if has_data:
             paths.append(folder / f"{plot.__name__}.svg")
             plot(run, paths[-1])
-    return paths + plot_clients(run, folder) + plot_filters(run, folder)
+    return paths + plot_clients(run, folder)
 
 
 def accuracy_by_round(run: Run, path: Path) -> None:
@@ -222,44 +222,6 @@ def plot_clients(run: Run, folder: Path) -> list[Path]:
     path = folder / "client_mismatch_by_layer.svg"
     with figure.axes(path, "round", "mean mismatch of two clients [%]") as ax:
         figure.draw_layers(ax, run, records, "mean")
-    return [path]
-
-
-def plot_filters(run: Run, folder: Path) -> list[Path]:
-    """Plots the share of clients that keep each filter of a layer, by round.
-
-    This is Fig. 4 of Kim et al. (SpaFL), NeurIPS 2024.
-
-    Args:
-      run: the records.
-      folder: the folder of the file.
-
-    Returns:
-      The file written, `filter_activity.svg`; none if no filter was ever pruned.
-
-    Raises:
-      ValueError: a file of filters is damaged, see `read_masks`.
-    """
-    if (kept := kept_masks.read_masks(run, "filters")) is None:
-        return []
-    names, active = kept.names, [kept.active(s) for s in kept.filters]
-    if all(alive.all() for layers in active for alive in layers.values()):
-        return []
-    path = folder / "filter_activity.svg"
-    columns = min(len(names), 2 if len(names) <= 4 else 3)
-    rounds = [str(snapshot.done) for snapshot in kept.filters]
-    ticks = spread(len(rounds), 5)
-    style = {"cmap": "Blues", "vmax": 100, "aspect": "auto"}
-    with figure.panels(path, len(names), columns, 1.6, "round", "filter") as panels:
-        for ax, name in zip(panels, names, strict=True):
-            shares = np.stack([layers[name].mean(0) for layers in active], axis=1)
-            image = figure.draw_cells(ax, shares, **style)
-            figure.whole_numbers(ax.yaxis)
-            ax.set_xticks(ticks, [rounds[i] for i in ticks])
-            ax.set_title(shortened(short(name), 42 // columns))
-        clients = max(len(s.packed) for s in kept.filters)
-        label = "clients that keep the filter" if clients > 1 else "kept by the server"
-        ax.figure.colorbar(image, ax=panels, label=f"{label} [%]", aspect=30)
     return [path]
 
 

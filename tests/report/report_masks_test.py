@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.report import (
-    figure,
     kept_masks,
     plot_run,
     plots,
     read_run,
-    write_page,
 )
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs.records import write_masks as write_segment
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
 from sparsefl_jax.testing import tiny_model
-from tests.report.report_test import drawn_lines, records, svg_size, write_run
+from tests.report.report_test import drawn_lines, records, write_run
 
 NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
 SIZES = [5, 11, 40, 3]  # no layer but the first begins at a byte, some end within one
@@ -120,41 +118,7 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     assert labels[-4:] == ["a", "b", "c", "d"]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-@pytest.mark.usefixtures("drawn")
-def test_maps_of_filters_of_clients_with_models_of_their_own(tmp_path, monkeypatch):
-    cells, draw_cells = [], figure.draw_cells
-
-    def spy(ax, shares, **style):
-        cells.append(np.array(shares, float))
-        return draw_cells(ax, shares, **style)
-
-    run = write_run(tmp_path, records(stages=(3, 8)))
-    rounds = {(0, 3): draw(1, 0.9)}
-    rounds |= {(1, r): draw(9, 0.8 - 0.08 * r, seed=r) for r in range(1, 9)}
-    rounds |= {(2, 1): draw(9, 0.5)}  # ahead of the metrics
-    write_masks(run, filters=rounds)
-    with monkeypatch.context() as patch:
-        patch.setattr(plots.figure, "draw_cells", spy)
-        (path,) = plots.plot_filters(read_run(run), tmp_path)
-    assert path.stem == "filter_activity" and min(svg_size(path)) >= 180
-    # filters x rounds: the share of the clients that keep a filter
-    assert [v.shape for v in cells] == [(size, 9) for size in SIZES]
-    np.testing.assert_allclose(cells[1][:, 0], rounds[0, 3][0, 5:16])
-    np.testing.assert_allclose(cells[1][:, 5], rounds[1, 5][:, 5:16].mean(0))
-    drawn = plot_run(run)
-    page = write_page(run).read_text()
-    assert page.count("<figure>") == len(drawn) and "keep each filter" in page
-
-
-def test_single_masks_and_filters_that_all_keep_are_not_drawn(tmp_path):
+def test_single_masks_are_not_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(4,)))
-    assert plots.plot_filters(read_run(run), tmp_path) == []
-    every = {(0, 4): np.ones((5, sum(SIZES)), bool)}
-    write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)}, every)
+    write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)})
     assert plots.plot_clients(read_run(run), tmp_path) == []
-    assert plots.plot_filters(read_run(run), tmp_path) == []
-    write_masks(run, filters={(0, 4): draw(1, 0.5)})  # of the server alone
-    (path,) = plots.plot_filters(read_run(run), tmp_path)
-    assert path.stem == "filter_activity"

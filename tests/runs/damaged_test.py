@@ -170,8 +170,7 @@ def one_line_at_most(entry, source, file, content, run):
 
 
 REPORT = ("config.json", "metrics.jsonl", "summary.json", "partition.npy")
-REPORT += ("masks/layers.json", "masks/filters.json")
-REPORT += ("masks/server_0_000002.npy", "masks/filters_0_000002.npy")
+REPORT += ("masks/layers.json", "masks/server_0_000002.npy")
 STATE = "checkpoint/1/state/manifest.ocdbt", "clients/1/1.bin"
 REFUSED = [
     *(("report", file) for file in REPORT),
