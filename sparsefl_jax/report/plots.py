@@ -15,7 +15,7 @@ import numpy as np
 from sparsefl_jax.data import FederatedData, partition_counts
 from sparsefl_jax.report import costs, density, figure, kept_masks
 from sparsefl_jax.report.comparison_figures import scale_costs
-from sparsefl_jax.report.costs import accuracy, best_eval, last_eval
+from sparsefl_jax.report.costs import accuracy, best_eval
 from sparsefl_jax.report.figure import COLORS, FAINT, INK
 from sparsefl_jax.report.load import Record, Run, by_round, column, read_run
 
@@ -48,7 +48,6 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         accuracy_by_round: bool(run.evals),
         loss_by_round: bool(run.train),
         accuracy_by_gbit: bool(run.evals),
-        size_by_round: _headline(run, "parameters").nunique() > 1,
         density_by_round: density.constant(run) is False,
         mismatch_by_round: len(density.changes(run) or ()) > 1,
         partition_by_client: run.partition is not None,
@@ -125,30 +124,6 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
         figure.name_lines(ax)
 
 
-def size_by_round(run: Run, path: Path) -> None:
-    """Draws the headline model's accuracy, and its alive parameters on a second axis.
-
-    Each axis has the colour of its line.
-
-    Args:
-      run: the records.
-      path: the file to write.
-    """
-    from matplotlib.ticker import EngFormatter
-
-    with figure.axes(path, "round", "accuracy [%]") as ax:
-        figure.draw_line(ax, 100 * _headline(run, "accuracy"), "accuracy", COLORS[0])
-        ax.yaxis.label.set_color(COLORS[0])
-        right = ax.twinx()
-        right.set_ylabel("parameters alive", color=COLORS[1])
-        right.grid(visible=False)
-        right.spines["right"].set_visible(True)
-        right.yaxis.set_major_formatter(EngFormatter())
-        figure.draw_line(right, _headline(run, "parameters"), "parameters", COLORS[1])
-        right.set_ylim(bottom=0)
-        figure.count_rounds(ax, run)
-
-
 def density_by_round(run: Run, path: Path) -> None:
     """Draws the share of weights that are alive, overall and by layer.
 
@@ -185,12 +160,6 @@ def _mark_best(ax, x: float, best: Record) -> None:
     """Draws a ring around the best evaluation."""
     y = 100 * (accuracy(best) or 0.0)  # the best is finite
     ax.plot(x, y, "o", ms=9, mfc="none", mec=INK, zorder=4)
-
-
-def _headline(run: Run, field: str):
-    """Returns a field of the last headline model by round."""
-    name = next(iter(last_eval(run)["models"]), "")
-    return column(by_round(run, run.evals), f"models.{name}.{field}")
 
 
 def plot_clients(run: Run, folder: Path) -> list[Path]:

@@ -152,19 +152,6 @@ def test_plot_run_draws_all(tmp_path, stages, num_layers, num_clients, num_class
 
 
 @pytest.mark.filterwarnings("error")
-def test_size_stands_beside_accuracy_where_it_changes(tmp_path, monkeypatch):
-    written, drawn = list(records(stages=(6,), every=2)), drawn_lines(monkeypatch)
-    evals = [r for r in written if r["phase"] == "eval"]
-    for size, record in zip((900.0, 500.0, 100.0), evals, strict=True):
-        record["models"]["aggregated"]["parameters"] = size
-    write_run(tmp_path, written)
-    assert tmp_path / "plots" / "size_by_round.svg" in plot_run(tmp_path)
-    assert ("parameters", [2, 4, 6], [900, 500, 100]) in drawn
-    (shown,) = [values for label, _, values in drawn if label == "accuracy"]
-    np.testing.assert_allclose(shown, [100 * e["accuracy"] for e in evals], atol=1e-5)
-
-
-@pytest.mark.filterwarnings("error")
 def test_plot_run_leaves_out_what_is_absent_or_not_finite(tmp_path):
     lines = list(records(stages=(6,), every=2))
     for record in lines:
