@@ -11,7 +11,7 @@ from typing import Any
 from sparsefl_jax.core.formats import MISSING, format_percent
 from sparsefl_jax.report.figure import short
 from sparsefl_jax.report.kept_masks import read_masks
-from sparsefl_jax.report.load import Run, by_round, column, finite
+from sparsefl_jax.report.load import Run, finite
 
 _SECTIONS = ("algorithm", "first_stage")
 
@@ -86,30 +86,6 @@ def density_rows(run: Run) -> list[list[str]]:
             add(f"mean over the layers of {name}", None, model["layer_density"])
     table = [["over", "entries", "target", "reached"], *rows] if rows else []
     return table if wanted else [[*row[:2], row[-1]] for row in table]
-
-
-def changes(run: Run) -> dict[int, float] | None:
-    """Returns the mismatch of every round that changed the deployed mask.
-
-    Rounds are counted over all stages. Returns None if the records hold no mismatch. If
-    the mask hardly changes, a sentence says more than a flat plot.
-
-    Example:
-      >>> from pathlib import Path
-      >>> train = [dict(stage=1, round=r, mismatch=float(r == 2)) for r in (1, 2, 3)]
-      >>> changes(Run(Path("a"), train, [], [0, 10], {}, {}, None))
-      {12: 1.0}
-    """
-    mismatch = column(by_round(run, run.train), "mismatch")
-    return mismatch[mismatch > 0].to_dict() if len(mismatch) else None
-
-
-def constant(run: Run) -> bool | None:
-    """Returns whether every layer has one density throughout; None if unknown."""
-    table = by_round(run, run.train)
-    if not len(column(table, "density")):
-        return None
-    return bool((table.filter(regex="^(layer_)?density").nunique() <= 1).all())
 
 
 def server_model(run: Run) -> str:

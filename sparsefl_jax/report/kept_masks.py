@@ -140,18 +140,6 @@ def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:
             yield path, match[1], int(match[2]), int(match[3])
 
 
-def same_masks(packed: Sequence[np.ndarray]) -> bool:
-    """Returns whether packed masks are all equal."""
-    return all(np.array_equal(packed[0], other) for other in packed[1:])
-
-
-def same_client_masks(run: Run) -> bool:
-    """Returns whether in every observed round all clients sent the same mask."""
-    kept = read_masks(run)
-    several = [s.packed for s in kept.clients if len(s.packed) > 1] if kept else []
-    return bool(several) and all(map(same_masks, several))
-
-
 def mean_mismatch(
     masks: Sequence[np.ndarray], sizes: Sequence[int]
 ) -> tuple[float, np.ndarray]:

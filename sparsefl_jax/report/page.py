@@ -16,7 +16,7 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
 from sparsefl_jax.data import partition_statistics, statistics_rows
 from sparsefl_jax.report import comparison_tables as texts
-from sparsefl_jax.report import costs, density, kept_masks, tables
+from sparsefl_jax.report import costs, density, tables
 from sparsefl_jax.report.comparison import MARK, Comparison
 from sparsefl_jax.report.comparison_figures import draw, looks
 from sparsefl_jax.report.comparison_tables import percent
@@ -281,7 +281,7 @@ def _render(template: str, **content) -> str:
     pages.filters.update(filters)
     pages.tests["finite"] = finite
     modules = {"costs": costs, "density": density, "tables": tables}
-    pages.globals.update(modules, masks=kept_masks, mark=MARK)
+    pages.globals.update(modules, mark=MARK)
     return pages.get_template(template).render(content)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparsefl_jax.data import FederatedData, partition_counts
-from sparsefl_jax.report import costs, density, figure, kept_masks
+from sparsefl_jax.report import costs, figure, kept_masks
 from sparsefl_jax.report.comparison_figures import scale_costs
 from sparsefl_jax.report.costs import accuracy, best_eval
 from sparsefl_jax.report.figure import COLORS, FAINT, INK
@@ -26,7 +26,7 @@ _MAX_MAP_COLUMNS = 400
 def plot_run(run_dir: str | Path) -> list[Path]:
     """Draws every plot that the run has data for into its folder `plots`.
 
-    A plot that would show nothing but a constant is left out, see `density.changes`.
+    Densities and mismatches that never change are left out.
 
     Args:
       run_dir: the folder of a run, see `read_run`.
@@ -44,12 +44,14 @@ def plot_run(run_dir: str | Path) -> list[Path]:
       metrics.jsonl.
     """
     run = read_run(run_dir)
+    table = by_round(run, run.train)
+    densities = table.filter(regex="^(layer_)?density")
     plots = {
         accuracy_by_round: bool(run.evals),
         loss_by_round: bool(run.train),
         accuracy_by_gbit: bool(run.evals),
-        density_by_round: density.constant(run) is False,
-        mismatch_by_round: len(density.changes(run) or ()) > 1,
+        density_by_round: bool((densities.nunique() > 1).any()),
+        mismatch_by_round: bool((column(table, "mismatch") > 0).any()),
         partition_by_client: run.partition is not None,
     }
     folder = run.path / "plots"

@@ -90,7 +90,7 @@ def still(stages=(2, 3), change=None):
         yield record
 
 
-def test_flat_plots_are_sentences(tmp_path):
+def test_flat_plots_are_left_out(tmp_path):
     run = write_run(tmp_path, still())
     one = np.arange(59) % 2 == 0
     rows = np.stack([one, one])
@@ -103,16 +103,13 @@ def test_flat_plots_are_sentences(tmp_path):
         "partition_by_client",
     }
     text = words_of(run)
-    assert "mask keeps 20.00 % of the kernels in every round" in text
-    assert "mask never changes" in text and "sent the same mask" in text
+    assert "that never change, and masks that all clients share, are not" in text
     rows[1, 0] ^= True
     write_masks(run, clients={(1, 2): rows})
     more = {path.stem for path in plot_run(run)} - drawn
     assert more == {"client_mismatch_by_layer"}
     write_run(run, still(change=(1, 1)))
-    assert "mismatch_by_round" not in {path.stem for path in plot_run(run)}
-    text = words_of(run)
-    assert "mask changes in round 3 only, with a mismatch of 50.00 %" in text
+    assert "mismatch_by_round" in {path.stem for path in plot_run(run)}
 
 
 def test_lines_at_the_same_values_share_a_label(tmp_path, monkeypatch):
