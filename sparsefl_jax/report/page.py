@@ -156,11 +156,6 @@ def _content(comparison: Comparison) -> dict:
     runs = [run for group in groups for run in group.runs]
     fields = compare_fields(groups)
     follow = {n: of for n, of in fields.differing.items() if n not in fields.settings}
-    charged = [
-        [group.label, *row]
-        for group in groups
-        for row in tables.charge_rows(group.runs[0])[1:]
-    ]
     return {
         "lines": list(zip(groups, looks(groups), strict=True)),
         "chosen_by": sorted(set(map(costs.chosen_by, runs))),
@@ -175,7 +170,6 @@ def _content(comparison: Comparison) -> dict:
         "arguments": _rows(groups, follow),
         "shared": list(fields.shared.items()),
         "assumed": [f"{e.label}: {x}" for e in groups for x in texts.assumed_by(e)],
-        "charged": [["method", *tables.CHARGES], *charged],
         "made_with": list(dict.fromkeys(tables.made_with(run.summary) for run in runs)),
     }
 

@@ -48,8 +48,6 @@ Rows = list[list[str]]
 # Columns of costs by stage: the key in a summary's `stages`.
 BITS = {name: f"bits_{name}" for name in ("up", "down", "values", "positions")}
 FLOPS = {"sparse": "flops", "dense": "flops_dense", "executed": "flops_executed"}
-CHARGES = ["stage", "direction", "bits", "of all", "values", "positions"]
-CHARGES += ["a client and round"]
 WHOSE = {
     "pooled": "the server's model on the whole test set",
     "clients": "the mean over clients, each on its own test samples and, if the method"
@@ -181,47 +179,6 @@ def made_with(summary: Mapping[str, Any]) -> str:
         f"commit {summary['commit']}" if summary.get("commit") else None,
     ]
     return ", ".join(filter(None, parts))
-
-
-def charge_rows(run: Run) -> list[list[str]]:
-    """Returns the bits of all clients and rounds of each stage, by direction.
-
-    Args:
-      run: the records.
-
-    Returns:
-      A head, then a row for each stage and direction, and rows of totals if there are
-      several stages.
-
-    Example:
-      >>> from pathlib import Path
-      >>> up = dict(bits_up=8, bits_up_values=8, bits_up_positions=0)
-      >>> down = dict(bits_down=24, bits_down_values=20, bits_down_positions=4)
-      >>> train = [dict(stage=0, round=1, clients=[3], **up, **down)]
-      >>> for row in charge_rows(Run(Path("a"), train, [], [0], {}, {}, None)):
-      ...     print(*row, sep=", ")
-      stage, direction, bits, of all, values, positions, a client and round
-      stage 0, up, 8 bit, 25.0 %, 8 bit, 0 bit, 8 bit
-      stage 0, down, 24 bit, 75.0 %, 20 bit, 4 bit, 24 bit
-    """
-    total = sum(r["bits_up"] + r["bits_down"] for r in run.train)
-    rows = [CHARGES]
-    stages = [
-        (stage_name(run, stage), [r for r in run.train if r["stage"] == stage])
-        for stage in sorted({r["stage"] for r in run.train})
-    ]
-    stages += [("all stages", run.train)] if len(stages) > 1 else []
-    for name, records in stages:
-        visits = sum(len(r["clients"]) for r in records) or math.nan
-        for way in ("up", "down"):
-            bits, *parts = (
-                sum(r[f"bits_{way}{part}"] for r in records)
-                for part in ("", "_values", "_positions")
-            )
-            share = format_percent(bits / (total or math.nan), 1)
-            texts = [format_si(x, "bit") for x in (*parts, bits / visits)]
-            rows.append([name, way, format_si(bits, "bit"), share, *texts])
-    return rows
 
 
 def assumptions(run: Run) -> list[str]:
