@@ -1,4 +1,4 @@
-"""Compares the density that a configuration sets with the one that was reached.
+"""Tells which densities a run has reached.
 
 A density is the share of alive entries: over the leaves that the method may prune, as
 configurations set it, over all kernels, or over all parameters of a model.
@@ -6,7 +6,6 @@ configurations set it, over all kernels, or over all parameters of a model.
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, format_percent
 from sparsefl_jax.report.figure import short
@@ -14,23 +13,6 @@ from sparsefl_jax.report.kept_masks import read_masks
 from sparsefl_jax.report.load import Run, finite
 
 _SECTIONS = ("algorithm", "first_stage")
-
-
-def asked(run: Run) -> dict[str, float]:
-    """Returns the densities that the configuration sets, by their fields' names.
-
-    Example:
-      >>> from pathlib import Path
-      >>> config = {"algorithm": {"name": "snip", "density": 0.1}, "density": 0.1}
-      >>> asked(Run(Path("a"), [], [], [0], {}, config, None))
-      {'algorithm.density': 0.1}
-    """
-    return {
-        f"{section}.{name}": value
-        for section in _SECTIONS
-        for name, value in (run.config.get(section) or {}).items()
-        if "density" in name and finite(value)
-    }
 
 
 def prunable(run: Run) -> dict[str, list[str]]:
@@ -50,42 +32,30 @@ def density_rows(run: Run) -> list[list[str]]:
 
     Returns:
       A head, then a row for each layer of the server's model, their totals, and one for
-      each deployed model; [] if nothing is known. The target is a column
-      if anything was.
+      each deployed model; [] if nothing is known.
     """
     by_layer = (run.train[-1].get("layer_density") if run.train else None) or {}
     kept = read_masks(run)
     sizes = dict(zip(kept.names, kept.sizes, strict=True)) if kept else {}
     (globs,) = prunable(run).values() or [[]]
     chosen = [name for name in by_layer if selected(name, globs)]
-    # Globs such as `*` prune biases too, so their target is over all parameters.
-    biases = [f"{name.rpartition('/')[0]}/bias" for name in by_layer]
-    every = bool(by_layer) and all(selected(n, globs) for n in [*by_layer, *biases])
-    wanted = asked(run)
-    target = wanted.get("algorithm.density", wanted.get("first_stage.density"))
-    rows = []
-
-    def add(name: str, count: int | None, reached: Any, asks: Any = "") -> None:
-        asks = format_percent(asks) if finite(asks) else asks or ""
-        size = MISSING if count is None else f"{count:,}"
-        rows.append([name, size, asks, format_percent(reached)])
-
-    for name, value in by_layer.items():
-        pruned = not globs or name in chosen
-        add(short(name), sizes.get(name), value, "" if pruned else "not pruned")
-    if chosen and not every:
-        add("prunable kernels", *_together(chosen, by_layer, sizes), target)
+    rows = [(short(name), sizes.get(name), x) for name, x in by_layer.items()]
+    if chosen and len(chosen) < len(by_layer):
+        rows.append(("prunable kernels", *_together(chosen, by_layer, sizes)))
     if by_layer:
-        add("all kernels", *_together(by_layer, by_layer, sizes))
+        rows.append(("all kernels", *_together(by_layer, by_layer, sizes)))
     for name, model in (run.evals[-1]["models"] if run.evals else {}).items():
         density, alive = model.get("density"), model.get("parameters")
         count = round(alive / density) if finite(alive) and density else None
-        asks = target if every and name == server_model(run) else ""
-        add(f"all parameters of {name}", count, density, asks)
+        rows.append((f"all parameters of {name}", count, density))
         if "layer_density" in model:
-            add(f"mean over the layers of {name}", None, model["layer_density"])
-    table = [["over", "entries", "target", "reached"], *rows] if rows else []
-    return table if wanted else [[*row[:2], row[-1]] for row in table]
+            over = f"mean over the layers of {name}"
+            rows.append((over, None, model["layer_density"]))
+    table = [
+        [name, MISSING if count is None else f"{count:,}", format_percent(reached)]
+        for name, count, reached in rows
+    ]
+    return [["over", "entries", "reached"], *table] if rows else []
 
 
 def server_model(run: Run) -> str:

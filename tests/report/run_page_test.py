@@ -35,35 +35,29 @@ def reached(folder, models, **config):
     return read_run(run)
 
 
-def test_densities_are_asked_for_and_reached_over_the_same_leaves(tmp_path):
+def test_densities_are_asked_for_and_reached(tmp_path):
     algorithm = {"name": "jmwst", "density": 0.25, "prunable": ["fc*", "!fc2/*"]}
     whole = MASKED | {"density": 0.5, "parameters": 550.0}
     models = {"masked": MASKED, "aggregated": whole}
     run = reached(tmp_path, models, algorithm=algorithm | {"prunable": ["fc*/kernel"]})
     assert density_rows(run) == [
-        ["over", "entries", "target", "reached"],
-        ["conv", "100", "not pruned", "100.00 %"],
-        ["fc1", "700", "", "20.00 %"],
-        ["fc2", "200", "", "40.00 %"],
-        ["prunable kernels", "900", "25.00 %", "24.44 %"],  # (140 + 80) / 900
-        ["all kernels", "1,000", "", "32.00 %"],
-        ["all parameters of masked", "1,100", "", "28.00 %"],
-        ["all parameters of aggregated", "1,100", "", "50.00 %"],
+        ["over", "entries", "reached"],
+        ["conv", "100", "100.00 %"],
+        ["fc1", "700", "20.00 %"],
+        ["fc2", "200", "40.00 %"],
+        ["prunable kernels", "900", "24.44 %"],  # (140 + 80) / 900
+        ["all kernels", "1,000", "32.00 %"],
+        ["all parameters of masked", "1,100", "28.00 %"],
+        ["all parameters of aggregated", "1,100", "50.00 %"],
     ]
     notes = words_of(run.path)
     asked = "Target: algorithm.density=0.25."
     assert asked in notes and "kernels are those of masked." in notes
     assert "algorithm.prunable=fc*/kernel" in notes
     run = reached(tmp_path / "not", models, algorithm=algorithm)
-    assert density_rows(run)[3][2] == "not pruned"
-    assert density_rows(run)[4][1:] == ["700", "25.00 %", "20.00 %"]
-
-
-def test_a_density_asked_of_all_leaves_is_that_of_all_parameters(tmp_path):
-    algorithm = {"name": "fedsparsify", "density": 0.3, "prunable": ["*"]}
-    rows = density_rows(reached(tmp_path, {"masked": MASKED}, algorithm=algorithm))
-    assert ["all parameters of masked", "1,100", "30.00 %", "28.00 %"] in rows
-    assert "prunable kernels" not in [row[0] for row in rows]
+    assert density_rows(run)[4] == ["prunable kernels", "700", "20.00 %"]
+    run = reached(tmp_path / "all", models, algorithm={"prunable": ["*"]})
+    assert "prunable kernels" not in [row[0] for row in density_rows(run)]
 
 
 def test_personal_densities_and_dense_methods_are_told_apart(tmp_path):
