@@ -20,7 +20,7 @@ from sparsefl_jax.report import costs, density, tables
 from sparsefl_jax.report.comparison import MARK, Comparison
 from sparsefl_jax.report.comparison_figures import draw, looks
 from sparsefl_jax.report.comparison_tables import percent
-from sparsefl_jax.report.differences import Fields, compare_fields
+from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.groups import Group, metric
 from sparsefl_jax.report.load import finite, read_run
 from sparsefl_jax.system.files import write_text
@@ -29,18 +29,6 @@ _DOWNLOADS = {
     "comparison.csv": ("text/csv", "All numbers (CSV)"),
     "comparison.tex": ("text/x-tex", "Table (LaTeX)"),
     "methods.bib": ("text/x-bibtex", "Papers (BibTeX)"),
-}
-_SHARED = {  # fields and sections, by their titles
-    "data set": "dataset",
-    "clients": "num_clients",
-    "clients a round": "cohort_size",
-    "devices": "system",
-    "rounds": "num_rounds",
-    "epochs": "epochs",
-    "batch size": "batch_size",
-    "partition": "partition",
-    "network": "model",
-    "optimizer": "optimizer",
 }
 
 
@@ -165,10 +153,10 @@ def _content(comparison: Comparison) -> dict:
             (x, _shares(comparison, comparison.titles(x))) for x in comparison.axes
         ],
         "differences": _differences(comparison),
-        "overview": _overview(groups, fields),
+        "metrics": sorted(set(map(metric, groups))),
         "settings": _rows(groups, fields.settings),
         "arguments": _rows(groups, follow),
-        "shared": list(fields.shared.items()),
+        "shared": fields.shared,
         "assumed": [f"{e.label}: {x}" for e in groups for x in texts.assumed_by(e)],
         "made_with": list(dict.fromkeys(tables.made_with(run.summary) for run in runs)),
     }
@@ -234,26 +222,6 @@ def _rows(groups: Sequence[Group], values: dict[str, list[str]]) -> list[Sequenc
     labels = [group.label for group in groups]
     rows = [("method", *values), *zip(labels, *values.values(), strict=True)]
     return rows if values else []
-
-
-def _overview(groups: Sequence[Group], fields: Fields) -> dict[str, str]:
-    """Returns what the runs share, by name; what differs is left out."""
-    pairs = {}
-    for title, field in _SHARED.items():
-        head = f"{field}."
-        if not any(name.startswith(head) for name in fields.differing):
-            pairs[title] = fields.shared.get(field) or ", ".join(
-                value if name == f"{head}name" else f"{name[len(head) :]} {value}"
-                for name, value in fields.shared.items()
-                if name.startswith(head) and value not in (MISSING, "0", "False")
-            )
-    unlike = {word for group in groups for word in group.unlike.split(", ")}
-    pairs["metric"] = metric(groups[0])
-    return {
-        title: value
-        for title, value in pairs.items()
-        if value not in ("", MISSING) and title not in unlike
-    }
 
 
 def _render(template: str, **content) -> str:
