@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.report.comparison import Comparison
@@ -18,16 +18,6 @@ _PAPERS = Path(__file__).with_name("methods.bib")
 _HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
 _FIRST = ["run", "method", "model", "n", "seeds"]
 _WIDTH = 100  # of a terminal
-
-
-class Paper(NamedTuple):
-    """An entry of `methods.bib`."""
-
-    entry: str  # BibTeX
-    methods: list[str]  # its keywords
-    author: str  # "McMahan et al."
-    title: str
-    year: str
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -193,14 +183,15 @@ def assumed_by(group: Group) -> list[str]:
     return list(dict.fromkeys(line for run in runs for line in assumptions(run)))
 
 
-def papers(groups: Sequence[Group]) -> list[Paper]:
+def papers(groups: Sequence[Group]) -> list[str]:
     """Returns the papers of the methods of runs, of their first stages too.
 
     Args:
       groups: as `read_groups` returned them.
 
     Returns:
-      Each paper once, in the order of the file. Methods of one's own have none.
+      The BibTeX entry of each paper, in the order of the file. Methods of one's own
+      have none.
     """
     names = set()
     for group in groups:
@@ -209,28 +200,16 @@ def papers(groups: Sequence[Group]) -> list[Paper]:
         names.update(str(section.get("name")) for section in sections)
         if (config.get("server_optimizer") or {}).get("name"):
             names.add("server_optimizer")
-    return [paper for paper in entries() if names.intersection(paper.methods)]
+    return [entry for entry, methods in entries().items() if names & set(methods)]
 
 
-def entries() -> list[Paper]:
-    """Returns all entries of `methods.bib`.
+def entries() -> dict[str, list[str]]:
+    """Returns the methods, which are the keywords, of each entry of `methods.bib`.
 
     Example:
-      >>> [paper.author for paper in entries() if "snip" in paper.methods]
-      ['Lee et al.']
+      >>> [e.split(",")[0] for e, methods in entries().items() if "snip" in methods]
+      ['@inproceedings{lee2019snip']
     """
     text = _PAPERS.read_text(encoding="utf-8")
-    return list(map(_paper, re.findall(r"^@\w+\{.*?^\}", text, re.S | re.M)))
-
-
-def _paper(entry: str) -> Paper:
-    found = dict(re.findall(r"^ *(\w+) *= \{(.*)\},$", entry, re.M))
-    authors = [_plain(name.split(",")[0]) for name in found["author"].split(" and ")]
-    author = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
-    methods, title = found["keywords"].split(", "), _plain(found["title"])
-    return Paper(entry, methods, author, title, found["year"])
-
-
-def _plain(text: str) -> str:
-    """Removes TeX's braces; the accents of the first authors are handled."""
-    return re.sub(r"[{}]", "", text.replace(r"\'a", "á"))
+    found = re.findall(r"^@\w+\{.*?^\}", text, re.S | re.M)
+    return {x: re.search(r"keywords *= \{(.*)\}", x)[1].split(", ") for x in found}

@@ -112,11 +112,11 @@ def write_comparison(
         raise UserError(f"out={str(out)!r} holds a run, expected another folder")
     (out / "figures").mkdir(parents=True, exist_ok=True)
     groups = comparison.groups
-    cited, drawn = texts.papers(groups), draw(comparison, out / "figures")
+    drawn = draw(comparison, out / "figures")
     files = {
         "comparison.csv": texts.comparison_csv(comparison),
         "comparison.tex": texts.latex_table(comparison),
-        "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
+        "methods.bib": "\n\n".join(texts.papers(groups)) + "\n",
     }
     content = {
         "comparison": comparison,
@@ -127,8 +127,7 @@ def write_comparison(
             (name, what, _data_uri(kind, files[name].encode()))
             for name, (kind, what) in _DOWNLOADS.items()
         ],
-        "papers": cited,
-        "bibtex": files["methods.bib"],
+        "papers": files["methods.bib"],
         "drawn": _pictures(drawn),
         **(_content(comparison) if groups else {}),
     }
