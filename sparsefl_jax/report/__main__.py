@@ -1,7 +1,6 @@
 """`python -m sparsefl_jax.report RUN...`: plots and pages of runs, and all in one."""
 
 import argparse
-import errno
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments; None for those of the command line.
 
     Returns:
-      The exit code: 0, or 2 if a folder could not be read or written. If a folder may
-      not be written, it prints a line about it and then the table.
+      The exit code: 0, or 2 if a folder could not be read or written. The table comes
+      before anything is written.
 
     Example:
       >>> main(["no/such/run"])
@@ -63,25 +62,20 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     groups = report.read_groups(names)
     runs = [run for group in groups for run in group.runs]
     comparison = report.compare(groups, budgets=budgets, unlike=arguments.unlike)
-    written, folders = [], [run.path for run in runs]
-    try:
-        for run in runs:
-            written += [*report.plot_run(run.path), report.write_page(run.path)]
-        if len(runs) > 1 or out is not None:
-            first = Path(names[0])
-            folder = out or (first if len(names) == 1 else first.parent / "comparison")
-            written += report.write_comparison(comparison, folder)
-            folders.append(folder)
-        places = ", ".join(dict.fromkeys(map(str, folders)))
-        print(f"wrote {len(written)} files: {places}", file=sys.stderr)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EROFS):
-            raise
-        print(f"not written: {one_line(error)}", file=sys.stderr)
     if arguments.csv:
         say(report.comparison_csv(comparison).rstrip())
     else:
         say(report.comparison_table(comparison))
+    written, folders = [], [run.path for run in runs]
+    for run in runs:
+        written += [*report.plot_run(run.path), report.write_page(run.path)]
+    if len(runs) > 1 or out is not None:
+        first = Path(names[0])
+        folder = out or (first if len(names) == 1 else first.parent / "comparison")
+        written += report.write_comparison(comparison, folder)
+        folders.append(folder)
+    places = ", ".join(dict.fromkeys(map(str, folders)))
+    print(f"wrote {len(written)} files: {places}", file=sys.stderr)
 
 
 def _budget(text: str) -> tuple[str, list[float]]:
