@@ -19,7 +19,6 @@ SIZE = (4.9, 3.3)  # inches: a column of a paper, and legible on a phone
 STYLE = Path(__file__).with_name("style.mplstyle")
 _NAME = 0.15  # inches that a line of a name takes
 _MAX_LAYERS = 12  # that are named
-_MAX_JOINED = 4  # names of layers in one label
 _DEPTHS = ("#3b7dd8", "#8a6fd1", "#c2609b", "#d97a3a", "#a8921e")
 
 
@@ -154,8 +153,7 @@ def draw_line(ax: Any, values: Any, label: str, color: Any, width: float = 1.7) 
 def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None:
     """Draws a line for each layer, coloured by depth, and one for all layers together.
 
-    Layers whose values are the same are one line with all their names. The scale begins
-    at 0, or is logarithmic if the values differ much.
+    The scale begins at 0, or is logarithmic if the values differ much.
 
     Args:
       ax: matplotlib axes.
@@ -169,7 +167,7 @@ def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None
     head = f"layer_{name}."
     layers = [field for field in table if field.startswith(head)]
     lines = {short(layer.removeprefix(head)): column(table, layer) for layer in layers}
-    draw_depths(ax, coinciding(lines, within=0.01))
+    draw_depths(ax, lines)
     low, high = ax.dataLim.intervaly
     if low > 0 and high > 20 * low:
         ax.set_yscale("log")
@@ -178,46 +176,6 @@ def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None
         ax.set_ylim(bottom=0)
     count_rounds(ax, run)
     name_lines(ax)
-
-
-def coinciding(lines: dict[str, Any], within: float) -> dict[str, Any]:
-    """Joins lines that would hide each other under all their names.
-
-    Args:
-      lines: the values of each line, by its name.
-      within: by what share the values of such lines may differ.
-
-    Returns:
-      The first line of each group, by the names of the group.
-
-    Example:
-      >>> import pandas as pd
-      >>> one = pd.Series([0.5, 0.2])
-      >>> list(coinciding({"a": one, "b": 2 * one, "c": one}, 0.01))
-      ['a, c', 'b']
-    """
-    groups: list[tuple[list[str], Any]] = []
-    for name, values in lines.items():
-        for names, first in groups:
-            same = values.index.equals(first.index)
-            if same and np.allclose(values, first, rtol=within, atol=1e-6):
-                names.append(name)
-                break
-        else:
-            groups.append(([name], values))
-    return {_joined(names): values for names, values in groups if len(values)}
-
-
-def _joined(names: Sequence[str]) -> str:
-    """Joins names, of which many become a count.
-
-    Example:
-      >>> _joined(["conv1", "conv2"]), _joined([f"conv{i}" for i in range(1, 9)])
-      ('conv1, conv2', 'conv1 to conv8 (8 layers)')
-    """
-    if len(names) <= _MAX_JOINED:
-        return ", ".join(names)
-    return f"{names[0]} to {names[-1]} ({len(names)} layers)"
 
 
 def short(layer: str) -> str:

@@ -149,13 +149,12 @@ def mismatch_by_round(run: Run, path: Path) -> None:
 
 
 def _draw_models(ax, run: Run, evals, field: str, suffix: str = "") -> None:
-    """Draws a field of every deployed model; models with one line share it."""
+    """Draws a field of every deployed model."""
     names = dict.fromkeys(name for r in run.evals for name in r["models"])
-    found = {name: column(evals, f"models.{name}.{field}") for name in names}
-    groups = figure.coinciding(found, within=1e-3)
     colors = itertools.cycle(COLORS[:2] + COLORS[3:])  # the third is validation's
-    for (label, values), color in zip(groups.items(), colors, strict=False):
-        figure.draw_line(ax, values, label + suffix, color)
+    for name, color in zip(names, colors, strict=False):
+        values = column(evals, f"models.{name}.{field}")
+        figure.draw_line(ax, values, name + suffix, color)
 
 
 def _mark_best(ax, x: float, best: Record) -> None:

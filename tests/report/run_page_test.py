@@ -106,25 +106,6 @@ def test_flat_plots_are_left_out(tmp_path):
     assert "mismatch_by_round" in {path.stem for path in plot_run(run)}
 
 
-def test_lines_at_the_same_values_share_a_label(tmp_path, monkeypatch):
-    named = [
-        dict(zip("abcd", v, strict=True)) for v in ([1, 0.5, 1, 0.2], [1, 1, 1, 0])
-    ]
-    lines_ = list(records(stages=(2,), every=1))
-    for record, layers in zip(lines_[::2], named, strict=True):
-        record["layer_density"] = layers
-    for record in lines_[1::2]:
-        record["models"]["masked"]["accuracy"] = record["accuracy"]
-    found = drawn_lines(monkeypatch)
-    run = read_run(write_run(tmp_path, lines_))
-    plots.density_by_round(run, tmp_path / "density.svg")
-    assert [label for label, *_ in found] == ["all layers", "a, c", "b", "d"]
-    assert found[1:3] == [("a, c", [1, 2], [100, 100]), ("b", [1, 2], [50, 100])]
-    plots.accuracy_by_round(run, tmp_path / "accuracy.svg")
-    labels = [label for label, *_ in found]
-    assert "aggregated, masked" in labels and "masked" not in labels
-
-
 def test_losses_are_drawn_over_all_rounds(tmp_path, monkeypatch):
     lines_ = list(records(stages=(2, 2), every=2))
     for n, record in enumerate(r for r in lines_ if r["phase"] == "train"):
@@ -134,7 +115,8 @@ def test_losses_are_drawn_over_all_rounds(tmp_path, monkeypatch):
     plots.loss_by_round(run, tmp_path / "loss.svg")
     assert found == [
         ("training, local", [1, 2, 3, 4], [4, 3, 2, 1]),
-        ("aggregated, masked (test)", [2, 4], [1, 1]),
+        ("aggregated (test)", [2, 4], [1, 1]),
+        ("masked (test)", [2, 4], [1, 1]),
     ]
 
 
