@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         " itself if it is the only one and has several seeds)"
     )
     add("--out", metavar="DIR", type=Path, help=where)
-    add("--csv", action="store_true", help="print CSV instead of the table")
     unlike = "compare runs on other data, another partition or another metric too"
     add("--unlike", action="store_true", help=unlike)
     costs = "costs at which to compare accuracies, such as gbit=0.1,0.4 (repeatable)"
@@ -62,10 +61,7 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     groups = report.read_groups(names)
     runs = [run for group in groups for run in group.runs]
     comparison = report.compare(groups, budgets=budgets, unlike=arguments.unlike)
-    if arguments.csv:
-        say(report.comparison_csv(comparison).rstrip())
-    else:
-        say(report.comparison_table(comparison))
+    say(report.comparison_table(comparison))
     written, folders = [], [run.path for run in runs]
     for run in runs:
         written += [*report.plot_run(run.path), report.write_page(run.path)]
