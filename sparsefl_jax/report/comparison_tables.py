@@ -9,7 +9,6 @@ from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.report.comparison import Comparison
 from sparsefl_jax.report.costs import chosen_by
 from sparsefl_jax.report.differences import compare_fields
-from sparsefl_jax.report.figure import shortened
 from sparsefl_jax.report.groups import Group, method_of, metric, seed_of
 from sparsefl_jax.report.load import finite
 from sparsefl_jax.report.tables import assumptions
@@ -17,7 +16,6 @@ from sparsefl_jax.report.tables import assumptions
 _PAPERS = Path(__file__).with_name("methods.bib")
 _HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
 _FIRST = ["run", "method", "model", "n", "seeds"]
-_WIDTH = 100  # of a terminal
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -34,8 +32,8 @@ def comparison_table(comparison: Comparison) -> str:
       comparison: as `compare` made it.
 
     Returns:
-      At most 100 columns of text, followed by the packets that a group leaves uncharged
-      by assumption, and by what makes groups unlike the first one, without a newline at
+      Aligned columns, followed by the packets that a group leaves uncharged by
+      assumption, and by what makes groups unlike the first one, without a newline at
       the end.
 
     Example:
@@ -45,9 +43,6 @@ def comparison_table(comparison: Comparison) -> str:
     """
     groups = comparison.groups
     rows = _rows(comparison)
-    others = align([row[1:] for row in [_HEAD, *rows]])
-    most = _WIDTH - 2 - max(map(len, others))
-    rows = [[shortened(row[0], most), *row[1:]] for row in rows]
     assumed = {group.label: " ".join(assumed_by(group)) for group in groups}
     notes = [f"{label}: {text}" for label, text in assumed.items() if text]
     notes += _unlike(comparison)

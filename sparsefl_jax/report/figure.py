@@ -188,19 +188,6 @@ def short(layer: str) -> str:
     return layer.removesuffix("/kernel")
 
 
-def shortened(text: str, most: int) -> str:
-    """Leaves out the middle of a text that is too long.
-
-    Example:
-      >>> shortened("a_long_method, density 0.05", 20)
-      'a_long_me… sity 0.05'
-    """
-    if len(text) <= most:
-        return text
-    half = (most - 1) // 2
-    return f"{text[:half]}… {text[-(most - half - 2) :]}"
-
-
 def spread(count: int, most: int) -> list[int]:
     """Returns at most `most` evenly spaced indices below `count`.
 

@@ -80,13 +80,6 @@ def test_runs_without_a_configuration_stand_alone(tmp_path):
     assert len(read_groups([tmp_path / "a", tmp_path / "b"])) == 2
 
 
-def test_a_long_label_keeps_the_table_in_a_terminal(tmp_path):
-    (group,) = read_groups([write_seed(tmp_path / "a", 0)])
-    group = group._replace(label=f"{160 * 'a'}, density 0")
-    (row, _) = rows_of(comparison_table(compare([group])))
-    assert "…" in row["run"] and row["run"].endswith("density 0")
-
-
 def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
     path = write_seed(tmp_path / "a", 0)
     evals = read_run(path).evals
