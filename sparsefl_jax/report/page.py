@@ -25,12 +25,6 @@ from sparsefl_jax.report.groups import Group, metric
 from sparsefl_jax.report.load import finite, read_run
 from sparsefl_jax.system.files import write_text
 
-_DOWNLOADS = {
-    "comparison.csv": ("text/csv", "All numbers (CSV)"),
-    "comparison.tex": ("text/x-tex", "Table (LaTeX)"),
-    "methods.bib": ("text/x-bibtex", "Papers (BibTeX)"),
-}
-
 
 class Column(NamedTuple):
     """A column of a table that can be sorted, with a text and a value for each line."""
@@ -123,10 +117,6 @@ def write_comparison(
         "title": title,
         "status": status,
         "states": Counter(state.partition(":")[0] for _, state in status),
-        "downloads": [
-            (name, what, _data_uri(kind, files[name].encode()))
-            for name, (kind, what) in _DOWNLOADS.items()
-        ],
         "papers": files["methods.bib"],
         "drawn": _pictures(drawn),
         **(_content(comparison) if groups else {}),
@@ -246,11 +236,7 @@ def _render(template: str, **content) -> str:
     return pages.get_template(template).render(content)
 
 
-def _data_uri(kind: str, content: bytes) -> str:
-    """Returns a link to content that the page itself holds."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
 def _pictures(paths: Iterable[Path]) -> dict[str, str]:
     """Returns links to the content of SVG files, by the names of the files."""
-    return {p.stem: _data_uri("image/svg+xml", p.read_bytes()) for p in paths}
+    head = "data:image/svg+xml;base64,"
+    return {p.stem: head + base64.b64encode(p.read_bytes()).decode() for p in paths}
