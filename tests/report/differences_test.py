@@ -84,7 +84,7 @@ def test_fields_that_differ_and_fields_that_do_not(tmp_path):
         "algorithm.mu": ["-", "0.5", "0.5"],
     }
     assert fields.settings == {"epochs": ["2", "3", "3"]}
-    assert fields.shared == {}
+    assert fields.shared == {"budgets": "-", "lr_decay": "-"}
     assert compare_fields(groups[1:2]).shared == {
         "algorithm.name": "fedprox",
         "algorithm.mu": "0.5",
@@ -188,10 +188,9 @@ def test_a_run_made_in_python_is_like_the_same_run_of_a_configuration(tmp_path):
         {"algorithm": a("my_module:mine", rate=2), **DRAWN, "num_clients": 9},
         {"algorithm": a("mine", rate=2, loss="f"), **PYTHON, "num_clients": 9},
     )
-    fields = compare_fields(groups)
-    assert unlikeness(groups) == ["", ""] and fields.differing == {}
-    assert make_labels(groups) == ["mine, run0", "mine, run1"]
-    assert fields.shared["partition.alpha"] == "0.5"
+    assert unlikeness(groups) == ["", ""]
+    named = ["mine, dataset data/mine.npz", "mine, dataset mine"]
+    assert make_labels(groups) == named
     assert [look.color for look in looks(groups)] == [COLORS[0], COLORS[0]]
 
 
@@ -203,5 +202,5 @@ def test_what_differs_beside_a_run_made_in_python_is_found(tmp_path):
         {"algorithm": a("mine", rate=3), **PYTHON, "num_clients": 8},
         {"algorithm": a("mine", rate=2), **DRAWN, **other, "num_clients": 9},
     )
-    found = {"algorithm.rate", "num_clients", "partition.alpha"}
-    assert compare_fields(groups).differing.keys() == found
+    found = {"algorithm.rate", "num_clients", "dataset"}
+    assert compare_fields(groups).settings.keys() == found
