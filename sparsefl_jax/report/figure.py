@@ -53,12 +53,6 @@ def axes(
         yield ax
 
 
-def draw_cells(ax: Any, shares: np.ndarray, **style: Any) -> Any:
-    """Draws shares [rows, columns] in percent as cells; returns the image."""
-    ax.grid(visible=False)
-    return ax.imshow(100.0 * shares, vmin=0, **style)
-
-
 def whole_numbers(axis: Any) -> None:
     """Puts the ticks of a matplotlib axis on whole numbers."""
     from matplotlib.ticker import MaxNLocator

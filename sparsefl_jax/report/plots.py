@@ -6,7 +6,6 @@ not finite are left out. Matplotlib is imported only when drawing.
 """
 
 import itertools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +208,7 @@ def partition_by_client(run: Run, path: Path) -> None:
 def plot_partition(data: FederatedData) -> Any:
     """Draws the classes of each client's training samples into a new pyplot figure.
 
-    Up to 60 clients are bars; more are a map, with the sizes of clients above it.
+    Up to 60 clients are bars; more are a map of shares, of at most 400 of them.
 
     Args:
       data: from `federate` or `from_arrays`.
@@ -255,25 +254,16 @@ def _draw_partition(ax, counts: np.ndarray) -> None:
 
 
 def _draw_map(ax, counts: np.ndarray) -> None:
-    sizes = counts.sum(axis=1)
-    shares = counts / np.maximum(sizes, 1)[:, None]
+    num_clients, num_classes = counts.shape
+    shares = counts / np.maximum(counts.sum(axis=1), 1)[:, None]
     # Sorted by main class and its share, the map shows blocks instead of noise.
     order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
-    # Average neighbours here, because resampling the image would also blur the classes.
-    edges = np.arange(0, len(counts), math.ceil(len(counts) / _MAX_MAP_COLUMNS))
-    widths = np.diff([*edges, len(counts)])
-    sizes = np.add.reduceat(sizes[order], edges) / widths
-    shares = np.add.reduceat(shares[order], edges) / widths[:, None]
-    top = ax.inset_axes([0.0, 0.74, 1.0, 0.26])
-    top.stairs(sizes, [*edges, len(counts)], fill=True, color=FAINT)
-    top.set(xlim=(0, len(counts)), ylabel="samples", xticks=[])
-    bottom = ax.inset_axes([0.0, 0.0, 1.0, 0.68])
-    extent = 0, len(counts), -0.5, counts.shape[1] - 0.5
-    image = figure.draw_cells(
-        bottom, shares.T, cmap="Blues", aspect="auto", origin="lower", extent=extent
-    )
-    bottom.set(xlabel="client, ordered by its main class", ylabel="class")
-    figure.whole_numbers(bottom.xaxis)
-    figure.whole_numbers(bottom.yaxis)
-    ax.set_axis_off()
+    order = order[figure.spread(num_clients, _MAX_MAP_COLUMNS)]
+    extent = 0, num_clients, -0.5, num_classes - 0.5
+    style = {"aspect": "auto", "origin": "lower", "extent": extent}
+    image = ax.imshow(100 * shares[order].T, vmin=0, cmap="Blues", **style)
+    ax.grid(visible=False)
+    ax.set(xlabel="client, ordered by its main class", ylabel="class")
+    figure.whole_numbers(ax.xaxis)
+    figure.whole_numbers(ax.yaxis)
     ax.figure.colorbar(image, ax=ax, label="share of the client's samples [%]")
