@@ -33,11 +33,11 @@ Value = Number | None  # null: not finite, or not measured
 
 
 class _Record(Struct, kw_only=True, tag_field="phase"):
+    """What is read of a record by name; other numbers are columns of `by_round`."""
+
     stage: Count
     round: Count
     gbit_cumulative: Number
-    pflop_cumulative: Number
-    hours_cumulative: Value = None
 
 
 class Tier(Struct):
@@ -51,16 +51,7 @@ class Tier(Struct):
 class Train(_Record, kw_only=True, tag="train"):
     """A round."""
 
-    clients: list[Count]
-    flops: Number
     flops_dense: Number
-    bits_up: Number
-    bits_up_values: Number
-    bits_up_positions: Number
-    bits_down: Number
-    bits_down_values: Number
-    bits_down_positions: Number
-    density: Value = None
     layer_density: dict[str, Value] = {}
     assumed: dict[str, str] = {}
     tiers: dict[str, Tier] = {}
