@@ -35,7 +35,6 @@ class Comparison(NamedTuple):
     axes: list[Axis]
     budgets: dict[str, list[float]]  # by axis, increasing; [] if there is none
     common: dict[str, float | None]  # by axis, the largest that all ended runs reached
-    notes: dict[tuple[int, str], str] = {}  # noqa: RUF012  by line and column
     seeds: Table = None
     models: Table = None
 
@@ -155,7 +154,7 @@ def _measured(comparison: Comparison) -> Comparison:
     """Fills in the quantities of each line, model and seed, and their means."""
     import pandas as pd
 
-    rows, notes, at_cost = [], {}, []
+    rows, at_cost = [], []
     names = [axis.name for axis in comparison.axes]
     for line, group in enumerate(comparison.groups):
         at = {}
@@ -163,8 +162,6 @@ def _measured(comparison: Comparison) -> Comparison:
             curves = _curves(group, axis)
             for budget, name in comparison.at(axis).items():
                 at[name] = [costs.accuracy_at(curve, budget) for curve in curves]
-                if None in at[name]:
-                    notes[line, name] = _why_none(group, curves, axis, budget)
             if name := comparison.area(axis):
                 budget = comparison.common[axis.name]
                 at[name] = [costs.mean_accuracy(curve, budget) for curve in curves]
@@ -194,19 +191,7 @@ def _measured(comparison: Comparison) -> Comparison:
     for name in at_cost:  # of all seeds or of none
         lacking = found[name, "count"] < sizes
         found.loc[lacking, [(name, s) for s in ("mean", "std", "ci95")]] = np.nan
-    return comparison._replace(notes=notes, seeds=seeds, models=found)
-
-
-def _why_none(group: Group, curves: list[Curve], axis: Axis, budget: float) -> str:
-    """Says why a line has no accuracy at a budget, such as "ended at 310 Mbit"."""
-    curves = [curve for curve in curves if len(curve.cost)]
-    ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
-    if ends:
-        ended = all(run.summary for run in group.runs)
-        return f"{'ended' if ended else 'so far'} at {axis.text(min(ends))}"
-    if not curves:
-        return MISSING
-    return f"begins at {axis.text(max(float(curve.cost[0]) for curve in curves))}"
+    return comparison._replace(seeds=seeds, models=found)
 
 
 def _curves(group: Group, axis: Axis) -> list[Curve]:

@@ -56,10 +56,10 @@ def comparison_csv(comparison: Comparison) -> str:
     r"""Formats the same table as CSV: shares, Gbit and PFLOP, deviations as `*_std`.
 
     Half the widths of 95 % intervals are `*_ci95`. `accuracy_at_gbit_0.4` is the
-    headline accuracy at that budget, empty with `*_note` if a run did not reach it, and
-    `area_gbit_0.4` the mean accuracy up to it, see `costs`. Fields of the
-    configuration that differ between groups have columns of their dotted names;
-    `density` is the one reached, and `config.density` the one configured.
+    headline accuracy at that budget, empty if a run did not reach it, and
+    `area_gbit_0.4` the mean accuracy up to it, see `costs`. Fields of the configuration
+    that differ between groups have columns of their dotted names; `density` is the one
+    reached, and `config.density` the one configured.
 
     Args:
       comparison: as `compare` made it.
@@ -79,14 +79,12 @@ def comparison_csv(comparison: Comparison) -> str:
     shown = [(n, s) for n in comparison.seeds for s in ("mean", "std", "ci95")]
     numbers = comparison.models[shown]
     numbers.columns = [n if s == "mean" else f"{n}_{s}" for n, s in shown]
-    at = [name for axis in comparison.axes for name in comparison.at(axis).values()]
-    for (line, rank, model), found in numbers.iterrows():
+    for (line, _, model), found in numbers.iterrows():
         group = comparison.groups[line]
         runs = group.runs
         seeds = " ".join(str(seed_of(run)) for run in runs)
         head = group.name, method_of(runs[0]), model, len(runs), seeds
         row = dict(zip(_FIRST, head, strict=True)) | found.to_dict()
-        row |= {f"{n}_note": comparison.notes.get((line, n)) for n in at if not rank}
         row |= {
             "assumed": " ".join(assumed_by(group)),
             "label": group.label,

@@ -178,10 +178,7 @@ def _shares(comparison: Comparison, titles: Mapping[str, str]) -> list[Column]:
             found = found.assign(ci95=np.nan)
         elif found["mean"].count() > 1:
             best = found["mean"].max()
-        texts = [
-            comparison.notes.get((line, name)) or percent(of)
-            for line, of in found.iterrows()
-        ]
+        texts = [percent(of) for _, of in found.iterrows()]
         columns.append(Column(title, "%", texts, list(found["mean"]), best))
     return columns
 

@@ -83,9 +83,7 @@ def test_the_page_shows_results_costs_and_differences(made):
     heads, at = (rows.index(r) for r in rows if "at 6 Gbit %" in r), []
     heads = rows[next(heads)]
     at = [row[heads.index("at 6 Gbit %")] for row in rows if len(row) == len(heads)]
-    assert at[1:5] == ["begins at 10.0 Gbit", "73.5 ± 6.4", "ended at 4.00 Gbit"] + [
-        "ended at 400 Mbit"
-    ]
+    assert at[1:5] == ["-", "73.5 ± 6.4", "-", "-"]
     last = [r for r in rows if r[0] == "spafl"]
     # Paired by seed the differences are the same in both: no width.
     (difference,) = [r for r in last if r[2:3] == ["−30.0 ± 0.0*"]]

@@ -141,7 +141,7 @@ def groups_of(folder):
     return read_groups([folder / "a", folder / "b"])
 
 
-def test_a_group_that_ended_before_the_budget_says_where(tmp_path):
+def test_a_group_that_ended_before_the_budget_has_no_accuracy(tmp_path):
     found = compare(groups_of(tmp_path), budgets={"gbit": [3.5, 0.8, 2]})
     gbit = found.axes[0]
     assert found.budgets["gbit"] == [0.8, 2, 3.5]
@@ -151,13 +151,8 @@ def test_a_group_that_ended_before_the_budget_says_where(tmp_path):
     assert lines[at[2], "count"][0] == 2
     assert np.isnan(lines[at[3.5], "mean"][0])
     assert lines[at[0.8], "mean"][1] == pytest.approx(0.42)
-    notes = {place: n for place, n in found.notes.items() if place[1] in at.values()}
-    assert notes == {
-        (0, at[0.8]): "begins at 1.00 Gbit",
-        (0, at[3.5]): "ended at 3.00 Gbit",
-        (1, at[2]): "ended at 1.00 Gbit",
-        (1, at[3.5]): "ended at 1.00 Gbit",
-    }
+    assert np.isnan(lines[at[0.8], "mean"][0])
+    assert np.isnan(lines[at[2], "mean"][1])
     assert found.common["gbit"] == 0.8
     # Seed 0: 0.8 * 0.16 / 2 over 0.8; seed 1: 0.8 * 0.32 / 2 over 0.8.
     assert found.area(gbit) == "area_gbit_0.8"
@@ -165,13 +160,11 @@ def test_a_group_that_ended_before_the_budget_says_where(tmp_path):
     np.testing.assert_allclose(areas, [0.08, 0.16])
 
 
-def test_a_run_that_goes_on_is_not_said_to_have_ended(tmp_path):
+def test_a_run_that_goes_on_sets_no_budget(tmp_path):
     write(tmp_path / "a", [(1, 0.2), (2, 0.6)], ended=False)
     write(tmp_path / "b", [(1, 0.2), (4, 0.6)], method="spdst")
     found = compare(read_groups([tmp_path / "a", tmp_path / "b"]))
-    gbit = found.axes[0]
     assert found.budgets["gbit"] == [2.0, 4.0]  # by the one that has ended
-    assert found.notes[0, found.at(gbit)[4.0]] == "so far at 2.00 Gbit"
 
 
 def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
@@ -184,7 +177,7 @@ def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
     assert costs.curve(costs.progress(run), "gbit").accuracy.tolist() == [
         0.6
     ]  # the last
-    assert found.notes[0, found.at(gbit)[2.0]] == "ended at 0 bit"
+    assert np.isnan(found.lines[found.at(gbit)[2.0], "mean"][0])
 
 
 def test_budgets_that_do_not_exist_are_refused(tmp_path):
