@@ -132,52 +132,35 @@ def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[
 
 
 def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
-    """Draws the last accuracy against a cost or a density, if they differ.
-
-    Against a density it is that of all models.
-    """
-    found = points(comparison, axis.name)
-    ends = [x for _, _, x, _ in found]
+    """Draws the last accuracy against a cost or a density, if they differ."""
+    columns = [(axis.name, "mean"), ("accuracy", "mean")]
+    found = list(comparison.lines[columns].dropna().itertuples(name=None))
+    ends = [x for _, x, _ in found]
     if not ends or max(ends) < _ALIKE * min(ends) or not max(ends):
         return []
     with figure.axes(path, size=_SIZE) as ax:
         scale = scale_costs(ax, ends, axis)
-        kept = costs.on_front([(x, y) for _, _, x, y in found])
+        kept = costs.on_front([(x, y) for _, x, y in found])
         front = itertools.compress(found, kept)
-        best = sorted((scale * x, 100 * y) for _, _, x, y in front)
+        best = sorted((scale * x, 100 * y) for _, x, y in front)
         ax.plot(*zip(*best, strict=True), color=FAINT, lw=1, zorder=1)
         styles = looks(comparison.groups)
-        for (line, rank, x, y), best in zip(found, kept, strict=True):
+        for (line, x, y), best in zip(found, kept, strict=True):
             color = styles[line].color if best else FAINT
             ax.plot(
                 scale * x,
                 100 * y,
-                label="" if rank else _name(comparison.groups[line]),
+                label=_name(comparison.groups[line]),
                 marker=styles[line].marker,
                 color=color,
                 markerfacecolor=color if best else "none",
-                markersize=5 if rank else 7.5,
+                markersize=7.5,
                 linestyle="none",
             )
         if ax.get_xscale() == "log":
             figure.label_powers(ax.xaxis)
         figure.name_lines(ax)
     return [path]
-
-
-def points(comparison: Comparison, x: str) -> list[tuple[int, int, float, float]]:
-    """Returns line, rank, a quantity and the last accuracy of each deployed model.
-
-    Args:
-      comparison: as `compare` made it.
-      x: the quantity, a column of `models`; of a cost, only headline models count.
-    """
-    found = comparison.models[[(x, "mean"), ("accuracy", "mean")]].dropna()
-    return [
-        (line, rank, *pair)
-        for (line, rank, _), *pair in found.itertuples(name=None)
-        if x == "density" or not rank
-    ]
 
 
 def _name(group: Group) -> str:
