@@ -117,7 +117,7 @@ def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[
                 continue
             x, y, spread = (each * [scale, 100, 100]).to_numpy().T
             style = look._replace(marker=look.marker if len(x) <= 25 else "")._asdict()
-            ax.plot(x, y, label=_name(group), **style)
+            ax.plot(x, y, label=group.label, **style)
             ax.fill_between(
                 x, y - spread, y + spread, color=look.color, alpha=0.14, linewidth=0
             )
@@ -150,7 +150,7 @@ def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
             ax.plot(
                 scale * x,
                 100 * y,
-                label=_name(comparison.groups[line]),
+                label=comparison.groups[line].label,
                 marker=styles[line].marker,
                 color=color,
                 markerfacecolor=color if best else "none",
@@ -161,10 +161,6 @@ def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
             figure.label_powers(ax.xaxis)
         figure.name_lines(ax)
     return [path]
-
-
-def _name(group: Group) -> str:
-    return f"{group.label} other {group.unlike}" if group.unlike else group.label
 
 
 def scale_costs(ax, ends: Sequence[float], axis: Axis) -> float:
