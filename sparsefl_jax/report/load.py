@@ -52,6 +52,7 @@ class Train(_Record, kw_only=True, tag="train"):
     """A round."""
 
     flops_dense: Number
+    density: Value = None
     layer_density: dict[str, Value] = {}
     assumed: dict[str, str] = {}
     tiers: dict[str, Tier] = {}

@@ -45,7 +45,6 @@ def test_densities_are_asked_for_and_reached(tmp_path):
         ["conv", "100", "100.00 %"],
         ["fc1", "700", "20.00 %"],
         ["fc2", "200", "40.00 %"],
-        ["prunable kernels", "900", "24.44 %"],  # (140 + 80) / 900
         ["all kernels", "1,000", "32.00 %"],
         ["all parameters of masked", "1,100", "28.00 %"],
         ["all parameters of aggregated", "1,100", "50.00 %"],
@@ -54,10 +53,6 @@ def test_densities_are_asked_for_and_reached(tmp_path):
     asked = "Target: algorithm.density=0.25."
     assert asked in notes and "kernels are those of masked." in notes
     assert "algorithm.prunable=fc*/kernel" in notes
-    run = reached(tmp_path / "not", models, algorithm=algorithm)
-    assert density_rows(run)[4] == ["prunable kernels", "700", "20.00 %"]
-    run = reached(tmp_path / "all", models, algorithm={"prunable": ["*"]})
-    assert "prunable kernels" not in [row[0] for row in density_rows(run)]
 
 
 def test_personal_densities_and_dense_methods_are_told_apart(tmp_path):
