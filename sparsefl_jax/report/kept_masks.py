@@ -1,4 +1,4 @@
-"""Reads the masks and the filters that a run kept, and compares them.
+"""Reads the masks and the filters that a run kept.
 
 `layers.json`                      {"names": [L], "sizes": [L]}: the layers, in order
 `server_{stage}_{round:06d}.npy`   uint8 [ceil(sum(sizes) / 8)]: `np.packbits` of the
@@ -9,14 +9,12 @@
 `filters_{stage}_{round:06d}.npy`  uint8 [N or 1, ceil(sum(sizes) / 8)]: a row for every
                                    client's own model, or one for the server's
 
-The mismatch is Definition 1 of Babakniya et al., "Revisiting Sparsity Hunting in
-Federated Learning" (FLASH), TMLR 2023, as in `sparsity.masks.jaccard_mismatch`. Masks
-stay packed on disk and are read piece by piece.
+Masks stay packed on disk until they are read.
 """
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +27,6 @@ from sparsefl_jax.system.files import Count, open_array, read_json
 
 _NAME = re.compile(r"([a-z]+)_(\d{1,9})_(\d{1,9})\.npy")
 _AXES = {"layers": {"server": 1, "clients": 2}, "filters": {"filters": 2}}
-_PIECE = 1 << 18  # bits of each mask that are compared at a time
 
 
 class Layers(Struct):
@@ -138,45 +135,3 @@ def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:
         match = _NAME.fullmatch(path.name)
         if match and path.is_file():
             yield path, match[1], int(match[2]), int(match[3])
-
-
-def mean_mismatch(
-    masks: Sequence[np.ndarray], sizes: Sequence[int]
-) -> tuple[float, np.ndarray]:
-    """Returns the mean of 1 - |a & b| / |a | b| over the pairs of different masks.
-
-    Args:
-      masks: S packed masks, uint8 [ceil(sum(sizes) / 8)] each.
-      sizes: [L], the number of entries of each layer.
-
-    Returns:
-      The mean over all layers together, and of each layer, float64 [L]; a pair of empty
-      masks counts as 0, and a single mask has NaN.
-
-    Example:
-      >>> masks = [np.packbits([1, 1, 0, 1]), np.packbits([1, 0, 1, 1])]
-      >>> overall, by_layer = mean_mismatch(masks, [3, 1])
-      >>> float(overall), by_layer.round(4).tolist()
-      (0.5, [0.6667, 0.0])
-    """
-    edges = np.concatenate([[0], np.cumsum(np.asarray(sizes, np.int64))])
-    shared = np.zeros((len(sizes), len(masks), len(masks)), np.int64)
-    for layer, end in enumerate(edges[1:]):
-        for start in range(int(edges[layer]), int(end), _PIECE):
-            stop = min(start + _PIECE, int(end))
-            first, last = start // 8, -(-stop // 8)
-            packed = np.stack([mask[first:last] for mask in masks])
-            # A layer may begin or end within a byte that it shares with another layer.
-            bits = np.unpackbits(packed, axis=1)[:, start % 8 :][:, : stop - start]
-            bits = bits.astype(np.float32)  # exact: counts are below 2**24
-            shared[layer] += (bits @ bits.T).astype(np.int64)
-    return _mean_of_pairs(shared.sum(axis=0)), _mean_of_pairs(shared)
-
-
-def _mean_of_pairs(shared: np.ndarray) -> np.ndarray:
-    """Computes means [...] from intersections [..., S, S]; sizes are the diagonal."""
-    size = np.diagonal(shared, axis1=-2, axis2=-1)
-    union = size[..., :, None] + size[..., None, :] - shared
-    mismatch = np.where(union > 0, 1 - shared / np.maximum(union, 1), 0.0)
-    count = shared.shape[-1]
-    return mismatch.sum(axis=(-2, -1)) / (count * (count - 1) or math.nan)

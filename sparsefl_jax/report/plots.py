@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparsefl_jax.data import FederatedData, partition_counts
-from sparsefl_jax.report import costs, figure, kept_masks
+from sparsefl_jax.report import costs, figure
 from sparsefl_jax.report.comparison_figures import scale_costs
 from sparsefl_jax.report.costs import accuracy, best_eval
 from sparsefl_jax.report.figure import COLORS, FAINT, INK
@@ -60,7 +60,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         if has_data:
             paths.append(folder / f"{plot.__name__}.svg")
             plot(run, paths[-1])
-    return paths + plot_clients(run, folder)
+    return paths
 
 
 def accuracy_by_round(run: Run, path: Path) -> None:
@@ -160,38 +160,6 @@ def _mark_best(ax, x: float, best: Record) -> None:
     """Draws a ring around the best evaluation."""
     y = 100 * (accuracy(best) or 0.0)  # the best is finite
     ax.plot(x, y, "o", ms=9, mfc="none", mec=INK, zorder=4)
-
-
-def plot_clients(run: Run, folder: Path) -> list[Path]:
-    """Plots the mismatch between the masks that clients sent, if the run kept any.
-
-    This is Definition 1 of Babakniya et al., "Revisiting Sparsity Hunting in Federated
-    Learning" (FLASH), TMLR 2023, as the mean over all pairs of clients.
-
-    Args:
-      run: the records.
-      folder: the folder of the file.
-
-    Returns:
-      The file written, `client_mismatch_by_layer.svg`; none if the clients of every
-      observed round sent the same mask.
-
-    Raises:
-      ValueError: a file of masks is damaged, see `read_masks`.
-    """
-    if (kept := kept_masks.read_masks(run)) is None:
-        return []
-    records = []
-    for snapshot in kept.clients:
-        mean, by_layer = kept_masks.mean_mismatch(snapshot.packed, kept.sizes)
-        layers = dict(zip(kept.names, by_layer, strict=True))
-        records.append(snapshot._asdict() | {"mean": mean, "layer_mean": layers})
-    if not any(record["mean"] > 0 for record in records):
-        return []
-    path = folder / "client_mismatch_by_layer.svg"
-    with figure.axes(path, "round", "mean mismatch of two clients [%]") as ax:
-        figure.draw_layers(ax, run, records, "mean")
-    return [path]
 
 
 def partition_by_client(run: Run, path: Path) -> None:

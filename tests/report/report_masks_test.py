@@ -1,26 +1,16 @@
-import itertools
 import json
 from types import SimpleNamespace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.report import (
-    kept_masks,
-    plot_run,
-    plots,
-    read_run,
-)
+from sparsefl_jax.report import kept_masks
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs.records import write_masks as write_segment
-from sparsefl_jax.sparsity.masks import jaccard_mismatch
 from sparsefl_jax.testing import tiny_model
-from tests.report.report_test import drawn_lines, records, write_run
 
 NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
 SIZES = [5, 11, 40, 3]  # no layer but the first begins at a byte, some end within one
-EDGES = np.cumsum([0, *SIZES])
 WIDTH = 8  # bytes
 
 
@@ -53,25 +43,6 @@ def test_an_observed_round_without_clients_has_no_file(tmp_path):
     assert files == {"server_0_000003.npy"}
 
 
-@pytest.mark.parametrize(("piece", "density"), [(1 << 20, 0.5), (8, 0.05), (3, 0.5)])
-def test_packed_mismatch_is_that_of_the_bool_masks(monkeypatch, piece, density):
-    monkeypatch.setattr(kept_masks, "_PIECE", piece)
-    drawn = draw(3, density)
-    whole, by_layer = kept_masks.mean_mismatch(np.packbits(drawn, axis=1), SIZES)
-    trees = [
-        dict(zip(NAMES, map(jnp.array, np.split(m, EDGES[1:-1])), strict=True))
-        for m in drawn
-    ]
-    select = dict.fromkeys(NAMES, True)
-    pairs = [
-        jaccard_mismatch(trees[i], trees[j], select)
-        for i, j in itertools.combinations(range(3), 2)
-    ]
-    expected, layers = (np.mean(values, axis=0) for values in zip(*pairs, strict=True))
-    np.testing.assert_allclose(whole, expected, atol=1e-6)
-    np.testing.assert_allclose(by_layer, layers, atol=1e-6)
-
-
 def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     run = Run(tmp_path, [], [], [0, 1], {}, {}, None)
     assert kept_masks.read_masks(run) is None
@@ -96,29 +67,3 @@ def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     np.save(path, np.zeros(WIDTH + 1, np.uint8))
     with pytest.raises(ValueError, match=f"expected uint8 with {WIDTH} bytes a mask"):
         kept_masks.read_masks(run)
-
-
-@pytest.mark.filterwarnings("error")
-def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
-    run = write_run(tmp_path, records(stages=(2, 8)))
-    server = {(0, 2): draw(1, 0.3)[0]}
-    server |= {(1, r): draw(1, 0.3, seed=r)[0] for r in range(1, 9)}
-    server |= {(2, 1): draw(1, 0.3)[0]}  # ahead of the metrics
-    clients = {(1, 2): draw(2, 0.3), (1, 8): draw(30, 0.3), (1, 4): draw(1, 0.3)}
-    write_masks(run, server, clients)
-    found = drawn_lines(monkeypatch)
-    assert plot_run(run)[-1].stem == "client_mismatch_by_layer"
-    labels = [label for label, *_ in found]
-    label, rounds, values = found[labels.index("all layers", -len(NAMES) - 1)]
-    # A round with a single client has no pair.
-    assert (label, rounds) == ("all layers", [4, 10])
-    masks = clients[1, 2]
-    shared, either = (masks[0] & masks[1]).sum(), (masks[0] | masks[1]).sum()
-    assert values[0] == pytest.approx(100 * (1 - shared / either), abs=1e-5)
-    assert labels[-4:] == ["a", "b", "c", "d"]
-
-
-def test_single_masks_are_not_drawn(tmp_path):
-    run = write_run(tmp_path, records(stages=(4,)))
-    write_masks(run, {(0, 4): draw(1, 0.3)[0]}, {(0, 4): draw(1, 0.3)})
-    assert plots.plot_clients(read_run(run), tmp_path) == []

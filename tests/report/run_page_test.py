@@ -3,13 +3,11 @@
 import json
 import re
 
-import numpy as np
 import pytest
 
 from sparsefl_jax.report import plot_run, plots, read_run, write_page
 from sparsefl_jax.report.density import density_rows
 from tests.report.comparison_browser_test import in_a_browser
-from tests.report.report_masks_test import write_masks
 from tests.report.report_page_test import Page
 from tests.report.report_test import drawn_lines, records, write_run
 
@@ -81,9 +79,6 @@ def still(stages=(2, 3), change=None):
 
 def test_flat_plots_are_left_out(tmp_path):
     run = write_run(tmp_path, still())
-    one = np.arange(59) % 2 == 0
-    rows = np.stack([one, one])
-    write_masks(run, {(1, 1): one, (1, 3): one}, {(1, 2): rows})
     drawn = {path.stem for path in plot_run(run)}
     assert drawn == {
         "accuracy_by_round",
@@ -91,12 +86,7 @@ def test_flat_plots_are_left_out(tmp_path):
         "accuracy_by_gbit",
         "partition_by_client",
     }
-    text = words_of(run)
-    assert "that never change, and masks that all clients share, are not" in text
-    rows[1, 0] ^= True
-    write_masks(run, clients={(1, 2): rows})
-    more = {path.stem for path in plot_run(run)} - drawn
-    assert more == {"client_mismatch_by_layer"}
+    assert "Densities and masks that never change are not drawn." in words_of(run)
     write_run(run, still(change=(1, 1)))
     assert "mismatch_by_round" in {path.stem for path in plot_run(run)}
 
