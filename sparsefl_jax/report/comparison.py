@@ -49,9 +49,9 @@ class Comparison(NamedTuple):
 
     def titles(self, axis: Axis) -> dict[str, str]:
         """Returns the columns at equal cost of an axis, with their titles."""
-        found = {name: f"at {axis.budget(b)}" for b, name in self.at(axis).items()}
+        found = {name: f"at {axis.text(b)}" for b, name in self.at(axis).items()}
         if name := self.area(axis):
-            found[name] = f"mean up to {axis.budget(self.common[axis.name])}"
+            found[name] = f"mean up to {axis.text(self.common[axis.name])}"
         return found
 
     @property

@@ -55,18 +55,6 @@ class Axis(NamedTuple):
             return f"{cost:g}"
         return format_si(self.scale * cost, self.unit)
 
-    def budget(self, cost: float) -> str:
-        """Formats a round number with its unit.
-
-        Example:
-          >>> axis("gbit").budget(0.4), axis("rounds").budget(40)
-          ('400 Mbit', '40 rounds')
-        """
-        if not self.unit:
-            return f"{cost:g} {self.title}"
-        number, unit = self.text(cost).split(" ", 1)
-        return f"{float(number):g} {unit}"
-
 
 class Curve(NamedTuple):
     """A run's accuracy over one of its costs."""

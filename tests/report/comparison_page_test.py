@@ -80,9 +80,9 @@ def test_the_page_shows_results_costs_and_differences(made):
     assert dense[:4] == ["fedavg", "2", "84.5 ± 6.4", "84.5 ± 6.4"]
     assert dense[4:6] == ["25.0", "40.0 Gbit"] and s10[5] == "8.00 Gbit"
     # The median cost is 6 Gbit; SPDST at 0.1 takes 2 Gbit a round.
-    heads, at = (rows.index(r) for r in rows if "at 6 Gbit %" in r), []
+    heads, at = (rows.index(r) for r in rows if "at 6.00 Gbit %" in r), []
     heads = rows[next(heads)]
-    at = [row[heads.index("at 6 Gbit %")] for row in rows if len(row) == len(heads)]
+    at = [row[heads.index("at 6.00 Gbit %")] for row in rows if len(row) == len(heads)]
     assert at[1:5] == ["-", "73.5 ± 6.4", "-", "-"]
     last = [r for r in rows if r[0] == "spafl"]
     # Paired by seed the differences are the same in both: no width.
