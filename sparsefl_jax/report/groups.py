@@ -60,13 +60,13 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
       first folder, its label what a study has called it.
 
     Raises:
-      ValueError: a folder cannot be read, see `run_folders` and `read_run`.
+      ValueError: a folder cannot be read, see `read_run`.
 
     Example:
       >>> read_groups(["no/such/run"])
       Traceback (most recent call last):
-      sparsefl_jax.UserError: run_dir='no/such/run', expected a folder with
-      metrics.jsonl or seed_*/
+      sparsefl_jax.UserError: run_dir='no/such/run' expected a folder with
+      metrics.jsonl.
     """
     members = collections.defaultdict(dict)  # {seed: run} by kind and copy
     found = {}

@@ -194,26 +194,15 @@ def run_folders(run_dir: str | Path) -> list[Path]:
       run_dir: a folder with `metrics.jsonl`, or one with `seed_*/metrics.jsonl`.
 
     Returns:
-      The folder itself, or those of its seeds in the order of the seeds.
-
-    Raises:
-      ValueError: the folder is neither.
+      Those of its seeds in the order of the seeds, or else the folder itself.
 
     Example:
-      >>> run_folders("no/such/run")
-      Traceback (most recent call last):
-      sparsefl_jax.UserError: run_dir='no/such/run', expected a folder with
-      metrics.jsonl or seed_*/
+      >>> [str(folder) for folder in run_folders("no/such/run")]
+      ['no/such/run']
     """
     path = Path(run_dir)
-    if (path / "metrics.jsonl").is_file():
-        return [path]
     seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]
-    if not seeds:
-        raise UserError(
-            f"run_dir={str(path)!r}, expected a folder with metrics.jsonl or seed_*/"
-        )
-    return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
+    return sorted(seeds, key=lambda p: (len(p.name), p.name)) or [path]  # 2 before 10
 
 
 def read_records(path: Path) -> list[Record]:
