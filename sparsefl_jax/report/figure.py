@@ -19,7 +19,6 @@ SIZE = (4.9, 3.3)  # inches: a column of a paper, and legible on a phone
 STYLE = Path(__file__).with_name("style.mplstyle")
 _NAME = 0.15  # inches that a line of a name takes
 _MAX_LAYERS = 12  # that are named
-_DEPTHS = ("#3b7dd8", "#8a6fd1", "#c2609b", "#d97a3a", "#a8921e")
 
 
 @contextlib.contextmanager
@@ -147,7 +146,8 @@ def draw_line(ax: Any, values: Any, label: str, color: Any, width: float = 1.7) 
 def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None:
     """Draws a line for each layer, coloured by depth, and one for all layers together.
 
-    The scale begins at 0, or is logarithmic if the values differ much.
+    Of many layers the first, the last and some between are named. The scale begins at
+    0, or is logarithmic if the values differ much.
 
     Args:
       ax: matplotlib axes.
@@ -156,12 +156,17 @@ def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None
       name: the key of the value over all layers, a share; `layer_{name}` is that of the
         values `{layer: share}`.
     """
+    import matplotlib
+
     table = 100 * by_round(run, records)
     draw_line(ax, column(table, name), "all layers", INK, 3.2)
     head = f"layer_{name}."
     layers = [field for field in table if field.startswith(head)]
-    lines = {short(layer.removeprefix(head)): column(table, layer) for layer in layers}
-    draw_depths(ax, lines)
+    colors = matplotlib.colormaps["plasma"](np.linspace(0.0, 0.9, len(layers)))
+    named = spread(len(layers), _MAX_LAYERS)
+    for i, layer in enumerate(layers):
+        name = short(layer.removeprefix(head)) if i in named else ""
+        draw_line(ax, column(table, layer), name, colors[i], 1.3)
     low, high = ax.dataLim.intervaly
     if low > 0 and high > 20 * low:
         ax.set_yscale("log")
@@ -190,20 +195,6 @@ def spread(count: int, most: int) -> list[int]:
       ([0, 4, 8], [0, 1])
     """
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
-
-
-def draw_depths(ax: Any, lines: dict[str, Any]) -> None:
-    """Draws the lines of layers, by their names, coloured by depth.
-
-    Of many layers the first, the last and some between are named.
-    """
-    from matplotlib.colors import LinearSegmentedColormap
-
-    depths = LinearSegmentedColormap.from_list("depth", _DEPTHS)
-    colors = depths(np.linspace(0.0, 1.0, max(len(lines), 2)))
-    named = spread(len(lines), _MAX_LAYERS)
-    for i, (name, values) in enumerate(lines.items()):
-        draw_line(ax, values, name if i in named else "", colors[i], 1.3)
 
 
 def count_rounds(ax: Any, run: Run) -> None:
