@@ -25,9 +25,7 @@ class Fields(NamedTuple):
     from the method's name and are no settings, nor are the names of methods.
     """
 
-    differing: dict[
-        str, list[str]
-    ]  # the value of each group, "-" if it lacks the field
+    differing: dict[str, list[str]]  # of each group, "-" if it lacks the field
     settings: dict[str, list[str]]  # those of them that groups set differently
     shared: dict[str, str]  # the one value of all groups
 
