@@ -7,12 +7,11 @@ index 'none' also `params/PATH`. With that index, `mask/PATH` holds one bit per 
 every leaf with pruned entries.
 
 The metadata in the file's header has one key, `sparsefl_jax`, with JSON: the format,
-the index, the shapes, the arguments that rebuild the network, the origin, a checksum.
+the index, the shapes, the arguments that rebuild the network, the origin.
 """
 
 import json
 import os
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +45,6 @@ class Head(msgspec.Struct):
     network: dict[str, Any] | None
     reading: dict[str, Any] | None
     run: dict[str, Any]
-    crc32: int  # of the header with 0 here, and of the tensors
 
 
 class Sizes(NamedTuple):
@@ -113,8 +111,7 @@ def save_sparse(
     check("index", index, INDEXES)
     sparse = _checked(sparse)
     stored = {n: _stored(packet) for n, packet in _packets(sparse, index).items()}
-    head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {}, 0)
-    head.crc32 = _checksum(head, stored)
+    head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {})
     content = safetensors.save(stored, {_KEY: _json(head)})
     files.write_bytes(Path(path), content)
     return _sizes(sparse, stored, len(content))
@@ -157,8 +154,6 @@ def load_sparse(path: str | Path) -> Exported:
         raise UserError(f"{name}, expected a file that an export wrote")
     with blaming(f"{name} cannot be read"):
         head, stored = _read(Path(path))
-        if head.crc32 != _checksum(head, stored):
-            raise UserError("its checksum differs")
         sparse = _model(head, stored)
         sizes = _sizes(sparse, stored, os.path.getsize(path))
         about = {key: getattr(head, key) for key in ("network", "reading", "run")}
@@ -224,14 +219,6 @@ def _json(head: Head) -> str:
     return json.dumps(
         fields, sort_keys=True, allow_nan=False, default=lambda value: value.tolist()
     )
-
-
-def _checksum(head: Head, stored: dict[str, np.ndarray]) -> int:
-    """Returns the CRC-32 of the header's entry and of all arrays by name."""
-    total = zlib.crc32(_json(msgspec.structs.replace(head, crc32=0)).encode())
-    for name in sorted(stored):
-        total = zlib.crc32(stored[name], zlib.crc32(name.encode(), total))
-    return total
 
 
 def _read(path: Path) -> tuple[Head, dict[str, np.ndarray]]:

@@ -134,10 +134,6 @@ def test_the_network_comes_back_and_takes_raw_samples(sparse, tmp_path):
     assert sfl.load_sparse(path).model is None
 
 
-def change_last_byte(content):
-    return content[:-1] + bytes([content[-1] ^ 1])
-
-
 def of_another_format(content):
     old, new = b'\\"format\\": 1', b'\\"format\\": 9'
     assert old in content
@@ -151,12 +147,9 @@ def of_another_format(content):
         (lambda content: content[:50], "cannot be read"),
         (lambda content: b"", "cannot be read"),
         (lambda content: b"a text " * 9, "cannot be read"),
-        (change_last_byte, "its checksum differs"),
-        (lambda content: content.replace(b"[3, 2]", b"[2, 3]"), "checksum differs"),
-        (lambda content: content.replace(b"fc3", b"fc7"), "checksum differs"),
         (
-            lambda content: content.replace(b"crc32", b"crc33"),
-            "missing required field `crc32`",
+            lambda content: content.replace(b"shapes", b"shares"),
+            "missing required field `shapes`",
         ),
         (of_another_format, "has format 9, expected 1"),
         (lambda content: safetensors.save({"w": np.ones(3)}), "holds no sparse model"),
