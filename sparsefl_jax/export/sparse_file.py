@@ -11,7 +11,6 @@ the index, the shapes, the arguments that rebuild the network, the origin.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +62,6 @@ class Exported(NamedTuple):
     # `reading` was given.
     model: models.Model | None
     about: dict  # `network`, `reading` and `run` of `save_sparse`; tuples are lists
-    sizes: Sizes
 
 
 def save_sparse(
@@ -114,7 +112,10 @@ def save_sparse(
     head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {})
     content = safetensors.save(stored, {_KEY: _json(head)})
     files.write_bytes(Path(path), content)
-    return _sizes(sparse, stored, len(content))
+    payload = sum(array.nbytes for array in stored.values())
+    leaves = jax.tree.leaves((sparse.params, sparse.stats))
+    dense = sum(4 * leaf.size for leaf in leaves)
+    return Sizes(payload, len(content) - payload, dense)
 
 
 def load_sparse(path: str | Path) -> Exported:
@@ -155,10 +156,9 @@ def load_sparse(path: str | Path) -> Exported:
     with blaming(f"{name} cannot be read"):
         head, stored = _read(Path(path))
         sparse = _model(head, stored)
-        sizes = _sizes(sparse, stored, os.path.getsize(path))
         about = {key: getattr(head, key) for key in ("network", "reading", "run")}
         model = _network(head.network, head.reading)
-    return Exported(sparse, model, about, sizes)
+    return Exported(sparse, model, about)
 
 
 def _checked(sparse: SparseModel) -> SparseModel:
@@ -205,13 +205,6 @@ def _stored(packet: codec.Packet) -> np.ndarray:
     if packet.mask is None and packet.bits == 32:
         return np.asarray(packet.values, order="C")
     return np.frombuffer(streams.encode(packet), np.uint8)
-
-
-def _sizes(sparse: SparseModel, stored: dict[str, np.ndarray], file: int) -> Sizes:
-    """Returns the sizes of a file of `file` bytes."""
-    payload = sum(array.nbytes for array in stored.values())
-    leaves = jax.tree.leaves((sparse.params, sparse.stats))
-    return Sizes(payload, file - payload, sum(4 * leaf.size for leaf in leaves))
 
 
 def _json(head: Head) -> str:

@@ -38,14 +38,13 @@ def finished(tmp_path_factory):
 def test_a_client_s_own_model_is_exported(finished, tmp_path):
     run, config = finished
     shutil.copytree(run, tmp_path / "run")
-    path, sizes = export.export_run(tmp_path / "run", client=3)
+    path, _ = export.export_run(tmp_path / "run", client=3)
     assert path == tmp_path / "run/client_3.safetensors"
     back = sfl.load_sparse(path)
     personal, other = (each["personal"] for each in results.load_clients(run, [3, 4]))
     assert same(back.sparse, personal) and not same(back.sparse, other)
     assert not all(mask.all() for mask in jax.tree.leaves(personal.mask))
     assert back.about["run"]["client"] == 3 and back.about["run"]["name"] == "personal"
-    assert sizes == back.sizes
     with pytest.raises(ValueError, match=r"clients=8, expected in \[0, 7\]"):
         export.export_run(run, tmp_path / "model", client=8)
     with pytest.raises(ValueError, match="clients=3.0, expected an integer below"):
@@ -90,10 +89,10 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     assert back.about["network"] == network
     mean = np.float32(back.about["reading"]["mean"])
     np.testing.assert_array_equal(mean, np.float32(data.mean))
-    sizes = back.sizes
-    rows = [line.split() for line in printed.out.splitlines()[1:]]
-    assert rows == [[name, f"{size:,}"] for name, size in sizes._asdict().items()]
-    assert sizes.payload + sizes.header == out.stat().st_size
+    rows = dict(line.split() for line in printed.out.splitlines()[1:])
+    assert [*rows] == ["payload", "header", "dense"]
+    payload, header = (int(rows[n].replace(",", "")) for n in ("payload", "header"))
+    assert payload + header == out.stat().st_size
     assert printed.err == f"wrote {out}, {out.stat().st_size:,} byte\n"
     assert __main__.main([str(run), "--model", "none such"]) == 2
     assert __main__.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
