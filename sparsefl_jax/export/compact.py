@@ -56,7 +56,7 @@ def compact(
       whose mask is False.
 
     Raises:
-      ValueError: `name` is no string; the network takes no `widths`, or its layers are
+      ValueError: the network takes no `widths`, or its layers are
         named neither as those of a chain nor of a residual network; `sparse` has other
         shapes; or a layer is normalised over several channels or after its activation.
 
@@ -70,10 +70,6 @@ def compact(
       >>> small.params["fc1"]["kernel"].shape, model.macs["fc2"]["kernel"]
       ((784, 40), 5120)
     """
-    if not isinstance(name, str):
-        raise UserError(
-            f"name={name!r:.60}, expected the name of a network of `build_model`"
-        )
     sparse = jax.tree.map(np.asarray, sparse)
     _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)
     kept = jax.tree.map(lambda v, m: np.where(m, v, v.dtype.type(0)), *sparse[:2])

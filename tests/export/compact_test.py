@@ -221,7 +221,6 @@ def test_what_can_not_be_compacted_is_refused_in_a_line():
         ("resnet18", 2, "norm='group' of model 'resnet18' mixes"),
         ("resnet18", 4, "params holds bn1/bias of shape (2,), exp"),
         ("lenet", 2, "model='lenet'"),
-        (build("mlp", 10, shape), 2, "expected the name of a network"),
     ):
         call = partial(compact, sparse, name, 10, shape, base=base, norm="group")
         refused(call, said)
