@@ -10,7 +10,6 @@ The metadata in the file's header has one key, `sparsefl_jax`, with JSON: the fo
 the index, the shapes, the arguments that rebuild the network, the origin.
 """
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +109,8 @@ def save_sparse(
     sparse = _checked(sparse)
     stored = {n: _stored(packet) for n, packet in _packets(sparse, index).items()}
     head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {})
-    content = safetensors.save(stored, {_KEY: _json(head)})
+    text = msgspec.json.encode(head, order="sorted", enc_hook=lambda v: v.tolist())
+    content = safetensors.save(stored, {_KEY: text.decode()})
     files.write_bytes(Path(path), content)
     payload = sum(array.nbytes for array in stored.values())
     leaves = jax.tree.leaves((sparse.params, sparse.stats))
@@ -205,13 +205,6 @@ def _stored(packet: codec.Packet) -> np.ndarray:
     if packet.mask is None and packet.bits == 32:
         return np.asarray(packet.values, order="C")
     return np.frombuffer(streams.encode(packet), np.uint8)
-
-
-def _json(head: Head) -> str:
-    fields = msgspec.structs.asdict(head)
-    return json.dumps(
-        fields, sort_keys=True, allow_nan=False, default=lambda value: value.tolist()
-    )
 
 
 def _read(path: Path) -> tuple[Head, dict[str, np.ndarray]]:

@@ -134,7 +134,7 @@ def test_the_network_comes_back_and_takes_raw_samples(sparse, tmp_path):
 
 
 def of_another_format(content):
-    old, new = b'\\"format\\": 1', b'\\"format\\": 9'
+    old, new = b'\\"format\\":1', b'\\"format\\":9'
     assert old in content
     return content.replace(old, new)
 
