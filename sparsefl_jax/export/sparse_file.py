@@ -167,12 +167,10 @@ def _checked(sparse: SparseModel) -> SparseModel:
     if _shapes(sparse.params) != _shapes(sparse.mask):
         raise UserError("mask has other leaves than params, expected the same shapes")
     for part, tree in sparse._asdict().items():
-        leaves, dtype = trees.by_path(tree), np.dtype("?" if part == "mask" else "f4")
-        for path, leaf in leaves.items():
+        dtype = np.dtype("?" if part == "mask" else "f4")
+        for path, leaf in trees.by_path(tree).items():
             if leaf.dtype != dtype:
                 raise UserError(f"{part}/{path} is {leaf.dtype}, expected {dtype}")
-        if jax.tree.structure(_nest(leaves)) != jax.tree.structure(tree):
-            raise UserError(f"{part} is not a nested dict, expected one of arrays")
     return sparse
 
 
