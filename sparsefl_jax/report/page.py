@@ -228,8 +228,7 @@ def _render(template: str, **content) -> str:
     filters = {"percent": format_percent, "si": format_si, "seconds": format_seconds}
     pages.filters.update(filters)
     pages.tests["finite"] = finite
-    modules = {"costs": costs, "density": density, "tables": tables}
-    pages.globals.update(modules, mark=MARK)
+    pages.globals.update(costs=costs, density=density, tables=tables, mark=MARK)
     return pages.get_template(template).render(content)
 
 
