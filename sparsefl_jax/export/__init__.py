@@ -4,6 +4,7 @@
 needs neither the run nor its data. Both need the extra `export`.
 """
 
+from sparsefl_jax.export.peft import save_peft as save_peft
 from sparsefl_jax.export.runs import export_run as export_run
 from sparsefl_jax.export.sparse_file import INDEXES as INDEXES
 from sparsefl_jax.export.sparse_file import load_sparse as load_sparse

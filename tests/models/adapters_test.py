@@ -424,6 +424,62 @@ def test_an_export_has_the_merged_network(tmp_path):
     assert 0.1 < np.mean(flat(params)["layer1/query/lora_a/kernel"] != 0) < 0.9
 
 
+def peft_of(folder, key):
+    """Writes an encoder and moved adapters; returns the network and its parameters."""
+    network = transformer.pretrained_encoder(2, (5,), folder=folder, frozen=False)
+    model = network.adapting(2, 6.0, targets=("layer*/up/kernel", "*value/kernel"))
+    params = moved(model.init(key)[0])
+    export.save_peft(f"{folder}/adapter", model, params, base=folder)
+    return model, params
+
+
+@pytest.mark.parametrize("kind", ("bert", "distilbert"))
+def test_the_files_for_peft_by_hand(kind, tmp_path, key):
+    """W + s (B A) of the file, [out, in], in the formulas of the encoder."""
+    safetensors = pytest.importorskip("safetensors.numpy", reason="needs [text]")
+    found = by_hand.tensors(kind, 2)
+    folder = by_hand.write(tmp_path / "a", kind, found)
+    model, params = peft_of(folder, key)
+    told = json.loads((tmp_path / "a/adapter/adapter_config.json").read_text())
+    written = safetensors.load_file(tmp_path / "a/adapter/adapter_model.safetensors")
+    written = {n.removeprefix("base_model.model."): v for n, v in written.items()}
+    scale, layers = told["lora_alpha"] / told["r"], by_hand.LAYER[kind]
+    targets = {f"{kind}.{layers[n].format(i)}" for n in (2, 5) for i in range(2)}
+    assert scale == 3.0 and set(told["target_modules"]) == targets
+    assert set(told["modules_to_save"]) == set(by_hand.HEAD[kind])
+    for name in targets:
+        a, b = (written.pop(f"{name}.lora_{f}.weight") for f in "AB")
+        found[f"{name}.weight"] = found[f"{name}.weight"] + scale * b @ a
+    assert written.keys() <= found.keys()
+    want = by_hand.forward(kind, found | written, [3, 1, 4, 1, 5])[1]
+    np.testing.assert_allclose(logits(model, params, TOKENS[:1])[0], want, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_peft_reads_the_files(tmp_path, key):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    library = pytest.importorskip("transformers", reason="needs transformers")
+    peft = pytest.importorskip("peft", reason="needs peft")
+    folder = by_hand.write(tmp_path / "a", "bert", by_hand.tensors("bert", 2))
+    model, params = peft_of(folder, key)
+    network = library.BertForSequenceClassification.from_pretrained(folder)
+    network = peft.PeftModel.from_pretrained(network, f"{folder}/adapter").eval()
+    tokens = torch.tensor(np.array(TOKENS))
+    with torch.no_grad():
+        want = network(tokens, attention_mask=(tokens != 0).long()).logits.numpy()
+    np.testing.assert_allclose(logits(model, params, TOKENS), want, atol=1e-4)
+
+
+def test_frozen_adapters_are_not_written_for_peft(tmp_path, key):
+    pytest.importorskip("safetensors", reason="needs the extra [text]")
+    folder = by_hand.write(tmp_path / "a", "bert", by_hand.tensors("bert", 2))
+    network = transformer.pretrained_encoder(2, (5,), folder=folder)
+    model = network.adapting(2, freeze=("*lora_a*",))
+    params, _ = model.init(key)
+    with pytest.raises(ValueError, match="params lack A or B, expected adapters"):
+        export.save_peft(tmp_path / "b", model, params, base=folder)
+
+
 def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
     pytest.importorskip("safetensors", reason="needs the extra [export]")
     data, path = data_of(texts=True), tmp_path / "base.safetensors"
