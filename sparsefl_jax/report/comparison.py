@@ -10,7 +10,7 @@ from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report import costs
 from sparsefl_jax.report.costs import Axis, Curve, accuracy, best_eval, last_eval
 from sparsefl_jax.report.differences import make_labels
-from sparsefl_jax.report.groups import Group, refuse_unlike, seed_of, unlikeness
+from sparsefl_jax.report.groups import Group, apart, refuse_unlike, seed_of, unlikeness
 from sparsefl_jax.report.load import Table
 
 LEVEL = 0.95  # of intervals
@@ -126,7 +126,7 @@ def compare(
     budgets, labels, reasons = budgets or {}, make_labels(groups), unlikeness(groups)
     groups = [
         group._replace(
-            label=label + f" {MARK}" * bool(why),
+            label=label + apart(group) + f" {MARK}" * bool(why),
             unlike=why,
             progress=list(map(costs.progress, group.runs)),
         )

@@ -193,6 +193,24 @@ def refuse_unlike(groups: Sequence[Group]) -> None:
             )
 
 
+def apart(group: Group) -> str:
+    """Says where a group's seeds differ although they should not; '' if nowhere.
+
+    That is the data, unless a split moves samples from seed to seed, the commit, and
+    one's own code. Runs that have not ended do not count.
+    """
+    config, kept = group.runs[0].config, _SAMPLES
+    if made_in_python(group.runs[0]) or config.get("test_split") == "within":
+        kept = ()
+    summaries = [run.summary for run in group.runs]
+    values = {
+        "data": [[s["data"].get(n) for n in kept] for s in summaries if "data" in s],
+        **{n: [s[n] for s in summaries if n in s] for n in ("commit", "code")},
+    }
+    names = [n for n, of in values.items() if any(value != of[0] for value in of)]
+    return f" (seeds differ in {', '.join(names)})" if names else ""
+
+
 def metric(group: Group) -> str:
     """Returns the metric of the last evaluations, 'pooled' or 'clients'."""
     last = [run.evals[-1].get("metric") for run in group.runs if run.evals]

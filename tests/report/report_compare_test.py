@@ -165,3 +165,30 @@ def test_a_folder_that_may_not_be_written_has_its_table(tmp_path, monkeypatch, c
     out, err = capsys.readouterr()
     assert said in err and "Traceback" not in err
     assert [row["run"] for row in rows_of(out)] == ["flash", "masked"]
+
+
+DATA = dict.fromkeys(("x", "y", "x_test", "y_test", "num_classes"), 1)
+APART = [  # what the second seed's summary and both configurations hold, and the label
+    ({}, {}, "flash"),
+    ({"commit": "b"}, {}, "flash (seeds differ in commit)"),
+    ({"data": DATA | {"y": 2}}, {}, "flash (seeds differ in data)"),
+    ({"data": DATA | {"y": 2}}, {"test_split": "within"}, "flash"),
+    ({"code": {"my.py": 2}, "commit": "b"}, {}, "flash (seeds differ in commit, code)"),
+    ({"data": DATA | {"train": 2}}, {}, "flash"),  # another partition
+]
+
+
+@pytest.mark.parametrize("other, fields, label", APART)
+def test_seeds_that_are_unlike_become_no_mean_in_silence(
+    tmp_path, other, fields, label
+):
+    same = {"commit": "a", "data": DATA, "code": {"my.py": 1}}
+    for seed, summary in enumerate((same, same | other, None)):  # one still runs
+        path = write_seed(tmp_path / f"a/seed_{seed}", seed)
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(config | fields))
+        if summary is not None:
+            (path / "summary.json").write_text(json.dumps(summary))
+    groups = read_groups([tmp_path / "a"])
+    assert [group.label for group in compare(groups).groups] == [label]
+    assert label in comparison_table(compare(groups))
