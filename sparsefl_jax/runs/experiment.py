@@ -264,7 +264,7 @@ def all_seeds(
     Args, raises: as `one_seed`. Returns the summary of each seed.
     """
     if resume:
-        config, _ = folder.planned(config, plain(folder.read_config(path)))
+        config = folder.planned(config, plain(folder.read_config(path)))
     seeds = range(config.seed, config.seed + config.seeds)
     configs = [dataclasses.replace(config, seed=seed, seeds=1) for seed in seeds]
     read = of_one_width(read or reading_once(config), configs)
@@ -343,8 +343,6 @@ def one_seed(
         going = folder.resumption(path, config) if leads else folder.Resumption(config)
         done, begun = processes.lead([going.done, going.saved is not None])
         if done:
-            if leads and progress and going.notes:
-                print(*going.notes, sep="\n", file=sys.stderr)
             if leads and not (path / "report.html").exists():
                 records.draw(path)
             return processes.lead(report.read_summary(path) if leads else None)

@@ -232,7 +232,6 @@ class Resumption(NamedTuple):
 
     config: Config
     saved: checkpoint.Saved | None = None  # the checkpoint; None to begin
-    notes: list[str] = []  # on differences from an ordinary continuation
     done: bool = False  # nothing is left to run
 
 
@@ -258,9 +257,8 @@ def resumption(workdir: Path, config: Config) -> Resumption:
     if saved.about["key"] != root_key(config.seed):  # of another kind of generator
         raise UserError(f"{workdir / 'checkpoint'} is of a run with another key")
     found = continued(config, saved)
-    by = found.saved.snapshot.ended_by
-    if ended and by:
-        return found._replace(done=True, notes=[f"this run has ended, by {by}"])
+    if ended and found.saved.snapshot.ended_by:
+        return found._replace(done=True)
     log_lines.check_logs(workdir, saved.about["position"])
     return found
 
@@ -294,18 +292,14 @@ def continued(config: Config, saved: checkpoint.Saved) -> Resumption:
             f"num_rounds={now}, expected at least the {before} that the run has been "
             "planned for; until ends it earlier"
         )
-    config, notes = planned(config, old)
-    schedule = config.algorithm.get("rounds")
-    if schedule and schedule <= before < now:
-        name = config.algorithm["name"]
-        notes = [f"{name} stays at the end of its {schedule} rounds' schedule", *notes]
+    config = planned(config, old)
     if at.ended_by and _lifted(old, config, at):
         done = at.stage == len(config.stages) - 1 and at.round == now
         at = at._replace(ended_by="rounds" if done else "")
-    return Resumption(config, saved._replace(snapshot=at), notes)
+    return Resumption(config, saved._replace(snapshot=at))
 
 
-def planned(config: Config, old: dict) -> tuple[Config, list[str]]:
+def planned(config: Config, old: dict) -> Config:
     """Keeps the old values of fields that depend on a changed `num_rounds`.
 
     A first stage with as many rounds as the run keeps its number of rounds, and a
@@ -316,7 +310,7 @@ def planned(config: Config, old: dict) -> tuple[Config, list[str]]:
       old: its configuration so far, as `plain` returns it.
 
     Returns:
-      The configuration with these fields set, and lines that report them.
+      The configuration with these fields set.
 
     Raises:
       ValueError: the configuration sets one of them to another value; `lr_horizon` may
@@ -332,18 +326,14 @@ def planned(config: Config, old: dict) -> tuple[Config, list[str]]:
             first = config.first_stage | {"num_rounds": before}
             config = dataclasses.replace(config, first_stage=first)
     if config.final_learning_rate is None or config.lr_decay is not None:
-        return config, []
+        return config
     before = old["lr_horizon"] or old["num_rounds"]
     if config.lr_horizon is None and config.num_rounds != before:
-        return dataclasses.replace(config, lr_horizon=before), [
-            f"the learning rate keeps its schedule over {before} rounds, and falls "
-            f"below final_learning_rate={config.final_learning_rate:g} after them; "
-            "lr_horizon gives it another"
-        ]
+        return dataclasses.replace(config, lr_horizon=before)
     now = config.lr_horizon or config.num_rounds
     if now != before and config.num_rounds == old["num_rounds"]:
         raise UserError(refusal.format("lr_horizon", now, before))
-    return config, []
+    return config
 
 
 def _lifted(old: dict, config: Config, at: Snapshot) -> bool:

@@ -114,7 +114,7 @@ def _print_start(
     opening = folder.described(saved, machine) if saved else dry_run.text(plan)
     if saved is None and (workdir / "metrics.jsonl").exists():
         opening = f"{opening}\nno checkpoint was saved here: it begins again"
-    print(opening, *going.notes, f"writing to {workdir}", sep="\n", file=sys.stderr)
+    print(opening, f"writing to {workdir}", sep="\n", file=sys.stderr)
 
 
 def _about(going: folder.Resumption, plan: Plan) -> dict[str, Any]:

@@ -197,7 +197,6 @@ def settle(tmp_path):
 def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     found = settle({}, {"num_rounds": 8})
     assert found.config.lr_horizon == 4
-    assert "keeps its schedule over 4 rounds" in found.notes[-1]
     rate = build.build_optimizer(settle({}, {}).config)
     longer = build.build_optimizer(found.config)
     ones = np.ones(1, np.float32)
@@ -212,7 +211,7 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     again = settle({"num_rounds": 8, "lr_horizon": 4}, {"lr_horizon": None})
     assert again.config.lr_horizon == 4
     constant = settle({"final_learning_rate": None}, {"num_rounds": 8})
-    assert constant.config.lr_horizon is None and not constant.notes
+    assert constant.config.lr_horizon is None
 
     first = {"name": "sensitivity", "density": 0.5}
     found = settle({"first_stage": first}, {"num_rounds": 8})
@@ -222,16 +221,6 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     began = {"first_stage": first | {"num_rounds": 4}}
     with pytest.raises(ValueError, match="first_stage.num_rounds=8, expected 4"):
         settle(began, {"first_stage.num_rounds": 8})
-
-
-def test_a_schedule_that_has_ended_is_noted(settle):
-    method = {"name": "fedsparsify_global", "density": 0.2}
-    ended, going = ({"algorithm": method | {"rounds": r}} for r in (4, 6))
-    note = "fedsparsify_global stays at the end of its 4 rounds' schedule"
-    assert note in settle(ended, {"num_rounds": 8}).notes
-    assert note not in settle(ended, {}).notes
-    going = settle(going, {"num_rounds": 8}).notes
-    assert not any("stays at" in each for each in going)
 
 
 @pytest.mark.parametrize(
@@ -259,11 +248,10 @@ def test_a_limit_lifted_after_the_last_round_leaves_nothing_to_run(settle):
     assert found.saved.snapshot.ended_by == "rounds"
 
 
-def test_a_finished_run_says_that_nothing_is_left(run, capsys):
+def test_of_a_finished_run_nothing_is_left(run, capsys):
     before = files(run)
     resume(run, fields={"eval_every": 1}, progress=True)
-    said = f"this run has ended, by rounds\nreport: {run}/report.html\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == f"report: {run}/report.html\n"
     assert files(run) == before
 
 
