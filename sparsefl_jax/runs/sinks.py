@@ -19,7 +19,6 @@ from flax.traverse_util import flatten_dict
 
 from sparsefl_jax.core.check import blaming, check
 from sparsefl_jax.core.extras import imported
-from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.system import files, log_lines
 
 PROJECT = "sparsefl_jax"  # unless the tool's own environment variable names another
@@ -216,49 +215,9 @@ def weights_and_biases(workdir: Path, step: int, id: str | None) -> Sink:
     return Sink(write, close, run.id)
 
 
-def mlflow(workdir: Path, step: int, id: str | None) -> Sink:
-    """Logs to a run of MLflow, by default in the experiment `sparsefl_jax`.
-
-    MLflow's own environment variables apply (`MLFLOW_TRACKING_URI`,
-    `MLFLOW_EXPERIMENT_NAME`); its default is `mlflow.db` in the current folder. Fields
-    of the configuration, as the run began, are parameters. Several seeds share the tag
-    `group`.
-    """
-    from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param
-
-    client = MlflowClient()
-    if id is None:
-        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        there = client.get_experiment_by_name(project)
-        where = there.experiment_id if there else client.create_experiment(project)
-        group, name = names_of(workdir)
-        tags = {"group": group} if group else {}
-        id = client.create_run(where, run_name=name, tags=tags).info.run_id
-        config = flatten(files.read_optional(workdir / "config.json")).items()
-        client.log_batch(id, params=[Param(name, str(v)) for name, v in config])
-    client.update_run(id, status="RUNNING")
-
-    def write(rows: Rows) -> None:
-        now = int(1000 * time.time())
-        metrics = [
-            Metric(re.sub(r"[^\w\-. :/]", "_", key), value, now, step)
-            for step, row in rows.items()
-            for key, value in row.items()
-        ]
-        client.log_batch(id, metrics=metrics)
-
-    def close(summary: dict) -> None:
-        write({summary.get("rounds", 0): scalars(summary, "summary")})
-        client.set_terminated(id, "FINISHED" if summary else "KILLED")
-
-    return Sink(write, close, id)
-
-
 TOOLS: dict[str, Callable[[Path, int, Any], Sink]] = {
     "tensorboard": tensorboard,
     "wandb": weights_and_biases,
-    "mlflow": mlflow,
 }
 # Modules that show that a tool is installed; W&B leaves folders called `wandb`.
 _MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb.sdk"}
@@ -278,7 +237,7 @@ def check_sinks(names: Sequence[str]) -> None:
       Traceback (most recent call last):
       sparsefl_jax.UserError: sinks='tensorbord' (did you mean 'tensorboard'?),
       expected one of
-      mlflow, tensorboard, wandb
+      tensorboard, wandb
     """
     for name in names:
         check("sinks", name, sorted(TOOLS))

@@ -177,7 +177,7 @@ def test_a_write_that_fits_in_part_is_taken_back(tmp_path):
 
 
 def test_absent_packages_are_one_line(monkeypatch):
-    modules = {"tensorboard": "tensorboardX", "wandb": "wandb.sdk", "mlflow": "mlflow"}
+    modules = {"tensorboard": "tensorboardX", "wandb": "wandb.sdk"}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ValueError, match=rf"pip install 'sparsefl_jax\[{name}\]'$"):
@@ -255,5 +255,5 @@ def test_tensorboard_says_that_a_disk_is_full(tmp_path, scalars):
 
 def test_no_tool_is_imported_before_it_is_asked_for():
     code = "import sys, sparsefl_jax.runs.sinks; "
-    code += "assert not {'wandb', 'mlflow', 'tensorboardX'} & sys.modules.keys()"
+    code += "assert not {'wandb', 'tensorboardX'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Weights & Biases and MLflow: what a run leaves there."""
+"""Weights & Biases: what a run leaves there."""
 
 import json
 import sys
@@ -12,30 +12,6 @@ from tests.tiny import tiny_config
 
 LOSSES = [1, 1 / 2, 1 / 11, 1 / 12, 1 / 13, 1 / 14]
 CONFIG = {"seed": 3, "optimizer": {"name": "sgd", "learning_rate": 0.1}}
-
-
-@pytest.fixture
-def mlflow_run(monkeypatch, tmp_path_factory):
-    """Reads the only run of a local store by MLflow's client."""
-    pytest.importorskip("mlflow", reason="needs the extra [mlflow]")
-    from mlflow import MlflowClient, set_tracking_uri
-
-    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    set_tracking_uri(None)
-
-    def read():
-        client = MlflowClient()
-        (found,) = [e for e in client.search_experiments() if e.name == "sparsefl_jax"]
-        (run,) = client.search_runs([found.experiment_id])
-
-        def history(key):
-            values = client.get_metric_history(run.info.run_id, key)
-            return sorted((m.step, m.value) for m in values)
-
-        return run, history
-
-    return read
 
 
 def interrupted(workdir, name):
@@ -76,51 +52,18 @@ def test_wandb_goes_on_in_one_run_and_has_no_round_twice(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_mlflow_goes_on_in_one_run_and_has_no_round_twice(tmp_path, mlflow_run):
-    interrupted(tmp_path, "mlflow")
-    run, history = mlflow_run()
-    assert run.info.run_id == json.loads((tmp_path / "mlflow.json").read_text())["id"]
-    assert run.info.status == "FINISHED" and run.info.run_name == tmp_path.name
-    assert [step for step, _ in history("train/loss")] == [1, 2, 3, 4, 5, 6]
-    assert [value for _, value in history("train/loss")] == pytest.approx(LOSSES)
-    assert history("train/layer_density/conv1/kernel")[0] == (1, 0.5)
-    assert run.data.params == {
-        "seed": "3",  # as it began: a parameter cannot change
-        "optimizer.name": "sgd",
-        "optimizer.learning_rate": "0.1",
-    }
-    assert history("summary/accuracy/global/final") == [(6, 0.5)]
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_is_not_finished_in_mlflow(tmp_path, mlflow_run):
-    write(tmp_path, ["mlflow"], last=1)
-    assert mlflow_run()[0].info.status == "KILLED"
-
-
-@pytest.mark.slow
-def test_a_run_that_mlflow_does_not_know_is_one_line(tmp_path, mlflow_run):
-    (tmp_path / "mlflow.json").write_text(json.dumps({"id": "gone", "rounds": 0}))
-    with pytest.raises(OSError, match="^sinks='mlflow': Run with id=gone not found$"):
-        write(tmp_path, ["mlflow"])
-
-
-@pytest.mark.slow
-def test_a_configuration_logs_to_both(tmp_path, monkeypatch, mlflow_run):
+def test_a_configuration_logs_to_wandb(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="needs the extra [wandb]")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     config = tiny_config(tmp_path)
-    config.sinks = ("wandb", "mlflow")
+    config.sinks = ("wandb",)
     summary = experiment.run(config, tmp_path / "run", progress=False)
-    run, history = mlflow_run()
-    rounds = summary["rounds"]
-    assert len(history("train/bits_up")) == rounds
-    bits = sum(value for _, value in history("train/bits_up"))
-    assert bits == sum(stage["bits_up"] for stage in summary["stages"])
-    assert run.data.params["dataset"] == config.dataset
     assert list((tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb"))
-    assert json.loads((tmp_path / "run/wandb.json").read_text())["rounds"] == rounds
+    assert (
+        json.loads((tmp_path / "run/wandb.json").read_text())["rounds"]
+        == summary["rounds"]
+    )
 
 
 @pytest.mark.parametrize("error", [FloatingPointError("loss nan"), None])

@@ -292,7 +292,7 @@ class Config:
       system: clients' devices: mobile, iot, tifl or a .csv; None for no clock.
       checkpoint_minutes: minutes between checkpoints.
       observe_rounds: rounds for which all clients' masks are kept.
-      sinks: further logs: 'tensorboard', 'wandb', 'mlflow'.
+      sinks: further logs: 'tensorboard', 'wandb'.
     """
 
     seed: Whole = 0
