@@ -5,7 +5,6 @@ connections close, and so the next computation of the others fails. If process 0
 ended, or one of them stops answering, JAX itself ends the others.
 """
 
-import functools
 import os
 import re
 import signal
@@ -26,7 +25,6 @@ from sparsefl_jax.system import processes
 # others, counts as lost, so that the others end.
 HEARTBEAT, SHUTDOWN = 100, 60
 WAIT_MINUTES = 5.0
-_NOTICE = 5.0  # seconds of waiting after which a process prints a notice
 _GRACE = 1.0  # seconds in which the others may print why they fail like process 0
 _BROKEN = ("Gloo", "NCCL", "coordination", "closed by peer", "Socket closed")
 
@@ -85,24 +83,20 @@ def _join(arguments: tuple, minutes: float) -> None:
     """Joins the others, or ends this process if they do not start in time."""
     coordinator, *_ = arguments
     place = f" at {coordinator}" if coordinator else ""
-    say = functools.partial(print, file=sys.stderr, flush=True)
-    notice = f"waiting for the other processes{place}, {minutes:g} minutes at most"
 
     def give_up():
-        say(
+        print(
             f"error: the other processes have not come{place} within "
             f"wait_minutes={minutes:g}, expected all to be started, with the same "
-            "coordinator and number"
+            "coordinator and number",
+            file=sys.stderr,
+            flush=True,
         )
         os._exit(2)
 
-    timers = [
-        threading.Timer(_NOTICE, say, [notice]),
-        threading.Timer(60 * minutes, give_up),
-    ]
-    for timer in timers:
-        timer.daemon = True
-        timer.start()
+    timer = threading.Timer(60 * minutes, give_up)
+    timer.daemon = True
+    timer.start()
     # Python's own handler would not run before the others have started.
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -123,8 +117,7 @@ def _join(arguments: tuple, minutes: float) -> None:
     except jax.errors.JaxRuntimeError as error:
         raise UserError(f"coordinator={coordinator!r}: {one_line(error)}") from error
     finally:
-        for timer in timers:
-            timer.cancel()
+        timer.cancel()
         signal.signal(signal.SIGINT, handler)
 
 
