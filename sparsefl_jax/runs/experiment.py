@@ -20,7 +20,7 @@ from sparsefl_jax.core.types import Count
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import fit_rounds, folder, records, results, simulate, sinks
+from sparsefl_jax.runs import fit_rounds, folder, records, results, simulate
 from sparsefl_jax.runs.config.build import (
     build_data,
     build_setup,
@@ -32,10 +32,10 @@ from sparsefl_jax.runs.config.defaults import filled, freeze, plain
 from sparsefl_jax.runs.config.fields import Config, Described
 from sparsefl_jax.runs.plan import Plan, plan
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.runs.simulate import Run, Segment
-from sparsefl_jax.system import hardware, interrupt, processes
+from sparsefl_jax.system import hardware, interrupt, processes, sinks
+from sparsefl_jax.system.progress import Progress
 
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 

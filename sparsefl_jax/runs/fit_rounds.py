@@ -33,9 +33,9 @@ from sparsefl_jax.runs import folder, simulate
 from sparsefl_jax.runs.config.defaults import filled
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import clock
+from sparsefl_jax.system.progress import Progress, compiling
 from sparsefl_jax.wire import ledger
 
 PILOT = 20  # rounds, without `fit.pilot`

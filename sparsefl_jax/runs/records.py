@@ -20,16 +20,16 @@ from sparsefl_jax import report
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.report import costs, tables
 from sparsefl_jax.report.kept_masks import snapshot_files
-from sparsefl_jax.runs import checkpoint, dry_run, folder, sinks
+from sparsefl_jax.runs import checkpoint, dry_run, folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config.defaults import plain
 from sparsefl_jax.runs.memory import Memory
 from sparsefl_jax.runs.plan import Plan
-from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.system import files, hardware, processes, provenance
+from sparsefl_jax.system import files, hardware, processes, provenance, sinks
+from sparsefl_jax.system.progress import Progress, compiling
 
 
 class Recorder(NamedTuple):

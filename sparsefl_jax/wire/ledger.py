@@ -9,7 +9,7 @@ is what the hardware computes in one training of each client, padding included, 
 masks save no time in dense arithmetic.
 
 The compiled round counts entries (`packets.count`), from which the host computes bits
-(`charges.message_bits`); `round_record` puts both into the record that `runs.sinks`
+(`charges.message_bits`); `round_record` puts both into the record that `system.sinks`
 writes. `simulation/clock.py` charges the same messages on the device by the same
 formula. Every record of a round holds these counts; `analysis` counts as papers do.
 """

@@ -2,8 +2,8 @@
 
 import io
 
-from sparsefl_jax.runs import progress
-from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.system import progress
+from sparsefl_jax.system.progress import Progress
 
 
 def train(round):

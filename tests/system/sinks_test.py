@@ -11,8 +11,8 @@ import zlib
 
 import pytest
 
-from sparsefl_jax.runs import experiment, simulate, sinks
-from sparsefl_jax.system import interrupt, log_lines
+from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.system import interrupt, log_lines, sinks
 from tests.refusals import refused
 from tests.runs.checkpoint_test import stop_after
 from tests.tiny import tiny_config
@@ -254,6 +254,6 @@ def test_tensorboard_says_that_a_disk_is_full(tmp_path, scalars):
 
 
 def test_no_tool_is_imported_before_it_is_asked_for():
-    code = "import sys, sparsefl_jax.runs.sinks; "
+    code = "import sys, sparsefl_jax.system.sinks; "
     code += "assert not {'wandb', 'tensorboardX'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparsefl_jax.runs import experiment, sinks
+from sparsefl_jax.runs import experiment
+from sparsefl_jax.system import sinks
 from tests.system.sinks_test import write
 from tests.tiny import tiny_config
 

@@ -20,7 +20,6 @@ from ml_collections.config_dict import ConfigDict
 
 from sparsefl_jax.core.check import UserError, check, integer, unread
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config.fields import (
     MEANINGS,
     SECTIONS,
@@ -29,7 +28,7 @@ from sparsefl_jax.runs.config.fields import (
     Described,
     arguments,
 )
-from sparsefl_jax.system import files, shipped
+from sparsefl_jax.system import files, shipped, sinks
 
 NONE = "none"  # as the name of a first stage: there is none
 _FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")

@@ -5,7 +5,7 @@ import time
 import jax
 import pytest
 
-from sparsefl_jax.runs import progress
+from sparsefl_jax.system import progress
 
 
 def test_time_spent_on_programs_counts_once_and_only_while_it_is_asked_for():
