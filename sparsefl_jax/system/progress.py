@@ -46,7 +46,6 @@ class Progress(tqdm):
             miniters=0,
             mininterval=0.1 if file.isatty() else _EVERY,
         )
-        self.title = title
         self.evaluation = []  # the last one's headline, in words
 
     @staticmethod
@@ -59,7 +58,7 @@ class Progress(tqdm):
     def compiling(self, stage: int, stages: int, seconds: float) -> None:
         """Shows that the run waits for the compilation of a stage, counted from 0."""
         text = f"compiling stage {stage + 1} of {stages} ({seconds:.0f} s)"
-        self.set_description_str(self.title + text, refresh=False)
+        self.set_postfix_str(text, refresh=False)
         super().update(0)
 
     def update(self, records: list[dict]) -> None:
@@ -75,7 +74,6 @@ class Progress(tqdm):
         left = self.total - self.n - len(rounds)
         whole = spent + bits / 1e9 / len(rounds) * left
         told = [*self.evaluation, f"{spent:.3g} of {whole:.3g} Gbit"]
-        self.set_description_str(self.title, refresh=False)
         self.set_postfix_str(", ".join(told), refresh=False)
         super().update(len(rounds))
 

@@ -23,7 +23,7 @@ def test_lines_tell_round_accuracy_density_and_traffic(monkeypatch):
         bar.update([train(4), train(5)])
     begin, waits, first, *_, last = out.getvalue().splitlines()[:-1]
     assert begin.startswith("pilot:") and "| 1/5 [" in begin
-    assert waits.startswith("pilot: compiling stage 2 of 2 (12 s): ")
+    assert waits.endswith(", compiling stage 2 of 2 (12 s)]")
     told = "accuracy 50.00%, density 0.100, 0.75 of 1.25 Gbit]"
     assert first.startswith("pilot:  60%|") and "| 3/5 [" in first
     assert first.endswith(told) and "| 5/5 [" in last
