@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import msgspec
 
 from sparsefl_jax.core import users_code
 from sparsefl_jax.core.check import UserError, blaming
@@ -46,15 +45,6 @@ LATER = (
 _OURS = ("lock", "config.json.tmp")  # possible leftovers of a run killed at its start
 
 
-class _Named(msgspec.Struct):
-    name: str
-
-
-class _Config(msgspec.Struct):
-    algorithm: _Named
-    model: _Named
-
-
 def read_config(workdir: str | Path) -> Config:
     """Returns the configuration of a run; newer fields have their defaults.
 
@@ -64,7 +54,7 @@ def read_config(workdir: str | Path) -> Config:
     path = Path(workdir) / "config.json"
     if not path.exists():
         raise UserError(f"workdir={str(workdir)!r} has no config.json, expected a run")
-    fields = files.read_json(path, _Config)
+    fields = files.read_json(path, dict)
     with blaming(path):
         return filled(fields)
 
