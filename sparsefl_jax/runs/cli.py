@@ -108,8 +108,9 @@ def dry_run(config, rounds: int = 0) -> None:
         memories = [programs.of(stage).memory for stage in range(len(plan.stages))]
     lines.append(plans.text(plan, memories))
     if rounds:
-        told = plans.measured(plan, rounds, config.seed, progress=show)
-        lines += ["", told]
+        lengths = [rounds] * len(plan.stages)
+        found = fit_rounds.pilot(plan.setup, lengths, config.seed, progress=show)
+        lines += ["", plans.measured(plan.setup, rounds, found)]
     elif budgets := fit_rounds.wanted(config):
         asked = " and ".join(f"fit.{name}={v:g}" for name, v in budgets.items())
         lines.append(f"A pilot will set the rounds, by {asked}; --dry_run=2 runs it.")

@@ -15,7 +15,6 @@ from sparsefl_jax.core.formats import (
 )
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
-from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs.memory import Memory
 from sparsefl_jax.runs.plan import Plan
 from sparsefl_jax.runs.setup import Setup, guarantee
@@ -53,19 +52,16 @@ def text(plan: Plan, memories: Sequence[Memory] | None = None) -> str:
     return "\n".join(lines)
 
 
-def measured(plan: Plan, rounds: int, seed: int, *, progress: bool = False) -> str:
-    """Runs some rounds of every stage; returns their cost and an estimate for the run.
+def measured(setup: Setup, rounds: int, found: Sequence[Sequence]) -> str:
+    """Returns the cost of some rounds of every stage, and an estimate for the run.
 
     Args:
-      plan: of the run.
-      rounds: number of rounds of each stage; the last one includes an evaluation.
-      seed: of the run.
-      progress: whether to show the rounds.
+      setup: the run.
+      rounds: number of rounds of each stage; the last one included an evaluation.
+      found: their records and seconds by stage, as `fit_rounds.pilot` returns them.
     """
-    setup, stages = plan.setup, plan.setup.stages
-    found = fit_rounds.pilot(setup, [rounds] * len(stages), seed, progress=progress)
     columns, total = [], np.zeros(3)
-    for stage, records, seconds in zip(stages, *found, strict=True):
+    for stage, records, seconds in zip(setup.stages, *found, strict=True):
         first, *later = ([r["bits_down"] + r["bits_up"], r["flops"]] for r in records)
         each = np.mean(later or [first], axis=0)
         left = stage.num_rounds - len(records)

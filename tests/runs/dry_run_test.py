@@ -90,22 +90,18 @@ def test_a_system_tells_its_tiers_and_the_deadline(world):
     assert told["a round ends after"] == "1 min 30 s"
 
 
-def test_what_follows_from_rounds_that_ran(world, monkeypatch):
+def test_what_follows_from_rounds_that_ran(world):
     """Of four rounds two are measured, whose first costs more; and a stage of one."""
 
     def record(bits, flops):
         return {"bits_down": bits, "bits_up": 2 * bits, "flops": flops}
 
-    def run(setup, rounds, seed, progress):
-        assert rounds == [2, 2] and seed == 7
-        first = [record(10**6, 1e9)]
-        main = [record(3 * 10**6, 2e9), record(10**6, 1e9)]
-        return [first, main], [5.0, 60.0]
-
-    monkeypatch.setattr(fit_rounds, "pilot", run)
+    first = [record(10**6, 1e9)]
+    main = [record(3 * 10**6, 2e9), record(10**6, 1e9)]
     method = sfl.fedavg(*world[2])
     parts = parts_of(world, [stage(method, 1), stage(method, 4)])
-    lines = dry_run.measured(parts, 2, 7).splitlines()
+    found = [first, main], [5.0, 60.0]
+    lines = dry_run.measured(parts.setup, 2, found).splitlines()
     assert lines[0].split()[2:] == ["1", "of", "1", "2", "of", "4"]
     assert lines[1].split()[-4:] == ["3.00", "Mbit", "9.00", "Mbit"]
     assert lines[2].split()[-4:] == ["3.00", "Mbit", "3.00", "Mbit"]
