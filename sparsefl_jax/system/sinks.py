@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flax.traverse_util import flatten_dict
 
@@ -30,7 +30,6 @@ class Sink(NamedTuple):
 
     write: Callable[[Rows], None]  # the rows survive a kill of the process
     close: Callable[[dict], None]  # takes the summary, {} if the run has not ended
-    id: str | None = None  # of the run, by which the tool finds it again
 
 
 @contextlib.contextmanager
@@ -44,7 +43,7 @@ def open_sinks(
     r"""Opens the logs of a run, and closes those of tools on leaving.
 
     Args:
-      names: keys of `TOOLS`, see `check`.
+      names: keys of `TOOLS`, see `check_sinks`.
       workdir: an existing directory.
       position: where the files continue, as the second function returned it; None to
         begin.
@@ -113,44 +112,12 @@ def open_sinks(
     with contextlib.ExitStack() as stack:
         for name in names:
             with blaming(f"sinks={name!r}", OSError):
-                tools[name] = opened(name, workdir, step)
+                tools[name] = TOOLS[name](workdir, step)
             stack.push(functools.partial(close, name))
         yield write, flushed
 
 
-def opened(name: str, workdir: Path, step: int) -> Sink:
-    """Opens the log of a tool where it ended.
-
-    `NAME.json` in the run's folder holds the id of the run and the last logged round.
-    When a killed run is resumed, rounds after the last checkpoint run again with the
-    same values; those already logged are skipped, including evaluations that are new in
-    them because `eval_every` has changed.
-
-    Args:
-      name: a key of `TOOLS`.
-      workdir: the run's folder.
-      step: completed rounds of a resumed run.
-
-    Raises:
-      Exception: whatever the tool raises.
-    """
-    path = workdir / f"{name}.json"
-    state = {"id": None, "rounds": 0} | files.read_optional(path, dict)
-    sink = TOOLS[name](workdir, step, state["id"])
-    if sink.id is None:
-        return sink
-
-    def write(rows: Rows) -> None:
-        new = {step: row for step, row in rows.items() if step > state["rounds"]}
-        sink.write(new)
-        rounds = state["rounds"] = max([state["rounds"], *new])
-        files.write_json(path, {"id": sink.id, "rounds": rounds})
-
-    write({})
-    return sink._replace(write=write)
-
-
-def tensorboard(workdir: Path, step: int, id: None) -> Sink:
+def tensorboard(workdir: Path, step: int) -> Sink:
     """Writes event files in `tensorboard/`: every number as a scalar.
 
     Rounds after `step`, which run again, are hidden.
@@ -180,21 +147,28 @@ def tensorboard(workdir: Path, step: int, id: None) -> Sink:
     return Sink(write, lambda summary: writer.close())
 
 
-def weights_and_biases(workdir: Path, step: int, id: str | None) -> Sink:
+def weights_and_biases(workdir: Path, step: int) -> Sink:
     """Logs to a run of Weights & Biases, by default of the project `sparsefl_jax`.
 
     W&B's own environment variables apply (`WANDB_MODE=offline`, `WANDB_PROJECT`,
     `WANDB_ENTITY`); its files are in `wandb/`. The run has the configuration, every
     number of the records and, once it has ended, the summary. Several seeds are a
     group.
+
+    `wandb.json` in the run's folder holds the id of the run and the last logged round.
+    When a killed run is resumed, rounds after the last checkpoint run again with the
+    same values; those already logged are skipped, including evaluations that are new in
+    them because `eval_every` has changed.
     """
     import wandb
 
+    path = workdir / "wandb.json"
+    state = {"id": None, "rounds": 0} | files.read_optional(path, dict)
     group, name = names_of(workdir)
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", PROJECT),
         dir=workdir,
-        id=id,
+        id=state["id"],
         resume="allow",
         reinit="create_new",
         name=name,
@@ -205,17 +179,21 @@ def weights_and_biases(workdir: Path, step: int, id: str | None) -> Sink:
     run.config.update(config, allow_val_change=True)
 
     def write(rows: Rows) -> None:
-        for step, row in rows.items():
+        new = {step: row for step, row in rows.items() if step > state["rounds"]}
+        for step, row in new.items():
             run.log(row, step=step, commit=True)
+        rounds = state["rounds"] = max([state["rounds"], *new])
+        files.write_json(path, {"id": run.id, "rounds": rounds})
 
     def close(summary: dict) -> None:
         run.summary.update(summary)
         run.finish(exit_code=0 if summary else 1)
 
-    return Sink(write, close, run.id)
+    write({})
+    return Sink(write, close)
 
 
-TOOLS: dict[str, Callable[[Path, int, Any], Sink]] = {
+TOOLS: dict[str, Callable[[Path, int], Sink]] = {
     "tensorboard": tensorboard,
     "wandb": weights_and_biases,
 }

@@ -243,7 +243,7 @@ def test_tensorboard_shows_no_round_twice_after_a_resume(
 
 
 def test_tensorboard_says_that_a_disk_is_full(tmp_path, scalars):
-    sink = sinks.opened("tensorboard", tmp_path, 0)
+    sink = sinks.tensorboard(tmp_path, 0)
     with file_size_limit(64):
         with pytest.raises(OSError) as caught:
             sink.write({1: {"train/loss": 0.5}})
