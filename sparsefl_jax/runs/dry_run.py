@@ -37,8 +37,6 @@ def text(plan: Plan, memories: Sequence[Memory] | None = None) -> str:
     memories = memories or [stage.memory for stage in plan.stages]
     rounds = sum(stage.num_rounds for stage in setup.stages)
     statement = guarantee(setup, setup.stages[-1].num_rounds).get("statement")
-    until = setup.until._asdict().items()
-    ends = " or ".join(f"until.{name}={v:g}" for name, v in until if v is not None)
     lines = [
         *_head(setup),
         "",
@@ -47,7 +45,6 @@ def text(plan: Plan, memories: Sequence[Memory] | None = None) -> str:
         f"total     {rounds} rounds, {largest(memories)}",
         *_notes(plan),
         *([statement] if statement else []),
-        *([f"Less if it ends earlier, by {ends}."] if ends else []),
     ]
     return "\n".join(lines)
 

@@ -193,12 +193,10 @@ def test_a_configuration_is_planned_for_a_target(tmp_path, monkeypatch):
     two = Target("two", jax.devices()[:2], 10**9, None)
     monkeypatch.setattr(accelerators, "make", {"two": two}.__getitem__)
     config = tiny_config(tmp_path)
-    config.until.gbit = 1e-5
     config.cohort_size = config.first_stage.cohort_size = 2
     plan, table = targets.dry_run(config, "two").split("\n\ncompiled for two by ")
     assert plan.startswith("devices   2 x ") and "matmuls together" not in plan
     assert "memory: working set" in plan
-    assert plan.endswith("Less if it ends earlier, by until.gbit=1e-05.")
     assert "each of 2 devices:" in table
 
 

@@ -69,15 +69,13 @@ def test_a_column_for_each_stage(world):
     parts = world[2]
     method = sfl.fedsparsify_global(*parts, density=0.1, rounds=3, power=2.0)
     stages = [stage(sfl.pdst(*parts, density=0.2), 3), stage(method, 5)]
-    until = Limits(gbit=2.0)
-    lines = dry_run.text(parts_of(world, stages, until=until)).splitlines()
+    lines = dry_run.text(parts_of(world, stages)).splitlines()
     (rounds,) = [line for line in lines if line.startswith("rounds")]
     assert rounds.split()[-4:] == ["3,", "3", "5,", "3"]
     (down,) = [line for line in lines if line.startswith("a round at most: down")]
     # All weights of three clients, and a bit for each position.
     assert down.endswith(format_si(3 * (32 * DENSE + DENSE), "bit"))
     assert any(line.startswith("total     8 rounds, ") for line in lines)
-    assert lines[-1] == "Less if it ends earlier, by until.gbit=2."
 
 
 def test_a_system_tells_its_tiers_and_the_deadline(world):
