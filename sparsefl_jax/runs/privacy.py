@@ -1,4 +1,4 @@
-"""What a private method promises in a run: epsilon at delta.
+"""What a private method promises in a run: epsilon, and the noise of a weight.
 
 Accounting: Wang, Balle and Kasiviswanathan, "Subsampled Renyi Differential Privacy and
 Analytical Moments Accountant", AISTATS 2019, https://arxiv.org/abs/1808.00087.
@@ -21,7 +21,8 @@ def guarantee(stage: Stage, num_clients: int, rounds: int) -> dict[str, Any]:
       rounds: number of rounds that were run.
 
     Returns:
-      Facts for the summary. The plan and the page print `statement`.
+      Facts for the summary. The plan and the page print `statement`; `noise`, if any,
+      is appended to the error of a run that diverges.
     """
     privacy, size = stage.algorithm.privacy, stage.cohort_size
     clip, multiplier, at = (privacy[k] for k in ("clip", "noise_multiplier", "delta"))
@@ -29,7 +30,7 @@ def guarantee(stage: Stage, num_clients: int, rounds: int) -> dict[str, Any]:
     spent = epsilon(num_clients, size, rounds, multiplier, at)
     finite = math.isfinite(spent)  # the page and the summary have None if not
     said = f"epsilon={spent:.4g} at delta={at:.3g}" if finite else "no epsilon"
-    return {
+    facts = {
         **{"epsilon": spent if finite else None, "delta": at, "clip": clip},
         **{"noise_multiplier": multiplier, "rounds": rounds},
         "statement": (
@@ -39,6 +40,13 @@ def guarantee(stage: Stage, num_clients: int, rounds: int) -> dict[str, Any]:
             "accuracies come from samples without noise."
         ),
     }
+    if multiplier:
+        facts["noise"] = (
+            f"each round adds noise of deviation {multiplier * 2 * clip / size:.3g} to "
+            f"the mean change of a weight: noise_multiplier={multiplier:g}, "
+            f"clip={clip:g}, cohort_size={size}"
+        )
+    return facts
 
 
 @functools.cache  # plan, run and summary call it

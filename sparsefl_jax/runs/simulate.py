@@ -20,7 +20,7 @@ from sparsefl_jax.runs.checkpoint import Best, Snapshot
 from sparsefl_jax.runs.memory import explained
 from sparsefl_jax.runs.plan import StagePlan, plan
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.setup import Limits, Setup, make
+from sparsefl_jax.runs.setup import Limits, Setup, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
     initial_state,
@@ -287,7 +287,7 @@ def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Sna
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
         log = round_program.without_empty_places(log, len(setup.data.train.size))
-        if failure := _failure(layouts, log, at.round + 1):
+        if failure := _failure(setup, layouts, log, at.round + 1):
             return records, at, failure
         record = ledger.round_record(
             log, planned.round.layouts, setup.model, names, batch
@@ -307,7 +307,7 @@ def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Sna
     return records, at._replace(ended_by=reached(setup.until, at)), None
 
 
-def _failure(layouts: dict, log, round: int) -> Exception | None:
+def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:
     """Returns the error of a round, with its clients, or the cohort if all are guilty.
 
     A code that does not fit may follow from a loss that is not finite, which is told.
@@ -317,8 +317,8 @@ def _failure(layouts: dict, log, round: int) -> Exception | None:
     if guilty.size or not log.finite:
         what = f"training loss {loss.sum()}" if guilty.size else "a weight not finite"
         clients = guilty if guilty.size else clients
-        where = f"in round {round} of clients {clients.tolist()}"
-        return FloatingPointError(f"{what} {where}")
+        what = f"{what} in round {round} of clients {clients.tolist()}"
+        return _diverged(setup, round, what)
     for way, packets in layouts.items():
         for name, layout in packets.items():
             misfit = (getattr(log.clients, way)[name].entries < 0).any(-1)
@@ -328,6 +328,12 @@ def _failure(layouts: dict, log, round: int) -> Exception | None:
                 return ValueError(f"{what}{layout.bits}, {where}")
 
 
+def _diverged(setup: Setup, round: int, what: str) -> FloatingPointError:
+    """Returns the error of a run that diverges, with the noise of a private one."""
+    noise = guarantee(setup, round).get("noise")
+    return FloatingPointError(f"{what}; {noise}" if noise else what)
+
+
 def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """Notes the best models of the last stage, and whether it has ended.
 
@@ -335,7 +341,7 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         what = f"the test loss is not finite after round {at.round}"
-        return [], at, FloatingPointError(what)
+        return [], at, _diverged(setup, at.round, what)
     if at.stage == len(setup.stages) - 1:
         at, ended_by = at._replace(best=_better(at, record, models)), at.ended_by
         if record["accuracy"] >= (setup.until.accuracy or math.inf):

@@ -119,6 +119,18 @@ def test_the_noise_keeps_to_what_a_resumed_run_may_not_change():
     np.testing.assert_array_equal(configured_noise(fixed), noise)
 
 
+@pytest.mark.slow
+def test_a_run_that_diverges_under_noise_names_the_noise():
+    method = sfl.private(averaging(MODEL), clip=1e30, noise_multiplier=1)
+    with pytest.raises(FloatingPointError, match="not finite|training loss") as caught:
+        sfl.run(jax.random.key(0), [Stage(method, 3, 2)], MODEL, DATA)
+    # 1 * 2 * 1e30 / 2 clients of a round
+    assert "noise of deviation 1e+30 to the mean change" in str(caught.value)
+    assert "noise_multiplier=1, clip=1e+30, cohort_size=2" in str(caught.value)
+    silent = sfl.private(averaging(MODEL), clip=1, noise_multiplier=0)
+    assert "noise" not in privacy.guarantee(Stage(silent, 3, 2), 4, 3)
+
+
 def test_an_infinite_clip_without_noise_changes_no_bit():
     plain, params = averaging(), {"w": jnp.array([0.1, 0.7]), "b": jnp.ones(3)}
     method = sfl.private(plain, clip=math.inf, noise_multiplier=0.0)
