@@ -157,9 +157,8 @@ def compressed(
         zeros = jax.tree.map(jnp.zeros_like, start.params)
         estimate = zeros if feedback == "ef21" else EmptyState()
         step = EmptyState() if step_coder is None else _no_step(step_coder, key, zeros)
-        seed = jax.random.bits(key, (), jnp.uint32)
-        kept = {"seed": seed, "estimate": estimate, "step": step}
-        return Server(*averaging.init(key, start), **kept)
+        own = jax.random.bits(key, (), jnp.uint32), estimate, step
+        return Server(*averaging.init(key, start), *own)
 
     def init_client(key, handed, info):
         params, _ = model.shapes()

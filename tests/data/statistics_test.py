@@ -25,7 +25,7 @@ def test_plot_partition_draws_the_counts(clients):
         heights = [patch.get_height() for patch in ax.patches]
         assert heights == [80, 80, 0, 0, 0, 0, 80, 80]  # by class, then by client
     else:
-        (image,) = ax.child_axes[1].images
+        (image,) = ax.images
         shares = np.asarray(image.get_array())
         np.testing.assert_array_equal(shares, 100 * np.repeat(np.eye(2), 40, axis=1))
     ax.figure.canvas.draw()
