@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from sparsefl_jax.core.check import UserError
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.load import Run, Table, read_run, run_folders
 from sparsefl_jax.system import files
+from sparsefl_jax.system.files import Count
 
 STUDY = "study.json"
 _SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")
@@ -37,10 +38,17 @@ class Group(NamedTuple):
     progress: Sequence[Table] = ()  # of each run, see `costs.progress`
 
 
+class Seeds(Struct):
+    """The seeds of a point's configuration."""
+
+    seed: Count
+    seeds: Count
+
+
 class Study(Struct):
     """The points of all studies in a folder, and names of those that reports show."""
 
-    points: dict[str, dict]
+    points: dict[str, Seeds]
     labels: dict[str, str] = {}
     shown: list[str] | None = None
 
@@ -96,7 +104,11 @@ def read_study(folder: Path) -> dict[str, Any]:
     Raises:
       ValueError: the file is damaged.
     """
-    return files.read_optional(folder / STUDY, Study)
+    study = files.read_optional(folder / STUDY, Study)
+    with blaming(folder / STUDY):
+        for name, config in study.get("points", {}).items():
+            check_point(name, config["seeds"])
+    return study
 
 
 def check_point(name: str, seeds: int) -> None:
@@ -118,7 +130,7 @@ def check_point(name: str, seeds: int) -> None:
 
 
 def study_runs(folder: str | Path) -> list[Path] | None:
-    """Returns the points of a study that have begun; None if a folder holds no study.
+    """Returns the runs of a study that have begun; None if a folder holds no study.
 
     Raises:
       ValueError: no run has begun, or the study's file is damaged.
@@ -131,8 +143,14 @@ def study_runs(folder: str | Path) -> list[Path] | None:
     study = read_study(folder)
     if not study:
         return None
-    points = [folder / name for name in study.get("shown") or study["points"]]
-    begun = [path for path in points if any(path.glob("seed_*/metrics.jsonl"))]
+    with blaming(folder / STUDY):
+        runs = [
+            folder / name / f"seed_{config['seed'] + i}"
+            for name in study.get("shown") or study["points"]
+            for config in [study["points"][name]]
+            for i in range(config["seeds"])
+        ]
+    begun = [run for run in runs if (run / "metrics.jsonl").is_file()]
     if not begun:
         raise UserError(f"run_dir={str(folder)!r} is a study none of whose runs began")
     return begun

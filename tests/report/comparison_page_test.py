@@ -195,8 +195,8 @@ def test_main_takes_budgets(tmp_path, capsys):
 
 @pytest.mark.usefixtures("unplotted")
 def test_a_study_folder_stands_for_its_runs_and_names_them(tmp_path, capsys):
-    study(tmp_path)
-    config = {"seed": 0, "seeds": 2}
+    study(tmp_path, seeds=3)
+    config = {"seed": 0, "seeds": 2}  # seed 2 is of another study
     points = {"dense": config, "s10": config, "not_begun": config}
     held = {"points": points, "labels": {"s10": "Ours at 10 %"}}
     (tmp_path / "study.json").write_text(json.dumps(held))

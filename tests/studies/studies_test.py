@@ -129,7 +129,8 @@ def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
     ]
     for run in tmp_path.glob("*/seed_*"):
         (run / "metrics.jsonl").touch()
-    assert study_runs(tmp_path) == [tmp_path / "fedprox"]
+    own = [tmp_path / f"fedprox/seed_{seed}" for seed in (0, 1)]
+    assert study_runs(tmp_path) == own
     first.config.optimizer.learning_rate = 0.5
     refused(lambda: runner.run([first], tmp_path), "is 0.1 there")
     assert json.loads((tmp_path / "study.json").read_text()) == held
