@@ -157,8 +157,8 @@ def compressed(
         zeros = jax.tree.map(jnp.zeros_like, start.params)
         estimate = zeros if feedback == "ef21" else EmptyState()
         step = EmptyState() if step_coder is None else _no_step(step_coder, key, zeros)
-        own = jax.random.bits(key, (), jnp.uint32), estimate, step
-        return Server(*averaging.init(key, start), *own)
+        begun, seed = averaging.init(key, start), jax.random.bits(key, (), jnp.uint32)
+        return Server(*begun, seed=seed, estimate=estimate, step=step)
 
     def init_client(key, handed, info):
         params, _ = model.shapes()

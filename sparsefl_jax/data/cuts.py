@@ -13,7 +13,7 @@ from sparsefl_jax.core.check import UserError, check, integer
 
 
 def checked_labels(
-    labels: ArrayLike, num_clients: int | None, min_samples: int = 1
+    labels: ArrayLike, num_clients: int, min_samples: int = 1
 ) -> np.ndarray:
     """Returns the labels as an array [n].
 

@@ -99,9 +99,7 @@ def make_evaluator(
 class Judged(NamedTuple):
     """The evaluation of one client's model, or of n clients with a leading axis."""
 
-    correct: (
-        AnyArray  # shape=(), float32, its samples' shares of correct targets, summed
-    )
+    correct: AnyArray  # shape=(), float32, shares of correct targets, summed
     loss: AnyArray  # shape=(), float32, nats, summed over the client's samples
     density: AnyArray  # shape=(), float32, share of all entries that are alive
     layer_density: AnyArray  # shape=(), float32, unweighted mean over the layers
@@ -170,7 +168,7 @@ def make_recalibration(
     model: Model,
     x: np.ndarray,
     *,
-    batch_size: int | None = None,
+    batch_size: int = 250,
     devices: Sequence | None = None,
 ) -> Callable[[Key, SparseModel], SparseModel]:
     """Compiles what averages the static statistics of a model over batches of samples.

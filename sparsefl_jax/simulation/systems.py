@@ -159,10 +159,17 @@ def _read(name: str) -> list[Row]:
         check("system", name, (*PRESETS, "a file .csv"))
     import pandas as pd  # only here: it takes a while
 
-    rows, plain = [], {"skipinitialspace": True, "skip_blank_lines": False}
-    plain |= {"dtype": {"tier": str}, "keep_default_na": False, "na_values": [""]}
+    rows = []
     with blaming(f"system={name!r}"):
-        table = pd.read_csv(name, index_col=False, **plain)
+        table = pd.read_csv(
+            name,
+            index_col=False,
+            dtype={"tier": str},
+            keep_default_na=False,
+            na_values=[""],
+            skipinitialspace=True,
+            skip_blank_lines=False,
+        )
         table = table.rename(columns=str.strip).dropna(how="all")
         for line, cells in zip(table.index + 2, table.to_dict("records"), strict=True):
             given = {column: cell for column, cell in cells.items() if cell == cell}
