@@ -31,7 +31,7 @@ def impure_start(whole):
     """Starts clients from random numbers that do not follow from the key."""
     rng = np.random.default_rng(0)
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         return {"noise": jnp.float32(rng.normal()) + info.budget}
 
     return whole.replace(init_client=init_client)
@@ -45,30 +45,30 @@ def hands_model(server, **settings):
 def handed_twice(whole):
     """Hands clients another model in every round, and starts them from the first."""
 
-    def init_client(key, handed, info):
-        return handed["params"].values
+    def init_client(key, received, info):
+        return received["params"].values
 
-    return keeping(whole).replace(handed=hands_model, init_client=init_client)
+    return keeping(whole).replace(send_once=hands_model, init_client=init_client)
 
 
 def handed_signs(whole):
     """Hands clients the signs of the weights as those of zeros outside a mask."""
 
-    def handed(server):
+    def send_once(server):
         zeros = jax.tree.map(lambda v: jnp.copysign(0.0, v), server.params)
         nothing = jax.tree.map(lambda v: jnp.zeros(v.shape, bool), zeros)
         return {"signs": Packet(zeros, nothing, index="none")}
 
-    def init_client(key, handed, info):
-        return jax.tree.map(lambda v: jnp.copysign(1.0, v), handed["signs"].values)
+    def init_client(key, received, info):
+        return jax.tree.map(lambda v: jnp.copysign(1.0, v), received["signs"].values)
 
-    return keeping(whole).replace(handed=handed, init_client=init_client)
+    return keeping(whole).replace(send_once=send_once, init_client=init_client)
 
 
 def free_start(whole):
     """Hands clients the initial weights, which an earlier stage may have trained."""
 
-    return keeping(whole).replace(handed=partial(hands_model, bits=0))
+    return keeping(whole).replace(send_once=partial(hands_model, bits=0))
 
 
 def keeping(whole):
@@ -133,7 +133,7 @@ def charged_for_less(whole):
     def broadcast(*args):
         return whole.broadcast(*args) | {"handed/params": Packet(jnp.zeros(0))}
 
-    return whole.replace(handed=hands_model, broadcast=broadcast)
+    return whole.replace(send_once=hands_model, broadcast=broadcast)
 
 
 def impure_update(whole):
@@ -513,7 +513,7 @@ def free_mask(whole):
 def kept_mask(whole):
     """Sends in a free mask what the downlink of an earlier round said."""
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         return jnp.zeros(small_world.HIDDEN, bool)
 
     def update(key, ctx, downlink, client, batches):

@@ -68,9 +68,9 @@ def record(
 
         def broadcast(key, ctx, server):
             down = algorithm.broadcast(key, ctx, server)
-            handed = algorithm.handed(server)
+            received = algorithm.send_once(server)
             first = {
-                f"handed/{n}": jax.tree.map(jnp.asarray, p) for n, p in handed.items()
+                f"handed/{n}": jax.tree.map(jnp.asarray, p) for n, p in received.items()
             }
             deployed = next(iter(algorithm.deploy(key, server).values()))
             seen = stable(first), stable(down), deployed.mask

@@ -24,7 +24,7 @@ class Server(NamedTuple):
 
     model: SparseModel
     unpruned: PyTree  # float32 like params: the last aggregate before it was pruned
-    since: Array  # shape=(), int32: first round whose broadcast carries the mask
+    changed_at: Array  # shape=(), int32: first round whose broadcast carries the mask
 
 
 @method
@@ -77,7 +77,7 @@ def complement(
         return Server(whole, whole.params, jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        held = server.model, server.since
+        held = server.model, server.changed_at
         return pack_down(ctx, *held, everything, index=index, optional=True)
 
     def update(key, ctx, downlink, client, batches):

@@ -160,10 +160,10 @@ def compressed(
         begun, seed = averaging.init(key, start), jax.random.bits(key, (), jnp.uint32)
         return Server(*begun, seed=seed, estimate=estimate, step=step)
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         params, _ = model.shapes()
         memory = EmptyState() if feedback == "none" else optax.tree.zeros_like(params)
-        return Client(memory, averaging.init_client(key, handed, info))
+        return Client(memory, averaging.init_client(key, received, info))
 
     def broadcast(key, ctx, server):
         message = averaging.broadcast(key, ctx, server)
@@ -209,7 +209,7 @@ def compressed(
         return Server(params, mean["stats"], opt_state, seed, estimate, step), {}
 
     steps = init, broadcast, update, contribute, aggregate, averaging.deploy
-    return Algorithm(*steps, init_client, undelivered=_undelivered, clients=clients)
+    return Algorithm(*steps, init_client, drop_uplink=_drop_uplink, clients=clients)
 
 
 def _whole(message: Message, pending: PyTree, first: Array) -> Message:
@@ -226,7 +226,7 @@ def _read(coder: Compressor, message: Message) -> PyTree:
     return jax.tree.map(lambda v, u: jnp.where(first.sent, v, u), first.values, update)
 
 
-def _undelivered(ctx, before: Client, after: Client) -> Client:
+def _drop_uplink(ctx, before: Client, after: Client) -> Client:
     """Returns a client as it was to the server, which has not seen its update."""
     return after._replace(memory=before.memory)
 

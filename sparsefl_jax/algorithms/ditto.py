@@ -72,7 +72,7 @@ def ditto(
     shared = {"server_optimizer": server_optimizer, "weighting": weighting}
     averaging = fedavg(model, optimizer, **shared)
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         zeros = optax.tree.zeros_like(model.shapes())
         return Client(*zeros, drawn=jnp.zeros((), bool))
 

@@ -70,7 +70,7 @@ def fedavg(
     def init(key, start):
         return Server(start.params, start.stats, server_tx.init(start.params))
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         return local.init_optimizer(optimizer, model.shapes()[0], keep_optimizer)
 
     def broadcast(key, ctx, server):

@@ -94,10 +94,10 @@ def fedpm(
         scores = optax.tree.random_like(score_key, scored, jax.random.normal)
         return Server(frozen, scores, start.stats)
 
-    def handed(server):
+    def send_once(server):
         return pack_initial({"frozen": server.frozen}, initial) if given else {}
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         scores, _ = supermask.scored(model.shapes()[0])
         return local.init_optimizer(optimizer, scores, keep_optimizer)
 
@@ -153,4 +153,4 @@ def fedpm(
         return {"global": SparseModel(params, supermask.mask_of(params), server.stats)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, handed=handed)
+    return Algorithm(*steps, send_once=send_once)

@@ -34,7 +34,7 @@ class Server(NamedTuple):
     """The global model and the Beta posterior of each prunable entry."""
 
     model: SparseModel
-    since: Array  # shape=(), int32: first round whose broadcast carries the mask
+    changed_at: Array  # shape=(), int32: first round whose broadcast carries the mask
     a: PyTree  # float32, prunable leaves; 1 plus the votes for an entry
     b: PyTree  # float32, the same against it
 

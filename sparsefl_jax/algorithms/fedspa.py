@@ -109,7 +109,7 @@ def fedspa(
     def held(server, client):
         return server.model.mask if shared else drawn(server.seed, client)
 
-    def handed(server):
+    def send_once(server):
         return {} if same else {"seed": Packet(server.seed)}
 
     def init(key, start):
@@ -117,8 +117,8 @@ def fedspa(
         mask = drawn(seed, 0) if same else masks.full(start.params)
         return Server(start._replace(mask=mask), seed)
 
-    def init_client(key, handed, info):
-        return drawn(handed["seed"].values, info.index)
+    def init_client(key, received, info):
+        return drawn(received["seed"].values, info.index)
 
     def broadcast(key, ctx, server):
         stats = Packet(server.model.stats)
@@ -162,7 +162,7 @@ def fedspa(
     contribute = partial(masked.summand, weight=means.WEIGHTINGS["uniform"])
     steps = init, broadcast, update, contribute, aggregate, deploy
     keeps = init_client if dynamic else no_client_state
-    return Algorithm(*steps, keeps, None if same else personalize, handed=handed)
+    return Algorithm(*steps, keeps, None if same else personalize, send_once=send_once)
 
 
 def _exchange(model, counts, select, prune_rate, adjust_until) -> Callable:

@@ -27,7 +27,7 @@ class Server(NamedTuple):
     """The purged model, and the round since which its mask has not changed."""
 
     model: SparseModel
-    since: Array  # shape=(), int32: first round whose broadcast carries the mask
+    changed_at: Array  # shape=(), int32: first round whose broadcast carries the mask
     scores: PyTree  # float32 like params: the order of random purging; else {}
     opt_state: PyTree = ()  # of the server optimizer
 
@@ -111,7 +111,7 @@ def fedsparsify_global(
         mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), mean.mask)
         return masked.moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
-    return frozen.replace(init=init, aggregate=aggregate, alive=left)
+    return frozen.replace(init=init, aggregate=aggregate, density_after=left)
 
 
 @method
@@ -175,12 +175,12 @@ def fedsparsify_local(
         mask = jax.tree.map(lambda votes: votes >= least, total["masks"])
         return masked.moved_if_heard(ctx, server, masks.pruned(mean, mask)), {}
 
-    def alive(round):
+    def density_after(round):
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
         return min(1.0, most * left(round))
 
     changed = {"update": update, "contribute": contribute, "aggregate": aggregate}
-    return frozen.replace(**changed, alive=alive)
+    return frozen.replace(**changed, density_after=density_after)
 
 
 def _moved(old, mean):

@@ -59,11 +59,11 @@ def finetune(
     def init(key, start):
         return masked.within(start, select)
 
-    def handed(server):
+    def send_once(server):
         return pack_up(server, None, select, index=index)
 
-    def init_client(key, handed, info):
-        return unpack_model(handed)
+    def init_client(key, received, info):
+        return unpack_model(received)
 
     def broadcast(key, ctx, server):
         return {}
@@ -86,4 +86,4 @@ def finetune(
         return {"personal": client}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, personalize, handed=handed)
+    return Algorithm(*steps, personalize, send_once=send_once)

@@ -20,7 +20,7 @@ from sparsefl_jax.core.types import Array, Count, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import means
-from sparsefl_jax.wire.messages import is_new, renewed
+from sparsefl_jax.wire.messages import is_new, last_change
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -29,7 +29,7 @@ class Server(NamedTuple):
 
     dense: PyTree  # as `fedavg` has it
     mask: PyTree  # bool like the parameters
-    since: Array  # shape=(), int32: the first round that sends this mask
+    changed_at: Array  # shape=(), int32: the first round that sends this mask
 
 
 @method
@@ -113,7 +113,7 @@ def flasc(
 
     def broadcast(key, ctx, server):
         params, mask = masks.apply(server.dense.params, server.mask), server.mask
-        sent = Packet(params, mask, is_new(ctx, server.since), **written)
+        sent = Packet(params, mask, is_new(ctx, server.changed_at), **written)
         return {"params": sent, "stats": Packet(server.dense.stats)}
 
     def update(key, ctx, downlink, client, batches):
@@ -129,8 +129,8 @@ def flasc(
     def aggregate(key, ctx, server, total):
         dense, metrics = averaging.aggregate(key, ctx, server.dense, total)
         mask = largest(dense.params, down, ctx.round + 1)
-        since = renewed(ctx.round, server.mask, mask, server.since)
-        return Server(dense, mask, since), metrics
+        changed_at = last_change(ctx.round, server.mask, mask, server.changed_at)
+        return Server(dense, mask, changed_at), metrics
 
     def deploy(key, server):
         whole = averaging.deploy(key, server.dense)["global"]

@@ -91,7 +91,7 @@ def pqsu(
         mask = filters.largest(start.params, density, prunable)
         return masks.pruned(start, mask)
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         return Client(jnp.float32(jnp.inf)) if selective else EmptyState()
 
     def broadcast(key, ctx, server):
@@ -136,7 +136,7 @@ def pqsu(
         return {"global": server}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, undelivered=lambda ctx, before, after: before)
+    return Algorithm(*steps, drop_uplink=lambda ctx, before, after: before)
 
 
 def _pack(

@@ -77,7 +77,7 @@ def scaffold(
         zeros = optax.tree.zeros_like(start.params)
         return Server(*averaging.init(key, start), control=zeros)
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         return optax.tree.zeros_like(model.shapes()[0])
 
     def broadcast(key, ctx, server):
@@ -106,11 +106,11 @@ def scaffold(
         control = jax.tree.map(lambda c, change: c + change / clients, *moves)
         return Server(*averaged, control=control), metrics
 
-    def undelivered(ctx, before, after):
+    def drop_uplink(ctx, before, after):
         return before
 
     steps = init, broadcast, update, averaging.contribute, aggregate, averaging.deploy
-    optional = {"undelivered": undelivered, "clients": clients}
+    optional = {"drop_uplink": drop_uplink, "clients": clients}
     return Algorithm(*steps, init_client, **optional)
 
 

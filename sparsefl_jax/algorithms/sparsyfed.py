@@ -87,7 +87,7 @@ def sparsyfed(
         return masked.Server(alive, jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        held = server.model, server.since
+        held = server.model, server.changed_at
         return pack_down(ctx, *held, select, index=index, optional=True)
 
     def update(key, ctx, downlink, client, batches):

@@ -18,12 +18,12 @@ maps over them, sums what they contribute, and scans over the rounds of a segmen
 
         return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
-A method whose clients keep a state adds `init_client`, and `handed` if the initial
+A method whose clients keep a state adds `init_client`, and `send_once` if the initial
 state depends on the server. A method with personal models adds `personalize`.
 
 The server sees only the sum of the values that `contribute` returns, so a round needs
-memory for a chunk of clients, not for the whole cohort. `init_client` sees only the
-message `handed`, `update` only the downlink and `contribute` only the uplink, so every
+memory for a chunk of clients, not for the whole cohort. `init_client` sees only what
+`send_once` sends, `update` only the downlink and `contribute` only the uplink, so every
 value that crosses the network is counted. `laws.check_algorithm` checks this.
 
 If a method follows a schedule of fixed length, its factory takes that length as the
@@ -67,7 +67,7 @@ def nothing(server: PyTree) -> Message:
     return {}
 
 
-def no_client_state(key: Key, handed: Message, info: ClientInfo) -> EmptyState:
+def no_client_state(key: Key, received: Message, info: ClientInfo) -> EmptyState:
     """Returns the state of a client that keeps nothing."""
     return EmptyState()
 
@@ -98,21 +98,21 @@ class Algorithm:
       deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
         one represents the method, see `target`; if one of them is cut to the target
         density, it comes first.
-      init_client: `(key, handed, info) -> client`, the state of a client before its
-        first round. `handed` is the decoded message of the function `handed` below. By
+      init_client: `(key, received, info) -> client`, the state of a client before its
+        first round. `received` is the decoded message of `send_once`. By
         default clients keep no state.
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
         personal models, the first of which gives the headline accuracy; None if the
         method has none.
-      alive: optional, `(round: int) -> float` in [0, 1], for masks that shrink from
-        round to round: the share that is alive after `round` rounds of the stage. A
-        pilot's costs are scaled by it to the rounds of the run, see `runs.fit_rounds`;
-        without it, the share is taken to stay.
-      undelivered: `(ctx, before, after) -> client`, the state of a client whose uplink
+      density_after: optional, `(round: int) -> float` in [0, 1], for masks that shrink
+        from round to round: the share that is alive after `round` rounds of the stage.
+        A pilot's costs are scaled by it to the rounds of the run, see
+        `runs.fit_rounds`; without it, the share is taken to stay.
+      drop_uplink: `(ctx, before, after) -> client`, the state of a client whose uplink
         arrived too late to be summed. `before` is its state before the round, `after`
         the one that `update` returned, which a client keeps by default. A method needs
         this function if `after` assumes that the server received the uplink.
-      handed: `(server) -> dict[str, Packet]`, all that `init_client` sees of the
+      send_once: `(server) -> dict[str, Packet]`, all that `init_client` sees of the
         server. It is charged in a client's first round and must be the same in all
         rounds of a stage. By default {}.
       clients: the number of all clients, if the method divides by it. A run of another
@@ -131,9 +131,9 @@ class Algorithm:
     deploy: Callable[[Key, PyTree], dict[str, SparseModel]]
     init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
     personalize: Callable[..., dict[str, SparseModel]] | None = None
-    alive: Callable[[int], float] | None = None
-    undelivered: Callable[[Context, PyTree, PyTree], PyTree] = as_it_left
-    handed: Callable[[PyTree], Message] = nothing
+    density_after: Callable[[int], float] | None = None
+    drop_uplink: Callable[[Context, PyTree, PyTree], PyTree] = as_it_left
+    send_once: Callable[[PyTree], Message] = nothing
     clients: int | None = None
     privacy: dict[str, Any] | None = None
     name: str = ""
@@ -151,7 +151,7 @@ class Algorithm:
 
     def first_state(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree:
         """Returns the state of a client that has not taken part yet."""
-        return self.init_client(key, self.handed(server), info)
+        return self.init_client(key, self.send_once(server), info)
 
 
 def target(models: Mapping[str, Any]) -> Any:

@@ -34,7 +34,7 @@ class SparseModel(NamedTuple):
     stats: PyTree  # float32
 
 
-class Held(NamedTuple):
+class Frozen(NamedTuple):
     """The weights that all clients hold, and that no method trains or sends."""
 
     entries: int = 0

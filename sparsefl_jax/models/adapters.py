@@ -18,7 +18,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from sparsefl_jax.core.check import UserError, check, integer
-from sparsefl_jax.core.types import Held, PyTree
+from sparsefl_jax.core.types import Frozen, PyTree
 from sparsefl_jax.models import saved_inputs
 from sparsefl_jax.models.layers import torch_uniform
 
@@ -84,7 +84,7 @@ def adapting(
       >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
       >>> model = Model.from_flax(nn.Dense(4), example)
       >>> small = model.adapting(2, targets=("kernel",), whole=("bias",))
-      >>> small.macs["lora_a"], small.macs["lora_b"], small.held.macs
+      >>> small.macs["lora_a"], small.macs["lora_b"], small.frozen.macs
       ({'kernel': 6}, {'kernel': 8}, 12)
       >>> params, stats = small.init(jax.random.key(0))
       >>> small.merged(params)["kernel"].shape
@@ -123,19 +123,21 @@ def adapting(
             leaves[path] = leaves[path] + scale * (leaves.pop(a) @ leaves.pop(b))
         return unflatten_dict(leaves, sep="/")
 
-    source = model.held.source if base is None else "the given network"
-    held = holding(larger, constants, source, charge_base)
+    source = model.frozen.source if base is None else "the given network"
+    frozen = freeze_weights(larger, constants, source, charge_base)
     settings = model.settings | {"adapter": arguments}
-    return held._replace(merged=merged, name=model.name, settings=settings)
+    return frozen._replace(merged=merged, name=model.name, settings=settings)
 
 
-def holding(model: Any, constants: Leaves, source: str, charged: bool = False) -> Any:
+def freeze_weights(
+    model: Any, constants: Leaves, source: str, charged: bool = False
+) -> Any:
     """Returns the `Model` of which some parameters are constants instead.
 
     Args:
       model: the network.
       constants: float32, by the path of the parameter.
-      source: where clients have them from, see `types.Held`.
+      source: where clients have them from, see `types.Frozen`.
       charged: whether they are charged.
     """
 
@@ -151,14 +153,16 @@ def holding(model: Any, constants: Leaves, source: str, charged: bool = False) -
 
     def apply(params, *args, **options):
         dtype = jax.tree.leaves(params)[0].dtype  # that of `Model.computing`
-        held = {path: v.astype(dtype) for path, v in once.items()}
-        whole = unflatten_dict(held | _flat(params), sep="/")
+        frozen = {path: v.astype(dtype) for path, v in once.items()}
+        whole = unflatten_dict(frozen | _flat(params), sep="/")
         return model.apply(whole, *args, **options)
 
-    entries = model.held.entries + sum(np.size(v) for v in constants.values())
-    macs = model.held.macs + sum(_flat(model.macs)[path] for path in constants)
-    held = Held(entries, macs, source, charged)
-    return model._replace(init=init, apply=apply, macs=without(model.macs), held=held)
+    entries = model.frozen.entries + sum(np.size(v) for v in constants.values())
+    macs = model.frozen.macs + sum(_flat(model.macs)[path] for path in constants)
+    frozen = Frozen(entries, macs, source, charged)
+    return model._replace(
+        init=init, apply=apply, macs=without(model.macs), frozen=frozen
+    )
 
 
 def refuse(model: Any, why: str) -> None:

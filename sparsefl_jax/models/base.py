@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.check import UserError, check
-from sparsefl_jax.core.types import Array, Held, PyTree
+from sparsefl_jax.core.types import Array, Frozen, PyTree
 from sparsefl_jax.models import (
     adapters,
     linen,
@@ -33,7 +33,7 @@ class _Fields(NamedTuple):
     tokens: bool = False
     name: str = ""
     settings: dict[str, Any] = {}
-    held: Held = Held()
+    frozen: Frozen = Frozen()
     merged: Callable | None = None
 
 
@@ -59,7 +59,7 @@ class Model(_Fields):
         needs it for a run with files. `_replace` of `init` or `apply` makes another
         network, which has no name until it is given one.
       settings: what else differs between networks of this name.
-      held: the weights that are constants, see `types.Held`; by default none.
+      held: the weights that are constants, see `types.Frozen`; by default none.
       merged: `(params) -> params` of the network without adapters, which computes the
         same; None if this one has none, see `adapting`.
     """

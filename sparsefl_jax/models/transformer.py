@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from sparsefl_jax.core.check import UserError, check
-from sparsefl_jax.core.types import Held, PyTree
+from sparsefl_jax.core.types import Frozen, PyTree
 from sparsefl_jax.models import adapters, huggingface
 from sparsefl_jax.models.base import Model, model_of
 from sparsefl_jax.models.huggingface import Sizes
@@ -175,11 +175,11 @@ def pretrained_encoder(
     if input_shape and input_shape[0] > sizes.positions:
         raise UserError(f"{input_shape=}, expected at most {sizes.positions} tokens")
     model = _model(sizes, num_classes, input_shape, dropout)
-    model = _starting_from(model, weights)._replace(held=Held(source=PRETRAINED))
+    model = _starting_from(model, weights)._replace(frozen=Frozen(source=PRETRAINED))
     if not frozen:
         return model
     embeddings = flatten_dict({"embed": weights["embed"]}, sep="/")
-    return adapters.holding(model, embeddings, PRETRAINED)
+    return adapters.freeze_weights(model, embeddings, PRETRAINED)
 
 
 def read_states(folder: str | Path) -> tuple[Callable, int]:

@@ -122,13 +122,14 @@ def _head(setup: Setup) -> list[str]:
     train = statistics["train"]
     largest = format_percent(statistics["largest_share"], 1)
     weights = trees.num_entries(initial_state.initial_shapes(model).params)
+    frozen = model.frozen.entries
     tiers = clock.members(setup.system).items()
     system = ", ".join(f"{len(ids)} {name}" for name, ids in tiers)
     return [
         f"devices   {len(devices)} x {devices[0].device_kind}, {model.dtype}, "
         f"precision {provenance.precision()}",
         f"model     {format_si(weights)} parameters, "
-        + (f"{format_si(model.held.entries)} held, " if model.held.entries else "")
+        + (f"{format_si(frozen)} frozen, " if frozen else "")
         + f"{format_si(ledger.macs_per_sample(model))} multiply-adds a sample",
         f"clients   {statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
@@ -141,15 +142,16 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
     """Formats the figures of all stages as a table."""
     columns = []
     for index, stage in enumerate(plan.setup.stages):
-        planned, held = plan.stages[index], memories[index]
+        planned, memory = plan.stages[index], memories[index]
         down, up, flops = largest_round(plan, index)
         masked = [p for p in planned.round.layouts["down"].values() if p.masked]
         under = sum(math.prod(shape) for packet in masked for shape in packet.shapes)
-        kept, where = held.client_store["bytes"], held.client_store["where"]
+        kept, where = memory.client_store["bytes"], memory.client_store["where"]
         column = {
             "stage": str(index),
             "rounds, clients in each": f"{stage.num_rounds}, {stage.cohort_size}",
-            "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, {held.chunk}",
+            "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, "
+            f"{memory.chunk}",
             "weights under a mask": format_si(under),
             "a round at most: down": format_si(down, "bit"),
             "                 up": format_si(up, "bit"),
@@ -159,7 +161,7 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
             column["a round ends after"] = format_seconds(float(planned.clock.deadline))
         rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
         column["all clients' rows"] = rows
-        sizes = held.parts().items()
+        sizes = memory.parts().items()
         column |= {f"memory: {part}": format_si(size, "B") for part, size in sizes}
         columns.append(column)
     return _rows(columns)

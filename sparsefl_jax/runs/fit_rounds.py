@@ -11,8 +11,8 @@ stage may send a dense model, so it is counted separately. A client's first exch
 transfers data that it then keeps, such as positions, and a pilot has many first
 exchanges. They are measured separately; their number in the run follows from its
 cohorts. Costs of methods whose masks shrink are in proportion to the share of weights
-that `Algorithm.alive` returns. `fit.most` limits the rounds of methods whose messages
-are so small that spending the budget would take days.
+that `Algorithm.density_after` returns. `fit.most` limits the rounds of methods whose
+messages are so small that spending the budget would take days.
 """
 
 import copy
@@ -189,23 +189,23 @@ def mean_cost(measured: Measured, setup: Setup, seed: int) -> dict[str, float]:
 
 def _alive(stage: Stage) -> np.ndarray:
     """Returns the shares alive after 0, 1, ... rounds, up to all of a stage."""
-    alive = stage.algorithm.alive or (lambda round: 1.0)
-    shares = [float(alive(round)) for round in range(stage.num_rounds + 1)]
+    density_after = stage.algorithm.density_after or (lambda round: 1.0)
+    shares = [float(density_after(round)) for round in range(stage.num_rounds + 1)]
     for round, share in enumerate(shares):
-        check(f"alive({round})", share, "[0, 1]")
+        check(f"density_after({round})", share, "[0, 1]")
     return np.array(shares)
 
 
 def _base(setup: Setup) -> float:
     """Returns the Gbit of held weights in a client's first round."""
-    held = setup.model.held
-    return 32e-9 * held.entries if held.charged else 0.0
+    frozen = setup.model.frozen
+    return 32e-9 * frozen.entries if frozen.charged else 0.0
 
 
 def _of_work(setup: Setup, shares: np.ndarray) -> np.ndarray:
     """Returns the share of the work at shares that are alive; held weights stay."""
-    held = 4 * setup.model.held.macs / max(ledger.flops_per_sample(setup.model), 1)
-    return shares + (1 - shares) * held
+    frozen = 4 * setup.model.frozen.macs / max(ledger.flops_per_sample(setup.model), 1)
+    return shares + (1 - shares) * frozen
 
 
 def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

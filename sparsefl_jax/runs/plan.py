@@ -32,7 +32,7 @@ from sparsefl_jax.simulation.judge import check_metric, resolve_metric
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.wire import ledger, packets
-from sparsefl_jax.wire.messages import once
+from sparsefl_jax.wire.messages import pack_once
 
 # Duration of a segment on CPUs, and a guess of their rate, for responsiveness only.
 _SECONDS, _CPU_RATE = 4.0, 5e10  # FLOP/s per device
@@ -94,7 +94,7 @@ def plan(setup: Setup) -> Plan:
             chex.assert_trees_all_equal_shapes_and_dtypes(setup.initial, start)
     stages = []
     for index, stage in enumerate(setup.stages):
-        one = trace(stage, start, setup.data, setup.model.held)
+        one = trace(stage, start, setup.data, setup.model.frozen)
         _warn_of_dense(start.params, one.layouts)
         stages.append(_stage_plan(setup, index, one, start))
         start = one.model
@@ -142,7 +142,7 @@ def memory(
     if pace.working is not None:
         clients = pace.working * (whole // num_clients)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
-    held = setup.model.held.entries
+    frozen = setup.model.frozen.entries
     by_client = resolve_metric(setup.metric, [stage]) == "clients" and (
         stage.algorithm.personalize is not None and jax.tree.leaves(state.clients)
     )
@@ -154,7 +154,7 @@ def memory(
             "clients": clients,
             "server": len(devices) * rows.num_bytes(state.server),
         }
-        | ({"frozen weights": len(devices) * 4 * held} if held else {}),
+        | ({"frozen weights": len(devices) * 4 * frozen} if frozen else {}),
         client_store={"where": pace.where, "bytes": whole},
         chunk=min(int(chunk), share),
     )
@@ -197,7 +197,7 @@ def pace(setup: Setup, index: int, clients: PyTree, log: int) -> Pace:
 
 
 def trace(
-    stage: Stage, model: SparseModel, data: FederatedData, held: Any = None
+    stage: Stage, model: SparseModel, data: FederatedData, frozen: Any = None
 ) -> Round:
     """Traces one client's round and the server's by shape; computes nothing.
 
@@ -205,7 +205,7 @@ def trace(
       stage: the stage.
       model: the model from which it starts, arrays or shapes.
       data: the samples.
-      held: as `Model.held`.
+      frozen: as `Model.frozen`.
 
     Raises:
       ValueError: the model, the optimizer, the method or the sampler fails.
@@ -220,7 +220,7 @@ def trace(
     def before(key, model):
         server = method.init(key, model)
         row = method.first_state(key, server, ctx.client)
-        return server, row, once(method.handed(server), ctx.last_round)
+        return server, row, pack_once(method.send_once(server), ctx.last_round)
 
     def client(key, ctx, server, row, *batches):
         down = method.broadcast(key, ctx, server)
@@ -239,8 +239,8 @@ def trace(
                 f"the sampler draws {ids.shape}, expected cohort_size="
                 f"{stage.cohort_size} ids"
             )
-    server, row, handed = jax.eval_shape(before, key, model)
-    handed |= once({}, ctx.last_round, held)
+    server, row, received = jax.eval_shape(before, key, model)
+    received |= pack_once({}, ctx.last_round, frozen)
     batches = Batches(
         shape((largest, *data.x.shape[1:]), data.x.dtype),
         shape((largest, *data.y.shape[1:]), jnp.int32),
@@ -251,10 +251,10 @@ def trace(
     arguments = key, ctx, server, row, *batches
     program = jax.jit(client).trace(*arguments)
     down, up, total, _, metrics = program.out_info
-    counts = [jax.eval_shape(packets.count, sent) for sent in (handed | down, up)]
+    counts = [jax.eval_shape(packets.count, sent) for sent in (received | down, up)]
     total = jax.tree.map(lambda v: v.update(weak_type=False), total)
     return Round(
-        {"down": packets.layout(handed | down), "up": packets.layout(up)},
+        {"down": packets.layout(received | down), "up": packets.layout(up)},
         jax.eval_shape(after, key, server, total),
         reads(program.jaxpr, arguments)[1].client.budget,
         client,

@@ -48,9 +48,9 @@ def compile_stage(run: Plan, index: int) -> Compiled:
     limit, chunk, pace = processes.lead(mine)
     pace = Pace(*pace)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    observed, macs, held = bool(setup.observed(index)), model.macs, model.held
+    facts = bool(setup.observed(index)), model.macs, model.frozen
     while True:
-        plan = placement.make_plan(stage, layers, devices, chunk, observed, macs, held)
+        plan = placement.make_plan(stage, layers, devices, chunk, *facts)
         segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
         try:
             compiled = segment.lower(*_arguments(setup, plan, pace, planned)).compile()

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import AnyArray, Array, ClientInfo, Held, PyTree
+from sparsefl_jax.core.types import AnyArray, Array, ClientInfo, Frozen, PyTree
 from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.simulation import exchange
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     layers: PyTree  # Python bools like params: the leaves whose masks are logged
     observed: bool  # whether the cohort's uplink masks are kept
     macs: PyTree = None  # as `Model.macs`, by which a clock measures training
-    held: Held | None = None  # as `Model.held`
+    frozen: Frozen | None = None  # as `Model.frozen`
 
 
 def stage_devices(stage: Stage, devices: Sequence | None = None) -> list:
@@ -69,7 +69,7 @@ def make_plan(
     chunk: int = 1,
     observed: bool = False,
     macs: PyTree = None,
-    held: Held | None = None,
+    frozen: Frozen | None = None,
 ) -> Plan:
     """Lays a stage out on devices.
 
@@ -81,12 +81,12 @@ def make_plan(
         the cohort.
       observed: whether the cohort's uplink masks are kept.
       macs: as `Model.macs`; needed where there is a clock.
-      held: as `Model.held`.
+      frozen: as `Model.frozen`.
     """
     devices = stage_devices(stage, devices)
     share = -(-stage.cohort_size // len(devices))
     mesh = Mesh(np.array(devices), ("clients",))
-    return Plan(stage, mesh, min(chunk, share), layers, observed, macs, held)
+    return Plan(stage, mesh, min(chunk, share), layers, observed, macs, frozen)
 
 
 def make_population(

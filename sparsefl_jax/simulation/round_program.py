@@ -26,7 +26,7 @@ from sparsefl_jax.simulation import clock, exchange, observed_masks, placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import ledger, packets
-from sparsefl_jax.wire.messages import once
+from sparsefl_jax.wire.messages import pack_once
 
 
 class PerClient(NamedTuple):
@@ -85,7 +85,7 @@ def make_client_fn(plan: placement.Plan) -> Callable:
       (summand, row, log)`. The log is `(metrics, down, up, time, masks)`, as in
       `PerClient` and `RoundLog`. Of a late client the summand is 0.
     """
-    stage, macs, held = plan.stage, plan.macs, plan.held
+    stage, macs, frozen = plan.stage, plan.macs, plan.frozen
     algorithm = stage.algorithm
 
     @partial(fast, lowering=lowering(plan.mesh.devices.flat[0].platform, plan.chunk))
@@ -94,14 +94,14 @@ def make_client_fn(plan: placement.Plan) -> Callable:
         client_key = keys.of_client(key, info.index)
         down_key, data_key, update_key = keys.of_exchange(client_key)
         downlink = algorithm.broadcast(down_key, ctx, server)
-        received = once(algorithm.handed(server), last_round, held) | downlink
+        received = pack_once(algorithm.send_once(server), last_round, frozen) | downlink
         rows = population.index[info.index]
         own = population.x, population.y, rows, info.num_examples
         data = batches(data_key, *own, stage=stage, num_steps=num_steps)
         before = row
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         ledger.check_metrics(metrics)
-        metrics = ledger.with_held(metrics, held)
+        metrics = ledger.with_frozen(metrics, frozen)
         summand, time = algorithm.contribute(ctx, uplink), ()
         if population.clock is not None:  # static branch
             time = clock.measure(
@@ -110,7 +110,7 @@ def make_client_fn(plan: placement.Plan) -> Callable:
             late = partial(jnp.where, time.late)  # the other value may hold NaN
             nothing = jax.tree.map(jnp.zeros_like, summand)
             summand = jax.tree.map(late, nothing, summand)
-            row = jax.tree.map(late, algorithm.undelivered(ctx, before, row), row)
+            row = jax.tree.map(late, algorithm.drop_uplink(ctx, before, row), row)
         sent_masks = ()
         if plan.observed:  # static branch
             models = jax.eval_shape(algorithm.deploy, key, server)

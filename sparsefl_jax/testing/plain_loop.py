@@ -19,7 +19,7 @@ from sparsefl_jax.simulation import placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.testing.compare import fail
 from sparsefl_jax.testing.small_world import World, jit, once, path, population_of
-from sparsefl_jax.wire.messages import once as handed_once
+from sparsefl_jax.wire.messages import pack_once
 from sparsefl_jax.wire.packets import Message, Packet, stable
 from sparsefl_jax.wire.positions import POSITIONS
 from sparsefl_jax.wire.streams import decode, encode
@@ -51,8 +51,8 @@ def by_wire(world: World, jit: Callable) -> Callable:
 
     @jit
     def broadcast(key, ctx, server):
-        handed = handed_once(algorithm.handed(server), ctx.last_round)
-        return stable(handed | algorithm.broadcast(key, ctx, server))
+        received = pack_once(algorithm.send_once(server), ctx.last_round)
+        return stable(received | algorithm.broadcast(key, ctx, server))
 
     @jit
     def update(key, ctx, down, row, data):

@@ -55,9 +55,9 @@ def law_start(world: World) -> None:
     init_key, client_key = keys.of_start(world.key)
     method, jit = world.algorithm, small_world.jit
     server = jit(method.init)(init_key, world.model)
-    init_client, handed = jit(method.init_client), jit(method.handed)
+    init_client, send_once = jit(method.init_client), jit(method.send_once)
     same(world, "start", "server", server, small_world.start(world).server)
-    message = plain_loop.delivered(world, handed(server), {}, "handed", "to all")
+    message = plain_loop.delivered(world, send_once(server), {}, "handed", "to all")
     for index in world.population.info.index.tolist():
         info = rows(world.population.info, index)
         key = keys.of_client(client_key, index)
@@ -65,7 +65,7 @@ def law_start(world: World) -> None:
         want = rows(small_world.start(world).clients, index)
         same(world, "start", f"client {index}", row, want)
     for round, state in enumerate(small_world.path(world)[0]):
-        what, now = f"handed before round {round}: ", handed(state.server)
+        what, now = f"handed before round {round}: ", send_once(state.server)
         same(world, "start", what, now, message, tolerance=0.0)
 
 

@@ -28,8 +28,8 @@ def law_signature(world: World) -> None:
     data = plain_loop.batches_jit(world)(key, world.population, info)
 
     server = _arrays(world, "init", _returned(method.init, key, world.model))
-    handed = _message(world, "handed", _returned(method.handed, server))
-    row = _returned(method.init_client, key, handed, info)
+    received = _message(world, "handed", _returned(method.send_once, server))
+    row = _returned(method.init_client, key, received, info)
     row = _arrays(world, "init_client", row)
     down = _returned(method.broadcast, key, ctx, server)
     down = _message(world, "broadcast", down)
@@ -49,9 +49,9 @@ def law_signature(world: World) -> None:
     answer = _several(world, "aggregate", ("server", "metrics"), answer)
     _arrays(world, "aggregate", answer, or_numbers=True)
     _models(world, "deploy", _returned(method.deploy, key, server))
-    lost = _arrays(world, "undelivered", _returned(method.undelivered, ctx, row, row))
+    lost = _arrays(world, "drop_uplink", _returned(method.drop_uplink, ctx, row, row))
     if jax.tree.flatten(lost) != jax.tree.flatten(row):
-        fail(world, "signature", f"undelivered returned {lost}, expected {row}")
+        fail(world, "signature", f"drop_uplink returned {lost}, expected {row}")
     if method.personalize is not None:
         models = _returned(method.personalize, key, server, row, info)
         _models(world, "personalize", models)

@@ -2,7 +2,7 @@
 
 A multiply-add is two FLOPs. The ledger counts the three passes of every layer that
 multiplies (forward, input gradient, weight gradient; the first two where the weights
-are held, see `Model.held`) and what an algorithm adds for its masks. It does not count
+are frozen, see `Model`) and what an algorithm adds for its masks. It does not count
 activations, pooling, normalisation and the optimizer. `flops` skips what the masks
 remove; `flops_dense` sends the same samples through the dense network; `flops_executed`
 is what the hardware computes in one training of each client, padding included, because
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.check import UserError, closest
-from sparsefl_jax.core.types import Held, PyTree, Work
+from sparsefl_jax.core.types import Frozen, PyTree, Work
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Count, Layout, assumptions
 
@@ -81,7 +81,7 @@ def macs_per_sample(model: Any) -> int:
       >>> macs_per_sample(tiny_model())  # 8 x 16 + 16 x 4
       192
     """
-    return sum(jax.tree.leaves(model.macs)) + model.held.macs
+    return sum(jax.tree.leaves(model.macs)) + model.frozen.macs
 
 
 def flops_per_sample(model: Any) -> int:
@@ -92,15 +92,15 @@ def flops_per_sample(model: Any) -> int:
       >>> flops_per_sample(tiny_model())
       1152
     """
-    return 6 * macs_per_sample(model) - 2 * model.held.macs  # no gradient of weights
+    return 6 * macs_per_sample(model) - 2 * model.frozen.macs  # no gradient of weights
 
 
-def with_held(metrics: dict[str, Any], held: Held | None) -> dict[str, Any]:
-    """Adds the work of held weights to a client's metrics, on the device."""
-    if held is None or not held.macs:
+def with_frozen(metrics: dict[str, Any], frozen: Frozen | None) -> dict[str, Any]:
+    """Adds the work of frozen weights to a client's metrics, on the device."""
+    if frozen is None or not frozen.macs:
         return metrics
     work = metrics["work"]
-    extra = work.extra + jnp.float32(2 * 2 * held.macs) * work.samples
+    extra = work.extra + jnp.float32(2 * 2 * frozen.macs) * work.samples
     return metrics | {"work": work._replace(extra=extra)}
 
 

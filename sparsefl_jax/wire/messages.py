@@ -1,8 +1,8 @@
 """A sparse model as a message, and whether its receiver already holds the mask.
 
-The server keeps a mask together with `since`, the first round whose broadcast carried
-it: a client that took part in that round or later holds the mask. A client's mask is
-new to the server if it differs from the one that the client has just received.
+The server keeps a mask together with `changed_at`, the first round whose broadcast
+carried it: a client that took part in that round or later holds the mask. A client's
+mask is new to the server if it differs from the one that the client has just received.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.check import check
-from sparsefl_jax.core.types import Array, Context, Held, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, Context, Frozen, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.packets import Message, Packet
 
@@ -20,7 +20,7 @@ from sparsefl_jax.wire.packets import Message, Packet
 def pack_down(
     ctx: Context,
     model: SparseModel,
-    since: Array,
+    changed_at: Array,
     select: PyTree,
     *,
     index: str,
@@ -31,7 +31,7 @@ def pack_down(
     Args:
       ctx: as `broadcast` has it: when the client last took part.
       model: the model to send; weights outside its mask are sent as 0.
-      since: shape=(), int32, the round since which the mask stands, see `renewed`.
+      changed_at: shape=(), int32, the round since which the mask stands, see `renewed`.
       select: tree of Python bools, the prunable leaves.
       index: how positions are written, see `packets.Packet`.
       optional: whether data decides if the mask has changed, so that a bit has to say
@@ -48,7 +48,7 @@ def pack_down(
       >>> bool(down['weights'].fresh)  # are positions charged?
       False
     """
-    return _pack(model, select, is_new(ctx, since), index, optional)
+    return _pack(model, select, is_new(ctx, changed_at), index, optional)
 
 
 def pack_up(
@@ -143,40 +143,42 @@ def pack_initial(values: dict[str, PyTree], initial: Initial) -> Message:
     return known | {"seed": Packet(jnp.uint32(0))}  # its value is not used
 
 
-def once(handed: Message, last_round: Array, held: Held | None = None) -> Message:
+def pack_once(
+    message: Message, last_round: Array, frozen: Frozen | None = None
+) -> Message:
     """Returns what a client has to be given as packets that travel in its first round.
 
     Args:
-      handed: as `Algorithm.handed` returns it.
+      message: as `Algorithm.send_once` returns it.
       last_round: when the client last took part, or -1; shape=(), int32.
-      held: as `Model.held`.
+      frozen: as `Model.frozen`.
 
     Returns:
       The packets under the names 'handed/NAME', not sent in later rounds, and one for
       the held weights, 'model/base', whose values are a shape alone.
 
     Example:
-      >>> first = once({'seed': Packet(jnp.uint32(7))}, jnp.int32(-1))
-      >>> later = once({'seed': Packet(jnp.uint32(7))}, jnp.int32(3))
+      >>> first = pack_once({'seed': Packet(jnp.uint32(7))}, jnp.int32(-1))
+      >>> later = pack_once({'seed': Packet(jnp.uint32(7))}, jnp.int32(3))
       >>> [bool(packets['handed/seed'].sent) for packets in (first, later)]
       [True, False]
     """
-    packets = {f"handed/{name}": packet for name, packet in handed.items()}
-    if held is not None and held.entries:
-        packets["model/base"] = _base(held)
+    packets = {f"handed/{name}": packet for name, packet in message.items()}
+    if frozen is not None and frozen.entries:
+        packets["model/base"] = _base(frozen)
     return {
         name: replace(packet, sent=packet.sent & (last_round < 0))
         for name, packet in packets.items()
     }
 
 
-def _base(held: Held) -> Packet:
+def _base(frozen: Frozen) -> Packet:
     """Returns held weights as a packet: charged, their seed, or assumed."""
-    seeded = not (held.charged or held.source)
-    values = jax.ShapeDtypeStruct((1 if seeded else held.entries,), jnp.float32)
-    if held.charged or seeded:
+    seeded = not (frozen.charged or frozen.source)
+    values = jax.ShapeDtypeStruct((1 if seeded else frozen.entries,), jnp.float32)
+    if frozen.charged or seeded:
         return Packet(values)
-    which = f"the {held.entries} frozen weights: {held.source}, the rest by a seed"
+    which = f"the {frozen.entries} frozen weights: {frozen.source}, the rest by a seed"
     return Packet(values, bits=0, assumed=f"every client is taken to hold {which}")
 
 
@@ -197,33 +199,33 @@ def pack_slice(values: PyTree, mask: PyTree) -> Packet:
     return Packet(masks.apply(values, mask), mask, index="none")
 
 
-def renewed(round: Array, old: PyTree, new: PyTree, since: Array) -> Array:
+def last_change(round: Array, old: PyTree, new: PyTree, changed_at: Array) -> Array:
     """Returns the round since which a mask of `aggregate` stands.
 
     Args:
       round: t, as `aggregate` has it; shape=(), int32.
       old: bool tree, the mask that round t broadcast.
       new: bool tree, the mask that round t + 1 will broadcast.
-      since: shape=(), int32, the round since which the old mask stands.
+      changed_at: shape=(), int32, the round since which the old mask stands.
 
     Returns:
-      `since` where the masks are equal, else t + 1; shape=(), int32.
+      `changed_at` where the masks are equal, else t + 1; shape=(), int32.
 
     Example:
-      >>> t, since = jnp.int32(4), jnp.int32(2)
+      >>> t, before = jnp.int32(4), jnp.int32(2)
       >>> old, new = jnp.array([True, True]), jnp.array([True, False])
-      >>> renewed(t, old, old, since).item(), renewed(t, old, new, since).item()
-      (2, 5)
+      >>> [last_change(t, old, mask, before).item() for mask in (old, new)]
+      [2, 5]
     """
-    return jnp.where(differs(new, old), round + 1, since)
+    return jnp.where(differs(new, old), round + 1, changed_at)
 
 
-def is_new(ctx: Context, since: Array) -> Array:
+def is_new(ctx: Context, changed_at: Array) -> Array:
     """Returns whether a mask is new to a client.
 
     Args:
       ctx: as `broadcast` has it.
-      since: shape=(), int32, the round since which the mask stands.
+      changed_at: shape=(), int32, the round since which the mask stands.
 
     Returns:
       shape=(), bool.
@@ -232,7 +234,7 @@ def is_new(ctx: Context, since: Array) -> Array:
       >>> is_new(Context(jnp.int32(4), jnp.int32(2), None), jnp.int32(2)).item()
       False
     """
-    return since > ctx.last_round
+    return changed_at > ctx.last_round
 
 
 def differs(mask: PyTree, other: PyTree) -> Array:

@@ -327,7 +327,7 @@ def test_a_lost_uplink_leaves_the_memory_as_it_was():
     method = make(up="topk", density=0.3, keep_optimizer=True)
     played = play(method, ALL[:2])
     (_, first, *_), (_, second, *_) = played
-    kept = method.undelivered(None, first[0], second[0]._replace(opt_state="moved"))
+    kept = method.drop_uplink(None, first[0], second[0]._replace(opt_state="moved"))
     close(kept.memory, vector(first[0].memory), atol=0)
     assert kept.opt_state == "moved"
     assert not np.allclose(vector(first[0].memory), vector(second[0].memory))

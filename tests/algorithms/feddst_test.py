@@ -92,7 +92,7 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
     best = np.sort(np.argsort(-mean, kind="stable")[:alive])
     assert np.flatnonzero(new.model.mask["w"]).tolist() == best.tolist()
     np.testing.assert_allclose(new.model.params["w"][best], mean[best])
-    assert new.since == 5
+    assert new.changed_at == 5
 
 
 @pytest.mark.parametrize(("variant", "first"), [("paper", 4), ("release", 6)])

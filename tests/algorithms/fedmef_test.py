@@ -87,7 +87,7 @@ def test_the_server_prunes_them_and_grows_by_the_mean_gradient(prune_by, gone):
         want = stay | (np.isin(np.arange(16), [8, 9, 12]) & due)
         np.testing.assert_array_equal(new.model.mask["w"], want)
         np.testing.assert_allclose(new.model.params["w"], MEAN * stay, rtol=1e-6)
-        assert new.since == (11 if due else 0)
+        assert new.changed_at == (11 if due else 0)
 
 
 def test_bits_by_hand():

@@ -118,7 +118,7 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
         )
         want = sure if drawn else server.model.mask["w"]
         np.testing.assert_array_equal(new.model.mask["w"], want)
-        assert new.since == (round + 1 if drawn else 0)
+        assert new.changed_at == (round + 1 if drawn else 0)
         # Weights that stay keep their values; what has grown starts at 0.
         stay = want & server.model.mask["w"]
         weights = np.where(stay, 16.0 - np.arange(16), 0)

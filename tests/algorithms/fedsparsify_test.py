@@ -188,5 +188,5 @@ def test_what_stays_alive_by_hand():
         for merge in ("majority", "average")
     )
     for method, share in ((by_server, 0.1), (voted, 0.2), (joined, 1.0)):
-        found = [method.alive(round) for round in (0, 20, 30)]
+        found = [method.density_after(round) for round in (0, 20, 30)]
         assert found == pytest.approx([1.0, share, share])

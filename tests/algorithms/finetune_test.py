@@ -69,5 +69,5 @@ def test_the_model_goes_down_once_with_its_mask(kept, index, positions):
     method = finetune(bare(params), PLAIN, index=index)
     stats = {"mean": jnp.zeros(3)}
     start = SparseModel(jax.tree.map(jnp.float32, params), mask, stats)
-    down = method.handed(method.init(None, start))
+    down = method.send_once(method.init(None, start))
     assert bits(down) == 32 * (kept + 2 + 3) + positions

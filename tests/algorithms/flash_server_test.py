@@ -169,8 +169,8 @@ def test_hetero_jmwst_sends_positions_after_a_round_that_nobody_was_heard_in(sub
     total = jax.tree.map(jnp.zeros_like, method.contribute(CONTEXTS[0], uplink))
     lost = server_context(0, heard=0)
     new, _ = method.aggregate(jax.random.key(0), lost, old, total)
-    since = {"magnitude": [1, 0], "frozen": [0, 0]}[submask]  # by tier
-    assert new.whole.since.tolist() == since
+    changed_at = {"magnitude": [1, 0], "frozen": [0, 0]}[submask]  # by tier
+    assert new.whole.changed_at.tolist() == changed_at
     same(new.whole.model, old.whole.model)
     same(new.whole.mask, old.whole.mask)
 

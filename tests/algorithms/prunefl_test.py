@@ -145,12 +145,12 @@ def test_the_mask_after_that_and_the_weight_of_what_grew():
     }
     new, _ = method.aggregate(None, server_context(7), server, total)
     alive = [True, True, True, False, False, False, False, True]
-    assert new.model.mask["w"].tolist() == alive and new.since == 8
+    assert new.model.mask["w"].tolist() == alive and new.changed_at == 8
     assert new.model.params["w"].tolist() == [5, 4, 3, 0, 0, 0, 0, 0]
     total["squared"]["weight"] = jnp.float32(0)
     new, _ = method.aggregate(None, server_context(7), server, total)
     assert new.model.mask["w"].tolist() == [True] * 4 + [False] * 4
-    assert new.since == 0
+    assert new.changed_at == 0
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def play(method, cohorts=COHORTS, targets=TARGETS, steps=STEPS, lost=(), starts=
             down = method.broadcast(key, ctx, server)
             up, after, _ = update(key, ctx, down, clients[i], data)
             if (round, i) in lost:
-                clients[i] = method.undelivered(ctx, clients[i], after)
+                clients[i] = method.drop_uplink(ctx, clients[i], after)
                 continue
             one = method.contribute(ctx, up)
             total = one if total == 0 else jax.tree.map(jnp.add, total, one)

@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 import sparsefl_jax as sfl
 from configs import flash_sst2
 from sparsefl_jax import export, models
-from sparsefl_jax.core.types import Held
+from sparsefl_jax.core.types import Frozen
 from sparsefl_jax.models import Model, base, transformer
 from sparsefl_jax.report import tables
 from sparsefl_jax.report.load import Run
@@ -127,12 +127,12 @@ def test_multiply_adds_by_hand():
         "layer1": {"query": of_query, "value": of_query},
         "score": {"bias": 0, "kernel": 128},
     }
-    assert model.held.macs == 331_776 == ledger.macs_per_sample(base) - 128
+    assert model.frozen.macs == 331_776 == ledger.macs_per_sample(base) - 128
     assert ledger.macs_per_sample(model) == 331_904 + 4 * 2560
     assert ledger.flops_per_sample(model) == 6 * (128 + 4 * 2560) + 4 * 331_776
     sizes = [leaf.size for leaf in jax.tree.leaves(base.shapes()[0])]
-    assert model.held.entries == sum(sizes) - 130
-    assert model.held.source == "" and not model.held.charged
+    assert model.frozen.entries == sum(sizes) - 130
+    assert model.frozen.source == "" and not model.frozen.charged
 
 
 def test_a_new_network_computes_what_its_base_does(key):
@@ -224,7 +224,7 @@ def test_a_given_base_is_held_and_describes_the_network():
     model = raw_dense().adapting(RANK, **TARGET, base=base)
     params, _ = model.init(KEY0)
     assert logits(model, params, np.ones((1, IN), np.float32)).tolist() == [[5.0] * OUT]
-    assert model.held == Held(IN * OUT + OUT, IN * OUT, "the given network")
+    assert model.frozen == Frozen(IN * OUT + OUT, IN * OUT, "the given network")
     other = raw_dense().adapting(RANK, **TARGET, base=base | {"bias": np.ones(OUT)})
     told = [build.plain_value("model", m)["adapter"] for m in (model, other)]
     assert told[0].pop("base") != told[1].pop("base") and told[0] == told[1]
@@ -271,9 +271,9 @@ def test_held_weights_take_part_in_every_pass():
     again = screening.work(jnp.float32(5.0), mask)
     work = jax.tree.map(jnp.add, local.work(jnp.float32(8.0), mask, extra=7.0), again)
     metrics = {"count": jnp.float32(8.0), "work": work}
-    found = ledger.with_held(metrics, Held(entries=1, macs=10))["work"]
+    found = ledger.with_frozen(metrics, Frozen(entries=1, macs=10))["work"]
     assert found.extra == 7 + 2 * 10 * (13 + 13) and found.forward is work.forward
-    assert ledger.with_held(metrics, Held(entries=1)) is metrics
+    assert ledger.with_frozen(metrics, Frozen(entries=1)) is metrics
 
 
 def test_a_folder_s_weights_are_held(tmp_path, key):
@@ -283,13 +283,13 @@ def test_a_folder_s_weights_are_held(tmp_path, key):
     given = {"folder": by_hand.write(tmp_path / "a", "distilbert", tensors)}
     whole = transformer.pretrained_encoder(2, (5,), **given, frozen=False)
     frozen = transformer.pretrained_encoder(2, (5,), **given)
-    assert frozen.held == Held(6 * 19 + 12, 0, "the pretrained network")
-    assert whole.held == Held(source="the pretrained network")
+    assert frozen.frozen == Frozen(6 * 19 + 12, 0, "the pretrained network")
+    assert whole.frozen == Frozen(source="the pretrained network")
     sizes = [leaf.size for leaf in jax.tree.leaves(whole.shapes()[0])]
     for network in (whole, frozen):  # the embeddings are held now, or already
         model = network.adapting(2)
-        assert model.held.entries == sum(sizes) - 56
-        assert model.held.source == "the pretrained network"
+        assert model.frozen.entries == sum(sizes) - 56
+        assert model.frozen.source == "the pretrained network"
         params = moved(model.init(key)[0])
         want = logits(network, model.merged(params), TOKENS)
         np.testing.assert_allclose(logits(model, params, TOKENS), want, atol=1e-4)
@@ -308,7 +308,7 @@ def test_an_assumed_base_is_in_the_plan_the_records_and_the_page(tmp_path):
     said += "the rest by a seed"
     assert f"Not charged: down/model/base in stage 0 ({said})." in text
     # 46 entries are trained, and 28 of them are adapters: 6 x 8 + 16 + 12 + 16 products
-    assert "46 parameters, 56 held, 92 multiply-adds a sample" in text
+    assert "46 parameters, 56 frozen, 92 multiply-adds a sample" in text
     (record,) = train_records(run(sfl.fedavg(model, SGD), model))
     assert record["assumed"] == {"down/model/base": said}
     assert record["bits_down_by_client"] == [32 * 46] * 2
@@ -492,7 +492,7 @@ def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
     own, _ = model.init(KEY0)
     whole = {n: own[n] for n in ("pooler", "score")}
     same(model.merged(own), params | whole)
-    assert model.held.source == "the given network"
+    assert model.frozen.source == "the given network"
     assert folder.own_code(plain(filled(config))) == {
         str(path): zlib.crc32(path.read_bytes())
     }

@@ -73,7 +73,7 @@ def test_clients_in_turn_run_in_the_form_that_was_timed(chunk, table):
     model = workload.make_model(world, data)
     stage = workload.make_stage(world, model, 1)
     devices = SimpleNamespace(devices=np.array([SimpleNamespace(platform="tpu")]))
-    plan = Plan(stage, devices, chunk, layers=None, observed=False, held=model.held)
+    plan = Plan(stage, devices, chunk, layers=None, observed=False, frozen=model.frozen)
     population = on_host(data)
     state = initial_state.shapes(
         stage.algorithm, initial_state.initial_shapes(model), population.info

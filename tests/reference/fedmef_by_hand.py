@@ -93,7 +93,7 @@ def squeezes(world, times):
             grown = best(np.abs(slope[n]), doubt[n], ~mask[n]["kernel"])
             want[n]["kernel"] = mask[n]["kernel"] & ~low[n] | grown
             assert not np.any(low[n] & np.asarray(new.model.mask[n]["kernel"]))
-        assert counts(want) == ERK and new.since == (3 if round >= 2 else 0)
+        assert counts(want) == ERK and new.changed_at == (3 if round >= 2 else 0)
         close(new.model.mask, want)
         close(new.model.params, masks.apply(trained, want), atol=2e-6)
     return raised

@@ -259,7 +259,7 @@ def votes_by_hand(world, gamma=0.3, scale=10.0):
         moved = any((old.model.mask[n]["kernel"] != new.model.mask[n]["kernel"]).any()
                     for n in LAYERS)  # fmt: skip
         assert moved == (round == 2) == (logs[round].mismatch > 0)
-        assert new.since == (3 if round >= 2 else 0)
+        assert new.changed_at == (3 if round >= 2 else 0)
         close(new.model.params, masks.apply(mean, new.model.mask))
 
 

@@ -10,7 +10,7 @@ from absl import flags
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import Held
+from sparsefl_jax.core.types import Frozen
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
@@ -261,7 +261,7 @@ def test_a_pilot_of_empty_rounds_tells_nothing():
 def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
     counted = np.array([2, 1, 1, 0]), np.array([0, 1, 1, 2]), np.array([9, 8, 6, 4])
     monkeypatch.setattr(fit_rounds, "exchanges", lambda *args: counted)
-    method = SimpleNamespace(alive=lambda round: 1 / 2**round)
+    method = SimpleNamespace(density_after=lambda round: 1 / 2**round)
     setup = Setup([Stage(method, num_rounds=4, cohort_size=2)], tiny_model(), None)
     measured = fit_rounds.Measured({}, first=8.0, again=4.0, flops=0.5)
     each = fit_rounds.mean_cost(measured, setup, seed=0)
@@ -270,8 +270,8 @@ def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
     assert each["pflop"] == pytest.approx((2 + 0.75 + 0.25) / 3)
     # Held weights stay: a Gbit for each of the two new clients, and of the work 4 x 96
     # of 6 x 192 + 4 x 96 FLOPs a sample, a quarter.
-    held = Held(31_250_000, 96, "a file", charged=True)
-    setup = setup._replace(model=setup.model._replace(held=held))
+    frozen = Frozen(31_250_000, 96, "a file", charged=True)
+    setup = setup._replace(model=setup.model._replace(frozen=frozen))
     each = fit_rounds.mean_cost(measured, setup, seed=0)
     assert each["gbit"] == pytest.approx((6 + 3 + 1 + 2) / 3)
     of_work = np.array([0.625, 0.4375, 0.34375])
@@ -279,8 +279,10 @@ def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
 
 
 def test_a_share_that_is_none_is_refused():
-    method = SimpleNamespace(alive=lambda round: 2 * round)
-    with pytest.raises(ValueError, match=r"alive\(1\)=2.0, expected in \[0, 1\]"):
+    method = SimpleNamespace(density_after=lambda round: 2 * round)
+    with pytest.raises(
+        ValueError, match=r"density_after\(1\)=2.0, expected in \[0, 1\]"
+    ):
         fit_rounds._alive(Stage(method, num_rounds=3, cohort_size=2))
 
 
@@ -304,10 +306,10 @@ def test_first_exchanges_are_those_of_the_runs_cohorts(monkeypatch, draws):
     first, later, samples = fit_rounds.exchanges(setup, 5)
     assert first.tolist() == new and (first + later == 3).all()
     assert 0 < sum(new[1:]) < 24
-    held = [sum(drawn) + 3 for drawn in ids]  # client 0 has one
-    mean = sum(held[:2]) / 2
+    frozen = [sum(drawn) + 3 for drawn in ids]  # client 0 has one
+    mean = sum(frozen[:2]) / 2
     # A round shuffles all twelve.
-    assert samples.tolist() == (held if draws > 24 else held[:2] + [mean] * 7)
+    assert samples.tolist() == (frozen if draws > 24 else frozen[:2] + [mean] * 7)
 
 
 @pytest.mark.parametrize("draws", [5_000_000, 96])

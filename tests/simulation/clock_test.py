@@ -192,9 +192,9 @@ def test_a_lost_upload_leaves_the_loss_to_compare_with(key):
     )
     ctx = Context(jnp.int32(1), jnp.int32(0), None)
     before, after = ({"loss": jnp.float32(v)} for v in (2.0, 1.0))
-    assert method.undelivered(ctx, before, after)["loss"] == 2.0
+    assert method.drop_uplink(ctx, before, after)["loss"] == 2.0
     plain = sfl.fedavg(sfl.testing.tiny_model(), sfl.training.make_optimizer())
-    assert plain.undelivered(ctx, before, after)["loss"] == 1.0
+    assert plain.drop_uplink(ctx, before, after)["loss"] == 1.0
 
 
 def test_a_quantile_of_dense_rounds_is_a_deadline():

@@ -119,8 +119,8 @@ def test_the_device_holds_a_working_set_and_traces_once(key, monkeypatch):
 @pytest.mark.parametrize("where", ["host", "disk"])
 @pytest.mark.parametrize("groups", [[[2], [6, 0], [1, 3, 4, 5]], [range(7)]])
 def test_first_rows_do_not_depend_on_who_else_is_asked_for(world, key, where, groups):
-    def init_client(key, handed, info):
-        del handed
+    def init_client(key, received, info):
+        del received
         mask = jax.random.bernoulli(key, 0.5, (9,))
         return {"mask": mask, "w": jax.random.normal(key, (3, 2)) * info.num_examples}
 

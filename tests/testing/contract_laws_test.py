@@ -81,9 +81,9 @@ ANSWERS = {  # by function: what it returns instead, and what the error says
     ),
     "deploy": (lambda models: models["global"], "deploy is SparseModel, expected"),
     "deploy ": (lambda models: {}, "deploy returned {}, expected a model"),
-    "undelivered": (
+    "drop_uplink": (
         lambda row: {"loss": jnp.float32(0)},
-        "undelivered returned {'loss': ShapeDtypeStruct(shape=(), dtype=float32)",
+        "drop_uplink returned {'loss': ShapeDtypeStruct(shape=(), dtype=float32)",
     ),
 }
 

@@ -18,7 +18,7 @@ from sparsefl_jax.core.types import Count, Fraction, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import last_change, pack_down, pack_up, unpack_model
 
 Submask = Literal["frozen", "magnitude"]
 
@@ -149,7 +149,7 @@ def _hetero(
     def broadcast(key, ctx, server):
         tier = nested.place_within(ctx.client.budget, tiers)
         part = server.whole.model._replace(mask=held(server, tier, ctx.round))
-        return pack_down(ctx, part, server.whole.since[tier], select, index=index)
+        return pack_down(ctx, part, server.whole.changed_at[tier], select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -171,14 +171,16 @@ def _hetero(
             voted = partial(target_mask, mean, layers, tiers[-1], select)
             mask = lax.cond(vote, voted, lambda: old.mask)
             adjust = vote | moving
-        whole = Changing(mean, mask, old.since)
+        whole = Changing(mean, mask, old.changed_at)
         ranks = lax.cond(adjust, lambda: ranked(key, whole), lambda: server.ranks)
-        new, since = Nested(whole, ranks), []
+        new, changed_at = Nested(whole, ranks), []
         for tier in range(len(tiers)):
             before = held(server, jnp.int32(tier), ctx.round)
             after = held(new, jnp.int32(tier), ctx.round + 1)
-            since.append(renewed(ctx.round, before, after, old.since[tier]))
-        return Nested(whole._replace(since=jnp.stack(since)), ranks), {}
+            changed_at.append(
+                last_change(ctx.round, before, after, old.changed_at[tier])
+            )
+        return Nested(whole._replace(changed_at=jnp.stack(changed_at)), ranks), {}
 
     def deploy(key, server):
         aggregated, models = server.whole.model, {}

@@ -16,7 +16,7 @@ from sparsefl_jax.core.types import Array, Count, Fraction, PyTree, Share, Spars
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import last_change, pack_down, pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -25,7 +25,7 @@ class Changing(NamedTuple):
 
     model: SparseModel  # the aggregate; mask: the union of the last cohort's masks
     mask: PyTree  # bool, at the target density
-    since: Array  # int32, first round that broadcasts it: shape=(), or one per density
+    changed_at: Array  # int32, first round that broadcasts it: (), or one per density
     seed: Array | tuple = ()  # uint32, of the first mask that clients keep, if they do
 
 
@@ -81,7 +81,7 @@ def jmwst(
 
     def broadcast(key, ctx, server):
         target = server.model._replace(mask=server.mask)
-        return pack_down(ctx, target, server.since, select, index=index)
+        return pack_down(ctx, target, server.changed_at, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), ctx.round % r_int == 0
@@ -94,8 +94,8 @@ def jmwst(
         vote = (ctx.round % r_int == 0) & (ctx.heard > 0)
         voted = partial(voted_mask, mean, total, density, select)
         mask = lax.cond(vote, voted, lambda: server.mask)
-        since = renewed(ctx.round, server.mask, mask, server.since)
-        return Changing(mean, mask, since), {}
+        changed_at = last_change(ctx.round, server.mask, mask, server.changed_at)
+        return Changing(mean, mask, changed_at), {}
 
     contribute = partial(summand, select=select, weights=weights)
     return Algorithm(init, broadcast, update, contribute, aggregate, both)
@@ -143,14 +143,14 @@ def nst(
         mask = drawn(seed)
         return Changing(start._replace(mask=mask), mask, jnp.int32(0), seed)
 
-    def handed(server):
+    def send_once(server):
         return {"seed": Packet(server.seed)}
 
-    def init_client(key, handed, info):
-        return drawn(handed["seed"].values)
+    def init_client(key, received, info):
+        return drawn(received["seed"].values)
 
     def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.since, select, index=index)
+        return pack_down(ctx, server.model, server.changed_at, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
@@ -166,7 +166,7 @@ def nst(
 
     contribute = partial(summand, select=select)
     steps = init, broadcast, update, contribute, aggregate, both, init_client
-    return Algorithm(*steps, handed=handed)
+    return Algorithm(*steps, send_once=send_once)
 
 
 def summand(

@@ -63,7 +63,7 @@ def sensitivity(
         return masked.Server(start._replace(mask=mask), jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.since, select, index=index)
+        return pack_down(ctx, server.model, server.changed_at, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)

@@ -87,7 +87,7 @@ def prunefl(
     # Its init, broadcast and deploy also serve a mask that changes.
     frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         return optax.tree.zeros_like(model.shapes()[0])
 
     def update(key, ctx, downlink, client, batches):

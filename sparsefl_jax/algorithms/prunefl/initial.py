@@ -136,8 +136,8 @@ def prunefl_initial(
 
         def iterate(at: Search) -> Search:
             at = train(at)
-            since = at.iteration - at.start
-            due = (since >= 0) & (since % reconfigure_every == 0)
+            changed_at = at.iteration - at.start
+            due = (changed_at >= 0) & (changed_at % reconfigure_every == 0)
             at = lax.cond(due, cut, lambda same: same, at)
             return at._replace(iteration=at.iteration + 1)
 

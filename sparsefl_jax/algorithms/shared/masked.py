@@ -21,7 +21,7 @@ from sparsefl_jax.core.types import Array, Context, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import last_change, pack_down, pack_up, unpack_model
 
 Allocation = Literal["uniform", "erk", "erk_sparsity"]
 ALLOCATIONS = {
@@ -35,7 +35,7 @@ class Server(NamedTuple):
     """The global model, and the first round whose broadcast carries its mask."""
 
     model: SparseModel
-    since: Array  # shape=(), int32
+    changed_at: Array  # shape=(), int32
 
 
 @method
@@ -76,11 +76,11 @@ def spdst(
     def init(key, start):
         return Server(within(start, select), jnp.int32(0))
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         return local.init_optimizer(optimizer, model.shapes()[0], keep_optimizer)
 
     def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.since, select, index=index)
+        return pack_down(ctx, server.model, server.changed_at, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -209,17 +209,17 @@ def mean_on_union(ctx, old: SparseModel, total: PyTree) -> SparseModel:
 
 
 def moved(round: Array, server: Any, new: SparseModel, **others: Any) -> Any:
-    """Returns a server with its next model, and `since`, which follows from the masks.
+    """Returns a server with its next model, and `changed_at` by the masks.
 
     Args:
       round: t, as `aggregate` has it.
       server: a NamedTuple with the fields `model`, which round t broadcast, and
-        `since`, such as `Server`.
+        `changed_at`, such as `Server`.
       new: the model that round t + 1 will broadcast.
       **others: new values of other fields.
     """
-    since = renewed(round, server.model.mask, new.mask, server.since)
-    return server._replace(model=new, since=since, **others)
+    changed_at = last_change(round, server.model.mask, new.mask, server.changed_at)
+    return server._replace(model=new, changed_at=changed_at, **others)
 
 
 def moved_if_heard(ctx, server: Any, new: SparseModel, **others: Any) -> Any:

@@ -100,12 +100,12 @@ def spafl(
         thresholds = begin(start.params, start.stats).trained.thresholds
         return Server(start, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
 
-    def handed(server):
+    def send_once(server):
         start = {"params": server.model.params, "stats": server.model.stats}
         return pack_initial(start, initial)
 
-    def init_client(key, handed, info):
-        return begin(handed["params"].values, handed["stats"].values)
+    def init_client(key, received, info):
+        return begin(received["params"].values, received["stats"].values)
 
     def broadcast(key, ctx, server):
         message = {"thresholds": Packet(server.thresholds)}
@@ -138,7 +138,7 @@ def spafl(
         return {"newcomer": masks.pruned(server.model, mask)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, client_training.personalize, handed=handed)
+    return Algorithm(*steps, client_training.personalize, send_once=send_once)
 
 
 @method
@@ -187,14 +187,14 @@ def local_only(
     def init(key, start: SparseModel):
         return start
 
-    def handed(server):
+    def send_once(server):
         start = {"params": server.params, "stats": server.stats}
         return pack_initial(start, initial) if initial == "sent" else {}
 
-    def init_client(key, handed, info):
+    def init_client(key, received, info):
         if initial == "seed":  # static branch
             return begin(*model.init(key))
-        return begin(handed["params"].values, handed["stats"].values)
+        return begin(received["params"].values, received["stats"].values)
 
     def update(key, ctx, downlink, client, batches):
         return {}, *train(key, ctx.round, client_training.revived(client), batches)
@@ -203,7 +203,7 @@ def local_only(
         return {"newcomer": masks.dense(server.params, server.stats)}
 
     silent = finetune(model, optimizer, prunable=prunable)  # sends and sums nothing
-    begins = {"init": init, "handed": handed, "init_client": init_client}
+    begins = {"init": init, "send_once": send_once, "init_client": init_client}
     trains = {"update": update, "personalize": client_training.personalize}
     return silent.replace(**begins, **trains, deploy=deploy)
 

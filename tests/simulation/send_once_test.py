@@ -57,9 +57,9 @@ HANDED = {  # method, arguments, bits of every round and of a client's first bes
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HANDED)
 def test_it_is_charged_in_a_clients_first_round_alone(name):
-    method, settings, each, handed = HANDED[name]
+    method, settings, each, received = HANDED[name]
     one = setup(method, **settings)
-    want = [[each + handed] * 2, [each, each + handed], [each, each]]
+    want = [[each + received] * 2, [each, each + received], [each, each]]
     assert down(one) == want
 
 
@@ -103,4 +103,4 @@ def test_the_first_mask_of_nst_is_the_servers_drawn_from_the_seed():
     method, server, _ = begun(sfl.nst, density=0.5)
     mask = method.first_state(jax.random.key(2), server, None)
     jax.tree.map(np.testing.assert_array_equal, mask, server.mask)
-    assert {n: p.bits for n, p in method.handed(server).items()} == {"seed": 32}
+    assert {n: p.bits for n, p in method.send_once(server).items()} == {"seed": 32}
