@@ -21,14 +21,9 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import fit_rounds, folder, records, results, simulate
-from sparsefl_jax.runs.config.build import (
-    build_data,
-    build_setup,
-    check_stages,
-    describe,
-    load,
-)
+from sparsefl_jax.runs.config.build import build_data, build_setup, check_stages, load
 from sparsefl_jax.runs.config.defaults import filled, freeze, plain
+from sparsefl_jax.runs.config.describe import describe
 from sparsefl_jax.runs.config.fields import Config, Described
 from sparsefl_jax.runs.plan import Plan, plan
 from sparsefl_jax.runs.programs import Programs

@@ -20,7 +20,7 @@ from sparsefl_jax.models import Model, base, transformer
 from sparsefl_jax.report import tables
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import dry_run, experiment, folder, results, setup
-from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config import build, defaults, describe
 from sparsefl_jax.runs.config.defaults import filled, freeze, plain
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.training import local, screening
@@ -226,7 +226,7 @@ def test_a_given_base_is_held_and_describes_the_network():
     assert logits(model, params, np.ones((1, IN), np.float32)).tolist() == [[5.0] * OUT]
     assert model.frozen == Frozen(IN * OUT + OUT, IN * OUT, "the given network")
     other = raw_dense().adapting(RANK, **TARGET, base=base | {"bias": np.ones(OUT)})
-    told = [build.plain_value("model", m)["adapter"] for m in (model, other)]
+    told = [describe.plain_value("model", m)["adapter"] for m in (model, other)]
     assert told[0].pop("base") != told[1].pop("base") and told[0] == told[1]
     assert told[0]["rank"] == RANK and told[0]["targets"] == ("kernel",)
     assert model.name == "raw_dense"

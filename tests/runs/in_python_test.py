@@ -16,7 +16,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax import report
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.config.build import describe, plain_value
+from sparsefl_jax.runs.config.describe import describe, plain_value
 from sparsefl_jax.runs.folder import differences, read_config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt
@@ -304,7 +304,7 @@ def test_a_method_keeps_its_name_unless_a_function_of_it_is_replaced():
     kept = PLAIN.replace(clients=8)
     assert (kept.name, kept.settings) == ("fedavg", PLAIN.settings)
     assert PLAIN.replace(name="mine").settings == PLAIN.settings
-    other = PLAIN.replace(alive=lambda round: 1.0)
+    other = PLAIN.replace(density_after=lambda round: 1.0)
     assert (other.name, other.settings) == ("", {})
 
 
