@@ -184,7 +184,7 @@ def compressed(
         pending = pending_of(uplink["delta"].values, memory)
         message = coder.encode(code_key, pending)
         if start == "gradient":  # static branch
-            message = _whole(message, pending, ctx.last_round < 0)
+            message = _send_whole(message, pending, ctx.last_round < 0)
         client = Client(remember(memory, pending, _read(coder, message)), opt_state)
         return message | {"stats": uplink["stats"]}, client, metrics
 
@@ -212,7 +212,7 @@ def compressed(
     return Algorithm(*steps, init_client, drop_uplink=_drop_uplink, clients=clients)
 
 
-def _whole(message: Message, pending: PyTree, first: Array) -> Message:
+def _send_whole(message: Message, pending: PyTree, first: Array) -> Message:
     """Returns a message that travels uncompressed instead where it is a `first` one."""
     packets = {n: replace(packet, sent=~first) for n, packet in message.items()}
     return packets | {"whole": Packet(pending, sent=first)}

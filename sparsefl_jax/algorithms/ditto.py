@@ -79,7 +79,7 @@ def ditto(
     def update(key, ctx, downlink, client, batches):
         uplink, _, metrics = averaging.update(key, ctx, downlink, local.ANEW, batches)
         received = downlink["params"].values, downlink["stats"].values
-        params, stats = _own(client, received)
+        params, stats = _read_own(client, received)
         pulled = proximal(loss_fn, lam, received[0])
         count = batches.order.shape[0]
         epochs = np.arange(personal_epochs or count) % count
@@ -94,13 +94,13 @@ def ditto(
         return uplink, client, metrics | {"work": work}
 
     def personalize(key, server, client, info):
-        params, stats = _own(client, (server.params, server.stats))
+        params, stats = _read_own(client, (server.params, server.stats))
         return {"personal": masks.dense(params, stats)}
 
     changed = {"init_client": init_client, "update": update}
     return averaging.replace(**changed, personalize=personalize)
 
 
-def _own(client: Client, other: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+def _read_own(client: Client, other: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
     """Returns a client's own parameters and statistics, or others before its first."""
     return optax.tree.where(client.drawn, (client.params, client.stats), other)

@@ -84,7 +84,7 @@ def fedsparsify_global(
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
     shape = {"frequency": frequency, "power": power, "begin": begin}
-    purge, left = _purging(model, prunable, scope, density, rounds, **shape)
+    purge, left = _make_purge(model, prunable, scope, density, rounds, **shape)
     shared = {"index": index, "keep_optimizer": keep_optimizer}
     frozen = masked.spdst(model, optimizer, prunable=prunable, **shared)
 
@@ -100,7 +100,7 @@ def fedsparsify_global(
         mean = masked.averaged(server.model, total)
         if server_optimizer:  # static branch
             old, tx = server.model.params, server_optimizer
-            gradient = jax.tree.map(_moved, old, mean.params)
+            gradient = jax.tree.map(_subtract, old, mean.params)
             new = tx.update(gradient, server.opt_state, old)
             still = optax.tree.zeros_like(old), server.opt_state
             step, state = means.if_heard(ctx, new, still)
@@ -151,7 +151,7 @@ def fedsparsify_local(
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
     shape = {"frequency": frequency, "power": power}
-    purge, left = _purging(model, prunable, "global", density, rounds, **shape)
+    purge, left = _make_purge(model, prunable, "global", density, rounds, **shape)
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     shared = {"index": index, "keep_optimizer": keep_optimizer}
     frozen = masked.spdst(model, optimizer, prunable=prunable, **shared)
@@ -183,12 +183,12 @@ def fedsparsify_local(
     return frozen.replace(**changed, density_after=density_after)
 
 
-def _moved(old, mean):
+def _subtract(old, mean):
     """Returns old - mean, 0 for rounding alone, which Adam would make a whole step."""
     return jnp.where(jnp.isclose(old, mean, rtol=1e-6, atol=0.0), 0.0, old - mean)
 
 
-def _purging(model, prunable, scope, density, rounds, **shape):
+def _make_purge(model, prunable, scope, density, rounds, **shape):
     """Returns a round's purge, and the share of entries that is left after it."""
     schedule = schedules.polynomial(density, rounds, **shape)
     select = masks.prunable(model.macs, prunable)

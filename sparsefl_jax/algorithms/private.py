@@ -98,7 +98,7 @@ def private(
         norm = optax.tree.norm(difference)
         scale = jnp.minimum(jnp.float32(1), clip / norm)
         clipped = jax.tree.map(lambda v: scale * v, difference)
-        return _replaced(summand, clipped)
+        return _replace(summand, clipped)
 
     def aggregate(key, ctx, server, total):
         if noise_multiplier:  # static branch
@@ -107,7 +107,7 @@ def private(
             difference = _difference(total)
             noise = optax.tree.random_like(noise_key, difference, jax.random.normal)
             noisy = jax.tree.map(lambda v, n: v + deviation * n, difference, noise)
-            total = _replaced(total, noisy)
+            total = _replace(total, noisy)
         return algorithm.aggregate(key, ctx, server, total)
 
     privacy = {"clip": clip, "noise_multiplier": noise_multiplier, "delta": delta}
@@ -137,7 +137,7 @@ def _difference(summand: PyTree) -> PyTree:
     return sums["delta"]
 
 
-def _replaced(summand: PyTree, difference: PyTree) -> PyTree:
+def _replace(summand: PyTree, difference: PyTree) -> PyTree:
     return summand | {"sum": summand["sum"] | {"delta": difference}}
 
 

@@ -75,7 +75,7 @@ def sparsyfed(
         adapters.refuse(model, f"exponent={exponent} keeps B at 0, where it starts")
     contribute = partial(masked.summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
-    inputs = _saved if sparse_inputs else None
+    inputs = _saved_share if sparse_inputs else None
     loss_fn = sparse_passes.objective(
         model, lambda w: _power(w, exponent, select), select, inputs=inputs
     )
@@ -134,6 +134,6 @@ def _alive(model: SparseModel, select: PyTree) -> SparseModel:
     return model._replace(mask=masks.support(model.params, select))
 
 
-def _saved(kernel: Array) -> Array:
+def _saved_share(kernel: Array) -> Array:
     """Returns the share of its inputs that a layer saves."""
     return jnp.maximum(sparse_passes.nonzero(kernel), jnp.float32(LEAST))

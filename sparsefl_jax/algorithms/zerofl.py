@@ -99,7 +99,7 @@ def zerofl(
         change = jax.tree.map(jnp.subtract, weights, received.params)
         scores = change if uplink == "top_of_diff" else weights
         values = weights if uplink == "weights" else change
-        mask = _largest(scores, min(1.0, density + mask_ratio), select)
+        mask = _keep_largest(scores, min(1.0, density + mask_ratio), select)
         # A layer whose inputs are not among the largest leaves ties of exact zeros.
         mask = jax.tree.map(jnp.logical_and, mask, masks.support(values, select))
         sent = SparseModel(values, mask, trained.model.stats)
@@ -111,13 +111,13 @@ def zerofl(
         return new(server, total), {}
 
     def deploy(key, server):
-        mask = _largest(server.params, density, select)
+        mask = _keep_largest(server.params, density, select)
         return {"global": masks.pruned(server, mask), "unpruned": server}
 
     return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
 
-def _largest(params: PyTree, share: float, select: PyTree) -> PyTree:
+def _keep_largest(params: PyTree, share: float, select: PyTree) -> PyTree:
     """Returns the mask of each selected leaf's largest |w|, ties included."""
     kept = [top_k.largest_share(w, share) for w in trees.layers(params, select)]
     return masks.total(params, select, kept)
@@ -125,6 +125,6 @@ def _largest(params: PyTree, share: float, select: PyTree) -> PyTree:
 
 def _sparse(params: PyTree, density: float, select: PyTree) -> PyTree:
     """Returns each leaf's largest weights; the gradient passes to all of them."""
-    mask = _largest(lax.stop_gradient(params), density, select)
+    mask = _keep_largest(lax.stop_gradient(params), density, select)
     kept = masks.apply(params, mask)
     return jax.tree.map(lambda w, k: w + lax.stop_gradient(k - w), params, kept)

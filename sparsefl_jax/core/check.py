@@ -64,7 +64,7 @@ def check(name: str, value: Any, kind: Any) -> None:
       sparsefl_jax.UserError: metric='poled' (did you mean 'pooled'?), expected one of
       auto, pooled
     """
-    if expected := _expected(value, kind):
+    if expected := _explain(value, kind):
         text = repr(value) if isinstance(value, str) else str(value)
         text = " ".join(text.split())
         text = text if len(text) < 60 else text[:57] + "..."
@@ -159,7 +159,7 @@ def _lies_in(value: float, interval: str) -> bool:
     return above and below
 
 
-def _expected(value: Any, kind: Any) -> str:
+def _explain(value: Any, kind: Any) -> str:
     """Returns words for a kind that a value does not fit, and '' if it does."""
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, str):
@@ -169,16 +169,16 @@ def _expected(value: Any, kind: Any) -> str:
         known = ", ".join(map(str, choices)) or "none"
         return "" if value in choices else f"one of {known}"
     if origin in (Union, UnionType):
-        expected = [_expected(value, one) for one in parts]
+        expected = [_explain(value, one) for one in parts]
         return "" if "" in expected else " or ".join(expected)
     if origin is Annotated:
-        expected = _expected(value, parts[0])
+        expected = _explain(value, parts[0])
         within = f"{expected}, {_interval(parts[1])}"
-        return within if expected else _expected(value, parts[1])
+        return within if expected else _explain(value, parts[1])
     if origin is tuple:
         items = value if isinstance(value, tuple | list) else [math.nan]  # fits no kind
-        wrong = any(_expected(item, parts[0]) for item in items)
-        return f"a tuple, each {_expected(math.nan, parts[0])}" if wrong else ""
+        wrong = any(_explain(item, parts[0]) for item in items)
+        return f"a tuple, each {_explain(math.nan, parts[0])}" if wrong else ""
     return "" if _is(value, kind) else _WORDS.get(kind) or f"a {kind.__name__}"
 
 
@@ -201,7 +201,7 @@ def words(kind: Any) -> str:
       >>> words(Annotated[float, "(0, 1]"] | None)
       'a finite number, in (0, 1] or None'
     """
-    return _expected(math.nan, kind)  # which fits no kind
+    return _explain(math.nan, kind)  # which fits no kind
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ def files(names: Sequence[str]) -> list[str]:
         parts = left.pop().split(".")
         for name in itertools.accumulate(parts, "{}.{}".format):  # with its packages
             scope = vars(sys.modules[name]) if name in sys.modules else {}
-            if name not in paths and (name in names or _own(scope)):
+            if name not in paths and (name in names or _is_own(scope)):
                 paths[name] = scope.get("__file__") or ""
                 left += _imports(paths[name], scope.get("__package__") or "")
     return list(filter(None, paths.values()))
@@ -42,14 +42,14 @@ def raised(error: BaseException | None) -> bool:
         return False
     scopes = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
     below = itertools.dropwhile(lambda scope: not _ours(scope), scopes)
-    return any(map(_own, below)) or raised(error.__cause__ or error.__context__)
+    return any(map(_is_own, below)) or raised(error.__cause__ or error.__context__)
 
 
 def _ours(scope: Mapping[str, Any]) -> bool:
     return str(scope.get("__name__")).partition(".")[0] == _PACKAGE
 
 
-def _own(scope: Mapping[str, Any]) -> bool:
+def _is_own(scope: Mapping[str, Any]) -> bool:
     """Returns whether a module, by its variables, is a user's own."""
     name, file = scope.get("__name__") or "", scope.get("__file__")
     installed = file is None or {"site-packages", "dist-packages"} & {*Path(file).parts}

@@ -116,7 +116,7 @@ def _label(free) -> str:
     found = _of(free, "classes") or _of(free, "integer")
     if len(found) != 1:
         texts = _of(free, "text")
-        raise _open("label", found or texts, free, "name it as hf.label")
+        raise _ambiguity("label", found or texts, free, "name it as hf.label")
     return found[0]
 
 
@@ -129,7 +129,7 @@ def _samples(free) -> tuple[str, tuple[str, ...]]:
     kinds = {free[name] for name in found}
     if len(kinds) != 1 or len(found) > 1 and kinds != {"float"}:
         how = "name them as hf.image, hf.text or hf.table"
-        raise _open("samples", found, free, how)
+        raise _ambiguity("samples", found, free, how)
     kind = kinds.pop()
     return "table" if kind in _NUMBERS else kind, tuple(found)
 
@@ -138,7 +138,7 @@ def _of(kinds, *wanted) -> list[str]:
     return [name for name, kind in kinds.items() if kind in wanted]
 
 
-def _open(what, found, free, how) -> UserError:
+def _ambiguity(what, found, free, how) -> UserError:
     """Returns the error for a choice that the types leave open."""
     choices = ", ".join(f"{name} ({free[name]})" for name in found or free)
     return UserError(f"the {what} may be {choices or 'no other column'}: {how}")

@@ -57,20 +57,20 @@ def embedding(tokenize: Callable, states: Callable) -> Callable:
         parts = []
         for start in tqdm(range(0, len(texts), _BATCH), "text_encoder", disable=None):
             chosen = [texts[i] for i in order[start : start + _BATCH]]
-            tokens = _trimmed(tokenize(chosen), _BATCH)
+            tokens = _trim(tokenize(chosen), _BATCH)
             parts.append(np.asarray(states(tokens))[: len(chosen)])
         return np.concatenate(parts)[np.argsort(order)]
 
     return encode
 
 
-def _trimmed(tokens: np.ndarray, rows: int) -> np.ndarray:
+def _trim(tokens: np.ndarray, rows: int) -> np.ndarray:
     """Cuts padding off until the length is a power of two, and adds empty rows.
 
     The network is compiled once for each shape, so few shapes are better.
 
     Example:
-      >>> _trimmed(np.array([[5, 6, 7, 0, 0, 0, 0]], np.int32), 2).tolist()
+      >>> _trim(np.array([[5, 6, 7, 0, 0, 0, 0]], np.int32), 2).tolist()
       [[5, 6, 7, 0], [0, 0, 0, 0]]
     """
     longest = max(1, int((tokens != 0).sum(1).max(initial=0)))

@@ -42,7 +42,7 @@ def test_parts(
     if test_split == "natural":
         return _by_user(dataset, parts)
     if test_split == "overlap":
-        return _overlapping(dataset, parts, rng)
+        return _draw_overlapping(dataset, parts, rng)
     test = match(dataset, parts, rng)
     if sum(map(len, test)) < len(parts):
         raise UserError(
@@ -123,7 +123,7 @@ def _by_user(dataset, parts):
     ]
 
 
-def _overlapping(dataset, parts, rng):
+def _draw_overlapping(dataset, parts, rng):
     """Draws ceil(test samples * the client's class share) rows per client and class."""
     classes = [np.flatnonzero(dataset.y_test == c) for c in range(dataset.num_classes)]
     test = []

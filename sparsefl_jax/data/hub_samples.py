@@ -48,10 +48,10 @@ def decode(
     train, tests = _splits(list(data), train, test)
     chosen = choose(data[train].features, **columns)
     label = data[train].features[chosen.label]
-    first = _labelled(train, data[train], chosen.label)
+    first = _keep_labelled(train, data[train], chosen.label)
     if first is None:
         raise UserError(f"split {train!r} has no sample with a label")
-    found = (_labelled(name, data[name], chosen.label) for name in tests)
+    found = (_keep_labelled(name, data[name], chosen.label) for name in tests)
     second = next(filter(None, found), None)
     if test and second is None:
         raise UserError(f"hf.test={test!r} has no sample with a label")
@@ -83,7 +83,7 @@ def _splits(names, train, test) -> tuple[str, list[str]]:
     return train, [n for n in ("test", "validation") if n in names and n != train]
 
 
-def _labelled(name, rows, column) -> _Part | None:
+def _keep_labelled(name, rows, column) -> _Part | None:
     """Returns the rows of a split that have a label; None if none has.
 
     The library marks a class that is kept secret by -1.

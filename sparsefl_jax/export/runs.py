@@ -59,7 +59,7 @@ def export_run(
       sparsefl_jax.UserError: workdir='no/such/run' has no config.json, expected a run
     """
     config = run_folder.read_config(run)
-    deployed = _deployed(run, client, best)
+    deployed = _list_models(run, client, best)
     if name is None:
         name = next(iter(deployed))
         if name == "newcomer":
@@ -101,7 +101,7 @@ def export_run(
     return Path(path), sizes
 
 
-def _deployed(run: str | Path, client: int | None, best: bool) -> dict:
+def _list_models(run: str | Path, client: int | None, best: bool) -> dict:
     """Returns the models to choose from, by name."""
     if client is not None:
         if best:

@@ -106,8 +106,8 @@ def save_sparse(
     """
     safetensors = imported("safetensors.numpy", "export", "an export")
     check("index", index, INDEXES)
-    sparse = _checked(sparse)
-    stored = {n: _stored(packet) for n, packet in _packets(sparse, index).items()}
+    sparse = _check_leaves(sparse)
+    stored = {n: _encode(packet) for n, packet in _packets(sparse, index).items()}
     head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {})
     text = msgspec.json.encode(head, order="sorted", enc_hook=lambda v: v.tolist())
     content = safetensors.save(stored, {_KEY: text.decode()})
@@ -161,7 +161,7 @@ def load_sparse(path: str | Path) -> Exported:
     return Exported(sparse, model, about)
 
 
-def _checked(sparse: SparseModel) -> SparseModel:
+def _check_leaves(sparse: SparseModel) -> SparseModel:
     """Returns NumPy leaves after checking that a file can restore them."""
     sparse = SparseModel(*(jax.tree.map(np.asarray, tree) for tree in sparse))
     if _shapes(sparse.params) != _shapes(sparse.mask):
@@ -198,7 +198,7 @@ def _packets(sparse: SparseModel, index: str) -> dict[str, codec.Packet]:
     return packets | {f"stats/{path}": codec.Packet(v) for path, v in stats.items()}
 
 
-def _stored(packet: codec.Packet) -> np.ndarray:
+def _encode(packet: codec.Packet) -> np.ndarray:
     """Returns the array in the file: float32 as it is, anything else as a stream."""
     if packet.mask is None and packet.bits == 32:
         return np.asarray(packet.values, order="C")
@@ -220,7 +220,7 @@ def _read(path: Path) -> tuple[Head, dict[str, np.ndarray]]:
 
 
 def _model(head: Head, stored: dict[str, np.ndarray]) -> SparseModel:
-    """Inverts `_packets` and `_stored`."""
+    """Inverts `_packets` and `_encode`."""
     params, mask = {}, {}
     for path, shape in head.shapes.items():
         array, bits = stored[f"params/{path}"], stored.get(f"mask/{path}")

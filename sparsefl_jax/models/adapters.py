@@ -99,21 +99,21 @@ def adapting(
     check("dropout", dropout, "[0, 1)")
     refuse(model, "they can be added only once")
     shapes = _flat(model.shapes()[0])
-    kept = _matching("whole", whole, shapes)
-    factors = {path: _factors(path) for path in _matching("targets", targets, shapes)}
+    kept = _match("whole", whole, shapes)
+    factors = {path: _factors(path) for path in _match("targets", targets, shapes)}
     for path in factors:
         shape = shapes[path].shape
         if path in kept or not path.endswith("kernel") or len(shape) != 2:
             found = "trained whole" if path in kept else f"of shape {shape}"
             raise UserError(f"targets: {path!r} is {found}, expected a kernel [i, o]")
-    larger = _inserted(model, factors, shapes, rank, scale, dropout)
+    larger = _insert(model, factors, shapes, rank, scale, dropout)
     trained = [p for p in _flat(larger.macs) if p in kept or p not in shapes]
-    frozen = _matching("freeze", freeze, trained)
+    frozen = _match("freeze", freeze, trained)
     if trained == frozen:
         raise UserError(f"freeze={tuple(freeze)}, expected globs that leave a leaf")
     constants = _flat(jax.device_get(larger.init(jax.random.key(seed))[0]))
     if base is not None:
-        constants |= _given(base, shapes)
+        constants |= _read_base(base, shapes)
     for path in set(trained) - set(frozen):
         del constants[path]
 
@@ -175,7 +175,7 @@ def refuse(model: Any, why: str) -> None:
         raise UserError(f"model has adapters, expected none: {why}")
 
 
-def _inserted(model, factors, shapes: Leaves, rank: int, scale, dropout) -> Any:
+def _insert(model, factors, shapes: Leaves, rank: int, scale, dropout) -> Any:
     """Returns the network with adapters, all of whose parameters are trained."""
     macs = dict(_flat(model.macs))
     for path, (a, b) in factors.items():
@@ -239,7 +239,7 @@ def _flat(tree: PyTree) -> Leaves:
     return dict(flatten_dict(tree, sep="/"))
 
 
-def _matching(name: str, patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
+def _match(name: str, patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
     """Returns the paths that match one of the patterns."""
     if isinstance(patterns, str):
         raise UserError(f"{name}={patterns!r} is one string, expected globs")
@@ -252,7 +252,7 @@ def _matching(name: str, patterns: Sequence[str], paths: Iterable[str]) -> list[
     ]
 
 
-def _given(base: PyTree, shapes: Leaves) -> Leaves:
+def _read_base(base: PyTree, shapes: Leaves) -> Leaves:
     """Returns the weights of a base by path, after checking their shapes."""
     if not isinstance(base, dict):
         kind = type(base).__name__

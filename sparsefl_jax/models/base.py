@@ -72,7 +72,7 @@ class Model(_Fields):
             changed = {"name": "", "settings": {}} | changed
         return super()._replace(**changed)
 
-    def _applying(self, apply: Callable, **setting: Any) -> "Model":
+    def _replace_apply(self, apply: Callable, **setting: Any) -> "Model":
         """Returns this network by another function, named with a further setting."""
         more = {k: (*self.settings.get(k, ()), v) for k, v in setting.items()}
         return self._replace(apply=apply, name=self.name, settings=self.settings | more)
@@ -108,7 +108,7 @@ class Model(_Fields):
           >>> Model.from_flax(nn.Dense(4), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        return _tried(*linen.functions(module, example), example, module=module)
+        return _try_module(*linen.functions(module, example), example, module=module)
 
     @staticmethod
     def from_nnx(make: Callable, example: Array | jax.ShapeDtypeStruct) -> "Model":
@@ -138,7 +138,7 @@ class Model(_Fields):
           >>> Model.from_nnx(lambda rngs: nnx.Linear(3, 4, rngs=rngs), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        return _tried(*nnx_modules.functions(make), example, make=make)
+        return _try_module(*nnx_modules.functions(make), example, make=make)
 
     def fitting(self, loss: Callable) -> "Model":
         """Returns the same network with another loss, for training and evaluation.
@@ -212,7 +212,7 @@ class Model(_Fields):
             new = jax.tree.map(lambda v, old: v.astype(old.dtype), new, stats)
             return logits.astype(jnp.float32), new
 
-        return self._applying(apply)._replace(dtype=dtype)
+        return self._replace_apply(apply)._replace(dtype=dtype)
 
     def saving(self, hook: Callable, paths: Sequence[str]) -> "Model":
         """Returns the same network whose layers save other inputs in training.
@@ -241,7 +241,7 @@ class Model(_Fields):
             with saved_inputs.hooked(hook, paths, weight):
                 return self.apply(params, stats, x, **options)
 
-        return self._applying(apply, saving=(hook, tuple(paths)))
+        return self._replace_apply(apply, saving=(hook, tuple(paths)))
 
     def reading(self, preprocess: Callable) -> "Model":
         """Returns the same network with `preprocess` in front of it.
@@ -267,16 +267,18 @@ class Model(_Fields):
             x = preprocess(input_key, x, train)
             return self.apply(params, stats, x, train=train, weight=weight, key=key)
 
-        return self._applying(apply, reading=preprocess)
+        return self._replace_apply(apply, reading=preprocess)
 
 
-def _tried(kind: str, init: Callable, apply: Callable, example, **settings) -> Model:
+def _try_module(
+    kind: str, init: Callable, apply: Callable, example, **settings
+) -> Model:
     """Returns the model of a user's module, after a test on three samples."""
     trial.try_out(kind, init, apply, example)
-    return _counted(Model(init, apply, {}, name=kind, settings=settings), example)
+    return _count(Model(init, apply, {}, name=kind, settings=settings), example)
 
 
-def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
+def _count(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
     """Returns the model with the multiply-adds that its traced program has."""
     params, stats = model.shapes()
 
@@ -306,7 +308,7 @@ def model_of(module: nn.Module, input_shape: tuple, dtype: Any = jnp.float32) ->
     """Returns the model of a module that takes samples of a shape and a dtype."""
     example = jax.ShapeDtypeStruct((1, *input_shape), dtype)
     _, init, apply = linen.functions(module, example)
-    return _counted(Model(init, apply, {}), example)
+    return _count(Model(init, apply, {}), example)
 
 
 def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:

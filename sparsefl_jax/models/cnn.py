@@ -23,7 +23,7 @@ def _torch(fan_in: int) -> dict:
     return {"kernel_init": layers.torch_uniform, "bias_init": bias_init}
 
 
-def _drawn(init: Callable, **options: Any) -> Callable:
+def _initializers(init: Callable, **options: Any) -> Callable:
     """Returns the options of layers whose kernels are drawn otherwise."""
     return lambda fan_in: {"kernel_init": init} | options
 
@@ -93,7 +93,7 @@ def lenet5_caffe(
 ) -> Model:
     """LeNet-5-Caffe of SpaFL (Kim et al. 2024), without biases, 430,500 parameters."""
     widths = (*check_widths(widths, 3), num_classes)
-    options = _drawn(layers.torch_uniform, use_bias=False)
+    options = _initializers(layers.torch_uniform, use_bias=False)
     return _cnn(input_shape, widths, 5, 0, (1, 2), options)
 
 
@@ -141,7 +141,7 @@ def ic(
 ) -> Model:
     """Image classifier of Complement Sparsification (AAAI 2023), 164,506 parameters."""
     widths = (*check_widths(widths, 4), num_classes)
-    return _cnn(input_shape, widths, 3, 0, (1, 3), _drawn(he_uniform()))
+    return _cnn(input_shape, widths, 3, 0, (1, 3), _initializers(he_uniform()))
 
 
 def fedsparsify_cnn(
@@ -206,6 +206,9 @@ def small_cnn(
     widths: tuple[int, ...] = (16, 32, 64, 64),
 ) -> Model:
     """Small CNN for experiments that take seconds, 89,834 parameters."""
-    widths, options = (*check_widths(widths, 4), num_classes), _drawn(he_normal())
+    widths, options = (
+        (*check_widths(widths, 4), num_classes),
+        _initializers(he_normal()),
+    )
     # A small head keeps large learning rates from diverging at the start.
     return _cnn(input_shape, widths, 3, 1, (1, 2, 3), options, normal(0.01))

@@ -196,14 +196,14 @@ def _convolution(eqn, left: Array, right: Array, lowering) -> list | None:
     parts = layer.batch // lowering.images if lowering.images else 1
     if name == "forward":
         part = lambda x: run(form, x, right, *at)  # noqa: E731
-        return [_mapped(part, parts, jnp.pad(left, border))]
+        return [_map_parts(part, parts, jnp.pad(left, border))]
     if name == "weight_grad":
         part = lambda x, g: run(form, x, g, out, *at)[None]  # noqa: E731
-        dw = _mapped(part, parts, jnp.pad(left, border), right)
+        dw = _map_parts(part, parts, jnp.pad(left, border), right)
         return [dw.sum(0, dtype=jnp.float32).astype(out.dtype) if parts > 1 else dw[0]]
     kernel = jnp.flip(right, (0, 1))  # XLA removes this and the flip before it
     bordered = jax.ShapeDtypeStruct((layer.batch // parts, *layer[1:4]), left.dtype)
-    dx = _mapped(lambda g: run(form, bordered, g, kernel, *at), parts, left)
+    dx = _map_parts(lambda g: run(form, bordered, g, kernel, *at), parts, left)
     rows, columns = (
         slice(a, a + n) for (a, _), n in zip(edges, out.shape[1:3], strict=True)
     )
@@ -213,7 +213,7 @@ def _convolution(eqn, left: Array, right: Array, lowering) -> list | None:
 _PASSES = {FORWARD: "forward", INPUT_GRAD: "input_grad", WEIGHT_GRAD: "weight_grad"}
 
 
-def _mapped(run: Callable, parts: int, *images: Array) -> Array:
+def _map_parts(run: Callable, parts: int, *images: Array) -> Array:
     """Applies a pass to one part of the batch after another, which stays in cache."""
     if parts == 1:
         return run(*images)

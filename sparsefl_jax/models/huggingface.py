@@ -111,7 +111,7 @@ def read(folder: str | Path, shapes: Callable) -> tuple[Sizes, dict[str, PyTree]
     expected = "expected config.json and model.safetensors of a BERT or a DistilBERT"
     with blaming(f"folder={str(folder)!r} cannot be used, {expected}"):
         kind, sizes = _read_config(folder / "config.json")
-        return sizes, _named(_read_tensors(folder), kind, sizes, shapes(sizes))
+        return sizes, _rename(_read_tensors(folder), kind, sizes, shapes(sizes))
 
 
 def names(folder: str | Path) -> dict[str, str]:
@@ -165,7 +165,7 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def _named(tensors, kind: str, sizes: Sizes, shapes: PyTree) -> dict[str, PyTree]:
+def _rename(tensors, kind: str, sizes: Sizes, shapes: PyTree) -> dict[str, PyTree]:
     """Returns the tensors under the names of our modules, with our axes."""
     begin = f"{kind}." if any(n.startswith(f"{kind}.") for n in tensors) else ""
     names, leaves = _by_module(kind, sizes, begin), {}

@@ -109,7 +109,7 @@ _PRODUCTS = {"dot_general": _of_dot, "conv_general_dilated": _of_conv}
 
 def _scan(eqn, origins) -> Walked:
     body, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
-    outputs, found = _walk(body, _settled(body, origins, _carry(eqn, body)))
+    outputs, found = _walk(body, _settle(body, origins, _carry(eqn, body)))
     return outputs, [(origin, length * products) for origin, products in found]
 
 
@@ -145,7 +145,7 @@ def _cond(eqn, origins) -> Walked:
 _CONTROL = {"scan": _scan, "while": _while, "cond": _cond}
 
 
-def _settled(body, origins, carried: range) -> list[Origin]:
+def _settle(body, origins, carried: range) -> list[Origin]:
     """Returns the origins of a loop's inputs after any number of iterations."""
     while True:
         outputs, _ = _walk(body, origins)

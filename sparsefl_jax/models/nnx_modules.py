@@ -53,18 +53,18 @@ def functions(make: Callable) -> tuple[str, Callable, Callable]:
     if unknown := {type(v).__name__ for _, v in nnx.to_flat_state(others)}:
         raise UserError(f"module has {sorted(unknown)}, expected Param and BatchStat")
     params, stats, streams = states
-    trial.check_size(_nested(params), (_nested(params), _nested(stats)))
+    trial.check_size(_nest(params), (_nest(params), _nest(stats)))
 
     def init(key):
         state = nnx.split(make(rngs=nnx.Rngs(key)), *_KINDS, ...)[1:3]
-        return tuple(map(_nested, state))
+        return tuple(map(_nest, state))
 
     def apply(given_params, given_stats, x, *, train, weight=None, key=None):
         key = jax.random.key(0) if key is None else key  # recurrent cells draw zeros
         state = (
-            _filled(params, given_params),
-            _filled(stats, given_stats),
-            _seeded(streams, key),
+            _fill(params, given_params),
+            _fill(stats, given_stats),
+            _seed(streams, key),
         )
         called = nnx.merge(graph, *state)
         called.train() if train else called.eval()
@@ -73,27 +73,27 @@ def functions(make: Callable) -> tuple[str, Callable, Callable]:
             keywords["rngs"] = nnx.Rngs(key)
         _intercept(called, trial.keywords(train, weight, nnx.BatchNorm))
         logits = called(x, **keywords)
-        new = _nested(nnx.split(called, *_KINDS, ...)[2]) if train else given_stats
+        new = _nest(nnx.split(called, *_KINDS, ...)[2]) if train else given_stats
         new = trial.unless_padding(train, weight, new, given_stats)
         return logits.astype(jnp.float32), new
 
     return kind, trial.compiled(init), apply
 
 
-def _nested(state) -> dict:
+def _nest(state) -> dict:
     """Returns a state's arrays as nested dicts whose keys are strings."""
     flat = nnx.to_flat_state(state)
     return unflatten_dict({tuple(map(str, path)): v.get_value() for path, v in flat})
 
 
-def _filled(state, tree: dict):
-    """Returns a state with the arrays of nested dicts, the inverse of `_nested`."""
+def _fill(state, tree: dict):
+    """Returns a state with the arrays of nested dicts, the inverse of `_nest`."""
     filled = jax.tree.map(lambda v: v, state)  # a copy, as the next line changes it
     nnx.replace_by_pure_dict(filled, tree)
     return filled
 
 
-def _seeded(state, key: Key):
+def _seed(state, key: Key):
     """Returns the state of random streams, each with a key of its own."""
     flat = nnx.to_flat_state(state)
     keys = jax.random.split(key, max(1, len(flat)))
@@ -114,11 +114,11 @@ def _intercept(module, check: Callable) -> None:
     for path, inner in nnx.iter_modules(module):
         if path and callable(inner):
             inner.checked_as = check, "/".join(map(str, path))
-            inner.__class__ = _intercepting(type(inner))
+            inner.__class__ = _intercept_calls(type(inner))
 
 
 @functools.cache
-def _intercepting(kind: type) -> type:
+def _intercept_calls(kind: type) -> type:
     """Returns a subclass whose calls are checked."""
     call = kind.__call__
 

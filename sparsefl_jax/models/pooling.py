@@ -75,7 +75,9 @@ def maximum(x: Array, windows: Windows) -> Array:
     if windows.kind == "sliding":
         _, _, y = _slide(x, windows.size)
         return y.reshape(*y.shape[:2], -1, x.shape[3])
-    return materialize(_largest(_places(_bordered(x, windows, -jnp.inf), windows)))
+    return materialize(
+        _take_largest(_places(_add_border(x, windows, -jnp.inf), windows))
+    )
 
 
 def maximum_grad(x: Array, g: Array, windows: Windows) -> Array:
@@ -106,7 +108,7 @@ def maximum_grad(x: Array, g: Array, windows: Windows) -> Array:
         share = _share(g.reshape(y.shape), functools.reduce(jnp.add, hits))
         g = _sliding_grad(down, y, share, width, channels, 2)
         return materialize(_sliding_grad(flat, down, g, height, 1, 1).reshape(x.shape))
-    padded = _bordered(x, windows, jnp.nan)  # equals no maximum
+    padded = _add_border(x, windows, jnp.nan)  # equals no maximum
     views, y = _places(padded, windows), maximum(x, windows)
     share = _share(g, _hits(views, y))
     parts = [jnp.where(v == y, share, 0.0) for v in views]
@@ -123,11 +125,11 @@ def _slide(x: Array, size: Sequence[int]) -> tuple[Array, Array, Array]:
     """
     (height, width), channels = size, x.shape[3]
     x = x.reshape(*x.shape[:2], -1)
-    down = materialize(_largest(_views(x, height, 1, 1)))
-    return x, down, materialize(_largest(_views(down, width, channels, 2)))
+    down = materialize(_take_largest(_views(x, height, 1, 1)))
+    return x, down, materialize(_take_largest(_views(down, width, channels, 2)))
 
 
-def _largest(views: Sequence[Array]) -> Array:
+def _take_largest(views: Sequence[Array]) -> Array:
     return functools.reduce(jnp.maximum, views)
 
 
@@ -180,7 +182,7 @@ def _sliding_grad(x, y, share, size, hop, axis):
     return functools.reduce(jnp.add, terms)
 
 
-def _bordered(x: Array, windows: Windows, value: float) -> Array:
+def _add_border(x: Array, windows: Windows, value: float) -> Array:
     return jnp.pad(x, ((0, 0), *windows.pad, (0, 0)), constant_values=value)
 
 

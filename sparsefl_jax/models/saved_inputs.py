@@ -67,12 +67,12 @@ def affine(path: str, layer: Callable, params: PyTree, x: Array) -> Array:
     saved = lax.stop_gradient(active.hook(x, params["kernel"], weight))
     token = _ACTIVE.set(None)  # a linen module calls itself here
     try:
-        return _with_saved(layer)(params, x, saved)
+        return _split_saved(layer)(params, x, saved)
     finally:
         _ACTIVE.reset(token)
 
 
-def _with_saved(layer: Callable) -> Callable:
+def _split_saved(layer: Callable) -> Callable:
     """Returns `(params, x, saved) -> layer(params, x)`, differentiated at `saved`."""
 
     @jax.custom_vjp
@@ -91,7 +91,7 @@ def _with_saved(layer: Callable) -> Callable:
     return apply
 
 
-def _intercepted(call, args, kwargs, context):
+def _intercept(call, args, kwargs, context):
     """Sends a linen layer through `affine`."""
     module, active = context.module, _ACTIVE.get()
     path = "/".join((*module.path, "kernel"))
@@ -124,7 +124,7 @@ def hooked(
     active = _Hooked(hook, frozenset(paths), weight, set())
     token = _ACTIVE.set(active)
     try:
-        with nn.intercept_methods(_intercepted):
+        with nn.intercept_methods(_intercept):
             yield
     finally:
         _ACTIVE.reset(token)

@@ -43,7 +43,7 @@ def _hetero(config) -> dict:
     }
 
 
-def _adjusted(config) -> dict:
+def _adjust(config) -> dict:
     """Adjusts as long as in FedRTS's paper, until round 300 of 500."""
     return {"algorithm": {"adjust_until": _until(config, 3, 5, 1)}}
 
@@ -67,9 +67,9 @@ BROUGHT: dict[str, Callable[..., dict]] = {
     "feddst": lambda config: {  # readjusts until halfway, as its released code does
         "algorithm": {"adjust_until": _until(config, 1, 2, 2)}
     },
-    "fedrts": _adjusted,
-    "fedtiny": _adjusted,
-    "fedmef": _adjusted,
+    "fedrts": _adjust,
+    "fedtiny": _adjust,
+    "fedmef": _adjust,
     "prunefl": lambda config: {
         "first_stage": _ONE_CLIENT | _BY_DENSITY | {"name": "prunefl_initial"},
         "algorithm": _BY_DENSITY,

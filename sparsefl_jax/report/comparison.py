@@ -147,10 +147,10 @@ def compare(
         limit = min(ends, default=0.0) * (1 + costs.SLACK)
         reached = [budget for budget in chosen[axis.name] if budget <= limit]
         common[axis.name] = max(reached, default=None)
-    return _measured(Comparison(groups, axes, chosen, common))
+    return _measure(Comparison(groups, axes, chosen, common))
 
 
-def _measured(comparison: Comparison) -> Comparison:
+def _measure(comparison: Comparison) -> Comparison:
     """Fills in the quantities of each line, model and seed, and their means."""
     import pandas as pd
 

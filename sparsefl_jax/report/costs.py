@@ -257,14 +257,14 @@ def default_budgets(ends: Sequence[float], whole: bool = False) -> list[float]:
     if not positive:
         return []
     low, middle, high = min(positive), float(np.median(positive)), max(positive)
-    budgets = [_rounded(low) / 2, *map(_rounded, (low, middle, high))]
+    budgets = [_round_down(low) / 2, *map(_round_down, (low, middle, high))]
     budgets = [float(f"{budget:.3g}") for budget in budgets]
     if whole:
         budgets = [int(budget) for budget in budgets if budget >= 1]
     return sorted(set(budgets))
 
 
-def _rounded(cost: float) -> float:
+def _round_down(cost: float) -> float:
     """Rounds a cost down to one of the digits of `_ROUND`."""
     cost *= 1 + SLACK
     scale = 10.0 ** math.floor(math.log10(cost))

@@ -91,7 +91,7 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     labels = [m if n in several else n for n, m in zip(names, methods, strict=True)]
     density = [_words("density", _density(group)) for group in groups]
     if len({*density}) > 1:
-        labels = [_joined(*pair) for pair in zip(labels, density, strict=True)]
+        labels = [_join(*pair) for pair in zip(labels, density, strict=True)]
     for name, values in compare_fields(groups).settings.items():
         labels = _told_apart(labels, [_words(name, value) for value in values])
     labels = [group.label or label for group, label in zip(groups, labels, strict=True)]
@@ -114,7 +114,7 @@ def _words(name: str, value: str) -> str:
     return "" if value == MISSING else f"{words} {value}"
 
 
-def _joined(label: str, words: str) -> str:
+def _join(label: str, words: str) -> str:
     return f"{label}, {words}" if words else label
 
 
@@ -122,7 +122,7 @@ def _told_apart(labels: list[str], words: Sequence[str]) -> list[str]:
     """Adds words to labels that are the same, where the words differ."""
     several = _ambiguous(labels, words)
     pairs = zip(labels, words, strict=True)
-    return [_joined(x, w) if x in several else x for x, w in pairs]
+    return [_join(x, w) if x in several else x for x, w in pairs]
 
 
 def _ambiguous(labels: Sequence[str], words: Sequence[str]) -> set[str]:

@@ -269,17 +269,17 @@ def _differences(one: Group, other: Group) -> list[str]:
     ones = {seed_of(run): run for run in one.runs}
     pairs = [(ones[s], run) for run in other.runs if (s := seed_of(run)) in ones]
     pairs = pairs or [(one.runs[0], other.runs[0])]
-    found = [k for k, of in _SAME.items() if not all(_same(*p, *of) for p in pairs)]
+    found = [k for k, of in _SAME.items() if not all(_is_same(*p, *of) for p in pairs)]
     # A study may compare devices, so those of another name are no reason.
     named = [pair for pair in pairs if _same_fields(*pair, _DEVICES)]
-    if not all(_same(*pair, ("system",), ()) for pair in named):
+    if not all(_is_same(*pair, ("system",), ()) for pair in named):
         found.append("table of devices")
     if len({metric(one), metric(other)} - {MISSING}) > 1:
         found.append("metric")
     return found
 
 
-def _same(one: Run, other: Run, sums: Sequence[str], fields: Sequence[str]) -> bool:
+def _is_same(one: Run, other: Run, sums: Sequence[str], fields: Sequence[str]) -> bool:
     """Compares checksums of runs of one seed where both have them, else fields.
 
     Without a common seed some splits move samples, so checksums prove no difference.

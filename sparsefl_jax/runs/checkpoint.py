@@ -86,11 +86,11 @@ def save(workdir: Path, snapshot: Snapshot, models: dict, about: dict) -> None:
     """
     import orbax.checkpoint as ocp
 
-    best, (state, clients) = snapshot.best, _parted(snapshot.state)
-    arrays = {"state": _flat(state), "models": _nested(models)}
+    best, (state, clients) = snapshot.best, _split(snapshot.state)
+    arrays = {"state": _flat(state), "models": _nest(models)}
     order = {"models": list(models)}  # orbax sorts names, but the first one is special
     if best is not None:
-        arrays["best"], order["best"] = _nested(best.models), list(best.models)
+        arrays["best"], order["best"] = _nest(best.models), list(best.models)
     about = about | {
         "format": FORMAT,
         "snapshot": snapshot._replace(
@@ -150,7 +150,7 @@ def read(workdir: Path, *, state: bool = True) -> Saved | None:
         manifest = about["clients"]
         if state and manifest and not rows.is_intact(clients, manifest):
             raise UserError(f"a checksum in {clients} differs")
-        return _saved(arrays, about, clients)
+        return _save(arrays, about, clients)
 
 
 def _checksum_of(about: dict) -> int:
@@ -170,7 +170,7 @@ def checksum(tree: PyTree) -> int:
     return total
 
 
-def _parted(state):
+def _split(state):
     """Splits a state into the part that orbax stores and the clients' rows, if any.
 
     Of a store, rows of clients that never took part are not written. The state holds
@@ -184,7 +184,7 @@ def _parted(state):
     return state._replace(clients=()), clients
 
 
-def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
+def _save(arrays: dict, about: dict, folder: Path) -> Saved:
     def state(shapes):
         manifest = about["clients"]
         if manifest is None:
@@ -227,7 +227,7 @@ def _unflat(flat: dict, shapes) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
-def _nested(models: dict[str, SparseModel]) -> dict:
+def _nest(models: dict[str, SparseModel]) -> dict:
     """Returns models as nested dictionaries of arrays, without empty entries."""
     nested = {}
     for name, model in models.items():
@@ -237,7 +237,7 @@ def _nested(models: dict[str, SparseModel]) -> dict:
 
 
 def _models(nested: dict, order) -> dict[str, SparseModel]:
-    """Inverts `_nested`; keeps the order of the names."""
+    """Inverts `_nest`; keeps the order of the names."""
     return {
         name: SparseModel(*(nested[name].get(part, {}) for part in SparseModel._fields))
         for name in order

@@ -137,10 +137,10 @@ def listing(section: str = "all", config=None) -> str:
     config = defaults.default_config() if config is None else config
     sections = [name for name in config if hasattr(config[name], "to_dict")]
     if section in sections:
-        return _explained(section, config[section])
+        return _explain(section, config[section])
     for field, table in fields.TABLES.items():
         if section in table:
-            return _explained(field, {"name": section})
+            return _explain(field, {"name": section})
     names = (name for table in fields.TABLES.values() for name in table)
     check("--fields", section, dict.fromkeys(["all", *sections, *names]))
     head = (
@@ -150,7 +150,7 @@ def listing(section: str = "all", config=None) -> str:
     return "\n\n".join([head, _table("", config), *tables])
 
 
-def _explained(field: str, section) -> str:
+def _explain(field: str, section) -> str:
     """Lists the fields of a section, below the documentation of what it names."""
     name, doc = section.get("name"), ""
     if field in fields.TABLES and name is not None:

@@ -352,7 +352,7 @@ def one_seed(
             Programs(planned, recorder.waiting, interrupted) as programs,
         ):
             left = () if at.ended_by else simulate.simulate(key, programs, at)
-            for segment in _noted(left, path):
+            for segment in _note_errors(left, path):
                 due = recorder.record(segment)
                 if segment.snapshot is None:
                     continue
@@ -375,7 +375,7 @@ def one_seed(
         return processes.lead(written)
 
 
-def _noted(segments: Iterable[Segment], path: Path) -> Iterator[Segment]:
+def _note_errors(segments: Iterable[Segment], path: Path) -> Iterator[Segment]:
     """Yields segments; says of an error that ends them where it came and what stays."""
     where = "in the first segment"
     try:

@@ -184,7 +184,7 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
     """
     until = time.monotonic() + wait
     with open(workdir / "lock", "a") as file:
-        while not _locked(file, "LOCK_EX"):
+        while not _lock(file, "LOCK_EX"):
             if time.monotonic() >= until:
                 raise UserError(
                     f"workdir={str(workdir)!r} is in use by a run that is still running"
@@ -198,10 +198,10 @@ def in_use(workdir: Path) -> bool:
     if not (workdir / "lock").exists():
         return False
     with open(workdir / "lock", "a+") as file:  # shared with other readers
-        return not _locked(file, "LOCK_SH")
+        return not _lock(file, "LOCK_SH")
 
 
-def _locked(file, kind: str) -> bool:
+def _lock(file, kind: str) -> bool:
     """Locks a file until it is closed, unless another process has locked it.
 
     If it cannot be locked, as on some NFS, a line says so.
@@ -283,7 +283,7 @@ def continued(config: Config, saved: checkpoint.Saved) -> Resumption:
             "planned for; until ends it earlier"
         )
     config = planned(config, old)
-    if at.ended_by and _lifted(old, config, at):
+    if at.ended_by and _is_lifted(old, config, at):
         done = at.stage == len(config.stages) - 1 and at.round == now
         at = at._replace(ended_by="rounds" if done else "")
     return Resumption(config, saved._replace(snapshot=at))
@@ -326,7 +326,7 @@ def planned(config: Config, old: dict) -> Config:
     return config
 
 
-def _lifted(old: dict, config: Config, at: Snapshot) -> bool:
+def _is_lifted(old: dict, config: Config, at: Snapshot) -> bool:
     """Returns whether the limit that ended a run was raised or removed."""
     by = at.ended_by
     if by == "rounds":

@@ -45,7 +45,7 @@ class Memory(NamedTuple):
         parts = self.parts()
         if self.working_set is not None:
             parts["working set"] //= self.chunk
-        return _largest(parts)
+        return _find_largest(parts)
 
 
 def smaller(memory: Memory, limit: float, setup: Setup) -> int:
@@ -122,7 +122,7 @@ def check_host(memory: Memory, devices: Sequence) -> None:
         raise UserError(
             f"the host has {format_si(available, 'B')} of memory available, expected "
             f"at least {format_si(needed, 'B')}, or client_store='disk' or a smaller "
-            f"chunk or num_clients; {_largest(parts)}"
+            f"chunk or num_clients; {_find_largest(parts)}"
         )
 
 
@@ -147,7 +147,7 @@ def explained(memory: Memory, stage: int) -> Iterator[None]:
         ) from error
 
 
-def _largest(parts: dict[str, int]) -> str:
+def _find_largest(parts: dict[str, int]) -> str:
     part = max(parts, key=parts.get)
     return f"the largest part is {part}, {format_si(parts[part], 'B')}"
 

@@ -196,11 +196,11 @@ def _rounds(
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
     programs.begin(at.stage + 1)
     pack = jax.jit(lambda mask: observed_masks.pack(mask, placed.layers))
-    deployed = _deployed(stage.algorithm.deploy, key)
+    deployed = _make_deploy(stage.algorithm.deploy, key)
     models = deployed(at.round, state.server)
     while at.round < stage.num_rounds:
         rounds = np.arange(at.round, at.round + pace.length, dtype=np.int32)
-        count = np.int32(_left(setup, at, pace.length))
+        count = np.int32(_rounds_left(setup, at, pace.length))
         state, logs = run_segment(key, population, state, rounds, draw(rounds), count)
         logs = processes.fetch(logs)
         records, at, failure = _account(setup, planned, placed.layers, logs, count, at)
@@ -231,7 +231,7 @@ def _rounds(
     return at, models()
 
 
-def _deployed(deploy: Callable, key: Key) -> Callable:
+def _make_deploy(deploy: Callable, key: Key) -> Callable:
     """Returns `(round, server) -> models`, where `models()` computes them once.
 
     Args:
@@ -262,7 +262,7 @@ def _deployed(deploy: Callable, key: Key) -> Callable:
     return deployed
 
 
-def _left(setup: Setup, at: Snapshot, length: int) -> int:
+def _rounds_left(setup: Setup, at: Snapshot, length: int) -> int:
     """Returns the rounds, `length` at most, to where a segment has to end.
 
     It ends at an evaluation, at a round for which clients' masks are kept, or with the
@@ -318,7 +318,7 @@ def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:
         what = f"training loss {loss.sum()}" if guilty.size else "a weight not finite"
         clients = guilty if guilty.size else clients
         what = f"{what} in round {round} of clients {clients.tolist()}"
-        return _diverged(setup, round, what)
+        return _divergence(setup, round, what)
     for way, packets in layouts.items():
         for name, layout in packets.items():
             misfit = (getattr(log.clients, way)[name].entries < 0).any(-1)
@@ -328,7 +328,7 @@ def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:
                 return ValueError(f"{what}{layout.bits}, {where}")
 
 
-def _diverged(setup: Setup, round: int, what: str) -> FloatingPointError:
+def _divergence(setup: Setup, round: int, what: str) -> FloatingPointError:
     """Returns the error of a run that diverges, with the noise of a private one."""
     noise = guarantee(setup, round).get("noise")
     return FloatingPointError(f"{what}; {noise}" if noise else what)
@@ -341,7 +341,7 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         what = f"the test loss is not finite after round {at.round}"
-        return [], at, _diverged(setup, at.round, what)
+        return [], at, _divergence(setup, at.round, what)
     if at.stage == len(setup.stages) - 1:
         at, ended_by = at._replace(best=_better(at, record, models)), at.ended_by
         if record["accuracy"] >= (setup.until.accuracy or math.inf):

@@ -111,7 +111,7 @@ def start(
         state = placement.State(server, (), np.full(num_clients, -1, np.int32))
         if where == "device":
             info = processes.put(info, replicated)
-            clients = _jitted(rows, plan.mesh)(key, server, info)
+            clients = _jit(rows, plan.mesh)(key, server, info)
         else:  # a copy, because the state gets donated
             clients = open_at(where, jax.tree.map(np.array, server))
     else:
@@ -150,11 +150,11 @@ def open_store(
     """
     _, rows = makers(algorithm)
     shape = jax.eval_shape(rows, key, first, info)
-    make = functools.partial(_jitted(rows, mesh), key)
+    make = functools.partial(_jit(rows, mesh), key)
     return Store(shape, info, make, first, size, where)
 
 
-def _jitted(rows: Callable, mesh: Mesh | None) -> Callable:
+def _jit(rows: Callable, mesh: Mesh | None) -> Callable:
     """Compiles what makes rows; each device of a mesh makes those that it holds."""
     if mesh is None:
         return jax.jit(rows)

@@ -361,11 +361,13 @@ def load(folder: Path, manifest: dict, shapes: PyTree) -> tuple[np.ndarray, PyTr
             f"{manifest['kinds']}, expected {num_clients}, {kinds}"
         )
     opened = [
-        _open(folder / f"{i}.bin", (count, *v.shape[1:]), v.dtype)
+        _open_file(folder / f"{i}.bin", (count, *v.shape[1:]), v.dtype)
         for i, v in enumerate(leaves)
     ]
     everyone = np.arange(num_clients, dtype=np.int32)
-    ids = _open(folder / _IDS, (count,), np.int32) if manifest["some"] else everyone
+    ids = (
+        _open_file(folder / _IDS, (count,), np.int32) if manifest["some"] else everyone
+    )
     return ids, treedef.unflatten(opened)
 
 
@@ -374,7 +376,7 @@ def is_intact(folder: Path, manifest: dict) -> bool:
     names = [f"{i}.bin" for i, _ in enumerate(manifest["kinds"])]
     names += [_IDS] if manifest["some"] else []
     paths = [folder / name for name in names]
-    files = [_open(path, (path.stat().st_size,), np.uint8) for path in paths]
+    files = [_open_file(path, (path.stat().st_size,), np.uint8) for path in paths]
     return [zlib.crc32(file.data) for file in files] == manifest["checksums"]
 
 
@@ -404,7 +406,7 @@ def _write(path: Path, leaf, places: np.ndarray) -> int:
     return total
 
 
-def _open(path: Path, shape, dtype) -> np.ndarray:
+def _open_file(path: Path, shape, dtype) -> np.ndarray:
     if not np.prod(shape):  # an empty file cannot be mapped
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", shape=shape)

@@ -14,7 +14,7 @@ from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.sparsity.layer_densities import ceil_count, whole_up
 
 
-def _ordered(scores: Array) -> Array:
+def _order(scores: Array) -> Array:
     """Returns uint32 keys that sort as the scores do; -0 equals 0, NaN sorts lowest."""
     scores = scores.astype(jnp.float32)
     scores = jnp.where(scores == 0.0, jnp.zeros_like(scores), scores)
@@ -43,7 +43,7 @@ def top_k(scores: Array, k: ArrayLike) -> Array:
       >>> top_k(jnp.array([3., 1., 3., 2., 2.]), 3).tolist()
       [True, False, True, True, False]
     """
-    keys = _ordered(scores)
+    keys = _order(scores)
     k = jnp.clip(jnp.asarray(k, jnp.int32), 0, keys.size)
     threshold = _kth_largest(keys, k)
     above, ties = keys > threshold, keys == threshold
@@ -104,7 +104,7 @@ def quantile(x: Array, q: float) -> Array:
       >>> quantile(jnp.array([4., 1., 2., 3.]), 0.5).item()
       2.5
     """
-    keys = _ordered(x)
+    keys = _order(x)
     place = q * (keys.size - 1)
     low, high = math.floor(place), math.ceil(place)
 
@@ -136,7 +136,7 @@ def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
       >>> kept['a'].tolist(), kept['b'].tolist()
       ([True, True], [True, True])
     """
-    keys = [_ordered(x) for x in trees.layers(scores, select)]
+    keys = [_order(x) for x in trees.layers(scores, select)]
     flat, _ = ravel_pytree(keys)
     k = jnp.clip(jnp.asarray(k, jnp.int32), 1, flat.size)
     threshold = _kth_largest(flat, k)
@@ -159,7 +159,7 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
       >>> largest_share(jnp.array([3., -4., 1., 3.]), 0.5).tolist()
       [True, True, False, True]
     """
-    keys, number = _ordered(jnp.abs(x)), jnp.int32(x.size)
+    keys, number = _order(jnp.abs(x)), jnp.int32(x.size)
     valid = jnp.ones((), jnp.bool_)
     if weight is not None:  # static branch
         rows = weight > 0

@@ -35,7 +35,7 @@ def read_json(path: Path, kind: Any = Any) -> Any:
     Raises:
       ValueError: the file cannot be read, or does not fit the type.
     """
-    with _reading(path):
+    with _name_file(path):
         value = msgspec.json.decode(path.read_bytes())
         msgspec.convert(value, kind)
     return value
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
     Raises:
       ValueError: the file cannot be read, or is not UTF-8.
     """
-    with _reading(path):
+    with _name_file(path):
         return path.read_text(encoding="utf-8")
 
 
@@ -80,12 +80,12 @@ def open_array(path: Path) -> np.ndarray:
     Raises:
       ValueError: the file cannot be read.
     """
-    with _reading(path):
+    with _name_file(path):
         return np.lib.format.open_memmap(path, mode="r")
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _name_file(path: Path) -> Iterator[None]:
     """Names the file, once, in errors while it is read."""
     try:
         yield

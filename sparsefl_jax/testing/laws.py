@@ -97,7 +97,7 @@ def check_algorithm(
     shown = sys.stderr if progress else io.StringIO()
     say = functools.partial(print, file=shown, flush=True)
     for name, law in LAWS.items():
-        say(f"{name:10} {_checked(law)} ...", end=" ")
+        say(f"{name:10} {_read_summary(law)} ...", end=" ")
         law_begin = time.perf_counter()
         try:
             law(world)
@@ -116,7 +116,7 @@ def check_algorithm(
         )
 
 
-def _checked(law: Callable) -> str:
+def _read_summary(law: Callable) -> str:
     """Returns what a law checks, from its docstring."""
     first = inspect.getdoc(law).splitlines()[0]
     return first.removeprefix("Checks ").removeprefix("that ").removesuffix(".")

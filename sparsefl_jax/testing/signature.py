@@ -22,38 +22,38 @@ IMPURE = {"pure_callback", "io_callback", "new_ref", "get", "swap", "addupdate"}
 
 def law_signature(world: World) -> None:
     """Checks that the functions return what `core.algorithm` says, in arrays."""
-    method, key = _watched(world), world.key
+    method, key = _watch(world), world.key
     info = rows(world.population.info, 0)
     ctx = Context(jnp.int32(0), jnp.int32(-1), info)
     data = plain_loop.batches_jit(world)(key, world.population, info)
 
-    server = _arrays(world, "init", _returned(method.init, key, world.model))
-    received = _message(world, "handed", _returned(method.send_once, server))
-    row = _returned(method.init_client, key, received, info)
+    server = _arrays(world, "init", _trace(method.init, key, world.model))
+    received = _message(world, "handed", _trace(method.send_once, server))
+    row = _trace(method.init_client, key, received, info)
     row = _arrays(world, "init_client", row)
-    down = _returned(method.broadcast, key, ctx, server)
+    down = _trace(method.broadcast, key, ctx, server)
     down = _message(world, "broadcast", down)
-    answer = _returned(method.update, key, ctx, down, row, data)
+    answer = _trace(method.update, key, ctx, down, row, data)
     names = ("uplink", "client", "metrics")
     up, row, metrics = _several(world, "update", names, answer)
     up = _message(world, "update: uplink", up)
     row = _arrays(world, "update: client", row)
     _arrays(world, "update: metrics", metrics)
-    summand = _returned(method.contribute, ctx, up)
+    summand = _trace(method.contribute, ctx, up)
     total = _arrays(world, "contribute", summand)
     for path, leaf in leaves(total):
         if leaf.dtype != jnp.float32:
             fail(world, "signature", f"summand{path} is {leaf.dtype}, expected float32")
     at = ServerContext(jnp.int32(0), jnp.int32(1))
-    answer = _returned(method.aggregate, key, at, server, total)
+    answer = _trace(method.aggregate, key, at, server, total)
     answer = _several(world, "aggregate", ("server", "metrics"), answer)
     _arrays(world, "aggregate", answer, or_numbers=True)
-    _models(world, "deploy", _returned(method.deploy, key, server))
-    lost = _arrays(world, "drop_uplink", _returned(method.drop_uplink, ctx, row, row))
+    _models(world, "deploy", _trace(method.deploy, key, server))
+    lost = _arrays(world, "drop_uplink", _trace(method.drop_uplink, ctx, row, row))
     if jax.tree.flatten(lost) != jax.tree.flatten(row):
         fail(world, "signature", f"drop_uplink returned {lost}, expected {row}")
     if method.personalize is not None:
-        models = _returned(method.personalize, key, server, row, info)
+        models = _trace(method.personalize, key, server, row, info)
         _models(world, "personalize", models)
 
 
@@ -64,7 +64,7 @@ def calls(world: World) -> dict[str, tuple]:
     return world.shared["calls"]
 
 
-def _watched(world: World) -> Algorithm:
+def _watch(world: World) -> Algorithm:
     """Returns the method; an error names its function, and the world keeps calls."""
     world.shared["calls"] = {}
 
@@ -91,7 +91,7 @@ def _models(world: World, what: str, models) -> None:
         fail(world, "signature", f"{what} returned {{}}, expected a model")
 
 
-def _returned(function: Callable, *args):
+def _trace(function: Callable, *args):
     """Traces a function; returns its result, even one that JAX would not accept."""
     kept = []
 
@@ -180,7 +180,7 @@ def law_keys(world: World) -> None:
 
     `jax.random.clone` says that a key is used again on purpose.
     """
-    algorithm = world.make(_drawing(world.network))
+    algorithm = world.make(_use_keys(world.network))
     for name, args in calls(world).items():
         function = jax.jit(getattr(algorithm, name))
         try:
@@ -190,7 +190,7 @@ def law_keys(world: World) -> None:
             fail(world, "keys", f"{name} uses a random key twice")
 
 
-def _drawing(model: Model) -> Model:
+def _use_keys(model: Model) -> Model:
     """Returns the network, which uses the key of each pass."""
 
     def apply(params, stats, x, *, train, weight=None, key=None):

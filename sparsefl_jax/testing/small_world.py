@@ -128,7 +128,7 @@ def make_world(
         name = "model" if model is None else "data"
         raise UserError(f"{name}=None, expected both model and data, or neither")
     own = data is not None
-    population = _population(*(_of(data) if own else _drawn()))
+    population = _population(*(_of(data) if own else _draw()))
     model = model if own else tiny_model()
     optimizer = optimizer or local.make_optimizer(
         "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
@@ -174,7 +174,7 @@ def make_world(
     )
 
 
-def _drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _draw() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws each client a cloud of samples."""
     rng, total = np.random.default_rng(0), sum(SIZES)
     y = rng.integers(CLASSES, size=total + 1).astype(np.int32)

@@ -36,14 +36,14 @@ def law_work(world: World) -> None:
     that reads no more than the first batch may count that once.
     """
     reports: list = []
-    algorithm = world.make(_reporting(world.network, reports))
+    algorithm = world.make(_report_inputs(world.network, reports))
     run = plain_loop.by_wire(world._replace(algorithm=algorithm), small_world.jit)
     personalize = algorithm.personalize and small_world.jit(algorithm.personalize)
     for round, cohort in enumerate(world.cohorts.tolist()):
         state = small_world.path(world)[0][round]
         for index in cohort:
             *others, info, data = plain_loop.inputs(world, state, round, index)
-            data = _marked(data)
+            data = _mark(data)
             reports.clear()
             passing = jax.device_get(run(*others, info, data))
             jax.effects_barrier()
@@ -63,7 +63,7 @@ def law_work(world: World) -> None:
                 fail(world, "work", f"client {index} in round {round}: {what}")
 
 
-def _reporting(model: Model, reports: list) -> Model:
+def _report_inputs(model: Model, reports: list) -> Model:
     """Returns the network that also reports its inputs in each pass."""
 
     @jax.custom_jvp
@@ -90,7 +90,7 @@ def _reporting(model: Model, reports: list) -> Model:
     return model._replace(apply=apply)
 
 
-def _marked(data: Batches) -> Batches:
+def _mark(data: Batches) -> Batches:
     """Lets padding point to a row of its own, as an evaluation has no weights."""
     x, y = (jnp.concatenate([v, jnp.zeros_like(v[:1])]) for v in (data.x, data.y))
     order = jnp.where(data.weight > 0, data.order, len(data.x))

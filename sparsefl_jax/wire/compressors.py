@@ -100,7 +100,7 @@ def topk(
 
     def encode(key: Key, update: PyTree) -> Message:
         size = jax.tree.map(jnp.abs, update)
-        mask = _largest(size, density, scope == "leaf")
+        mask = _keep_largest(size, density, scope == "leaf")
         return {"delta": Packet(masks.apply(update, mask), mask, index=index)}
 
     return Compressor(encode, none().decode)
@@ -124,7 +124,7 @@ def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
 
     def encode(key: Key, update: PyTree) -> Message:
         scores = masks.uniform_scores(key, update, masks.everything(update))
-        mask = _largest(scores, density, False)
+        mask = _keep_largest(scores, density, False)
         return {"delta": Packet(masks.apply(update, mask), mask, index="none")}
 
     def decode(message: Message) -> PyTree:
@@ -250,7 +250,7 @@ def stc(density: float = 0.01, index: str = "packed") -> Compressor:
 
     def encode(key: Key, update: PyTree) -> Message:
         size = jax.tree.map(jnp.abs, update)
-        mask = _largest(size, density, True)
+        mask = _keep_largest(size, density, True)
         mask = jax.tree.map(lambda m, s: m & (s > 0), mask, size)
         scale = jax.tree.map(_mean_inside, size, mask)
         bits = masks.apply(_signs(update), mask)
@@ -378,7 +378,7 @@ def reads(name: str, argument: str, value: Any) -> bool:
     return argument in inspect.signature(COMPRESSORS[name]).parameters
 
 
-def _largest(scores: PyTree, density: float, by_leaf: bool) -> PyTree:
+def _keep_largest(scores: PyTree, density: float, by_leaf: bool) -> PyTree:
     """Keeps exactly the share of largest scores, of each leaf or of all together."""
     select = masks.everything(scores)
     sizes = trees.layer_sizes(scores, select)

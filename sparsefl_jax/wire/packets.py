@@ -188,7 +188,7 @@ def count(message: Message) -> dict[str, Count]:
             one, eight = (partial(_any, together=n) for n in (1, 8))
             misfit = lax.platform_dependent(wrong, cpu=one, default=eight)
             entries = jnp.where(packet.sent & misfit, jnp.int32(-1), entries)
-        counts[name] = Count(entries, packet.fresh, packet.sent, _measured(packet))
+        counts[name] = Count(entries, packet.fresh, packet.sent, _measure(packet))
     return counts
 
 
@@ -215,7 +215,7 @@ def _any(flags: list[Array], together: int) -> Array:
     return jnp.any(jnp.stack(each))
 
 
-def _measured(packet: Packet) -> Array | None:
+def _measure(packet: Packet) -> Array | None:
     """Returns `Count.measured` of a packet."""
     if packet.index in VALUES:
         measure = partial(

@@ -129,7 +129,7 @@ def make_training(
 
     def train(key, round, client, batches):
         before = SparseModel(client.trained, None, client.stats)
-        kept = {"opt_state": client.opt_state, "project": _clamped if clamp else None}
+        kept = {"opt_state": client.opt_state, "project": _clamp if clamp else None}
         loss, tx = regularised(round), moving(round)
         after = local.train(key, loss, tx, before, batches, **kept)
         trained, _, stats = after.model
@@ -157,7 +157,7 @@ def revived(client: Client) -> Client:
     return client._replace(trained=client.trained._replace(thresholds=thresholds))
 
 
-def _clamped(trained: Trained) -> Trained:
+def _clamp(trained: Trained) -> Trained:
     """Returns kernels clipped to [-1, 1] and thresholds to [0, 1], section 3.1."""
     params = trees.map_by_path(
         lambda path, v: jnp.clip(v, -1.0, 1.0) if path in trained.thresholds else v,

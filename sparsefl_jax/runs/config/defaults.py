@@ -267,7 +267,7 @@ def filled(config) -> Config:
     of_run = {"rounds": config.num_rounds, "clients": config.num_clients}
     of_run["folder"] = config.tokenizer
     of_run |= dict.fromkeys(_DENSITIES, config.density)
-    sections = {name: _filled(name, getattr(config, name), of_run) for name in TABLES}
+    sections = {name: _fill(name, getattr(config, name), of_run) for name in TABLES}
     return dataclasses.replace(config, **sections)
 
 
@@ -283,7 +283,7 @@ def _check_section(name: str, section: dict) -> None:
             check(f"{name}.{key}", value, known[key].annotation)
 
 
-def _filled(name: str, section: dict, of_run: dict[str, Any]) -> dict:
+def _fill(name: str, section: dict, of_run: dict[str, Any]) -> dict:
     """Returns a section with what its entry takes from the run and by default."""
     try:
         known = arguments(name, section.get("name")) if section else {}

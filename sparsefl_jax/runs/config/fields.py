@@ -422,10 +422,10 @@ def arguments(section: str, name: str | None = None) -> dict[str, inspect.Parame
         check(f"{section}.name", name, str)
     if section.endswith("optimizer"):
         chosen = getattr(optax, name or "", None)
-        found = _settable(chosen, 0) if callable(chosen) else {}
-        found |= _settable(local.make_optimizer, 1)
+        found = _settable_arguments(chosen, 0) if callable(chosen) else {}
+        found |= _settable_arguments(local.make_optimizer, 1)
     elif section in TABLES and name is not None:
-        found = _settable(factory(section, name), 2)
+        found = _settable_arguments(factory(section, name), 2)
     own, kind = {}, SECTIONS.get(section, Config)
     for key, parameter in inspect.signature(kind).parameters.items():
         unset = parameter.default is None and key in found
@@ -444,7 +444,7 @@ def factory(section: str, name: str):
     return named(f"{section}.name", name, TABLES[section])
 
 
-def _settable(function, first: int) -> dict[str, inspect.Parameter]:
+def _settable_arguments(function, first: int) -> dict[str, inspect.Parameter]:
     """Returns the arguments that a configuration can set, from the `first` one on."""
     parameters = list(inspect.signature(function).parameters.values())[first:]
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
