@@ -59,7 +59,7 @@ class Model(_Fields):
         needs it for a run with files. `_replace` of `init` or `apply` makes another
         network, which has no name until it is given one.
       settings: what else differs between networks of this name.
-      held: the weights that are constants, see `types.Frozen`; by default none.
+      frozen: the weights that are constants, see `types.Frozen`; by default none.
       merged: `(params) -> params` of the network without adapters, which computes the
         same; None if this one has none, see `adapting`.
     """

@@ -242,8 +242,6 @@ def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
     if not run.config:
         return str(run_dir.resolve()), None
     rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}
-    fit = rest.get("fit") or {}
-    rest["fit"] = {k: v for k, v in fit.items() if k != "measured"}  # by each seed
     return json.dumps(rest, sort_keys=True), run.config.get("seed")
 
 

@@ -7,10 +7,10 @@ metrics.jsonl  `{"schema": 1}`, then one JSON object per line, of phase "train" 
                the method's metrics in `client` and `server`. "eval" may hold
                `val_accuracy` of the headline model on the pooled validation split, and
                `tier_accuracy`
-summary.json   the run's totals, see `table.py`; absent while it runs
+summary.json   the run's totals, see `tables.py`; absent while it runs
 config.json    the configuration
 partition.npy  [N, classes] int, the number of samples of each class for each client
-masks/         the masks that were kept, see `masks.py`
+masks/         the masks that were kept, see `kept_masks.py`
 seed_*/        with several seeds, the folder of each run; beside them is `config.json`
 """
 
@@ -240,7 +240,7 @@ def read_lines(path: Path) -> list[Record]:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Reads `summary.json`, see `table.py`; returns {} if there is none.
+    """Reads `summary.json`, see `tables.py`; returns {} if there is none.
 
     Raises:
       ValueError: the file is damaged.

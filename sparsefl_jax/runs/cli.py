@@ -298,7 +298,7 @@ def guarded() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        membership.leave("interrupted; the metrics so far are kept", 130)
+        membership.leave("interrupted; what was saved is kept", 130)
     except Exception as error:
         code = _code(error)
         if code is None:
