@@ -3,8 +3,6 @@
 The clients' training is replaced by updates that a test gives.
 """
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,16 +10,16 @@ import optax
 import pytest
 
 from sparsefl_jax.algorithms import compressed, fedavg
-from sparsefl_jax.core.types import ClientInfo, Context, ServerContext, SparseModel
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.packets import Packet
+from tests.algorithms import given_updates
 from tests.refusals import refused
 
+SIZES = (1, 3, 2)
 PARAMS = {"a": np.zeros((2, 3), np.float32), "b": np.ones(5, np.float32)}
 RNG = np.random.default_rng(0)
-SIZES = (1, 3, 2)
 ROUNDS = 6
 DELTAS = [  # [round][client]
     [
@@ -35,49 +33,15 @@ OPTIMIZER = local.make_optimizer()
 MODEL = small_world.tiny_model()._replace(init=lambda key: (PARAMS, {}))
 
 
-@pytest.fixture(autouse=True)
-def _no_training(monkeypatch):
-    """Takes what stands in the place of a client's samples for its update."""
-
-    def fit(key, loss_fn, tx, downlink, opt_state, batches):
-        return {"delta": Packet(batches), "stats": Packet({})}, opt_state, {}
-
-    monkeypatch.setattr(sys.modules["sparsefl_jax.algorithms.fedavg"], "fit", fit)
+pytestmark = pytest.mark.usefixtures("given_updates")
 
 
 def play(method, cohorts=ALL, sizes=SIZES, lost=()):
-    """Yields (server before, clients, downlinks, uplinks, server) of each round.
-
-    Nobody is heard in the `lost` rounds.
-    """
-    key = jax.random.key(0)
-    start = SparseModel(jax.tree.map(jnp.asarray, PARAMS), None, {})
-    server = jax.jit(method.init)(key, start)
-    info = [ClientInfo(jnp.int32(i), jnp.int32(n), 1.0) for i, n in enumerate(sizes)]
-    clients = [method.first_state(key, server, one) for one in info]
-    last = [-1] * len(sizes)
-
-    @jax.jit
-    def exchange(key, ctx, server, client, delta):
-        down = method.broadcast(key, ctx, server)
-        up, client, _ = method.update(key, ctx, down, client, delta)
-        return down, up, client, method.contribute(ctx, up)
-
-    for round, cohort in enumerate(cohorts):
-        downs, ups, total, before = {}, {}, None, server
-        for i in cohort:
-            ctx = Context(jnp.int32(round), jnp.int32(last[i]), info[i])
-            own = jax.random.fold_in(jax.random.fold_in(key, round), i)
-            args = own, ctx, server, clients[i], DELTAS[round][i]
-            downs[i], ups[i], clients[i], one = exchange(*args)
-            total = one if total is None else jax.tree.map(jnp.add, total, one)
-            last[i] = round
-        own = jax.random.fold_in(key, 100 + round)
-        heard = 0 if round in lost else len(cohort)
-        total = total if heard else optax.tree.zeros_like(total)
-        ctx = ServerContext(jnp.int32(round), jnp.int32(heard))
-        server, _ = jax.jit(method.aggregate)(own, ctx, server, total)
-        yield before, list(clients), downs, ups, server
+    """Yields (server before, clients, downlinks, uplinks, server) of each round."""
+    updates = [[(delta, {}) for delta in deltas] for deltas in DELTAS]
+    options = {"cohorts": cohorts, "sizes": sizes, "lost": lost}
+    for *told, _ in given_updates.play(method, PARAMS, updates, **options):
+        yield told
 
 
 def make(**given):
@@ -186,13 +150,6 @@ def test_random_k_by_hand():
     *_, ups, server = next(play(method))
     kept = vectors(up["delta"].values for up in ups.values())
     close(server.params, START + 11 / 4 * mean(kept), atol=1e-5)
-
-
-def test_an_index_is_read_by_the_way_that_knows_it():
-    for index, ways in (("elias", ("elias", "packed")), ("coo", ("none", "coo"))):
-        *_, ups, server = shapes(up="qsgd", down="stc", index=index)
-        both = ups[0]["delta"], server.step.message["delta"]
-        assert tuple(packet.index for packet in both) == ways
 
 
 def test_qsgd_keeps_a_residual_on_request_alone():
@@ -340,6 +297,24 @@ def test_without_compression_it_is_fedavg():
     pairs = zip(play(ours, sizes=(2, 2, 2)), play(theirs, sizes=(2, 2, 2)), strict=True)
     for (*_, one), (*_, other) in pairs:
         close(one.params, vector(other.params), atol=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"up": "top"}, "up='top' (did you mean 'topk'?), expected one of"),
+        ({"down": "randomk"}, "down='randomk', expected one of topk, stc, sign"),
+        ({"bits": 4}, "bits=4, expected None with up='topk', down=None"),
+        ({"up": "majority", "feedback": "ef"}, "feedback='ef', expected one of none"),
+        ({"up": "majority"}, "server_optimizer=None, expected one"),
+        ({"feedback": "ef21"}, "clients=None, expected their number"),
+        ({"clients": 5}, "clients=5, expected None with feedback='ef'"),
+        ({"start": "gradient"}, "start='gradient', expected one of zero"),
+        ({"feedback": "none", "stale": "reset"}, "stale='reset', expected one of keep"),
+    ],
+)
+def test_what_has_no_effect_together_is_refused(given, said):
+    refused(lambda: make(**given), said)
 
 
 def test_a_compressor_of_ones_own():

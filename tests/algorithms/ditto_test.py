@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import ditto, fedavg
+from sparsefl_jax.algorithms import ditto
 from sparsefl_jax.core.types import SparseModel
 from tests.algorithms.scaffold_test import (
     COHORTS,
@@ -52,19 +52,6 @@ def test_rounds_by_hand(lam):
             )
 
 
-@pytest.mark.parametrize("lam", [0.0, 2.0])
-def test_servers_and_packets_are_those_of_fedavg_bit_for_bit(lam):
-    pairs = zip(
-        play(ditto(MODEL, PLAIN, lam=lam)), play(fedavg(MODEL, PLAIN)), strict=True
-    )
-    for (server, _, ups), (want, _, others) in pairs:
-        np.testing.assert_array_equal(server.params["w"], want.params["w"])
-        for up, other in zip(ups, others, strict=True):
-            assert up.keys() == other.keys()
-            pair = up["delta"].values["w"], other["delta"].values["w"]
-            np.testing.assert_array_equal(*pair)
-
-
 def trained(method, data):
     """Returns what a client sends, keeps and tells of its first round, from ones."""
     ctx, start = context(), SparseModel({"w": jnp.ones(ENTRIES)}, None, {})
@@ -74,29 +61,19 @@ def trained(method, data):
     return method.update(jax.random.key(0), ctx, down, client, data)
 
 
-@pytest.mark.parametrize(("epochs", "own"), [(None, 2), (1, 1), (5, 5)])
-def test_personal_epochs(epochs, own):
-    """Two epochs of three steps in the stage; v takes its own number of them."""
+@pytest.mark.parametrize(("epochs", "targets"), [(None, [0, 8]), (3, [0, 8, 0])])
+def test_the_epochs_of_a_personal_model_pass_in_turn(epochs, targets):
+    """Of the stage's two, the first has samples of 0, the second of 8."""
     method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=epochs)
-    data = batches(3, np.zeros(ENTRIES), epochs=2)
-    up, client, metrics = trained(method, data)
-    np.testing.assert_allclose(up["delta"].values["w"], (1 - RATE) ** 6 - 1)
-    np.testing.assert_allclose(client.params["w"], (1 - RATE) ** (3 * own))
-    assert metrics["count"] == 2 * 6
-    assert metrics["work"].forward["w"] == 6 * (2 + own)
-
-
-def test_the_epochs_pass_in_turn():
-    """The first epoch has samples of 0, the second of 8: v ends where they put it."""
-    method = ditto(MODEL, PLAIN, lam=0.0, personal_epochs=3)
     x = jnp.concatenate([jnp.zeros((2, ENTRIES)), jnp.full((2, ENTRIES), 8.0)])
-    data = batches(2, np.zeros(ENTRIES), epochs=2)._replace(x=x)
-    order = jnp.int32([[[0, 1]], [[2, 3]]])
-    data = data._replace(
-        order=order, weight=jnp.ones((2, 1, 2)), num_steps=jnp.int32(1)
-    )
-    _, client, _ = trained(method, data)
+    order, weight = jnp.int32([[[0, 1]], [[2, 3]]]), jnp.ones((2, 1, 2))
+    data = batches(2, np.zeros(ENTRIES), epochs=2)
+    data = data._replace(x=x, order=order, weight=weight, num_steps=jnp.int32(1))
+    up, client, metrics = trained(method, data)
     v = 1.0
-    for target in (0, 8, 0):
+    for target in targets:
         v -= RATE * (v - target)
     np.testing.assert_allclose(client.params["w"], v)
+    np.testing.assert_allclose(up["delta"].values["w"], 4.25 - 1)  # two epochs
+    assert metrics["count"] == 4
+    assert metrics["work"].forward["w"] == 2 * (2 + len(targets))

@@ -55,13 +55,6 @@ def test_the_step_size_is_the_mean_change_of_the_warm_up():
         np.testing.assert_allclose(np.abs(move["w"]), want, rtol=1e-6)
 
 
-def test_a_warm_up_of_all_steps_is_compression_by_stochastic_signs():
-    theirs = compressed(VECTOR, SGD, up="stochastic_sign")
-    (up, _, move), (sent, _, other) = map(one_client, (vector(warmup=1.0), theirs))
-    np.testing.assert_array_equal(up["signs"].values["w"], sent["delta"].values["w"])
-    np.testing.assert_allclose(move["w"], other["w"], rtol=1e-6)
-
-
 def test_bits_are_those_of_signs():
     whole = fedbat(small_world.tiny_model(), SGD)
     up, *_ = one_client(whole, model=small_world.tiny_model(), row=np.ones(8))

@@ -60,13 +60,6 @@ def test_what_a_client_prunes_and_grows(variant, alive, zeros):
     assert not values[np.array(zeros)].any()
 
 
-def test_the_released_code_prunes_at_one_rate():
-    """In round 11 of 21, where the paper's has fallen to .23: 6 of 8 would stay."""
-    method, server = linear(adjust_until=21, variant="release")
-    first, second = uplinks(method, server, (1, 11))
-    assert first[0] == second[0] == [0, 1, 2, 3, 14, 15]
-
-
 @pytest.mark.parametrize(
     ("variant", "held", "alive"),
     [

@@ -3,21 +3,18 @@
 The clients' training is replaced by updates that a test gives.
 """
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import fedavg, fedluar
+from sparsefl_jax.algorithms import fedluar
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import packets
-from sparsefl_jax.wire.packets import Packet
+from tests.algorithms.given_updates import play
 from tests.reference.averaging_by_hand import mean
-from tests.reference.by_hand import bare, bits, close, context, same, server_context
+from tests.reference.by_hand import bare, bits, close, same, server_context
 
 RNG = np.random.default_rng(0)
 SHAPES = {  # kernels of 6, 12 and 4 entries, biases of 3 and 1
@@ -47,51 +44,13 @@ TURNS = [(), (0, 1), (2, 0), (1, 2), (0, 1)]
 OPTIMIZER = local.make_optimizer()
 
 
-@pytest.fixture
-def _no_training(monkeypatch):
-    """Takes what stands in the place of a client's samples for what it sends."""
-
-    def fit(key, loss_fn, tx, downlink, opt_state, batches):
-        delta, stats = batches
-        return {"delta": Packet(delta), "stats": Packet(stats)}, opt_state, {}
-
-    monkeypatch.setattr(sys.modules["sparsefl_jax.algorithms.fedavg"], "fit", fit)
-
-
-given = pytest.mark.usefixtures("_no_training")
-
-
-def play(method, updates=UPDATES, start=START, jit=jax.jit):
-    """Yields (server before, downlinks, uplinks, server, metrics) of each round."""
-    key, stats = jax.random.key(0), {"m": jnp.zeros(STATS)}
-    params = jax.tree.map(jnp.asarray, start)
-    server = jax.jit(method.init)(key, SparseModel(params, None, stats))
-
-    @jax.jit
-    def exchange(key, ctx, server, update):
-        down = method.broadcast(key, ctx, server)
-        state = method.first_state(key, server, ctx.client)
-        up, _, _ = method.update(key, ctx, down, state, update)
-        return packets.stable(down), packets.stable(up), method.contribute(ctx, up)
-
-    aggregate = jit(method.aggregate)
-    for round, sent in enumerate(updates):
-        own, before = jax.random.fold_in(key, round), server
-        downs, ups, total = [], [], 0
-        for index, (size, update) in enumerate(zip(SIZES, sent, strict=True)):
-            ctx = context(round, index=index, size=size)
-            down, up, one = exchange(own, ctx, server, update)
-            total = one if index == 0 else jax.tree.map(jnp.add, total, one)
-            downs, ups = [*downs, down], [*ups, up]
-        server, metrics = aggregate(own, server_context(round), server, total)
-        yield before, downs, ups, server, metrics
+pytestmark = pytest.mark.usefixtures("given_updates")
 
 
 def make(**arguments):
     return fedluar(bare(START), OPTIMIZER, **arguments)
 
 
-@given
 @pytest.mark.parametrize(
     "fill, weighting", [("recycle", "examples"), ("freeze", "uniform")]
 )
@@ -100,8 +59,8 @@ def test_rounds_and_bits_by_hand(fill, weighting):
     method = make(layers=2, select="cyclic", fill=fill, weighting=weighting)
     weights = SIZES if weighting == "examples" else (1, 1, 1)
     w, u, s, age = jax.tree.map(np.float64, START), {}, {}, dict.fromkeys(KERNELS, 0)
-    rounds = zip(TURNS, UPDATES, play(method), strict=True)
-    for skipped, updates, (before, downs, ups, server, metrics) in rounds:
+    rounds = zip(TURNS, UPDATES, play(method, START, UPDATES), strict=True)
+    for skipped, updates, (before, _, downs, ups, server, metrics) in rounds:
         skipped = {KERNELS[i] for i in skipped}
         change, stats = mean(updates, weights)
         for name in KERNELS:
@@ -122,7 +81,8 @@ def test_rounds_and_bits_by_hand(fill, weighting):
         share = sum(entries for name, entries in pairs if name in skipped)
         close(metrics["recycled"], share / sum(ENTRIES))
         close(metrics["staleness"], np.mean([*age.values()]))
-        for down, up, (delta, _) in zip(downs, ups, updates, strict=True):
+        for i, (delta, _) in enumerate(updates):
+            down, up = downs[i], ups[i]
             assert bits(up) == 32 * (sum(ENTRIES) + 4 - share + STATS)
             assert bits(down) == 32 * (sum(ENTRIES) + 4 + STATS) + len(KERNELS)
             close(down["params"].values, before.params, atol=0)
@@ -138,31 +98,6 @@ def test_rounds_and_bits_by_hand(fill, weighting):
                     close(up["delta"].values[name]["bias"], delta[name]["bias"], 0)
 
 
-@given
-@pytest.mark.parametrize("arguments", [{}, {"select": "uniform"}])
-def test_exactly_so_many_kernels_of_a_glob_are_drawn(arguments):
-    method = make(layers=1, prunable=("[ac]/kernel",), **arguments)
-    for round, (before, _, ups, server, _) in enumerate(play(method)):
-        assert before.recycled.shape == (2,)
-        assert before.recycled.sum() == (round > 0) and server.recycled.sum() == 1
-        assert ups[0]["delta"].mask["b"]["kernel"].all()
-
-
-# Bit for bit operation by operation; a compiled round may fuse a product and a sum.
-ALONE = {"jit": lambda function: function}
-STEP = {"server_optimizer": optax.adam(0.1)}
-
-
-@given
-@pytest.mark.parametrize("layers, updates", [(0, UPDATES), (2, UPDATES[:1] * ROUNDS)])
-def test_without_recycling_and_where_updates_repeat_it_is_fedavg(layers, updates):
-    ours, theirs = make(layers=layers, **STEP), fedavg(bare(START), OPTIMIZER, **STEP)
-    each = (play(method, updates, **ALONE) for method in (ours, theirs))
-    for one, other in zip(*each, strict=True):
-        same((one[3].params, one[3].stats), (other[3].params, other[3].stats))
-
-
-@given
 @pytest.mark.parametrize("noise", [0.0, 0.25])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
@@ -175,7 +110,8 @@ def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
         total = total | {"sum": total["sum"] | {"delta": delta}}
         return method.aggregate(key, ctx, server, total)
 
-    for before, _, _, server, _ in play(method.replace(aggregate=aggregate)):
+    noised = method.replace(aggregate=aggregate)
+    for before, *_, server, _ in play(noised, START, UPDATES):
         for name, frozen in zip(KERNELS, before.recycled, strict=True):
             if frozen:
                 same(server.params[name]["kernel"], before.params[name]["kernel"])

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from sparsefl_jax import Stage, from_arrays, models
-from sparsefl_jax.algorithms import fedavg, fedpm
+from sparsefl_jax.algorithms import fedpm
 from sparsefl_jax.algorithms.fedpm import Server
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import simulate
 from sparsefl_jax.sparsity import masks, supermask
-from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from tests.reference.by_hand import bare, merged
@@ -65,31 +63,6 @@ def test_constants_have_the_size_of_the_fan_in(key):
         np.testing.assert_allclose(np.abs(leaf), 2.718281828 / math.sqrt(fan_in), 1e-6)
         assert 0.3 < np.mean(leaf > 0) < 0.7
     assert (frozen["bn"]["scale"] == 1).all() and (frozen["bn"]["bias"] == 0).all()
-
-
-def test_equal_leaves_have_signs_scores_and_draws_of_their_own(key):
-    leaf = jnp.zeros((10, 5))
-    params = {"fc1": {"kernel": leaf}, "fc2": {"kernel": leaf}}
-    frozen = supermask.signed_constants(key, params)
-    for found in (
-        frozen,
-        fedpm(bare(params), None).init(key, SparseModel(params, params, {})).scores,
-        supermask.draw(key, params, jax.tree.map(jnp.ones_like, params)),
-    ):
-        one, two = (found[layer]["kernel"] for layer in ("fc1", "fc2"))
-        assert not np.array_equal(one, two)
-
-
-def test_initial_weights_are_masked_and_stay(key):
-    model = models.build("mlp", 4, (8,), widths=(16,))
-    params, stats = model.init(key)
-    method = fedpm(model, local.make_optimizer("adam"), weights="initial")
-    server = method.init(key, masks.dense(params, stats))
-    jax.tree.map(np.testing.assert_array_equal, server.frozen, params)
-    drawn = method.deploy(key, server)["global"]
-    kept, initial = (p["fc1"]["kernel"] for p in (drawn.params, params))
-    assert 0.3 < np.mean(kept != 0) < 0.7
-    np.testing.assert_array_equal(kept, np.where(kept != 0, initial, 0))
 
 
 def test_refuses():
@@ -160,31 +133,6 @@ def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
     assert len(set(kernels)) == 4
     for round, mask in second.items():
         jax.tree.map(np.testing.assert_array_equal, mask, every[round])
-
-
-def test_the_server_s_step_and_the_draw_of_what_it_deploys_have_keys_of_their_own(key):
-    model = small_world.tiny_model()
-    method = fedavg(model, local.make_optimizer())
-
-    def aggregate(key, ctx, server, total):
-        return (server[0], jax.random.key_data(key)), {}
-
-    def deploy(key, server):
-        new = jnp.any(jax.random.key_data(key) != server[1])
-        whole = method.deploy(key, server[0])["global"]
-        return {
-            "global": whole._replace(mask=jax.tree.map(lambda m: m & new, whole.mask))
-        }
-
-    told = method.replace(
-        init=lambda key, start: (method.init(key, start), jnp.zeros(2, jnp.uint32)),
-        broadcast=lambda key, ctx, server: method.broadcast(key, ctx, server[0]),
-        aggregate=aggregate,
-        deploy=deploy,
-    )
-    data = from_arrays(np.ones((8, 8), np.float32), np.arange(8) % 4, num_clients=2)
-    run = simulate.run(key, [Stage(told, 2, 2, batch_size=4)], model, data)
-    assert [r["density"] for r in run.metrics if r["phase"] == "train"] == [1, 1]
 
 
 def _unmoved(key, ctx, server, total):

@@ -45,18 +45,6 @@ def test_the_window_rolls_forwards_and_wraps():
     assert units(1.0, 5) == list(range(8))
 
 
-def test_a_kernel_holds_the_product_of_both_windows():
-    _, sparse = network()
-    mask = width.window(sparse.params, 0.5, 6)
-    second = np.outer(np.isin(range(8), [0, 1, 6, 7]), np.isin(range(6), [0, 1, 2]))
-    np.testing.assert_array_equal(mask["fc2"]["kernel"], second)
-    head = np.tile(np.isin(range(6), [0, 1, 2])[:, None], 4)
-    np.testing.assert_array_equal(mask["fc3"]["kernel"], head)
-    assert mask["fc3"]["bias"].all()
-    stats = width.window_of_stats({"mean": jnp.zeros(8)}, 0.5, 6)["mean"]
-    assert np.flatnonzero(stats).tolist() == [0, 1, 6, 7]
-
-
 def one_round(method, server, round):
     """Runs a round of two clients; returns the new server, metrics and uplinks."""
     sent = []
@@ -65,15 +53,6 @@ def one_round(method, server, round):
         batches = data((0, 2) if index else (2, 1))
         sent.append((ctx, one_client(method, server, ctx, batches)[1]))
     return *merged(method, server, *sent, round=round), [up for _, up in sent]
-
-
-def test_round_0_is_heterofls_bit_for_bit():
-    model, sparse = network()
-    ours, theirs = fedrolex(model, OPTIMIZER), heterofl(model, OPTIMIZER)
-    new, _, ups = one_round(ours, ours.init(KEY, sparse), 0)
-    want, _, sent = one_round(theirs, theirs.init(KEY, sparse), 0)
-    same(new.model, want)
-    same(ups, sent)
 
 
 def rolled(params, shift):
@@ -128,17 +107,6 @@ def test_what_no_client_has_sent_stays_and_is_told():
     np.testing.assert_allclose(new - old, counts, atol=1e-5)
     same(new[counts == 0], old[counts == 0])
     assert (counts == 0).sum() == 6  # opposite units never meet
-
-
-@pytest.mark.parametrize("rate", [0.5, 0.25, 0.125])
-def test_layers_of_equal_width_roll_together(rate):
-    """A client of rate p ever holds 2 p - 1 / C of a kernel of C by C."""
-    shapes = {"fc1": (1, 16), "fc2": (16, 16), "fc3": (16, 2)}
-    params = {n: {"kernel": jnp.zeros(shape)} for n, shape in shapes.items()}
-    ever = [window(params, rate, j)["fc2"]["kernel"] for j in range(16)]
-    assert np.any(ever, 0).sum() / 256 == 2 * rate - 1 / 16
-    counts = np.sum(ever, 0)  # rounds of 16 in which an entry is held
-    assert (counts.max(), counts.mean()) == (16 * rate, 16 * rate**2)
 
 
 def test_personal_models_are_the_slices_of_the_last_round():

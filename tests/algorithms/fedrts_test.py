@@ -150,15 +150,3 @@ def test_draws_have_the_frequencies_of_beta():
     first, second = beta_logits(jax.random.key(0), a, b)["w"]
     assert float(jnp.mean(first > second)) == pytest.approx(0.75, abs=0.03)
     assert float(jnp.mean(second > 0)) == pytest.approx(0.5, abs=0.03)
-
-
-def test_two_keys_give_two_masks():
-    (method, server), (_, other) = drawing(), drawing(key=1)
-    assert int(server.model.mask["w"].sum()) == int(other.model.mask["w"].sum()) == 8
-    assert (server.model.mask["w"] != other.model.mask["w"]).any()
-    aggregate = jax.jit(method.aggregate)
-    found = [
-        aggregate(jax.random.key(i), server_context(10), server, votes(server))[0]
-        for i in range(2)
-    ]
-    assert (found[0].model.mask["w"] != found[1].model.mask["w"]).any()

@@ -3,14 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedspa
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.reference.by_hand import batches, context, merged, model_of, one_client
+from tests.reference.by_hand import batches, context, model_of, one_client
 from tests.reference.regrowth_by_hand import halved
 from tests.refusals import refused
 
@@ -26,23 +24,6 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
     refused(make(mask_update="dst"), "adjust_until=None, expected ")
 
 
-@pytest.mark.parametrize(
-    "given", [{"mask_update": "dst", "adjust_until": 2}, {"shared": False}]
-)
-def test_clients_tell_the_density_that_they_trained(given, key):
-    """Kernels of 8x16 and 16x4 with 38 and 19 alive, and 20 biases, of 212."""
-    method = fedspa(MODEL, OPTIMIZER, density=0.3, **given)
-    start = masks.dense(*MODEL.init(key))
-    ctx, data = context(), batches(2, np.ones(small_world.FEATURES))
-
-    @jax.jit
-    def told(key):
-        server = method.init(key, start)
-        return one_client(method, server, ctx, data, key)[2]["density"]
-
-    assert float(told(key)) == pytest.approx((38 + 19 + 20) / 212)
-
-
 ROW = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.5, 6.0, 5.0])
 WEIGHTS = np.array([8.0, 2.0, 3.0, 7.0, 1.0, 5.0, 6.0, 4.0])
 
@@ -51,19 +32,6 @@ def half_of_eight(key, **given):
     """Returns a method with gradient ROW and four weights a mask, and its server."""
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.01)
     return halved(fedspa, WEIGHTS, optimizer, key, **given)
-
-
-def test_the_server_adds_the_mean_change_of_the_clients(key):
-    """It is uniform, and a weight that a client lacks counts as unchanged there."""
-    method, server = half_of_eight(key, shared=False)
-    contexts = context(index=0, size=300), context(index=1, size=100)
-    train = jax.jit(lambda ctx: one_client(method, server, ctx, batches(1, ROW))[1])
-    ups = [train(ctx) for ctx in contexts]
-    held = sum(np.asarray(unpack_model(up).mask["w"], int) for up in ups)
-    assert held.sum() == 8 and held.max() == 2 and held.min() == 0
-    new, _ = merged(method, server, *zip(contexts, ups, strict=True))
-    want = WEIGHTS - 0.01 * ROW * held / 2
-    np.testing.assert_allclose(new.model.params["w"], want, rtol=1e-6)
 
 
 def test_a_client_exchanges_fewer_and_fewer_weights(key):

@@ -34,14 +34,6 @@ def test_schedule_moves_every_few_rounds_only():
     assert s[8] == 0 and s[9] == schedules.polynomial(0.1, 40)[9]
 
 
-def test_schedule_begins_later():
-    """With S = .8 between rounds 250 and 750: .8 (1 - .98^3), .8 (1 - .5^3)."""
-    s = schedules.polynomial(0.2, 750, frequency=10, begin=250)
-    assert not s[:259].any() and (s[259:269] == s[259]).all()
-    wanted = [0.0470464, 0.7, 0.8]  # after rounds 260, 500 and 750
-    np.testing.assert_allclose(s[[259, 499, 749]], wanted, rtol=1e-12)
-
-
 def test_a_density_of_ten_entries_leaves_as_many_as_by_hand():
     """1 - 0.8, 1 - 0.9 and 100 (1 - 0.71) are a little below 0.2, 0.1 and 29."""
     rows = (0.8, 10, 8), (0.9, 10, 9), (0.7, 10, 7), (0.75, 10, 8), (0.71, 100, 71)
@@ -60,32 +52,6 @@ def test_a_first_stage_prunes_no_leaf_that_stays_dense(factory):
     sent = unpack_model(method.broadcast(KEY, context(), method.init(KEY, start)))
     assert sent.mask["fc"]["bias"].all() and not sent.mask["fc"]["kernel"].all()
     assert sent.params["fc"]["bias"].tolist() == [1, 1]
-
-
-def test_the_shortest_schedules_and_their_ends():
-    assert schedules.polynomial(0.5, 2).tolist() == [0.0, 0.5]
-    assert schedules.polynomial(0.5, 1, begin=0).tolist() == [0.5]
-    with pytest.raises(ValueError, match="rounds=3"):
-        schedules.polynomial(0.5, 3, begin=3)
-    left = schedules.alive(np.array([0.5, 0.8]), np.array([10, 6]))
-    assert left.tolist() == [[5, 3], [2, 2]]
-    assert schedules.cosine(1, 1).tolist() == [1, 0]
-
-
-@pytest.mark.slow
-def test_random_order_is_drawn_once_and_ignores_magnitude():
-    world = small_world.make_world(
-        fedsparsify_global, SCHEDULE | {"criterion": "random"}
-    )
-    states = [s.server for s in small_world.path(world)[0]]
-    before = flat(states[0].model.mask)
-    for server in states[1:]:
-        mask = flat(server.model.mask)
-        assert not (mask & ~before).any()
-        before = mask
-        np.testing.assert_array_equal(flat(server.scores), flat(states[0].scores))
-    lowest = np.argsort(flat(server.scores))[: int((1 - DENSITY) * mask.size)]
-    assert not mask[lowest].any() and len(states) == 5
 
 
 @pytest.mark.parametrize(
@@ -148,16 +114,6 @@ def test_the_momentum_of_what_is_purged_has_no_effect():
     server = sent_back(method, server, 1, w=[5, 0.25, 0, 0])
     # Momentum adds half of the first round's step, 0.5, to the second entry.
     close(server.model.params, {"w": np.array([5, 0.5, 0, 0])})
-
-
-def test_rounding_of_the_mean_is_no_step_of_a_servers_adam():
-    """Clients of 3, 7 and 11 samples return what they received; .1 and .7 round."""
-    start, adam = np.float32([0.1, 0.7, -0.3, 1 / 3]), optax.adam(0.01)
-    method, server = begun({"w": start}, server_optimizer=adam, density=1.0)
-    uplink = pack_up(server.model, server.model.mask, {"w": True}, index="bitmap")
-    sent = [(context(size=n), uplink) for n in (3, 7, 11)]
-    new, _ = merged(method, server, *sent)
-    np.testing.assert_array_equal(new.model.params["w"], start)
 
 
 def test_a_client_does_not_keep_what_it_received_as_pruned(key):

@@ -7,7 +7,6 @@ import pytest
 
 from sparsefl_jax.algorithms import finetune
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.training import local
 from tests.algorithms.scaffold_test import ENTRIES, MODEL, PLAIN, RATE
 from tests.reference.by_hand import bare, batches, bits, context, server_context
 
@@ -43,14 +42,6 @@ def test_a_client_trains_within_the_mask(scale, rounds):
     np.testing.assert_array_equal(own.mask["w"], MASK)
     common = method.deploy(None, server)["global"]
     np.testing.assert_array_equal(common.params["w"], np.where(MASK, COMMON, 0))
-
-
-def test_at_a_rate_of_zero_and_before_its_round_a_client_has_the_common_model():
-    still = local.make_optimizer("sgd", learning_rate=0.0)
-    for kwargs in ({"optimizer": still}, {"scale": 0.0}, {"rounds": 0}):
-        method, server, client = tuned(np.zeros(ENTRIES), **kwargs)
-        own = method.personalize(None, server, client, None)["personal"]
-        jax.tree.map(np.testing.assert_array_equal, own, server)
 
 
 @pytest.mark.parametrize(

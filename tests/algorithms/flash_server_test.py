@@ -8,8 +8,6 @@ import pytest
 from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sensitivity
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.sparsity import masks
-from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import bare, context, merged, same, server_context
@@ -221,16 +219,3 @@ def test_an_entry_that_a_client_lacks_is_a_zero_or_left_out(factory, average):
         np.testing.assert_allclose(model.params[name], mean, rtol=1e-6)
         np.testing.assert_array_equal(model.mask[name], ONE.mask[name] | TWO.mask[name])
     np.testing.assert_allclose(model.params["bias"], 1.25)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rate", [0.0, 0.25])
-def test_a_first_stage_without_surgery_measures_the_random_mask(rate):
-    """As `no_stage1` has it: clients answer the densities that they received."""
-    settings = {"density": 0.5, "prune_rate": rate}
-    world = small_world.make_world(sensitivity, settings)
-    moved = []
-    for passing in plain_loop.passings(world, 0):
-        held = masks.layer_densities(unpack_model(passing.down).mask, world.layers)
-        moved.append(not np.allclose(held, passing.up["density"].values))
-    assert any(moved) == (rate > 0)

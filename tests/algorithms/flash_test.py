@@ -1,22 +1,17 @@
 """FLASH beyond the contract: timing of surgery, presets of the configs."""
 
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import hetero_jmwst, jmwst, nst, spdst
+from sparsefl_jax.algorithms import hetero_jmwst, jmwst, nst
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from tests.reference.by_hand import KEY, batches, context, linear_loss, model_of
-from tests.tiny import network
 
 ONES = np.ones(40)
 
@@ -95,15 +90,6 @@ def test_surgery_takes_the_smallest_and_grows_zeros_without_momentum_from_before
     assert done.metrics["work"].extra > 0
 
 
-def test_a_weight_that_is_nan_is_told_though_no_loss_depends_on_it():
-
-    def loss_fn(key, params, *rest):
-        return linear_loss(key, {"w": params["w"].at[0].set(0.0)}, *rest)
-
-    spoil = optax.stateless(lambda grads, _: {"w": grads["w"].at[0].set(jnp.nan)})
-    assert jnp.isnan(trained(spoil, batches(4, ONES), loss_fn).metrics["loss"])
-
-
 def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     """The gradient of (sum w)^2 / 2 is the sum of the weights: its own, not all."""
 
@@ -144,53 +130,3 @@ def test_clients_move_their_masks_every_r_int_rounds(factory, given):
 
     found = [bool(moves(jnp.int32(round))) for round in range(5)]
     assert found == [True, False, False, True, False]
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_kept_momentum_revives_no_weight(keep):
-    """It also grows masked weights, whose gradient is 1 as everywhere."""
-    optimizer = local.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
-    vector = model_of(linear_loss, {"w": 1}, model().params)
-    method = spdst(vector, optimizer, prunable=("w",), keep_optimizer=keep)
-    server, data = method.init(None, model()), batches(1, ONES)
-    client, before = method.first_state(None, server, None), model().params["w"]
-    for round, speed in ((0, 1.0), (1, 1.9 if keep else 1.0)):
-        ctx = context(round, round - 1)
-        down = method.broadcast(None, ctx, server)
-        up, client, _ = method.update(jax.random.key(0), ctx, down, client, data)
-        moved = before - up["weights"].values["w"]
-        np.testing.assert_allclose(moved[:20], 0.1 * speed, rtol=1e-5)
-        assert not up["weights"].values["w"][20:].any()
-        traces = [v for v in jax.tree.leaves(client) if v.shape == (40,)]
-        assert len(traces) == keep
-        for trace in traces:
-            np.testing.assert_allclose(trace, speed * (np.arange(40) < 20), rtol=1e-5)
-
-
-METHODS = ("fedavg", "nst", "pdst", "jmwst", "hetero_spdst")
-CONFIGS = [("flash_mnist", f"{method},paper") for method in METHODS]
-CONFIGS += [("flash_mnist", "spdst,release"), ("flash_cifar10", "spdst,release")]
-CONFIGS += [("flash_cifar10", "hetero_jmwst,mini")]
-
-
-@pytest.mark.parametrize(("name", "arg"), CONFIGS)
-def test_every_preset_builds(name, arg):
-    config = importlib.import_module(f"configs.{name}").get_config(arg)
-    budgets = build.build_budgets(freeze(config))
-    stages = build.build_stages(freeze(config), network(config.model.name), budgets)
-    assert len(stages) == (2 if config.first_stage else 1)
-    assert config.density is None or 0 < config.density <= 1
-    horizon = config.lr_horizon or config.num_rounds
-    assert (horizon == 1000) == ("release" in arg)
-
-
-@pytest.mark.parametrize("method", ["spdst", "jmwst", "hetero_jmwst"])
-def test_no_stage1_leaves_a_random_mask(method):
-    """No mask is moved, by a client that need not train for long."""
-    module = importlib.import_module("configs.flash_mnist")
-    given = module.get_config(f"{method},no_stage1").first_stage
-    usual = module.get_config(method).first_stage
-    cut = {"prune_rate": 0.0, "cohort_size": 1, "epochs": 1}
-    assert given.to_dict() == usual.to_dict() | cut
-    with pytest.raises(ValueError, match="no_stage1"):
-        module.get_config("nst,no_stage1")

@@ -1,7 +1,5 @@
 """GraSP beyond the contract: what its scores mean, and its variants."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,46 +9,7 @@ from sparsefl_jax import models
 from sparsefl_jax.algorithms import grasp
 from sparsefl_jax.algorithms.grasp import gradient_flow
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.testing import small_world
-from sparsefl_jax.training import local
 from tests.reference.by_hand import batches, context, one_client
-
-LOSS = local.objective(small_world.tiny_model())
-
-
-def flow(loss_fn, *batch, select, parts=1):
-    score = partial(gradient_flow, loss_fn, select=select, parts=parts)
-    return jax.jit(score)(*batch)
-
-
-def world(key, size=12):
-    params, stats = small_world.tiny_model().init(key)
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(size, small_world.FEATURES)), jnp.float32)
-    y = jnp.asarray(rng.integers(small_world.CLASSES, size=size), jnp.int32)
-    params = jax.tree.map(lambda p: p + 0.1, params)
-    return params, stats, x, y, jnp.ones(size)
-
-
-@pytest.mark.parametrize("prunable", [("*",), ("*kernel",), ("fc2/kernel",)])
-def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
-    """Other leaves are constants, and score 0."""
-    params, stats, *batch = world(key)
-    select = masks.prunable(params, prunable)
-    flat, unflatten = jax.flatten_util.ravel_pytree(params)
-    chosen = jax.tree.map(lambda s, p: jnp.full(p.shape, s), select, params)
-    chosen = np.flatnonzero(jax.flatten_util.ravel_pytree(chosen)[0])
-
-    def loss(part):
-        return LOSS(key, unflatten(flat.at[chosen].set(part)), stats, *batch)[0]
-
-    part = flat[chosen]
-    slopes, curves = jax.jit(jax.grad(loss))(part), jax.jit(jax.hessian(loss))(part)
-    want = np.zeros(flat.size, np.float32)
-    want[chosen] = part * (curves @ slopes)
-    scores, _ = flow(LOSS, key, params, stats, *batch, select=select)
-    found = jax.flatten_util.ravel_pytree(scores)[0]
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])

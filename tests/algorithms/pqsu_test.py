@@ -11,8 +11,6 @@ from sparsefl_jax.algorithms import pqsu
 from sparsefl_jax.algorithms.pqsu import Client
 from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
 from sparsefl_jax.sparsity import filters
-from sparsefl_jax.testing import small_world
-from sparsefl_jax.training import local
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import KEY, bare, bits, context, model_of, server_context
 
@@ -72,15 +70,6 @@ def test_some_layers_can_be_spared_and_blocks_keep_their_width():
     jax.tree.map(np.testing.assert_array_equal, mask, want)
 
 
-def test_ties_leave_the_first_filters():
-    params = {
-        "fc1": {"kernel": jnp.array([[1.0, -2.0, 2.0, 0.5, 1.0]])},
-        "fc2": {"kernel": jnp.ones((5, 2))},
-    }
-    found = filters.kept(filters.largest(params, 0.6))["fc1"]
-    assert found.tolist() == [True, True, True, False, False]
-
-
 def test_refuses():
     params = {"fc1": {"kernel": jnp.ones((2, 2))}, "fc2": {"kernel": jnp.ones((2, 2))}}
     for renamed, prunable, said in (
@@ -118,15 +107,6 @@ def loss_fn(key, params, stats, x, y, weight):
 def made(optimizer=lambda round: optax.sgd(1.0), **kwargs):
     macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
     return pqsu(model_of(loss_fn, macs), optimizer, density=0.5, **kwargs)
-
-
-def test_the_norm_that_is_clipped_is_that_of_the_filters_that_stay():
-    """Gradients (1, 1): (1, 0) is cut to (1/2, 0), in each of two steps."""
-    optimizer = local.make_optimizer("sgd", learning_rate=1.0, clip=0.5)
-    method, given = made(optimizer, quantize="none"), {"alive": (True, False)}
-    kept, rows = Client(jnp.float32(np.inf)), [1.0, 2.0, 6.0, 0.0]
-    (up, *_), _ = one_client(method, kept, rows, 1, **given)
-    np.testing.assert_allclose(up["weights"].values["w"], [9.0, 0.0], rtol=1e-6)
 
 
 # Each step takes 1 from both weights, that is 2 from the loss: from 20 on, 20, 18, 16,
@@ -177,15 +157,3 @@ def test_bits_of_an_uplink():
         (uplink, *_), ctx = one_client(method, kept, rows, 1)
         assert bits(uplink) == sent
         assert float(method.contribute(ctx, uplink)["weight"]) == 3  # samples
-
-
-@pytest.mark.slow
-def test_bits_of_a_broadcast():
-    alive = 8 * 8 + 8 + 8 * 4 + 4  # of 8 inputs, 16 neurons of which 8 stay, 4 classes
-    weights, statistics = 8 * alive + 4 * (32 + 32), 32 * 16
-    server = small_world.start(small_world.make_world(pqsu, {"density": 0.5})).server
-    for quantize, down in (("both", weights), ("up", 32 * alive), ("none", 32 * alive)):
-        model = small_world.tiny_model()
-        method = pqsu(model, None, density=0.5, quantize=quantize)
-        message = method.broadcast(None, context(0, 0), server)
-        assert bits(message) == down + statistics

@@ -11,7 +11,6 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.report import write_page
 from sparsefl_jax.runs import experiment, privacy, setup
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import default_config, freeze
@@ -19,8 +18,6 @@ from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import context, server_context
-from tests.report.report_test import records, write_run
-from tests.simulation.simulate_test import linear
 from tests.tiny import federation
 
 OPTIMIZER = sfl.training.make_optimizer("sgd", learning_rate=0.5)
@@ -48,12 +45,6 @@ def test_a_difference_of_norm_13_is_scaled_to_the_clip(clip, wanted):
     delta = summand["sum"]["delta"]
     np.testing.assert_allclose([*delta["w"], *delta["b"]], wanted, rtol=1e-6)
     assert float(summand["weight"]) == 1
-
-
-def test_a_difference_of_zero_stays_zero():
-    method = sfl.private(averaging(), clip=1, noise_multiplier=0)
-    summand = method.contribute(CTX, uplink(w=[0, 0]))
-    assert summand["sum"]["delta"]["w"].tolist() == [0, 0]
 
 
 def noise_of(method, seed=0):
@@ -92,43 +83,6 @@ def test_methods_that_differ_share_no_noise_with_one_seed(change):
     assert alike(noise_of(method), noise_of(other)) == pytest.approx(0, abs=0.02)
     again = sfl.private(averaging(), **settings, delta=0.1)
     np.testing.assert_array_equal(noise_of(method), noise_of(again))
-
-
-def configured_noise(change=()):
-    """Returns the noise of a configuration after changes of some fields."""
-    config = configured(clip=0.5, noise_multiplier=1.5)
-    config.update_from_flattened_dict(dict(change))
-    (stage,) = build.build_stages(freeze(config), linear())
-    return noise_of(stage.algorithm)
-
-
-@pytest.mark.parametrize(
-    "field, value", [("optimizer.learning_rate", 0.05), ("algorithm.name", "fedprox")]
-)
-def test_runs_of_other_settings_share_no_noise_with_one_seed(field, value):
-    found = alike(configured_noise(), configured_noise({field: value}))
-    assert found == pytest.approx(0, abs=0.02)
-
-
-def test_the_noise_keeps_to_what_a_resumed_run_may_not_change():
-    """Rounds, intervals and places; seeds of one program have keys of their own."""
-    fixed = {"final_learning_rate": 0.01}
-    change = {"num_rounds": 9, "eval_every": 3, "until.gbit": 2.0, "lr_horizon": 4}
-    change |= {"dataset": "mnist_sample", "chunk": "2", "seed": 5}
-    noise = configured_noise(fixed | change)
-    np.testing.assert_array_equal(configured_noise(fixed), noise)
-
-
-@pytest.mark.slow
-def test_a_run_that_diverges_under_noise_names_the_noise():
-    method = sfl.private(averaging(MODEL), clip=1e30, noise_multiplier=1)
-    with pytest.raises(FloatingPointError, match="not finite|training loss") as caught:
-        sfl.run(jax.random.key(0), [Stage(method, 3, 2)], MODEL, DATA)
-    # 1 * 2 * 1e30 / 2 clients of a round
-    assert "noise of deviation 1e+30 to the mean change" in str(caught.value)
-    assert "noise_multiplier=1, clip=1e+30, cohort_size=2" in str(caught.value)
-    silent = sfl.private(averaging(MODEL), clip=1, noise_multiplier=0)
-    assert "noise" not in privacy.guarantee(Stage(silent, 3, 2), 4, 3)
 
 
 def test_an_infinite_clip_without_noise_changes_no_bit():
@@ -186,26 +140,6 @@ def test_a_method_that_sums_anything_else_is_refused_by_name(name, kwargs, told)
     assert "\n" not in str(caught.value)
 
 
-def test_running_statistics_and_covered_sums_are_refused():
-    one, stats = {"w": 1.0}, {"mean": 1.0}
-    for told, sums, weight in (
-        ("stats, expected.*running statistics", {"delta": one, "stats": stats}, 1.0),
-        ("sums delta, expected.*covered_sum", {"delta": one}, one),
-    ):
-        summand = {"sum": sums, "weight": weight}
-        odd = averaging().replace(contribute=lambda ctx, uplink, s=summand: s)
-        method = sfl.private(odd, clip=1, noise_multiplier=0)
-        with pytest.raises(ValueError, match=told):
-            method.contribute(CTX, uplink(w=[1]))
-
-
-def test_methods_with_differences_and_equal_weights_are_taken():
-    traced(averaging(MODEL))
-    uniform = {"weighting": "uniform"}
-    traced(sfl.fedprox(MODEL, OPTIMIZER, mu=0.1, **uniform))
-    traced(sfl.compressed(MODEL, OPTIMIZER, density=0.5, **uniform))
-
-
 def test_a_run_that_the_accountant_does_not_know_is_refused():
     stage = Stage(sfl.private(averaging(MODEL), clip=1, noise_multiplier=1), 2, 2)
     sampled = stage._replace(sampler=lambda key, round: jnp.arange(2))
@@ -260,20 +194,6 @@ def test_a_configuration_makes_its_method_private():
         build.build_stages(freeze(configured(clip=-1.0, noise_multiplier=1.0)), model)
 
 
-def test_the_page_says_of_what_epsilon_is(tmp_path):
-    method = sfl.private(averaging(), clip=1, noise_multiplier=4.0)
-    told = privacy.guarantee(Stage(method, 9, 5), 50, 7)
-    run = write_run(tmp_path, records(stages=(1,)))
-    assert "Guarantee" not in write_page(run).read_text()
-    (run / "summary.json").write_text(json.dumps({"guarantee": told}))
-    said = write_page(run).read_text()
-    assert "of the released models, not of metrics.jsonl" in said
-    assert f"{privacy.epsilon(50, 5, 7, 4.0, 50**-1.1):.4g}" in said
-    silent = sfl.private(averaging(), clip=1, noise_multiplier=0)
-    told = privacy.guarantee(Stage(silent, 9, 5), 50, 7)
-    assert told["epsilon"] is None and "no epsilon" in told["statement"]
-
-
 @pytest.mark.slow
 def test_a_run_tells_its_epsilon_in_plan_summary_and_page(tmp_path, capsys):
     config = configured(clip=0.5, noise_multiplier=1.5)
@@ -308,9 +228,3 @@ def test_a_private_method_obeys_the_laws_of_methods():
         return sfl.private(changed, clip=0.1, noise_multiplier=0.5)
 
     sfl.check_algorithm(method, progress=False)
-
-
-def test_a_private_method_is_made_private_once():
-    private = sfl.private(averaging(), clip=1.0, noise_multiplier=0.0)
-    with pytest.raises(ValueError, match="private already"):
-        sfl.private(private, clip=2.0, noise_multiplier=0.0)

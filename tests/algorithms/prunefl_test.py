@@ -67,23 +67,6 @@ def test_the_rule_is_the_greedy_loop(times, constant, max_density):
     assert len(sizes) > 1
 
 
-@pytest.mark.parametrize("unit", [1.0, 0.1, 1e-3])
-def test_the_unit_of_time_decides_nothing(unit):
-    """Weight 0 stays: 4 / 2. Then 1 joins, as 3 > 2: 7 / 3. The others gain 1 each."""
-    rule = make_rule(
-        select={"w": True},
-        prune_rate=0.5,
-        layer_time=(unit,),
-        constant_time=unit,
-        max_density=1.0,
-    )
-    weights, mask = jnp.array([3.0, 0.0, 1.0, 0.0]), jnp.array([1, 0, 1, 0], bool)
-    squared = {"w": jnp.array([4.0, 3.0, 1.0, 1.0])}
-    model = SparseModel({"w": weights}, {"w": mask}, {})
-    new = jax.jit(rule)(model, squared, jnp.float32(0))
-    assert new.mask["w"].tolist() == [True, True, False, False]
-
-
 def test_the_largest_density_is_meant_as_it_is_written():
     """0.29 * 100 is 28.999999999999996 in float64; all 100 are worth a place."""
     rule = make_rule({"w": True}, 1.0, None, 1e9, 0.29)

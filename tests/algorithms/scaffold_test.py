@@ -117,13 +117,6 @@ def test_a_client_without_a_step_sends_zeros_and_keeps_its_variate():
     assert np.isfinite([v["w"] for v in states[-1]]).all()
 
 
-def test_a_rate_of_zero_learns_nothing():
-    still = local.make_optimizer("sgd", learning_rate=0.0)
-    for server, clients, _ in play(scaffold(MODEL, still, clients=3)):
-        np.testing.assert_array_equal(server.params["w"], np.arange(3))
-        assert not np.any([v["w"] for v in clients])
-
-
 def test_messages_are_twice_those_of_fedavg():
     method = scaffold(MODEL, PLAIN, clients=3)
     server, _, (up, _) = next(play(method))

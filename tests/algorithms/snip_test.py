@@ -3,28 +3,20 @@
 The runs are those of GraSP too.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import data as datasets
-from sparsefl_jax.algorithms import grasp, snip, spdst
-from sparsefl_jax.algorithms.snip import saliency
+from sparsefl_jax.algorithms import grasp, snip
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Batches, SparseModel
 from sparsefl_jax.data.batching import batches
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.training import local
 from tests.reference.by_hand import bare, context, one_client, server_context
-from tests.reference.pqsu_by_hand import loss
 
 TINY = small_world.tiny_model()
-LOSS = local.objective(TINY)
-sensitivity_of = jax.jit(partial(saliency, LOSS))
 
 
 @pytest.fixture
@@ -57,27 +49,6 @@ def told_by(stage, model, data, number):
     return up["mask"], metrics
 
 
-def test_saliency_is_the_slope_along_a_multiplicative_mask(key, model):
-    x, y = samples(10)
-    weight = jnp.asarray(np.arange(10) < 7, jnp.float32)
-    params = model.params
-    scores, told = sensitivity_of(key, params, model.stats, x, y, weight)
-    assert told["count"] == 7
-    flat, unflatten = jax.flatten_util.ravel_pytree(params)
-
-    @jax.jit
-    @jax.vmap
-    def loss(mask):
-        params = unflatten(flat * mask)
-        return LOSS(key, params, model.stats, x[:7], y[:7], weight[:7])[0]
-
-    step = 0.02 * jnp.eye(flat.size)
-    slope = (loss(1 + step) - loss(1 - step)) / 0.04
-    found = jax.flatten_util.ravel_pytree(scores)[0]
-    np.testing.assert_allclose(found, jnp.abs(slope), atol=1e-4)
-    assert jnp.max(found) > 0.02  # 200 times the tolerance
-
-
 @pytest.mark.parametrize(
     ("factory", "size", "density", "kept"),
     [
@@ -106,17 +77,6 @@ def test_equal_votes_are_decided_by_lot():
         "w"
     ]
     assert 10 < int(mask[:50].sum()) < 40
-
-
-@pytest.mark.slow
-def test_first_samples_are_of_one_class(model):
-    """The batch is in the client's order."""
-    x, y = (np.asarray(v)[:8] for v in samples(20))
-    want = loss(jax.tree.map(np.float64, model.params), x, y)
-    for first in (True, False):
-        stage = snip(TINY, None, density=0.5, first_samples=first)
-        _, metrics = told_by(stage, model, client_batches(20, 8), 20)
-        assert (float(metrics["loss"]) == pytest.approx(want, rel=1e-5)) == first
 
 
 def test_first_samples_of_a_client_with_fewer(model):
@@ -155,22 +115,6 @@ def test_the_first_batch_scores_with_the_statistics_of_the_start(
     share = out[np.arange(3), np.asarray(y)[rows]] / out.sum(1)
     assert metrics["count"] == 3
     assert float(metrics["loss"]) == pytest.approx(-np.log(share).sum(), rel=1e-5)
-
-
-def test_a_partition_by_class_leaves_clients_sorted():
-    x, y = np.zeros((80, 2, 2, 1), np.uint8), np.arange(80) % 4
-    data = datasets.federate(datasets.make_dataset(x, y, x, y), "shards", 4, k=2)
-    for rows in data.train.index:
-        assert len(set(np.asarray(data.y)[rows[:10]].tolist())) == 1
-
-
-def test_leaves_that_stage_two_does_not_prune_are_dense(key, model):
-    bare = jax.tree.map(lambda m: jnp.zeros_like(m), model.mask)
-    server = spdst(TINY, None).init(key, model._replace(mask=bare))
-    for name, layer in server.model.params.items():
-        np.testing.assert_array_equal(layer["bias"], model.params[name]["bias"])
-        assert not layer["kernel"].any()
-    assert server.model.mask["fc1"]["bias"].all()
 
 
 @pytest.mark.parametrize("factory", [snip, grasp])

@@ -20,22 +20,6 @@ from tests.algorithms.scaffold_test import play
 from tests.reference.by_hand import bare, batches, context, model_of
 
 
-def test_gradients_of_hand_computed_vectors():
-    """Importances .2 and .3 against thresholds .25: filter 0 pruned, filter 1 alive."""
-    kernel = jnp.array([[0.3, 0.4], [-0.1, 0.2]])
-    g = jnp.array([[1.0, 2.0], [3.0, -1.0]])
-
-    def loss(kernel, threshold):
-        return jnp.sum(g * straight_through.prune({"w": kernel}, {"w": threshold})["w"])
-
-    value = loss(kernel, jnp.array([0.25, 0.25]))
-    assert float(value) == pytest.approx(2 * 0.4 - 0.2)
-    for_kernel, for_threshold = jax.grad(loss, (0, 1))(kernel, jnp.full(2, 0.25))
-    np.testing.assert_allclose(for_threshold, [-(0.3 - 0.3), -(0.8 - 0.2)], atol=1e-6)
-    want = [[0.0, 2.0 + 0.3], [0.0, -1.0 + 0.3]]  # through: 0 and .6; n = 2
-    np.testing.assert_allclose(for_kernel, want, atol=1e-6)
-
-
 def test_a_weight_of_zero_has_no_slope_through_its_importance():
     """Of filter 0 (importance .15) w = 0 and .3 have g = 2 and 1: through it 0.3 / 2
     for the 0.3 alone; the pruned filter 1 passes nothing but that, 0 at a zero.
@@ -49,17 +33,6 @@ def test_a_weight_of_zero_has_no_slope_through_its_importance():
     )(kernel)
     want = [[2.0, 0.0], [1.0 + 0.3 / 2, 0.8 / 2]]  # -1 / 2 times 4 * -0.2
     np.testing.assert_allclose(found, want, atol=1e-6)
-
-
-def test_the_window_estimator_passes_far_from_the_threshold_on_both_sides():
-    slopes = jax.vmap(jax.grad(lambda d: straight_through.unit_step(d, "window")))
-    assert slopes(jnp.array([-1.5, -0.5, 1.5])).tolist() == [1, 0, 1]
-
-
-def test_equation_13_leaves_a_filter_whose_weights_sum_to_zero():
-    params = {"w": jnp.array([[0.25], [-0.25]])}
-    moved = moved_by_importance(params, {"w": jnp.array([0.02])})
-    np.testing.assert_array_equal(moved["w"], params["w"])
 
 
 @pytest.mark.parametrize(("divisor", "n"), [("inputs", 50), ("kernel", 25)])

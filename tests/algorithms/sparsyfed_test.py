@@ -1,14 +1,11 @@
 """SparsyFed: rounds by hand, exponent 1, and the bound of the density."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import sparsyfed
-from sparsefl_jax.algorithms.sparsyfed import _power
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
 from tests.reference import sparsyfed_by_hand as by_hand
 from tests.reference.averaging_by_hand import first_round
@@ -54,40 +51,3 @@ def test_a_round_of_top_k_by_hand():
         close((sent.params, sent.stats), want)
         regrown += np.sum((by_hand.support(sent.params) != 0) & ~received)
     assert regrown > 0
-
-
-def make(name, **kwargs):
-    return local.make_optimizer(name, learning_rate=0.1, **kwargs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        make("sgd", weight_decay=0.01),
-        make("sgd", momentum=0.9),
-        make("adam"),
-    ],
-    ids=["decay", "momentum", "adam"],
-)
-def test_supports_shrink_under_every_optimizer(optimizer):
-    """The union of the first cohort's masks is the most that is ever alive again."""
-
-    def method(model, _):
-        return sparsyfed(model, optimizer, **SPARSE)
-
-    world = small_world.make_world(method, {})
-    dense = jax.tree.map(jnp.ones_like, world.model.mask)
-    world = world._replace(model=world.model._replace(mask=dense))
-    states = small_world.path(world)[0]
-    alive = [by_hand.support(s.server.model.params) != 0 for s in states]
-    assert alive[0].all() and alive[1].sum() > by_hand.COUNT
-    for old, new in zip(alive, alive[1:], strict=False):
-        assert not np.any(new & ~old)
-    assert alive[-1].sum() < alive[1].sum()
-
-
-def test_exponent_1_is_the_weight_itself():
-    w, one = jnp.array([-2.0, 0.0, 0.5]), {"w": True}
-    slope = jax.grad(lambda w: _power({"w": w}, 1.0, one)["w"].sum())(w)
-    assert slope.tolist() == [1.0, 1.0, 1.0]

@@ -5,10 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import sparsyfed_cifar10, ssfl_cifar10
 from sparsefl_jax.algorithms import ssfl
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.runs.config import build
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import bare, context, merged
 from tests.silent import STILL
@@ -72,19 +70,3 @@ def test_the_initial_network_travels_as_it_is_or_as_a_seed(initial, down):
     ]
     assert sum(sizes) == down
     assert message["params"].values is START.params
-
-
-@pytest.mark.parametrize(
-    ("configuration", "rates"),
-    [
-        # 0.1 * 0.998^r and 0.5 * 0.02^(r / 700) in r = 1, 2 and the last.
-        (ssfl_cifar10, {0: 0.0998, 1: 0.0996004, 998: 0.1 * 0.998**999}),
-        (sparsyfed_cifar10, {0: 0.4972, 349: 0.0707, 699: 0.01}),
-    ],
-)
-def test_rates_of_code_whose_rounds_count_from_1(configuration, rates):
-    optimizer, zero = build.build_optimizer(configuration.get_config()), jnp.zeros(1)
-    for round, rate in rates.items():
-        tx = optimizer(round)
-        step, _ = tx.update(jnp.ones(1), tx.init(zero), zero)
-        assert -float(step[0]) == pytest.approx(rate, rel=1e-3)

@@ -31,12 +31,7 @@ from tests.reference.fedsparsify_by_hand import (
 )
 from tests.reference.fiarse_by_hand import holds_the_largest
 from tests.reference.flasc_by_hand import FLASC, GRADUAL, sends_the_largest
-from tests.reference.flash_by_hand import (
-    TIERS,
-    frozen,
-    frozen_and_dense,
-    votes,
-)
+from tests.reference.flash_by_hand import TIERS, frozen, frozen_and_dense, votes
 from tests.reference.one_bit_by_hand import BAT, MRN, learns_masks, learns_signs
 from tests.reference.pqsu_by_hand import uploads_what_helps
 from tests.reference.prunefl_by_hand import FEDERATED, SEARCH, searches

@@ -6,14 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import fedpm, zerofl
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.core.types import Batches, SparseModel
-from sparsefl_jax.sparsity import masks
-from sparsefl_jax.testing import small_world
-from sparsefl_jax.training import local
 from tests.algorithms.spafl_test import quiet_loss
-from tests.reference.by_hand import KEY, batches, context, one_client
 from tests.reference.work_by_hand import same
 
 WIDTH, ALIVE, LOST = 40, 20, 4
@@ -83,19 +78,3 @@ def test_a_surgery_and_the_masks_on_both_sides_of_it(
 def test_a_round_without_surgery_costs_none(monkeypatch, epochs):
     work = trained(monkeypatch, [[FULL, PART]] * epochs, when=jnp.bool_(False))
     same(work, expected([(3 * epochs, 20)], 0))
-
-
-@pytest.mark.parametrize(
-    "factory, arguments", [(zerofl, {"density": 0.5, "mask_ratio": 0.2}), (fedpm, {})]
-)
-def test_half_of_the_weights_see_every_sample(factory, arguments):
-    """Two steps of two samples; FedPM draws about half of the weights in each."""
-    model = small_world.tiny_model()
-    method = factory(model, local.make_optimizer(), **arguments)
-    params, stats = model.init(KEY)
-    server = method.init(KEY, SparseModel(params, masks.full(params), stats))
-    data = batches(2, np.linspace(0.1, 1.0, small_world.FEATURES))
-    work = one_client(method, server, context(), data)[2]["work"]
-    assert work.samples == 4
-    for passes in (work.forward, work.input_grad):
-        assert 1 < passes["fc1"]["kernel"] < 3
