@@ -98,11 +98,10 @@ def test_what_no_client_has_sent_stays_and_is_told():
         server, told = play(server, jnp.int32(round))
         units = np.isin(range(6), [(round + i) % 6 for i in range(3)])
         counts += np.outer(units, units)
-        same(server.trained["fc2"]["kernel"], counts > 0)
-        sent = [int(leaf.sum()) for leaf in jax.tree.leaves(server.trained)]
-        sizes = [leaf.size for leaf in jax.tree.leaves(sparse.params)]
-        assert float(told["untouched"]) == pytest.approx(1 - sum(sent) / sum(sizes))
-        assert int(server.round) == round
+    same(server.trained["fc2"]["kernel"], counts > 0)
+    sent = sum(int(leaf.sum()) for leaf in jax.tree.leaves(server.trained))
+    size = sum(leaf.size for leaf in jax.tree.leaves(sparse.params))
+    assert float(told["untouched"]) == pytest.approx(1 - sent / size)
     old, new = sparse.params["fc2"]["kernel"], server.model.params["fc2"]["kernel"]
     np.testing.assert_allclose(new - old, counts, atol=1e-5)
     same(new[counts == 0], old[counts == 0])
@@ -111,15 +110,12 @@ def test_what_no_client_has_sent_stays_and_is_told():
 
 def test_personal_models_are_the_slices_of_the_last_round():
     model, sparse = network()
-    method = fedrolex(model, OPTIMIZER)
+    method, info = fedrolex(model, OPTIMIZER), context(budget=0.5).client
     server = method.init(KEY, sparse)._replace(round=jnp.int32(6))
-    info = context(budget=0.5).client
     mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
     expected = np.isin(range(8), [6, 7, 0, 1])
     same(mine.mask["fc1"]["bias"], expected)
     same(mine.params["fc1"]["bias"], server.model.params["fc1"]["bias"] * expected)
-    whole = method.deploy(KEY, server)["global"]
-    assert all(bool(m.all()) for m in jax.tree.leaves(whole.mask))
 
 
 RELEASED = {"variant": "preactivation", "norm": "static", "init": "torch"}

@@ -11,7 +11,7 @@ from sparsefl_jax.core.types import EmptyState
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.messages import pack_up, unpack_model
 from tests.algorithms.fjord_test import data
 from tests.reference.by_hand import bare, bits, context, merged, one_client, same
 
@@ -99,27 +99,21 @@ def trained(budget, steps=4, **arguments):
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_only_what_is_held_moves_by_the_mean_change(rate):
-    method = fiarse(TINY, OPTIMIZER, server_rate=rate)
-    server = method.init(KEY, start(*TINY.init(KEY)))
-    sent, moves, counts = [], 0, 0
-    smaller = np.zeros((8, 16), bool)
-    old = server.params["fc1"]["kernel"]
-    for index, budget in enumerate((0.25, 0.5)):
-        size = 1 + 3 * index  # which is no weight
-        ctx = context(index=index, budget=budget, size=size)
-        sent.append((ctx, one_client(method, server, ctx, data(4))[1]))
-        got = unpack_model(sent[-1][1])
-        held = np.asarray(got.mask["fc1"]["kernel"])
-        moves += (got.params["fc1"]["kernel"] - old) * held
-        counts += held.astype(int)
-        assert held[smaller].all()  # masks nest
-        smaller = held
+    """Clients of 1 and 4 samples, no weights, add 1 and 3 to what they hold."""
+    method, sent = fiarse(bare(PARAMS), OPTIMIZER, server_rate=rate), []
+    server = method.init(KEY, start(PARAMS))
+    for size, budget, change in ((1, 1 / 4, 1), (4, 0.64, 3)):
+        ctx, held = context(budget=budget, size=size), unpack_model(received(budget))
+        moved = jax.tree.map(lambda w, m, c=change: w + c * m, held.params, held.mask)
+        select = masks.prunable(PARAMS, masks.KERNELS)
+        up = pack_up(held._replace(params=moved), held.mask, select, index="packed")
+        sent.append((ctx, up))
     new, _ = merged(method, server, *sent)
-    want = old + rate * moves / np.maximum(counts, 1)
-    got = new.params["fc1"]["kernel"]
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
-    np.testing.assert_array_equal(got[counts == 0], old[counts == 0])
-    assert {0, 1, 2} == set(np.unique(counts))
+    both, one = (largest(number) for number in (391, 1000))
+    for name, weights in PARAMS.items():
+        step = np.where(both[name], 2, np.where(one[name], 3, 0))
+        want = weights["kernel"] + rate * step
+        np.testing.assert_allclose(new.params[name]["kernel"], want, atol=1e-5)
 
 
 def test_deployed_at_every_size_and_cut_for_each_client():

@@ -48,7 +48,6 @@ def test_a_client_trains_within_the_mask(scale, rounds):
     ("kept", "index", "positions"),
     [
         (8, "packed", 4),  # how many of eight: 0 to 8
-        (8, "bitmap", 8),
         (2, "packed", 4 + 7),  # 8 H(1/4) = 6.49
         (2, "bitmap", 8),
     ],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import heterofl
-from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
+from sparsefl_jax.core.types import Batches, EmptyState
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -92,48 +92,27 @@ def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
     np.testing.assert_allclose(head[3:, 2], one[3:, 2], atol=1e-6)
 
 
-def traced(model, *shape):
-    """Traces a round of a client of budget 0.5, with real counts of the downlink."""
+@pytest.mark.parametrize("norm, sent, kept", [("static", 0, 4), ("batch", 4, 0)])
+def test_static_statistics_do_not_travel(norm, sent, kept):
+    model, ctx = make(norm), context(size=12, budget=0.5)
     method = heterofl(model, OPTIMIZER)
-    params, stats = jax.eval_shape(model.init, KEY)
-    sparse = SparseModel(params, None, stats)
-    floats = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-    ints = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
-    order, weight = ints((1, 2, 2)), floats((1, 2, 2))
-    batches = Batches(floats((4, *shape)), ints((4,)), order, weight, ints(()))
 
-    def one_round(sparse, batches):
-        return first_round(method, sparse, 0.5, batches)[:2]
+    def one_round(key):
+        server = method.init(key, masks.dense(*model.init(key)))
+        return one_client(method, server, ctx, equal_batches(1, np.ones(5)))[:2]
 
-    down, up = jax.eval_shape(one_round, sparse, batches)
-
-    @jax.jit
-    def count():
-        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), sparse)
-        server = method.init(KEY, zeros)
-        return packets.count(method.broadcast(KEY, context(budget=0.5), server))
-
-    return packets.layout(down), packets.layout(up), count
-
-
-def test_static_statistics_do_not_travel():
-    down, up, _ = traced(make("static"), 5)
-    assert down["static"].bits == 0 and len(down["static"].paths) == 4
-    assert down["stats"].paths == up["stats"].paths == () and "static" not in up
-    down, up, _ = traced(make("batch"), 5)
-    assert len(down["stats"].paths) == len(up["stats"].paths) == 4
-    assert down["static"].paths == ()
+    down, up = map(packets.layout, jax.eval_shape(one_round, KEY))
+    assert down["static"].bits == 0 and len(down["static"].paths) == kept
+    assert len(down["stats"].paths) == len(up["stats"].paths) == sent
+    assert "static" not in up
 
 
 def test_personal_models_have_the_width_of_their_budget():
     model, sparse = network()
-    method = heterofl(model, OPTIMIZER)
+    method, info = heterofl(model, OPTIMIZER), context(budget=0.25).client
     server = method.init(KEY, sparse)
-    whole = method.deploy(KEY, server)["global"]
-    assert all(bool(m.all()) for m in jax.tree.leaves(whole.mask))
-    info = context(budget=0.25).client
     mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
-    assert int(mine.mask["fc2"]["kernel"].sum()) == 2 * 2
-    np.testing.assert_array_equal(
-        mine.params["fc2"]["kernel"][:2, :2], sparse.params["fc2"]["kernel"][:2, :2]
-    )
+    kept = np.outer(np.arange(8) < 2, np.arange(6) < 2)
+    np.testing.assert_array_equal(mine.mask["fc2"]["kernel"], kept)
+    wanted = sparse.params["fc2"]["kernel"] * kept
+    np.testing.assert_array_equal(mine.params["fc2"]["kernel"], wanted)

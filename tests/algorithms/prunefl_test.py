@@ -143,9 +143,6 @@ def test_the_mask_after_that_and_the_weight_of_what_grew():
         ({"reconfigure_every": 2, "start_accuracy": 0.0}, 25, 3),
         # Two steps of 0.1: below 4.25 from the iteration with index 4 on.
         ({"max_iterations": 4}, 4, 40),
-        pytest.param(
-            {"max_iterations": 5, "prune_rate": 0.5}, 5, 20, marks=pytest.mark.slow
-        ),
     ],
 )
 def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):

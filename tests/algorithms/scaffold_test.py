@@ -129,7 +129,6 @@ def test_messages_are_twice_those_of_fedavg():
     ("optimizer", "said"),
     [
         (local.make_optimizer(momentum=0.9), "optimizer.momentum=0.9, expected none"),
-        (local.make_optimizer(clip=1.0), "optimizer.clip=1.0, expected none"),
         (local.make_optimizer("adam"), "optimizer.name='adam', expected 'sgd'"),
         (lambda round: optax.sgd(0.1), "optimizer.name=None, expected 'sgd'"),
         (

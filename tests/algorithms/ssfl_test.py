@@ -52,12 +52,8 @@ def test_the_largest_means_stay_and_of_a_tie_the_first(kwargs, mask):
 
 
 def test_dead_inputs_whose_scores_are_all_0_do_not_make_the_mask_dense():
-    assert chosen([(0.0, 0.0, 0.0, 2.0)], (1,), density=0.5) == [
-        True,
-        False,
-        False,
-        True,
-    ]
+    found = chosen([(0.0, 0.0, 0.0, 2.0)], (1,), density=0.5)
+    assert found == [True, False, False, True]
 
 
 @pytest.mark.parametrize(("initial", "down"), [("sent", 32 * 8), ("seed", 32)])
