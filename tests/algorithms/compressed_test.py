@@ -145,6 +145,13 @@ def test_random_k_by_hand():
     close(server.params, START + 11 / 4 * mean(kept), atol=1e-5)
 
 
+def test_an_index_is_read_by_the_way_that_knows_it():
+    for index, ways in (("elias", ("elias", "packed")), ("coo", ("none", "coo"))):
+        *_, ups, server = shapes(up="qsgd", down="stc", index=index)
+        both = ups[0]["delta"], server.step.message["delta"]
+        assert tuple(packet.index for packet in both) == ways
+
+
 def test_qsgd_keeps_a_residual_on_request_alone():
     """That of 4 bits and more than 49 entries a norm would grow without bound."""
     for given, kept in (({}, 0), ({"feedback": "ef"}, len(LEAVES))):

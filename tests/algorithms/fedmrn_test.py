@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import compressed, fedavg, fedmrn
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import one_bit
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
 from tests.reference import by_hand
@@ -71,6 +71,13 @@ def test_plain_training_is_compression_by_masked_noise():
     np.testing.assert_array_equal(up["mask"].values["w"], sent["delta"].values["w"])
     np.testing.assert_array_equal(move["w"], other["w"])
     assert np.abs(move["w"]).min() > 0
+
+
+@pytest.mark.slow
+def test_seeds_are_of_a_client_and_a_round():
+    world = small_world.make_world(fedmrn, {})
+    passings = (p for round in range(4) for p in plain_loop.passings(world, round))
+    assert len({int(p.up["seed"].values) for p in passings}) == 12
 
 
 def test_the_first_of_binary_masks_is_empty():

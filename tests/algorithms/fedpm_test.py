@@ -65,6 +65,15 @@ def test_constants_have_the_size_of_the_fan_in(key):
     assert (frozen["bn"]["scale"] == 1).all() and (frozen["bn"]["bias"] == 0).all()
 
 
+def test_initial_weights_are_masked_and_stay(key):
+    params = {"fc": {"kernel": jnp.arange(1.0, 201.0).reshape(20, 10)}}
+    method = fedpm(bare(params), None, weights="initial")
+    server = method.init(key, masks.dense(params, {}))
+    kept = method.deploy(key, server)["global"].params["fc"]["kernel"]
+    assert 0.3 < np.mean(kept != 0) < 0.7
+    np.testing.assert_array_equal(kept[kept != 0], params["fc"]["kernel"][kept != 0])
+
+
 def test_refuses():
     for leaf, said in (
         ("table", "leaf 'embed/table', expected"),

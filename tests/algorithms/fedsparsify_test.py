@@ -34,6 +34,14 @@ def test_schedule_moves_every_few_rounds_only():
     assert s[8] == 0 and s[9] == schedules.polynomial(0.1, 40)[9]
 
 
+def test_schedule_begins_later():
+    """With S = .8 between rounds 250 and 750: .8 (1 - .98^3), .8 (1 - .5^3)."""
+    s = schedules.polynomial(0.2, 750, frequency=10, begin=250)
+    assert not s[:259].any()
+    wanted = [0.0470464, 0.7, 0.8]  # after rounds 260, 500 and 750
+    np.testing.assert_allclose(s[[259, 499, 749]], wanted, rtol=1e-12)
+
+
 def test_a_density_of_ten_entries_leaves_as_many_as_by_hand():
     """1 - 0.8, 1 - 0.9 and 100 (1 - 0.71) are a little below 0.2, 0.1 and 29."""
     rows = (0.8, 10, 8), (0.9, 10, 9), (0.7, 10, 7), (0.75, 10, 8), (0.71, 100, 71)
@@ -78,7 +86,7 @@ AT_ONCE = {"density": 0.5, "rounds": 1, "begin": 0}  # half, after the first rou
 def begun(start, **options):
     """Returns the method on these weights, and its first server."""
     method = fedsparsify_global(bare(start), None, **AT_ONCE | options)
-    return method, method.init(None, masks.dense(jax.tree.map(jnp.float32, start), {}))
+    return method, method.init(KEY, masks.dense(jax.tree.map(jnp.float32, start), {}))
 
 
 def sent_back(method, server, round, **trained):
@@ -103,6 +111,14 @@ def test_the_entries_that_are_compared(scope, wanted):
     server = sent_back(method, server, 0, a=[1, 2, 3, 4], b=[6, 7, 8])
     for name, values in wanted.items():
         np.testing.assert_array_equal(server.model.params[name], values)
+
+
+def test_a_random_order_ignores_magnitude():
+    method, server = begun({"w": np.zeros(40)}, criterion="random")
+    each = np.arange(1.0, 41.0), np.arange(40.0, 0.0, -1)
+    one, other = (sent_back(method, server, 0, w=w).model.mask["w"] for w in each)
+    assert one.sum() == 20 and 0 < one[:20].sum() < 20
+    np.testing.assert_array_equal(one, other)
 
 
 def test_the_momentum_of_what_is_purged_has_no_effect():

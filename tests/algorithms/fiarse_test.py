@@ -84,6 +84,12 @@ def test_the_gradient_passes_the_threshold():
     np.testing.assert_array_equal(pull(g)[0], g * (factor > 0))
 
 
+def test_without_a_threshold_the_gradient_is_that_of_the_weights():
+    w = jnp.array([0.0, -0.0, 1e-30, -5.0])
+    slope = jax.grad(lambda w: jnp.sum(above(w, jnp.float32(0.0))))(w)
+    np.testing.assert_array_equal(slope, np.ones(4))
+
+
 # --- Training
 
 

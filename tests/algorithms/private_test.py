@@ -18,6 +18,7 @@ from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import context, server_context
+from tests.simulation.simulate_test import linear
 from tests.tiny import federation
 
 OPTIMIZER = sfl.training.make_optimizer("sgd", learning_rate=0.5)
@@ -83,6 +84,28 @@ def test_methods_that_differ_share_no_noise_with_one_seed(change):
     assert alike(noise_of(method), noise_of(other)) == pytest.approx(0, abs=0.02)
     again = sfl.private(averaging(), **settings, delta=0.1)
     np.testing.assert_array_equal(noise_of(method), noise_of(again))
+
+
+def configured_noise(**change):
+    """Returns the noise of a configuration after changes of some fields."""
+    config = configured(clip=0.5, noise_multiplier=1.5)
+    config.optimizer.final_learning_rate = 0.01
+    config.update_from_flattened_dict(change)
+    (stage,) = build.build_stages(freeze(config), linear())
+    return noise_of(stage.algorithm)
+
+
+def test_the_noise_follows_what_a_resumed_run_may_not_change():
+    noise, other = configured_noise(), {"optimizer.learning_rate": 0.05}
+    assert alike(noise, configured_noise(**other)) == pytest.approx(0, abs=0.02)
+    same = {
+        "num_rounds": 9,
+        "eval_every": 3,
+        "until.gbit": 2.0,
+        "chunk": "2",
+        "seed": 5,
+    }
+    np.testing.assert_array_equal(configured_noise(**same), noise)
 
 
 def test_an_infinite_clip_without_noise_changes_no_bit():
@@ -165,8 +188,15 @@ def test_arguments_out_of_range_are_refused():
         with pytest.raises(ValueError, match=told):
             sfl.private(method, **{"clip": 1, "noise_multiplier": 1} | wrong)
     personal = method.replace(personalize=lambda key, server, client, info: {})
-    with pytest.raises(ValueError, match="personalize is set, expected None"):
-        sfl.private(personal, clip=1, noise_multiplier=1)
+    twice = sfl.private(method, clip=1, noise_multiplier=0)
+    for wrong, told in (
+        (personal, "personalize is set, expected None"),
+        (twice, "private already"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            sfl.private(wrong, clip=1, noise_multiplier=1)
+    with pytest.raises(ValueError, match="stats, expected.*running statistics"):
+        twice.contribute(CTX, uplink(w=[1]) | {"stats": Packet({"mean": 1.0})})
 
 
 def configured(**privacy):

@@ -20,6 +20,7 @@ from tests.broken_methods import (
     charged_always,
     lazy_delta,
     momentum_begun_anew,
+    signs,
 )
 
 ONCE = {names: change for change, names in reversed(BROKEN.items())}  # by default
@@ -132,6 +133,17 @@ def left_out(whole):
     return twice(whole, jax.lax.cond)
 
 
+def ten_passes(model, optimizer):
+    """Trains on the mean of ten passes, each with another key."""
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        keys, options = jax.random.split(key, 10), {"train": train, "weight": weight}
+        passes = (model.apply(params, stats, x, key=k, **options) for k in keys)
+        return jax.tree.map(lambda *v: sum(v) / 10, *passes)
+
+    return fedavg(model._replace(apply=apply), optimizer)
+
+
 def thrown_away(model, optimizer):
     """Trains twice in all rounds, and takes the second result in odd ones."""
 
@@ -179,10 +191,17 @@ def unsent(whole):
     return carrying(whole, "total", lambda _, data, *__: Packet(data.x[0], **held))
 
 
+def assuming(whole):
+    """Sends positions for nothing, and says why that may be."""
+    free = {"index": "none", "assumed": "a table printed without positions"}
+    return carrying(whole, "signs", lambda delta, *_: signs(delta, **free))
+
+
 HONEST = {
     charged_always: "fresh",
     lazy_delta: "wire known",
     answering: "known",
+    assuming: "known",
     unsent: "signature wire known",
     left_out: "work",
 }
@@ -212,12 +231,25 @@ def test_an_honest_method_passes(change):
             thrown_away, "unless `lax.cond` leaves it out", marks=pytest.mark.slow
         ),
         # client 3 has 9 samples in batches of 4
+        (ten_passes, "client 3 in round 0: work.forward.* is 9, .* ran 90;"),
         (along_a_line, "client 3 in round 0: work.forward.* is 13, .* ran 17;"),
     ],
 )
 def test_every_pass_that_a_program_runs_is_work(method, said):
     with pytest.raises(laws.ContractError, match=said):
         laws.LAWS["work"](small_world.make_world(method, {}))
+
+
+@pytest.mark.slow
+def test_a_pass_that_is_computed_again_for_its_gradient_counts_once():
+    def recomputing(model, optimizer):
+        def apply(params, stats, x, **options):
+            forward = functools.partial(model.apply, **options)
+            return jax.checkpoint(forward)(params, stats, x)
+
+        return fedavg(model._replace(apply=apply), optimizer)
+
+    laws.LAWS["work"](small_world.make_world(recomputing, {}))
 
 
 def images(sizes=(9, 40, 3, 27, 11, 5)):
