@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import compressed, fedavg, fedmrn
+from sparsefl_jax.algorithms import compressed, fedmrn
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import one_bit
 from sparsefl_jax.testing import plain_loop, small_world
@@ -78,21 +78,6 @@ def test_seeds_are_of_a_client_and_a_round():
     world = small_world.make_world(fedmrn, {})
     passings = (p for round in range(4) for p in plain_loop.passings(world, round))
     assert len({int(p.up["seed"].values) for p in passings}) == 12
-
-
-def test_the_first_of_binary_masks_is_empty():
-    """In its only step, a client's u is 0, and the network runs at the received w."""
-    for row, sign in ((ROW, 1), (-ROW, -1)):
-        (up, ours, _), (_, theirs, _) = (
-            one_client(method, steps=1, row=row)
-            for method in (vector(), fedavg(VECTOR, SGD))
-        )
-        assert float(ours["loss"]) == float(theirs["loss"]) == 0
-        z = one_bit.noise(up["seed"].values, up["mask"].values, "uniform", 0.01)["w"]
-        # u = -0.1 row is beyond the noise, so that signs alone decide.
-        want = (np.sign(z) == -np.sign(sign * ROW)).astype(int)
-        np.testing.assert_array_equal(up["mask"].values["w"], want)
-        assert float(ours["ones"]) == want.mean()
 
 
 def test_an_update_beyond_the_noise_is_clipped():

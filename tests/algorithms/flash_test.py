@@ -38,7 +38,7 @@ def trained(tx, data, loss=linear_loss, rate=0.5, decays=False):
     ],
 )
 def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rates):
-    """Every surgery and every step has a key of its own."""
+    """Every surgery and every step has a key of its own, and is charged at its mask."""
     seen, at, keys = [], [], []
 
     def record(key, params, mask, rate, *, select, carry):
@@ -50,7 +50,7 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
             keys.append(tuple(np.asarray(key).tolist()))
 
         jax.debug.callback(write, *now, ordered=True)
-        return params, mask, carry
+        return params, {"w": jnp.arange(40) < jnp.sum(mask["w"]) - 4}, carry
 
     def loss(key, *rest):
         now = jax.random.key_data(key)
@@ -67,10 +67,14 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
     if own == steps:  # a padded step has no effect
         assert len(set(keys)) == len(keys) == epochs * steps + len(rates)
     assert float(done.metrics["count"]) == epochs * own * 2
-    # Every step moved every alive weight by 0.1.
-    moved = model().params["w"] - done.model.params["w"]
-    alive = np.arange(40) < 20
-    np.testing.assert_allclose(moved, 0.1 * epochs * own * alive, atol=1e-5)
+    # Every step moved by 0.1 what is still alive, four fewer after each surgery.
+    moved, left = model().params["w"] - done.model.params["w"], 20 - 4 * len(rates)
+    np.testing.assert_allclose(moved[:left], 0.1 * epochs * own, atol=1e-5)
+    lengths = np.diff([0, *made, epochs * own])
+    samples = sum(2 * n * (20 - 4 * i) / 40 for i, n in enumerate(lengths))
+    assert done.metrics["work"].forward["w"] == pytest.approx(samples)
+    sorting = 40 * np.log2(41)
+    assert done.metrics["work"].extra == pytest.approx(len(rates) * sorting)
 
 
 def test_surgery_takes_the_smallest_and_grows_zeros_without_momentum_from_before():
