@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import compressed, fedavg
+from sparsefl_jax.algorithms import compressed
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
@@ -288,15 +288,6 @@ def test_a_lost_uplink_leaves_the_memory_as_it_was():
     close(kept.memory, vector(first[0].memory), atol=0)
     assert kept.opt_state == "moved"
     assert not np.allclose(vector(first[0].memory), vector(second[0].memory))
-
-
-def test_without_compression_it_is_fedavg():
-    options = {"server_optimizer": optax.sgd(0.5, momentum=0.9)}
-    ours = make(up="none", feedback="none", **options)
-    theirs = fedavg(MODEL, OPTIMIZER, **options)
-    pairs = zip(play(ours, sizes=(2, 2, 2)), play(theirs, sizes=(2, 2, 2)), strict=True)
-    for (*_, one), (*_, other) in pairs:
-        close(one.params, vector(other.params), atol=0)
 
 
 @pytest.mark.parametrize(

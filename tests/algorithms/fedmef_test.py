@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import fedmef
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import unpack_model
-from tests.reference.by_hand import batches, bits, context, one_client, server_context
+from tests.reference.by_hand import batches, context, one_client, server_context
 from tests.reference.regrowth_by_hand import halved
 
 FIRST, LATER, MOMENTUM = 0.5, 0.05, 0.9  # rates of round 0 and of those that follow
@@ -88,11 +88,3 @@ def test_the_server_prunes_them_and_grows_by_the_mean_gradient(prune_by, gone):
         np.testing.assert_array_equal(new.model.mask["w"], want)
         np.testing.assert_allclose(new.model.params["w"], MEAN * stay, rtol=1e-6)
         assert new.changed_at == (11 if due else 0)
-
-
-def test_bits_by_hand():
-    """The count of 3 among 16 takes 5 bits; 16 H(3 / 16) = 11.14."""
-    method, server = made()
-    for round, due in ((9, 0), (10, 1)):
-        sent = bits(uplink(method, server, round))
-        assert sent == 32 * 8 + due * (32 * 3 + 5 + 12)

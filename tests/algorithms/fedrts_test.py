@@ -14,19 +14,10 @@ from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from sparsefl_jax.wire.packets import Packet
-from tests.reference.by_hand import (
-    batches,
-    close,
-    context,
-    merged,
-    one_client,
-    server_context,
-)
+from tests.reference.by_hand import close, context, merged, server_context
 from tests.reference.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.reference.regrowth_by_hand import halved
 from tests.silent import network, shapes
-
-FREE = "index='none' was chosen: no positions are charged"
 
 
 def test_the_schedule_of_the_paper():
@@ -123,15 +114,6 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
         stay = want & server.model.mask["w"]
         weights = np.where(stay, 16.0 - np.arange(16), 0)
         np.testing.assert_allclose(new.model.params["w"], weights)
-
-
-@pytest.mark.parametrize(
-    "factory, index, told", [(fedrts, "none", FREE), (fedtiny, "packed", "")]
-)
-def test_what_grows_says_that_its_positions_are_free(factory, index, told):
-    method, server = drawing(factory=factory, index=index)
-    parts = method, server, context(10), batches(1, np.ones(16))
-    assert jax.eval_shape(lambda: one_client(*parts))[1]["grown"].assumed == told
 
 
 def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():

@@ -151,9 +151,8 @@ def test_the_largest_width_is_the_headline():
     assert list(models) == ["w0.6"]
     assert int(models["w0.6"].mask["fc1"]["kernel"].any(0).sum()) == 10
     assert float(models["w0.6"].stats["mean"].sum()) == 16
-    mine = method.personalize(KEY, server, EmptyState(), context(budget=0.5).client)[
-        "personal"
-    ]
+    info = context(budget=0.5).client
+    mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
     assert mine.mask["fc1"]["kernel"].any(0).tolist() == [True] * 7 + [False] * 9
     assert float(mine.stats["mean"].sum()) == 0
 

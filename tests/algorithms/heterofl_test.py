@@ -1,20 +1,28 @@
-"""HeteroFL beyond the contract: its loss, its statistics, its bits."""
+"""HeteroFL and FedRolex: the loss, the channels of a round, what travels and stays."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import heterofl
+from sparsefl_jax.algorithms import fedrolex, heterofl
 from sparsefl_jax.core.types import Batches, EmptyState
 from sparsefl_jax.models import build
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from tests.reference.by_hand import batches as equal_batches
-from tests.reference.by_hand import context, merged, one_client
+from tests.reference.by_hand import (
+    close,
+    context,
+    merged,
+    one_client,
+    same,
+    server_context,
+)
 from tests.simulation.recalibrate_test import make
 
 KEY, RATE = jax.random.key(0), 0.1
@@ -116,3 +124,127 @@ def test_personal_models_have_the_width_of_their_budget():
     np.testing.assert_array_equal(mine.mask["fc2"]["kernel"], kept)
     wanted = sparse.params["fc2"]["kernel"] * kept
     np.testing.assert_array_equal(mine.params["fc2"]["kernel"], wanted)
+
+
+BUDGETS = (0.5, 0.3)
+window = jax.jit(width.window)
+
+
+def units(rate, start, layer="fc1"):
+    """Returns the kept outputs of a layer of the network, whose widths are 8 and 6."""
+    _, sparse = network()
+    mask = window(sparse.params, rate, start)[layer]["kernel"]
+    np.testing.assert_array_equal(mask.any(0), mask.all(0) | mask.any(0))
+    return np.flatnonzero(mask.any(0)).tolist()
+
+
+def test_the_window_rolls_forwards_and_wraps():
+    assert units(0.5, 0) == [0, 1, 2, 3]
+    assert units(0.5, 1) == [1, 2, 3, 4]
+    assert units(0.5, 6) == [0, 1, 6, 7]
+    assert units(0.5, 14) == units(0.5, 6)  # a full turn later
+    assert units(0.5, -2) == units(0.5, 6)  # as the released code counts, backwards
+    assert units(0.5, 6, "fc2") == [0, 1, 2]  # 6 channels: where it began
+    assert units(0.5, 4, "fc2") == [0, 4, 5]
+    assert units(1.0, 5) == list(range(8))
+
+
+def one_round(method, server, round):
+    """Runs a round of two clients; returns the new server, metrics and uplinks."""
+    sent = []
+    for index, budget in enumerate(BUDGETS):
+        ctx = context(round, index=index, size=12, budget=budget)
+        batches = data((0, 2) if index else (2, 1))
+        sent.append((ctx, one_client(method, server, ctx, batches)[1]))
+    return *merged(method, server, *sent, round=round), [up for _, up in sent]
+
+
+def rolled(params, shift):
+    """Rolls all hidden channels; the input and the classes stay."""
+
+    def roll(name, leaf, value):
+        inputs, outputs = name != "fc1", name != "fc3"
+        axes = [0] * (inputs and leaf == "kernel") + [value.ndim - 1] * outputs
+        return jnp.roll(value, shift, axes) if axes else value
+
+    return {n: {k: roll(n, k, v) for k, v in p.items()} for n, p in params.items()}
+
+
+def test_a_round_is_heterofls_on_rolled_channels():
+    round, (model, sparse) = 13, network()  # of 8 and 6 channels
+    ours, theirs = fedrolex(model, OPTIMIZER), heterofl(model, OPTIMIZER)
+    new, _, _ = one_round(ours, ours.init(KEY, sparse), round)
+    turned = sparse._replace(params=rolled(sparse.params, -round))
+    want, _, _ = one_round(theirs, theirs.init(KEY, turned), round)
+    close(new.model.params, rolled(want.params, round))
+
+
+def test_what_no_client_has_sent_stays_and_is_told():
+    """Clients add 1 to what they receive."""
+    model, sparse = network(widths=(6, 6))
+    method = fedrolex(model, OPTIMIZER, mask_classes=False)
+
+    def added(packet):
+        values = jax.tree.map(jnp.add, packet.values, packet.mask)
+        return replace(packet, values=values)
+
+    @jax.jit
+    def play(server, round):
+        ctx = context(budget=0.5)._replace(round=round)
+        down = method.broadcast(KEY, ctx, server)
+        up = {name: added(down[name]) for name in ("params", "stats")}
+        return method.aggregate(
+            KEY, server_context(round), server, method.contribute(ctx, up)
+        )
+
+    server, counts = method.init(KEY, sparse), np.zeros((6, 6))
+    for round in range(8):  # a full turn, and more
+        server, told = play(server, jnp.int32(round))
+        units = np.isin(range(6), [(round + i) % 6 for i in range(3)])
+        counts += np.outer(units, units)
+    same(server.trained["fc2"]["kernel"], counts > 0)
+    sent = sum(int(leaf.sum()) for leaf in jax.tree.leaves(server.trained))
+    size = sum(leaf.size for leaf in jax.tree.leaves(sparse.params))
+    assert float(told["untouched"]) == pytest.approx(1 - sent / size)
+    old, new = sparse.params["fc2"]["kernel"], server.model.params["fc2"]["kernel"]
+    np.testing.assert_allclose(new - old, counts, atol=1e-5)
+    same(new[counts == 0], old[counts == 0])
+    assert (counts == 0).sum() == 6  # opposite units never meet
+
+
+def test_personal_models_are_the_slices_of_the_last_round():
+    model, sparse = network()
+    method, info = fedrolex(model, OPTIMIZER), context(budget=0.5).client
+    server = method.init(KEY, sparse)._replace(round=jnp.int32(6))
+    mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
+    expected = np.isin(range(8), [6, 7, 0, 1])
+    same(mine.mask["fc1"]["bias"], expected)
+    same(mine.params["fc1"]["bias"], server.model.params["fc1"]["bias"] * expected)
+
+
+RELEASED = {"variant": "preactivation", "norm": "static", "init": "torch"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        (10, (11_172_170, 2_796_714, 701_018, 176_178, 44_510)),
+        (100, (11_218_340, 2_819_844, 712_628, 182_028, 47_480)),
+    ],
+)
+def test_parameters_of_the_papers_slices(classes, expected):
+    """The paper normalises 512 channels at the end, instead of 64 at the beginning."""
+    model = build("resnet18", classes, (32, 32, 3), **RELEASED)
+    method = fedrolex(model, OPTIMIZER)
+
+    @jax.jit
+    def entries(budget):
+        params, stats = jax.tree.map(jnp.zeros_like, model.shapes())
+        server = method.init(KEY, masks.dense(params, stats))
+        down = method.broadcast(KEY, context(500, budget=budget), server)
+        return packets.count(down)["params"].entries
+
+    for number, rate in zip(expected, (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16), strict=True):
+        found = int(entries(jnp.float32(rate)).sum())
+        assert found == number - 2 * (512 - 64) * rate

@@ -1,20 +1,16 @@
-"""SNIP beyond the contract: what scores mean, exact counts, which samples, whole runs.
-
-The runs are those of GraSP too.
-"""
+"""SNIP and GraSP: exact counts, which samples, what stays."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sparsefl_jax import models
 from sparsefl_jax.algorithms import grasp, snip
-from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Batches, SparseModel
-from sparsefl_jax.data.batching import batches
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
-from tests.reference.by_hand import bare, context, one_client, server_context
+from tests.reference.by_hand import bare, batches, context, one_client, server_context
 
 TINY = small_world.tiny_model()
 
@@ -31,14 +27,6 @@ def samples(number):
     rng, y = np.random.default_rng(0), np.repeat([0, 1], number // 2)
     x = rng.normal(size=(number, small_world.FEATURES)) + y[:, None]
     return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
-
-
-def client_batches(number, size, seed=0):
-    x, y = samples(number)
-    rows = jnp.arange(number, dtype=jnp.int32)
-    stage, steps = Stage(None, 1, 1, 1, size), jnp.int32(-(-number // size))
-    own = x, y, rows, jnp.int32(number)
-    return batches(jax.random.key(seed), *own, stage=stage, num_steps=steps)
 
 
 def told_by(stage, model, data, number):
@@ -73,21 +61,20 @@ def test_equal_votes_are_decided_by_lot():
     stage = snip(bare(params), None, density=0.5, prunable=("w",))
     total = {"sum": {"w": jnp.ones(100)}, "weight": jnp.float32(2)}
     server = SparseModel(params, masks.full(params), {})
-    mask = stage.aggregate(jax.random.key(0), server_context(), server, total)[0].mask[
-        "w"
-    ]
-    assert 10 < int(mask[:50].sum()) < 40
+    new, _ = stage.aggregate(jax.random.key(0), server_context(), server, total)
+    assert 10 < int(new.mask["w"][:50].sum()) < 40
 
 
 def test_first_samples_of_a_client_with_fewer(model):
     """Only the client's own samples count, whatever the padding holds."""
     stage = snip(TINY, None, density=0.5, first_samples=True)
-    data = client_batches(6, 8)
+    x, y = samples(6)
+    order, weight = jnp.zeros((1, 1, 8), jnp.int32), jnp.ones((1, 1, 8))
 
     def told(value, label):
-        x = jnp.concatenate([data.x, jnp.full((4, small_world.FEATURES), value)])
-        y = jnp.concatenate([data.y, jnp.full(4, label, jnp.int32)])
-        return told_by(stage, model, data._replace(x=x, y=y), 6)
+        padding = jnp.full((4, small_world.FEATURES), value), jnp.full(4, label)
+        own = (jnp.concatenate(pair) for pair in zip((x, y), padding, strict=True))
+        return told_by(stage, model, Batches(*own, order, weight, jnp.int32(1)), 6)
 
     (want, _), (sent, metrics) = told(0.0, 0), told(jnp.nan, 3)
     jax.tree.map(np.testing.assert_array_equal, sent.mask, want.mask)
@@ -121,3 +108,37 @@ def test_the_first_batch_scores_with_the_statistics_of_the_start(
 def test_masks_that_travel_for_free_are_refused(factory):
     with pytest.raises(ValueError, match="index='none', expected one of bitmap"):
         factory(TINY, None, density=0.5, index="none")
+
+
+@pytest.mark.parametrize(
+    ("temperature", "halves", "kept"),
+    [(1.0, True, [0, 2]), (4.0, True, [1, 2]), (1.0, False, [1, 2])],
+)
+def test_what_stays_by_hand(key, temperature, halves, kept):
+    """Of the logits l = m w / T, the loss l + h l^2 / 2 has the score h w (1 + h l).
+
+    That is up to a factor; m = 1 in the first half, 0 in the other one, 1/2 in all.
+    With h w = (-2, .5, 1.5, -.5) it is (2, .75, 3.75, -.25) at l = w, (0, .625, 2.625,
+    -.375) at l = w / 2 and (-1, .5625, 2.0625, -.4375) at l = w / 4.
+    """
+    bend, weights = jnp.array([1.0, 1, -1, 1]), jnp.array([-2.0, 0.5, -1.5, -0.5])
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        return params["w"] * jnp.mean(x), stats
+
+    def loss(logits, y, weight):
+        value, count = jnp.sum(logits + bend * logits**2 / 2), jnp.sum(weight)
+        return value, {"loss": value, "correct": count, "count": count}
+
+    params = {"w": weights}
+    model = models.Model(lambda key: (params, {}), apply, {"w": 1}, loss=loss)
+    settings = {"density": 0.5, "temperature": temperature, "halves": halves}
+    method = grasp(model, None, prunable=("w",), **settings)
+    server = method.init(key, masks.dense(params, {}))
+    data = batches(2, [1.0])._replace(
+        x=jnp.array([[1.0], [0], [1], [0]]),
+        order=jnp.arange(4).reshape(1, 1, 4),
+        weight=jnp.ones((1, 1, 4)),
+    )
+    _, up, _ = jax.jit(lambda: one_client(method, server, context(size=4), data))()
+    assert np.flatnonzero(up["mask"].mask["w"]).tolist() == kept
