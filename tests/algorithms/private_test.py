@@ -89,7 +89,7 @@ def test_methods_that_differ_share_no_noise_with_one_seed(change):
 def configured_noise(**change):
     """Returns the noise of a configuration after changes of some fields."""
     config = configured(clip=0.5, noise_multiplier=1.5)
-    config.optimizer.final_learning_rate = 0.01
+    config.final_learning_rate = 0.01
     config.update_from_flattened_dict(change)
     (stage,) = build.build_stages(freeze(config), linear())
     return noise_of(stage.algorithm)
