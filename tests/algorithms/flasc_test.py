@@ -104,7 +104,8 @@ def test_one_entry_is_the_least(name):
 def test_leaves_that_are_not_ranked_travel_whole():
     """The kernel 8 x 2 of the last layer, and its bias."""
     model = adapted_network()
-    method = flasc(model, SGD, density=0.25, prunable=("*lora*",))
+    options = {"prunable": ("*lora*",), "server_optimizer": optax.adam(0.05)}
+    method = flasc(model, SGD, density=0.25, **options)
     (record,) = train_records(run(method, model))
     for way, name in (("down", "params"), ("up", "delta")):
         assert record[f"entries_{way}"][name] == 2 * (28 // 4 + 18)
