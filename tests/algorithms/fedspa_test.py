@@ -1,5 +1,6 @@
 """FedSpa beyond the contract: its arguments, and that it is FedAvg at density 1."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -8,6 +9,7 @@ from sparsefl_jax.algorithms import fedspa
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire.messages import unpack_model
 from tests.reference.by_hand import batches, context, model_of, one_client
+from tests.reference.regrowth_by_hand import halved
 from tests.refusals import refused
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
@@ -20,6 +22,33 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
     refused(make(adjust_until=4), "adjust_until=4, expected one of None")
     refused(make(prune_rate=0.5), "prune_rate=0.5, expected one of None")
     refused(make(mask_update="dst"), "adjust_until=None, expected ")
+
+
+ROW = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.5, 6.0, 5.0])
+WEIGHTS = np.array([8.0, 2.0, 3.0, 7.0, 1.0, 5.0, 6.0, 4.0])
+
+
+def half_of_eight(key, **given):
+    """Returns a method with gradient ROW and four weights a mask, and its server."""
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.01)
+    return halved(fedspa, WEIGHTS, optimizer, key, **given)
+
+
+def test_a_client_exchanges_fewer_and_fewer_weights(key):
+    """Of four: .5 in round 0, .25 (1 + cos(pi t / 3)) in round t, rounded up."""
+    method, server = half_of_eight(key, mask_update="dst", adjust_until=3)
+    client = {"w": jnp.arange(8) < 4}
+    down = method.broadcast(key, context(), server)
+
+    @jax.jit
+    def after(round):
+        ctx = context()._replace(round=round)
+        return method.update(key, ctx, down, client, batches(1, ROW))[1]["w"]
+
+    # 2 and then 3 are the smallest; entries 4 and then 6 have the largest gradients.
+    for round, alive in ((0, [0, 3, 4, 6]), (1, [0, 3, 4, 6]), (2, [0, 2, 3, 4])):
+        assert np.flatnonzero(after(jnp.int32(round))).tolist() == alive
+    assert np.flatnonzero(after(jnp.int32(3))).tolist() == [0, 1, 2, 3]
 
 
 def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):

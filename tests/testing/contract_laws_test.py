@@ -271,6 +271,29 @@ def flat_model(data):
     return model.reading(sfl.data.make_preprocess(data.mean, data.std))
 
 
+def large_for_nothing(model, optimizer):
+    """Sends the signs of the change of kernels above 128 weights for nothing."""
+    whole = fedavg(model, optimizer)
+
+    def update(*args):
+        uplink, *rest = whole.update(*args)
+        large = [v for v in jax.tree.leaves(uplink["delta"].values) if v.size > 128]
+        signs = [jnp.sign(v) for v in large]
+        return uplink | {"signs": Packet(signs, bits=0)}, *rest
+
+    return whole.replace(update=update)
+
+
+def test_a_method_that_cheats_on_large_layers_is_seen_on_such_a_network():
+    data = images()
+    laws.LAWS["known"](small_world.make_world(large_for_nothing, {}))
+    own = small_world.make_world(
+        large_for_nothing, {}, model=flat_model(data), data=data
+    )
+    with pytest.raises(laws.ContractError, match="'signs'.* values of 0 bits"):
+        laws.LAWS["known"](own)
+
+
 def test_a_world_of_own_clients():
     """It leaves out one of six, and the others stand as large as those of its own."""
     data = images()
