@@ -4,7 +4,6 @@ import importlib
 
 import pytest
 
-from sparsefl_jax import models
 from sparsefl_jax.presets import complement, fedsparsify
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config import build
@@ -42,19 +41,6 @@ def test_every_method_builds_at_the_density_that_is_asked_for(file):
             config.density = 0.3
         assert (0.3 in densities_of(config)) == (config.density is not None)
     assert len(seen) == len(methods)
-
-
-def test_both_stages_prune_the_same_leaves():
-    for file in ("fedsparsify_fashion_mnist", "fedsparsify_cifar10"):
-        get_config = importlib.import_module(f"configs.{file}").get_config
-        for method in ("snip", "grasp"):
-            config = get_config(method)
-            assert config.first_stage.prunable == config.algorithm.prunable
-            model = models.build(
-                config.model.name, 10, (32, 32, 3) if "cifar" in file else (28, 28, 1)
-            )
-            spared = "!bn*" in config.algorithm.prunable
-            assert spared == ("bn2" in model.macs and method == "snip")
 
 
 def test_options_of_a_group_exclude_each_other():

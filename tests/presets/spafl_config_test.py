@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.presets import spafl
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.config.defaults import freeze
@@ -32,21 +31,11 @@ def test_every_method_variant_and_preset_builds(file):
                 seen.add(str(config.algorithm))
                 if method not in ("spafl", "local"):  # the paper gives their settings
                     assert config.optimizer == get_config(method).optimizer
+    assert get_config("spafl").algorithm.clamp
+    assert not get_config("release").algorithm.get("clamp")
     assert len(seen) == 6 + 2 + 5  # SpaFL's, Local's, the others'
     static = get_config("heterofl").model.get("norm")
     assert static == ("static" if "cifar" in file else None)
-
-
-@pytest.mark.parametrize(
-    ("arg", "told"),
-    [
-        ("paper,release", "expected one of paper, release"),
-        ("initial", "option 'initial', expected with fedpm"),
-    ],
-)
-def test_what_an_argument_can_not_be(arg, told):
-    with pytest.raises(ValueError, match=told):
-        spafl.parse(arg)
 
 
 def test_the_learning_rate_decays_by_a_factor_down_to_a_floor():
@@ -60,13 +49,3 @@ def test_the_learning_rate_decays_by_a_factor_down_to_a_floor():
         updates, _ = tx.update(jnp.ones(1), tx.init(jnp.ones(1)))
         rates.append(-float(updates[0]))
     np.testing.assert_allclose(rates, [0.5, 0.45, 0.32805, 0.3, 0.3], rtol=1e-5)
-
-
-def test_scrambled_images_are_read_channel_first():
-    x = np.arange(2 * 2 * 2 * 3, dtype=np.float32).reshape(2, 2, 2, 3)
-    got = make_preprocess(scramble=True)(None, jnp.asarray(x), False)
-    assert got.shape == x.shape
-    for image, memory in zip(np.asarray(got), x, strict=True):
-        np.testing.assert_array_equal(np.moveaxis(image, -1, 0).ravel(), memory.ravel())
-    with pytest.raises(ValueError, match="scramble=True needs images"):
-        make_preprocess(scramble=True)(None, jnp.zeros((2, 3)), False)

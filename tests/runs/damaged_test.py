@@ -18,7 +18,6 @@ from sparsefl_jax.runs import (
     checkpoint,
     experiment,
     records,
-    results,
 )
 from sparsefl_jax.runs import (
     folder as run_folder,
@@ -182,24 +181,6 @@ REFUSED = [
 ]
 
 
-FIELDS = [
-    ("metrics.jsonl", "stage", -1, "line 2: Expected `int` >= 0 - at `$.stage`"),
-    ("metrics.jsonl", "stage", 10**9, "stage=1000000000, none before it"),
-    ("config.json", "seed", {}, "Expected `int | null`, got `object` - at `$.seed`"),
-    ("masks/layers.json", "sizes", [96], "2 names and 1 sizes"),
-]
-
-
-@pytest.mark.parametrize("file, field, value, said", FIELDS)
-def test_a_field_of_another_kind_is_named(finished, tmp_path, file, field, value, said):
-    text = (finished / file).read_text()
-    schema, first, *rest = text.splitlines() if file.endswith("l") else ("", text)
-    first = json.dumps(json.loads(first) | {field: value})
-    content = "\n".join([schema, first, *rest]).strip().encode()
-    line = one_line_at_most("report", finished, Path(file), content, tmp_path / "run")
-    assert said in line
-
-
 @pytest.mark.parametrize("make", [contents, changed])
 @pytest.mark.parametrize("entry", list(ENTRIES))
 def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):
@@ -236,15 +217,6 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path, value):
     assert checkpoint.read(tmp_path) is None
 
 
-def test_metrics_of_several_kinds_become_columns():
-    def read(*values):
-        records = [{"phase": "train", "a": value} for value in values]
-        return results.frames(records)["train"]["a"]
-
-    assert read(1, None, 2.5).dtype == np.float64
-    assert read([1], [3, 4]).tolist() == [[1], [3, 4]]
-
-
 @pytest.mark.parametrize("content", ["[]", '{"stages": [3]}', "{"])
 def test_a_finished_run_whose_summary_is_damaged_says_so(finished, tmp_path, content):
     shutil.copytree(finished, run := tmp_path / "run")
@@ -254,20 +226,3 @@ def test_a_finished_run_whose_summary_is_damaged_says_so(finished, tmp_path, con
     with pytest.raises(ValueError, match=r"summary\.json") as caught:
         experiment.run(config, run, resume=True, progress=False)
     assert "\n" not in str(caught.value)
-
-
-def test_a_plot_on_a_full_disk_is_named(finished, tmp_path, monkeypatch):
-    def full(self, path, **_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Figure, "savefig", full)
-    shutil.copytree(finished, tmp_path / "run")
-    assert "No space left on device: '" in (line := refusal("report", tmp_path / "run"))
-    assert "accuracy_by_round.svg" in line and line.count("\n") == 1
-
-
-def test_a_folder_whose_name_is_no_text_is_refused(tmp_path):
-    folder = tmp_path / "r\udcc3n"  # 'rün' as LC_ALL=C reads it without UTF-8 mode
-    with pytest.raises(ValueError, match="^workdir: .*surrogates not allowed$"):
-        experiment.run(tiny_config(tmp_path), folder, progress=False)
-    assert not folder.exists()

@@ -10,9 +10,6 @@ from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.runs import cli, dry_run, fit_rounds, simulate
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Limits, Setup
-from sparsefl_jax.simulation import systems
-from sparsefl_jax.studies import command
-from tests.refusals import refused
 from tests.tiny import federation, tiny_config
 
 SIZES = (12, 20, 33, 41, 70, 24)
@@ -65,29 +62,6 @@ def test_fedavg_by_hand(world):
     assert "(median 28.5, the largest 35.0 % of all)" in told["clients"]
 
 
-def test_a_column_for_each_stage(world):
-    parts = world[2]
-    method = sfl.fedsparsify_global(*parts, density=0.1, rounds=3, power=2.0)
-    stages = [stage(sfl.pdst(*parts, density=0.2), 3), stage(method, 5)]
-    lines = dry_run.text(parts_of(world, stages)).splitlines()
-    (rounds,) = [line for line in lines if line.startswith("rounds")]
-    assert rounds.split()[-4:] == ["3,", "3", "5,", "3"]
-    (down,) = [line for line in lines if line.startswith("a round at most: down")]
-    # All weights of three clients, and a bit for each position.
-    assert down.endswith(format_si(3 * (32 * DENSE + DENSE), "bit"))
-    assert any(line.startswith("total     8 rounds, ") for line in lines)
-
-
-def test_a_system_tells_its_tiers_and_the_deadline(world):
-    system = systems.make_system("mobile", 6, seed=0, deadline=90.0)
-    method = sfl.fedavg(*world[2])
-    told = rows(dry_run.text(parts_of(world, [stage(method, 2)], system=system)))
-    counts = np.bincount(system.tier)
-    each = zip(system.tiers, counts, strict=True)
-    assert told["system"] == ", ".join(f"{n} {name}" for name, n in each)
-    assert told["a round ends after"] == "1 min 30 s"
-
-
 def test_what_follows_from_rounds_that_ran(world):
     """Of four rounds two are measured, whose first costs more; and a stage of one."""
 
@@ -129,11 +103,3 @@ def test_the_command_tells_what_some_rounds_have_cost(tmp_path, capsys):
     assert "memory: working set" in text
     assert re.search("^measured rounds +1 of 1 +2 of 4$", text, re.M)
     assert rows(text)["follows"].count(", ") == 2
-
-
-def test_rounds_of_a_study_are_not_run():
-    study = "studies/five_methods.py"
-    refused(
-        lambda: command.run(study, None, None, None, dry_run=2),
-        "--dry_run=2 is not read in a study, expected --dry_run",
-    )

@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
-from sparsefl_jax.runs import cli, experiment, records, simulate
+from sparsefl_jax.runs import experiment, records, simulate
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.testing.small_world import tiny_model
@@ -65,15 +64,6 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
 
-def test_server_optimizer_from_a_configuration(config):
-    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
-    config.server_optimizer.name = "adam"
-    (stage,) = build.build_stages(freeze(config), tiny_model())
-    params = {"w": np.ones(2, np.float32)}
-    server = stage.algorithm.init(None, SparseModel(params, params, {}))
-    assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
-
-
 def test_budgets_must_be_the_densities_of_the_method(config):
     config.algorithm = {"name": "hetero_spdst", "densities": (0.25, 0.5)}
     config.cohort_size = 4
@@ -111,9 +101,3 @@ def test_schedule_follows_the_round(config):
 
     expected = [0.1, 0.1, 0.1 * 0.01**0.398]  # exponent (399 - 1) / 1000
     assert [rate(0), rate(1), rate(399)] == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_catalogue_lists_everything():
-    listed = cli.catalogue()
-    for name in ("spdst", "resnet18", "cifar10_sample", "lda", "flash_cifar10.py"):
-        assert f"  {name} " in listed

@@ -99,21 +99,6 @@ def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch):
     assert found == pays and 2 * budget < pays
 
 
-def test_rounds_to_observe_may_lie_beyond_a_pilot(monkeypatch):
-    pretend(monkeypatch)
-    asked = config(gbit=28 * ROUND)
-    asked.num_rounds, asked.observe_rounds = 40, (27,)
-    seen = []
-
-    def build(guess):
-        seen.append((guess.num_rounds, guess.observe_rounds))
-        return experiment.build(guess)
-
-    found, _ = fit_rounds.fitted(asked, build)
-    assert (found.num_rounds, found.observe_rounds) == (28, (27,))
-    assert seen == [(20, ()), (28, ())]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["pdst", "fedsparsify_global", "jmwst"])
 def test_a_run_spends_its_budget(method, tmp_path):
@@ -142,14 +127,6 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     assert fit_rounds.resumed(asked, begun) is None
 
 
-@pytest.mark.slow
-def test_a_dry_run_leaves_the_pilot_out_unless_it_runs_rounds(monkeypatch, capsys):
-    monkeypatch.setattr(fit_rounds, "pilot", None)
-    cli.dry_run(config(gbit=3.5 * ROUND))
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("A pilot will set the rounds, by fit.gbit=0.00")
-
-
 @pytest.mark.parametrize("resumed, by", [(None, None), ("a", "pilot")])
 def test_a_new_run_of_a_kept_configuration_fits_its_budget(tmp_path, resumed, by):
     """What a run was fitted by holds for that run alone."""
@@ -168,13 +145,6 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
     pretend(monkeypatch, alive=lambda round, rounds: float(round == 0))
     with pytest.raises(ValueError, match=r"fit.gbit=.*later rounds"):
         fit_rounds.fitted(config(gbit=5 * ROUND), experiment.build)
-
-
-def test_a_first_stage_has_rounds_of_its_own():
-    asked = config(gbit=1.0)
-    asked.first_stage = {"name": "fedavg"}
-    with pytest.raises(ValueError, match="^first_stage.num_rounds is missing, expec"):
-        freeze(asked)
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):
@@ -216,15 +186,6 @@ def test_evaluations_are_spread_over_the_rounds(monkeypatch):
     assert fit_rounds.fitted(asked, experiment.build)[0].eval_every == 1
 
 
-def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
-    """Also beside `--dry_run=2`."""
-    asked = config("pdst", 0.1, gbit=12 * ROUND, pilot=4)
-    monkeypatch.setattr(fit_rounds.simulate, "simulate", None)  # nothing runs
-    with pytest.raises(TypeError):
-        cli.dry_run(asked, 2)
-    assert "pilot: trains 4 rounds" in capsys.readouterr().err
-
-
 def record(clients, down, up):
     gbit = (1e9 * np.array(bits) for bits in (down, up))
     down, up = (bits.tolist() for bits in gbit)
@@ -239,16 +200,6 @@ def test_first_exchanges_and_later_ones_are_measured_apart():
     ]
     first, again = fit_rounds._each_exchange(records, np.array([0.5, 0.25]), 0.0)
     assert first == pytest.approx(15 / 0.75) and again == pytest.approx(7 / 0.75)
-
-
-def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
-    one, alone = np.ones(1), [record([0, 1], [30, 30], [20, 20])]
-    assert fit_rounds._each_exchange(alone, one, 0.0) == pytest.approx((50, 50))
-    firsts = [*alone, record([2, 3], [3, 3], [4, 4])]
-    assert fit_rounds._each_exchange(firsts, one, 0.0) == pytest.approx((7, 7))
-    assert fit_rounds._each_exchange(firsts, one, 2.0) == pytest.approx((5, 5))
-    everyone = [*alone, record([1, 0], [1, 1], [1, 1])]
-    assert fit_rounds._each_exchange(everyone, one, 0.0) == pytest.approx((2, 2))
 
 
 def test_a_pilot_of_empty_rounds_tells_nothing():
@@ -276,14 +227,6 @@ def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
     assert each["gbit"] == pytest.approx((6 + 3 + 1 + 2) / 3)
     of_work = np.array([0.625, 0.4375, 0.34375])
     assert each["pflop"] == pytest.approx(float(of_work @ (8, 6, 4)) / 2 / 3)
-
-
-def test_a_share_that_is_none_is_refused():
-    method = SimpleNamespace(density_after=lambda round: 2 * round)
-    with pytest.raises(
-        ValueError, match=r"density_after\(1\)=2.0, expected in \[0, 1\]"
-    ):
-        fit_rounds._alive(Stage(method, num_rounds=3, cohort_size=2))
 
 
 def setup_of(rounds, system=None):

@@ -8,24 +8,20 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.config.describe import describe, plain_value
+from sparsefl_jax.runs.config.describe import describe
 from sparsefl_jax.runs.folder import differences, read_config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt
 from tests.reference.by_hand import needed
-from tests.refusals import refused
 from tests.runs.checkpoint_test import stop_after
 from tests.tiny import write_images
 
-ROOT = Path(__file__).parents[2]
 MODEL = sfl.models.build("mlp", 4, (2, 3, 1), widths=(16,))
 
 
@@ -129,14 +125,8 @@ OTHER = sfl.Model.from_flax(Wider(), jax.ShapeDtypeStruct((1, 2, 3, 1), np.float
     ("change", "told"),
     [
         (dict(parts=stages(0.25)), "first_stage.density is 0.5 there and 0.25 here"),
-        (dict(seed=1), "seed is 0 there and 1 here"),
         (dict(model=OTHER), "model."),
-        (
-            dict(model=MODEL.fitting(doubled)),
-            "model.loss is .*entropy. there and .*:d",
-        ),
         (dict(name="mine"), "algorithm.name is 'spdst' there and 'mine' here"),
-        (dict(parts=stages()[1:]), "first_stage"),
         (dict(parts=stages(rounds=3)), "num_rounds=3, expected at least the 4 "),
     ],
 )
@@ -190,19 +180,6 @@ def test_what_is_no_setting_is_refused_with_and_without_files(ended, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("seeds", "said"),
-    [
-        ({"seeds": 3.0}, "seeds=3.0, expected an integer"),
-        ({"seeds": 0}, "seeds=0, expected at least 1"),
-        ({"seed": 1.0}, "seed=1.0, expected an integer"),
-        ({"seed": -1}, "seed=-1, expected in [0, 2147483647]"),
-    ],
-)
-def test_seeds_are_checked_first(seeds, said):
-    refused(lambda: sfl.experiment([], MODEL, None, **seeds), said)
-
-
 def unnamed(model, optimizer, share=0.1, weighting="uniform"):
     """A method derived from another, as the examples make one."""
     base = sfl.fedavg(model, optimizer, weighting=weighting)
@@ -227,22 +204,12 @@ def smooth(amount):
     return loss
 
 
-def halving(model, optimizer, *, private):
-    method = sfl.fedavg(model, optimizer, weighting="uniform")
-    return sfl.private(method, clip=private, noise_multiplier=0.0)
-
-
 PLAIN = sfl.fedavg(MODEL, rate())
 ALIKE = {  # a setting: two methods, or networks, that differ in it alone
     "optimizer.learning_rate": lambda v: (sfl.fedavg(MODEL, rate(v)), MODEL),
     "algorithm.alpha": lambda v: (sfl.spafl(MODEL, rate(), alpha=v), MODEL),
     "algorithm.share": lambda v: (top_share(MODEL, rate(), v), MODEL),
-    "algorithm.privacy.clip": lambda v: (halving(MODEL, rate(), private=v), MODEL),
     "model.loss.amount": lambda v: (PLAIN, MODEL.fitting(sfl.method(smooth)(v))),
-    "model.module.features": lambda v: (
-        PLAIN,
-        sfl.Model.from_flax(Wider(int(10 * v)), np.ones((1, 2, 3, 1), np.float32)),
-    ),
 }
 
 
@@ -251,10 +218,7 @@ def test_runs_that_differ_in_one_setting_are_never_seeds_of_one_another(field, e
     """A comparison takes runs of equal descriptions for seeds; so does `resume`."""
     one, same, other = (told(m, ended, n) for m, n in map(ALIKE[field], (0.5, 0.5, 1)))
     assert not differences(one, same)
-    found = differences(one, other)
-    found.pop("model.parameters", None)  # of a wider network
-    times = 10 if field.endswith("features") else 1
-    assert found == {field: (0.5 * times, 1 * times)}
+    assert differences(one, other) == {field: (0.5, 1)}
 
 
 @pytest.mark.parametrize(
@@ -274,13 +238,6 @@ def test_what_has_no_name_is_refused_where_files_are_written(
         ended.run([sfl.Stage(method, 1, 2)], model, workdir=tmp_path / "run")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_values_that_a_setting_can_have():
-    given = {"a": [1, np.float32(0.5)], "by": doubled}
-    assert plain_value("x", given) == {"a": (1, 0.5), "by": f"{__name__}:doubled"}
-    one, other = (plain_value("x", {"w": jnp.arange(3) * k}) for k in (1, 2))
-    assert one != other
 
 
 @pytest.mark.parametrize("name", sfl.ALGORITHMS)

@@ -107,7 +107,6 @@ def test_the_run_of_these_tests_costs_what_is_thought(each):
 @pytest.mark.parametrize(
     "name, last, where",
     [
-        ("gbit", 3, "device"),
         ("gbit", 7, "host"),
         ("pflop", 5, "device"),
         ("gbit", 5, "disk"),

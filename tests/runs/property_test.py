@@ -20,31 +20,23 @@ DENSITIES = (0.01, 0.05, 0.1, 0.5, 0.999, 1.0)
 ONE_OF = st.sampled_from
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
-OPTIMIZERS = (
-    *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw"),
-    *("adan", "amsgrad", "fromage", "lamb", "lars", "lion", "noisy_sgd", "novograd"),
-    *("radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum", "sm3", "yogi"),
-)
+OPTIMIZERS = ("adafactor", "adamw", "lion", "noisy_sgd", "rprop", "sgd", "sm3")
 
 VALID = {
     "dataset": ("images", "images", "features", "one_class"),
-    "seed": (0, 7, 2**31 - 1),
     "num_clients": (1, 2, 3, 5, 8, 24),
     "cohort_size": (1, 2, 3, 5),
     "epochs": (1, 2),
     "batch_size": (1, 3, 8, 64),
-    "eval_every": (1, 2, 3),
     "chunk": ("auto", "1", "2", "99"),
     "val_fraction": (0.0, 0.1, 0.5, 0.99),
     "test_split": tuple(TEST_SPLITS),
     "augment": ((), ("flip",), ("crop", "flip")),
-    "normalize": (True, False),
     "optimizer.learning_rate": (1e-8, 0.1, 10.0, 1e30),
     "optimizer.weight_decay": (0.0, 0.1),
     "optimizer.clip": (0.0, 1e-6, 1.0),
     "final_learning_rate": (None, 1e-3),
     "lr_horizon": (None, 1, 1000),
-    "lr_delay": (0, 5),
 }
 
 SECTIONS = ("partition", "algorithm", "first_stage", "model")
@@ -126,7 +118,7 @@ def changes(draw):
     if drawn["partition"]["name"] == "natural":
         drawn["num_clients"] = draw(ONE_OF((0, 1, 5)))
     if drawn["final_learning_rate"] is None:
-        drawn["lr_horizon"], drawn["lr_delay"] = None, 0
+        drawn["lr_horizon"] = None
     drawn["cohort_size"] = min(drawn["cohort_size"], drawn["num_clients"] or 5)
     drawn["optimizer.name"] = draw(ONE_OF(("sgd", *OPTIMIZERS)))
     if drawn["optimizer.name"] == "sgd":

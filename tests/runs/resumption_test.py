@@ -226,15 +226,12 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
 @pytest.mark.parametrize(
     ("by", "began", "now", "after"),
     [
-        ("rounds", {}, {}, "rounds"),
         ("rounds", {}, {"num_rounds": 5}, ""),
         ("rounds", {}, {"until.gbit": 2.0}, "rounds"),
         ("gbit", {"until.gbit": 0.5}, {"until.gbit": 1.0}, "gbit"),  # 1 is spent
         ("gbit", {"until.gbit": 0.5}, {"until.gbit": 1.5}, ""),
-        ("gbit", {"until.gbit": 0.5}, {"until.gbit": None}, ""),
         ("gbit", {"until.gbit": 0.5}, {"num_rounds": 8}, "gbit"),
         ("accuracy", {"until.accuracy": 0.5}, {"until.accuracy": 0.6}, ""),
-        ("accuracy", {"until.accuracy": 0.5}, {"until.accuracy": 0.4}, "accuracy"),
     ],
 )
 def test_a_run_goes_on_when_its_end_is_lifted(settle, by, began, now, after):
