@@ -66,3 +66,8 @@ def test_a_row_runs_what_it_names(file):
             density = 0.01
         assert config.density == density
         assert {*densities(freeze(config)).values()} == {density}
+
+
+def test_the_release_decays_over_1000_rounds_and_sets_the_rate_after_the_round():
+    config = importlib.import_module("configs.flash_cifar10").get_config("pdst,release")
+    assert (config.lr_horizon, config.lr_delay) == (1000, 1)

@@ -57,9 +57,6 @@ def test_fedavg_by_hand(world):
     assert told["memory: server"] == format_si(devices * 4 * DENSE, "B")
     assert "memory: working set" not in told  # which no shape tells
     assert told["total"].startswith("4 rounds, at least ")
-    assert told["devices"].startswith("2 x cpu, float32, ")
-    assert told["model"].startswith(f"{format_si(DENSE)} parameters, ")
-    assert "(median 28.5, the largest 35.0 % of all)" in told["clients"]
 
 
 def test_what_follows_from_rounds_that_ran(world):

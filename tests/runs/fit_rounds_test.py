@@ -147,14 +147,6 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
         fit_rounds.fitted(config(gbit=5 * ROUND), experiment.build)
 
 
-def test_a_folder_that_holds_a_run_is_refused_before_the_pilot(tmp_path, monkeypatch):
-    asked = config(gbit=1.0)
-    (tmp_path / "config.json").write_text(asked.to_json_best_effort())
-    monkeypatch.setattr(fit_rounds, "pilot", None)
-    with pytest.raises(ValueError, match="holds a run already, expected an empty"):
-        experiment.run(asked, tmp_path, progress=False)
-
-
 @pytest.mark.parametrize("rounds", [26, 27])
 def test_what_follows_the_rounds_is_noticed(rounds):
     """FedDST adjusts its mask until halfway: 13 of 26 rounds, and 13 of 27."""

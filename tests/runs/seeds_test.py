@@ -52,14 +52,6 @@ def fate(monkeypatch):
     return fates, ran
 
 
-def test_a_seed_that_diverges_fails_after_the_others(fate, tmp_path):
-    fates, ran = fate
-    fates[1] = FloatingPointError("training loss nan")
-    with pytest.raises(FloatingPointError, match="^training loss nan\nseed 1$"):
-        run(data, tmp_path / "run")
-    assert ran == [0, 1, 2] and not (tmp_path / "run/report.html").exists()
-
-
 @pytest.mark.parametrize(
     ("error", "then"),
     [(OSError("full"), [0, 1, 2]), (interrupt.StoppedError("ended", 2), [0, 1])],

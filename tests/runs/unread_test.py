@@ -5,7 +5,7 @@ import pytest
 from sparsefl_jax.runs import cli, experiment
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import freeze
-from tests.refusals import ROOT, change, given, launched, refused
+from tests.refusals import ROOT, change, given, refused
 from tests.tiny import network, tiny_config
 
 MINI = "configs/flash_cifar10.py:mini"
@@ -106,21 +106,10 @@ def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
         built(monkeypatch, f"{line} --config.density=0.05")
 
 
-def test_a_renamed_method_says_what_becomes_of_the_first_stage(monkeypatch, capsys):
-    arguments = [f"--config={MINI}", f"{METHOD}=fedsparsify_global"]
-    code, err = launched(monkeypatch, capsys, arguments)
-    assert code == 2 and err.count("\n") == 1
-    assert "the first stage 'sensitivity' is that of 'spdst'" in err
-    assert f"{STAGE}=sensitivity keeps it, {STAGE}=none leaves it out" in err
-
-
 @pytest.mark.parametrize(
     "flags, verb",
     [
         ("dry_run resume", "dry_run"),
-        ("fields config workdir", "fields"),
-        ("prepare workdir", "prepare"),
-        ("study workdir config", "study"),
         ("sweep config workdir distributed", "sweep"),
     ],
 )

@@ -121,19 +121,3 @@ def test_a_finished_point_stays_finished_if_only_what_is_free_has_changed(
     assert run_folder.read_config(folder).checkpoint_minutes == 10.0  # not again
     point.config.dataset = str(shutil.copy(tmp_path / "tiny.npz", tmp_path / "b.npz"))
     refused(lambda: runner.run([point], tmp_path / "out"), "dataset is")
-
-
-def test_the_page_is_written_for_a_twentieth_of_the_time(monkeypatch):
-    now, written = [100.0], []
-
-    def write():
-        written.append(now[0])
-        now[0] += 3.0
-
-    timer = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(runner, "time", timer)
-    page = runner.seldom(write)
-    for moment in (100.0, 159.0, 160.0, 200.0):
-        now[0] = max(now[0], moment)
-        page()
-    assert written == [100.0, 160.0]

@@ -2,21 +2,16 @@
 
 import fcntl
 import json
-import os
 import shutil
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from sparsefl_jax import report
 from sparsefl_jax.report.groups import study_runs
 from sparsefl_jax.runs import experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.studies import places, runner
-from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import State
 from tests.refusals import refused
 from tests.tiny_study import points, write_study
@@ -136,18 +131,6 @@ def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
     assert json.loads((tmp_path / "study.json").read_text()) == held
 
 
-def test_the_page_is_of_the_study_that_writes_it(study, tmp_path, monkeypatch):
-    """Another study begins in the folder while the first one runs."""
-    pages = []
-    monkeypatch.setattr(report, "compare", lambda groups, **asked: asked)
-    write = lambda asked, out, **about: pages.append(asked | about)  # noqa: E731
-    monkeypatch.setattr(report, "write_comparison", write)
-    on_disk.write(tmp_path, study[:1])
-    on_disk.write(tmp_path, study[1:])
-    runner.write_page(tmp_path, study[:1], True)
-    assert pages[0]["status"] == [("fedavg", "missing")] and pages[0]["unlike"]
-
-
 def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
     """Edits of one's own method between two starts of a study."""
     (tmp_path / "edited_method.py").write_text(
@@ -168,20 +151,6 @@ def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
     shutil.rmtree(out / "fedavg")
     runner.run(study[:1], out)
     assert len(ran) == 6
-
-
-def test_the_line_of_progress(study, tmp_path, ran):
-    runner.run(study[:1], tmp_path)
-    (tmp_path / "failed").mkdir()
-    (tmp_path / "failed/fedprox.txt").write_text("seed 0: why")
-    # Two seeds have taken 4 s together, and two are left.
-    said = "1 of 2 points done, 1 failed, 4.0 s of computing left"
-    assert runner.line(tmp_path, study) == said
-    (tmp_path / "fedprox").mkdir()
-    with run_folder.locked(tmp_path / "fedprox"):
-        assert "1 running, 1 failed" in runner.line(tmp_path, study)
-    with run_folder.locked(tmp_path / "fedavg"):  # about to end
-        assert "running" not in runner.line(tmp_path, study)
 
 
 def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
@@ -286,84 +255,3 @@ def test_jobs_have_cores_of_their_own(study, tmp_path, ran, monkeypatch):
     monkeypatch.setattr(places.hardware, "cores", lambda: [2, 3, 5, 7])
     runner.run(study, tmp_path, jobs=2)
     assert lines == [{2, 5}, {3, 7}]
-
-
-def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *a: asked.append(a), False)
-    for name in ("use_cpu_cores", "keep_compilations"):
-        monkeypatch.setattr(f"sparsefl_jax.system.hardware.{name}", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path), "fedavg", "1,3"])
-    refused(places.main, "expected the folder of a study")
-    assert [(pid, [*cores]) for pid, cores in asked] == [(0, [1, 3])]
-
-
-def test_options_of_a_launcher():
-    found = places._parse("slurm_setup=['export A=1','b'],x=1")
-    assert found == {"slurm_setup": ["export A=1", "b"], "x": 1}
-
-
-def test_a_job_is_done_when_two_looks_behind_its_submission_miss_it(
-    tmp_path, monkeypatch
-):
-    """By the clock of this test, with a `squeue` that prints a file."""
-    (tmp_path / "squeue").write_text(f'#!/bin/sh\nexec cat "{tmp_path}/queue"\n')
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    now, result = [100.0], tmp_path / "result"
-    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    places._queued.cache_clear()
-    paths = SimpleNamespace(result_pickle=result)
-    job = SimpleNamespace(job_id="7_1", paths=paths, done=result.exists)
-    old, new = places._SlurmJob(job, born=8), places._SlurmJob(job, born=11)
-    for queue, *done in (
-        ("7_0\n7_1\n", False, False),
-        ("7_0\n", False, False),  # by the look before
-        ("7_0\n", True, False),  # a look from before the new one was submitted
-        ("7_0\n", True, True),
-        ("7_1\n", False, False),
-        (None, False, False),  # the controller is away
-        ("", False, False),
-        ("", True, True),
-    ):
-        (tmp_path / "queue").unlink(missing_ok=True)
-        if queue is not None:
-            (tmp_path / "queue").write_text(queue)
-        assert [old.done(), new.done()] == done
-        now[0] += 10
-    (tmp_path / "queue").write_text("7_1\n")
-    result.write_text("")
-    assert old.done()
-
-
-@pytest.mark.parametrize("paths", ["/some/where", ""])
-def test_jobs_inherit_the_package(paths, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", paths)
-    said = []
-
-    class Executor:
-        """Asks what a program would inherit, as `sbatch` does, and submits nothing."""
-
-        def __init__(self, folder, cluster):
-            assert (folder, cluster) == (tmp_path / "jobs", "slurm")
-
-        def update_parameters(self, **parameters):
-            said.append(parameters)
-
-        def map_array(self, run, folders, names):
-            asked = "import os; print(os.environ['PYTHONPATH'], end='')"
-            command = [sys.executable, "-c", asked]
-            said.append(subprocess.check_output(command, text=True))
-            said.append([folders, names])
-            return [run for _ in names]
-
-    module = SimpleNamespace(AutoExecutor=Executor)
-    monkeypatch.setitem(sys.modules, "submitit", module)
-    jobs = places.slurm(tmp_path, "timeout_min=5")(["a", "b"])
-    root = os.pathsep.join(filter(None, [str(places._ROOT), paths]))
-    assert said == [
-        {"name": "study", "timeout_min": 5},
-        root,
-        [2 * [str(tmp_path)], ["a", "b"]],
-    ]
-    assert len(jobs) == 2

@@ -1,7 +1,5 @@
 """Memory: by shape and of compiled programs, its limit, and running out of it."""
 
-import concurrent.futures
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import cli, experiment, memory, programs, simulate
+from sparsefl_jax.runs import experiment, memory, programs, simulate
 from sparsefl_jax.runs import plan as planning
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import freeze
@@ -78,11 +76,6 @@ def test_the_working_set_grows_with_chunk_batch_and_devices(world):
     assert both.total() == sum(both.parts().values())
 
 
-def test_a_budget_on_a_cpu_makes_no_chunk_larger(world):
-    (planned,) = plan(setup_of(world, memory_gb=1.0)).stages
-    assert planned.memory.chunk == 1  # one client a core
-
-
 def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
     """As on an accelerator."""
     monkeypatch.setattr(planning, "in_turn", lambda *network: False)
@@ -118,25 +111,6 @@ def test_a_working_set_that_does_not_fit_is_refused(world):
         memory_of(world, memory_gb=gb)
     with pytest.raises(ValueError, match="chunk=4, expected at most [123] to fit"):
         memory_of(world, 4, memory_gb=gb + 0.3 * one.working_set / 1e9)
-
-
-def test_the_refusal_of_a_later_stage_ends_the_run_in_its_first(
-    world, key, monkeypatch
-):
-    compile_stage = programs.compile_stage
-
-    def refusing(run, index):
-        if index:
-            raise ValueError("too large")
-        return compile_stage(run, index)
-
-    monkeypatch.setattr(programs, "compile_stage", refusing)
-    data, model, parts = world
-    stage, rounds = sfl.Stage(sfl.fedavg(*parts), 50, 8, 1, 8), []
-    with pytest.raises(ValueError, match="^too large$"):
-        for segment in sfl.segments(key, [stage, stage], model, data):
-            rounds.append(segment.snapshot.round)
-    assert len(rounds) < 50
 
 
 def test_an_accelerator_has_its_own_limit():
@@ -205,28 +179,6 @@ def test_a_real_failure_to_allocate_and_other_errors_of_the_runtime(world):
         raise error
 
 
-def test_the_command_tells_it_in_one_line(world, capsys):
-    alone = memory_of(world)
-    allocation = concurrent.futures.Future()  # no frame of a user's is on its way
-    allocation.set_exception(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 B"))
-    run = cli.guarded()(memory.explained(alone, 0)(allocation.result))
-    with pytest.raises(SystemExit) as stopped:
-        run()
-    assert stopped.value.code == 1
-    assert capsys.readouterr().err.startswith("error: out of memory in stage 0 with ")
-
-
-def test_summary_tells_memory_and_compilation(tmp_path):
-    summary = experiment.run(tiny_config(tmp_path), tmp_path / "a", progress=False)
-    for stage in summary["stages"]:
-        parts = {"population", "test set", "clients", "server", "working set"}
-        assert set(stage["memory"]) == parts
-        assert stage["chunk"] == 1 and stage["compile_seconds"] > 0
-    told = summary["memory"]
-    totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
-    assert told["estimated"] == max(totals) and told["process"] > 10**8
-
-
 def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
     """60 rows against 50 rows' bytes: a quarter of these is six rows, twice."""
     x = np.zeros((180, 6), np.float32)
@@ -261,19 +213,6 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
     planned = plan(setup)
     with pytest.raises(ValueError, match="has .* expected at least .*"):
         programs.compile_stage(planned, 0)
-    # A population of 10 GB a device: nothing is allocated, as zeros are but promised.
-    data, model, parts = world
-    x = np.broadcast_to(np.zeros((1, *SHAPE), np.float32), (7 * 10**7, *SHAPE))
-    large = data._replace(x=x)
-    host(2 * 10**10)
-    stage = sfl.Stage(sfl.fedavg(*parts), 2, 8, 1, 8)
-    with pytest.raises(ValueError, match="has 20.0 GB .* is population, "):
-        plan(Setup([stage], model, large))
-    # Batches of 2**20 samples, of which 24 are there: the network runs on all.
-    host(10**9)
-    setup = Setup([stage._replace(batch_size=2**20)], model, data)
-    with pytest.raises(ValueError, match="part is working set, "):
-        programs.compile_stage(plan(setup), 0)
 
 
 def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypatch):

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import itertools
 import json
-import subprocess
 import sys
 import time
 import zlib
@@ -120,18 +119,14 @@ def test_a_log_that_is_altered_while_the_run_goes_on_is_refused(tmp_path):
 
 def damage(path, how):
     """Changes a file of lines."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    if how == "gone":
-        return path.unlink()
-    changed = {
-        "short": lines[:2],
-        "number": [lines[0], lines[1].replace(b"1", b"7", 1), *lines[2:]],
-        "second": [lines[0], b"not JSON\n", *lines[2:]],
-    }
-    path.write_bytes(b"".join(changed[how]))
+    head, first, *rest = path.read_bytes().splitlines(keepends=True)
+    changed = first.replace(b"1", b"7", 1)
+    path.write_bytes(
+        b"".join([head, first] if how == "short" else [head, changed, *rest])
+    )
 
 
-@pytest.mark.parametrize("how", ["gone", "short", "number", "second"])
+@pytest.mark.parametrize("how", ["short", "number"])
 def test_a_log_that_is_not_as_it_was_is_refused(tmp_path, how):
     position = write(tmp_path)["position"]
     log_lines.check_logs(tmp_path, position)
@@ -153,7 +148,7 @@ def test_a_run_with_lost_records_is_refused_and_stays_as_it_was(
         stop_after(patch, 2)
         with pytest.raises(interrupt.StoppedError):
             experiment.run(config, run, progress=False)
-    damage(run / name, "second")
+    damage(run / name, "number")
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     monkeypatch.delattr(experiment, "build")  # nothing is built, let alone trained
     monkeypatch.delattr(simulate, "simulate")
@@ -182,16 +177,6 @@ def test_absent_packages_are_one_line(monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ValueError, match=rf"pip install 'sparsefl_jax\[{name}\]'$"):
             sinks.check_sinks([name])
-
-
-def test_a_folder_of_a_sink_s_name_is_not_its_package(tmp_path, monkeypatch):
-    """W&B leaves a folder `wandb`, which Python imports as an empty package."""
-    (tmp_path / "wandb").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for name in [name for name in sys.modules if name.split(".")[0] == "wandb"]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ValueError, match=r"^sinks='wandb' needs wandb: pip install "):
-        sinks.check_sinks(["wandb"])
 
 
 @pytest.fixture
@@ -240,20 +225,3 @@ def test_tensorboard_shows_no_round_twice_after_a_resume(
     assert len(list((workdir / "tensorboard").iterdir())) == 4
     assert scalars(workdir) == scalars(tmp_path / "whole")
     assert contents(workdir) == contents(tmp_path / "whole")
-
-
-def test_tensorboard_says_that_a_disk_is_full(tmp_path, scalars):
-    sink = sinks.tensorboard(tmp_path, 0)
-    with file_size_limit(64):
-        with pytest.raises(OSError) as caught:
-            sink.write({1: {"train/loss": 0.5}})
-        assert caught.value.errno == errno.EFBIG
-        with pytest.raises(OSError):
-            sink.close({})
-    sink.close({})
-
-
-def test_no_tool_is_imported_before_it_is_asked_for():
-    code = "import sys, sparsefl_jax.system.sinks; "
-    code += "assert not {'wandb', 'tensorboardX'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True)

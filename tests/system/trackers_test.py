@@ -6,10 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparsefl_jax.runs import experiment
 from sparsefl_jax.system import sinks
 from tests.system.sinks_test import write
-from tests.tiny import tiny_config
 
 LOSSES = [1, 1 / 2, 1 / 11, 1 / 12, 1 / 13, 1 / 14]
 CONFIG = {"seed": 3, "optimizer": {"name": "sgd", "learning_rate": 0.1}}
@@ -50,21 +48,6 @@ def test_wandb_goes_on_in_one_run_and_has_no_round_twice(tmp_path, monkeypatch):
     assert [row.get("seconds") for _, row in rows] == [None, 0.5, None, 1.0, None, 1.5]
     assert run.config["seed"] == 4 and run.config["num_rounds"] == 9
     assert run.summary["accuracy"] == {"global": {"final": 0.5}}
-
-
-@pytest.mark.slow
-def test_a_configuration_logs_to_wandb(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="needs the extra [wandb]")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    config = tiny_config(tmp_path)
-    config.sinks = ("wandb",)
-    summary = experiment.run(config, tmp_path / "run", progress=False)
-    assert list((tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb"))
-    assert (
-        json.loads((tmp_path / "run/wandb.json").read_text())["rounds"]
-        == summary["rounds"]
-    )
 
 
 @pytest.mark.parametrize("error", [FloatingPointError("loss nan"), None])

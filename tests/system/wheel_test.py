@@ -63,13 +63,6 @@ def test_the_wheel_runs_a_mini_in_an_empty_folder(installed, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_copied_file_runs(installed, tmp_path):
-    shutil.copy(ROOT / "configs/compressed_cifar10.py", tmp_path / "mine.py")
-    command = sys.executable, "-m", "sparsefl_jax"
-    runs(command, "mine.py", tmp_path, installed, flags=SHORT[:1])
-
-
-@pytest.mark.slow
 def test_an_editable_installation_runs_a_mini(tree, tmp_path):
     done(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     scripts = tmp_path / "venv/bin"
