@@ -1,8 +1,13 @@
 """Full disks, foreign files, absent homes: a run continues, or a line says why not."""
 
 import contextlib
+import io
 import os
+import pwd
 import resource
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -10,11 +15,13 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.core import formats
 from sparsefl_jax.core.types import ClientInfo
 from sparsefl_jax.runs import checkpoint, records
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.simulation import placement, rows
-from sparsefl_jax.system import files
+from sparsefl_jax.system import files, hardware
+from tests.launches import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -88,3 +95,53 @@ def test_a_full_disk_is_told_with_the_file_s_name(tmp_path, monkeypatch, name):
     with full_disk(), pytest.raises(OSError, match=name) as caught:
         WRITERS[name](tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+import sparsefl_jax as sfl
+from sparsefl_jax.runs import checkpoint
+from sparsefl_jax.simulation.placement import State
+
+draw = np.random.default_rng(0).normal
+params = {f"w{i}": draw(size=(90, 90)).astype(np.float32) for i in range(40)}
+models = {"global": sfl.SparseModel(params, {}, {})}
+at = checkpoint.Snapshot(0, 1, State(params, (), np.ones(3, np.int32)))
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+try:
+    checkpoint.save(Path(sys.argv[1]), at, models, {})
+except OSError as error:
+    print(error, file=sys.stderr)
+"""
+
+
+def test_a_full_disk_leaves_one_line(tmp_path):
+    """Without what orbax's threads print, during the failure and after it."""
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    said = done.stderr
+    assert said.startswith(f"{tmp_path}/checkpoint could not be written: ")
+    assert said.count("\n") == 1 and done.returncode == 0
+
+
+def test_without_a_home_a_line_says_what_to_set(monkeypatch):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "SPARSEFL_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(ValueError, match="expected HOME or SPARSEFL_CACHE_DIR"):
+        hardware.cache_directory()
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", "/a")
+    assert hardware.cache_directory() == Path("/a")
+
+
+def test_a_table_is_told_in_letters_that_the_output_has(monkeypatch):
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
+    formats.say("97.22 \u00b1 0.43 %")
+    sys.stdout.flush()
+    assert out.getvalue() == b"97.22 ? 0.43 %\n"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 import pytest
 
 import sparsefl_jax as sfl
