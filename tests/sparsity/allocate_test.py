@@ -32,17 +32,6 @@ def test_erk_meets_the_density_within_one(shape_list, density):
     assert (found * size).sum() / size.sum() == pytest.approx(density, rel=1e-4)
 
 
-def test_erk_of_an_empty_layer_leaves_the_others_alone():
-    tree, select = shapes(a=(0, 10), b=(10, 10))
-    found = layer_densities.erk(tree, select, 0.3)
-    assert found[1] == pytest.approx(0.3, rel=1e-6)
-
-
-def test_recalibration_leaves_densities_that_are_all_0():
-    found = layer_densities.recalibrate(jnp.zeros(3), np.array([100, 4000, 900]), 0.5)
-    assert found.tolist() == [0, 0, 0]
-
-
 def test_counts_forgive_the_last_place_only():
     whole = np.arange(1, 400)
     counts = jnp.float32(whole) / jnp.float32(400) * jnp.float32(400)
@@ -57,16 +46,10 @@ def test_counts_forgive_the_last_place_only():
     ("share", "size", "count"),
     [
         (0.64, 11_164_352, 7_145_185),  # of 7 145 185.28
-        (0.36, 11_164_352, 4_019_166),  # of 4 019 166.72
-        (1 / 64, 11_164_352, 174_443),
         (0.999999, 2**31 - 1, 2_147_481_499),  # of 2 147 481 499.52
         (1.0, 2**31 - 1, 2**31 - 1),
-        (0.0, 5, 0),
-        (0.7, 10, 7),
-        (0.29, 100, 29),
-        (1 / 3, 300, 100),  # no decimal
-        (5 / 6, 6, 5),  # nor this one, which is less in float32
-        (1e-7, 10**8, 10),
+        (0.29, 100, 29),  # the product is below 29
+        (5 / 6, 6, 5),  # no decimal, and less in float32
     ],
 )
 def test_a_traced_share_is_counted_as_on_the_host(share, size, count):
@@ -75,14 +58,6 @@ def test_a_traced_share_is_counted_as_on_the_host(share, size, count):
     )
     assert (int(found), found.dtype) == (count, jnp.int32)
     assert layer_densities.whole(share, size) == count
-
-
-def test_host_counts_forgive_rounding_both_ways():
-    """0.29 * 100 is below 29, and 0.07 * 100 above 7."""
-    assert 0.29 * 100 < 29 and 0.07 * 100 > 7
-    shares = np.array([0.29, 0.07, 0.295, 0.071])
-    assert layer_densities.whole(shares, 100).tolist() == [29, 7, 29, 7]
-    assert layer_densities.whole_up(shares, 100).tolist() == [29, 7, 30, 8]
 
 
 def test_ranks_go_by_score_and_then_by_index():
@@ -99,17 +74,16 @@ def test_ranks_go_by_score_and_then_by_index():
     assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()
 
 
+def test_a_share_is_rounded_up_as_it_is_written():
+    """0.07 * 100 is above 7."""
+    assert layer_densities.whole_up([0.29, 0.07, 0.071], 100).tolist() == [29, 7, 8]
+
+
 def test_nested_counts_of_a_large_whole_layer_are_those_of_decimals():
     """A layer of ResNet-18; a float32 product gives 707,789 at 0.3."""
     mask = {"w": np.ones((3 * 3 * 512, 512), bool)}
-    for budget, count in ((0.3, 707_788), (0.36, 849_346), (0.9, 2_123_366)):
-        found = nested.nested_counts(mask, {"w": True}, jnp.float32(budget))
-        assert found.tolist() == [count]
-
-
-def test_nested_counts_of_an_empty_mask_are_zero():
-    mask = {"w": jnp.zeros(5, bool)}
-    assert nested.nested_counts(mask, {"w": True}, 0.5).tolist() == [0]
+    found = nested.nested_counts(mask, {"w": True}, jnp.float32(0.3))
+    assert found.tolist() == [707_788]
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 4), (2, 5)])
@@ -161,5 +135,3 @@ def test_erk_of_feddst_leaves_every_layer_an_entry_and_meets_the_density():
     sizes = trees.layer_sizes(tree, select)
     assert layer_densities.whole(found, sizes)[1] == 1
     assert (found @ [250, 5000, 256000, 500]) == pytest.approx(2617.5)
-    single, select = shapes(a=(1, 9))
-    assert layer_densities.erk_sparsity(single, select, 0.5).tolist() == [1.0]

@@ -38,19 +38,16 @@ def test_no_value_is_off_by_more_than_half_a_step(bits, size, shift, seed):
     assert np.abs(found - values).max() <= float(grid.scale) / 2 + slack
 
 
-@pytest.mark.parametrize("constant", [0.0, 1e-45, 0.7, -0.7, 1.0])
-def test_a_constant_comes_back(constant):
-    found, _, grid = back(np.full((2, 3), constant))
-    np.testing.assert_allclose(found, constant, rtol=1e-6, atol=1e-44)
-    assert found.shape == (2, 3) and np.isfinite(grid.scale)
-
-
 def test_each_leaf_has_its_own_grid_and_none_need_have_entries():
     tree = {"a": jnp.array([3.0, -1.0]), "b": jnp.full((3,), 100.0), "c": jnp.zeros(0)}
     codes, grid = jax.jit(quantization.quantize)(tree)
-    assert jax.tree.map(jnp.shape, codes) == jax.tree.map(jnp.shape, tree)
     assert float(grid.scale["b"]) == pytest.approx(100 / 255)
     assert grid.zero == {"a": 64, "b": 0, "c": 0} and codes["b"].tolist() == [255] * 3
+    found = quantization.dequantize(codes, grid)
+    assert found["c"].shape == (0,)
+    np.testing.assert_allclose(found["b"], 100, rtol=1e-6)
+    zeros, _, grid = back(np.zeros(2))
+    assert not zeros.any() and grid.scale == 0
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])

@@ -64,31 +64,6 @@ def test_by_hand(key):
     assert (np.asarray(new["bias"]) == 1).all() and after["bias"].all()
 
 
-def test_what_is_pruned_and_drawn_again_keeps_its_weight(key):
-    """The 0.5 goes, two holes, and where both grow all weights are those of before."""
-    weights = {"w": jnp.array([1.0, -3.0, 0.5, 2.0, 0.0])}
-    mask, select = {"w": jnp.array([True, True, True, True, False])}, {"w": True}
-    carry = regrow.start_carry(weights, select, 0.8)
-    new, after, _ = jax.jit(
-        jax.vmap(
-            lambda k: regrow.prune_regrow(
-                k, weights, mask, jnp.float32(0.25), select=select, carry=carry
-            )
-        )
-    )(jax.random.split(key, 100))
-    grown = np.asarray(after["w"])
-    assert grown[:, [0, 1, 3]].all()
-    for holes, want in (
-        ([True, True], [1, -3, 0.5, 2, 0]),
-        ([True, False], [1, -3, 0.5, 2, 0]),
-        ([False, True], [1, -3, 0, 2, 0]),
-        ([False, False], [1, -3, 0, 2, 0]),
-    ):
-        drawn = (grown[:, [2, 4]] == holes).all(1)
-        assert drawn.any()
-        assert (np.asarray(new["w"])[drawn] == np.float32(want)).all()
-
-
 def test_a_dense_layer_with_a_small_share_loses_what_the_rate_says(key):
     params, mask = network([0.1] * 18 + [None] * 2, [5.0] * 8 + [None] * 12)
     _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
@@ -107,25 +82,6 @@ def test_below_a_fifth_of_sparsity_a_layer_is_spared(key, alive, survive):
     ]
 
 
-def test_equal_layers_grow_by_draws_of_their_own(key):
-    params, mask = network([1.0] * 10 + [None] * 10, [1.0] * 10 + [None] * 10)
-    _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
-    assert np.any(np.asarray(after["a"]) != after["b"])
-
-
-def test_freshly_grown_zeros_are_pruned_before_weights_and_ties_by_index():
-    prune = jax.jit(regrow._prune)
-    params, mask = network(
-        [0.0, 5.0, 0.0, 5.0, None, None], [1.0, 1.0, None, 1.0, 1.0, 2.0]
-    )
-    pruned = prune(params["a"], mask["a"], jnp.int32(2))
-    assert pruned.tolist() == [False, True, False, True, False, False]
-    pruned = prune(params["a"], mask["a"], jnp.int32(1))
-    assert pruned.tolist() == [False, True, True, True, False, False]
-    pruned = prune(params["b"], mask["b"], jnp.int32(2))
-    assert pruned.tolist() == [False, False, False, True, True, True]
-
-
 def test_where_nothing_is_counted_exact_zeros_go(key):
     # A fully dense layer with the larger share has rate 0: its mask becomes w != 0.
     a = [9.0, 0.0] + [9.0] * 18
@@ -137,17 +93,6 @@ def test_where_nothing_is_counted_exact_zeros_go(key):
     new, after, _ = calls(key, params, mask, 0.0, start(params, mask))
     assert (after["a"] == (params["a"] != 0)[None]).all()
     assert (after["b"] == mask["b"][None]).all()
-
-
-def test_excess_growth_is_spread():
-    spread = jax.jit(regrow._spread)
-    # 6 above the cap: 2 each, a's own 2 again to the others, and so on: 3 each.
-    found = spread(jnp.array([16.0, 1.0, 2.0]), jnp.array([10.0, 50.0, 50.0]))
-    np.testing.assert_allclose(found, [10, 4, 5], rtol=1e-5)
-    np.testing.assert_allclose(
-        spread(jnp.array([9.0, 9.0]), jnp.array([1.0, 2.0])), [1, 2]
-    )
-    assert spread(jnp.array([1.0, 2.0]), jnp.array([5.0, 5.0])).tolist() == [1, 2]
 
 
 def test_growth_fills_at_most_99_percent_of_the_holes(key):
@@ -184,24 +129,30 @@ def test_carry_growth_is_added(key):
     assert abs(float(count.mean()) - 100) < 5
 
 
+def test_zeros_go_before_weights_and_ties_by_index(key):
+    """Of six zeros that have just grown the first five, and of ten ones."""
+    a = [0.0] * 6 + [1.0] * 4 + [None] * 10
+    params, mask = network(a, [1.0] * 10 + [None] * 10)
+    _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
+    for name in ("a", "b"):
+        assert np.flatnonzero(after[name].all(0)).tolist() == [5, 6, 7, 8, 9]
+
+
 def test_what_was_just_pruned_competes_for_growth_and_starts_at_zero():
     """Weight 1 is the smallest, and its gradient the largest of the three holes."""
     params = {"a": jnp.array([4.0, -1.0, 2.0, 0.0, 0.0]), "bias": jnp.ones(2)}
     mask = {"a": jnp.arange(5) < 3, "bias": jnp.ones(2, bool)}
     scores = {"a": jnp.array([9.0, 3.0, 8.0, 2.0, 1.0]), "bias": jnp.ones(2)}
-    select = {"a": True, "bias": False}
-    model = SparseModel(params, mask, {})
-    given = model, scores, jnp.array([2]), jnp.array([3])
-    exchange = functools.partial(regrow.exchange, select=select)
-    new, grown, _ = jax.jit(exchange)(*given)
-    assert grown["a"].tolist() == [True, True, True, False, False]
-    assert new["a"].tolist() == [4.0, 0.0, 2.0, 0.0, 0.0]
-    assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
-    # The largest of all scores is a survivor's.
-    new, grown, _ = jax.jit(functools.partial(exchange, anywhere=True))(*given)
-    assert grown["a"].tolist() == [True, False, True, False, False]
-    assert new["a"].tolist() == [0.0, 0.0, 2.0, 0.0, 0.0]
-    assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
+    given = SparseModel(params, mask, {}), scores, jnp.array([2]), jnp.array([3])
+    for anywhere, alive, weights in (
+        (False, [0, 1, 2], [4, 0, 2, 0, 0]),
+        (True, [0, 2], [0, 0, 2, 0, 0]),  # the largest of all is a survivor's
+    ):
+        how = dict(select={"a": True, "bias": False}, anywhere=anywhere)
+        new, grown, _ = jax.jit(functools.partial(regrow.exchange, **how))(*given)
+        assert np.flatnonzero(grown["a"]).tolist() == alive
+        assert new["a"].tolist() == weights
+        assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
 
 
 def test_fewer_alive_weights_than_kept_are_all_kept():

@@ -9,22 +9,14 @@ from sparsefl_jax.training import means
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
 
 
-def add_up(summands):
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), summands)
-
-
-def test_old_stays_where_nobody_sent():
-    summand = means.weighted_sum({"w": jnp.ones(2)}, jnp.float32(0))
-    old = {"w": jnp.array([7.0, 8.0])}
-    assert means.weighted_mean(summand, old)["w"].tolist() == [7.0, 8.0]
-
-
 def test_weight_zero_removes_nan_and_old_keeps_its_dtype():
     trees = {"w": jnp.array([[jnp.nan, jnp.inf], [1.0, 3.0]], jnp.bfloat16)}
-    summands = jax.vmap(means.weighted_sum)(trees, jnp.array([0.0, 0.5]))
-    old = {"w": jnp.zeros(2, jnp.bfloat16)}
-    mean = means.weighted_mean(add_up(summands), old)
-    assert mean["w"].tolist() == [1.0, 3.0] and mean["w"].dtype == jnp.bfloat16
+    old = {"w": jnp.array([7.0, 8.0], jnp.bfloat16)}
+    for weights, want in (([0.0, 0.5], [1.0, 3.0]), ([0.0, 0.0], [7.0, 8.0])):
+        summands = jax.vmap(means.weighted_sum)(trees, jnp.array(weights))
+        total = jax.tree.map(lambda v: jnp.sum(v, axis=0), summands)
+        mean = means.weighted_mean(total, old)
+        assert mean["w"].tolist() == want and mean["w"].dtype == jnp.bfloat16
 
 
 def test_what_lies_outside_a_mask_does_not_count():

@@ -47,7 +47,6 @@ def world():
 
 METHODS = {
     "fedavg": {},
-    "pdst": {"density": 0.5},
     "heterofl": {},
     "fjord": {"widths": (0.5, 1.0), "distill": True},
     "spafl": {"alpha": 0.1},
@@ -99,18 +98,8 @@ def test_a_step_follows_the_gradient_of_that_loss(world):
         assert float(grads["fc2"]["bias"][i]) == pytest.approx(slope, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("value", "names", "told"),
-    [
-        (
-            0.0,
-            ("loss",),
-            r"shapes \(\(\), {'loss': \(\)}\), expected a scalar and \('loss",
-        ),
-        ([1.0, 2.0], SUMS, r"shapes \(\(2,\), {'correct': \(\)"),
-    ],
-)
-def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
+@pytest.mark.parametrize("value, names", [(0.0, ("loss",)), ([1.0, 2.0], SUMS)])
+def test_what_a_loss_must_return_is_said_in_one_line(world, value, names):
     data, model = world
 
     def loss(logits, targets, weight):
@@ -118,7 +107,5 @@ def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
 
     model = model.fitting(loss)
     stage = sfl.Stage(sfl.fedavg(model, sfl.training.make_optimizer()), 1, CLIENTS)
-    with pytest.raises(ValueError, match=f"^model.loss returned {told}"):
+    with pytest.raises(ValueError, match=r"^model.loss returned shapes .*, expected a"):
         sfl.run(jax.random.key(0), [stage], model, data)
-    with pytest.raises(ValueError, match="loss=0.5, expected a function"):
-        model.fitting(0.5)

@@ -1,8 +1,6 @@
 """Packets: trees cut and joined, entries counted, bits charged, streams read back."""
 
-import collections
 import dataclasses
-import functools
 import math
 
 import jax
@@ -27,12 +25,9 @@ def total(packet):
     return message_bits(packets.layout(message), packets.count(message))
 
 
-@pytest.mark.parametrize(
-    "kwargs",
-    [{"index": "x"}, {"bits": 33}, {"bits": 1.5}, {"bits": 32, "index": "entropy"}],
-)
+@pytest.mark.parametrize("kwargs", [{"index": "x"}, {"bits": 1.5}])
 def test_packet_refuses(kwargs):
-    name, value = next(iter(kwargs.items()))
+    ((name, value),) = kwargs.items()
     with pytest.raises(ValueError, match=f"{name}={value!r}, expected"):
         Packet({}, **kwargs)
 
@@ -47,47 +42,53 @@ def test_an_assumption_needs_something_that_is_free():
             Packet(values, **charged, assumed="so")
 
 
-def test_layout_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match="bits=16 for float32 values 'up/w'"):
-        packets.layout({"up": Packet({"w": jnp.zeros(2)}, bits=16)})
-    for odd in ({"w": jnp.zeros(3, bool)}, {"v": jnp.zeros(2, bool)}):
-        with pytest.raises(ValueError, match="mask of packet 'up'"):
-            packets.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
+FLOATS = {"w": jnp.zeros(2)}
 
 
-def test_only_real_numbers_under_masks_of_bools_travel():
-    for values in (jnp.zeros(2, jnp.complex64), jax.random.split(jax.random.key(0))):
-        for bits in (0, 32):
-            with pytest.raises(ValueError, match="'up/w' has .* values, expected bool"):
-                packets.layout({"up": Packet({"w": values}, bits=bits)})
-    floats = {"w": jnp.ones(2)}
-    with pytest.raises(ValueError, match="mask up/w is float32, expected bool"):
-        packets.layout({"up": Packet(floats, floats, index="none")})
+@pytest.mark.parametrize(
+    "packet, said",
+    [
+        (Packet(FLOATS, bits=16), "bits=16 for float32 values 'up/w'"),
+        (Packet(FLOATS, {"w": jnp.zeros(3, bool)}, index="coo"), "mask of packet 'up'"),
+        (Packet(FLOATS, {"v": jnp.zeros(2, bool)}, index="coo"), "mask of packet 'up'"),
+        (Packet(FLOATS, FLOATS, index="none"), "mask up/w is float32, expected bool"),
+        (
+            Packet({"w": jnp.zeros(2, jnp.complex64)}, bits=0),
+            "'up/w' has .* values, expected bool",
+        ),
+        (Packet(FLOATS, fresh=jnp.float32(0.5)), "fresh of packet 'up' is .* one bool"),
+        (
+            # At one path.
+            Packet({"a": {"b": jnp.zeros(9)}, "a/b": jnp.zeros(1, jnp.int8)}, bits=8),
+            "bits=8 for float32 values 'up/a/b'",
+        ),
+    ],
+)
+def test_layout_refuses_what_does_not_fit(packet, said):
+    with pytest.raises(ValueError, match=said):
+        packets.layout({"up": packet})
 
 
 def test_an_optional_packet_takes_a_bit_in_every_round():
     values, mask = np.array([0, 2], np.float32), np.array([False, True])
     whole = Packet(values, mask, index="bitmap", optional=True)
-    assert total(whole) == (32, 1 + 2)
     assert most_bits(packets.layout({"p": whole})) == 64 + 1 + 2
-    # 1 for sent and fresh, the bitmap 01, then 2.0, which is 0x40000000.
-    assert streams.encode(whole) == bytes([0b10101000, 0, 0, 0, 0])
+    held, unsent = (dataclasses.replace(whole, **{k: False}) for k in ("fresh", "sent"))
+    for packet, bits, data in (
+        # 1 for sent and fresh, the bitmap 01, then 2.0, which is 0x40000000.
+        (whole, (32, 1 + 2), bytes([0b10101000, 0, 0, 0, 0])),
+        (held, (32, 1), bytes([0b00100000, 0, 0, 0, 0])),
+        (unsent, (0, 1), bytes(1)),
+    ):
+        assert total(packet) == bits and streams.encode(packet) == data
     none, garbage = np.zeros(2, bool), np.full(2, 9, np.float32)
     like = dataclasses.replace(whole, mask=none, values=garbage, fresh=False)
     found = streams.decode(streams.encode(whole), like)
     assert (found.values.tolist(), found.mask.tolist()) == ([0, 2], [False, True])
     assert bool(found.fresh)
-    held = dataclasses.replace(whole, fresh=False)
-    assert total(held) == (32, 1)
-    assert streams.encode(held) == bytes([0b00100000, 0, 0, 0, 0])
     assert streams.decode(streams.encode(held), held).values.tolist() == [0, 2]
-    unsent = dataclasses.replace(whole, sent=False)
-    assert total(unsent) == (0, 1) and streams.encode(unsent) == bytes(1)
     found = streams.decode(streams.encode(unsent), unsent)
     assert not found.sent and not found.values.any()
-    ones = Packet(np.ones(2, bool), bits=1, index="entropy", optional=True)
-    assert total(ones) == (2, 1)  # ones among 2 take w(3), and H(1) nothing
-    assert_same(streams.decode(streams.encode(ones), ones).values, ones.values)
 
 
 def test_bits_by_hand():
@@ -114,19 +115,15 @@ def test_bits_by_hand():
 def test_bits_do_not_overflow_and_keep_leading_axes():
     # ResNet-18, ten clients, 32 bits: 3 575 667 840 wraps in int32.
     layout = {"p": packets.Layout(("w",), ((11_173_962,),), 32, "bitmap", True)}
-    count = {
-        "p": packets.Count(
-            np.full((500, 10, 1), 11_173_962, np.int32),
-            np.zeros((500, 10), bool),
-            np.ones((500, 10), bool),
-        )
-    }
-    bits = message_bits(layout, count)
+    entries, ones = (
+        np.full((500, 10, 1), 11_173_962, np.int32),
+        np.ones((500, 10), bool),
+    )
+    bits = message_bits(layout, {"p": packets.Count(entries, ones, ones)})
     assert bits.values.shape == (500, 10) and bits.values.dtype == np.int64
     assert int(bits.values[0].sum()) == 3_575_667_840
-    assert int(bits.total.sum()) == 500 * 3_575_667_840
-    count["p"] = count["p"]._replace(fresh=np.ones((500, 10), bool))
-    assert int(message_bits(layout, count).positions.sum()) == 5000 * 11_173_962
+    assert int(bits.values.sum()) == 500 * 3_575_667_840
+    assert int(bits.positions.sum()) == 5000 * 11_173_962
 
 
 def assert_same(a, b):
@@ -152,11 +149,8 @@ def receiver(packet):
 
 KINDS = [
     (np.float32, 32),
-    (np.float16, 16),
     (ml_dtypes.bfloat16, 16),
-    (np.int32, 32),
     (np.uint32, 32),
-    (np.int8, 8),
     (np.int8, 3),
     (np.uint8, 5),
     (np.bool_, 1),
@@ -168,7 +162,7 @@ SHAPES = [(), (1,), (0,), (3, 0), (5,), (4, 3), (1, 9), (9, 1), (3, 3, 2, 4)]
 @settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(KINDS),
-    st.sampled_from(["none", *POSITIONS]),
+    st.sampled_from(["none", "entropy", *POSITIONS]),
     st.lists(st.sampled_from(SHAPES), min_size=0, max_size=3),
     st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     st.booleans(),
@@ -179,6 +173,8 @@ def test_decode_inverts_encode_and_length_is_what_is_charged(
     kind, index, shapes, density, masked, fresh, seed
 ):
     dtype, bits = kind
+    if index == "entropy":  # the other code of one bit is -1 in int8
+        dtype, bits = (np.bool_, np.int8)[seed % 2], 1
     rng = np.random.default_rng(seed)
     values, mask = {}, {}
     for i, shape in enumerate(shapes):
@@ -195,22 +191,18 @@ def test_decode_inverts_encode_and_length_is_what_is_charged(
     packet = Packet(values, mask if masked else None, fresh, True, bits, index)
     data = streams.encode(packet)
     charged, slack = int(total(packet).total), streams.slack(packet)
-    assert slack == 0 or index == "packed"
+    assert slack <= {"packed": 2 * len(shapes), "entropy": 2}.get(index, 0)
     assert math.ceil(charged / 8) <= len(data) <= math.ceil((charged + slack) / 8)
     back = streams.decode(data, receiver(packet))
     assert_same(back.values, packet.values)
     assert_same(back.mask, packet.mask)
 
 
-@pytest.mark.parametrize(
-    ("n", "ones", "bits"), [(0, 0, 0), (1, 1, 1), (8, 0, 4), (8, 4, 12), (7, 1, 8)]
-)
+@pytest.mark.parametrize(("n", "ones", "bits"), [(0, 0, 0), (8, 4, 12), (7, 1, 8)])
 def test_entropy_bits_by_hand(n, ones, bits):
     # 7 entries, one of them 1: 3 bits tell the one, 7 H(1 / 7) = 4.14 all values.
     packet = Packet(jnp.arange(n) < ones, bits=1, index="entropy")
     assert total(packet) == (bits, 0)
-    told = packets.count({"p": packet})["p"]
-    assert told.entries.tolist() == [n] and told.measured.tolist() == [ones]
 
 
 def test_entropy_is_charged_per_packet_and_by_client():
@@ -232,40 +224,15 @@ def test_entropy_is_charged_per_packet_and_by_client():
     assert bits.positions.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("shapes", [[], [(3, 0), (2, 3)], [(9, 40), ()]])
-def test_entropy_coded_packets_come_back(dtype, masked, share, shapes):
-    rng = np.random.default_rng(0)
-    values = {f"l{i}": rng.random(s) < share for i, s in enumerate(shapes)}
-    mask = {name: np.asarray(rng.random(v.shape) < 0.7) for name, v in values.items()}
-    if masked:
-        values = jax.tree.map(lambda v, m: np.asarray(v & m), values, mask)
-    code = -1 if dtype is np.int8 else 1  # the other code of one bit
-    values = jax.tree.map(lambda v: np.asarray(v).astype(dtype) * dtype(code), values)
-    packet = Packet(values, mask if masked else None, bits=1, index="entropy")
-    data, charged = streams.encode(packet), int(total(packet).total)
-    assert math.ceil(charged / 8) <= len(data) <= math.ceil((charged + 2) / 8)
-    back = streams.decode(data, receiver(packet))
-    assert_same(back.values, packet.values)
-    assert_same(back.mask, packet.mask)
-
-
 def test_nothing_sent_is_no_byte_and_decodes_to_zeros():
     packet = Packet({"w": np.ones(3, np.float32)}, sent=False)
     assert streams.encode(packet) == b""
     assert streams.decode(b"", packet).values["w"].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "dtype, bits, most, index", [(np.uint8, 1, 2, "entropy"), (np.int8, 3, 4, "none")]
-)
-def test_encode_refuses_codes_that_do_not_fit(dtype, bits, most, index):
-    packet = Packet({"w": np.array([0, most], dtype)}, bits=bits, index=index)
-    with pytest.raises(
-        ValueError, match=f"bits={bits} but codes reach from 0 to {most}"
-    ):
+def test_encode_refuses_codes_that_do_not_fit():
+    packet = Packet({"w": np.array([0, 4], np.int8)}, bits=3)
+    with pytest.raises(ValueError, match="bits=3 but codes reach from 0 to 4"):
         streams.encode(packet)
 
 
@@ -273,8 +240,7 @@ def test_encode_refuses_codes_that_do_not_fit(dtype, bits, most, index):
     "dtype, bits, fits, misfits",
     [
         (np.uint8, 1, [0, 1], [2]),
-        (np.int8, 4, [-8, 7], [8, -9, 29]),
-        (np.uint16, 9, [0, 511], [512]),
+        (np.int8, 4, [-8, 7], [8, -9]),
         (np.int32, 31, [-(2**30), 2**30 - 1], [2**30]),
     ],
 )
@@ -289,34 +255,14 @@ def test_a_round_counts_codes_that_do_not_fit(dtype, bits, fits, misfits):
         assert told(0, code) == [-1, -1] and told(0, code, sent=False) == [2, 2]
 
 
-@pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (2, 0), (1,) * 9])
-def test_each_platform_finds_a_code_that_does_not_fit(sizes):
-    flags = [jnp.zeros(size, jnp.int8) for size in sizes]
-    for together in (1, 2, 8):
-        find = functools.partial(packets._any, together=together)
-        assert not find(flags)
-        for leaf, size in enumerate(sizes):
-            for place in range(size):
-                one = flags[leaf].at[place].set(1)
-                assert find([*flags[:leaf], one, *flags[leaf + 1 :]])
-
-
-def test_a_packet_with_a_further_array_does_not_travel():
-    @jax.tree_util.register_dataclass
-    @dataclasses.dataclass(frozen=True)
-    class Laden(Packet):
-        note: jax.Array = dataclasses.field(kw_only=True)
-
-    with pytest.raises(ValueError, match="'up' is Laden, expected a Packet"):
-        packets.layout({"up": Laden(jnp.zeros(2), note=jnp.ones(9))})
-    two = {"a": {"b": jnp.zeros(9)}, "a/b": jnp.zeros(1, jnp.int8)}  # at one path
-    with pytest.raises(ValueError, match="bits=8 for float32 values 'up/a/b'"):
-        packets.layout({"up": Packet(two, bits=8)})
-    with pytest.raises(ValueError, match="message is Counter, expected a dict"):
-        packets.layout(collections.Counter())
-    for flag in (jnp.float32(0.5), jnp.ones(9, bool)):
-        with pytest.raises(ValueError, match="fresh of packet 'up' is .* one bool"):
-            packets.layout({"up": Packet(jnp.zeros(2), fresh=flag)})
+@pytest.mark.parametrize("together", [1, 2, 8])
+def test_each_platform_finds_a_code_that_does_not_fit(together):
+    flags = [jnp.zeros(size, jnp.int8) for size in (3, 1, 2)]
+    assert not packets._any(flags, together=together)
+    for leaf, place in ((0, 2), (1, 0), (2, 1)):
+        one = flags[leaf].at[place].set(1)
+        others = [*flags[:leaf], one, *flags[leaf + 1 :]]
+        assert packets._any(others, together=together)
 
 
 def test_special_floats_survive():

@@ -1,25 +1,13 @@
 """The ledger, and the counts of the views of its packets."""
 
 import numpy as np
-import pytest
 
-from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.models import Model
 from sparsefl_jax.simulation import round_program
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
 
-# A packet of 6 and 4 values, from three clients of whom the second sent nothing.
-LAYOUT = {"up": packets.Layout(("w", "b"), ((2, 3), (4,)), 32, "none", True)}
-SENT = np.array([True, False, True])
 NETWORK = Model(None, None, {"w": 4})
-COUNT = packets.Count(np.array([[5, 4], [6, 4], [2, 4]]), np.zeros(3, bool), SENT)
-
-
-@pytest.mark.parametrize(("given", "words"), [({}, 1), ({"words": 2}, 2)])
-def test_values_only_counts_what_was_sent(given, words):
-    bits = values_only_bits(LAYOUT, {"up": COUNT}, ("up",), **given)
-    assert bits == words * 32 * (9 + 6)
 
 
 def test_flops_follow_the_masks():
@@ -33,32 +21,21 @@ def test_flops_follow_the_masks():
 
 def round_log(counts, correct, client=None, server=None):
     """Returns a round of a network {'w': [4]} that logged only metrics."""
-    whole = packets.Count(
-        np.full((len(counts), 1), 4, np.int32),
-        np.ones(len(counts), bool),
-        np.ones(len(counts), bool),
-    )
+    everyone = np.ones(len(counts), bool)
+    whole = packets.Count(np.full((len(counts), 1), 4, np.int32), everyone, everyone)
     number, extra = np.array(counts, np.float32), np.zeros(len(counts), np.float32)
-    work = local.Work(*3 * [{"w": number}], number, extra)
-    sums = {"count": counts, "correct": correct, "loss": np.ones(len(counts))}
+    sums = {"count": counts, "correct": correct, "loss": everyone}
     sums = {name: np.array(v, np.float32) for name, v in sums.items()}
-    return round_program.RoundLog(
-        clients=round_program.PerClient(
-            ids=np.arange(len(counts), dtype=np.int32),
-            metrics={**sums, "work": work, **(client or {})},
-            down={"p": whole},
-            up={"p": whole},
-            time=(),
-        ),
-        server=server or {},
-        executed_steps=np.int32(2),
-        density=np.float32(1),
-        layer_density=np.ones(1, np.float32),
-        mismatch=np.float32(0),
-        layer_mismatch=np.zeros(1, np.float32),
-        finite=np.bool_(True),
-        masks=(),
+    sums["work"] = local.Work(*3 * [{"w": number}], number, extra)
+    ids = np.arange(len(counts), dtype=np.int32)
+    clients = round_program.PerClient(
+        ids, sums | (client or {}), {"p": whole}, {"p": whole}, ()
     )
+    fields = dict.fromkeys(round_program.RoundLog._fields, ())
+    fields |= dict(layer_density=np.ones(1), layer_mismatch=np.zeros(1))
+    numbers = dict(executed_steps=2, density=1.0, mismatch=0.0, finite=True)
+    fields |= {name: np.array(v) for name, v in numbers.items()}
+    return round_program.RoundLog(**fields | dict(clients=clients, server=server or {}))
 
 
 def record_of(log, **packet):
