@@ -56,37 +56,34 @@ def test_all_that_a_method_imports_counts_as_code(own):
     config = defaults.default_config()
     config.algorithm.name = "an_own_package.method:mine"
     __import__("own_configuration")
-    late = own / "own_late.py"
     wanted = {
         str(own / name): zlib.crc32(text.encode()) for name, text in FILES.items()
     }
-    assert folder.own_code(plain(filled(config))) == {
-        path: checksum for path, checksum in wanted.items() if path != str(late)
-    }
+    late = wanted.pop(str(own / "own_late.py"))
+    assert folder.own_code(plain(filled(config))) == wanted
     __import__("own_late")
     (own / "own_helper.py").write_text("BIAS = 3.0")
     wanted[str(own / "own_helper.py")] = zlib.crc32(b"BIAS = 3.0")
+    wanted[str(own / "own_late.py")] = late
     assert folder.own_code(plain(filled(config))) == wanted
 
 
 def test_flags_of_xla_are_a_fact(monkeypatch):
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    old = provenance.facts("1")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-    new = provenance.facts("1")
+    """The number of devices is a fact of its own."""
+    told = []
+    fast, two = "--xla_cpu_enable_fast_math=true", "--xla_force_host_platform_device"
+    for flags in ("", fast, f"{two}_count=2 {fast}"):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        told.append(provenance.facts("1"))
+    old, new, again = told
     assert [name for name in old if old[name] != new[name]] == ["XLA_FLAGS"]
-    monkeypatch.setenv(
-        "XLA_FLAGS",
-        "--xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_math=true",
-    )
-    assert provenance.facts("1") == new  # the devices are a fact of their own
+    assert new == again
 
 
 ERRORS = """
 import jax
 import jax.numpy as jnp
 import sparsefl_jax as sfl
-from sparsefl_jax.core.types import Share
 
 def with_update(look):
     def update(*args):
@@ -95,13 +92,6 @@ def with_update(look):
 
     base = sfl.fedavg(sfl.testing.tiny_model(), sfl.training.make_optimizer())
     return base.replace(update=update)
-
-def sent(args):
-    if len(args) == 5:
-        raise ValueError("what the method says")
-
-def in_update(model, optimizer):
-    return with_update(sent)
 
 def in_jax(model, optimizer):
     return with_update(lambda args: jax.tree.map(max, {"a": 1}, {"b": 1}))
@@ -113,10 +103,6 @@ def in_our_helper(model, optimizer):
 def no_file(model, optimizer):
     open("/no/such/file")
 
-@sfl.method
-def checked(model, optimizer, *, share: Share = 0.5):
-    return sfl.fedavg(model, optimizer)
-
 def our_check(model, optimizer):
     return sfl.pdst(model, optimizer, density=2)
 
@@ -127,7 +113,6 @@ def partition(y, num_clients, seed):
     raise FloatingPointError("no share")
 """
 KEPT = [
-    ("algorithm.name=own_errors:in_update", "what the method says"),
     ("algorithm.name=own_errors:in_jax", "key"),
     ("algorithm.name=own_errors:in_our_helper", "key"),
     ("algorithm.name=own_errors:no_file", "/no/such/file"),
@@ -136,7 +121,6 @@ KEPT = [
     ("algorithm.name=own_broken:mine", "while it loads"),
 ]
 ONE_LINE = [
-    ("algorithm.name=own_errors:checked --config.algorithm.share=2", "share=2"),
     ("algorithm.name=own_errors:our_check", "density=2, expected in (0, 1]"),
     ("algorithm.name=own_errors:absent", "no attribute 'absent'"),
     ("algorithm.name=own_absent:mine", "No module named 'own_absent'"),
@@ -146,14 +130,9 @@ MINI = "--config=configs/flash_mnist.py:mini,fedavg"
 
 
 def told(own, monkeypatch, capsys, field):
-    written(
-        own,
-        {
-            "own_errors.py": ERRORS,
-            "own_broken.py": "raise ValueError('while it loads')",
-        },
-    )
-    code, err = launched(monkeypatch, capsys, [MINI, *f"--config.{field}".split()])
+    broken = "raise ValueError('while it loads')"
+    written(own, {"own_errors.py": ERRORS, "own_broken.py": broken})
+    code, err = launched(monkeypatch, capsys, [MINI, f"--config.{field}"])
     assert code
     return err
 
@@ -186,11 +165,9 @@ def test_an_error_in_a_run_says_where_and_what_stays(tmp_path, monkeypatch):
     x, y = np.eye(8, dtype=np.float32), np.arange(8) % 4
     data = sfl.from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
     model = sfl.testing.tiny_model()
-    method = sfl.fedavg(model, sfl.training.make_optimizer())
+    stages = [sfl.Stage(sfl.fedavg(model, sfl.training.make_optimizer()), 3, 2)]
     settings = {"eval_every": 1, "progress": False, "checkpoint_minutes": 0.0}
     with pytest.raises(KeyError, match="own") as raised:
-        sfl.experiment(
-            [sfl.Stage(method, 3, 2)], model, data, workdir=tmp_path / "a", **settings
-        )
+        sfl.experiment(stages, model, data, workdir=tmp_path / "a", **settings)
     (note,) = raised.value.__notes__
     assert "after round 1 of stage 0; its last checkpoint stays" in note

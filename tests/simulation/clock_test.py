@@ -19,7 +19,6 @@ from sparsefl_jax.simulation import (
     round_program,
 )
 from sparsefl_jax.simulation.clock import Clock, Device, System
-from sparsefl_jax.simulation.rows import find
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import charges, numbers, packets
 from tests.simulation.simulate_test import PARTS, X, Y, linear, step
@@ -52,12 +51,12 @@ def test_bits_on_the_device_do_not_overflow():
     assert float(bits) == pytest.approx(2**29 * (32 + 29) + 30, rel=1e-6)
 
 
-def a_round(method, deadline, *, chunk=1, devices=1, x=X, ids=(0, 1), clock_on=True):
+def a_round(method, deadline, *, chunk=1, devices=1, x=X, ids=(0, 1)):
     """Runs a round of clients of one and three samples; returns state and log."""
     index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
     facts = np.arange(2, dtype=np.int32), np.array([1, 3], np.int32)
     info = ClientInfo(*facts, np.ones(2, np.float32))
-    told = Clock(DEVICES, np.float32(deadline)) if clock_on else None
+    told = None if deadline is None else Clock(DEVICES, np.float32(deadline))
     population = placement.Population(x, Y, index, info, told)
     stage = Stage(method, 1, len(ids), batch_size=3)
     place = jax.devices()[:devices]
@@ -74,8 +73,8 @@ def a_round(method, deadline, *, chunk=1, devices=1, x=X, ids=(0, 1), clock_on=T
     return jax.device_get((state, jax.tree.map(lambda v: v[0], log)))
 
 
-def spdst(**kwargs):
-    return sfl.spdst(linear(), local.make_optimizer(learning_rate=0.5), **kwargs)
+def spdst():
+    return sfl.spdst(linear(), local.make_optimizer(learning_rate=0.5))
 
 
 def test_the_seconds_of_each_tier_by_hand():
@@ -83,7 +82,7 @@ def test_the_seconds_of_each_tier_by_hand():
 
     The positions come down in round 0 and do not go up, as the server knows them.
     """
-    _, log = a_round(spdst(), np.inf)
+    state, log = a_round(spdst(), np.inf)
     flops, down, up = 12, 2 * 32 + 4, 2 * 32
     want = [
         samples * flops / rate + down / r_down + up / r_up + latency
@@ -91,6 +90,10 @@ def test_the_seconds_of_each_tier_by_hand():
     ]
     np.testing.assert_allclose(log.clients.time.seconds, want, rtol=1e-6)
     assert not log.clients.time.late.any()
+    # A clock without a deadline changes no bit of the rest.
+    plain = a_round(spdst(), None)
+    log = log._replace(clients=log.clients._replace(time=()))
+    jax.tree.map(np.testing.assert_array_equal, (state, log), plain)
 
 
 def test_a_late_client_adds_nothing_and_is_charged():
@@ -123,15 +126,6 @@ def test_a_round_without_an_uplink_in_time_leaves_the_server_as_it_was():
         assert state.last_round.tolist() == [0, 0]
 
 
-def test_a_clock_without_deadline_changes_no_bit():
-    told = [a_round(spdst(), np.inf, clock_on=on) for on in (True, False)]
-    (state, log), (other, plain) = told
-    jax.tree.map(np.testing.assert_array_equal, state, other)
-    assert plain.clients.time == ()
-    log = log._replace(clients=log.clients._replace(time=()))
-    jax.tree.map(np.testing.assert_array_equal, log, plain)
-
-
 def test_a_place_without_a_client_changes_nothing():
     """Such a place runs as the last client, whose samples are not numbers here."""
     x = X.copy()
@@ -140,50 +134,41 @@ def test_a_place_without_a_client_changes_nothing():
     assert state.last_round.tolist() == [0, -1]
     want = step(np.zeros((2, 2)), PARTS[0]) * np.eye(2)
     np.testing.assert_allclose(state.server.model.params["kernel"], want, atol=1e-6)
-    log = round_program.without_empty_places(log, 2)
-    assert (
-        log.clients.ids.tolist() == [0]
-        and np.isfinite(log.clients.metrics["loss"]).all()
-    )
-    logged = jax.tree.leaves((log.clients.down, log.clients.up, log.clients.time))
+    clients = round_program.without_empty_places(log, 2).clients
+    assert clients.ids.tolist() == [0]
+    assert np.isfinite(clients.metrics["loss"]).all()
+    logged = jax.tree.leaves((clients.down, clients.up, clients.time))
     assert {len(v) for v in logged} == {1}
 
 
-def test_a_working_set_has_no_row_for_nobody():
-    ids, places = find(np.array([[7, 9], [2, 9]]), size=3, num_clients=9)
-    assert ids.tolist() == [2, 7, 9] and places.tolist() == [[1, 9], [0, 9]]
+def presence(available):
+    available = np.array(available, float)
+    return clock.presence(System(None, available, np.zeros(len(available), int), ("",)))
 
 
 def test_only_who_is_there_is_drawn(key):
     """Of 9 clients the even ones are there in even rounds, 3 in odd ones."""
     available = np.zeros((9, 2))
     available[::2, 0] = available[[1, 4, 5], 1] = 1
-    system = System(None, available, np.zeros(9, int), ("all",))
-    present, stage = clock.presence(system), Stage(None, 6, 4)
-    ids = cohorts.drawing(key, stage, 9, present)(np.arange(6))
+    ids = cohorts.drawing(key, Stage(None, 6, 4), 9, presence(available))(np.arange(6))
     assert all(set(drawn) < {0, 2, 4, 6, 8} for drawn in ids[::2].tolist())
     assert all(sorted(drawn) == [1, 4, 5, 9] for drawn in ids[1::2].tolist())
     assert len({tuple(drawn) for drawn in ids[::2].tolist()}) > 1
 
 
 def test_tiers_of_budgets_are_drawn_from_who_is_there(key):
-    available = np.array([[1.0], [0], [1], [1], [0], [0], [1], [1]])
-    present = clock.presence(System(None, available, np.zeros(8, int), ("all",)))
+    present = presence([[1], [0], [1], [1], [0], [0], [1], [1]])
     sampler = cohorts.stratified_sampler([0.5] * 4 + [1.0] * 4, 6, present)
-    ids = cohorts.drawing(key, Stage(None, 3, 6, sampler=sampler), 8, present)(
-        np.arange(2)
-    )
-    for drawn in ids.tolist():
+    draw = cohorts.drawing(key, Stage(None, 3, 6, sampler=sampler), 8, present)
+    for drawn in draw(np.arange(2)).tolist():
         assert sorted(drawn) == [0, 2, 3, 6, 7, 8]
 
 
 def test_chances_are_met(key):
-    available = np.full((4000, 1), 0.25)
-    present = clock.presence(System(None, available, np.zeros(4000, int), ("all",)))
+    present = presence(np.full((4000, 1), 0.25))
     share = np.mean([present(key, round) for round in range(5)])
     assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 20000)
-    always = System(None, np.ones((3, 1)), np.zeros(3, int), ("all",))
-    assert clock.presence(always) is None and clock.presence(None) is None
+    assert presence(np.ones((3, 1))) is None
 
 
 def test_a_lost_upload_leaves_the_loss_to_compare_with(key):
@@ -210,28 +195,26 @@ def test_a_quantile_of_dense_rounds_is_a_deadline():
     assert clock.of_stage(None, stage, 6, sizes, 2) is None
 
 
-def world(count=8, **closing):
-    """Returns a stage, its network and data, and fast and slow devices."""
-    given = [6] * count, 64, 2, (6,), (4,)
+def told(closing, **settings):
+    """Runs six rounds on fast and slow devices; returns its inputs too."""
+    given = [6] * 8, 64, 2, (6,), (4,)
     data, model, parts = federation(*given, learning_rate=0.1, momentum=0.9)
     method = sfl.fedavg(*parts, keep_optimizer=True)
-    tier = np.arange(count) % 2
+    tier = np.arange(8) % 2
     device = Device(*np.array([(1e6, 1e5, 1e5, 0.0), (1e5, 1e4, 1e4, 0.5)])[tier].T)
     available = np.array([[1.0, 1, 0], [1.0, 0, 0]])[tier]
-    system = System(device, available, tier, ("fast", "slow"), **closing)
-    return [Stage(method, 6, 5, batch_size=4)], model, data, system
+    system = closing and System(device, available, tier, ("fast", "slow"), **closing)
+    stages, key = [Stage(method, 6, 5, batch_size=4)], jax.random.key(0)
+    return sfl.segments(key, stages, model, data, system=system, **settings)
 
 
-def told(key, closing, **settings):
-    *parts, system = world(**closing)
-    *_, last = segments = list(sfl.segments(key, *parts, system=system, **settings))
-    records = [r for one in segments for r in one.records]
-    return last.snapshot, records
+DEADLINE = {"deadline": 0.4}
 
 
 @pytest.fixture(scope="module")
 def whole():
-    return told(jax.random.key(0), {"deadline": 0.4}, eval_every=1)
+    *_, last = segments = list(told(DEADLINE, eval_every=1))
+    return last.snapshot, [r for one in segments for r in one.records]
 
 
 def test_records_tell_hours_and_who_is_left_out(whole):
@@ -239,22 +222,18 @@ def test_records_tell_hours_and_who_is_left_out(whole):
     total = 0.0
     for t, record in enumerate(train):
         clients, seconds = record["clients"], record["seconds_by_client"]
-        assert len(clients) == len(seconds) == len(record["bits_up_by_client"])
         slow = [c % 2 for c in clients]
-        assert all((s > 0.4) == bool(i) for s, i in zip(seconds, slow, strict=True))
+        assert [s > 0.4 for s in seconds] == slow
         assert record["dropped"] == sum(slow)
         assert record["tiers"]["slow"] == {"drawn": sum(slow), "dropped": sum(slow)}
         assert record["tiers"]["fast"] == {"drawn": slow.count(0), "dropped": 0}
-        closed = 0.4 if any(slow) else max(seconds, default=0.0)
-        total += closed / 3600
+        total += (0.4 if any(slow) else max(seconds, default=0.0)) / 3600
         assert record["hours_cumulative"] == pytest.approx(total)
         assert record["bits_up"] == 32 * 38 * len(clients)  # 6 * 4 + 4 + 4 * 2 + 2
         if t % 3 == 1:
             assert not any(slow)  # they sleep
         assert (record["loss"] is None) == (not clients)
-        assert (record["train_accuracy"] is None) == (not clients)
-    counts = [len(r["clients"]) for r in train]
-    assert counts == [5, 4, 0, 5, 4, 0]
+    assert [len(r["clients"]) for r in train] == [5, 4, 0, 5, 4, 0]
     evals = [r for r in whole[1] if r["phase"] == "eval"]
     assert set(evals[-1]["tier_accuracy"]) == {"fast", "slow"}
     assert evals[-1]["hours_cumulative"] == train[-1]["hours_cumulative"]
@@ -262,16 +241,13 @@ def test_records_tell_hours_and_who_is_left_out(whole):
 
 @pytest.mark.slow
 def test_a_run_goes_on_bit_for_bit_with_its_hours(whole, tmp_path):
-    key = jax.random.key(0)
-    *parts, system = world(deadline=0.4)
-    settings = {"eval_every": 1, "system": system}
-    for segment in sfl.segments(key, *parts, **settings):
+    for segment in told(DEADLINE, eval_every=1):
         if segment.snapshot.round == 3:
             break
     checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
     saved = checkpoint.read(tmp_path).snapshot
     assert saved.hours == segment.snapshot.hours > 0
-    rest = list(sfl.segments(key, *parts, resume=saved, **settings))
+    rest = list(told(DEADLINE, eval_every=1, resume=saved))
     assert [r for one in rest for r in one.records] == whole[1][6:]
     jax.tree.map(np.testing.assert_array_equal, rest[-1].snapshot.state, whole[0].state)
 
@@ -280,9 +256,9 @@ def test_a_run_goes_on_bit_for_bit_with_its_hours(whole, tmp_path):
 def test_hours_end_a_run_in_the_round_that_reaches_them(whole):
     train = [r for r in whole[1] if r["phase"] == "train"]
     until = Limits(hours=train[3]["hours_cumulative"])
-    at, records = told(jax.random.key(0), {"deadline": 0.4}, eval_every=6, until=until)
-    assert at.ended_by == "hours" and at.round == 4
+    *_, last = segments = list(told(DEADLINE, eval_every=6, until=until))
+    assert last.snapshot.ended_by == "hours" and last.snapshot.round == 4
+    records = [r for one in segments for r in one.records]
     assert [r for r in records if r["phase"] == "train"] == train[:4]
-    *parts, _ = world()
     with pytest.raises(ValueError, match=r"until\.hours=1 has no effect here"):
-        list(sfl.segments(jax.random.key(0), *parts, until=Limits(hours=1.0)))
+        list(told(None, until=Limits(hours=1.0)))

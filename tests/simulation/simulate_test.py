@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.algorithms import fedavg, spdst
 from sparsefl_jax.core.algorithm import Stage
@@ -23,13 +22,7 @@ from tests.refusals import refused
 from tests.tiny import federation
 
 
-@pytest.mark.parametrize("cohort", [2, 4, 1])
-def test_stratified_sampler_refuses_parts_of_clients(cohort):
-    with pytest.raises(ValueError, match=f"cohort_size={cohort}, .*multiple of 3"):
-        cohorts.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], cohort)
-
-
-def test_a_sampler_that_repeats_a_client_is_refused(key):
+def test_a_sampler_that_repeats_a_client_or_splits_a_tier_is_refused(key):
     """In round 3, of 4, the ids are 2, 1, 2; empty places may be many."""
     table = jnp.array([[0, 1, 2], [9, 3, 9], [2, 1, 2], [0, 1, 2]], jnp.int32)
     stage = Stage(None, 4, 3, sampler=lambda key, round: table[round])
@@ -37,18 +30,18 @@ def test_a_sampler_that_repeats_a_client_is_refused(key):
     assert draw(np.arange(2)).tolist() == [[0, 1, 2], [9, 3, 9]]
     with pytest.raises(ValueError, match="draws client 2 twice in round 3, expected"):
         draw(np.arange(4))
+    with pytest.raises(ValueError, match="cohort_size=4, .*multiple of 3"):
+        cohorts.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], 4)
 
 
 def test_store_packs_booleans_to_bits_and_nothing_else(key):
     row = {
         "mask": jax.random.bernoulli(key, 0.5, (3, 7)),
         "alone": jnp.array(True),
-        "weights": jnp.arange(3, dtype=jnp.float32),
         "codes": jnp.arange(3, dtype=jnp.int8),
     }
     packed = pack(row)
     assert packed["mask"].shape == (3,) and packed["mask"].dtype == jnp.uint8
-    assert packed["alone"].shape == (1,)
     restored = unpack(packed, row)
     for name, value in row.items():
         assert restored[name].dtype == value.dtype
@@ -74,22 +67,6 @@ def test_the_facts_of_clients_are_their_number_samples_and_budget(budgets):
     info = placement.client_info(data, given)
     assert info.index.tolist() == [0, 1, 2] and info.num_examples.tolist() == [3, 1, 2]
     assert info.budget.tolist() == list(budgets or (1, 1, 1))
-    assert [v.dtype for v in info] == [np.int32, np.int32, np.float32]
-    plan = placement.make_plan(Stage(None, 1, 2), {}, jax.devices()[:2])
-    shared = placement.make_population(plan, data, given)
-    assert shared.index.tolist() == data.train.index.tolist()
-    assert shared.y.sharding.spec == P() and len(shared.y.devices()) == 2
-
-
-@pytest.mark.parametrize("rows, spec", [(4, ("clients",)), (3, ())])
-def test_rows_are_sharded_where_their_number_divides_evenly(rows, spec):
-    plan = placement.make_plan(Stage(None, 1, 2), {}, jax.devices()[:2])
-    clients = {"momentum": jnp.zeros((rows, 2), jnp.float32)}
-    server = {"kernel": jnp.zeros((4, 2), jnp.float32)}
-    state = placement.State(server, clients, jnp.zeros(rows, jnp.int32))
-    told = placement.shardings(plan, state)
-    assert told.clients["momentum"].spec == P(*spec)
-    assert told.server["kernel"].spec == told.last_round.spec == P()
 
 
 # Two clients, a linear model of two inputs and two classes, all by hand.
@@ -119,22 +96,6 @@ def step(w, rows):
     return w - RATE * x.T @ (p - np.eye(2)[y]) / len(rows)
 
 
-def golden(rounds):
-    w = np.zeros((2, 2))
-    for _ in range(rounds):
-        trained = [step(w, part) for part in PARTS]
-        w = (1 * trained[0] + 3 * trained[1]) / 4
-    return w
-
-
-def population():
-    index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
-    info = ClientInfo(
-        np.arange(2, dtype=np.int32), np.array([1, 3], np.int32), np.ones(2, np.float32)
-    )
-    return placement.Population(X, Y, index, info)
-
-
 def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
     model = linear()
     method = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
@@ -142,18 +103,22 @@ def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
     plan = placement.make_plan(stage, {"kernel": True}, observed=True)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    start = initial_state.start(key, plan, sparse, population().info)
+    index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
+    facts = np.arange(2, dtype=np.int32), np.array([1, 3], np.int32)
+    info = ClientInfo(*facts, np.ones(2, np.float32))
+    population = placement.Population(X, Y, index, info)
+    start = initial_state.start(key, plan, sparse, info)
     segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1, 0]] * 3, np.int32)
+    want = np.zeros((2, 2))
     for count in (1, 2, 3):
         state = jax.tree.map(jnp.copy, start)  # as a segment's state is donated
-        arguments = key, population(), state, rounds, ids, None, np.int32(count)
+        arguments = key, population, state, rounds, ids, None, np.int32(count)
         state, log = segment(*arguments)
-        kernel = state.server.params["kernel"]
-        np.testing.assert_allclose(kernel, golden(count), atol=1e-6)
-        assert log.clients.metrics["count"].tolist() == [[3, 1]] * count + [[0, 0]] * (
-            3 - count
-        )
+        want = (step(want, PARTS[0]) + 3 * step(want, PARTS[1])) / 4
+        np.testing.assert_allclose(state.server.params["kernel"], want, atol=1e-6)
+        seen = [[3, 1]] * count + [[0, 0]] * (3 - count)
+        assert log.clients.metrics["count"].tolist() == seen
         assert log.executed_steps.tolist() == [2] * count + [0] * (3 - count)
         assert state.last_round.tolist() == [count - 1] * 2
         assert log.masks.tolist() == [[0b11110000]] * 2  # of the last that ran
