@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint
+from sparsefl_jax.runs import checkpoint, dry_run
+from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.plan import pace, plan
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, placement, rows
@@ -65,25 +67,27 @@ def whole(told):
     return records, state, [segment.snapshot.round for segment in told]
 
 
-def equal(one, other):
-    """Compares records and states."""
-    assert one[0] == other[0]
-    jax.tree.map(np.testing.assert_array_equal, one[1], other[1])
-
-
 @pytest.mark.parametrize(
-    "where, method, rounds, every", [("host", "spafl", 6, 3), ("disk", "nst", 2, 1)]
+    "where, method, rounds, every",
+    [
+        ("host", "nst", 6, 2),
+        ("host", "spafl", 6, 3),
+        ("disk", "spafl", 2, 2),
+        ("disk", "nst", 2, 1),
+    ],
 )
 def test_rows_elsewhere_give_what_those_on_the_device_give(
     world, key, where, method, rounds, every
 ):
-    """Three rounds ask for more rows than there are clients."""
+    # Three rounds ask for more rows than there are clients, two for all but one; two
+    # rounds do not reach all clients, but SpaFL evaluates all.
     there, here = (
         whole(segments(world, method, key, rounds, eval_every=every, client_store=s))
         for s in ("device", where)
     )
     assert there[2] == here[2] == list(range(every, rounds + 1, every))
-    equal(there, here)
+    assert there[0] == here[0]
+    jax.tree.map(np.testing.assert_array_equal, there[1], here[1])
     assert any(len(np.unique(v, axis=0)) > 2 for v in jax.tree.leaves(here[1].clients))
 
 
@@ -100,15 +104,16 @@ def test_the_device_holds_a_working_set_and_traces_once(key, monkeypatch):
     monkeypatch.setattr(processes, "fetch", watched)
     # An eighth of the memory holds four rows: a cohort's three, on two devices.
     monkeypatch.setattr(hardware, "memory", lambda _: 8 * 4 * row)
-    told, traced = [], set()
+    told, traced = [], []
     for segment in segments(world, "spafl", key, 4, traces, eval_every=4):
         told.append(segment)
-        traced.add(len(traces))
+        traced.append(len(traces))
     here = whole(told)
     assert there[2] == [4] and here[2] == [1, 2, 3, 4]
     assert max(held) == 2 * 4  # weights and their momentum, of four rows
-    assert len(traced) == 1 and traced != {0}
-    equal(there, here)
+    assert traced[0] > 0 and len(set(traced)) == 1
+    assert there[0] == here[0]
+    jax.tree.map(np.testing.assert_array_equal, there[1], here[1])
 
 
 @pytest.mark.parametrize("where", ["host", "disk"])
@@ -142,7 +147,9 @@ def test_a_run_may_change_its_store_where_it_goes_on(world, key, tmp_path):
         records += segment.records
         checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
         resume = checkpoint.read(tmp_path).snapshot
-    equal(there, (records, everyone(segment.snapshot.state)))
+    assert records == there[0]
+    state = everyone(segment.snapshot.state)
+    jax.tree.map(np.testing.assert_array_equal, there[1], state)
 
 
 @pytest.mark.parametrize("where", ["host", "disk"])
@@ -151,13 +158,18 @@ def test_what_is_saved_of_a_store_is_what_took_part(world, key, tmp_path, where)
     settings = {"eval_every": 1, "client_store": where}
     segment = next(segments(world, "nst", key, 2, **settings))
     checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
-    saved = checkpoint.read(tmp_path)
-    assert saved.about["clients"]["count"] == COHORT
+    assert checkpoint.read(tmp_path).about["clients"]["count"] == COHORT
+    resume = checkpoint.read(tmp_path).snapshot
     # The initial server would make another network than that of the run.
     other = initial_state.initial_model(jax.random.key(5), world[1])
-    settings |= {"resume": saved.snapshot, "initial": other}
-    again = whole(segments(world, "nst", key, 2, **settings))
-    equal(there, (segment.records + again[0], again[1]))
+    again = whole(
+        segments(world, "nst", key, 2, **settings, resume=resume, initial=other)
+    )
+    assert segment.records + again[0] == there[0]
+    jax.tree.map(np.testing.assert_array_equal, there[1], again[1])
+    (tmp_path / "clients/1/0.bin").write_bytes(b"0" * 12)
+    with pytest.raises(ValueError, match="a checksum in .* differs"):
+        checkpoint.read(tmp_path)
 
 
 def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
@@ -173,44 +185,71 @@ def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
     assert not list((tmp_path / "clients").iterdir())
 
 
+def test_the_store_is_no_part_of_what_a_run_is():
+    old, new = defaults.default_config(), defaults.default_config()
+    new.client_store = "host"
+    assert run_folder.difference(old, new) == ""
+    new.epochs = 2
+    assert run_folder.difference(old, new) == "epochs is 1 there and 2 here"
+
+
+def test_a_name_that_is_no_store_is_refused(world, key):
+    with pytest.raises(ValueError, match="client_store='dusk' .*, expected one of"):
+        next(segments(world, "nst", key, client_store="dusk"))
+
+
 def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatch):
     even = {"w": jax.ShapeDtypeStruct((8, 25), np.float32)}  # 800 bytes
     odd = {"w": jax.ShapeDtypeStruct((9, 25), np.float32)}  # 900, twice on two devices
     assert rows.choose("auto", even, 1700, 2) == "device"
+    assert rows.choose("auto", odd, 1700, 2) == "host"
+    assert rows.choose("auto", odd, 1700, 1) == "host"
     assert rows.choose("host", {}, 1700, 2) == "device"  # nothing to keep
-    for memory, where in ((1100, "disk"), (1200, "host")):
-        monkeypatch.setattr(hardware, "host_memory", lambda memory=memory: memory)
-        assert rows.choose("auto", odd, 1700, 2) == where
+    monkeypatch.setattr(hardware, "host_memory", lambda: 1100)
+    assert rows.choose("auto", odd, 1700, 2) == "disk"
+    monkeypatch.setattr(hardware, "host_memory", lambda: 1200)
+    assert rows.choose("auto", odd, 1700, 2) == "host"
     # 212 bytes: two rows.
     assert rows.most_rounds(even, 1, 1700) == 2
     assert rows.most_rounds(even, 3, 1700) == 1
 
 
 @pytest.mark.parametrize(
-    "observed, fitting, length, working",
+    "rounds, every, observed, fitting, length, working",
     [
-        ((4,), 100, 6, 8),  # all seven clients, on two devices
-        ((), 5, 3, 8),  # halves of what does not fit the memory
-        ((), 1, 1, 4),
+        (12, 6, (), 100, 6, 8),  # all seven clients, on two devices
+        (12, 6, (4,), 100, 6, 8),  # an observed round only cuts a segment short
+        (3, 9, (), 100, 3, 8),  # no longer than the stage
+        (12, 6, (), 5, 3, 8),  # halves of what does not fit the memory
+        (12, 6, (), 1, 1, 4),
     ],
 )
 def test_a_segment_reaches_to_the_next_evaluation_if_it_fits(
-    world, monkeypatch, observed, fitting, length, working
+    world, monkeypatch, rounds, every, observed, fitting, length, working
 ):
     data, model, parts = world
-    stages = [sfl.Stage(METHODS["nst"](*parts), 12, COHORT)]
+    stage = sfl.Stage(METHODS["nst"](*parts), rounds, COHORT)
     monkeypatch.setattr(rows, "most_rounds", lambda *_: fitting)
     clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
-    how = dict(eval_every=6, client_store="host", observe_rounds=observed)
-    setup = Setup(stages, model, data, **how)
-    assert pace(setup, 0, clients, log=100) == (length, working, "host")
+    setup = Setup(
+        [stage],
+        model,
+        data,
+        eval_every=every,
+        client_store="host",
+        observe_rounds=observed,
+    )
+    paced = pace(setup, 0, clients, log=100)
+    assert paced == (length, working, "host")
 
 
 def test_the_plan_tells_what_rows_on_the_host_take(world):
     data, model, parts = world
     stages = [sfl.Stage(METHODS["nst"](*parts), 4, COHORT)]
     row = sum(-(-n // 8) for n in LEAVES)
-    (stage,) = plan(Setup(stages, model, data, client_store="host")).stages
+    planned = plan(Setup(stages, model, data, client_store="host"))
+    (stage,) = planned.stages
     assert stage.memory.client_store == {"where": "host", "bytes": 7 * row}
     assert stage.pace.working == 4
     assert stage.memory.fixed["clients"] == 4 * row
+    assert f"{7 * row} B, host" in dry_run.text(planned)
