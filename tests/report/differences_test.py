@@ -1,19 +1,15 @@
 """Labels by what differs, and the refusal of runs on unlike data."""
 
-import csv
-import io
 import json
 
 import pytest
 
 from sparsefl_jax.report import (
     compare,
-    comparison_csv,
-    comparison_table,
     read_groups,
 )
 from sparsefl_jax.report.comparison_figures import looks
-from sparsefl_jax.report.differences import compare_fields, make_labels
+from sparsefl_jax.report.differences import make_labels
 from sparsefl_jax.report.figure import COLORS
 from sparsefl_jax.report.groups import refuse_unlike, unlikeness
 from tests.report.equal_cost_test import write
@@ -67,42 +63,6 @@ LABELS = {  # by labels, configurations
 @pytest.mark.parametrize("labels, configs", LABELS.items(), ids=lambda v: str(v)[:40])
 def test_labels_hold_what_tells_runs_apart_and_no_more(tmp_path, labels, configs):
     assert tuple(make_labels(groups_of(tmp_path, *configs))) == labels
-
-
-def test_fields_that_differ_and_fields_that_do_not(tmp_path):
-    groups = groups_of(
-        tmp_path,
-        {"algorithm": a("fedavg", mean=True), "seed": 0, "epochs": 2, "budgets": []},
-        {"algorithm": a("fedprox", mu=0.5), "seed": 1, "epochs": 3, "budgets": []},
-        {"algorithm": a("fedprox", mu=0.5), "seed": 1, "epochs": 3, "lr_decay": None},
-    )
-    fields = compare_fields(groups)
-    assert fields.differing == {
-        "algorithm.name": ["fedavg", "fedprox", "fedprox"],
-        "algorithm.mean": ["True", "-", "-"],
-        "epochs": ["2", "3", "3"],
-        "algorithm.mu": ["-", "0.5", "0.5"],
-    }
-    assert fields.settings == {"epochs": ["2", "3", "3"]}
-    assert fields.shared == {"budgets": "-", "lr_decay": "-"}
-    assert compare_fields(groups[1:2]).shared == {
-        "algorithm.name": "fedprox",
-        "algorithm.mu": "0.5",
-        "epochs": "3",
-        "budgets": "-",
-    }
-
-
-def test_the_density_asked_for_and_the_one_reached_have_columns(tmp_path):
-    groups = groups_of(
-        tmp_path,
-        *({"algorithm": a("spdst"), "density": density} for density in (0.1, 0.2)),
-    )
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(compare(groups)))))
-    assert [row["config.density"] for row in rows] == ["0.1", "0.2"]
-    assert [row["density"] for row in rows] == ["0.25", "0.25"]
-    for row in comparison_table(compare(groups)).splitlines()[2:]:
-        assert row.count("25") == 1
 
 
 def test_given_labels_stay_and_become_unique(tmp_path):
@@ -192,15 +152,3 @@ def test_a_run_made_in_python_is_like_the_same_run_of_a_configuration(tmp_path):
     named = ["mine, dataset data/mine.npz", "mine, dataset mine"]
     assert make_labels(groups) == named
     assert [look.color for look in looks(groups)] == [COLORS[0], COLORS[0]]
-
-
-def test_what_differs_beside_a_run_made_in_python_is_found(tmp_path):
-    other = {"partition": {"name": "dirichlet"}}  # another alpha, by default
-    groups = groups_of(
-        tmp_path,
-        {"algorithm": a("mine", rate=2), **DRAWN, "num_clients": 9},
-        {"algorithm": a("mine", rate=3), **PYTHON, "num_clients": 8},
-        {"algorithm": a("mine", rate=2), **DRAWN, **other, "num_clients": 9},
-    )
-    found = {"algorithm.rate", "num_clients", "dataset"}
-    assert compare_fields(groups).settings.keys() == found

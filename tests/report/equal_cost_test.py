@@ -10,7 +10,6 @@ from sparsefl_jax.report import compare, costs, read_groups, read_run
 from sparsefl_jax.report.costs import (
     Curve,
     accuracy_at,
-    default_budgets,
     mean_accuracy,
     on_front,
 )
@@ -62,13 +61,6 @@ def test_the_area_is_the_mean_up_to_the_budget():
     free = Curve(np.array([0.0, 2.0]), np.array([0.4, 0.8]))
     assert mean_accuracy(free, 2.0) == pytest.approx(0.6)
     assert mean_accuracy(Curve(np.zeros(0), np.zeros(0)), 1.0) is None
-
-
-def test_default_budgets_are_round_and_within_the_costs():
-    assert default_budgets([1.0, 1.0]) == [0.5, 1.0]
-    assert default_budgets([0.083, 0.16, 1.514]) == [0.04, 0.08, 0.16, 1.2]
-    assert default_budgets([0.0, 0.0]) == default_budgets([]) == []
-    assert default_budgets([1, 1], whole=True) == [1]
 
 
 def test_the_front_leaves_out_what_another_point_dominates():
@@ -124,11 +116,6 @@ def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
     assert "gbit_values" not in [axis.name for axis in costs.axes([dense])]
     assert "gbit_values" in [axis.name for axis in costs.axes([dense, sparse])]
     np.testing.assert_allclose(costs.curve(sparse, "gbit_values").cost, [7e-9, 14e-9])
-
-
-def test_a_run_in_its_first_stage_has_no_result_yet(tmp_path):
-    path = write(tmp_path, [(1.0, 0.9)], first_stage={"name": "snip"}, ended=False)
-    assert not len(costs.curve(costs.progress(read_run(path)), "gbit").cost)
 
 
 def groups_of(folder):

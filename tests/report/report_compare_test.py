@@ -1,11 +1,8 @@
-import errno
 import json
-import os
 import re
 
 import pytest
 
-from sparsefl_jax import report
 from sparsefl_jax.report import (
     compare,
     comparison_figures,
@@ -95,20 +92,6 @@ def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
     assert masked["best %"] == f"{100 * evals[2]['models']['masked']['accuracy']:.1f}"
 
 
-def test_an_empty_run_has_a_row(tmp_path):
-    empty = write_run(tmp_path / "b", [], summary=None)
-    groups = read_groups([empty])
-    (row,) = rows_of(comparison_table(compare(groups)))
-    assert (row["run"], row["rounds"], row["last %"]) == ("flash", "0", "-")
-
-
-def test_densities_that_differ_have_a_front(tmp_path):
-    one = write_seed(tmp_path / "a", 0, density=0.2)
-    other = write_seed(tmp_path / "b", 0, -0.1, density=0.1)
-    found = compare(read_groups([one, other]))
-    assert tmp_path / "front_density.svg" in comparison_figures.draw(found, tmp_path)
-
-
 @pytest.mark.usefixtures("unplotted")
 def test_a_single_run_is_compared_where_a_folder_is_named(tmp_path):
     alone = write_seed(tmp_path / "alone", 0)
@@ -144,33 +127,9 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     assert band.cost.tolist() == [4, 6]  # 2 is of the first stage
 
 
-def test_seeds_given_by_their_folders_are_named_by_that_of_their_point(tmp_path):
-    """As a study gives them, which may leave out seeds of another one."""
-    for point in ("a", "b"):
-        for seed in (0, 1, 2):
-            write_seed(tmp_path / point / f"seed_{seed}", seed, name=point)
-    given = [tmp_path / point / f"seed_{s}" for point in "ab" for s in (0, 1)]
-    groups = read_groups(given)
-    assert [(group.name, len(group.runs)) for group in groups] == [("a", 2), ("b", 2)]
-
-
-def test_a_folder_that_may_not_be_written_has_its_table(tmp_path, monkeypatch, capsys):
-    said = os.strerror(errno.EROFS)
-
-    def read_only(run):
-        raise OSError(errno.EROFS, said, str(run))
-
-    monkeypatch.setattr(report, "plot_run", read_only)
-    assert main([str(write_seed(tmp_path / "a", 0))]) == 2
-    out, err = capsys.readouterr()
-    assert said in err and "Traceback" not in err
-    assert [row["run"] for row in rows_of(out)] == ["flash", "masked"]
-
-
 DATA = dict.fromkeys(("x", "y", "x_test", "y_test", "num_classes"), 1)
 APART = [  # what the second seed's summary and both configurations hold, and the label
     ({}, {}, "flash"),
-    ({"commit": "b"}, {}, "flash (seeds differ in commit)"),
     ({"data": DATA | {"y": 2}}, {}, "flash (seeds differ in data)"),
     ({"data": DATA | {"y": 2}}, {"test_split": "within"}, "flash"),
     ({"code": {"my.py": 2}, "commit": "b"}, {}, "flash (seeds differ in commit, code)"),

@@ -1,13 +1,10 @@
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sparsefl_jax.report import kept_masks
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.runs.records import write_masks as write_segment
-from sparsefl_jax.testing import tiny_model
 
 NAMES = ["a/kernel", "b/kernel", "c/kernel", "d/kernel"]
 SIZES = [5, 11, 40, 3]  # no layer but the first begins at a byte, some end within one
@@ -34,15 +31,6 @@ def write_masks(run, server=None, clients=None, filters=None):
     return folder
 
 
-def test_an_observed_round_without_clients_has_no_file(tmp_path):
-    at = SimpleNamespace(stage=0, round=3)
-    packed = {"server": np.zeros(8, np.uint8), "clients": np.zeros((0, 8), np.uint8)}
-    segment = SimpleNamespace(snapshot=at, masks=packed)
-    write_segment(tmp_path, segment, tiny_model())
-    files = {file.name for file in (tmp_path / "masks").glob("*.npy")}
-    assert files == {"server_0_000003.npy"}
-
-
 def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     run = Run(tmp_path, [], [], [0, 1], {}, {}, None)
     assert kept_masks.read_masks(run) is None
@@ -52,6 +40,7 @@ def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     write_masks(tmp_path, filters={(1, 4): several, (0, 12): several[:1]})
     kept = kept_masks.read_masks(run)
     assert [s[:2] for s in kept.server] == sorted(at)
+    assert [s.done for s in kept.server] == [1, 4, 201, 1_000_001]
     assert [s.packed.shape for s in kept.clients] == [(4, WIDTH)]
     filters = kept_masks.read_masks(run, "filters")
     assert [s[:2] for s in filters.filters] == [(0, 12), (1, 4)]

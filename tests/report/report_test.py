@@ -5,7 +5,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.report import figure, plot_run, read_run, summary_table
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
@@ -92,18 +91,6 @@ def write_run(folder, lines, summary=SUMMARY, num_clients=20, num_classes=10):
     return folder
 
 
-def drawn_lines(monkeypatch):
-    """Collects the lines that are drawn: (label, rounds, values)."""
-    found, draw = [], figure.draw_line
-
-    def spy(ax, values, label, *rest):
-        found.append((label, values.index.tolist(), values.round(6).tolist()))
-        draw(ax, values, label, *rest)
-
-    monkeypatch.setattr(figure, "draw_line", spy)
-    return found
-
-
 def svg_size(path):
     """Returns the width and the height in points."""
     root = ElementTree.parse(path).getroot()
@@ -167,11 +154,6 @@ def test_plot_run_leaves_out_what_is_absent_or_not_finite(tmp_path):
     assert plot_run(tmp_path) == []
 
 
-def test_numbers_are_rounded_before_they_get_a_prefix():
-    found = [format_si(v, "bit") for v in (999.6, 999_999, -2_500_000, 0.0125)]
-    assert found == ["1.00 kbit", "1.00 Mbit", "-2.50 Mbit", "0.0125 bit"]
-
-
 def test_summary_table_holds_every_figure_in_aligned_columns():
     table = summary_table(SUMMARY)
     lines = table.splitlines()
@@ -189,12 +171,10 @@ def test_summary_table_holds_every_figure_in_aligned_columns():
     assert max(map(len, lines)) <= 88
 
 
-def test_summary_table_names_limits_and_the_choice_of_the_best():
-    best = dict(stage=1, round=40, accuracy=0.87, score=0.9, chosen_by="validation")
-    table = summary_table(SUMMARY | {"ended_by": "gbit", "best": best})
-    assert "60 rounds, ended by gbit, seed 3" in table
-    assert "best: in the round that validation chooses" in table
-    by_test = summary_table(SUMMARY | {"best": best | {"chosen_by": "test"}})
-    assert "validation" not in by_test and "ended" not in by_test
-    single = summary_table(SUMMARY | {"stages": SUMMARY["stages"][:1]})
-    assert "total" not in single and "sensitivity" in single
+@pytest.mark.usefixtures("drawn")
+def test_equal_figures_are_equal_files(tmp_path):
+    paths = [tmp_path / name for name in ("a.svg", "b.svg")]
+    for path in paths:
+        with figure.axes(path, "round", "accuracy [%]") as ax:
+            ax.plot([0, 1], [0.0, 1.0])
+    assert paths[0].read_bytes() == paths[1].read_bytes()

@@ -3,13 +3,10 @@
 import json
 import re
 
-import pytest
-
-from sparsefl_jax.report import plot_run, plots, read_run, write_page
+from sparsefl_jax.report import plot_run, read_run, write_page
 from sparsefl_jax.report.density import density_rows
-from tests.report.comparison_browser_test import in_a_browser
 from tests.report.report_page_test import Page
-from tests.report.report_test import drawn_lines, records, write_run
+from tests.report.report_test import records, write_run
 
 SIZES = {"conv/kernel": 100, "fc1/kernel": 700, "fc2/kernel": 200}
 MASKED = {"density": 0.28, "parameters": 308.0, "accuracy": 0.5, "loss": 1.0}
@@ -53,58 +50,6 @@ def test_densities_are_asked_for_and_reached(tmp_path):
     assert "algorithm.prunable=fc*/kernel" in notes
 
 
-def test_personal_densities_and_dense_methods_are_told_apart(tmp_path):
-    personal = {"accuracy": 0.5, "density": 0.6, "layer_density": 0.7}
-    run = reached(tmp_path, {"personal": personal}, algorithm={"name": "fedavg"})
-    rows = density_rows(run)
-    assert rows[-2:] == [
-        ["all parameters of personal", "-", "60.00 %"],
-        ["mean over the layers of personal", "-", "70.00 %"],
-    ]
-    notes = words_of(run.path)
-    assert "The configuration sets no density." in notes
-    assert "kernels are those of the server's model" in notes
-
-
-def still(stages=(2, 3), change=None):
-    """Yields records of a mask that changes in one round only, or never."""
-    for record in records(stages=stages):
-        if record["phase"] == "train":
-            moved = (record["stage"], record["round"]) == change
-            record |= {"mismatch": 0.5 * moved, "density": 0.2}
-            record["layer_mismatch"] = dict.fromkeys(record["layer_density"], 0.0)
-            record["layer_density"] = dict.fromkeys(record["layer_density"], 0.2)
-        yield record
-
-
-def test_flat_plots_are_left_out(tmp_path):
-    run = write_run(tmp_path, still())
-    drawn = {path.stem for path in plot_run(run)}
-    assert drawn == {
-        "accuracy_by_round",
-        "loss_by_round",
-        "accuracy_by_gbit",
-        "partition_by_client",
-    }
-    assert "Densities and masks that never change are not drawn." in words_of(run)
-    write_run(run, still(change=(1, 1)))
-    assert "mismatch_by_round" in {path.stem for path in plot_run(run)}
-
-
-def test_losses_are_drawn_over_all_rounds(tmp_path, monkeypatch):
-    lines_ = list(records(stages=(2, 2), every=2))
-    for n, record in enumerate(r for r in lines_ if r["phase"] == "train"):
-        record["loss"] = 4.0 - n
-    found = drawn_lines(monkeypatch)
-    run = read_run(write_run(tmp_path, lines_))
-    plots.loss_by_round(run, tmp_path / "loss.svg")
-    assert found == [
-        ("training, local", [1, 2, 3, 4], [4, 3, 2, 1]),
-        ("aggregated (test)", [2, 4], [1, 1]),
-        ("masked (test)", [2, 4], [1, 1]),
-    ]
-
-
 def judged(folder, **more):
     """Writes stages of 2 and 3 rounds, the middle evaluation of which is the best."""
     accuracies = iter((0.9, 0.3, 0.6, 0.5))  # the first is one of the first stage
@@ -120,39 +65,14 @@ def judged(folder, **more):
     return write_run(folder, found)
 
 
-def test_the_best_evaluation_is_marked_and_named(tmp_path, monkeypatch):
-    marked = []
-    monkeypatch.setattr(
-        plots, "_mark_best", lambda ax, x, best: marked.append((x, best))
-    )
+def test_the_best_evaluation_is_named(tmp_path):
     run = judged(tmp_path)
     plot_run(run)
-    (x, best), (gbit, _) = marked
-    assert x == 4 and best["accuracy"] == 0.6
-    assert gbit == pytest.approx(1e3 * best["gbit_cumulative"])  # drawn in Mbit
     text = words_of(run)
     assert "Best of 3 evaluations of the last stage: 60.00 % in round 4" in text
     assert "chosen by the test set itself, so it is optimistic" in text
     assert "Accuracy of global (pooled): the server's model on the whole test" in text
     assert "best, round 4" in text
-
-
-@pytest.mark.parametrize("by", ["pilot", "plan"])
-def test_a_pilot_is_named(tmp_path, by):
-    run = judged(tmp_path)
-    fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": by}
-    (run / "config.json").write_text(json.dumps({"num_rounds": 3, "fit": fit}))
-    told = "A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 3 rounds."
-    assert (told in words_of(run)) == (by == "pilot")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize("width", [360, 1200])
-def test_in_a_browser(tmp_path, width):
-    run = write_run(tmp_path / "run", records())
-    plot_run(run)
-    in_a_browser(write_page(run).read_text(), tmp_path, width)
 
 
 def test_a_page_tells_which_devices_are_left_out(tmp_path):
