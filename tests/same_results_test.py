@@ -115,13 +115,7 @@ EDITS = [  # by the least amount, what is said, and whether it is within 1e-6
         True,
     ),
     (replaced(SECOND, ""), "metrics.jsonl: 2 lines, now 1", False),
-    (
-        replaced("bits_up", "bits"),
-        "metrics.jsonl: line 1: bits_up is missing",
-        False,
-    ),
     (other_mask, f"{MASKS}: array: uint8[2] [5 7]", False),
-    (removed(MASKS), f"{MASKS}: only in the base", False),
     (other_weights, "models.npz: w: float32[3] [1. 1. 1.]", True),
     (removed("models.npz"), "it failed here: it did not start", False),
 ]
