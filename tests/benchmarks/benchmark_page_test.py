@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.v2 import outcome, page, rules, run
+from benchmarks.v2 import page, rules
 from benchmarks.v2.outcome import Reached
 
 BUDGETS = rules.BUDGETS
@@ -104,30 +104,3 @@ def test_the_long_table_is_what_a_reader_computes_from_the_records():
     gap = table["pdst .05: whole"]["stc .05"]
     assert gap == pytest.approx((stc - random).mean(), abs=1e-4)
     assert gap == pytest.approx(0.029, abs=0.001)
-
-
-def test_figures_are_drawn(tmp_path, drawn):
-    runs = {name: by_seed(0.7) for name in ("fedavg", "stc", "pdst")}
-    found = page.compare(runs, {name: (name, "fedavg") for name in ("stc", "pdst")})
-    page.draw_forest({"fedavg": found}, tmp_path / "forest.svg")
-    page.draw_curves(runs, list(runs), 2.0, tmp_path / "curves.svg")
-    for name in ("forest", "curves"):
-        assert (tmp_path / f"{name}.svg").stat().st_size > 3000
-
-
-def test_the_settings_are_those_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "RESULTS", tmp_path)
-    chosen = '{"pdst": {"optimizer.learning_rate": 0.1, "algorithm.allocation": "erk"}}'
-    (tmp_path / "fashion_settings.json").write_text(chosen)
-    tries = [{"method": "pdst", "diverged": lost} for lost in (True, False, False)]
-    run.write("fashion", "tries", pd.DataFrame(tries).reindex(columns=run.TRIES))
-    assert "| `pdst` | 0.1 | 0 | `allocation=erk` | 1 of 3 |" in page.settings(
-        "fashion"
-    )
-
-
-def test_scores_are_those_of_the_outcome():
-    runs = {"a": {10: level(0.5), 11: level(0.7)}}
-    found = page.scores(runs, ["a"])
-    assert found["score"].tolist() == pytest.approx([0.5, 0.7])
-    assert outcome.score(runs["a"][10]) == pytest.approx(0.5)

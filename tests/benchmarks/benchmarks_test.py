@@ -9,7 +9,6 @@ import pytest
 
 import sparsefl_jax as sfl
 from benchmarks import __main__, measure, population, throughput, workload
-from sparsefl_jax import models
 from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 
@@ -48,15 +47,6 @@ def written(name, folder, *arguments) -> list[dict]:
     assert told["machine"]["repeats"] == 2
     assert "| --- |" in (folder / f"{name}.md").read_text()
     return told["results"]
-
-
-def test_a_table_has_the_columns_of_all_rows(tmp_path, capsys):
-    rows = [{"a": 0.12345, "b": 1234567}, {"a": "x", "c": None}]
-    measure.publish("one", tmp_path, {"repeats": 3}, rows)
-    *_, first, second = (tmp_path / "one.md").read_text().splitlines()
-    assert (first, second) == ("| 0.123 | 1,234,567 | - |", "| x | - | - |")
-    assert "| a | b | c |" in capsys.readouterr().out
-    assert json.loads((tmp_path / "one.json").read_text())["results"] == rows
 
 
 def test_a_round_goes_on_where_the_one_before_ended():
@@ -111,20 +101,6 @@ def test_throughput_by_hand(tmp_path, monkeypatch, environments):
     assert environments == [{}, {"XLA_FLAGS": measure.flags(1)}]
 
 
-def test_a_table_stands_for_its_set_ups(tmp_path, monkeypatch):
-    called = []
-
-    def apart(function, name, *arguments, **environment):
-        called.append(name)
-        return {"set-up": name}
-
-    monkeypatch.setattr(measure, "apart", apart)
-    written("throughput", tmp_path, "--only", "toys", "pfl", "segments")
-    segments = ["pfl-1", "pfl-10", "pfl-50", "pfl-50-seeds"]
-    assert called == ["toy", "toy-seeds", "pfl", *segments]
-    assert len(workload.SETUPS) == sum(map(len, workload.TABLES.values()))
-
-
 @pytest.mark.usefixtures("environments")
 def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
     small = TINY._replace(clients=256, samples=8, widths=(32,))
@@ -135,29 +111,6 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
     model = 4 * (784 * 32 + 32 + 32 * 10 + 10)
     few, many = (1e6 * r["temporaries, MB"] for r in (few, many))
     assert many - few < 248 * 1024 < 3 * model < few
-
-
-def test_ones_own_networks_are_built_as_written():
-    """Parameters by hand: of simple_cnn, a GRU of 128 units, and a transformer."""
-    convs = 27 * 32 + 32 + 9 * 32 * 64 + 64
-    gates = 3 * (96 * 128 + 128 * 128 + 128)
-    block = 4 * (64 * 64 + 64) + 64 * 256 + 256 + 256 * 64 + 64 + 4 * 64
-    sizes = {
-        "simple_cnn": convs + 12544 * 128 + 128 + 1290,
-        "gru": gates + 1290,
-        "transformer": 48 * 64 + 64 + 64 * 64 + 2 * block + 128 + 650,
-    }
-    written = {"linen": sizes.keys(), "nnx": sizes.keys() - {"transformer"}}
-    for form, names in written.items():
-        for name in names:
-            setup = workload.SETUPS[f"{name}-{form}"]
-            tiny = setup._replace(clients=2, samples=2)
-            data = workload.make_data(tiny)
-            with jax.numpy_rank_promotion("allow"):  # as a user's network may need
-                shapes, _ = workload.make_model(tiny, data).shapes()
-            found = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-            second_bias = 128 * ((name, form) == ("gru", "linen"))  # of the last gate
-            assert found == sizes[name] + second_bias, (name, form)
 
 
 @pytest.mark.usefixtures("environments")
@@ -203,9 +156,3 @@ def test_every_method_can_be_timed(name):
     model = workload.make_model(tiny, data)
     sparse = initial_state.initial_model(jax.random.key(0), model)
     trace(workload.make_stage(tiny, model, 1), sparse, data)
-
-
-def test_every_network_has_a_usual_batch():
-    missing = models.MODELS.keys() - workload.NETWORKS.keys()
-    tokens = {"char_gru", "encoder", "pretrained_encoder"}
-    assert missing == tokens  # benchmarks draw images and features

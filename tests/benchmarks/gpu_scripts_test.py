@@ -1,6 +1,5 @@
 """The scripts for a GPU: all parts at toy sizes, and the tables' commands."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import table as tables
 
 FOLDER = Path(benchmarks.__file__).parent
 # The rows of each part's table; an MLP has two programs, as it has no convolution.
@@ -81,20 +79,3 @@ def test_a_full_run_needs_a_gpu(tmp_path):
     done = call("gpu.sh", OUT=str(tmp_path), PYTHON="false")
     assert done.returncode == 2 and "JAX finds no GPU" in done.stderr
     assert call("gpu.sh", "--dri", OUT=str(tmp_path)).returncode == 2
-
-
-def test_the_tables_begin_with_the_headline_and_have_its_rows():
-    done = call("gpu_tables.sh", "--list", PYTHON="echo")
-    assert done.returncode == 0, done.stderr
-    first, *rest = done.stdout.splitlines()
-    command = "-m benchmarks.table"
-    assert first == f"{command} flash_cifar10 --only spdst --seeds 3 --list"
-    headline = importlib.import_module("benchmarks.tables.flash_cifar10").TABLE
-    wanted = [("spdst", seed) for seed in range(3)]
-    assert tables.wanted(headline, "spdst", 3) == wanted
-    names = [line.split()[2] for line in rest[: len(rest) // 2]]
-    assert {"flash_cifar10", "spafl_cifar10", "fedsparsify_cifar10"} <= set(names)
-    lines = [f"{command} {name} --seeds 1 --list" for name in names]
-    assert rest == lines + [f"{command} {name} --list" for name in names]
-    for name in names:
-        assert (tables.ROOT / f"benchmarks/tables/{name}.py").exists()

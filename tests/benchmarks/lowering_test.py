@@ -64,20 +64,6 @@ def test_the_fastest_is_kept_and_other_layers_stay(table, monkeypatch):
     assert f'"{key}": {json.dumps(kept)}' in table.read_text()  # on one line
 
 
-@pytest.mark.parametrize(("gain", "images"), [(1.1, 0), (2.0, 2)])
-def test_parts_of_a_batch_have_to_win_clearly(gain, images, monkeypatch, capsys):
-    def run(program, shapes, *_):
-        text = str(jax.make_jaxpr(program)(*map(jax.numpy.ones, shapes)))
-        tiled = text.count("dot_general") > 5
-        pairs = "f32[4,2,6,6,3]" in text  # two images at a time
-        return 1 / ((1 + tiled) * (gain if tiled and pairs else 1.0))
-
-    monkeypatch.setattr(lowering, "seconds_per_step", run)
-    kept = lowering.measure(LAYER._replace(batch=8), True, 0.0)
-    assert kept[0].startswith("winograd") and kept[3:] == [images] * (images > 0)
-    assert " by 2 " in capsys.readouterr().out
-
-
 def test_a_form_that_fails_is_left_out_and_named(table, monkeypatch, capsys):
     def run(text):
         if PATCHES in text:

@@ -36,8 +36,6 @@ from tests.report import equal_cost_test
             "every20",
             {"algorithm.frequency": 20, "algorithm.density": 0.05},
         ),
-        ("complement_sst2", "all_cs0.5", {"cohort_size": 400, "num_clients": 400}),
-        ("complement_twitter", "cs0.9", {"cohort_size": 10, "algorithm.density": 0.1}),
         ("complement_twitter", "all_fedavg", {"cohort_size": 436}),
         (
             "complement_twitter",
@@ -51,6 +49,7 @@ from tests.report import equal_cost_test
             },
         ),
         ("flash_pathological", "spdst,release", {"model.softmax_output": True}),
+        ("flash_mnist", "spdst_d05", {"first_stage.density": 0.05}),
         *(
             (f"spafl_{data}", "local", {"algorithm.initial": "sent"})
             for data in ("fashion_mnist", "cifar10", "cifar100")

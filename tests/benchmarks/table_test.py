@@ -156,26 +156,6 @@ def judged(final, best, best_round, **densities):
     return {"final": final, "best": best, "best_round": best_round} | densities
 
 
-def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
-    told = judged(0.5, 0.75, 2, density=0.1, layer_density=0.3)
-    in_round = {2: {"density": 0.1, "layer_density": 0.6}}
-    in_round[3] = {"density": 0.1, "layer_density": 0.3}
-    models = {round: {"personal": model} for round, model in in_round.items()}
-    finished(tmp_path, {"personal": told}, models)
-
-    def shown(best, kept):
-        table = Table({"dense": Row("tiny.py:spafl")}, best=best)
-        entry = {"row": "dense", "seed": 0} | tables.entry(tmp_path, kept)
-        [row] = rows_of(pages.markdown(table, [entry]))
-        return row["here, %"], row["density"]
-
-    best = "75.00 (final 50.00)"
-    assert shown(best=True, kept=True) == (best, "0.600 (final 0.300)")
-    assert shown(best=False, kept=False) == ("50.00", "0.300")
-    # A result of which the density in the best round was not kept.
-    assert shown(best=True, kept=False) == (best, "(final 0.300)")
-
-
 @pytest.mark.parametrize("best", [False, True])
 def test_every_model_has_a_row_with_its_own_accuracy_and_density(tmp_path, best):
     """The aggregate is denser than the model that is cut to the target."""
@@ -242,13 +222,6 @@ def test_every_table_declares_what_can_be_configured(name):
     assert {row for row, _ in pages.results(name)} <= set(table.rows)
 
 
-@pytest.mark.slow
-def test_a_row_can_change_what_two_stages_refer_to():
-    table = pages.declared("flash_mnist")
-    config = tables.row_config(table, "spdst_d05", 0)
-    assert config.first_stage.density == 0.05  # follows `density`
-
-
 def test_unknown_rows_are_refused():
     with pytest.raises(ValueError, match="only='fedav'"):
         tables.wanted(TABLE, "fedav")
@@ -261,16 +234,6 @@ def entry(row, seed=0, final=0.75, **more):
     found |= dict.fromkeys(("gbit", "flops_share", "minutes"), 0.25)
     found["versions"] = dict.fromkeys(("jax", "jaxlib", "numpy"), "1.0")
     return found | {"accuracy": {"global": {"final": final, "density": 0.25}}} | more
-
-
-def test_rows_that_have_not_run_are_a_line_and_not_dashes():
-    line = "Rows not run: {} of 2; `--list` names them."
-    row, blank, left = pages.markdown(TABLE, [entry("thin")]).splitlines()[2:]
-    assert "density=0.25" in row and "| 75.00 |" in row and not blank
-    assert left == line.format(1)
-    assert pages.markdown(TABLE, []).strip() == line.format(2)
-    whole = pages.markdown(TABLE, [entry("thin"), entry("dense")])
-    assert "Rows not run" not in whole and len(whole.splitlines()) == 4
 
 
 NEEDING = Table(
@@ -295,23 +258,3 @@ def test_what_a_row_needs_decides_whether_it_runs(root, monkeypatch):
     assert [line.split("seed 0")[1].strip() for line in lines] == [
         *("-", "needs a GPU (12 PFLOP)", "-", "-", "needs FEMNIST")
     ]
-
-
-def test_the_overview_says_what_each_table_has_and_lacks(root, monkeypatch):
-    found = [entry("dense"), entry("dense", 1), entry("thin", commit=None)]
-    costs = [("tiny", 3.4), ("tiny", 12.0), ("another", 99.0)]
-    costs = [{"table": table, "minutes": minutes} for table, minutes in costs]
-    (root / "benchmarks/tables").mkdir(parents=True)
-    for name, content in (("tiny", found), ("minutes", costs)):
-        (root / f"benchmarks/tables/{name}.json").write_text(json.dumps(content))
-    monkeypatch.setattr(pages, "TABLES", ["tiny"])
-    monkeypatch.setattr(pages, "declared", lambda name: NEEDING)
-    lacking = "a GPU (12 PFLOP): 1; time: 1"
-    line = f"| [tiny](tiny.md#title) | 5 | 2 | 1 | 1 to 2 | 3 to 12 | {lacking}"
-    index = root / "docs/reproduction/index.md"
-    index.write_text("# Index\n<!-- table overview -->\n<!-- end -->\n")
-    pages.draw_overview(root)
-    assert index.read_text().splitlines()[4] == f"{line}; FEMNIST: 1 |"
-    tables.publish(NEEDING, "tiny", entry("far"), root)  # redraws it
-    line = line.replace("| 5 | 2 | 1 |", "| 5 | 3 | 2 |")
-    assert index.read_text().splitlines()[4] == f"{line} |"
