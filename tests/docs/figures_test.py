@@ -5,12 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from docs.figures import card, messages
 from docs.figures.__main__ import PICTURES
-from sparsefl_jax import Packet
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "docs" / "_static"
@@ -41,19 +38,6 @@ def test_every_method_has_a_picture_of_what_travels():
     pages = {page.stem for page, path, _, _ in shown() if "/sent_" in path}
     methods = {page.stem for page in (ROOT / "docs" / "methods").glob("*.md")}
     assert pages == methods - {"index"}
-
-
-def test_colours_say_what_the_receiver_knows():
-    """Entries 0, 1 and 2 travel; the receiver holds a mask of 0 and 3."""
-    mask = {"w": np.array([True, True, True, False])}
-    held = {"w": np.array([True, False, False, True])}
-    fresh = Packet({"w": np.zeros(4, np.float32)}, mask, index="bitmap")
-    colors = messages.colors_of(fresh, held)["w"].tolist()
-    assert colors == [card.SENT, card.NEW, card.NEW, ""]
-    known = Packet({"w": np.zeros(4, np.float32)}, mask, fresh=False, index="bitmap")
-    assert messages.colors_of(known, {})["w"].tolist() == [*[card.SENT] * 3, ""]
-    assert messages.described(fresh) == ("3 × 32 bits, positions 4", 100)
-    assert messages.described(known) == ("3 × 32 bits", 96)
 
 
 @pytest.mark.slow
