@@ -35,12 +35,12 @@ def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     run = Run(tmp_path, [], [], [0, 1], {}, {}, None)
     assert kept_masks.read_masks(run) is None
     one, several = draw(1, 0.5)[0], draw(4, 0.5)
-    at = [(1, 200), (0, 1), (1, 1_000_000), (1, 3)]
+    at = [(1, 200_000), (0, 1), (1, 1_000_000), (1, 3)]
     folder = write_masks(tmp_path, dict.fromkeys(at, one), {(1, 7): several})
     write_masks(tmp_path, filters={(1, 4): several, (0, 12): several[:1]})
     kept = kept_masks.read_masks(run)
     assert [s[:2] for s in kept.server] == sorted(at)
-    assert [s.done for s in kept.server] == [1, 4, 201, 1_000_001]
+    assert [s.done for s in kept.server] == [1, 4, 200_001, 1_000_001]
     assert [s.packed.shape for s in kept.clients] == [(4, WIDTH)]
     filters = kept_masks.read_masks(run, "filters")
     assert [s[:2] for s in filters.filters] == [(0, 12), (1, 4)]
