@@ -9,7 +9,7 @@ import pytest
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import MODELS, build
-from tests.models.models_test import num_entries, quick_jit
+from tests.networks import num_entries, quick_jit
 from tests.refusals import refused
 
 pytestmark = pytest.mark.slow

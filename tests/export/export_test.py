@@ -14,7 +14,7 @@ from safetensors import numpy as safetensors
 import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.sparsity import masks, trees
-from tests.models.models_test import quick_jit
+from tests.networks import quick_jit
 
 NETWORK = {
     "name": "conv4",

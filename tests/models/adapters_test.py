@@ -25,7 +25,7 @@ from sparsefl_jax.runs.config.defaults import filled, freeze, plain
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.training import local, screening
 from sparsefl_jax.wire import ledger
-from tests.models.models_test import normal, quick_jit
+from tests.networks import normal, quick_jit
 from tests.reference import transformer_by_hand as by_hand
 from tests.reference.by_hand import needed, same
 from tests.refusals import refused

@@ -11,7 +11,7 @@ from jax import lax
 from sparsefl_jax.models import convolution, lowerings
 from sparsefl_jax.models.convolution import Layer, Lowering, choose
 from sparsefl_jax.models.forms import fast
-from tests.models.models_test import quick_jit
+from tests.networks import quick_jit
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from sparsefl_jax.models.forms import fast
 from sparsefl_jax.runs import dry_run, experiment
 from sparsefl_jax.training import local
 from tests.models.convolution_test import formed, operands
-from tests.models.models_test import quick_jit
+from tests.networks import quick_jit
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow

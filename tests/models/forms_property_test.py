@@ -14,7 +14,7 @@ from jax import lax
 
 from sparsefl_jax.models.convolution import Lowering
 from sparsefl_jax.models.forms import fast
-from tests.models.models_test import quick_jit
+from tests.networks import quick_jit
 
 ONE_OF = st.sampled_from
 QUIET = {

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from sparsefl_jax.models.forms import fast
-from tests.models.models_test import mostly_slow, normal, quick_jit
+from tests.networks import mostly_slow, normal, quick_jit
 
 X = normal(0, 3, 13, 11, 4)
 EDGES = ((2, 1), (0, 2))

@@ -10,7 +10,7 @@ from jax import lax
 
 from sparsefl_jax.models import layers
 from sparsefl_jax.models.forms import fast
-from tests.models.models_test import normal, quick_jit
+from tests.networks import normal, quick_jit
 
 
 def test_the_loop_of_steps_updates_a_dense_kernel_in_place():

@@ -15,7 +15,7 @@ from flax import nnx
 from sparsefl_jax.core.types import Batches, SparseModel
 from sparsefl_jax.models import Model
 from sparsefl_jax.training import local
-from tests.models.models_test import normal
+from tests.networks import normal
 from tests.refusals import refused
 
 SHAPE = (4, 4, 3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.models import MODELS, Model, build
+from tests.networks import mostly_slow, normal, num_entries, quick_jit
 
 MNIST, FEMNIST, CIFAR = (10, (28, 28, 1)), (62, (28, 28, 1)), (10, (32, 32, 3))
 
@@ -55,24 +56,6 @@ COUNTS = (
         6 * 512 * (4 * 768**2 + 2 * 768 * 3072) + 768**2 + 2 * 768,
     ),
 )
-# Programs here run once or twice, so compiling is all the time there is.
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
-def normal(seed, *shape):
-    """Draws by NumPy, which compiles nothing."""
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-def mostly_slow(names, quick):
-    """Returns the mark of a test of these names, which is quick for some of them."""
-    slow = pytest.mark.slow
-    rows = [n if n in quick else pytest.param(n, marks=slow) for n in names]
-    return pytest.mark.parametrize("name", rows)
-
-
-def num_entries(tree):
-    return sum(v.size for v in jax.tree.leaves(tree))
 
 
 def paths(tree):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from sparsefl_jax.models import Model, multiply_adds, nnx_modules
-from tests.models.models_test import normal
+from tests.networks import normal
 from tests.refusals import refused
 
 SHAPE = (4, 4, 3)

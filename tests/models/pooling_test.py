@@ -9,7 +9,7 @@ import pytest
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.pooling import materialize
 from tests.models.convolution_test import reference
-from tests.models.models_test import normal, quick_jit
+from tests.networks import normal, quick_jit
 
 
 def by_loops(x, g, size, stride, pad=0):

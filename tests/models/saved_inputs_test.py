@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from sparsefl_jax.models import base
-from tests.models.models_test import normal, quick_jit
+from tests.networks import normal, quick_jit
 
 PATHS = ("conv/kernel", "fc/kernel")
 

@@ -12,7 +12,7 @@ import pytest
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, build
 from sparsefl_jax.sparsity import masks, width
-from tests.models.models_test import normal, quick_jit
+from tests.networks import normal, quick_jit
 from tests.refusals import refused
 
 KEY = jax.random.key(0)

@@ -7,7 +7,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.training import local
-from tests.models.models_test import mostly_slow
+from tests.networks import mostly_slow
 
 CLASSES, CLIENTS, LABELS = 4, 3, ([0, 1], [1, 2], [0, 3])
 SUMS = ("loss", "correct", "count")
