@@ -1,8 +1,7 @@
 """Adapters beside a frozen network: identities, FLOPs and bits by hand, refusals."""
 
+import functools
 import json
-import zlib
-from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -17,13 +16,11 @@ from configs import flash_sst2
 from sparsefl_jax import export, models
 from sparsefl_jax.core.types import Frozen
 from sparsefl_jax.models import Model, base, transformer
-from sparsefl_jax.report import tables
-from sparsefl_jax.report.load import Run
-from sparsefl_jax.runs import dry_run, experiment, folder, results, setup
+from sparsefl_jax.runs import dry_run, experiment, results, setup
 from sparsefl_jax.runs.config import build, defaults, describe
-from sparsefl_jax.runs.config.defaults import filled, freeze, plain
+from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.runs.plan import plan
-from sparsefl_jax.training import local, screening
+from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger
 from tests.networks import normal, quick_jit
 from tests.reference import transformer_by_hand as by_hand
@@ -40,17 +37,9 @@ def flat(tree):
     return flatten_dict(jax.device_get(tree), sep="/")
 
 
+@functools.cache
 def raw_dense():
-    """A dense layer whose logits keep the dtype of its weights."""
-    module = nn.Dense(OUT)
-
-    def init(key):
-        return module.init(key, jnp.zeros((1, IN)))["params"], {}
-
-    def apply(params, stats, x, *, train, weight=None, key=None):
-        return module.apply({"params": params}, x), stats
-
-    return Model(init, apply, {"bias": 0, "kernel": IN * OUT}, name="raw_dense")
+    return Model.from_flax(nn.Dense(OUT), jax.ShapeDtypeStruct((1, IN), jnp.float32))
 
 
 class _Network(nn.Module):
@@ -114,25 +103,25 @@ def train_records(done):
 
 
 def test_multiply_adds_by_hand():
-    """Query: 10 tokens x 64 x 64 products; a low rank of 4: 10 x 64 x 4, each way.
+    """Ten tokens: query 64 x 64, up 64 x 128; a low rank of 4: 64 x 4, 4 x 128.
 
     Held are those of six dense layers and of the pooler: 10 x (4 x 64 x 64 + 2 x 64 x
     128) + 64 x 64, and all weights but the last layer's 64 x 2 + 2.
     """
     base = models.build("encoder", 2, (10,), layers=1)
-    model = base.adapting(4, whole=("score/*",))
-    assert base.macs["layer1"]["query"]["kernel"] == 40_960
+    targets = ("*query/kernel", "*up/kernel")
+    model = base.adapting(4, targets=targets, whole=("score/*",))
     of_query = {"lora_a": {"kernel": 2560}, "lora_b": {"kernel": 2560}}
+    of_up = {"lora_a": {"kernel": 2560}, "lora_b": {"kernel": 5120}}
     assert model.macs == {
-        "layer1": {"query": of_query, "value": of_query},
+        "layer1": {"query": of_query, "up": of_up},
         "score": {"bias": 0, "kernel": 128},
     }
     assert model.frozen.macs == 331_776 == ledger.macs_per_sample(base) - 128
-    assert ledger.macs_per_sample(model) == 331_904 + 4 * 2560
-    assert ledger.flops_per_sample(model) == 6 * (128 + 4 * 2560) + 4 * 331_776
+    trained = 128 + 3 * 2560 + 5120
+    assert ledger.flops_per_sample(model) == 6 * trained + 4 * 331_776
     sizes = [leaf.size for leaf in jax.tree.leaves(base.shapes()[0])]
     assert model.frozen.entries == sum(sizes) - 130
-    assert model.frozen.source == "" and not model.frozen.charged
 
 
 def test_a_new_network_computes_what_its_base_does(key):
@@ -187,6 +176,15 @@ def test_the_first_step_by_hand(key):
     np.testing.assert_allclose(change, -ETA * s**2 * a @ a.T @ dw, atol=1e-5)
 
 
+def test_hooks_see_the_inputs_of_adapters(key):
+    """What a layer saves is doubled, hence the gradient of its kernel."""
+    model = raw_dense().adapting(RANK, **TARGET)
+    params, x = moved(model.init(key)[0]), normal(1, 5, IN)
+    double = model.saving(lambda x, kernel, weight: 2 * x, ("lora_a/kernel",))
+    exact, found = (gradient(m, params, x)["lora_a"]["kernel"] for m in (model, double))
+    np.testing.assert_allclose(found, 2 * exact, rtol=1e-6)
+
+
 def test_dropout_draws_in_training_alone(key):
     """Half of the inputs of the adapter are 0, the others are doubled."""
     plain = raw_dense().adapting(RANK, **TARGET)
@@ -208,17 +206,6 @@ def test_dropout_draws_in_training_alone(key):
     assert seen == {0, 2}
 
 
-def test_hooks_see_the_inputs_of_adapters(key):
-    """What a layer saves is doubled, hence the gradient of its kernel."""
-    model = raw_dense().adapting(RANK, **TARGET)
-    params, x = moved(model.init(key)[0]), normal(1, 5, IN)
-    double = model.saving(lambda x, kernel, weight: 2 * x, ("lora_a/kernel",))
-    exact, found = (gradient(m, params, x) for m in (model, double))
-    a, b = ("lora_a", "lora_b")
-    np.testing.assert_allclose(found[a]["kernel"], 2 * exact[a]["kernel"], rtol=1e-6)
-    np.testing.assert_array_equal(found[b]["kernel"], exact[b]["kernel"])
-
-
 def test_a_given_base_is_held_and_describes_the_network():
     base = {"kernel": np.ones((IN, OUT)), "bias": np.full(OUT, 2.0)}
     model = raw_dense().adapting(RANK, **TARGET, base=base)
@@ -228,8 +215,6 @@ def test_a_given_base_is_held_and_describes_the_network():
     other = raw_dense().adapting(RANK, **TARGET, base=base | {"bias": np.ones(OUT)})
     told = [describe.plain_value("model", m)["adapter"] for m in (model, other)]
     assert told[0].pop("base") != told[1].pop("base") and told[0] == told[1]
-    assert told[0]["rank"] == RANK and told[0]["targets"] == ("kernel",)
-    assert model.name == "raw_dense"
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +232,6 @@ def test_the_base_is_untouched_and_a_seed_brings_it(federated):
     assert changed == {"fc/kernel", "score/kernel", "score/bias"}
     seen, sizes = set(), 6 * 2 + 2 * 8 + (8 * 2 + 2)
     for record in train_records(done):
-        assert "assumed" not in record
         bits = [32 * sizes + 32 * (c not in seen) for c in record["clients"]]
         assert record["bits_down_by_client"] == bits
         new = len(set(record["clients"]) - seen)
@@ -260,20 +244,8 @@ def test_the_flops_of_a_round_by_hand(federated):
     """Two clients of 4 samples; the kernel 6 x 8 is held, its factors are trained."""
     record = train_records(federated[1])[0]
     want = 8 * (6 * (6 * 2 + 2 * 8 + 8 * 2) + 4 * (6 * 8))
-    assert record["samples"] == 8
     assert record["flops"] == pytest.approx(want, rel=1e-6)
     assert record["flops_dense"] == record["flops_executed"] == want
-
-
-def test_held_weights_take_part_in_every_pass():
-    """8 samples at half of the weights, 5 of them again for gradients of the others."""
-    mask = {"w": jnp.array([True, False])}
-    again = screening.work(jnp.float32(5.0), mask)
-    work = jax.tree.map(jnp.add, local.work(jnp.float32(8.0), mask, extra=7.0), again)
-    metrics = {"count": jnp.float32(8.0), "work": work}
-    found = ledger.with_frozen(metrics, Frozen(entries=1, macs=10))["work"]
-    assert found.extra == 7 + 2 * 10 * (13 + 13) and found.forward is work.forward
-    assert ledger.with_frozen(metrics, Frozen(entries=1)) is metrics
 
 
 def test_a_folder_s_weights_are_held(tmp_path, key):
@@ -284,45 +256,32 @@ def test_a_folder_s_weights_are_held(tmp_path, key):
     whole = transformer.pretrained_encoder(2, (5,), **given, frozen=False)
     frozen = transformer.pretrained_encoder(2, (5,), **given)
     assert frozen.frozen == Frozen(6 * 19 + 12, 0, "the pretrained network")
-    assert whole.frozen == Frozen(source="the pretrained network")
     sizes = [leaf.size for leaf in jax.tree.leaves(whole.shapes()[0])]
     for network in (whole, frozen):  # the embeddings are held now, or already
         model = network.adapting(2)
-        assert model.frozen.entries == sum(sizes) - 56
-        assert model.frozen.source == "the pretrained network"
+        assert model.frozen == frozen.frozen._replace(
+            entries=sum(sizes) - 56, macs=model.frozen.macs
+        )
         params = moved(model.init(key)[0])
         want = logits(network, model.merged(params), TOKENS)
         np.testing.assert_allclose(logits(model, params, TOKENS), want, atol=1e-4)
 
 
-def test_an_assumed_base_is_in_the_plan_the_records_and_the_page(tmp_path):
-    """48 + 8 entries of 4 bytes are held."""
-    params, _ = network().init(KEY0)
-    model = adapted_network(base=params)
-    stages = [sfl.Stage(sfl.fedavg(model, SGD), 1, 2)]
-    planned = plan(setup.make(stages, model, data_of()))
-    (stage,) = planned.stages
-    assert stage.memory.fixed["frozen weights"] == 4 * 56 * len(jax.devices())
-    text = dry_run.text(planned)
-    said = "every client is taken to hold the 56 frozen weights: the given network, "
-    said += "the rest by a seed"
-    assert f"Not charged: down/model/base in stage 0 ({said})." in text
-    # 46 entries are trained, and 28 of them are adapters: 6 x 8 + 16 + 12 + 16 products
-    assert "46 parameters, 56 frozen, 92 multiply-adds a sample" in text
-    (record,) = train_records(run(sfl.fedavg(model, SGD), model))
-    assert record["assumed"] == {"down/model/base": said}
-    assert record["bits_down_by_client"] == [32 * 46] * 2
-    page = tables.assumptions(Run(tmp_path, [record], [], [0], {}, {}, None))
-    assert page == [f"Not charged: 'model/base', down, in stage 0 ({said})."]
-
-
-@pytest.mark.parametrize("given", [False, True])
-def test_a_base_is_charged_once(given):
+def test_an_assumed_base_is_told_and_one_that_is_charged_goes_once():
     """48 + 8 entries are held; factors 12 and 16, and the last layer 18, always go."""
-    base = {"base": network().init(KEY0)[0]} if given else {}
+    base = {"base": network().init(KEY0)[0]}
+    model = adapted_network(**base)
+    planned = plan(
+        setup.make([sfl.Stage(sfl.fedavg(model, SGD), 1, 2)], model, data_of())
+    )
+    assert planned.stages[0].memory.fixed["frozen weights"] == 224 * len(jax.devices())
+    (record,) = train_records(run(sfl.fedavg(model, SGD), model))
+    (said,) = record["assumed"].values()
+    assert f"Not charged: down/model/base in stage 0 ({said})." in dry_run.text(planned)
+    assert record["bits_down_by_client"] == [32 * 46] * 2
     model = adapted_network(charge_base=True, **base)
     for record in train_records(run(sfl.fedavg(model, SGD), model, 2, 3)):
-        bits = 32 * (12 + 16 + 18 + (56 if record["round"] == 1 else 0))
+        bits = 32 * (46 + (56 if record["round"] == 1 else 0))
         assert record["bits_down_by_client"] == [bits] * 3
         assert "assumed" not in record
 
@@ -341,29 +300,17 @@ def test_methods_that_cannot_train_adapters_say_so(name):
 @pytest.mark.parametrize(
     "change, told",
     [
-        ({"alpha": 0.0}, r"alpha=0.0, expected above 0"),
-        ({"dropout": 1.0}, "dropout=1.0, expected in .0, 1."),
+        ({"alpha": 0.0}, "alpha=0.0, expected above 0"),
         ({"targets": ("fc/kernel",)}, "targets: 'fc/kernel' matches no leaf, expected"),
-        ({"targets": "kernel"}, "targets='kernel' is one string, expected globs"),
-        (
-            {"targets": ("bias",)},
-            r"'bias' is of shape \(4,\), expected a kernel .i, o.",
-        ),
+        ({"targets": ("bias",)}, "'bias' is of shape (4,), expected a kernel [i, o]"),
         ({"whole": ("kernel",)}, "targets: 'kernel' is trained whole, expected"),
-        (
-            {"freeze": ("lora*",)},
-            "freeze=..lora.*, expected globs that leave a leaf",
-        ),
-        (
-            {"base": {"kernel": np.ones((IN, OUT))}},
-            "base: 'bias' has shape None, expected",
-        ),
+        ({"freeze": ("lora*",)}, "expected globs that leave a leaf"),
+        ({"base": {"kernel": np.ones((IN, OUT))}}, "'bias' has shape None, expected"),
     ],
     ids=str,
 )
 def test_arguments_are_refused(change, told):
-    with pytest.raises(ValueError, match=told):
-        raw_dense().adapting(**{"rank": RANK} | TARGET | change)
+    refused(lambda: raw_dense().adapting(**{"rank": RANK} | TARGET | change), told)
 
 
 def test_adapters_are_for_layers_of_linen_alone():
@@ -373,9 +320,7 @@ def test_adapters_are_for_layers_of_linen_alone():
     params, _ = model.init(KEY0)
     with pytest.raises(ValueError, match="targets: kernel, expected kernels of linen"):
         model.apply(params, {}, jnp.ones((2, IN)), train=False)
-    with pytest.raises(
-        ValueError, match="has adapters, expected none: they can be added"
-    ):
+    with pytest.raises(ValueError, match="has adapters, expected none"):
         model.adapting(RANK)
 
 
@@ -396,11 +341,7 @@ def test_a_configuration_has_adapters():
         "score/bias",
         "score/kernel",
     }
-    with pytest.raises(ValueError, match="adapter.rank=0, expected at least 1"):
-        build.build_model(freeze(configured(rank=0)), data_of(texts=True))
-    with pytest.raises(
-        ValueError, match="adapter.dropout=0.5 has no effect here: it goe"
-    ):
+    with pytest.raises(ValueError, match="adapter.dropout=0.5 has no effect here"):
         freeze(configured(dropout=0.5))
 
 
@@ -422,12 +363,21 @@ def test_an_export_has_the_merged_network(tmp_path):
     want = logits(model, params, data.x_test[:8])
     np.testing.assert_allclose(got, want, atol=1e-5)
     assert 0.1 < np.mean(flat(params)["layer1/query/lora_a/kernel"] != 0) < 0.9
+    config.adapter.seed = 9
+    start = lambda: results.start_from(  # noqa: E731
+        tmp_path / "run", "weights", 0, None, freeze(config).adapter
+    )
+    refused(start, "adapter.seed=0, expected 9, as here")
+
+
+def network_of(folder):
+    return transformer.pretrained_encoder(2, (5,), folder=folder, frozen=False)
 
 
 def peft_of(folder, key):
     """Writes an encoder and moved adapters; returns the network and its parameters."""
-    network = transformer.pretrained_encoder(2, (5,), folder=folder, frozen=False)
-    model = network.adapting(2, 6.0, targets=("layer*/up/kernel", "*value/kernel"))
+    targets = ("layer*/up/kernel", "*value/kernel")
+    model = network_of(folder).adapting(2, 6.0, targets=targets)
     params = moved(model.init(key)[0])
     export.save_peft(f"{folder}/adapter", model, params, base=folder)
     return model, params
@@ -451,6 +401,9 @@ def test_the_files_for_peft_by_hand(kind, tmp_path, key):
         a, b = (written.pop(f"{name}.lora_{f}.weight") for f in "AB")
         found[f"{name}.weight"] = found[f"{name}.weight"] + scale * b @ a
     assert written.keys() <= found.keys()
+    frozen = network_of(folder).adapting(2, freeze=("*lora_a*",))
+    save = lambda: export.save_peft(tmp_path, frozen, frozen.init(key)[0], base=folder)  # noqa: E731
+    refused(save, "params lack A or B, expected adapters")
     want = by_hand.forward(kind, found | written, [3, 1, 4, 1, 5])[1]
     np.testing.assert_allclose(logits(model, params, TOKENS[:1])[0], want, atol=1e-4)
 
@@ -470,16 +423,6 @@ def test_peft_reads_the_files(tmp_path, key):
     np.testing.assert_allclose(logits(model, params, TOKENS), want, atol=1e-4)
 
 
-def test_frozen_adapters_are_not_written_for_peft(tmp_path, key):
-    pytest.importorskip("safetensors", reason="needs the extra [text]")
-    folder = by_hand.write(tmp_path / "a", "bert", by_hand.tensors("bert", 2))
-    network = transformer.pretrained_encoder(2, (5,), folder=folder)
-    model = network.adapting(2, freeze=("*lora_a*",))
-    params, _ = model.init(key)
-    with pytest.raises(ValueError, match="params lack A or B, expected adapters"):
-        export.save_peft(tmp_path / "b", model, params, base=folder)
-
-
 def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
     pytest.importorskip("safetensors", reason="needs the extra [export]")
     data, path = data_of(texts=True), tmp_path / "base.safetensors"
@@ -493,24 +436,5 @@ def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
     whole = {n: own[n] for n in ("pooler", "score")}
     same(model.merged(own), params | whole)
     assert model.frozen.source == "the given network"
-    assert folder.own_code(plain(filled(config))) == {
-        str(path): zlib.crc32(path.read_bytes())
-    }
     path.write_bytes(b"what is no such file")
-    with pytest.raises(ValueError, match=r"adapter.base='.*base.safetensors': ") as e:
-        build.build_model(freeze(config), data)
-    assert "\n" not in str(e.value)
-
-
-def test_a_run_of_other_frozen_weights_is_no_start(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/summary.json").write_text("{}")
-    (tmp_path / "a/config.json").write_text(
-        json.dumps(plain(configured(rank=2, seed=1)))
-    )
-    saved = SimpleNamespace(models={})
-    here = freeze(configured(rank=2, seed=9)).adapter
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(results.checkpoint, "read", lambda *args, **options: saved)
-        with pytest.raises(ValueError, match="adapter.seed=1, expected 9, as here"):
-            results.start_from(tmp_path / "a", "weights", 0, None, here)
+    refused(lambda: build.build_model(freeze(config), data), "base.safetensors': ")

@@ -187,14 +187,7 @@ def test_pools(layer):
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 @settings(max_examples=100, **QUIET)
-@given(convolutions())
-def test_many_convolutions(layer):
+@given(convolutions(), pools())
+def test_many_of_both(layer, pool):
     check_convolution(layer)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
-@settings(max_examples=100, **QUIET)
-@given(pools())
-def test_many_pools(layer):
-    check_pool(layer)
+    check_pool(pool)

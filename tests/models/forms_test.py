@@ -43,7 +43,6 @@ LAYERS = {
     "same": nn.Conv(6, (3, 3)),
     "bordered": nn.Conv(6, (3, 3), strides=2, padding=EDGES),
     "oblong": nn.Conv(6, (3, 5)),
-    "depthwise": nn.Conv(8, (3, 3), feature_group_count=4),
     "grouped": nn.Conv(8, (3, 3), strides=2, feature_group_count=2),
     "dilated": nn.Conv(8, (3, 3), kernel_dilation=2),
     "transposed": nn.ConvTranspose(6, (3, 3), strides=(2, 2)),
@@ -191,43 +190,14 @@ def test_an_infinite_weight_leaves_other_gradients_finite():
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
-@pytest.mark.parametrize("platform, same", [("cpu", False), ("gpu", True)])
-def test_gradients_of_dense_layers_wait_on_cpus_alone(platform, same, monkeypatch):
-    monkeypatch.setattr("sparsefl_jax.models.convolution.platform", lambda: platform)
-    given = ((normal(1, 3, 4), normal(2, 4, 5)), normal(0, 2, 3))
-    texts = [str(jax.make_jaxpr(f(jax.grad(dense)))(*given)) for f in (fast, jax.jit)]
-    assert (texts[0].count(" add") == texts[1].count(" add")) == same
-
-
-def test_a_gradient_keeps_its_dtype_beside_a_wider_one():
-    def gradients(g, kernel, x):
-        by_last, by_batch = (((1,), (1,)), ((), ())), (((0,), (0,)), ((), ()))
-        dx = lax.dot_general(g, kernel, by_last, preferred_element_type=jnp.float32)
-        return dx, lax.dot_general(g, pooled(x), by_batch)
-
-    shapes = (4, 2), (3, 2), (4, 3)
-    given = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
-    dx, dw = jax.eval_shape(fast(gradients), *given)
-    assert (dx.dtype, dw.dtype) == (jnp.float32, jnp.bfloat16)
-
-
-EMPTY = {
-    "no images": ((0, 5, 5, 4), 3),
-    "no windows": ((2, 2, 2, 4), 3),
-}
-
-
-@pytest.mark.parametrize("name", EMPTY)
 @pytest.mark.parametrize("stride", [1, 2, 3])
-def test_empty_batches_and_results(name, stride):
-    shape, size = EMPTY[name]
-
+def test_results_without_windows_have_no_gradient(stride):
     def loss(x, kernel, last):
         y = plain(x, kernel, padding="VALID")
-        pools = nn.max_pool(x, (size, size), (stride, stride))
+        pools = nn.max_pool(x, (3, 3), (stride, stride))
         return y.sum() + pools.sum() + jnp.sum(jnp.tanh(y) @ last)
 
-    given = jnp.zeros(shape), jnp.asarray(KERNEL), jnp.ones((4, 2))
+    given = jnp.zeros((2, 2, 2, 4)), jnp.asarray(KERNEL), jnp.ones((4, 2))
     gradients = quick_jit(fast(jax.grad(loss, (0, 1, 2))))(*given)
     assert [v.shape for v in gradients] == [v.shape for v in given]
     assert not any(v.any() for v in gradients)
@@ -243,17 +213,10 @@ def test_forward_mode_and_loops_without_gradients():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"precision": "default"},
-        {"preferred_element_type": jnp.float32},
-        {"dimension_numbers": ("NHWC", "OIHW", "NHWC")},
-    ],
+    "options", [{"precision": "default"}, {"preferred_element_type": jnp.float32}]
 )
 def test_what_is_not_known_stays_and_is_named(options):
-    kernel = KERNEL.transpose(3, 2, 0, 1) if "dimension_numbers" in options else KERNEL
-    half = jnp.bfloat16 if "preferred_element_type" in options else jnp.float32
-    operands, given = (X.astype(half), kernel.astype(half)), partial(plain, **options)
+    operands, given = (jnp.bfloat16(X), jnp.bfloat16(KERNEL)), partial(plain, **options)
     with pytest.warns(UserWarning, match=r"a convolution with a kernel of .*\[\d"):
         text = str(jax.make_jaxpr(fast(given))(*operands))
     assert text == str(jax.make_jaxpr(given)(*operands))
@@ -267,16 +230,3 @@ def test_a_program_without_convolutions_is_as_it_was():
         warnings.simplefilter("error")
         x = normal(0, 3, 4)
         assert str(jax.make_jaxpr(fast(run))(x)) == str(jax.make_jaxpr(run)(x))
-
-
-def test_layers_keep_their_names_in_profiles():
-    class Network(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return nn.Dense(3, name="head")(nn.Conv(4, (3, 3), name="stem")(x))
-
-    network = Network()
-    variables = network.init(jax.random.key(0), X)
-    run = fast(jax.grad(lambda v: network.apply(v, X).sum()))
-    text = jax.jit(run).lower(variables).as_text(debug_info=True)
-    assert "stem" in text and "head" in text

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.models import MODELS, Model, build
+from sparsefl_jax.models import Model, build
 from tests.networks import mostly_slow, normal, num_entries, quick_jit
+from tests.refusals import refused
 
 MNIST, FEMNIST, CIFAR = (10, (28, 28, 1)), (62, (28, 28, 1)), (10, (32, 32, 3))
 
@@ -24,28 +25,13 @@ COUNTS = (
     ("sa", (3, (768,)), {}, 24_707, 0, 24_672),
     ("femnist_cnn", FEMNIST, {}, 6_603_710, 0, None),
     ("simple_cnn", CIFAR, {}, 1_626_442, 0, None),
-    # 3x3 of 1 and of 32 inputs without padding, and 12 x 12 x 64 inputs of fc1.
-    (
-        "simple_cnn",
-        FEMNIST,
-        {"dropout": 0.5},
-        320 + 18_496 + 1_179_776 + 7_998,  # 1,206,590, as Reddi et al. have it
-        0,
-        26**2 * 288 + 24**2 * 18_432 + 9_216 * 128 + 128 * 62,
-    ),
+    # As Reddi et al. have it: 3x3 of 1 and of 32 inputs without padding, and fc1.
+    ("simple_cnn", FEMNIST, {"dropout": 0.5}, 1_206_590, 0, 11_999_104),
     ("small_cnn", CIFAR, {}, 89_834, 0, None),
     ("resnet18", CIFAR, {}, 11_173_962, 9_600, 555_417_600 + 5_120),
-    ("resnet18", CIFAR, {"base": 16, "stages": 3}, 175_258, 1_120, None),
     ("vgg16", CIFAR, {}, 14_724_042, 8_448, None),
     # Embedding, three gates of 16 and 96 inputs with four biases, and the last layer.
-    (
-        "char_gru",
-        (92, (40,)),
-        {},
-        92 * 16 + 3 * 96 * (16 + 96) + 4 * 96 + 97 * 92,
-        0,
-        40 * (3 * 96 * 112 + 96 * 92),
-    ),
+    ("char_gru", (92, (40,)), {}, 43_036, 0, 40 * (3 * 96 * 112 + 96 * 92)),
     # DistilBERT has 66,362,880 parameters; the last two layers come on top.
     (
         "encoder",
@@ -96,29 +82,21 @@ SMALL = {
 
 
 @mostly_slow(SMALL, quick=("mlp", "mnistnet", "sa"))
-def test_one_training_step(name):
+def test_every_kernel_has_a_gradient_in_training(name):
     shape, kwargs = SMALL[name]
     model = build(name, 5, shape, **kwargs)
     params, stats = model.init(jax.random.key(0))
     x, y = normal(1, 3, *shape), jnp.array([0, 1, 4], jnp.int32)
 
-    @quick_jit
-    def slope(params):
-        def loss(params):
-            logits, new = model.apply(params, stats, x, train=True)
-            return -nn.log_softmax(logits)[jnp.arange(3), y].mean(), (logits, new)
+    def loss(params):
+        logits, new = model.apply(params, stats, x, train=True)
+        return -nn.log_softmax(logits)[jnp.arange(3), y].mean(), (logits, new)
 
-        return jax.value_and_grad(loss, has_aux=True)(params)
-
-    (before, (logits, new)), grads = jax.device_get(slope(params))
+    grads, (logits, new) = quick_jit(jax.grad(loss, has_aux=True))(params)
     assert logits.shape == (3, 5) and logits.dtype == np.float32
     assert jax.tree.structure(new) == jax.tree.structure(stats)
     assert all(np.isfinite(v).all() for v in jax.tree.leaves(grads))
     assert all((v != 0).any() for k, v in paths(grads).items() if "kernel" in k)
-    step = 0.001 * before / sum((v * v).sum() for v in jax.tree.leaves(grads))
-    moved = jax.tree.map(lambda p, g: p - step * g, jax.device_get(params), grads)
-    after = slope(moved)[0][0]
-    assert 0.9985 < after / before < 0.9995
 
 
 def test_mnistnet_can_end_in_a_softmax():
@@ -126,24 +104,6 @@ def test_mnistnet_can_end_in_a_softmax():
     apply = quick_jit(partial(model.apply, train=False))
     out, _ = apply(*model.init(jax.random.key(0)), normal(0, 2, 14, 14, 1))
     np.testing.assert_allclose(out.sum(1), 1.0, rtol=1e-6)
-
-
-def test_a_padded_sample_changes_neither_logits_nor_statistics():
-    shape = (28, 28, 3)
-    model = build("conv4", 5, shape)
-    params, stats = model.init(jax.random.key(0))
-    x = normal(1, 4, *shape)
-    weight = jnp.array([1, 1, 1, 0], jnp.float32)
-
-    @quick_jit
-    def both(x):
-        padded = model.apply(params, stats, x, train=True, weight=weight)
-        return padded, model.apply(params, stats, x[:3], train=True)
-
-    (logits, new), (want, want_new) = both(x)
-    np.testing.assert_allclose(logits[:3], want, atol=1e-4)
-    for got, expected in zip(*map(jax.tree.leaves, (new, want_new)), strict=True):
-        np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 def test_default_initialisers_are_those_of_pytorch():
@@ -155,32 +115,6 @@ def test_default_initialisers_are_those_of_pytorch():
         kernel = params[layer]["kernel"]
         np.testing.assert_allclose(kernel.std(), bound / 3**0.5, rtol=0.05)
         assert float(params[layer]["bias"].std()) > 0.2 * bound
-
-
-def test_any_linen_module():
-    class Net(nn.Module):
-        @nn.compact
-        def __call__(self, x, train):
-            shared = nn.Dense(6, name="shared")
-            x = nn.relu(shared(shared(x)))
-            x = nn.Dropout(0.5, deterministic=not train)(x)
-            return nn.DenseGeneral((2, 3), name="heads")(x).mean(1)
-
-    example = jax.ShapeDtypeStruct((7, 5, 6), jnp.float32)
-    model = Model.from_flax(Net(), example)
-    # Two uses of 36 entries at five positions; a head's features are no positions.
-    assert model.macs["shared"] == {"kernel": 2 * 5 * 36, "bias": 0}
-    assert model.macs["heads"]["kernel"] == 5 * 36
-    params, stats = model.init(jax.random.key(0))
-    assert stats == {}
-    x = jnp.ones(example.shape, jnp.float32)
-    first, second = (
-        model.apply(params, stats, x, train=True, key=jax.random.key(i))[0]
-        for i in (0, 1)
-    )
-    assert first.dtype == jnp.float32 and not jnp.array_equal(first, second)
-    logits, _ = model.apply(params, stats, x, train=False)
-    assert logits.shape == (7, 2, 3)
 
 
 def test_reading_puts_preprocessing_in_front():
@@ -212,6 +146,20 @@ def test_what_a_network_is_made_of_decides_its_name():
     assert (other.name, other.settings) == ("", {})
 
 
+def test_uses_of_a_layer_count_each_time_and_features_are_no_positions():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            shared = nn.Dense(6, name="shared")
+            x = nn.relu(shared(shared(x)))
+            return nn.DenseGeneral((2, 3), name="heads")(x).mean(1)
+
+    model = Model.from_flax(Net(), jax.ShapeDtypeStruct((7, 5, 6), jnp.float32))
+    # Two uses of 36 entries at five positions; a head's features are no positions.
+    assert model.macs["shared"] == {"kernel": 2 * 5 * 36, "bias": 0}
+    assert model.macs["heads"]["kernel"] == 5 * 36
+
+
 @pytest.mark.slow
 def test_resnet_of_sparsyfed_begins_truncated():
     """Kernels at N(0, 1 / fan_in) within two deviations of the normal that is cut."""
@@ -226,26 +174,14 @@ def test_resnet_of_sparsyfed_begins_truncated():
     assert not params["fc"]["bias"].any()
 
 
-def test_other_collections_are_refused():
-    class Net(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            self.variable("cache", "seen", jnp.zeros, ())
-            return nn.Dense(2)(x)
-
-    with pytest.raises(ValueError, match="collections \\['cache'\\]"):
-        Model.from_flax(Net(), jnp.ones((1, 3), jnp.float32))
-
-
-def test_errors_are_one_line():
-    for name, data, options, said in (
-        ("lenet", MNIST, {}, "model='lenet'.*, expected one of mlp, mnistnet"),
-        ("mlp", MNIST, {"width": 3}, "takes .*, widths: .* argument 'width'"),
-        ("resnet18", CIFAR, {"variant": "v2"}, "variant='v2', expected one of posta"),
+@pytest.mark.parametrize(
+    "name, data, options, said",
+    [
+        ("lenet", MNIST, {}, "model='lenet'"),
+        ("mlp", MNIST, {"width": 3}, "argument 'width'"),
         ("conv4", CIFAR, {"norm": "layer"}, "norm='layer', expected one of"),
         ("conv4", (10, (16, 16, 3)), {}, "smaller than a kernel or a pool"),
-        ("vgg16", (10, (16, 16, 3)), {}, "smaller than a kernel or a pool"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            build(name, *data, **options)
-    assert all(factory.__doc__ for factory in MODELS.values())
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_one_line(name, data, options, said):
+    refused(lambda: build(name, *data, **options), said)

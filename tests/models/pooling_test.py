@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.models.pooling import materialize
 from tests.models.convolution_test import reference
 from tests.networks import normal, quick_jit
 
@@ -94,16 +93,6 @@ def test_more_ties_than_bfloat16_counts_to():
     np.testing.assert_allclose(dx, 1 / 289, rtol=0.01)
 
 
-def test_maxima_over_booleans_with_a_border():
-    x = jnp.asarray([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]], bool)[None, ..., None]
-
-    def pool(x):
-        windows = (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
-        return jax.lax.reduce_window(x, np.False_, jax.lax.max, *windows)
-
-    assert fast(pool)(x)[0, ..., 0].tolist() == [[False, False], [False, True]]
-
-
 def maxima(function, *shapes) -> int:
     """Counts the maxima in the program of a function that XLA has optimised."""
     like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
@@ -133,16 +122,3 @@ def test_xla_cpu_computes_a_pool_once_between_convolutions(size, stride):
     inside = maxima(step, (2, 12, 12, 1), (3, 3, 1, 4), (3, 3, 4, 4))
     side = (10 - size) // stride + 1
     assert inside == maxima(alone, (2, 10, 10, 4), (2, side, side, 4))
-
-
-@pytest.mark.parametrize("platform, calls", [("cpu", 2), ("cuda", 0), ("tpu", 0)])
-def test_only_programs_for_cpu_stop_to_fuse(platform, calls):
-    """One call is of the value and one of the gradient."""
-
-    def network(x):
-        return jnp.sum(jnp.sin(materialize(jnp.cos(x))))
-
-    mapped = jax.jit(jax.vmap(jax.grad(network)))
-    traced = mapped.trace(jax.ShapeDtypeStruct((2, 3), jnp.float32))
-    text = traced.lower(lowering_platforms=(platform,)).as_text()
-    assert text.count("call @") == calls

@@ -103,24 +103,18 @@ def test_the_hook_sees_kernel_and_padding_and_is_left_out_of_an_evaluation(netwo
     assert seen == [images, columns]
 
 
-def test_a_kernel_that_no_hook_sees_is_refused():
-    class Handmade(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return x @ self.param("kernel", nn.initializers.ones, (3, 2))
-
-    model = base.model_of(Handmade(), (3,)).saving(positive, ("kernel",))
-    with pytest.raises(ValueError, match="no hook sees the inputs of kernel, expected"):
-        model.apply({"kernel": jnp.ones((3, 2))}, {}, jnp.ones((4, 3)), train=True)
-
-
-def test_an_input_whose_first_axis_is_not_the_batch_is_refused():
+def test_layers_that_cannot_be_hooked_are_refused():
     class Transposed(nn.Module):
         @nn.compact
         def __call__(self, x):
-            return nn.Dense(4, name="fc")(x.T).T
+            return nn.Dense(4, name="fc")(x.T).T + self.param("b", nn.zeros_init(), ())
 
-    model = base.model_of(Transposed(), (3,)).saving(positive, ("fc/kernel",))
-    params = {"fc": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}}
-    with pytest.raises(ValueError, match=r"fc/kernel reads \(3, 4\), expected \[4, "):
-        model.apply(params, {}, jnp.ones((4, 3)), train=True, weight=jnp.ones(4))
+    model = base.model_of(Transposed(), (3,))
+    params = {"fc": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}, "b": 0.0}
+    for path, said in (
+        ("b", "no hook sees the inputs of b, expected"),
+        ("fc/kernel", r"fc/kernel reads \(3, 4\), expected \[4, "),
+    ):
+        hooked = model.saving(positive, (path,))
+        with pytest.raises(ValueError, match=said):
+            hooked.apply(params, {}, jnp.ones((4, 3)), train=True, weight=jnp.ones(4))
