@@ -30,27 +30,15 @@ def cut_off(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def flip(path):  # the compressed bytes of the first array
-    whole = path.read_bytes()
-    path.write_bytes(whole[:50] + b"\xff" * 20 + whole[70:])
-
-
 def other_zip(path):
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("x.txt", "text")
-
-
-def one_array(path):
-    with open(path, "wb") as file:
-        np.save(file, IMAGES)
 
 
 DAMAGES = {
     "cut off": cut_off,
     "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("no archive"),
-    "array": one_array,
-    "flipped": flip,
     "other zip": other_zip,
     "lacks y": lambda path: np.savez(path, x=IMAGES, x_test=IMAGES, y_test=LABELS),
     "absent": Path.unlink,
@@ -69,8 +57,7 @@ def test_files_are_refused(tmp_path, damage):
 def test_a_folder_of_tables_is_shown_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("patterns").mkdir()
-    with pytest.raises(ValueError, match="'patterns' .* not a folder .* hf:patterns"):
-        sources.load("patterns")
+    refused(lambda: sources.load("patterns"), "hf:patterns")
 
 
 @pytest.mark.parametrize("key", list(GOOD))

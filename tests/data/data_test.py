@@ -1,13 +1,13 @@
 """Sources, embedded samples, the cache of decoded data, batches and augmentation."""
 
 import os
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sparsefl_jax.data import cache as decoded
 from sparsefl_jax.data import prepared_tfds, samples, sources
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -47,21 +47,14 @@ def test_statistics_of_the_training_images():
     x = rng.integers(0, 256, (20, 6, 5, 3), dtype=np.uint8)
     y = np.zeros(20, np.int64)
     data = sources.make_dataset(x, y, x[:4], y[:4])
-    np.testing.assert_allclose(data.mean, (x / 255).mean((0, 1, 2)), rtol=1e-6)
-    np.testing.assert_allclose(data.std, (x / 255).std((0, 1, 2)), rtol=1e-6)
     # To the last bit on all processors, or a run could not continue on another one.
-    n, total = x[..., 0].size, x.sum((0, 1, 2), dtype=np.int64)
-    squares = (x.astype(np.int64) ** 2).sum((0, 1, 2))
+    n, x = x[..., 0].size, x.astype(np.int64)
+    total, squares = x.sum((0, 1, 2)), (x**2).sum((0, 1, 2))
     assert data.mean == tuple(total / (255 * n))
     assert data.std == tuple(np.sqrt(n * squares - total**2) / (255 * n))
     grey = sources.make_dataset(np.full_like(x, 51), y, x[:4], y[:4])
     assert grey.mean == (0.2,) * 3 and grey.std == (1.0,) * 3  # 51 / 255; not 0
     assert sources.load("cifar10_sample").mean == (0.4914, 0.4822, 0.4465)
-
-
-def test_features_become_float32_without_statistics():
-    data = sources.make_dataset(np.ones((4, 7)), [0, 1, 2, 1], np.ones((1, 7)), [0])
-    assert data.x.dtype == np.float32 and data.mean is None and data.num_classes == 3
 
 
 @pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train")])
@@ -80,12 +73,9 @@ IMAGES, LABELS = np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1])
 
 BIG = 2**63 + 5
 USERS = [  # of four samples, of two test samples, and their numbers
-    ([7, -3, 7, 9], [9, 9], [7, -3, 7, 9], [9, 9]),
     ([7, 7 + 2**32, 7, 2**40], [7 + 2**32, 7], [0, 1, 0, 2], [1, 0]),
     (np.uint64([BIG, BIG + 1, 0, BIG]), np.int64([0, -1]), [2, 3, 1, 2], [1, 0]),
-    (np.array([2**70, 1, 2**70, 1], object), None, [1, 0, 1, 0], None),
     (np.array(["b", "a", "b", "c"], object), [b"c", b"a"], [1, 0, 1, 2], [2, 0]),
-    ([10, 9, 10, 11], ["9", "10"], [0, 2, 0, 1], [2, 0]),
     (np.array([10, 9, 10, "11"], object), ["9", "10"], [0, 2, 0, 1], [2, 0]),
 ]
 
@@ -95,12 +85,11 @@ def test_users_that_differ_stay_apart(users, users_test, numbers, numbers_test):
     given = {"x_test": IMAGES[:2], "y_test": LABELS[:2], "users_test": users_test}
     data = sources.make_dataset(IMAGES, LABELS, users=users, **given)
     assert data.users.dtype == np.int32 and data.users.tolist() == numbers
-    known = data.users_test if users_test is None else data.users_test.tolist()
-    assert known == numbers_test
+    assert data.users_test.tolist() == numbers_test
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "change, said",
     [
         ({"y": LABELS[:3]}, "y has 3 labels for 4 samples"),
         ({"y": LABELS - 1}, "labels from -1 to 0"),
@@ -109,26 +98,18 @@ def test_users_that_differ_stay_apart(users, users_test, numbers, numbers_test):
         ({"y": LABELS.astype(float)}, "expected integers"),
         ({"x": np.full((4, 2, 2, 1), 256)}, "pixels outside 0 to 255"),
         ({"x": np.array([None] * 4)}, "x has dtype object"),
-        ({"x": np.zeros(4)}, r"x has shape \(4,\)"),
         ({"x": np.zeros((4, 3, 2, 1), np.uint8)}, "they must agree"),
-        ({"users": [0, 1]}, r"users has shape \(2,\), expected 4 ids"),
-        (
-            {"users": np.array([0, 1, 2, None])},
-            "users holds None, expected integers or strings",
-        ),
-        ({"users": [True, True, False, False]}, "users holds True, expected integers"),
-        ({"y": LABELS + 2**32}, "labels from 4294967296"),
+        ({"users": [0, 1]}, "users has shape (2,), expected 4 ids"),
+        ({"users": np.array([0, 1, 2, None])}, "users holds None, expected integers"),
         ({"y": LABELS * 10**6}, "labels up to 1000000"),
-        ({"x_test": IMAGES - np.inf}, "x_test has values that are not finite"),
         ({"x": IMAGES.astype(float) + 1e39}, "x has values that are not finite"),
-        ({"x": IMAGES[:0], "y": LABELS[:0]}, r"x has shape \(0, 2, 2, 1\)"),
+        ({"x": IMAGES[:0], "y": LABELS[:0]}, "x has shape (0, 2, 2, 1)"),
     ],
+    ids=str,
 )
-def test_bad_arrays_are_named(change, message):
+def test_bad_arrays_are_named(change, said):
     given = {"x": IMAGES, "y": LABELS, "x_test": IMAGES, "y_test": LABELS} | change
-    with pytest.raises(ValueError, match=message) as caught:
-        sources.make_dataset(**given)
-    assert "\n" not in str(caught.value)
+    refused(lambda: sources.make_dataset(**given), said)
 
 
 # --- TFDS
@@ -136,30 +117,7 @@ def test_bad_arrays_are_named(change, message):
 
 def test_an_absent_data_set_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    said = "--prepare=cifar10.*TFDS_DATA_DIR.*:mini"
-    with pytest.raises(ValueError, match=said) as caught:
-        sources.load("cifar10")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_text_beside_an_image_is_not_a_sample(tmp_path, monkeypatch):
-    """CIFAR's images have names; those of CIFAR-100 also a second label."""
-    tfds = pytest.importorskip("tensorflow_datasets")
-    kinds = tfds.features
-    features = {
-        "id": kinds.Text(),
-        "image": kinds.Image(shape=(4, 4, 3)),
-        "label": kinds.ClassLabel(num_classes=100),
-        "coarse_label": kinds.ClassLabel(num_classes=20),
-    }
-    info = {"full_name": "cifar100/3.0.2", "features": features}
-    info |= {"file_format": SimpleNamespace(value="array_record")}
-    builder = SimpleNamespace(
-        is_prepared=lambda: True, data_path=tmp_path, info=SimpleNamespace(**info)
-    )
-    monkeypatch.setattr(tfds, "builder", lambda *args, **kwargs: builder)
-    found = prepared_tfds.find("cifar100").decode
-    assert found.args == (builder, "image", "label")
+    refused(lambda: sources.load("cifar10"), "--prepare=cifar10")
 
 
 @pytest.mark.slow
@@ -180,18 +138,6 @@ def test_real_mnist_is_decoded_once(shared, cache, monkeypatch):
         np.testing.assert_array_equal(ours.users, f["writer_train"])
         np.testing.assert_array_equal(ours.users_test, f["writer_test"])
     assert float((data.x / np.float32(255)).mean()) == pytest.approx(0.1307, abs=1e-4)
-
-
-def test_the_writers_of_mnist_belong_to_its_images_alone():
-    with pytest.raises(ValueError, match="writers='mnist' are those of MNIST's images"):
-        sources.load("fashion_mnist_sample", writers="mnist")
-
-
-def test_sentences_have_their_marks_as_labels_and_roles_as_users():
-    """The text has 1,195 of two words and more, one of them a role's only one."""
-    data = sources.load("sentences_sample")
-    assert len(data.x) + len(data.x_test) == 1194 and data.x.shape[1] == 768
-    assert data.num_classes == 3 and len(np.unique(data.users)) == 23
 
 
 def test_cache_is_keyed_whole_or_absent(cache, tmp_path, monkeypatch):
@@ -241,9 +187,7 @@ def flip(file):
 SPOILED = {  # what is done to the file of x
     "flipped": flip,
     "cut off": lambda file: file.write_bytes(file.read_bytes()[:-1]),
-    "empty": lambda file: file.write_bytes(b""),
     "another array": lambda file: np.save(file, np.arange(3.0)),
-    "swapped": lambda file: os.replace(file.with_name("y.npy"), file),
     "no facts": lambda file: file.with_name("arrays.json").write_text("[]"),
     "gone": lambda file: file.unlink(),
 }

@@ -19,12 +19,7 @@ from tests.refusals import refused
 from tests.tiny import tiny_config
 
 LOG2 = float(np.log(2))
-
-
-@pytest.fixture(scope="module")
-def play():
-    """Returns the clients of the configuration's small variant."""
-    return build.build_data(freeze(shakespeare.get_config("mini")))
+WORDS, SENTENCES = {"tokenizer": "words"}, "sentences_sample"
 
 
 def test_a_sequence_of_targets_counts_as_the_mean_of_its_tokens():
@@ -65,15 +60,6 @@ def test_partitions_by_label_see_the_last_target():
     assert sorted(counts.tolist()) == [[0, 20], [20, 0]]
 
 
-def test_the_play_has_its_characters_as_users():
-    data = sources.load("shakespeare_sample")
-    assert data.x.shape[1:] == data.y.shape[1:] == (40,)
-    np.testing.assert_array_equal(data.x[:, 1:], data.y[:, :-1])
-    first = "".join(characters.ALPHABET[c] for c in data.x[data.users == 0][0])
-    assert len(np.unique(data.users)) == 24 and first == first.encode().decode()
-    assert data.num_classes <= len(characters.ALPHABET)
-
-
 def leaf(folder, x, y):
     (folder / "train").mkdir(parents=True)
     user = {"users": ["PUCK"], "num_samples": [len(x)]}
@@ -91,64 +77,6 @@ def test_leafs_texts_become_tokens(tmp_path, monkeypatch):
         leaf(tmp_path / "uneven", ["I go", "go"], [",", "I"])
     with pytest.raises(ValueError, match="'PUCK': labels of several characters"):
         leaf(tmp_path / "many", ["I go", "go, "], [",", "I go"])
-
-
-def test_char_gru_counts_every_step_by_hand():
-    model = models.build("char_gru", 5, (7,), embedding=2, units=3)
-    gru = model.macs["gru"]
-    assert model.tokens
-    assert {k: v["kernel"] for k, v in gru.items()} == dict(
-        ir=7 * 6, iz=7 * 6, hr=7 * 9, hz=7 * 9, hn=7 * 9, **{"in": 7 * 6}
-    )
-    assert model.macs["head"] == {"bias": 0, "kernel": 7 * 15}
-    assert model.macs["embed"] == {"embedding": 0}
-
-
-@pytest.mark.parametrize(
-    "field, value", [("scramble", True), ("augment", ("flip",)), ("input_scale", 2.0)]
-)
-def test_what_tokens_have_no_use_for_is_refused(play, field, value):
-    config = shakespeare.get_config("mini")
-    config[field] = value
-    said = f"{field}={value} has no effect here"
-    refused(lambda: build.build_model(freeze(config), play), said)
-
-
-def reader(num_classes, input_shape):
-    return models.build("char_gru", num_classes, (3,), units=2)
-
-
-def test_images_are_no_tokens(tmp_path):
-    config = tiny_config(tmp_path)
-    config.model = {"name": "tests.data.tokens_test:reader"}
-    data = build.build_data(freeze(config))
-    said = "reads tokens, expected a data set of integers"
-    refused(lambda: build.build_model(freeze(config), data), said)
-
-
-@pytest.mark.slow
-def test_a_token_beyond_the_table_is_refused(tmp_path):
-    x = np.arange(40).reshape(20, 2) % 9
-    np.savez(tmp_path / "tokens.npz", x=x, y=x % 4)
-    config = tiny_config(tmp_path)
-    config.dataset, config.test_split = str(tmp_path / "tokens.npz"), "within"
-    config.model = {"name": "char_gru", "units": 2}
-    with pytest.raises(ValueError, match="no row for token 8, .* expected 9 rows"):
-        build.build_model(freeze(config), build.build_data(freeze(config)))
-    config.num_classes = 9
-    build.build_model(freeze(config), build.build_data(freeze(config)))
-    config.model = {"name": "encoder", "vocabulary": 8, "width": 4, "heads": 1}
-    with pytest.raises(ValueError, match="token 8, .* expected 9 rows"):
-        build.build_model(freeze(config), build.build_data(freeze(config)))
-
-
-def test_sentences_become_hashed_words():
-    data = sources.load("sentences_sample", tokenizer="words", max_tokens=12)
-    plain = sources.load("sentences_sample")
-    assert data.x.dtype == np.int32 and data.x.shape == (len(plain.x), 12)
-    assert (data.x[:, 0] == 1).all() and data.x.max() < tokens.NUM_WORDS
-    np.testing.assert_array_equal(data.y, plain.y)
-    np.testing.assert_array_equal(data.users_test, plain.users_test)
 
 
 def test_words_are_hashed_alike_everywhere():
@@ -179,38 +107,61 @@ def test_word_pieces_of_a_folder(tmp_path):
         tokens.make_tokenizer(tmp_path)
 
 
-WORDS = {"tokenizer": "words"}
-REFUSED = [
-    ("mnist_sample", WORDS, "'mnist_sample' has no texts"),
-    ("sentences_sample", {"max_tokens": 9}, "it goes with tokenizer"),
-    (
-        "sentences_sample",
-        WORDS | {"max_tokens": 1},
-        "max_tokens=1, expected at least 2",
-    ),
-    ("sentences_sample", {"tokenizer": "nowhere"}, "'words' or a folder with"),
-    (
-        "sentences_sample",
-        WORDS | {"text_encoder": "a"},
-        "are set, expected one of them",
-    ),
-    (
-        "sentences_sample",
-        {"text_encoder": "no/model"},
-        "'no/model/config.json'",
-    ),
-]
-
-
-@pytest.mark.parametrize("name, given, told", REFUSED, ids=str)
+@pytest.mark.parametrize(
+    "name, given, told",
+    [
+        ("mnist_sample", WORDS, "'mnist_sample' has no texts"),
+        (SENTENCES, {"max_tokens": 9}, "it goes with tokenizer"),
+        (SENTENCES, WORDS | {"max_tokens": 1}, "max_tokens=1, expected at least 2"),
+        (SENTENCES, {"tokenizer": "nowhere"}, "'words' or a folder with"),
+        (SENTENCES, WORDS | {"text_encoder": "a"}, "are set, expected one of them"),
+        (SENTENCES, {"text_encoder": "no/model"}, "'no/model/config.json'"),
+    ],
+)
 def test_encodings_that_are_refused(name, given, told):
     refused(lambda: sources.load(name, **given), told)
 
 
 @pytest.mark.parametrize("method", shakespeare.METHODS)
-def test_the_configuration_builds(play, method):
-    config, data = shakespeare.get_config(f"{method},mini"), play
+def test_the_configuration_reads_the_play_whose_characters_are_users(method):
+    config = shakespeare.get_config(f"{method},mini")
+    data = build.build_data(freeze(config))
+    np.testing.assert_array_equal(data.x[:, 1:], data.y[:, :-1])
+    assert data.x.shape[1] == 40 and len(data.train.size) == 24
     model = build.build_model(freeze(config), data)
-    assert len(build.build_stages(freeze(config), model)) == (
-        2 if method == "spdst" else 1
+    stages = build.build_stages(freeze(config), model)
+    assert len(stages) == (2 if method == "spdst" else 1)
+    config.scramble = True
+    said = "scramble=True has no effect here"
+    refused(lambda: build.build_model(freeze(config), data), said)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"name": "char_gru", "units": 2},
+        {"name": "encoder", "vocabulary": 8, "width": 4, "heads": 1},
+    ],
+)
+def test_a_token_beyond_the_table_is_refused(tmp_path, network):
+    x = np.arange(40).reshape(20, 2) % 9
+    np.savez(tmp_path / "tokens.npz", x=x, y=x % 4)
+    config = tiny_config(tmp_path)
+    config.dataset, config.test_split = str(tmp_path / "tokens.npz"), "within"
+    config.model = network
+    build_it = lambda: build.build_model(  # noqa: E731
+        freeze(config), build.build_data(freeze(config))
     )
+    refused(build_it, "token 8, ")
+
+
+def reader(num_classes, input_shape):
+    return models.build("char_gru", num_classes, (3,), units=2)
+
+
+def test_images_are_no_tokens(tmp_path):
+    config = tiny_config(tmp_path)
+    config.model = {"name": "tests.data.tokens_test:reader"}
+    data = build.build_data(freeze(config))
+    said = "reads tokens, expected a data set of integers"
+    refused(lambda: build.build_model(freeze(config), data), said)
