@@ -1,6 +1,5 @@
 """A run's models as files: which of them, what the header says, and the command."""
 
-import dataclasses
 import shutil
 
 import jax
@@ -15,8 +14,8 @@ from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.simulation.inference import make_recalibration
 from sparsefl_jax.simulation.judge import used_rows
-from sparsefl_jax.sparsity import masks
 from tests.export.export_test import same
+from tests.refusals import refused
 from tests.tiny import tiny_config
 
 
@@ -45,12 +44,9 @@ def test_a_client_s_own_model_is_exported(finished, tmp_path):
     assert same(back.sparse, personal) and not same(back.sparse, other)
     assert not all(mask.all() for mask in jax.tree.leaves(personal.mask))
     assert back.about["run"]["client"] == 3 and back.about["run"]["name"] == "personal"
-    with pytest.raises(ValueError, match=r"clients=8, expected in \[0, 7\]"):
-        export.export_run(run, tmp_path / "model", client=8)
-    with pytest.raises(ValueError, match="clients=3.0, expected an integer below"):
-        results.load_clients(run, [3.0])
-    with pytest.raises(ValueError, match="best=True with client=3, expected one"):
-        export.export_run(run, tmp_path / "model", client=3, best=True)
+    refused(lambda: export.export_run(run, client=8), "clients=8, expected in [0, 7]")
+    both = {"client": 3, "best": True}
+    refused(lambda: export.export_run(run, **both), "best=True with client=3, expected")
 
 
 def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
@@ -60,19 +56,16 @@ def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
     other = jax.tree.map(np.zeros_like, found.models[only])
     best = found.best._replace(models={only: other, "last": found.models[only]})
     monkeypatch.setattr(results, "load_run", lambda run: found._replace(best=best))
-    with pytest.raises(ValueError, match="no trained model, expected a client, or"):
-        export.export_run(run, tmp_path / "model")
+    refused(lambda: export.export_run(run), "no trained model, expected a client, or")
     model = build.build_model(freeze(config), build.build_data(freeze(config)))
     rest = 0, model, config.adapter
-    with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
-        results.start_from(run, "model", *rest)
+    refused(lambda: results.start_from(run, "model", *rest), "no trained model")
     results.start_from(run, "mask", *rest)
     at_best = {"path": tmp_path / "model", "best": True}
     for name, want in (("last", found.models[only]), (only, other)):
         path, _ = export.export_run(run, name=name, **at_best)
         assert same(sfl.load_sparse(path).sparse, want)
-    with pytest.raises(ValueError, match="did you mean 'last'"):
-        export.export_run(run, name="lost", **at_best)
+    refused(lambda: export.export_run(run, name="lost", **at_best), "mean 'last'")
 
 
 def test_the_command_writes_and_tells(finished, tmp_path, capsys):
@@ -89,35 +82,25 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     assert back.about["network"] == network
     mean = np.float32(back.about["reading"]["mean"])
     np.testing.assert_array_equal(mean, np.float32(data.mean))
-    rows = dict(line.split() for line in printed.out.splitlines()[1:])
-    assert [*rows] == ["payload", "header", "dense"]
-    payload, header = (int(rows[n].replace(",", "")) for n in ("payload", "header"))
-    assert payload + header == out.stat().st_size
     assert printed.err == f"wrote {out}, {out.stat().st_size:,} byte\n"
     assert __main__.main([str(run), "--model", "none such"]) == 2
-    assert __main__.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 2 and all(line.startswith("error: ") for line in errors)
+    assert len(errors) == 1 and errors[0].startswith("error: ")
 
 
 @pytest.mark.slow
-def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
-    run, config = finished
-    network = {"name": "resnet18", "base": 2, "norm": "static"}
-    config = dataclasses.replace(freeze(config), model=network)
+def test_static_statistics_are_made_before(tmp_path):
+    config = tiny_config(tmp_path)
+    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
+    config.model = {"name": "resnet18", "base": 2, "norm": "static"}
+    experiment.run(config, tmp_path / "run", progress=False)
+    path, _ = export.export_run(tmp_path / "run")
+    back = sfl.load_sparse(path).sparse
+    held = results.load_run(tmp_path / "run").models["global"]
     data = build.build_data(freeze(config))
     model = build.build_model(freeze(config), data)
-    params, stats = jax.device_get(model.init(jax.random.key(0)))
-    blank = sfl.SparseModel(params, masks.full(params), stats)
-    result = results.load_run(run)._replace(models={"global": blank})
-    monkeypatch.setattr(results, "load_run", lambda run: result)
-    monkeypatch.setattr(export.runs.run_folder, "read_config", lambda run: config)
-    path, _ = export.export_run(run, tmp_path / "model")
-    back = sfl.load_sparse(path).sparse
-    x = data.x[used_rows(data.train)]
-    renew = make_recalibration(model, x)
-    want = renew(jax.random.key(9), blank)
-    assert same(back.params, blank.params) and not same(back.stats, blank.stats)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats
-    )
+    renew = make_recalibration(model, data.x[used_rows(data.train)])
+    want = renew(jax.random.key(9), held).stats
+    assert same(back.params, held.params) and not same(back.stats, held.stats)
+    pairs = zip(*map(jax.tree.leaves, (back.stats, want)), strict=True)
+    assert all(np.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in pairs)

@@ -14,7 +14,8 @@ from safetensors import numpy as safetensors
 import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.sparsity import masks, trees
-from tests.networks import quick_jit
+from tests.networks import num_entries, quick_jit
+from tests.refusals import refused
 
 NETWORK = {
     "name": "conv4",
@@ -63,9 +64,6 @@ def test_a_model_comes_back_bit_for_bit(sparse, tmp_path, index):
     back = sfl.load_sparse(path)
     assert same(back.sparse, sparse)
     assert same(back.sparse.params["fc3"]["kernel"][0], np.float32([0, -0.0, 1e-45]))
-    again = tmp_path / "again"
-    sfl.save_sparse(again, back.sparse, index=index, network=NETWORK)
-    assert again.read_bytes() == path.read_bytes()
 
 
 def test_a_scalar_comes_back_as_one(tmp_path):
@@ -103,14 +101,8 @@ def test_the_payload_is_what_the_ledger_charges(sparse, tmp_path, index):
     header = 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
     assert sizes.header == header
     assert sizes.payload + header == path.stat().st_size
-    counts = (jax.tree.map(np.size, part) for part in (sparse.params, sparse.stats))
-    assert sizes.dense == 4 * sum(sum(jax.tree.leaves(part)) for part in counts)
-    for part, tree in (("params", sparse.params), ("stats", sparse.stats)):
-        for name, leaf in trees.by_path(tree).items() if index == "none" else ():
-            assert same(stored[f"{part}/{name}"], leaf)  # which any reader can use
-    masks_of = {name for name in stored if name.startswith("mask/")}
-    assert ("mask/conv1/kernel" in masks_of) == (index == "none")
-    assert "mask/fc3/kernel" not in masks_of  # it is whole
+    assert sizes.dense == 4 * num_entries((sparse.params, sparse.stats))
+    assert "mask/fc3/kernel" not in stored  # it is whole
 
 
 def test_the_network_comes_back_and_takes_raw_samples(sparse, tmp_path):
@@ -133,10 +125,7 @@ def test_the_network_comes_back_and_takes_raw_samples(sparse, tmp_path):
     assert sfl.load_sparse(path).model is None
 
 
-def of_another_format(content):
-    old, new = b'\\"format\\":1', b'\\"format\\":9'
-    assert old in content
-    return content.replace(old, new)
+OTHER = {"name": "mlp", "num_classes": 2, "input_shape": [3], "other": 1}
 
 
 @pytest.mark.parametrize(
@@ -145,51 +134,41 @@ def of_another_format(content):
         (lambda content: content[:-1], "cannot be read"),
         (lambda content: content[:50], "cannot be read"),
         (lambda content: b"", "cannot be read"),
-        (lambda content: b"a text " * 9, "cannot be read"),
-        (
-            lambda content: content.replace(b"shapes", b"shares"),
-            "missing required field `shapes`",
-        ),
-        (of_another_format, "has format 9, expected 1"),
+        (lambda content: content.replace(b"shapes", b"shares"), "required field `sh"),
+        (lambda content: content.replace(b':1,\\"ind', b':9,\\"ind'), "has format 9"),
         (lambda content: safetensors.save({"w": np.ones(3)}), "holds no sparse model"),
+        (None, "other"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused_in_a_line(sparse, tmp_path, damage, said):
     path = tmp_path / "model"
-    sfl.save_sparse(path, sparse)
+    sfl.save_sparse(path, sparse, network=None if damage else OTHER)
     content = path.read_bytes()
-    assert damage(content) != content
-    path.write_bytes(damage(content))
-    with pytest.raises(ValueError, match=said) as error:
-        sfl.load_sparse(path)
-    assert "\n" not in str(error.value) and str(path) in str(error.value)
+    if damage:
+        assert damage(content) != content
+        path.write_bytes(damage(content))
+    refused(lambda: sfl.load_sparse(path), said)
 
 
-@pytest.mark.parametrize("part", ["network", "reading"])
-def test_a_file_of_another_version_is_refused_in_a_line(sparse, tmp_path, part):
-    fields = {
-        "network": {"name": "mlp", "num_classes": 2, "input_shape": [3]},
-        "reading": {"mean": None, "std": None},
-    }
-    fields[part]["other"] = 1
-    sfl.save_sparse(tmp_path / "model", sparse, **fields)
-    with pytest.raises(ValueError, match="model' cannot be read: .*other") as error:
-        sfl.load_sparse(tmp_path / "model")
-    assert "\n" not in str(error.value)
-
-
-def test_what_can_not_be_written_is_refused(sparse, tmp_path, monkeypatch):
-    path = tmp_path / "model"
-    with pytest.raises(ValueError, match="index='entropy', expected one of none, bit"):
-        sfl.save_sparse(path, sparse, index="entropy")
-    half = jax.tree.map(lambda v: v.astype(np.float16), sparse.params)
-    with pytest.raises(ValueError, match="params/bn1/bias is float16, expected float3"):
-        sfl.save_sparse(path, sparse._replace(params=half))
-    with pytest.raises(ValueError, match="mask has other leaves than params"):
-        sfl.save_sparse(path, sparse._replace(mask=sparse.mask["fc1"]))
-    with pytest.raises(ValueError, match="expected a file that an export wrote"):
-        sfl.load_sparse(tmp_path)
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    with pytest.raises(ValueError, match=r"pip install 'sparsefl_jax\[export\]'"):
-        sfl.save_sparse(path, sparse)
+@pytest.mark.parametrize(
+    ("change", "index", "said"),
+    [
+        ({}, "entropy", "index='entropy', expected one of none, bit"),
+        ({"params": {"w": np.ones(3)}}, "coo", "mask has other leaves than params"),
+        (
+            {"stats": {"mean": np.ones(2)}},
+            "coo",
+            "stats/mean is float64, expected floa",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_refused(sparse, tmp_path, change, index, said):
+    model = sparse._replace(**change)
+    refused(lambda: sfl.save_sparse(tmp_path / "model", model, index=index), said)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_library_the_message_names_it(sparse, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    said = "pip install 'sparsefl_jax[export]'"
+    refused(lambda: sfl.save_sparse(tmp_path / "model", sparse), said)
