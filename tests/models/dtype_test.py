@@ -12,7 +12,7 @@ from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.training import local
 from tests.models.convolution_test import formed, operands
-from tests.networks import normal, quick_jit
+from tests.networks import quick_jit
 
 pytestmark = pytest.mark.slow
 
@@ -39,8 +39,10 @@ def build_net(kind):
     """Returns the network in float32 and bfloat16, and a loss of parameters."""
     model = Model.from_flax(Net(kind), jax.ShapeDtypeStruct((1, *IMAGE), jnp.float32))
     params, stats = model.init(jax.random.key(0))
-    x = normal(0, 16, *IMAGE) + 1
-    y, weight = np.arange(16, dtype=np.int32) % 5, np.float32(np.arange(16) < 13)
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(16, *IMAGE)) + 1, jnp.float32)
+    y = jnp.asarray(rng.integers(0, 5, 16), jnp.int32)
+    weight = jnp.asarray(np.arange(16) < 13, jnp.float32)
 
     def gradients(model):
         loss_fn = local.objective(model)
