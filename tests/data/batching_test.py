@@ -134,7 +134,8 @@ def test_evaluation_only_normalises():
     x, mean, std = images(), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
     out = make_preprocess(mean, std, augment=("crop", "cutout"))(None, x, False)
     assert out.dtype == jnp.float32
-    np.testing.assert_allclose(out, (x / 255 - mean) / std, rtol=1e-5, atol=1e-6)
+    expected = (np.asarray(x) / 255 - mean) / std
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_floats_are_not_scaled_and_bad_preprocessing_is_named(key):
