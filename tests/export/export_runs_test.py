@@ -1,5 +1,6 @@
 """A run's models as files: which of them, what the header says, and the command."""
 
+import dataclasses
 import shutil
 
 import jax
@@ -14,6 +15,7 @@ from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.simulation.inference import make_recalibration
 from sparsefl_jax.simulation.judge import used_rows
+from sparsefl_jax.sparsity import masks
 from tests.export.export_test import same
 from tests.refusals import refused
 from tests.tiny import tiny_config
@@ -89,18 +91,23 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_static_statistics_are_made_before(tmp_path):
-    config = tiny_config(tmp_path)
-    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
-    config.model = {"name": "resnet18", "base": 2, "norm": "static"}
-    experiment.run(config, tmp_path / "run", progress=False)
-    path, _ = export.export_run(tmp_path / "run")
-    back = sfl.load_sparse(path).sparse
-    held = results.load_run(tmp_path / "run").models["global"]
+def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
+    run, config = finished
+    network = {"name": "resnet18", "base": 2, "norm": "static"}
+    config = dataclasses.replace(freeze(config), model=network)
     data = build.build_data(freeze(config))
     model = build.build_model(freeze(config), data)
-    renew = make_recalibration(model, data.x[used_rows(data.train)])
-    want = renew(jax.random.key(9), held).stats
-    assert same(back.params, held.params) and not same(back.stats, held.stats)
-    pairs = zip(*map(jax.tree.leaves, (back.stats, want)), strict=True)
-    assert all(np.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in pairs)
+    params, stats = jax.device_get(model.init(jax.random.key(0)))
+    blank = sfl.SparseModel(params, masks.full(params), stats)
+    result = results.load_run(run)._replace(models={"global": blank})
+    monkeypatch.setattr(results, "load_run", lambda run: result)
+    monkeypatch.setattr(export.runs.run_folder, "read_config", lambda run: config)
+    path, _ = export.export_run(run, tmp_path / "model")
+    back = sfl.load_sparse(path).sparse
+    x = data.x[used_rows(data.train)]
+    renew = make_recalibration(model, x)
+    want = renew(jax.random.key(9), blank)
+    assert same(back.params, blank.params) and not same(back.stats, blank.stats)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats
+    )
