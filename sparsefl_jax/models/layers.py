@@ -136,7 +136,7 @@ class GroupNorm(nn.Module):
         factor = scale[None] * lax.rsqrt(variance + self.epsilon)
         offset = bias[None] - center * factor
         factor, offset = (jnp.expand_dims(v, axes) for v in (factor, offset))
-        return (x * factor + offset).astype(x.dtype)
+        return (wide * factor + offset).astype(x.dtype)
 
 
 def norm(

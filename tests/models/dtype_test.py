@@ -65,8 +65,9 @@ def equations(jaxpr):
 @pytest.mark.parametrize("kind", ["batch", "group"])
 def test_gradients_are_float32_and_those_of_the_network_in_float32(kind):
     full, half, gradients = build_net(kind)
+    # Unoptimised, XLA rounds a pool's input differently where it compares it again.
     (want, (stats, sums)), (got, (new, mine)) = (
-        quick_jit(fast(f))(params) for f, params in map(gradients, (full, half))
+        jax.jit(fast(f))(params) for f, params in map(gradients, (full, half))
     )
     for leaf in jax.tree.leaves((got, new, mine)):
         assert leaf.dtype == jnp.float32
