@@ -172,8 +172,10 @@ def _rename(tensors, kind: str, sizes: Sizes, shapes: PyTree) -> dict[str, PyTre
     for path, like in flatten_dict(shapes, sep="/").items():
         module, _, leaf = path.rpartition("/")
         name = f"{names[module]}.{'bias' if leaf == 'bias' else 'weight'}"
-        found = tensors.get(name, np.empty(()))
+        found = tensors.get(name, np.zeros(()))
         found = found.T if leaf == "kernel" else found  # [out, in] there
+        if not np.isfinite(found).all():
+            raise UserError(f"tensor {name!r} has values that are not finite")
         if found.shape == like.shape:
             leaves[path] = found
         elif module not in _HEAD:

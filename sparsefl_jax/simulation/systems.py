@@ -4,6 +4,7 @@ A table has a row for every tier of devices, with the share of the clients that 
 or a row for every client, as a trace has it.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -160,7 +161,8 @@ def _read(name: str) -> list[Row]:
     import pandas as pd  # only here: it takes a while
 
     rows = []
-    with blaming(f"system={name!r}"):
+    with blaming(f"system={name!r}"), warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # rows that are longer
         table = pd.read_csv(
             name,
             index_col=False,

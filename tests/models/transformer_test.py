@@ -174,6 +174,16 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, changes, told):
     refused(lambda: transformer.pretrained_encoder(CLASSES, (7,), folder=folder), told)
 
 
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    pytest.importorskip("safetensors", reason="needs the extra [text]")
+    found = by_hand.tensors("bert", CLASSES)
+    name = next(iter(found))
+    found[name] = np.full_like(found[name], np.nan)
+    folder = by_hand.write(tmp_path / "bad", "bert", found)
+    said = "has values that are not finite"
+    refused(lambda: transformer.pretrained_encoder(CLASSES, (7,), folder=folder), said)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_equal_those_of_transformers(kind, tmp_path, key):

@@ -175,3 +175,8 @@ def test_refuses_a_field_without_effect(tmp_path, field, system):
     config = tiny_config(tmp_path)
     change(config, {"system": system, field: 1.5})
     refused(lambda: freeze(config), f"{field}=1.5 has no effect here: it goes")
+
+
+def test_rows_that_are_longer_than_the_header_are_refused(tmp_path):
+    name = table(tmp_path, HEAD, "a,0.5,1,2,3,9", "b,0.5,1,2,3,9")
+    refused(lambda: systems.make_system(name, 4), "does not match length of data")
