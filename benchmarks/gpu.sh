@@ -8,9 +8,7 @@
 # folder of its name, and the next call skips it; a part that failed leaves NAME.part
 # with its log. PYTHON (default: python) is an interpreter that has this package and JAX
 # for the GPU; PEERS (default: PYTHON) is one that has pfl-research and PyTorch, see
-# peers/README.md, and without these the part `peers` is left out. The programs of the
-# first networks are timed first, because the table that this writes decides how the
-# other parts run.
+# peers/README.md, and without these the part `peers` is left out.
 set -u
 
 python=${PYTHON:-python} peers=${PEERS:-${PYTHON:-python}} failed=

@@ -1,4 +1,4 @@
-"""Compares programs of a round on an accelerator; writes the table that `auto` reads.
+"""Compares programs of a round on an accelerator.
 
     python -m benchmarks programs --target v5e:1x1            # estimated by a compiler
     python -m benchmarks programs                             # timed on a device here
@@ -8,8 +8,9 @@ The programs are rounds of FedAvg in set-ups from published work, with every for
 convolutions under vmap over clients (`plain`, `canonical`, `patches`), and with one
 client after another (`in turn`, plain). With `--target` nothing runs: the milliseconds
 are the compiler's estimate, which exists for TPUs and not for GPUs. `--write` stores
-them in `sparsefl_jax/models/programs.json`, from which runs choose the form and the
-chunk on this platform. An estimate does not replace a measurement.
+them in `benchmarks/results/programs.json`, the record behind the form and the chunk of
+runs on this platform, see `models.convolution`. An estimate does not replace a
+measurement.
 """
 
 import datetime
@@ -26,12 +27,14 @@ import jax
 
 import sparsefl_jax as sfl
 from benchmarks import accelerators, measure, targets, workload
-from sparsefl_jax.models import convolution, programs
+from sparsefl_jax.models import convolution
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 
-TABLE = Path(programs.__file__).with_name("programs.json")
+TABLE = Path(__file__).parent / "results/programs.json"
+FORMS = ("plain", "canonical", "patches")  # of all layers, under vmap over clients
+IN_TURN = "in turn"  # one client after another, in the form `plain`
 NAMES = ("pfl", "resnet18_100", "femnist", "lenet5_caffe", "conv4", "mlp")
 CHOICES = {"only": workload.SETUPS}
 
@@ -71,8 +74,8 @@ def run(only=NAMES, target="", repeats=5, write=False) -> Iterator[dict]:
 
 def variants(setup: workload.Workload) -> dict[str, tuple[str, int]]:
     """Returns the form of convolutions and the chunk of each program by its name."""
-    names = ("plain",) if setup.model == "mlp" else programs.FORMS
-    return {f: (f, setup.drawn) for f in names} | {programs.IN_TURN: ("plain", 1)}
+    names = ("plain",) if setup.model == "mlp" else FORMS
+    return {f: (f, setup.drawn) for f in names} | {IN_TURN: ("plain", 1)}
 
 
 def estimated(setup, data, model, chunk: int, target: accelerators.Target) -> dict:

@@ -15,7 +15,7 @@ from benchmarks import measure as measure  # starts a device for every core
 from benchmarks import samples
 from benchmarks.own import linen, nnx
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.models import programs
+from sparsefl_jax.models import convolution
 from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.wire import ledger
 
@@ -271,10 +271,8 @@ def prepare(setup: Workload, chunk="auto", model=None, data=None) -> Round:
     stage = make_stage(setup, model, setup.rounds)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     if chunk == "auto":
-        params = jax.tree.leaves(initial_state.initial_shapes(model).params)
         macs = ledger.macs_per_sample(model) * stage.batch_size
-        size = sum(leaf.size for leaf in params), macs
-        in_turn = programs.in_turn(devices[0].platform, *size)
+        in_turn = convolution.in_turn(devices[0].platform, macs)
         chunk = 1 if in_turn else stage.cohort_size
     plan = placement.make_plan(stage, layers, devices, int(chunk))
     budgets = np.resize(np.float32(setup.budgets), setup.clients)

@@ -1,19 +1,27 @@
-"""Chooses a form for each of the three passes of a convolution.
+"""Chooses a form for each pass of a convolution, and who trains at a time.
 
 Inside a loop, XLA:CPU has no fast gradient convolution. Under vmap over clients a
 convolution becomes a grouped one, which is slow for most networks. So the forward pass
 and both gradients each have one of the forms of `lowerings.py`. No form wins
 everywhere: `choose` looks the layer up in `lowerings.json`, which `benchmarks.lowering`
-writes; on accelerators all layers have the form that `programs` names.
+writes. On accelerators only whole rounds show what is faster, and all layers have one
+form; `benchmarks/results/programs.json` has their milliseconds, those of GPUs by the
+clock and those of TPUs by the estimate of the compiler.
 """
 
 import functools
+import json
 import math
+from importlib import resources
 from typing import NamedTuple
 
 import jax
 
-from sparsefl_jax.models import programs
+# Of all layers under vmap over clients; that of other accelerators is `plain`.
+UNDER_VMAP = {"gpu": "patches"}
+# On TPUs the networks with convolutions are faster one client after another, those of
+# dense layers under vmap: between them lie 4e6 and 1.5e8 multiply-adds of a step.
+_MACS_IN_TURN = 2.4e7
 
 
 class Lowering(NamedTuple):
@@ -46,8 +54,19 @@ def table() -> dict[Layer, Lowering]:
     The file maps the numbers of a layer to the fields of its `Lowering`; beside these
     it names the hardware, a CPU, and the date.
     """
-    layers = programs.table("lowerings")["cpu"]["layers"].items()
+    file = resources.files("sparsefl_jax.models").joinpath("lowerings.json")
+    layers = json.loads(file.read_text())["cpu"]["layers"].items()
     return {Layer(*map(int, key.split())): Lowering(*names) for key, names in layers}
+
+
+def in_turn(platform: str, macs: float) -> bool:
+    """Returns whether clients run faster one after another than under vmap.
+
+    Args:
+      platform: 'cpu', 'gpu' or 'tpu'.
+      macs: multiply-adds of a step, which is a minibatch of one client.
+    """
+    return platform == "cpu" or (platform == "tpu" and macs > _MACS_IN_TURN)
 
 
 def platform() -> str:
@@ -66,12 +85,25 @@ def platform() -> str:
     return (device or jax.devices()[0]).platform
 
 
+def lowering(platform: str, chunk: int) -> str:
+    """Returns the form of a round's convolutions that was timed with its chunk.
+
+    It is 'auto', which `choose` knows, but where an accelerator runs one client after
+    another.
+
+    Example:
+      >>> lowering("gpu", 1), lowering("gpu", 10)
+      ('plain', 'auto')
+    """
+    return "plain" if chunk == 1 and platform != "cpu" else "auto"
+
+
 @functools.cache
 def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
     """Returns the fastest measured lowering of a layer, or of the most similar one.
 
     If no similar layer was measured, a rule decides. Accelerators use one form for all
-    layers, which `programs.form` takes from whole programs.
+    layers, see `UNDER_VMAP`.
 
     Args:
       layer: the shape of the convolution.
@@ -83,7 +115,7 @@ def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
       'patches'
     """
     if platform != "cpu":
-        form = programs.form(platform)
+        form = UNDER_VMAP.get(platform, "plain")
         return Lowering(form, form, form)
     measured = table() if dtype == "float32" else {}
     if layer in measured:

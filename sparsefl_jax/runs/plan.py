@@ -23,7 +23,7 @@ from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.models.programs import in_turn
+from sparsefl_jax.models.convolution import in_turn
 from sparsefl_jax.runs.memory import Memory, check_fits
 from sparsefl_jax.runs.setup import Setup, check_setup
 from sparsefl_jax.simulation import clock, initial_state, placement, rows
@@ -127,16 +127,15 @@ def memory(
     """Adds up the memory of a stage before it is compiled, and chooses its chunk.
 
     'auto' is 1 where clients run faster one after another, as on CPUs, see
-    `models.programs`. Otherwise it is all clients that a device has in a round;
+    `models.convolution`. Otherwise it is all clients that a device has in a round;
     `memory.smaller` reduces it if the compiled program does not fit into memory.
     """
     stage, data, chunk = setup.stages[index], setup.data, setup.chunk
     devices = placement.stage_devices(stage, setup.devices)
     num_clients, share = len(data.train.size), -(-stage.cohort_size // len(devices))
     if chunk == "auto":
-        parameters = trees.num_entries(one.model.params)
         macs = ledger.macs_per_sample(setup.model) * stage.batch_size
-        chunk = 1 if in_turn(devices[0].platform, parameters, macs) else share
+        chunk = 1 if in_turn(devices[0].platform, macs) else share
     whole = rows.num_bytes(state.clients)
     clients = rows.device_bytes(state.clients, len(devices))
     if pace.working is not None:

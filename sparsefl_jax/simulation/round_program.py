@@ -20,8 +20,8 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Array, Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.models.convolution import lowering
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.models.programs import lowering
 from sparsefl_jax.simulation import clock, exchange, observed_masks, placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.sparsity import masks

@@ -16,7 +16,7 @@ from benchmarks import accelerators, targets, workload
 from benchmarks.accelerators import Target
 from sparsefl_jax.models import lowerings
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import programs
+from sparsefl_jax.runs import plan as planning
 from sparsefl_jax.simulation import round_program
 from tests.refusals import refused
 from tests.tiny import tiny_config
@@ -101,7 +101,7 @@ def test_a_chunk_that_the_compiler_refuses_is_halved(monkeypatch):
         return make(plan) if plan.chunk == 1 else refuse
 
     monkeypatch.setattr(round_program, "make_segment", refusing)
-    monkeypatch.setattr(programs, "in_turn", lambda *network: False)
+    monkeypatch.setattr(planning, "in_turn", lambda *step: False)
     two = Target("two", jax.devices()[:2], 10**9, None)
     assert expected(two).chunk == 1 and tried == [4, 2, 1]
     said = "chunk=4 does not fit a device's memory in stage 0, expected a smaller one"

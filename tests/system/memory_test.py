@@ -78,7 +78,7 @@ def test_the_working_set_grows_with_chunk_batch_and_devices(world):
 
 def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
     """As on an accelerator."""
-    monkeypatch.setattr(planning, "in_turn", lambda *network: False)
+    monkeypatch.setattr(planning, "in_turn", lambda *step: False)
     whole = memory_of(world, memory_gb=1.0)
     assert whole.chunk == 8
     gb = (sum(whole.fixed.values()) + whole.working_set // 2) / 1e9
