@@ -160,19 +160,20 @@ def measure(layer, needs_input_grad, budget):
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
     flops *= layer.batch * math.prod(output_of(layer)) * jax.device_count()
     rates = functools.partial(_rates, layer, budget)
-    same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
-    forms = {n: convolution.available(layer, lowering) for n, lowering in same.items()}
+    winograd = lowerings.WINOGRAD if layer.stride == 1 else ()
     mix = []
-    for i, name in enumerate(convolution.Lowering._fields[:3]):
+    for name in convolution.Lowering._fields[:3]:
+        # `plain` is forward as `canonical`, and of gradients never the fastest.
+        names = ("canonical", "patches", *winograd)
+        if name != "forward" and layer.stride > 1:
+            names = ("patches",)
         if name == "input_grad" and not needs_input_grad:
             mix.append("patches")
             continue
-        names = dict.fromkeys(form[i] for form in forms.values())
-        names.pop("plain")  # forward as canonical; of gradients never the fastest
         programs = {n: one_pass(name, n, layer) for n in names}
         mix.append(_fastest(rates(name, programs, flops)))
     flops *= 2 + needs_input_grad
-    winograd = [same[n] for n in lowerings.WINOGRAD if forms[n] == same[n]]
+    winograd = [convolution.Lowering(n, n, n) for n in winograd]
     mixes = [convolution.Lowering(*mix), *winograd]
     programs = {m: all_passes(m, layer, needs_input_grad) for m in mixes}
     speed = rates("all", programs, flops)

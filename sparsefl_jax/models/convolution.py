@@ -30,7 +30,8 @@ class Lowering(NamedTuple):
     forward: str
     input_grad: str
     weight_grad: str
-    # Images processed at a time, so that a pass stays in the cache; 0 for all.
+    # Images processed at a time, so that a pass stays in the cache; 0 for all. Of a
+    # batch that is no multiple of them, as many as both are multiples of.
     images: int = 0
 
 
@@ -136,29 +137,3 @@ def _distance(a: Layer, b: Layer) -> float:
     batch, *ratios = (abs(math.log(m / n)) for m, n in zip(a[:5], b[:5], strict=True))
     # The batch matters least, but far from it a form may take too much memory.
     return batch / 2 + sum(ratios) if batch < math.log(16) else math.inf
-
-
-def available(layer: Layer, lowering: Lowering) -> Lowering:
-    """Replaces forms that do not exist for a layer's shape.
-
-    1x1 kernels have only `plain` and `patches`; strided ones have no Winograd form and
-    few gradients. `images` becomes the divisor of the batch that is nearest to it, or 0
-    where that is the batch and with 1x1 kernels.
-    """
-    if layer.size == 1:
-        names = ("plain" if n == "plain" else "patches" for n in lowering[:3])
-        return Lowering(*names)
-    forward, input_grad, weight_grad = lowering[:3]
-    if layer.stride > 1:  # gradients of the other forms would work on a dilated g
-        forward = "canonical" if forward.startswith("winograd") else forward
-        input_grad = "plain" if input_grad == "plain" else "patches"
-        weight_grad = "plain" if weight_grad == "plain" else "patches"
-    images = _divisor(layer.batch, lowering.images) if lowering.images else 0
-    images = images if images < layer.batch else 0
-    return Lowering(forward, input_grad, weight_grad, images)
-
-
-def _divisor(number: int, wanted: int) -> int:
-    """Returns the divisor of `number` whose ratio to `wanted` is nearest to one."""
-    divisors = (n for n in range(1, number + 1) if number % n == 0)
-    return min(divisors, key=lambda n: abs(math.log(n / wanted)))

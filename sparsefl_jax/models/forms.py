@@ -11,6 +11,7 @@ pools and sums of half precision.
 `fast` has to be applied to the whole program, outside of all derivatives.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -187,13 +188,12 @@ def _convolution(eqn, left: Array, right: Array, lowering) -> list | None:
         return [_by_shifts(name, p, left, right, out.shape)] if shifted else None
     if lowering == "auto":
         lowering = convolution.choose(layer, platform, left.dtype.name)
-    lowering = convolution.available(layer, lowering)
     form = getattr(lowering, name)
     if form == "plain":
         return None
     at, run = (layer.stride, layer.pad), getattr(lowerings, name)
     border = [(0, 0), *edges, (0, 0)]
-    parts = layer.batch // lowering.images if lowering.images else 1
+    parts = layer.batch // math.gcd(layer.batch, lowering.images)
     if name == "forward":
         part = lambda x: run(form, x, right, *at)  # noqa: E731
         return [_map_parts(part, parts, jnp.pad(left, border))]

@@ -8,6 +8,9 @@ Each form of each pass uses only operations whose forward version is fast:
   matmuls (Lavin and Gray, CVPR 2016, arXiv:1509.09308), with Cook-Toom matrices;
 - `plain`: the convolution of `jax.lax`, whose gradients stay as they are.
 
+1x1 kernels have only `plain` and `patches`; of strided ones there is no Winograd form,
+and the gradients are those of `patches`, as others would work on a dilated g.
+
 Layouts: activations are NHWC, kernels HWIO; `I` and `O` count channels. Results have
 the dtype of the operands. Winograd always computes in float32, because its transforms
 take differences of large numbers.
@@ -32,21 +35,21 @@ POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 
 def forward(name: str, x: Array, w: Array, stride: int, pad: int) -> Array:
     """Convolves x [B, H, W, I] with w [k, k, I, O] -> [B, h, w, O]."""
-    if name == "canonical" and w.shape[2] == 1 and w.shape[3] < _WIDE:
+    if name == "patches" or w.shape[0] == 1:
+        columns = _patches(x, w.shape[0], stride, pad)
+        return jnp.tensordot(columns, w.reshape(-1, w.shape[3]), 1)
+    if name in WINOGRAD and stride == 1:
+        return _winograd(int(name[-1]), x, w, pad).astype(x.dtype)
+    if w.shape[2] == 1 and w.shape[3] < _WIDE:
         # XLA:CPU convolves one channel with 17 kernels three times faster than with 16.
         wide = jnp.pad(w, ((0, 0),) * 3 + ((0, _WIDE - w.shape[3]),))
         return plain(x, wide, stride, pad)[..., : w.shape[3]]
-    if name in ("plain", "canonical"):
-        return plain(x, w, stride, pad)
-    if name == "patches":
-        columns = _patches(x, w.shape[0], stride, pad)
-        return jnp.tensordot(columns, w.reshape(-1, w.shape[3]), 1)
-    return _winograd(int(name[-1]), x, w, pad).astype(x.dtype)
+    return plain(x, w, stride, pad)
 
 
 def input_grad(name: str, x: Array, g: Array, w: Array, stride: int, pad: int) -> Array:
     """Returns the gradient by x from g [B, h, w, O]; reads x's shape and dtype only."""
-    if name == "patches":
+    if name == "patches" or w.shape[0] == 1 or stride > 1:
         return _fold(jnp.tensordot(g, w, ((3,), (3,))), x.shape[1:3], stride, pad)
     if name == "canonical":
         flipped = jnp.flip(w, (0, 1)).swapaxes(2, 3)
@@ -58,12 +61,12 @@ def weight_grad(
     name: str, x: Array, g: Array, w: Array, stride: int, pad: int
 ) -> Array:
     """Returns the gradient by w from g [B, h, w, O]; reads w's shape and dtype only."""
+    if name == "patches" or w.shape[0] == 1 or stride > 1:
+        columns = _patches(x, w.shape[0], stride, pad)
+        return jnp.tensordot(columns, g, ((0, 1, 2), (0, 1, 2))).reshape(w.shape)
     if name == "canonical":  # channels as batch, the batch as channels, g as kernel
         images, kernel = x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3)
         return plain(images, kernel, 1, pad).transpose(1, 2, 0, 3)
-    if name == "patches":
-        columns = _patches(x, w.shape[0], stride, pad)
-        return jnp.tensordot(columns, g, ((0, 1, 2), (0, 1, 2))).reshape(w.shape)
     return _winograd_weight_grad(int(name[-1]), x, g, w.shape[0], pad).astype(w.dtype)
 
 
