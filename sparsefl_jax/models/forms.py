@@ -36,8 +36,9 @@ def fast(function: Callable, lowering: str | Lowering = "auto") -> Callable:
 
     A convolution is replaced if it has the layouts and groups of `flax.linen.Conv` over
     two spatial axes, one floating dtype in and out, and the default precision; maximum
-    pools of floating dtype over two spatial axes, if there is no dilation. Equal maxima
-    of their windows share the gradient equally.
+    pools of floating dtype over two spatial axes, whose windows have no borders and
+    stand side by side or one step apart. Equal maxima of these windows share the
+    gradient equally.
 
     Args:
       function: of arrays; any derivatives are taken inside it.
@@ -270,17 +271,19 @@ def _by_shifts(name: str, p: dict, left: Array, right: Array, out) -> Array:
     return shifts.convolve(left, kernel, out, p["feature_group_count"], *steps)
 
 
-def _windows(eqn) -> pooling.Windows | None:
-    """Returns the windows of a pool of [..., H, W, C]; None of any other pool."""
+def _windows(eqn) -> tuple | None:
+    """Returns the size of a pool's windows of [..., H, W, C], and whether they slide.
+
+    It is None of any other pool, and where windows overlap otherwise or have borders.
+    """
     p, x = eqn.params, eqn.invars[-1].aval
-    names = "window_dimensions", "window_strides", "padding"
-    along = list(zip(*(p[name] for name in names), strict=True))  # each axis
-    other = {*along[:-3], *along[-1:]}
+    size, strides = p["window_dimensions"], p["window_strides"]
     dilated = [d for n in ("base_dilation", "window_dilation") for d in p.get(n, ())]
-    flat = x.ndim >= 4 and other == {(1, 1, (0, 0))} and set(dilated) <= {1}
-    if not flat or not jnp.issubdtype(x.dtype, jnp.floating):
+    flat = x.ndim >= 4 and {*size[:-3], *strides[:-3], size[-1], *dilated} == {1}
+    known = strides in (size, (1,) * x.ndim) and not any(map(any, p["padding"]))
+    if not flat or not known or not jnp.issubdtype(x.dtype, jnp.floating):
         return None
-    return pooling.Windows(*zip(*along[-3:-1], strict=True))
+    return size[-3:-1], strides != size
 
 
 def _images(x: Array) -> Array:
@@ -292,7 +295,7 @@ def _maximum(eqn, x: Array, lowering) -> list | None:
     windows = _windows(eqn)
     if windows is None:
         return None
-    y = pooling.maximum(_images(x), windows)
+    y = pooling.maximum(_images(x), *windows)
     return [y.reshape(eqn.outvars[0].aval.shape)]
 
 
@@ -300,7 +303,8 @@ def _maximum_grad(eqn, g: Array, x: Array, lowering) -> list | None:
     windows = _windows(eqn)
     if windows is None or eqn.params["select_prim"].name != "ge":
         return None
-    return [pooling.maximum_grad(_images(x), _images(g), windows).reshape(x.shape)]
+    dx = pooling.maximum_grad(_images(x), _images(g), *windows)
+    return [dx.reshape(x.shape)]
 
 
 def _long_sum(eqn, x: Array, lowering) -> list:

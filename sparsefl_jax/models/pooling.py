@@ -5,7 +5,6 @@ Slices and `maximum` are many times cheaper than `lax.reduce_window` and its gra
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,24 +13,6 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import shifts
-
-
-class Windows(NamedTuple):
-    """Windows over the two spatial axes of images [B, H, W, C]."""
-
-    size: tuple[int, int]
-    strides: tuple[int, int]
-    pad: tuple[tuple[int, int], tuple[int, int]]  # -inf before and behind each axis
-
-    @property
-    def kind(self) -> str:
-        """'disjoint', 'sliding' by one step, or 'other'."""
-        if self.pad == ((0, 0), (0, 0)):
-            if self.size == self.strides:
-                return "disjoint"
-            if self.strides == (1, 1):
-                return "sliding"
-        return "other"
 
 
 def materialize(x: Array) -> Array:
@@ -61,26 +42,27 @@ def _call(x):
         return _barrier(x)
 
 
-def maximum(x: Array, windows: Windows) -> Array:
+def maximum(x: Array, size: Sequence[int], sliding: bool) -> Array:
     """Takes the maximum over windows of x [B, H, W, C], [B, h, w, C].
+
+    Args:
+      x: the images.
+      size: height and width of a window.
+      sliding: whether the windows are one step apart; otherwise they stand side by
+        side.
 
     Example:
       >>> x = jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)
-      >>> maximum(x, Windows((3, 3), (3, 3), ((0, 0), (0, 0)))).item()
+      >>> maximum(x, (3, 3), False).item()
       8.0
     """
-    # A convolution reads every entry of its images several times, and so do windows
-    # that overlap; disjoint ones read it once.
-    x = x if windows.kind == "disjoint" else materialize(x)
-    if windows.kind == "sliding":
-        _, _, y = _slide(x, windows.size)
+    if sliding:
+        _, _, y = _slide(x, size)
         return y.reshape(*y.shape[:2], -1, x.shape[3])
-    return materialize(
-        _take_largest(_places(_add_border(x, windows, -jnp.inf), windows))
-    )
+    return materialize(_take_largest(_places(x, size)))
 
 
-def maximum_grad(x: Array, g: Array, windows: Windows) -> Array:
+def maximum_grad(x: Array, g: Array, size: Sequence[int], sliding: bool) -> Array:
     """Returns the gradient by x; equal maxima of a window share g equally.
 
     XLA computes once what `maximum` computes too.
@@ -88,42 +70,25 @@ def maximum_grad(x: Array, g: Array, windows: Windows) -> Array:
     Args:
       x: as in `maximum`.
       g: [B, h, w, C], the gradient of the maxima.
-      windows: as in `maximum`.
+      size, sliding: as in `maximum`.
 
     Example:
       >>> x, g = jnp.zeros((1, 2, 2, 1)), jnp.ones((1, 1, 1, 1))
-      >>> windows = Windows((2, 2), (2, 2), ((0, 0), (0, 0)))
-      >>> maximum_grad(x, g, windows).reshape(-1).tolist()
+      >>> maximum_grad(x, g, (2, 2), False).reshape(-1).tolist()
       [0.25, 0.25, 0.25, 0.25]
     """
-    g = materialize(g)
-    if windows.kind == "disjoint":
-        return _disjoint_grad(x, g, maximum(x, windows), windows)
-    if windows.kind == "sliding":
-        flat, down, y = _slide(materialize(x), windows.size)
-        (height, width), channels = windows.size, x.shape[3]
-        hits = materialize(_hits(_views(flat, height, 1, 1), down))  # of each column
-        pairs = (_views(v, width, channels, 2) for v in (down, hits))
-        hits = [jnp.where(v == y, n, 0.0) for v, n in zip(*pairs, strict=True)]
-        share = _share(g.reshape(y.shape), functools.reduce(jnp.add, hits))
-        g = _sliding_grad(down, y, share, width, channels, 2)
-        return materialize(_sliding_grad(flat, down, g, height, 1, 1).reshape(x.shape))
-    padded = _add_border(x, windows, jnp.nan)  # equals no maximum
-    views, y = _places(padded, windows), maximum(x, windows)
-    share = _share(g, _hits(views, y))
-    parts = [jnp.where(v == y, share, 0.0) for v in views]
-    placed = jax.linear_transpose(lambda x: _places(x, windows), padded)
-    dx = materialize(*placed(parts))
-    (top, _), (left, _) = windows.pad
-    return dx[:, top : top + x.shape[1], left : left + x.shape[2]]
+    grad = _sliding_grad if sliding else _disjoint_grad
+    return grad(x, materialize(g), size)
 
 
 def _slide(x: Array, size: Sequence[int]) -> tuple[Array, Array, Array]:
     """Returns x as rows of W * C entries, and the maxima of columns and of windows.
 
-    So both axes shift along contiguous memory.
+    So both axes shift along contiguous memory. x is written first, as windows that
+    overlap read every entry several times.
     """
     (height, width), channels = size, x.shape[3]
+    x = materialize(x)
     x = x.reshape(*x.shape[:2], -1)
     down = materialize(_take_largest(_views(x, height, 1, 1)))
     return x, down, materialize(_take_largest(_views(down, width, channels, 2)))
@@ -142,22 +107,27 @@ def _share(g: Array, hits: Array) -> Array:
     return (g / hits).astype(g.dtype)
 
 
-def _split(x: Array, size: Sequence[int]) -> Array:
-    """Returns the disjoint windows [B, h, k, w, l, C] of x [B, H, W, C]."""
-    (batch, height, width, channels), (k, m) = x.shape, size
-    h, w = height // k, width // m
-    return x[:, : h * k, : w * m].reshape(batch, h, k, w, m, channels)
-
-
-def _disjoint_grad(x, g, y, windows):
-    share = _share(g, _hits(_places(x, windows), y))
+def _disjoint_grad(x, g, size):
+    y, (k, m) = maximum(x, size, False), size
+    batch, h, w, channels = y.shape
+    share = _share(g, _hits(_places(x, size), y))
     share, top = (v[:, :, None, :, None] for v in (share, y))
-    x_split = _split(x, windows.size)
+    x_split = x[:, : h * k, : w * m].reshape(batch, h, k, w, m, channels)
     dx = jnp.where(x_split == top, share, 0.0)
-    batch, h, k, w, m, channels = x_split.shape
     dx = dx.reshape(batch, h * k, w * m, channels)
     rest = [(0, n - m) for n, m in zip(x.shape, dx.shape, strict=True)]
     return jnp.pad(dx, rest)
+
+
+def _sliding_grad(x, g, size):
+    flat, down, y = _slide(x, size)
+    (height, width), channels = size, x.shape[3]
+    hits = materialize(_hits(_views(flat, height, 1, 1), down))  # of each column
+    pairs = (_views(v, width, channels, 2) for v in (down, hits))
+    hits = [jnp.where(v == y, n, 0.0) for v, n in zip(*pairs, strict=True)]
+    share = _share(g.reshape(y.shape), functools.reduce(jnp.add, hits))
+    g = _grad_along(down, y, share, width, channels, 2)
+    return materialize(_grad_along(flat, down, g, height, 1, 1).reshape(x.shape))
 
 
 def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
@@ -168,7 +138,7 @@ def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
     ]
 
 
-def _sliding_grad(x, y, share, size, hop, axis):
+def _grad_along(x, y, share, size, hop, axis):
     # Autodiff would scatter into one padded array per view. Reading windows is cheaper:
     # an entry sums the shares of the windows whose maximum it equals.
     pad = [(0, 0)] * x.ndim
@@ -182,12 +152,7 @@ def _sliding_grad(x, y, share, size, hop, axis):
     return functools.reduce(jnp.add, terms)
 
 
-def _add_border(x: Array, windows: Windows, value: float) -> Array:
-    return jnp.pad(x, ((0, 0), *windows.pad, (0, 0)), constant_values=value)
-
-
-def _places(x: Array, windows: Windows) -> list[Array]:
-    """Returns the entries [B, h, w, C] of bordered x at each place of the windows."""
-    sides = zip(x.shape[1:3], windows.size, windows.strides, strict=True)
-    out = [(n - k) // s + 1 for n, k, s in sides]
-    return shifts.views(x, windows.size, out, windows.strides)
+def _places(x: Array, size: Sequence[int]) -> list[Array]:
+    """Returns the entries [B, h, w, C] of x at each place of disjoint windows."""
+    out = [n // k for n, k in zip(x.shape[1:3], size, strict=True)]
+    return shifts.views(x, size, out, size)
