@@ -149,36 +149,23 @@ def _on_both_axes(matrix, v):
     return result.reshape(rows * rows, *v.shape[1:])
 
 
-def _tiles(m, x, size, pad):
-    """Evaluates the padded image's overlapping tiles at the points.
+def _tiles(matrix, x, m, out, pad=0):
+    """Evaluates tiles of x, m apart, at the points.
+
+    Args:
+      matrix: [a, n], for tiles of side n.
+      x: [B, H, W, C], the images, or the gradient of the output.
+      m: the outputs of a tile along one axis.
+      out: the sides of the output.
+      pad: on each side of x.
 
     Returns:
-      [a * a, B * th * tw, I], the tiles along each axis, and by how much they exceed
-      the output.
+      [a * a, B * th * tw, C], and the tiles along each axis.
     """
-    out = [n + 2 * pad - size + 1 for n in x.shape[1:3]]
-    count, surplus = _cover(m, out)
-    edges = [(pad, pad + n) for n in surplus]
+    count = [-(-n // m) for n in out]
+    edges = [(pad, pad + m * t - n) for t, n in zip(count, out, strict=True)]
     x = jnp.pad(x, ((0, 0), *edges, (0, 0)))
-    tiles = _cut(m, x, m + size - 1, count)
-    return _on_both_axes(cook_toom(m, size)[0].T, tiles), count, surplus
-
-
-def _grad_tiles(m, g, size):
-    """Evaluates the tiles of the output's gradient at the points.
-
-    Returns:
-      [a * a, B * th * tw, O], and the tiles along each axis.
-    """
-    count, surplus = _cover(m, g.shape[1:3])
-    g = jnp.pad(g, ((0, 0), *((0, n) for n in surplus), (0, 0)))
-    return _on_both_axes(cook_toom(m, size)[2], _cut(m, g, m, count)), count
-
-
-def _cover(m, sides):
-    """Counts the tiles of side m that cover each axis, and their excess over it."""
-    count = [-(-n // m) for n in sides]
-    return count, [m * t - n for t, n in zip(count, sides, strict=True)]
+    return _on_both_axes(matrix, _cut(m, x, matrix.shape[1], count)), count
 
 
 def _cut(m, x, size, count):
@@ -201,16 +188,17 @@ def _assemble(y, m, batch, count):
 
 
 def _winograd(m, x, w, pad):
-    tiles, count, surplus = _tiles(m, x, w.shape[0], pad)
-    y = _on_both_axes(cook_toom(m, w.shape[0])[2].T, tiles @ _filters(m, w))
-    y = _assemble(y, m, x.shape[0], count)
-    return y[:, : y.shape[1] - surplus[0], : y.shape[2] - surplus[1]]
+    (b, _, a), size = cook_toom(m, w.shape[0]), w.shape[0]
+    out = [n + 2 * pad - size + 1 for n in x.shape[1:3]]
+    tiles, count = _tiles(b.T, x, m, out, pad)
+    y = _on_both_axes(a.T, tiles @ _filters(m, w))
+    return _assemble(y, m, x.shape[0], count)[:, : out[0], : out[1]]
 
 
 def _winograd_input_grad(m, x, g, w, pad):
     """Transposes `_winograd`; XLA computes g's tiles once for both gradients."""
     size = w.shape[0]
-    tiles, count = _grad_tiles(m, g, size)
+    tiles, count = _tiles(cook_toom(m, size)[2], g, m, g.shape[1:3])
     values = jnp.einsum("pto,pio->pti", tiles, _filters(m, w))
     spread = _on_both_axes(cook_toom(m, size)[0], values)
     a, reach = m + size - 1, -(-(size - 1) // m)
@@ -227,7 +215,8 @@ def _winograd_input_grad(m, x, g, w, pad):
 
 
 def _winograd_weight_grad(m, x, g, size, pad):
-    tiles, _, _ = _tiles(m, x, size, pad)
-    values = jnp.einsum("pti,pto->pio", tiles, _grad_tiles(m, g, size)[0])
-    dw = _on_both_axes(cook_toom(m, size)[1].T, values)
+    (b, matrix, a), out = cook_toom(m, size), g.shape[1:3]
+    tiles, _ = _tiles(b.T, x, m, out, pad)
+    values = jnp.einsum("pti,pto->pio", tiles, _tiles(a, g, m, out)[0])
+    dw = _on_both_axes(matrix.T, values)
     return dw.reshape(size, size, *dw.shape[1:])
