@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.types import Array, Frozen, PyTree
 from sparsefl_jax.models import (
     adapters,
@@ -274,13 +274,25 @@ def _try_module(
     kind: str, init: Callable, apply: Callable, example, **settings
 ) -> Model:
     """Returns the model of a user's module, after a test on three samples."""
-    trial.try_out(kind, init, apply, example)
-    return _count(Model(init, apply, {}, name=kind, settings=settings), example)
+    with blaming(kind):
+        model = _count(Model(init, apply, {}, name=kind, settings=settings), example)
+        trial.try_out(model, example)
+    return model
 
 
 def _count(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
-    """Returns the model with the multiply-adds that its traced program has."""
-    params, stats = model.shapes()
+    """Returns the model with the multiply-adds that its traced program has.
+
+    Raises:
+      ValueError: it has no parameters, or more than an int32 can count.
+    """
+    try:
+        params, stats = model.shapes()
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    except OverflowError:  # from drawing a leaf that is too large
+        size = 2**31
+    if not 0 < size < 2**31:
+        raise UserError(f"{size} parameters, expected at least 1 and below 2**31")
 
     def forward(params, given):
         stats, x = given

@@ -4,7 +4,6 @@ A client's last batch is padded. Batch normalisation must leave the padding out.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -28,21 +27,21 @@ def functions(
       The name of the module's class, and `init` and `apply` as of a `Model`.
 
     Raises:
-      ValueError: it is no module, or has unknown arguments, other collections than
-        'params' and 'batch_stats', no parameters, or too many.
+      ValueError: it is no module, or has unknown arguments; by `init`, it has other
+        collections than 'params' and 'batch_stats'.
     """
     kind = type(module).__name__
     if not isinstance(module, nn.Module):
         raise UserError(f"module is a {kind}, expected a module of flax.linen")
     arguments = trial.arguments(module)
 
-    def variables(key):
-        x = jnp.zeros((1, *example.shape[1:]), example.dtype)
-        return module.init(key, x, **arguments(False))
-
     def init(key):
-        found = variables(key)
-        return found["params"], found.get("batch_stats", {})
+        x = jnp.zeros((1, *example.shape[1:]), example.dtype)
+        found = module.init(key, x, **arguments(False))
+        if unknown := set(found) - {"params", "batch_stats"}:
+            allowed = "only 'params' and 'batch_stats' are supported"
+            raise UserError(f"module has the collections {sorted(unknown)}; {allowed}")
+        return found.get("params", {}), found.get("batch_stats", {})
 
     def apply(params, stats, x, *, train, weight=None, key=None):
         given = {"params": params} | ({"batch_stats": stats} if stats else {})
@@ -64,17 +63,4 @@ def functions(
         new = trial.unless_padding(train, weight, new, stats)
         return logits.astype(jnp.float32), new
 
-    _check_collections(variables)
     return kind, trial.compiled(init), apply
-
-
-def _check_collections(variables: Callable) -> None:
-    """Refuses a module with other collections, without parameters, or too large."""
-    try:
-        shapes: Any = jax.eval_shape(variables, jax.random.key(0))
-    except OverflowError:  # from drawing a leaf that is too large
-        shapes = {"params": jax.ShapeDtypeStruct((2**31,), jnp.float32)}
-    if unknown := set(shapes) - {"params", "batch_stats"}:
-        allowed = "only 'params' and 'batch_stats' are supported"
-        raise UserError(f"module has the collections {sorted(unknown)}; {allowed}")
-    trial.check_size(shapes.get("params"), shapes)

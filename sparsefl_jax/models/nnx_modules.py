@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.traverse_util import unflatten_dict
 
-from sparsefl_jax.core.check import UserError
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.models import trial
 
@@ -31,29 +31,15 @@ def functions(make: Callable) -> tuple[str, Callable, Callable]:
 
     Raises:
       ValueError: `make` is a module or returns none, or the module has variables of
-        another kind, unknown arguments, no parameters, or too many.
+        another kind or unknown arguments.
     """
-    if isinstance(make, nnx.Module) or not callable(make):
-        raise UserError(
-            f"make is a {type(make).__name__}, expected a function of the argument "
-            "rngs that returns a module of flax.nnx"
-        )
-
-    def made():
-        module = make(rngs=nnx.Rngs(0))
-        if not isinstance(module, nnx.Module):
-            kind = type(module).__name__
-            raise UserError(f"make returns a {kind}, expected a module of flax.nnx")
-        return module
-
-    module = nnx.eval_shape(made)
-    kind = type(module).__name__
-    arguments = trial.arguments(module, ("rngs",))
+    with blaming("make, expected a function of rngs that returns an nnx module"):
+        module = nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0)))
+        arguments = trial.arguments(module, ("rngs",))
     graph, *states, others = nnx.split(module, *_KINDS, ...)
     if unknown := {type(v).__name__ for _, v in nnx.to_flat_state(others)}:
         raise UserError(f"module has {sorted(unknown)}, expected Param and BatchStat")
     params, stats, streams = states
-    trial.check_size(_nest(params), (_nest(params), _nest(stats)))
 
     def init(key):
         state = nnx.split(make(rngs=nnx.Rngs(key)), *_KINDS, ...)[1:3]
@@ -77,7 +63,7 @@ def functions(make: Callable) -> tuple[str, Callable, Callable]:
         new = trial.unless_padding(train, weight, new, given_stats)
         return logits.astype(jnp.float32), new
 
-    return kind, trial.compiled(init), apply
+    return type(module).__name__, trial.compiled(init), apply
 
 
 def _nest(state) -> dict:
@@ -95,18 +81,15 @@ def _fill(state, tree: dict):
 
 def _seed(state, key: Key):
     """Returns the state of random streams, each with a key of its own."""
-    flat = nnx.to_flat_state(state)
-    keys = jax.random.split(key, max(1, len(flat)))
+    leaves, tree = jax.tree.flatten(state)
+    keys = jax.random.split(key, max(1, len(leaves)))
 
-    def value(i, variable):
-        shape = variable.get_value().shape
-        if isinstance(variable, nnx.RngCount):
-            return jnp.zeros(shape, jnp.uint32)
-        return jax.random.split(keys[i], shape) if shape else keys[i]
+    def value(leaf, key):
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):  # a count
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        return jax.random.split(key, leaf.shape) if leaf.shape else key
 
-    return nnx.from_flat_state(
-        [(path, v.replace(value(i, v))) for i, (path, v) in enumerate(flat)]
-    )
+    return jax.tree.unflatten(tree, map(value, leaves, keys))
 
 
 def _intercept(module, check: Callable) -> None:

@@ -5,7 +5,6 @@ must leave the padding out.
 """
 
 import inspect
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.system import hardware
 
@@ -80,14 +79,6 @@ def compiled(init: Callable) -> Callable:
     return lambda key: (init if isinstance(key, jax.core.Tracer) else alone)(key)
 
 
-def check_size(params: PyTree, shapes: PyTree) -> None:
-    """Refuses a network without parameters, or with more than an int32 can count."""
-    if not params:
-        raise UserError("module has no parameters, expected something to train")
-    if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
-        raise UserError("the network has 2**31 parameters or more, expected fewer")
-
-
 def keywords(train: bool, weight: Array | None, norm: type) -> Callable:
     """Returns what makes the keyword arguments of the calls of submodules.
 
@@ -138,24 +129,22 @@ def unless_padding(
     return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
 
 
-def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
+def try_out(model: Any, example: Any) -> None:
     """Runs two samples and a padded one, and checks that the padding has no effect.
 
     Args:
-      kind: the module's class, named in errors.
-      init, apply: those of its `Model`.
+      model: the module's `Model`.
       example: a batch [B, ...], or its shape and dtype.
 
     Raises:
       ValueError: the module fails, or a padded sample changes the logits of valid ones
         or the statistics. The message is one line.
     """
-    key = jax.random.key(0)
-    shape = (3, *example.shape[1:])
-    if jnp.issubdtype(example.dtype, jnp.integer):  # any embedding holds rows 0 and 1
+    key, shape = jax.random.key(0), (3, *example.shape[1:])
+    if model.tokens:  # any embedding holds rows 0 and 1
         x = np.zeros(shape, np.int32)
         x[1].flat[::2] = 1
-        padding = np.ones_like(x[2])
+        padding = 1 - x[2]
     else:
         x = np.random.default_rng(0).normal(size=shape)
         padding = 3 - 2 * x[2]
@@ -165,7 +154,7 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
     def train_and_evaluate(variables, x):
         def outputs(train):
             options = {"weight": weight, "key": key if train else None}
-            logits, stats = apply(*variables, x, train=train, **options)
+            logits, stats = model.apply(*variables, x, train=train, **options)
             if logits.shape[:1] != (3,):
                 raise UserError(f"3 samples become {logits.shape}, expected [3, C]")
             return {"logits": logits[:2], "the statistics": stats}
@@ -173,16 +162,14 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
         return outputs(True), outputs(False)
 
     run = jax.jit(train_and_evaluate, compiler_options=hardware.UNOPTIMIZED)
-    with blaming(kind):
-        variables = init(key)
-        first, second = (run(variables, v.astype(example.dtype)) for v in (x, other))
+    variables = model.init(key)
+    first, second = (run(variables, v.astype(example.dtype)) for v in (x, other))
     for mode, a, b in zip(("training", "evaluation"), first, second, strict=True):
         for output in a:
             if not jax.tree.all(jax.tree.map(_same, a[output], b[output])):
                 raise UserError(
-                    f"in {mode} a padded sample changes {output} of {kind}: it mixes "
-                    "samples; accept `weight` [B] in __call__ and leave out samples of "
-                    "weight 0"
+                    f"in {mode} a padded sample changes {output}: it mixes samples; "
+                    "accept `weight` [B] in __call__ and leave out samples of weight 0"
                 )
 
 

@@ -121,9 +121,12 @@ class Cached(Train):
 REFUSED = [
     (Within, "Train 'inner' is called without its argument 'train', which stays False"),
     (Cached, "module has ['Cache'], expected Param and BatchStat"),
-    (Net(rngs=nnx.Rngs(0)), "make is a Net, expected a function of the argument rngs"),
-    (lambda rngs: nn.Dense(3), "make returns a Dense, expected a module of flax.nnx"),
-    (lambda rngs: nnx.Dropout(0.5, rngs=rngs), "module has no parameters"),
+    (Net(rngs=nnx.Rngs(0)), "make, expected a function of rngs that returns an nnx"),
+    (lambda rngs: nn.Dense(3), "that returns an nnx module: "),
+    (
+        lambda rngs: nnx.Dropout(0.5, rngs=rngs),
+        "Dropout: 0 parameters, expected",
+    ),
 ]
 
 

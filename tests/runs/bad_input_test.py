@@ -70,7 +70,7 @@ REFUSED = [
         {"first_stage.density": 0.01, "first_stage.prunable": ("fc1/kernel",)},
         "first_stage.density=0.01, expected at least 1/96 to leave one of 96 weights",
     ),
-    ({"model.widths": (2**30,)}, "the network has 2**31 parameters or more"),
+    ({"model.widths": (2**30,)}, "parameters, expected at least 1 and below 2**31"),
     (
         {"algorithm": {"name": "ditto", "personal_epochs": 10**9}, "first_stage": {}},
         "algorithm.personal_epochs=1000000000, expected in [1, 10000]",
