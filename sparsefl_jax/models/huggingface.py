@@ -141,10 +141,8 @@ def _read_config(path: Path) -> tuple[str, Sizes]:
     for name, expected in _EXPECTED.items():
         if (value := config.get(name, expected)) != expected:
             raise UserError(f"{name}={value!r}, expected {expected!r}")
-    theirs = _column(_SIZES, kind)
-    if missing := sorted(set(theirs.values()) - set(config) - {"layer_norm_eps"}):
-        raise UserError(f"config.json lacks {', '.join(missing)}")
-    given = {k: config[name] for k, name in theirs.items() if name in config}
+    config = {"layer_norm_eps": Sizes._field_defaults["epsilon"]} | config
+    given = {k: config[name] for k, name in _column(_SIZES, kind).items()}
     sizes = Sizes(**given, pooler=_POOLERS[kind])
     check("activation", sizes.activation, ACTIVATIONS)
     check_sizes(sizes)
@@ -155,14 +153,12 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Returns the tensors of a folder as float32, by name."""
     safetensors = imported("safetensors.numpy", "text", "model.safetensors")
     tensors = safetensors.load_file(folder / "model.safetensors")
-    # The first releases of BERT call the leaves of a normalisation gamma and beta.
-    old = {".gamma": ".weight", ".beta": ".bias"}
-    found = {}
-    for name, tensor in tensors.items():
-        for end, new in old.items():
-            name = name.removesuffix(end) + new if name.endswith(end) else name
-        found[name] = np.asarray(tensor, np.float32)
-    return found
+
+    def rename(name):
+        # The first releases of BERT call the leaves of a normalisation gamma and beta.
+        return name.replace(".gamma", ".weight").replace(".beta", ".bias")
+
+    return {rename(k): np.asarray(v, np.float32) for k, v in tensors.items()}
 
 
 def _rename(tensors, kind: str, sizes: Sizes, shapes: PyTree) -> dict[str, PyTree]:
