@@ -241,8 +241,6 @@ def _flat(tree: PyTree) -> Leaves:
 
 def _match(name: str, patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
     """Returns the paths that match one of the patterns."""
-    if isinstance(patterns, str):
-        raise UserError(f"{name}={patterns!r} is one string, expected globs")
     for pattern in patterns:
         if not fnmatch.filter(paths, pattern):
             known = f"one that matches {', '.join(paths)}"
@@ -254,9 +252,6 @@ def _match(name: str, patterns: Sequence[str], paths: Iterable[str]) -> list[str
 
 def _read_base(base: PyTree, shapes: Leaves) -> Leaves:
     """Returns the weights of a base by path, after checking their shapes."""
-    if not isinstance(base, dict):
-        kind = type(base).__name__
-        raise UserError(f"base is a {kind}, expected nested dicts like the parameters")
     weights = {p: np.asarray(v, np.float32) for p, v in _flat(base).items()}
     for path in weights.keys() | shapes.keys():
         found, want = (getattr(t.get(path), "shape", None) for t in (weights, shapes))

@@ -17,8 +17,8 @@ from sparsefl_jax.models import (
     saved_inputs,
     trial,
 )
+from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.models.loss import cross_entropy
-from sparsefl_jax.models.norm import is_static
 
 DTYPES = ("float32", "bfloat16")
 
@@ -155,9 +155,6 @@ class Model(_Fields):
         Returns:
           A `Model`.
 
-        Raises:
-          ValueError: the loss is not callable.
-
         Example:
           >>> def squared(logits, targets, weight):
           ...     aim = jax.nn.one_hot(targets, logits.shape[-1])
@@ -171,8 +168,6 @@ class Model(_Fields):
           >>> model.loss(jnp.zeros((1, 2)), jnp.array([1]), jnp.ones(1))[0].item()
           1.0
         """
-        if not callable(loss):
-            raise UserError(f"loss={loss!r}, expected a function of three arguments")
         return self._replace(loss=loss)
 
     def computing(self, dtype: str) -> "Model":
