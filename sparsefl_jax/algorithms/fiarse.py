@@ -14,7 +14,7 @@ from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.models.norm import is_static
+from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model

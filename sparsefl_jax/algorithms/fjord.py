@@ -16,7 +16,7 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.models.norm import is_static
+from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.sparsity.nested import place_within
 from sparsefl_jax.training import local, means

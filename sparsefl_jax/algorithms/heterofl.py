@@ -11,7 +11,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import Array, SparseModel
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.models.norm import is_static
+from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.sparsity import masks, trees, width
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_slice, unpack_params

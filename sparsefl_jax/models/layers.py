@@ -1,12 +1,12 @@
 """What networks need besides the layers of linen: initialisers and normalisation."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.core.check import UserError, check
-from sparsefl_jax.core.types import Array, Key
-from sparsefl_jax.models.norm import STATIC_NAMES
+from sparsefl_jax.core.types import Array, Key, PyTree
 
 # PyTorch's default kernel: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
 torch_uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
@@ -27,6 +27,22 @@ def not_empty(x: Array) -> Array:
     if 0 in x.shape:
         raise UserError("input_shape smaller than a kernel or a pool, expected larger")
     return x
+
+
+# Statistics of these names are those of one batch. They are never sent.
+STATIC_NAMES = ("batch_mean", "batch_var")
+
+
+def is_static(stats: PyTree) -> PyTree:
+    """Marks the statistics that an evaluation computes first, a tree of Python bools.
+
+    Example:
+      >>> is_static({'bn1': {'batch_mean': 0}, 'bn2': {'mean': 0}})
+      {'bn1': {'batch_mean': True}, 'bn2': {'mean': False}}
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key in STATIC_NAMES, stats
+    )
 
 
 class BatchNorm(nn.Module):

@@ -22,8 +22,8 @@ from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import AnyArray, Array, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
+from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.models.loss import per_sample
-from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.simulation import exchange, observed_masks
 from sparsefl_jax.simulation.rows import unpack
 from sparsefl_jax.sparsity import masks
