@@ -6,7 +6,7 @@ from typing import Any
 from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.core.lookup import named
-from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer, vgg
+from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer
 from sparsefl_jax.models.base import Model
 
 MODELS = {
@@ -23,7 +23,7 @@ MODELS = {
         cnn.simple_cnn,
         cnn.small_cnn,
         resnet.resnet18,
-        vgg.vgg16,
+        cnn.vgg16,
         recurrent.char_gru,
         transformer.encoder,
         transformer.pretrained_encoder,
