@@ -59,8 +59,6 @@ def functions(
             logits, changed = module.apply(
                 given, x, **arguments(train, weight), **options
             )
-        new = changed.get("batch_stats", stats)
-        new = trial.unless_padding(train, weight, new, stats)
-        return logits.astype(jnp.float32), new
+        return logits.astype(jnp.float32), changed.get("batch_stats", stats)
 
     return kind, trial.compiled(init), apply

@@ -60,7 +60,6 @@ def functions(make: Callable) -> tuple[str, Callable, Callable]:
         _intercept(called, trial.keywords(train, weight, nnx.BatchNorm))
         logits = called(x, **keywords)
         new = _nest(nnx.split(called, *_KINDS, ...)[2]) if train else given_stats
-        new = trial.unless_padding(train, weight, new, given_stats)
         return logits.astype(jnp.float32), new
 
     return type(module).__name__, trial.compiled(init), apply

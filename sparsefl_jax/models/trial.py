@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.types import Array
 from sparsefl_jax.system import hardware
 
 # Arguments that are True in training, and those that are True in evaluation.
@@ -117,16 +117,6 @@ def keywords(train: bool, weight: Array | None, norm: type) -> Callable:
         return kwargs | {"mask": valid}
 
     return checked
-
-
-def unless_padding(
-    train: bool, weight: Array | None, new: PyTree, old: PyTree
-) -> PyTree:
-    """Returns the new statistics, or the old ones after a batch of padding alone."""
-    if not train or weight is None:
-        return new
-    valid = jnp.any(weight > 0)
-    return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
 
 
 def try_out(model: Any, example: Any) -> None:
