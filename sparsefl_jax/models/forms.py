@@ -5,8 +5,8 @@ over windows scatters. So `fast` traces a function to its equations, after whate
 differentiated in it, and evaluates them with each convolution computed in the form that
 `convolution.choose` gives for its layer and pass, and each pool by slices. A gradient
 of a convolution is a convolution with other dimension numbers, by which its pass is
-known. What is not known stays as it is, and so does a program without convolutions,
-pools and sums of half precision.
+known. What is not known stays as it is, and so does what `jax.checkpoint` computes
+again, and a program without convolutions, pools and sums of half precision.
 
 `fast` has to be applied to the whole program, outside of all derivatives.
 """
@@ -126,8 +126,6 @@ def _evaluate(closed: core.ClosedJaxpr, args, lowering) -> list:
 def _as_it_is(jaxpr: core.Jaxpr, eqn, inputs, lowering) -> list:
     """Evaluates one equation of a program, and in their forms those inside it."""
     if any(map(_has_any, core.jaxprs_in_params(eqn.params))):
-        if eqn.primitive.name in ("checkpoint", "remat2"):  # by version of JAX
-            return _remat(eqn, inputs, lowering)
         params = {k: _with_forms(v, lowering) for k, v in eqn.params.items()}
         eqn = eqn.replace(params=params)
     pairs = zip(eqn.invars, inputs, strict=True)
@@ -145,15 +143,6 @@ def _with_forms(value, lowering):
         return value
     run = jax.make_jaxpr(lambda *args: _evaluate(value, args, lowering))
     return run(*value.in_avals)
-
-
-def _remat(eqn, inputs, lowering) -> list:
-    """Evaluates a program that is computed again for its gradient."""
-    body = core.ClosedJaxpr(eqn.params["jaxpr"], ())
-    kept = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
-    return jax.checkpoint(lambda *args: _evaluate(body, args, lowering), **kept)(
-        *inputs
-    )
 
 
 def _pass_of(eqn) -> str | None:

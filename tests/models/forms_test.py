@@ -129,7 +129,6 @@ def chosen(x, kernel):
 INSIDE = {
     "jit": jax.jit(plain),
     "scan": scanned,
-    "remat": jax.checkpoint(lambda x, kernel: jnp.tanh(plain(x, kernel))),
     "custom_vjp": halved,
     "custom_jvp": tripled,
     "cond": chosen,
@@ -151,6 +150,13 @@ def test_programs_inside_programs(name):
     assert_equal(jax.device_get(want), jax.device_get(got))
     text = str(jax.make_jaxpr(form)(X, KERNEL))
     assert "conv_general_dilated[" not in text
+
+
+def test_what_is_computed_again_stays():
+    again = jax.checkpoint(lambda x, kernel: jnp.tanh(plain(x, kernel)))
+    run = jax.value_and_grad(lambda *v: jnp.sum(jnp.sin(again(*v))), (0, 1))
+    both = quick_jit(lambda *v: (run(*v), fast(run)(*v)))(X, KERNEL)
+    assert_equal(*jax.device_get(both))
 
 
 def model(kernel, x):
