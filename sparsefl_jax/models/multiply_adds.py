@@ -35,7 +35,7 @@ def count(forward: Callable, params: PyTree, sample: PyTree) -> PyTree:
       A tree of ints like params.
 
     Raises:
-      ValueError: a loop of unknown length takes a parameter.
+      ValueError: a branch or a loop of unknown length takes a parameter.
 
     Example:
       >>> forward = lambda w, x: jax.nn.relu(x @ w["kernel"]) + w["bias"][None]
@@ -128,21 +128,15 @@ def _carry(eqn, body) -> range:
     return range(end - alike(eqn.outvars, body.outvars), end)
 
 
-def _while(eqn, origins) -> Walked:
+def _unknown(eqn, origins) -> Walked:
+    """Refuses products whose number depends on the sample."""
     if any(origins):
-        raise UserError("while loop over parameters, expected a scan of known length")
+        what = f"{eqn.primitive.name} over parameters"
+        raise UserError(f"{what}, expected no branch, and loops of known length")
     return [_join(origins)] * len(eqn.outvars), []
 
 
-def _cond(eqn, origins) -> Walked:
-    """Counts the branch with the most products."""
-    branches = [_walk(branch.jaxpr, origins[1:]) for branch in eqn.params["branches"]]
-    outputs = zip(*(outputs for outputs, _ in branches), strict=True)
-    found = max((f for _, f in branches), key=lambda found: sum(n for _, n in found))
-    return [_join([origins[0], *each]) for each in outputs], found
-
-
-_CONTROL = {"scan": _scan, "while": _while, "cond": _cond}
+_CONTROL = {"scan": _scan, "while": _unknown, "cond": _unknown}
 
 
 def _settle(body, origins, carried: range) -> list[Origin]:
