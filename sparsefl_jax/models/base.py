@@ -9,14 +9,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.types import Array, Frozen, PyTree
-from sparsefl_jax.models import (
-    adapters,
-    linen,
-    multiply_adds,
-    nnx_modules,
-    saved_inputs,
-    trial,
-)
+from sparsefl_jax.models import adapters, modules, multiply_adds, saved_inputs
 from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.models.loss import cross_entropy
 
@@ -108,7 +101,7 @@ class Model(_Fields):
           >>> Model.from_flax(nn.Dense(4), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        return _try_module(*linen.functions(module, example), example, module=module)
+        return _try_module(*modules.of_linen(module, example), example, module=module)
 
     @staticmethod
     def from_nnx(make: Callable, example: Array | jax.ShapeDtypeStruct) -> "Model":
@@ -138,7 +131,7 @@ class Model(_Fields):
           >>> Model.from_nnx(lambda rngs: nnx.Linear(3, 4, rngs=rngs), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        return _try_module(*nnx_modules.functions(make), example, make=make)
+        return _try_module(*modules.of_nnx(make), example, make=make)
 
     def fitting(self, loss: Callable) -> "Model":
         """Returns the same network with another loss, for training and evaluation.
@@ -271,7 +264,7 @@ def _try_module(
     """Returns the model of a user's module, after a test on three samples."""
     with blaming(kind):
         model = _count(Model(init, apply, {}, name=kind, settings=settings), example)
-        trial.try_out(model, example)
+        modules.try_out(model, example)
     return model
 
 
@@ -314,7 +307,7 @@ class Layers(nn.Module):
 def model_of(module: nn.Module, input_shape: tuple, dtype: Any = jnp.float32) -> Model:
     """Returns the model of a module that takes samples of a shape and a dtype."""
     example = jax.ShapeDtypeStruct((1, *input_shape), dtype)
-    _, init, apply = linen.functions(module, example)
+    _, init, apply = modules.of_linen(module, example)
     return _count(Model(init, apply, {}), example)
 
 
