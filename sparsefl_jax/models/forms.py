@@ -21,7 +21,7 @@ from jax import lax
 from jax.extend import core
 
 from sparsefl_jax.core.types import Array
-from sparsefl_jax.models import convolution, lowerings, pooling, shifts
+from sparsefl_jax.models import convolution, lowerings, pooling
 from sparsefl_jax.models.convolution import Layer, Lowering
 
 # Dimension numbers of the passes of a layer with images NHWC and a kernel HWIO.
@@ -255,9 +255,11 @@ def _by_shifts(name: str, p: dict, left: Array, right: Array, out) -> Array:
     left = lax.pad(left, jnp.zeros((), left.dtype), border)
     steps = p["window_strides"], p["rhs_dilation"]
     if name == "weight_grad":
-        return shifts.weight_grad(left, right, out, p["batch_group_count"], *steps)
+        return lowerings.weight_grad_any(
+            left, right, out, p["batch_group_count"], *steps
+        )
     kernel = right.swapaxes(2, 3) if name == "input_grad" else right
-    return shifts.convolve(left, kernel, out, p["feature_group_count"], *steps)
+    return lowerings.convolve_any(left, kernel, out, p["feature_group_count"], *steps)
 
 
 def _windows(eqn) -> tuple | None:

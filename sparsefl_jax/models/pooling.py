@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from sparsefl_jax.core.types import Array
-from sparsefl_jax.models import shifts
+from sparsefl_jax.models import lowerings
 
 
 def materialize(x: Array) -> Array:
@@ -155,4 +155,4 @@ def _grad_along(x, y, share, size, hop, axis):
 def _places(x: Array, size: Sequence[int]) -> list[Array]:
     """Returns the entries [B, h, w, C] of x at each place of disjoint windows."""
     out = [n // k for n, k in zip(x.shape[1:3], size, strict=True)]
-    return shifts.views(x, size, out, size)
+    return lowerings.views(x, size, out, size)
