@@ -164,9 +164,8 @@ def _convolution(eqn, left: Array, right: Array, lowering) -> list | None:
     name = _pass_of(eqn)
     if name is None:
         warnings.warn(
-            f"a convolution with a kernel of {right.dtype} {list(right.shape)} on "
-            f"{left.dtype} stays as it is, which may be slow on CPU: its layout, "
-            "groups, precision or dtype are not those of flax.linen.Conv",
+            f"a convolution with a kernel of {list(right.shape)} is slow on CPU: its "
+            "layout, groups, precision or dtype are not those of flax.linen.Conv",
             stacklevel=2,
         )
         return None
@@ -194,10 +193,8 @@ def _convolution(eqn, left: Array, right: Array, lowering) -> list | None:
     kernel = jnp.flip(right, (0, 1))  # XLA removes this and the flip before it
     bordered = jax.ShapeDtypeStruct((layer.batch // parts, *layer[1:4]), left.dtype)
     dx = _map_parts(lambda g: run(form, bordered, g, kernel, *at), parts, left)
-    rows, columns = (
-        slice(a, a + n) for (a, _), n in zip(edges, out.shape[1:3], strict=True)
-    )
-    return [dx[:, rows, columns]]
+    (top, _), (left, _) = edges
+    return [dx[:, top : top + out.shape[1], left : left + out.shape[2]]]
 
 
 _PASSES = {FORWARD: "forward", INPUT_GRAD: "input_grad", WEIGHT_GRAD: "weight_grad"}
@@ -255,9 +252,8 @@ def _by_shifts(name: str, p: dict, left: Array, right: Array, out) -> Array:
     left = lax.pad(left, jnp.zeros((), left.dtype), border)
     steps = p["window_strides"], p["rhs_dilation"]
     if name == "weight_grad":
-        return lowerings.weight_grad_any(
-            left, right, out, p["batch_group_count"], *steps
-        )
+        groups = p["batch_group_count"]
+        return lowerings.weight_grad_any(left, right, out, groups, *steps)
     kernel = right.swapaxes(2, 3) if name == "input_grad" else right
     return lowerings.convolve_any(left, kernel, out, p["feature_group_count"], *steps)
 

@@ -226,7 +226,7 @@ def test_forward_mode_and_loops_without_gradients():
 )
 def test_what_is_not_known_stays_and_is_named(options):
     operands, given = (jnp.bfloat16(X), jnp.bfloat16(KERNEL)), partial(plain, **options)
-    with pytest.warns(UserWarning, match=r"a convolution with a kernel of .*\[\d"):
+    with pytest.warns(UserWarning, match=r"a convolution with a kernel of \[\d"):
         text = str(jax.make_jaxpr(fast(given))(*operands))
     assert text == str(jax.make_jaxpr(given)(*operands))
 
