@@ -4,7 +4,7 @@ import inspect
 from typing import Any
 
 from sparsefl_jax.core.algorithm import method
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import blaming, check
 from sparsefl_jax.core.lookup import named
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer
 from sparsefl_jax.models.base import Model
@@ -67,9 +67,5 @@ def build(
     with blaming(f"model={name!r} takes {', '.join(signature.parameters)}"):
         signature.bind(num_classes, input_shape, **kwargs)
     model = factory(num_classes, input_shape, **kwargs)
-    if not isinstance(model, Model):
-        raise UserError(
-            f"model={name!r} returns a {type(model).__name__}, expected a Model, "
-            "as Model.from_flax and Model.from_nnx make them"
-        )
+    check(f"{name}(...)", model, Model)
     return model.computing(dtype)
