@@ -11,7 +11,7 @@ from typing import Any
 import flax.linen as nn
 from flax.linen.initializers import glorot_uniform, he_normal, he_uniform, normal
 
-from sparsefl_jax.core.check import check
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import layers
 from sparsefl_jax.models.base import Layers, Model, check_widths, model_of
@@ -33,7 +33,9 @@ def _pool(x: Array) -> Array:
 
 
 def _flat(x: Array) -> Array:
-    return layers.not_empty(x).reshape(len(x), -1)
+    if 0 in x.shape:
+        raise UserError("input_shape smaller than a kernel or a pool, expected larger")
+    return x.reshape(len(x), -1)
 
 
 def _cnn(input_shape, widths, size, pad, pooled, draw=_torch, head=None, dropout=0.0):

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, Key, PyTree
 
 # PyTorch's default kernel: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
@@ -16,17 +16,6 @@ def torch_bias(key: Key, shape, dtype=jnp.float32, *, fan_in: int) -> Array:
     """Draws PyTorch's default bias, U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))."""
     bound = fan_in**-0.5
     return nn.initializers.uniform(2 * bound)(key, shape, dtype) - bound
-
-
-def not_empty(x: Array) -> Array:
-    """Returns x [B, H, W, C].
-
-    Raises:
-      ValueError: a layer has left nothing of the images.
-    """
-    if 0 in x.shape:
-        raise UserError("input_shape smaller than a kernel or a pool, expected larger")
-    return x
 
 
 # Statistics of these names are those of one batch. They are never sent.
