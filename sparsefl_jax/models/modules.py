@@ -242,13 +242,12 @@ def keywords(train: bool, weight: Array | None) -> Callable:
         name = f"{type(module).__name__} {path!r}"
         signature = inspect.signature(module.__call__)
         given = signature.bind_partial(*args, **kwargs).arguments
+        defaults = {k: p.default for k, p in signature.parameters.items()}
         for flag, value in flags(train).items():
-            if flag in signature.parameters and flag not in given:
-                default = signature.parameters[flag].default
-                if isinstance(default, bool) and default != value:
-                    mode = "training" if train else "evaluation"
-                    what = f"without its argument {flag!r}, which stays {default}"
-                    raise UserError(f"{name} is called {what} in {mode}")
+            if flag not in given and defaults.get(flag) is (not value):
+                mode = "training" if train else "evaluation"
+                what = f"without its argument {flag!r}, which stays {not value}"
+                raise UserError(f"{name} is called {what} in {mode}")
         if weight is None or not isinstance(module, (nn.BatchNorm, nnx.BatchNorm)):
             return kwargs
         x, mask = args[0] if args else kwargs["x"], kwargs.get("mask")
@@ -292,7 +291,7 @@ def try_out(model: Any, example: Any) -> None:
             logits, stats = model.apply(*variables, x, train=train, **options)
             if logits.shape[:1] != (3,):
                 raise UserError(f"3 samples become {logits.shape}, expected [3, C]")
-            return {"logits": logits[:2], "the statistics": stats}
+            return logits[:2], stats
 
         return outputs(True), outputs(False)
 
@@ -300,12 +299,11 @@ def try_out(model: Any, example: Any) -> None:
     variables = model.init(key)
     first, second = (run(variables, v.astype(example.dtype)) for v in (x, other))
     for mode, a, b in zip(("training", "evaluation"), first, second, strict=True):
-        for output in a:
-            if not jax.tree.all(jax.tree.map(_same, a[output], b[output])):
-                raise UserError(
-                    f"in {mode} a padded sample changes {output}: it mixes samples; "
-                    "accept `weight` [B] in __call__ and leave out samples of weight 0"
-                )
+        if not jax.tree.all(jax.tree.map(_same, a, b)):
+            raise UserError(
+                f"in {mode} a padded sample changes logits or statistics; accept "
+                "`weight` [B] in __call__ and leave out samples of weight 0"
+            )
 
 
 _same = functools.partial(np.allclose, rtol=1e-4, atol=1e-5, equal_nan=True)
