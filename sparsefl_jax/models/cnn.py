@@ -108,28 +108,23 @@ def conv4(
 ) -> Model:
     """Conv4 of SpaFL (Kim et al. 2024), valid 5x5, without biases, 804,800 weights.
 
-    `norm` is 'batch', 'static' or None; normalisation adds 1,280 parameters.
+    `norm` is 'batch', 'static', 'group' or None; normalisation adds 1,280 parameters.
 
     Raises:
       ValueError: `norm` is none of these, or `widths` does not fit.
     """
-    check("norm", norm, ("batch", "static", None))
     widths = check_widths(widths, 6)
     options = {"use_bias": False, "kernel_init": layers.torch_uniform}
 
     def network(x, train, weight):
-        def norm_relu(x, name):
-            x = layers.norm(x, norm, name=name, train=train, weight=weight)
-            return nn.relu(x)
-
-        for i, width in enumerate(widths[:4], 1):
-            conv = nn.Conv(width, (5, 5), padding=0, name=f"conv{i}", **options)
-            x = norm_relu(conv(x), f"bn{i}")
-            x = _pool(x) if i in (2, 4) else x
-        x = _flat(x)
-        for i, width in enumerate(widths[4:], 1):
-            x = nn.Dense(width, name=f"fc{i}", **options)(x)
-            x = norm_relu(x, f"bn{4 + i}")
+        for i, width in enumerate(widths, 1):
+            if i <= 4:
+                conv = nn.Conv(width, (5, 5), padding=0, name=f"conv{i}", **options)
+                x = conv(x)
+            else:
+                x = nn.Dense(width, name=f"fc{i - 4}", **options)(_flat(x))
+            x = layers.norm(x, norm, name=f"bn{i}", train=train, weight=weight)
+            x = _pool(nn.relu(x)) if i in (2, 4) else nn.relu(x)
         return nn.Dense(num_classes, name="fc3", **options)(x)
 
     return model_of(Layers(network), input_shape)
