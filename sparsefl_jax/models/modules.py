@@ -61,8 +61,9 @@ def of_linen(
 
     def apply(params, stats, x, *, train, weight=None, key=None):
         variables = {"params": params} | ({"batch_stats": stats} if stats else {})
-        rngs = None if key is None else {"dropout": key}
-        options = {"rngs": rngs, "mutable": ["batch_stats"] if train and stats else []}
+        options = given(train, weight)
+        options["rngs"] = None if key is None else {"dropout": key}
+        options["mutable"] = ["batch_stats"] if train and stats else []
         check = keywords(train, weight)
 
         def checked(call, args, kwargs, context):
@@ -72,9 +73,7 @@ def of_linen(
             return call(*args, **kwargs)
 
         with nn.intercept_methods(checked):
-            logits, changed = module.apply(
-                variables, x, **given(train, weight), **options
-            )
+            logits, changed = module.apply(variables, x, **options)
         return logits.astype(jnp.float32), changed.get("batch_stats", stats)
 
     return kind, compiled(init), apply
@@ -107,12 +106,8 @@ def of_nnx(make: Callable) -> tuple[str, Callable, Callable]:
 
     def apply(given_params, given_stats, x, *, train, weight=None, key=None):
         key = jax.random.key(0) if key is None else key  # recurrent cells draw zeros
-        state = (
-            _fill(params, given_params),
-            _fill(stats, given_stats),
-            _seed(streams, key),
-        )
-        called = nnx.merge(graph, *state)
+        filled = _fill(params, given_params), _fill(stats, given_stats)
+        called = nnx.merge(graph, *filled, _seed(streams, key))
         called.train() if train else called.eval()
         _intercept(called, keywords(train, weight))
         logits = called(x, **given(train, weight, nnx.Rngs(key)))

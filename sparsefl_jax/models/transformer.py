@@ -138,8 +138,7 @@ def encoder(
       >>> model.macs["layer1"]["query"], model.macs["score"]
       ({'bias': 0, 'kernel': 40960}, {'bias': 0, 'kernel': 128})
     """
-    positions = input_shape[0] if input_shape else 0
-    sizes = Sizes(layers, width, heads, hidden, vocabulary, positions)
+    sizes = Sizes(layers, width, heads, hidden, vocabulary, input_shape[0])
     huggingface.check_sizes(sizes)
     return _model(sizes, num_classes, input_shape, dropout)
 
@@ -172,7 +171,7 @@ def pretrained_encoder(
     """
     shapes = partial(_shapes, num_classes=num_classes)
     sizes, weights = huggingface.read(folder, shapes)
-    if input_shape and input_shape[0] > sizes.positions:
+    if input_shape[0] > sizes.positions:
         raise UserError(f"{input_shape=}, expected at most {sizes.positions} tokens")
     model = _model(sizes, num_classes, input_shape, dropout)
     model = _starting_from(model, weights)._replace(frozen=Frozen(source=PRETRAINED))
