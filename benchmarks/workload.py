@@ -41,6 +41,7 @@ NETWORKS = {
     "simple_cnn": Network(10, CIFAR),
     "small_cnn": Network(32, CIFAR),
     "resnet18": Network(32, CIFAR),
+    "vgg16": Network(32, CIFAR),
     # As a user would write them, see `own/`; of some the package has the same.
     "resnet18_groupnorm": Network(32, CIFAR),
     "separable_cnn": Network(16, CIFAR),
@@ -161,6 +162,7 @@ TABLES = {
         "conv4": Workload("conv4", 20, 160),
         "fedsparsify_cnn": Workload("fedsparsify_cnn", 20, 128),
         "resnet18": Workload("resnet18", 20, 128),
+        "vgg16": Workload("vgg16", 20, 64),
     },
     "own": {
         f"{name}-{form}": setup._replace(written=form)

@@ -232,6 +232,12 @@ RUNS = {
         2,
         (),
     ),
+    "vgg16": (
+        {"name": "fjord", "widths": (0.5, 1.0)},
+        COLOUR | {"model": {"name": "vgg16", "widths": (2,) * 13}},
+        2,
+        (),
+    ),
 }
 QUICK = ("spdst", "spafl_disk", "jmwst", "fedpm_host", "complement")
 

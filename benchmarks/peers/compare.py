@@ -34,7 +34,7 @@ PEERS = {
 }
 _LOOP = (
     *("mlp", "lenet5_caffe", "ic", "femnist", "conv4", "mnistnet"),
-    *("fedsparsify_cnn", "resnet18"),
+    *("fedsparsify_cnn", "resnet18", "vgg16"),
 )
 _LENET = Workload("lenet5_caffe", 100, 600, 8)
 THEIRS = {f"fedpruning_{name}": name for name in ("fedavg", "prunefl", "fedtiny")}

@@ -101,6 +101,15 @@ def resnet18(classes: int, norm=None) -> list:
     return [*layers, *_head(classes)]
 
 
+def vgg16(classes: int) -> list:
+    layers = []
+    for outputs, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(depth):
+            layers += [*_conv_norm(outputs, 3), inplace]
+        layers.append(pool)
+    return [*layers, *_head(classes)]
+
+
 def resnet18_groupnorm(classes: int) -> list:
     return resnet18(classes, norm=lambda width: nn.GroupNorm(32, width))
 

@@ -209,3 +209,32 @@ def small_cnn(
     )
     # A small head keeps large learning rates from diverging at the start.
     return _cnn(input_shape, widths, 3, 1, (1, 2, 3), options, normal(0.01))
+
+
+def vgg16(
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    *,
+    norm: str | None = "batch",
+    widths: tuple[int, ...] = (64, 64, 128, 128) + 3 * (256,) + 6 * (512,),
+) -> Model:
+    """VGG-16 with one linear head and no convolution biases, 14,724,042 parameters.
+
+    Simonyan and Zisserman, arXiv:1409.1556. `norm` is 'batch', 'static', 'group' or
+    None.
+
+    Raises:
+      ValueError: `norm` is none of these, or `widths` are not 13 positive numbers.
+    """
+    widths = check_widths(widths, 13)
+
+    def network(x, train, weight):
+        options = {"use_bias": False, "kernel_init": layers.torch_uniform}
+        for i, width in enumerate(widths, 1):
+            x = nn.Conv(width, (3, 3), padding=1, name=f"conv{i}", **options)(x)
+            x = layers.norm(x, norm, name=f"bn{i}", train=train, weight=weight)
+            x = nn.relu(x)
+            x = layers.not_empty(_pool(x) if i in (2, 4, 7, 10, 13) else x)
+        return nn.Dense(num_classes, name="fc", **_torch(x.shape[-1]))(x.mean((1, 2)))
+
+    return model_of(Layers(network), input_shape)

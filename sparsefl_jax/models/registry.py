@@ -23,6 +23,7 @@ MODELS = {
         cnn.simple_cnn,
         cnn.small_cnn,
         resnet.resnet18,
+        cnn.vgg16,
         recurrent.char_gru,
         transformer.encoder,
         transformer.pretrained_encoder,

@@ -29,6 +29,7 @@ COUNTS = (
     ("simple_cnn", FEMNIST, {"dropout": 0.5}, 1_206_590, 0, 11_999_104),
     ("small_cnn", CIFAR, {}, 89_834, 0, None),
     ("resnet18", CIFAR, {}, 11_173_962, 9_600, 555_417_600 + 5_120),
+    ("vgg16", CIFAR, {}, 14_724_042, 8_448, None),
     # Embedding, three gates of 16 and 96 inputs with four biases, and the last layer.
     ("char_gru", (92, (40,)), {}, 43_036, 0, 40 * (3 * 96 * 112 + 96 * 92)),
     # DistilBERT has 66,362,880 parameters; the last two layers come on top.
