@@ -30,7 +30,6 @@ BUDGETS = (0.5, 0.3, 0.5, 0.4, 0.3)
 FEATURES, HIDDEN, CLASSES = 8, 16, 4
 # Every client is drawn and comes back after a pause; the largest stands beside others.
 COHORTS = ((3, 2, 0), (1, 4, 2), (0, 1, 3), (2, 0, 4))
-EVERYONE = ((3, 2, 0, 1, 4), (1, 4, 2, 0, 3), (0, 1, 3, 4, 2), (2, 0, 4, 3, 1))
 
 
 # Compiles in half the time, as programs of a small world run for a moment.
@@ -50,7 +49,6 @@ class World(NamedTuple):
     population: placement.Population
     cohorts: np.ndarray  # [rounds, K] int32
     key: jax.Array
-    thorough: bool
     shared: dict  # programs and results by name; 'traces': how often a round was traced
 
 
@@ -101,7 +99,6 @@ def make_world(
     kwargs: dict,
     *,
     optimizer: Optimizer | None = None,
-    thorough: bool = False,
     num_rounds: int = len(COHORTS),
     model: Model | None = None,
     data: FederatedData | None = None,
@@ -112,8 +109,6 @@ def make_world(
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       kwargs: of the factory.
       optimizer: the clients'; None for SGD with momentum and a rate that decays.
-      thorough: whether a cohort has all clients and two local epochs, instead of three
-        clients and one epoch; the laws then also try more chunks and cuts.
       num_rounds: of the world, at least 4; the cohorts come again after four.
       model: the network, as it reads the samples of `data`; None for `tiny_model`.
       data: has at least five clients. The world takes the smallest, the largest and
@@ -140,12 +135,10 @@ def make_world(
         shared["traces"] += 1
         return algorithm.aggregate(*args)
 
-    drawn = np.array(EVERYONE if thorough else COHORTS, np.int32)
-    cohorts = np.resize(drawn, (num_rounds, drawn.shape[1]))
+    cohorts = np.resize(np.array(COHORTS, np.int32), (num_rounds, 3))
     watched = algorithm.replace(aggregate=counted)
-    epochs = 2 if thorough else 1
     size = 32 if own else 4
-    stage = Stage(watched, *cohorts.shape, epochs=epochs, batch_size=size)
+    stage = Stage(watched, *cohorts.shape, batch_size=size)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
 
     @jit  # one program instead of one for each operation
@@ -169,7 +162,6 @@ def make_world(
         population,
         cohorts,
         key,
-        thorough,
         shared,
     )
 
@@ -265,16 +257,15 @@ def run(
     *,
     chunk: int = 1,
     devices: int = 1,
-    length: int | None = None,
 ) -> tuple[placement.State, round_program.RoundLog]:
     """Runs rounds `first` to `first + count - 1` by the simulator; NumPy in and out.
 
-    One program of `length` rounds, by default of all cohorts, serves every `count`.
+    One program of as many rounds as there are cohorts serves every `count`.
     """
     placed = placement.shardings(plan(world, chunk, devices), state)
     program = segment(world, chunk, devices)
-    # The last round and its cohort are repeated up to `length`.
-    steps = np.minimum(np.arange(length or len(world.cohorts)), count - 1)
+    # The last round and its cohort are repeated.
+    steps = np.minimum(np.arange(len(world.cohorts)), count - 1)
     rounds = (first + steps).astype(np.int32)
     given = jax.device_put(state, placed), rounds, world.cohorts[rounds]
     out = program(world.key, world.population, *given, count=np.int32(count))

@@ -238,11 +238,3 @@ def test_method(name):
     row.check(world)
     if name not in ELSEWHERE:
         multiplies(world, WORK[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TABLE)
-def test_method_thoroughly(name):
-    row = TABLE[name]
-    thorough = {"optimizer": row.optimizer, "thorough": True}
-    assert not broken_laws(small_world.make_world(row.factory, row.kwargs, **thorough))
