@@ -8,8 +8,6 @@ import numpy as np
 
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.testing.small_world import World
-from sparsefl_jax.wire import elias, golomb, packets, streams
-from sparsefl_jax.wire.codes import to_codes
 
 TOLERANCE = 1e-6
 
@@ -85,41 +83,3 @@ def outside(
         if wrong.any():
             what = f"{what}{path} has {wrong.sum()} entries outside its mask"
             fail(world, "zeros", what)
-
-
-def recount(packet: packets.Packet) -> packets.Count:
-    """Counts with NumPy what `packets.count` has to count."""
-    tree = packet.values if packet.mask is None else packet.mask
-    sizes = [v.size if packet.mask is None else v.sum() for v in jax.tree.leaves(tree)]
-    fresh, sent = np.asarray(packet.fresh), np.asarray(packet.sent)
-    measured, values = None, jax.tree.leaves(packet.values)
-    if packet.index == "golomb" and packet.mask is not None:
-        measured = [_unary(np.asarray(m)) for m in jax.tree.leaves(packet.mask)]
-    if packet.index == "entropy":
-        inside = jax.tree.leaves(packet.mask) or [True] * len(sizes)
-        pairs = zip(values, inside, strict=True)
-        measured = [np.count_nonzero(v & m) for v, m in pairs]
-    if packet.index == "elias":
-        measured = [_elias(np.asarray(v), packet) for v in values]
-    if measured is not None:
-        measured = np.array(measured, np.int32)
-    return packets.Count(np.array(sizes, np.int32), fresh, sent, measured)
-
-
-def _unary(mask: np.ndarray) -> int:
-    """Counts the unary bits of the Golomb codes of a leaf, from their stream."""
-    low = int((golomb.steps(mask.size) >= mask.sum()).sum())
-    return golomb.write_gaps(mask.reshape(-1)).size - low * int(mask.sum())
-
-
-def _elias(levels: np.ndarray, packet: packets.Packet) -> int:
-    """Counts the bits of the Elias codes of a leaf, from their stream."""
-    codes = to_codes(levels.reshape(-1), packet.bits)
-    return elias.write([codes], packet.bits, packet.bucket).size
-
-
-def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> None:
-    """Fails unless a packet has as many bytes as were counted."""
-    size, most = len(streams.encode(packet)), bits + streams.slack(packet)
-    if not -(-bits // 8) <= size <= -(-most // 8):
-        fail(world, "bytes", f"{what} takes {size} bytes, counted are {bits} bits")

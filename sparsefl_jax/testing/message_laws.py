@@ -7,20 +7,12 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.testing.compare import (
-    check_bytes,
-    fail,
-    leaves,
-    outside,
-    recount,
-    rows,
-    same,
-)
+from sparsefl_jax.testing.compare import fail, leaves, outside, rows, same
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire.charges import packet_bits
-from sparsefl_jax.wire.packets import Packet, layout
+from sparsefl_jax.wire.packets import Packet, count, layout
 from sparsefl_jax.wire.positions import POSITIONS
-from sparsefl_jax.wire.streams import slack
+from sparsefl_jax.wire.streams import encode, slack
 
 
 def law_wire(world: World) -> None:
@@ -126,19 +118,22 @@ def law_zeros(world: World) -> None:
 
 def law_bytes(world: World) -> None:
     """Checks that counted entries and bits are those of a recount and of the bytes."""
-    logs = small_world.path(world)[1]
+    logs, recount = small_world.path(world)[1], small_world.jit(count)
     for round in range(len(world.cohorts)):
         for place, passing in enumerate(plain_loop.passings(world, round)):
             for way in ("down", "up"):
                 message = getattr(passing, way)
                 logged = getattr(logs[round].clients, way)
-                logged = {n: rows(count, place) for n, count in logged.items()}
-                counts = {n: recount(packet) for n, packet in message.items()}
+                logged = {n: rows(counts, place) for n, counts in logged.items()}
                 what = f"log.clients.{way} of round {round}"
-                same(world, "bytes", what, logged, counts)
+                same(world, "bytes", what, logged, jax.device_get(recount(message)))
                 for name, description in layout(message).items():
-                    bits = packet_bits(description, counts[name]).total
-                    check_bytes(world, f"{way}[{name!r}]", message[name], int(bits))
+                    bits = int(packet_bits(description, logged[name]).total)
+                    most = bits + slack(message[name])
+                    size = len(encode(message[name]))
+                    if not -(-bits // 8) <= size <= -(-most // 8):
+                        what = f"{way}[{name!r}] takes {size} bytes, counted are {bits}"
+                        fail(world, "bytes", f"{what} bits")
 
 
 def law_fresh(world: World) -> None:
