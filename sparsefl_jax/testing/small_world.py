@@ -49,7 +49,7 @@ class World(NamedTuple):
     population: placement.Population
     cohorts: np.ndarray  # [rounds, K] int32
     key: jax.Array
-    shared: dict  # programs and results by name; 'traces': how often a round was traced
+    shared: dict  # programs and results by name
 
 
 def tiny_model() -> Model:
@@ -129,16 +129,10 @@ def make_world(
         "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
     )
     algorithm = factory(model, optimizer, **kwargs)
-    shared = {"traces": 0}
-
-    def counted(*args):
-        shared["traces"] += 1
-        return algorithm.aggregate(*args)
 
     cohorts = np.resize(np.array(COHORTS, np.int32), (num_rounds, 3))
-    watched = algorithm.replace(aggregate=counted)
     size = 32 if own else 4
-    stage = Stage(watched, *cohorts.shape, batch_size=size)
+    stage = Stage(algorithm, *cohorts.shape, batch_size=size)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
 
     @jit  # one program instead of one for each operation
@@ -147,12 +141,10 @@ def make_world(
         mask = masks.bernoulli(mask_key, params, jnp.float32(0.5), layers)
         return SparseModel(params, mask, stats)
 
-    plain = (k for k, v in kwargs.items() if type(v) in (bool, int, float, str, tuple))
-    arguments = "".join(f", {k}={kwargs[k]}" for k in plain)
     name, key = getattr(factory, "__name__", str(factory)), jax.random.key(3)
     sparse = begin(jax.random.key(1), jax.random.key(2))
     return World(
-        name + arguments,
+        name,
         lambda model: factory(model, optimizer, **kwargs),
         model,
         algorithm,
@@ -162,7 +154,7 @@ def make_world(
         population,
         cohorts,
         key,
-        shared,
+        {},
     )
 
 
