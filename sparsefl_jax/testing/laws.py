@@ -64,7 +64,7 @@ def check_algorithm(
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       progress: whether to print each law with its seconds, and at the end that all
-        hold, what they assume, and whether any mask changed, to standard error.
+        hold, and whether any mask changed, to standard error.
       num_rounds: of the small world, at least 4. A mask that moves first in a later
         round is seen by the laws 'known', 'zeros' and 'fresh' if the world has it.
       optimizer: the clients', as `local.make_optimizer` returns it, for a method that
@@ -107,8 +107,6 @@ def check_algorithm(
         say(f"{time.perf_counter() - law_begin:.1f} s")
     seconds = format_seconds(time.perf_counter() - begin)
     say(f"{len(LAWS)} laws hold for {world.name}, {seconds}")
-    for line in message_laws.trusted(world) if progress else ():
-        say(f"on trust: {line}")
     if progress and message_laws.masks_stand(world):
         say(
             f"masks did not change in {num_rounds} rounds: the laws on changing masks "

@@ -176,21 +176,6 @@ def masks_stand(world: World) -> bool:
     return sparse and all(len(masks) == 1 for masks in seen.values())
 
 
-def trusted(world: World) -> list[str]:
-    """Returns what the laws assume, a line each."""
-    lines = [
-        "both ends know how many samples a client has, and the set of its labels",
-        "work of the backward passes, and on masks, is what the method states",
-    ]
-    for _, _, (way, name), packet in plain_loop.packets(world):
-        if packet.assumed:
-            lines.append(f"{way}/{name} is free in part: {packet.assumed}")
-        if more := slack(packet):
-            charge = f"{way}/{name} is charged up to {more} bits less"
-            lines.append(f"{charge} than its code takes")
-    return list(dict.fromkeys(lines))
-
-
 def _paid_once(world, where: str, way: str, message, held: dict, sparing) -> None:
     """Fails where a packet leaves out a new mask, or a sparing one charges it twice."""
     for name, packet in message.items():

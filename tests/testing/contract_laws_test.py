@@ -329,26 +329,6 @@ def test_all_laws_hold_on_images(method):
     laws.check_algorithm(method, model=flat_model(data), data=data)
 
 
-def test_what_is_taken_on_trust_is_named():
-    """The reason of a packet, and two bits of each leaf's arithmetic code."""
-
-    def trusting(model, optimizer):
-        whole = spdst(model, optimizer, index="packed")
-        why = {"bits": 0, "assumed": "a table printed without it"}
-
-        def broadcast(*args):
-            return whole.broadcast(*args) | {"more": Packet(jnp.zeros(3), **why)}
-
-        return whole.replace(broadcast=broadcast)
-
-    world = small_world.make_world(trusting, {})
-    facts, _, *lines = message_laws.trusted(world)
-    assert "set of its labels" in facts and lines == [
-        "down/more is free in part: a table printed without it",
-        "down/weights is charged up to 4 bits less than its code takes",
-    ]
-
-
 @pytest.mark.slow
 def test_a_client_that_keeps_the_union_itself_is_not_charged_for_it():
     """NST that prunes nothing: every mask that goes up is the one that came down."""
