@@ -6,12 +6,11 @@ one client and round; `charges` turns counts into bits on the host.
 
 import dataclasses
 import math
-from functools import partial, reduce
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError, check, integer
@@ -184,35 +183,22 @@ def count(message: Message) -> dict[str, Count]:
             entries = masks.counts(packet.mask, masks.everything(packet.mask))
         if wrong := _misfits(packet):  # static branch
             # In an array that is logged anyway: a further one costs GPUs three kernels.
-            # A CPU is fastest leaf by leaf, and a GPU needs a kernel for every eight.
-            one, eight = (partial(_any, together=n) for n in (1, 8))
-            misfit = lax.platform_dependent(wrong, cpu=one, default=eight)
-            entries = jnp.where(packet.sent & misfit, jnp.int32(-1), entries)
+            misfit = packet.sent & jnp.any(jnp.array(wrong))
+            entries = jnp.where(misfit, jnp.int32(-1), entries)
         counts[name] = Count(entries, packet.fresh, packet.sent, _measure(packet))
     return counts
 
 
 def _misfits(packet: Packet) -> list[Array]:
-    """Returns where codes do not fit, int8 [n] a leaf; outside a mask they are 0."""
+    """Returns whether a code of a leaf does not fit; outside a mask they are 0."""
     bits, wrong = packet.bits, []
     for leaf in jax.tree.leaves(packet.values):
         if bits and jnp.issubdtype(leaf.dtype, jnp.integer):
             info = jnp.iinfo(leaf.dtype)
             if info.bits > bits:  # static branch
                 low, high = info.min >> info.bits - bits, info.max >> info.bits - bits
-                wrong.append(jnp.ravel((leaf < low) | (leaf > high)).astype(jnp.int8))
+                wrong.append(jnp.any((leaf < low) | (leaf > high)))
     return wrong
-
-
-def _any(flags: list[Array], together: int) -> Array:
-    """Returns whether any flag is set; so many leaves are padded and reduced as one."""
-    each = []
-    for first in range(0, len(flags), together):
-        part = flags[first : first + together]
-        size = max(leaf.size for leaf in part)
-        padded = [jnp.pad(leaf, (0, size - leaf.size)) for leaf in part]
-        each.append(jnp.max(reduce(jnp.maximum, padded), initial=0) > 0)
-    return jnp.any(jnp.stack(each))
 
 
 def _measure(packet: Packet) -> Array | None:

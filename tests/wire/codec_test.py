@@ -246,16 +246,6 @@ def test_a_round_counts_codes_that_do_not_fit(dtype, bits, fits, misfits):
         assert told(0, code) == [-1, -1] and told(0, code, sent=False) == [2, 2]
 
 
-@pytest.mark.parametrize("together", [1, 2, 8])
-def test_each_platform_finds_a_code_that_does_not_fit(together):
-    flags = [jnp.zeros(size, jnp.int8) for size in (3, 1, 2)]
-    assert not packets._any(flags, together=together)
-    for leaf, place in ((0, 2), (1, 0), (2, 1)):
-        one = flags[leaf].at[place].set(1)
-        others = [*flags[:leaf], one, *flags[leaf + 1 :]]
-        assert packets._any(others, together=together)
-
-
 def test_special_floats_survive():
     packet = Packet({"w": np.array([np.nan, -0.0, np.inf, 1e-42], np.float32)})
     assert_same(streams.decode(streams.encode(packet), packet).values, packet.values)
