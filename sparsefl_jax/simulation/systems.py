@@ -4,9 +4,10 @@ A table has a row for every tier of devices, with the share of the clients that 
 or a row for every client, as a trace has it.
 """
 
-import warnings
+import csv
+import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,6 +19,8 @@ from sparsefl_jax.core.types import Positive, Share
 from sparsefl_jax.simulation.clock import Device, System
 
 _Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
+# How cells of a table are read that hold no number.
+_CELLS = {"tier": str.strip, "available": lambda cell: [*map(float, cell.split())]}
 
 
 class Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,8 +88,7 @@ def make_system(
         random, rows with `client` those clients' own, from 0. Optional are `tier`, a
         name, `latency`, seconds of a round beside computation and transfers, by default
         0, and `available`, the chance that the client can be drawn, by default 1;
-        several chances, separated by spaces, are those of a stage's rounds in turn;
-        their number divides the largest one of the table.
+        several chances, separated by spaces, are those of a stage's rounds in turn.
       num_clients: N.
       seed: of the draw.
       deadline: seconds after which a round closes; None: with its slowest client.
@@ -115,7 +117,8 @@ def make_system(
         1e6 * np.array([row.mbit_up for row in table]),
         np.array([row.latency for row in table]),
     )
-    available = np.array([row.available for row in table])
+    period = math.lcm(*(len(row.available) for row in rows))
+    available = np.array([np.resize(row.available, period) for row in table])
     tier = np.array([tiers.index(row.tier) for row in table], np.int32)
     return System(device, available, tier, tiers, deadline, quantile)
 
@@ -158,36 +161,25 @@ def _read(name: str) -> list[Row]:
     """
     if not name.endswith(".csv"):
         check("system", name, (*PRESETS, "a file .csv"))
-    import pandas as pd  # only here: it takes a while
-
     rows = []
-    with blaming(f"system={name!r}"), warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # rows that are longer
-        table = pd.read_csv(
-            name,
-            index_col=False,
-            dtype={"tier": str},
-            keep_default_na=False,
-            na_values=[""],
-            skipinitialspace=True,
-            skip_blank_lines=False,
-        )
-        table = table.rename(columns=str.strip).dropna(how="all")
-        for line, cells in zip(table.index + 2, table.to_dict("records"), strict=True):
-            given = {column: cell for column, cell in cells.items() if cell == cell}
-            with blaming(f"line {line}"):
-                if "available" in given:
-                    chances = str(given["available"]).split()
-                    given["available"] = list(map(float, chances))
-                rows.append(msgspec.convert(given, Row, strict=False))
+    with blaming(f"system={name!r}"), open(name, encoding="utf-8-sig") as file:
+        head, *lines = csv.reader(file, skipinitialspace=True)
+        for number, cells in enumerate(lines, 2):
+            with blaming(f"line {number}"):
+                if cells:
+                    rows.append(_row(head, cells))
         kinds = {(row.share is None, row.client is None) for row in rows}
         if kinds not in ({(True, False)}, {(False, True)}):
             raise UserError("expected rows with share or client, and not both")
-        longest = max(len(row.available) for row in rows)
-        for row in rows:
-            if longest % (length := len(row.available)):
-                raise UserError(
-                    f"available of {length} rounds, expected a divisor of {longest}"
-                )
-            row.available *= longest // length
     return rows
+
+
+def _row(head: list[str], cells: list[str]) -> Row:
+    """Returns a row of a table from its cells; those that are empty have defaults."""
+    if len(cells) != len(head):
+        raise UserError(f"{len(cells)} cells, expected {len(head)}")
+    given: dict[str, Any] = {}
+    for name, cell in zip(map(str.strip, head), cells, strict=True):
+        if cell.strip():
+            given[name] = _CELLS.get(name, float)(cell)
+    return msgspec.convert(given, Row, strict=False)
