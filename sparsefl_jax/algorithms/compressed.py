@@ -104,14 +104,14 @@ def compressed(
       optimizer: the clients', as `local.make_optimizer` returns it.
       up: compressor of the clients' updates: 'topk', 'randomk' (all clients of a round
         at the same positions; with feedback='none' times n / k, so that the mean is the
-        update), 'qsgd', 'sign', 'majority', 'stc', 'masked_noise', 'stochastic_sign',
-        'none', or a `wire.compressors.Compressor`, which is used as it is.
+        update), 'qsgd', 'sign', 'majority', 'stc', 'none', or a
+        `wire.compressors.Compressor`, which is used as it is.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
       feedback: 'ef', 'ef21' or 'none'; None: the compressor's own, which is 'none' for
-        'qsgd', 'majority', 'masked_noise' and 'stochastic_sign', otherwise 'ef'. The
-        residual of 'qsgd' grows without bound unless a norm is of fewer entries than
-        its levels squared: 49 with 4 bits, 16129 with 8.
+        'qsgd' and 'majority', otherwise 'ef'. The residual of 'qsgd' grows without
+        bound unless a norm is of fewer entries than its levels squared: 49 with 4 bits,
+        16129 with 8.
       density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
         None means 0.01.
       scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None

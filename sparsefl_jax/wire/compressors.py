@@ -14,13 +14,9 @@ Their names and papers::
     stc       the largest entries of each leaf, as signs and one magnitude: Sattler et
               al., TNNLS 2019, https://arxiv.org/abs/1903.02891
     none      everything, float32
-    masked_noise     noise of a seed under a mask: Li et al., ACM MM 2024,
-                     https://arxiv.org/abs/2408.03220, without its training
-    stochastic_sign  random signs and a scale per leaf: Li et al., "FedBAT", ICML 2024,
-                     https://arxiv.org/abs/2408.03215, without its training
 
 `decode` uses only what travels, and what both ends draw from a key. An update of
-zeros decodes to zeros, but for `majority` and signed `masked_noise`.
+zeros decodes to zeros, but for `majority`.
 """
 
 import inspect
@@ -263,82 +259,8 @@ def stc(density: float = 0.01, index: str = "packed") -> Compressor:
     return Compressor(encode, decode)
 
 
-def masked_noise(
-    noise: str = "uniform", magnitude: float = 0.01, mask: str = "binary"
-) -> Compressor:
-    """Returns the compressor to random noise under a mask, with FedMRN's operator.
-
-    Both ends draw the noise from a seed. The mean over keys is the update, cut to what
-    a mask can express. Takes n + 32.
-
-    Args:
-      noise: 'uniform', 'gaussian' or 'bernoulli', see `one_bit.noise`.
-      magnitude: of the noise, above 0.
-      mask: 'binary', 0 or 1, or 'signed', -1 or 1.
-
-    Raises:
-      ValueError: an argument is not as above.
-
-    Example:
-      >>> method = masked_noise("bernoulli", 0.5, "signed")
-      >>> message = method.encode(jax.random.key(0), {'w': jnp.array([9., -9.])})
-      >>> method.decode(message)['w'].tolist()
-      [0.5, -0.5]
-    """
-    check("noise", noise, one_bit.NOISES)
-    check("magnitude", magnitude, "(0, inf)")
-    check("mask", mask, one_bit.LOWEST)
-    lowest = one_bit.LOWEST[mask]
-
-    def encode(key: Key, update: PyTree) -> Message:
-        seed_key, mask_key = jax.random.split(key)
-        seed = jax.random.bits(seed_key, (), jnp.uint32)
-        z = one_bit.noise(seed, update, noise, magnitude)
-        drawn = one_bit.uniforms(mask_key, update)
-        bits = jax.tree.map(
-            lambda d, u, z: one_bit.bits(d, u / z, lowest), drawn, update, z
-        )
-        return {"delta": Packet(bits, bits=1), "seed": Packet(seed)}
-
-    def decode(message: Message) -> PyTree:
-        bits = message["delta"].values
-        z = one_bit.noise(message["seed"].values, bits, noise, magnitude)
-        return jax.tree.map(lambda b, z: z * one_bit.levels(b, lowest), bits, z)
-
-    return Compressor(encode, decode, feedback="none")
-
-
-def stochastic_sign() -> Compressor:
-    """Returns the compressor to random signs and the mean |x| of a leaf.
-
-    With the operator of FedBAT, + has probability (x / mean + 1) / 2, so that the mean
-    over keys is the update, cut to the scale. Takes n + 32 a leaf.
-
-    Example:
-      >>> method = stochastic_sign()
-      >>> message = method.encode(jax.random.key(0), {'w': jnp.array([2., -2.])})
-      >>> method.decode(message)['w'].tolist()
-      [2.0, -2.0]
-    """
-
-    def encode(key: Key, update: PyTree) -> Message:
-        scale = jax.tree.map(lambda v: jnp.mean(jnp.abs(v)), update)
-        safe = jax.tree.map(lambda s: jnp.where(s > 0, s, jnp.ones_like(s)), scale)
-        drawn = one_bit.uniforms(key, update)
-        bits = jax.tree.map(
-            lambda d, u, s: one_bit.bits(d, u / s, -1.0), drawn, update, safe
-        )
-        return {"delta": Packet(bits, bits=1), "scale": Packet(scale)}
-
-    return Compressor(encode, sign().decode, feedback="none")
-
-
 COMPRESSORS = {
-    make.__name__: make
-    for make in (
-        *(topk, randomk, qsgd, sign, majority, stc, none),
-        *(masked_noise, stochastic_sign),
-    )
+    make.__name__: make for make in (topk, randomk, qsgd, sign, majority, stc, none)
 }
 
 

@@ -11,7 +11,6 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import one_bit
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import compressors
 from tests.reference import by_hand
 from tests.reference.by_hand import batches, bits, context, linear_loss, model_of
 
@@ -62,16 +61,6 @@ def test_bits_by_hand():
     up, *_ = one_client(fedmrn(MODEL, SGD), model=MODEL, row=np.ones(8))
     # 8 * 16 + 16 * 4 entries of kernels, 20 biases, 16 statistics
     assert bits(up) == 192 + 32 + 32 * (20 + 16)
-
-
-def test_plain_training_is_compression_by_masked_noise():
-    given = {"noise": "gaussian", "magnitude": 0.5, "mask": "signed"}
-    ours = vector(progressive=False, **given)
-    theirs = compressed(VECTOR, SGD, up=compressors.masked_noise(**given))
-    (up, _, move), (sent, _, other) = map(one_client, (ours, theirs))
-    np.testing.assert_array_equal(up["mask"].values["w"], sent["delta"].values["w"])
-    np.testing.assert_array_equal(move["w"], other["w"])
-    assert np.abs(move["w"]).min() > 0
 
 
 @pytest.mark.slow

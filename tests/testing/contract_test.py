@@ -125,8 +125,6 @@ TABLE = {
     "compressed_qsgd_elias": Row(  # leaves of both regimes, a bucket that is not full
         sfl.compressed, {"up": "qsgd", "bucket": 50, "index": "elias"}
     ),
-    "compressed_masked_noise": Row(sfl.compressed, {"up": "masked_noise"}),
-    "compressed_stochastic_sign": Row(sfl.compressed, {"up": "stochastic_sign"}),
     "compressed_majority": Row(
         sfl.compressed, VOTES | {"up": "majority", "down": "sign"}
     ),
