@@ -118,8 +118,8 @@ def compressed(
         for 'global'.
       bits: of a level of 'qsgd', 2 to 8; None means 4.
       bucket: number of entries that share a norm of 'qsgd'; None: those of a leaf.
-      index: how 'topk' and 'stc' write positions, see `packets.Packet`, and 'qsgd' its
-        levels, 'fixed' or 'elias'; None means 'packed' and 'fixed'.
+      index: how 'topk' and 'stc' write positions, see `packets.Packet`; None means
+        'packed'.
       clients: number of all clients, which 'ef21' needs.
       start: estimates of 'ef21' start at 'zero', or at the first 'gradient': a client's
         first update, which then travels whole; at zero again if it is lost.
@@ -287,7 +287,7 @@ def _refuse_unread(up, down, given: dict) -> None:
     """Refuses an argument of a compressor that neither of the two takes."""
     names = [name for name in (up, down) if name in COMPRESSORS]
     for argument, value in given.items():
-        read = any(compressors.reads(name, argument, value) for name in names)
+        read = any(compressors.reads(name, argument) for name in names)
         if value is not None and not read:
             raise UserError(f"{argument}={value!r}, expected None with {up=}, {down=}")
 

@@ -8,6 +8,8 @@ bits and at most two more; it is empty if all values are equal. That holds for n
 a step rounds by less than 1 in at least 2^32, and all steps by less than a bit.
 """
 
+from typing import Any
+
 import numpy as np
 
 from sparsefl_jax.wire.numbers import HOST, Numbers
@@ -118,6 +120,22 @@ def entropy_bits(
         share = xp.where(k > 0, k, 1.0) / xp.where(k > 0, n, 1.0)
         total = total - k * xp.log2(share)
     return total
+
+
+def zeros_and_ones_bits(n: Any, ones: Any, numbers: Numbers = HOST) -> Any:
+    """Returns what values under index `entropy` take: w(n + 1) + ceil(n H(ones / n)).
+
+    Args:
+      n: how many zeros and ones there are, whole `numbers` of any shape.
+      ones: how many of them are 1, likewise.
+      numbers: where to count: `HOST` or `DEVICE`.
+
+    Example:
+      >>> zeros_and_ones_bits(np.array(8), np.array(4)).item()  # 4 bits hold n
+      12
+    """
+    bits = numbers.xp.ceil(entropy_bits(n, ones, numbers))
+    return numbers.width(n) + numbers.whole(bits)
 
 
 def _tail_width(length: int) -> int:

@@ -1,8 +1,8 @@
 """How many bits a message takes: its values, and the positions of these.
 
-`positions` has the bits of positions; `values` has those of codes of values, with which
-no positions travel. The bit of an optional packet counts as one of positions. `streams`
-writes and reads the bytes that these bits measure.
+`positions` has the bits of positions, `arithmetic` those of values under `entropy`,
+with which no positions travel. The bit of an optional packet counts as one of
+positions. `streams` writes and reads the bytes that these bits measure.
 
 One formula serves the ledger on the host and the clock on the device. Bits overflow
 int32 at once, so the ledger counts them in int64; the clock, which turns them into
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.wire.arithmetic import zeros_and_ones_bits
 from sparsefl_jax.wire.numbers import HOST, Numbers
 from sparsefl_jax.wire.packets import Count, Layout
 from sparsefl_jax.wire.positions import (
@@ -21,7 +22,6 @@ from sparsefl_jax.wire.positions import (
     most_position_bits,
     position_bits,
 )
-from sparsefl_jax.wire.values import VALUES
 
 
 class Bits(NamedTuple):
@@ -82,8 +82,8 @@ def packet_bits(layout: Layout, count: Count, numbers: Numbers = HOST) -> Bits:
     entries, whole = numbers.whole(count.entries), numbers.whole
     sent, fresh = whole(count.sent), whole(count.fresh)
     measured = None if count.measured is None else whole(count.measured)
-    if layout.index in VALUES:
-        values = VALUES[layout.index].length(entries, measured, numbers)
+    if layout.index == "entropy":
+        values = zeros_and_ones_bits(entries.sum(-1), measured.sum(-1), numbers)
     else:
         values = layout.bits * entries.sum(-1)
     values = sent * values
@@ -114,14 +114,11 @@ def most_bits(layouts: dict[str, Layout]) -> int:
 
 def _most(layout: Layout) -> int:
     sizes = np.array([math.prod(shape) for shape in layout.shapes], np.int64)
-    measured, positions = sizes, 0
-    if layout.index in VALUES:
-        most = VALUES[layout.index].most
-        each = [most(n, layout.bits, layout.bucket) for n in sizes.tolist()]
-        measured = np.array(each, np.int64)
-    elif layout.masked and layout.index in POSITIONS:
+    positions = 0
+    if layout.masked and layout.index in POSITIONS:
         leaves = zip(layout.shapes, sizes.tolist(), strict=True)
         positions = sum(most_position_bits(layout.index, *leaf) for leaf in leaves)
-    # Without positions, whose bound differs from that of a whole mask.
-    whole = packet_bits(layout, Count(sizes, np.False_, np.True_, measured))
+    # Without positions, whose bound differs from that of a whole mask; zeros and ones
+    # take most if half of them are 1.
+    whole = packet_bits(layout, Count(sizes, np.False_, np.True_, sizes // 2))
     return int(whole.total) + positions

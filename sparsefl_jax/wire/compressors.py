@@ -35,7 +35,6 @@ from sparsefl_jax.wire.packets import Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
 Feedback = Literal["ef", "ef21", "none"]
-LEVELS = ("fixed", "elias")  # how 'qsgd' writes them
 _plus_minus = partial(one_bit.levels, lowest=-1.0)
 
 
@@ -134,29 +133,26 @@ def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
     return Compressor(encode, decode, shared=True, feedback=feedback)
 
 
-def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
+def qsgd(bits: int = 4, bucket: int = 0) -> Compressor:
     """Returns the compressor that rounds |x| / norm to s = 2^(bits - 1) - 1 levels.
 
     A value between two levels goes up with the probability that keeps its mean. Takes n
-    bits + 32 a norm; with 'elias' the levels take as many bits as `elias` counts.
+    bits + 32 a norm.
 
     Args:
       bits: of a level with its sign, 2 to 8.
       bucket: entries that share an L2 norm; 0 for those of a leaf.
-      index: how levels are written: 'fixed', each with `bits`, or 'elias'.
 
     Raises:
       ValueError: an argument is not as above.
 
     Example:
-      >>> message = qsgd(3, index='elias').encode(jax.random.key(0), jnp.eye(8))
-      >>> message['delta'].index, message['delta'].values[0, :2].tolist()
-      ('elias', [1, 0])
+      >>> message = qsgd(3).encode(jax.random.key(0), jnp.eye(8))
+      >>> message['delta'].bits, message['delta'].values[0, :2].tolist()
+      (3, [1, 0])
     """
     check("bits", bits, integer(2, 8))
     check("bucket", bucket, integer(0))
-    check("index", index, LEVELS)
-    written = {"index": index, "bucket": bucket} if index == "elias" else {}
     levels = jnp.float32(2 ** (bits - 1) - 1)
 
     def one(key: Key, leaf: Array) -> tuple[Array, Array]:
@@ -172,8 +168,7 @@ def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
     def encode(key: Key, update: PyTree) -> Message:
         pairs = jax.tree.map(one, optax.tree.split_key_like(key, update), update)
         level, norm = jax.tree.transpose(jax.tree.structure(update), None, pairs)
-        delta = Packet(level, bits=bits, **written)
-        return {"delta": delta, "scale": Packet(norm)}
+        return {"delta": Packet(level, bits=bits), "scale": Packet(norm)}
 
     def back(level: Array, norm: Array) -> Array:
         rows = _rows(level.astype(jnp.float32), bucket) * (norm[:, None] / levels)
@@ -275,28 +270,17 @@ def build(name: str, given: dict[str, Any]) -> Compressor:
       >>> build('stc', {'density': 0.1, 'bits': None}).shared
       False
     """
-    given = {k: v for k, v in given.items() if v is not None and reads(name, k, v)}
+    given = {k: v for k, v in given.items() if v is not None and reads(name, k)}
     return COMPRESSORS[name](**given)
 
 
-def reads(name: str, argument: str, value: Any) -> bool:
-    """Returns whether a compressor uses an argument.
-
-    Args:
-      name: one of `COMPRESSORS`.
-      argument: the argument's name.
-      value: what it is set to: an `index` of levels is not for those that write
-        positions, nor the other way round.
+def reads(name: str, argument: str) -> bool:
+    """Returns whether a compressor, one of `COMPRESSORS`, takes an argument.
 
     Example:
-      >>> reads('qsgd', 'bits', 4), reads('sign', 'bits', 4)
-      (True, False)
-      >>> reads('qsgd', 'index', 'elias'), reads('stc', 'index', 'elias')
+      >>> reads('qsgd', 'bits'), reads('sign', 'bits')
       (True, False)
     """
-    foreign = tuple(POSITIONS) if name == "qsgd" else LEVELS
-    if argument == "index" and value in foreign:
-        return False
     return argument in inspect.signature(COMPRESSORS[name]).parameters
 
 

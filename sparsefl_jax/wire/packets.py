@@ -6,7 +6,6 @@ one client and round; `charges` turns counts into bits on the host.
 
 import dataclasses
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +16,8 @@ from sparsefl_jax.core.check import UserError, check, integer
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.positions import POSITIONS
-from sparsefl_jax.wire.values import VALUES
 
-INDEXES = ("none", *POSITIONS, *VALUES)
+INDEXES = ("none", *POSITIONS, "entropy")
 
 
 @jax.tree_util.register_dataclass
@@ -40,25 +38,23 @@ class Packet:
       bits: static, per value, 0 to 32. Values of 0 bits are common knowledge, and free.
       index: static, how positions are written: `'none'`, or a code of `positions`:
           `'bitmap'`, `'coo'`, `'csr'`, `'golomb'` or `'packed'`. Positions are charged
-          with a fresh mask, also when bits = 0. A code of `values` writes no positions,
-          but values as short as they allow: `'entropy'` zeros and ones, of bits = 1, by
-          their share of ones; `'elias'` signed levels of 2 to 8 bits, without a mask.
+          with a fresh mask, also when bits = 0. `'entropy'` writes no positions, but
+          zeros and ones, of bits = 1, as short as their share of ones allows.
           With `'none'` and `'entropy'` the mask is free, so the receiver has to be able
           to infer it from the round, the client's facts and keys. A packet with a mask
-          names its index; one without has `'none'` unless it names a code of `values`.
+          names its index; one without has `'none'` unless it names `'entropy'`.
       assumed: static, why values of 0 bits or positions under index `'none'` are free
           although the receiver cannot infer them. Law `known` passes such a packet, and
           plan, records and reports repeat the reason.
-      bucket: static, how many entries of a leaf `'elias'` codes together; 0: all.
       optional: static, whether a bit says in every round if the packet is sent with a
           fresh mask; it is charged, with the positions. Without it `fresh` and `sent`
           have to follow from the round, the client's facts and keys; with it one of
           them has to, where the bit is 0.
 
     Raises:
-      ValueError: `bits` or `index` is not one of those, a mask comes without `index` or
-          with `'elias'`, a bucket with another index than this, or `assumed` is set
-          although everything is charged.
+      ValueError: `bits` or `index` is not one of those, a mask comes without `index`,
+          `'entropy'` with more than a bit, or `assumed` is set although everything is
+          charged.
 
     Example:
       >>> Packet({'w': jnp.zeros(3)}).index
@@ -66,7 +62,7 @@ class Packet:
       >>> Packet(jnp.zeros(3), jnp.ones(3, bool))
       Traceback (most recent call last):
       sparsefl_jax.UserError: index='', expected one of none, bitmap, coo, csr, golomb,
-      packed, entropy, elias for a packet with a mask.
+      packed, entropy for a packet with a mask.
     """
 
     values: PyTree
@@ -76,7 +72,6 @@ class Packet:
     bits: int = dataclasses.field(default=32, metadata={"static": True})
     index: str = dataclasses.field(default="", metadata={"static": True})
     assumed: str = dataclasses.field(default="", metadata={"static": True})
-    bucket: int = dataclasses.field(default=0, metadata={"static": True})
     optional: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self):
@@ -88,26 +83,13 @@ class Packet:
                 f"index={self.index!r}, expected one of {', '.join(INDEXES)}{where}."
             )
         check("bits", self.bits, integer(0, 32))
-        check("bucket", self.bucket, integer(0))
-        self._check_code()
+        if self.index == "entropy" and self.bits != 1:
+            raise UserError(f"bits={self.bits!r}, expected 1 with index='entropy'.")
         free = self.bits == 0 or (self.index == "none" and self.mask is not None)
         if self.assumed and not free:
             raise UserError(
                 f"assumed={self.assumed!r}, expected bits=0, or index='none' of a mask."
             )
-
-    def _check_code(self):
-        """Refuses packets that a code of values cannot write."""
-        code, where = VALUES.get(self.index), f" with index={self.index!r}."
-        if code is not None and self.bits not in code.widths:
-            low, high = code.widths[0], code.widths[-1]
-            allowed = f"{low}" if low == high else f"{low} to {high}"
-            raise UserError(f"bits={self.bits!r}, expected {allowed}{where}")
-        bucketed = code is not None and code.bucketed
-        if bucketed and self.mask is not None:
-            raise UserError(f"mask is a tree, expected None{where}")
-        if self.bucket and not bucketed:
-            raise UserError(f"bucket={self.bucket!r}, expected 0{where}")
 
 
 Message = dict[str, Packet]
@@ -134,7 +116,6 @@ class Layout(NamedTuple):
     index: str
     masked: bool
     assumed: str = ""
-    bucket: int = 0
     optional: bool = False
 
 
@@ -203,19 +184,16 @@ def _misfits(packet: Packet) -> list[Array]:
 
 def _measure(packet: Packet) -> Array | None:
     """Returns `Count.measured` of a packet."""
-    if packet.index in VALUES:
-        measure = partial(
-            VALUES[packet.index].measure, bits=packet.bits, bucket=packet.bucket
-        )
-        tree = packet.values
-        if packet.mask is not None:
-            tree = masks.apply(tree, packet.mask)
-    else:
-        code = POSITIONS.get(packet.index)
-        measure, tree = code and code.measure, packet.mask
-    if measure is None or tree is None:
+    if packet.index == "entropy":
+        masked = packet.mask is not None
+        ones = masks.apply(packet.values, packet.mask) if masked else packet.values
+        ones = jax.tree.map(lambda v: v.astype(jnp.bool_), ones)
+        return masks.counts(ones, masks.everything(ones))
+    code = POSITIONS.get(packet.index)
+    if code is None or code.measure is None or packet.mask is None:
         return None
-    return jnp.array([measure(leaf) for leaf in jax.tree.leaves(tree)], jnp.int32)
+    measured = [code.measure(leaf) for leaf in jax.tree.leaves(packet.mask)]
+    return jnp.array(measured, jnp.int32)
 
 
 def layout(message: Message) -> dict[str, Layout]:
@@ -261,7 +239,7 @@ def layout(message: Message) -> dict[str, Layout]:
                         f"mask {name}/{path} is {leaf.dtype}, expected bool."
                     )
         named = tuple(paths), tuple(shapes)
-        static = packet.assumed, packet.bucket, packet.optional
+        static = packet.assumed, packet.optional
         layouts[name] = Layout(*named, packet.bits, packet.index, masked, *static)
     return layouts
 

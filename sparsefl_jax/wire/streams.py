@@ -4,7 +4,7 @@ They prove the counted bits: `encode(packet)` is as long as `charges.packet_bits
 charges, rounded up to a byte; what the arithmetic coder writes may be `slack` bits
 longer. A packet is one bit stream, most significant bit first. An optional one begins
 with a bit that is 1 where it is sent with a fresh mask. Each leaf writes its positions
-and then its values; a code of `values` writes those of all leaves.
+and then its values; `entropy` writes those of all leaves as `packed` does positions.
 """
 
 import dataclasses
@@ -15,7 +15,6 @@ import numpy as np
 from sparsefl_jax.wire.codes import from_codes, read, to_codes, write
 from sparsefl_jax.wire.packets import Packet, layout
 from sparsefl_jax.wire.positions import POSITIONS, read_positions, write_positions
-from sparsefl_jax.wire.values import VALUES
 
 
 def encode(packet: Packet) -> bytes:
@@ -72,11 +71,10 @@ def decode(data: bytes, like: Packet) -> Packet:
         return dataclasses.replace(like, values=blank)
     values, masks, offset = [], [], 0
     leaves = _leaves(like)
-    if like.index in VALUES:
-        sizes = [int(mask.sum()) for _, mask in leaves]
-        codes = VALUES[like.index].read(stream, sizes, like.bits, like.bucket)
-        fixed = [write(each, like.bits) for each in codes]
-        stream = np.concatenate(fixed) if fixed else stream
+    if like.index == "entropy":
+        count = sum(int(mask.sum()) for _, mask in leaves)
+        ones, _ = read_positions("packed", stream, (count,))
+        stream = ones.astype(np.uint8)
     for leaf, mask in leaves:
         if _positions_travel(like):
             mask, taken = read_positions(like.index, stream[offset:], leaf.shape)
@@ -100,9 +98,10 @@ def decode(data: bytes, like: Packet) -> Packet:
 def _body(packet: Packet) -> list[np.ndarray]:
     """Writes a packet that is sent, without its optional bit."""
     leaves, stream = _leaves(packet), []
-    if packet.index in VALUES:
+    if packet.index == "entropy":
         codes = [to_codes(values[mask], packet.bits) for values, mask in leaves]
-        return [VALUES[packet.index].write(codes, packet.bits, packet.bucket)]
+        ones = np.concatenate([np.zeros(0, bool), *codes]) > 0
+        return [write_positions("packed", ones)]
     for values, mask in leaves:
         if _positions_travel(packet):
             stream.append(write_positions(packet.index, mask))
@@ -123,7 +122,7 @@ def slack(packet: Packet) -> int:
         return 0
     if packet.index == "packed" and _positions_travel(packet):
         return 2 * len(jax.tree.leaves(packet.mask))
-    return VALUES[packet.index].slack if packet.index in VALUES else 0
+    return 2 if packet.index == "entropy" else 0
 
 
 def _leaves(packet: Packet) -> list:

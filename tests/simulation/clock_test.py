@@ -35,7 +35,6 @@ def test_the_device_counts_the_bits_of_the_host(index):
         mask = {"a": rng.random((3, 3, 8, 16)) < share, "b": rng.random(7) < share}
         ones = jax.tree.map(lambda m: m.astype(np.uint8), mask)
         bits = 1 if index == "entropy" else 8
-        mask = None if index == "elias" else mask
         for fresh in (True, False):
             packet = packets.Packet(ones, mask, fresh, bits=bits, index=index)
             told = packets.layout({"p": packet}), packets.count({"p": packet})

@@ -122,9 +122,7 @@ TABLE = {
     "compressed_ef21_gradient": Row(sfl.compressed, EF21 | {"start": "gradient"}),
     "compressed_randomk": Row(sfl.compressed, TENTH | {"up": "randomk"}),
     "compressed_qsgd": Row(sfl.compressed, {"up": "qsgd", "feedback": "none"}),
-    "compressed_qsgd_elias": Row(  # leaves of both regimes, a bucket that is not full
-        sfl.compressed, {"up": "qsgd", "bucket": 50, "index": "elias"}
-    ),
+    "compressed_qsgd_bucket": Row(sfl.compressed, {"up": "qsgd", "bucket": 50}),
     "compressed_majority": Row(
         sfl.compressed, VOTES | {"up": "majority", "down": "sign"}
     ),

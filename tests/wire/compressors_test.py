@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.wire import compressors, golomb, packets, streams
+from sparsefl_jax.wire import compressors, golomb, packets
 from sparsefl_jax.wire.charges import message_bits
 from tests.refusals import refused
-from tests.wire.elias_test import bits_by_hand
 
 RNG = np.random.default_rng(0)
 UPDATE = {
@@ -98,23 +97,6 @@ def test_qsgd_by_hand():
     assert message["scale"].values["w"].shape == (3,)
 
 
-# Buckets of 35 and 11 entries; 9 or 49 entries of a norm are dense.
-@pytest.mark.parametrize("bits, bucket", [(3, 0), (4, 7)])
-def test_levels_of_qsgd_in_elias_codes(bits, bucket):
-    fixed, want = sent("qsgd", bits=bits, bucket=bucket)
-    message, back = sent("qsgd", bits=bits, bucket=bucket, index="elias")
-    jax.tree.map(np.testing.assert_array_equal, back, want)
-    levels, delta = fixed["delta"].values, message["delta"]
-    jax.tree.map(np.testing.assert_array_equal, delta.values, levels)
-    norms = sum(v.size for v in jax.tree.leaves(fixed["scale"].values))
-    found = sum(bits_by_hand(v, bits, bucket) for v in levels.values())
-    assert charged(message) == (found + 32 * norms, 0)
-    data = streams.encode(jax.device_get(delta))
-    assert len(data) == math.ceil(found / 8)
-    read = streams.decode(data, jax.device_get(delta)).values
-    jax.tree.map(np.testing.assert_array_equal, read, levels)
-
-
 def test_a_sign_is_a_bit_and_that_of_a_zero_a_plus():
     """Positions that follow from a key are free."""
     assert charged(sent("sign")[0]) == (46 + 2 * 32, 0)
@@ -156,4 +138,3 @@ def test_refuses():
     refused(lambda: compressors.stc(1.5), "density=1.5, expected in (0, 1]")
     refused(lambda: compressors.topk(scope="layer"), "scope='layer', expected one of")
     refused(lambda: compressors.qsgd(1), "bits=1, expected in [2, 8]")
-    refused(lambda: compressors.qsgd(index="coo"), "index='coo', expected one of fixed")
