@@ -38,7 +38,7 @@ class Rounds(NamedTuple):
     def entries(self, direction, packet):
         """Returns the entries sent of every leaf, [R, K] by path."""
         count = getattr(self.logs, direction)[packet]
-        paths = self.layouts[direction][packet].paths
+        paths = trees.leaf_paths(self.layouts[direction][packet].values)
         return {path: count.entries[..., i] for i, path in enumerate(paths)}
 
     def view(self, function, packets, *args, **kwargs):

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from sparsefl_jax.wire.charges import message_bits
-from sparsefl_jax.wire.packets import Count, Layout
+from sparsefl_jax.wire.packets import Count, Message
 
 
 def values_only_bits(
-    layout: dict[str, Layout],
+    layout: Message,
     count: dict[str, Count],
     names: Iterable[str],
     *,
@@ -31,7 +31,8 @@ def values_only_bits(
       words: words charged per value.
 
     Example:
-      >>> layout = {'up': Layout(('w',), ((3,),), 32, 'bitmap', True)}
+      >>> from sparsefl_jax.wire.packets import Packet
+      >>> layout = {'up': Packet(np.zeros(3), np.zeros(3, bool), index='bitmap')}
       >>> count = Count(np.array([[2]]), np.array([True]), np.array([True]))
       >>> values_only_bits(layout, {'up': count}, ['up'])
       64

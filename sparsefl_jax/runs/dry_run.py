@@ -144,8 +144,8 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
     for index, stage in enumerate(plan.setup.stages):
         planned, memory = plan.stages[index], memories[index]
         down, up, flops = largest_round(plan, index)
-        masked = [p for p in planned.round.layouts["down"].values() if p.masked]
-        under = sum(math.prod(shape) for packet in masked for shape in packet.shapes)
+        down_packets = planned.round.layouts["down"].values()
+        under = trees.num_entries([packet.mask for packet in down_packets])
         kept, where = memory.client_store["bytes"], memory.client_store["where"]
         column = {
             "stage": str(index),

@@ -50,7 +50,7 @@ class Pace(NamedTuple):
 class Round(NamedTuple):
     """One client's round and the server's, by shape."""
 
-    layouts: dict[str, dict[str, packets.Layout]]  # of 'down', with `once`, and 'up'
+    layouts: dict[str, packets.Message]  # of 'down', with `once`, and 'up'
     model: SparseModel  # from which the next stage starts
     reads_budget: bool  # whether a client's part depends on its budget
     client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
@@ -264,12 +264,12 @@ def trace(
 
 def _warn_of_dense(params: PyTree, layouts: dict) -> None:
     """Warns about leaves without a mask if they hold most of the network."""
-    packets = [p for message in layouts.values() for p in message.values() if p.masked]
-    under = {path for packet in packets for path in packet.paths}
+    packets = [packet for message in layouts.values() for packet in message.values()]
+    under = {path for packet in packets for path in trees.leaf_paths(packet.mask)}
     sizes = {path: leaf.size for path, leaf in trees.by_path(params).items()}
     shares = {path: size / sum(sizes.values()) for path, size in sizes.items()}
     dense = sorted(shares.keys() - under, key=lambda path: -shares[path])
-    if packets and (whole := sum(shares[path] for path in dense)) > 0.5:
+    if under and (whole := sum(shares[path] for path in dense)) > 0.5:
         largest = ", ".join(f"{path} ({shares[path]:.1%})" for path in dense[:3])
         what = f"no mask covers {whole:.1%} of the parameters, which stay dense"
         warnings.warn(f"{what}: {largest}; see prunable", stacklevel=3)

@@ -12,16 +12,13 @@ seconds, computes in float32.
 import math
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from sparsefl_jax.wire.arithmetic import zeros_and_ones_bits
 from sparsefl_jax.wire.numbers import HOST, Numbers
-from sparsefl_jax.wire.packets import Count, Layout
-from sparsefl_jax.wire.positions import (
-    POSITIONS,
-    most_position_bits,
-    position_bits,
-)
+from sparsefl_jax.wire.packets import Count, Message, Packet
+from sparsefl_jax.wire.positions import POSITIONS, most_position_bits, position_bits
 
 
 class Bits(NamedTuple):
@@ -37,7 +34,7 @@ class Bits(NamedTuple):
 
 
 def message_bits(
-    layouts: dict[str, Layout], counts: dict[str, Count], numbers: Numbers = HOST
+    layouts: Message, counts: dict[str, Count], numbers: Numbers = HOST
 ) -> Bits:
     """Returns the bits of a whole message.
 
@@ -51,7 +48,7 @@ def message_bits(
       on the device.
 
     Example:
-      >>> from sparsefl_jax.wire.packets import Packet, count, layout
+      >>> from sparsefl_jax.wire.packets import count, layout
       >>> message = {'up': Packet({'w': np.zeros((2, 3), np.float32)})}
       >>> int(message_bits(layout(message), count(message)).total)
       192
@@ -62,11 +59,11 @@ def message_bits(
     return Bits(values, sum((bits.positions for bits in each), zero))
 
 
-def packet_bits(layout: Layout, count: Count, numbers: Numbers = HOST) -> Bits:
+def packet_bits(packet: Packet, count: Count, numbers: Numbers = HOST) -> Bits:
     """Returns the bits of one packet.
 
     Args:
-      layout: the packet's static description.
+      packet: arrays or shapes.
       count: its counts, with any leading axes (rounds, clients).
       numbers: where to count: `HOST` or `DEVICE`.
 
@@ -74,36 +71,36 @@ def packet_bits(layout: Layout, count: Count, numbers: Numbers = HOST) -> Bits:
       Arrays over the leading axes, int64 on the host and float32 on the device.
 
     Example:
-      >>> layout = Layout(('w',), ((8,),), bits=32, index='bitmap', masked=True)
+      >>> packet = Packet(np.zeros(8, np.float32), np.zeros(8, bool), index='bitmap')
       >>> count = Count(np.array([3]), fresh=np.array(True), sent=np.array(True))
-      >>> [int(bits) for bits in packet_bits(layout, count)]
+      >>> [int(bits) for bits in packet_bits(packet, count)]
       [96, 8]
     """
     entries, whole = numbers.whole(count.entries), numbers.whole
     sent, fresh = whole(count.sent), whole(count.fresh)
     measured = None if count.measured is None else whole(count.measured)
-    if layout.index == "entropy":
+    if packet.index == "entropy":
         values = zeros_and_ones_bits(entries.sum(-1), measured.sum(-1), numbers)
     else:
-        values = layout.bits * entries.sum(-1)
+        values = packet.bits * entries.sum(-1)
     values = sent * values
     positions = numbers.xp.zeros_like(values)
-    if layout.masked and layout.index in POSITIONS:
-        for leaf, shape in enumerate(layout.shapes):
+    if packet.index in POSITIONS:
+        for leaf, mask in enumerate(jax.tree.leaves(packet.mask)):
             nnz = entries[..., leaf]
             unary = None if measured is None else measured[..., leaf]
-            positions += position_bits(layout.index, shape, nnz, unary, numbers)
-    return Bits(values, sent * fresh * positions + whole(layout.optional))
+            positions += position_bits(packet.index, mask.shape, nnz, unary, numbers)
+    return Bits(values, sent * fresh * positions + whole(packet.optional))
 
 
-def most_bits(layouts: dict[str, Layout]) -> int:
+def most_bits(layouts: Message) -> int:
     """Bounds the bits of a message: every packet whole, with its positions.
 
     Args:
       layouts: as `packets.layout` returns them.
 
     Example:
-      >>> from sparsefl_jax.wire.packets import Packet, layout
+      >>> from sparsefl_jax.wire.packets import layout
       >>> mask = {'w': np.zeros(8, bool)}
       >>> packet = Packet({'w': np.zeros(8, np.float32)}, mask, index='bitmap')
       >>> most_bits(layout({'up': packet}))  # 8 values, a bit for each
@@ -112,13 +109,14 @@ def most_bits(layouts: dict[str, Layout]) -> int:
     return sum(map(_most, layouts.values()))
 
 
-def _most(layout: Layout) -> int:
-    sizes = np.array([math.prod(shape) for shape in layout.shapes], np.int64)
-    positions = 0
-    if layout.masked and layout.index in POSITIONS:
-        leaves = zip(layout.shapes, sizes.tolist(), strict=True)
-        positions = sum(most_position_bits(layout.index, *leaf) for leaf in leaves)
+def _most(packet: Packet) -> int:
+    leaves, positions = jax.tree.leaves(packet.values), 0
+    sizes = np.array([math.prod(leaf.shape) for leaf in leaves], np.int64)
+    if packet.index in POSITIONS:
+        shapes = [mask.shape for mask in jax.tree.leaves(packet.mask)]
+        each = (most_position_bits(packet.index, s, math.prod(s)) for s in shapes)
+        positions = sum(each)
     # Without positions, whose bound differs from that of a whole mask; zeros and ones
     # take most if half of them are 1.
-    whole = packet_bits(layout, Count(sizes, np.False_, np.True_, sizes // 2))
+    whole = packet_bits(packet, Count(sizes, np.False_, np.True_, sizes // 2))
     return int(whole.total) + positions

@@ -23,7 +23,7 @@ import numpy as np
 from sparsefl_jax.core.check import UserError, closest
 from sparsefl_jax.core.types import Frozen, PyTree, Work
 from sparsefl_jax.wire.charges import message_bits
-from sparsefl_jax.wire.packets import Count, Layout, assumptions
+from sparsefl_jax.wire.packets import Count, Message, assumptions
 
 # Of `update`: the summed loss, the number of samples that are predicted correctly, the
 # number of processed samples, and their `Work`, which becomes FLOPs; `density`, that of
@@ -105,7 +105,7 @@ def with_frozen(metrics: dict[str, Any], frozen: Frozen | None) -> dict[str, Any
 
 
 def _traffic(
-    direction: str, layout: dict[str, Layout], count: dict[str, Count], cohort: int
+    direction: str, layout: Message, count: dict[str, Count], cohort: int
 ) -> dict:
     """Returns the bits and entries of one direction, by the names of their fields."""
     bits = message_bits(layout, count)

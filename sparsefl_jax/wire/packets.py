@@ -107,18 +107,6 @@ class Count(NamedTuple):
     measured: ArrayLike | None = None
 
 
-class Layout(NamedTuple):
-    """What is known about a packet before it is sent."""
-
-    paths: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    bits: int
-    index: str
-    masked: bool
-    assumed: str = ""
-    optional: bool = False
-
-
 def stable(message: Message) -> Message:
     """Returns the message with `fresh` and `sent` as arrays, so that its types agree.
 
@@ -196,14 +184,14 @@ def _measure(packet: Packet) -> Array | None:
     return jnp.array(measured, jnp.int32)
 
 
-def layout(message: Message) -> dict[str, Layout]:
-    """Describes a message by what is known of its arrays before it is sent.
+def layout(message: Message) -> Message:
+    """Checks a message, and returns what is known of it before it is sent.
 
     Args:
       message: packets of arrays or of `jax.ShapeDtypeStruct`.
 
     Returns:
-      One `Layout` per packet.
+      The packets, with `jax.ShapeDtypeStruct` in the place of arrays.
 
     Raises:
       ValueError: a packet is of a subclass, which may hold what is not charged, or a
@@ -212,36 +200,23 @@ def layout(message: Message) -> dict[str, Layout]:
           an integer at least, and nothing else travels.
 
     Example:
-      >>> layout({'up': Packet({'w': jnp.zeros((2, 3))})})['up'].shapes
-      ((2, 3),)
+      >>> layout({'up': Packet({'w': jnp.zeros((2, 3))})})['up'].values['w'].shape
+      (2, 3)
     """
-    layouts = {}
     if type(message) is not dict:  # a subclass may hold more
         raise UserError(f"message is {type(message).__name__}, expected a dict")
     for name, packet in message.items():
         _check_kind(name, packet)
-        leaves, paths = jax.tree.leaves(packet.values), trees.leaf_paths(packet.values)
-        shapes = [tuple(x.shape) for x in leaves]
-        for path, leaf in zip(paths, leaves, strict=True):
+        for path, leaf in trees.by_path(packet.values).items():
             _check_width(f"{name}/{path}", leaf.dtype, packet.bits)
-        masked = packet.mask is not None
-        if masked:
-            alike = jax.tree.structure(packet.mask) == jax.tree.structure(packet.values)
-            found = [tuple(m.shape) for m in jax.tree.leaves(packet.mask)]
-            if not alike or found != shapes:
+        if packet.mask is not None:
+            wanted = jax.tree.map(lambda v: (v.shape, "bool"), packet.values)
+            found = jax.tree.map(lambda v: (v.shape, str(v.dtype)), packet.mask)
+            if found != wanted:
                 raise UserError(
-                    f"mask of packet {name!r} has shapes {found} at"
-                    f" {trees.leaf_paths(packet.mask)}, expected {shapes} at {paths}."
+                    f"mask of packet {name!r} is {found}, expected {wanted}"
                 )
-            for path, leaf in trees.by_path(packet.mask).items():
-                if leaf.dtype != jnp.bool_:
-                    raise UserError(
-                        f"mask {name}/{path} is {leaf.dtype}, expected bool."
-                    )
-        named = tuple(paths), tuple(shapes)
-        static = packet.assumed, packet.optional
-        layouts[name] = Layout(*named, packet.bits, packet.index, masked, *static)
-    return layouts
+    return jax.eval_shape(lambda message: message, message)
 
 
 def _check_kind(name: str, packet: Any) -> None:
@@ -268,7 +243,7 @@ def _check_width(name: str, dtype: Any, bits: int) -> None:
         )
 
 
-def assumptions(layouts: dict[str, dict[str, Layout]]) -> dict[str, str]:
+def assumptions(layouts: dict[str, Message]) -> dict[str, str]:
     """Returns why packets leave something uncharged by assumption.
 
     Args:

@@ -13,6 +13,7 @@ import numpy as np
 from sparsefl_jax.algorithms import fedavg, heterofl, spafl
 from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.models import Model
+from sparsefl_jax.sparsity import trees
 from tests import silent
 from tests.silent import STILL, network
 
@@ -118,8 +119,8 @@ def by_width(layout, count, names, rate, leaves) -> float:
     for name in names:
         one = layout[name]
         size = sum(
-            math.prod(shape)
-            for path, shape in zip(one.paths, one.shapes, strict=True)
+            math.prod(leaf.shape)
+            for path, leaf in trees.by_path(one.values).items()
             if any(fnmatch.fnmatch(path, glob) for glob in leaves)
         )
         total += one.bits * size * rate * float(np.sum(count[name].sent))

@@ -44,9 +44,10 @@ def test_the_device_counts_the_bits_of_the_host(index):
 
 
 def test_bits_on_the_device_do_not_overflow():
-    layout = packets.Layout(("w",), ((2**29,),), 32, "coo", True)
+    values, mask = (jax.ShapeDtypeStruct((2**29,), v) for v in (np.float32, bool))
+    packet = packets.Packet(values, mask, index="coo")
     count = packets.Count(np.array([2**29], np.int32), np.True_, np.True_)
-    bits = charges.packet_bits(layout, count, numbers.DEVICE).total
+    bits = charges.packet_bits(packet, count, numbers.DEVICE).total
     assert float(bits) == pytest.approx(2**29 * (32 + 29) + 30, rel=1e-6)
 
 
