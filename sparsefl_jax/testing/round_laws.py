@@ -2,6 +2,7 @@
 
 import itertools
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -64,13 +65,8 @@ def law_chunks(world: World) -> None:
     """Checks that chunks of any size, on one device or two, compute the same."""
     states, _ = small_world.path(world)
     for round in range(len(world.cohorts)):
-        got = small_world.run(world, states[round], round, chunk=2, devices=_most())
-        _same_rounds(world, "chunks", f"chunk=2, {_most()} devices", got, round)
-
-
-def _most() -> int:
-    """Returns the devices of the laws; a cohort of three does not divide by two."""
-    return min(2, len(jax.devices()))
+        got = small_world.run(world, states[round], round, split=True)
+        _same_rounds(world, "chunks", "chunks of two clients", got, round)
 
 
 def law_segments(world: World) -> None:
@@ -149,26 +145,20 @@ def law_bystanders(world: World) -> None:
         away = np.setdiff1d(world.population.info.index, ids)
         pair = rows(new.clients, away), rows(old.clients, away)
         same(world, "bystanders", "unsampled row", *pair, tolerance=0.0)
-        x = world.population.x.copy()
-        x[world.population.index[away]] = small_world.strange(x)
+        x = _spoil(world.population.x, world.population.index[away])
         spoilt = world._replace(population=world.population._replace(x=x))
-        old = old._replace(clients=_spoil(old.clients, away))
-        got, _ = small_world.run(spoilt, old, round, chunk=2, devices=_most())
+        clients = jax.tree.map(partial(_spoil, index=away), old.clients)
+        old = old._replace(clients=clients)
+        got, _ = small_world.run(spoilt, old, round, split=True)
         pair = ((s.server, rows(s.clients, ids)) for s in (got, new))
         same(world, "bystanders", "NaN in unsampled clients: ", *pair)
 
 
-def _spoil(clients: PyTree, index: np.ndarray) -> PyTree:
-    """Returns all clients' rows, with NaN in the place of some clients' floats."""
-
-    def spoil(rows):
-        if not jnp.issubdtype(rows.dtype, jnp.floating):
-            return rows
-        rows = rows.copy()
-        rows[index] = np.nan
-        return rows
-
-    return jax.tree.map(spoil, clients)
+def _spoil(rows: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Returns rows of which some hold NaN, or the largest integer."""
+    rows = rows.copy()
+    rows[index] = small_world.strange(rows)
+    return rows
 
 
 def law_late(world: World) -> None:

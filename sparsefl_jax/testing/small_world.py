@@ -206,16 +206,20 @@ def once(make: Callable) -> Callable:
     return kept
 
 
-def plan(world: World, chunk: int = 1, devices: int = 1) -> placement.Plan:
-    """Plans how the simulator runs this world on the first devices."""
-    layers, on = world.layers, jax.devices()[:devices]
-    return placement.make_plan(world.stage, layers, on, chunk, macs=layers)
+def plan(world: World, split: bool = False) -> placement.Plan:
+    """Plans how the simulator runs this world: one client at a time, on one device.
+
+    If `split`, chunks of two clients run on two devices, if there are two.
+    """
+    layers, count = world.layers, 2 if split else 1
+    on = jax.devices()[:count]
+    return placement.make_plan(world.stage, layers, on, count, macs=layers)
 
 
 @once
-def segment(world: World, chunk: int, devices: int) -> Callable:
+def segment(world: World, split: bool) -> Callable:
     """Compiles the simulator's program, `round_program.make_segment`."""
-    function = round_program.make_segment(plan(world, chunk, devices))
+    function = round_program.make_segment(plan(world, split))
     return jit(function, donate_argnums=2)
 
 
@@ -242,24 +246,18 @@ def start(world: World, samples: str = "own") -> placement.State:
 
 
 def run(
-    world: World,
-    state: placement.State,
-    first: int,
-    count: int = 1,
-    *,
-    chunk: int = 1,
-    devices: int = 1,
+    world: World, state: placement.State, first: int, count: int = 1, split=False
 ) -> tuple[placement.State, round_program.RoundLog]:
     """Runs rounds `first` to `first + count - 1` by the simulator; NumPy in and out.
 
     One program of as many rounds as there are cohorts serves every `count`.
     """
-    placed = placement.shardings(plan(world, chunk, devices), state)
-    program = segment(world, chunk, devices)
+    placed = placement.shardings(plan(world, split), state)
     # The last round and its cohort are repeated.
     steps = np.minimum(np.arange(len(world.cohorts)), count - 1)
     rounds = (first + steps).astype(np.int32)
     given = jax.device_put(state, placed), rounds, world.cohorts[rounds]
+    program = segment(world, split)
     out = program(world.key, world.population, *given, count=np.int32(count))
     state, log = jax.device_get(out)
     return state, jax.tree.map(lambda v: v[:count], log)

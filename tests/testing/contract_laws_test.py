@@ -347,7 +347,7 @@ def test_laws_catch_a_broken_simulator():
     """
     world = small_world.make_world(fedavg, {"keep_optimizer": True})
     small_world.path(world)
-    segment, calls = small_world.segment(world, 1, 1), itertools.count(1)
+    segment, calls = small_world.segment(world, False), itertools.count(1)
 
     def damaged(by):
         def run(key, population, state, rounds, ids, count):
@@ -364,10 +364,10 @@ def test_laws_catch_a_broken_simulator():
         "segments": lambda state, ids, count: jnp.float32(count - 1),
     }
     for law, by in damages.items():
-        world.shared["segment", 1, 1] = damaged(by)
+        world.shared["segment", False] = damaged(by)
         with pytest.raises(laws.ContractError, match=f"law '{law}'"):
             laws.LAWS[law](world)
-    chunked = small_world.segment(world, 2, 2)
+    chunked = small_world.segment(world, True)
 
     def gossip(key, population, state, rounds, ids, count):
         rows = jnp.sum(jax.tree.leaves(state.clients)[0])
@@ -376,7 +376,7 @@ def test_laws_catch_a_broken_simulator():
         server = jax.tree.map(lambda v: v + none, state.server)
         return state._replace(server=server), log
 
-    world.shared["segment", 2, 2] = gossip
+    world.shared["segment", True] = gossip
     with pytest.raises(laws.ContractError, match="law 'bystanders'"):
         laws.LAWS["bystanders"](world)
     counts = small_world.path(world)[1][2].clients.up
