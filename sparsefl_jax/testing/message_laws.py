@@ -166,16 +166,6 @@ def _fresh(world: World, samples: str) -> None:
         before = cohort
 
 
-def masks_stand(world: World) -> bool:
-    """Returns whether there are masks, and none changed in the rounds of the world."""
-    seen, sparse = collections.defaultdict(set), False
-    for _, index, place, packet in plain_loop.packets(world):
-        if packet.sent and packet.mask is not None:
-            seen[place, index].add(tuple(_mask_bytes(packet)))
-            sparse |= not all(m.all() for m in jax.tree.leaves(packet.mask))
-    return sparse and all(len(masks) == 1 for masks in seen.values())
-
-
 def _paid_once(world, where: str, way: str, message, held: dict, sparing) -> None:
     """Fails where a packet leaves out a new mask, or a sparing one charges it twice."""
     for name, packet in message.items():
