@@ -37,9 +37,9 @@ class Packet:
       sent: bool scalar, False if nothing travels this round.
       bits: static, per value, 0 to 32. Values of 0 bits are common knowledge, and free.
       index: static, how positions are written: `'none'`, or a code of `positions`:
-          `'bitmap'`, `'coo'`, `'csr'`, `'golomb'` or `'packed'`. Positions are charged
-          with a fresh mask, also when bits = 0. `'entropy'` writes no positions, but
-          zeros and ones, of bits = 1, as short as their share of ones allows.
+          `'bitmap'`, `'coo'`, `'golomb'` or `'packed'`. Positions are charged with a
+          fresh mask, also when bits = 0. `'entropy'` writes no positions, but zeros and
+          ones, of bits = 1, as short as their share of ones allows.
           With `'none'` and `'entropy'` the mask is free, so the receiver has to be able
           to infer it from the round, the client's facts and keys. A packet with a mask
           names its index; one without has `'none'` unless it names `'entropy'`.
@@ -61,7 +61,7 @@ class Packet:
       'none'
       >>> Packet(jnp.zeros(3), jnp.ones(3, bool))
       Traceback (most recent call last):
-      sparsefl_jax.UserError: index='', expected one of none, bitmap, coo, csr, golomb,
+      sparsefl_jax.UserError: index='', expected one of none, bitmap, coo, golomb,
       packed, entropy for a packet with a mask.
     """
 

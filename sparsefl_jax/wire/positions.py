@@ -5,13 +5,11 @@ entropy in bits, a code takes this many bits:
 
     bitmap  size
     coo     w(size + 1) + nnz * w(max(size, 2))
-    csr     w(size + 1) + (rows + 1) * max(w(nnz + 1), 1) + nnz * w(max(cols, 2))
     golomb  w(size + 1) + nnz * b + sum of ceil(gap / 2^b), see `golomb`
     packed  w(size + 1) + ceil(size * H(nnz / size)), see `arithmetic`
 
 The leading w(size + 1) bits hold nnz, without which no receiver could cut the stream
-into leaves. In csr the rows are the last axis (the outputs) and the columns all others.
-The stream of packed is as long as that or up to two bits longer.
+into leaves. The stream of packed is as long as that or up to two bits longer.
 """
 
 import math
@@ -64,9 +62,9 @@ def position_bits(
       Whole `numbers`, the shape of `nnz`.
 
     Example:
-      >>> nnz, codes = np.array([0, 3]), ("bitmap", "coo", "csr", "packed")
+      >>> nnz, codes = np.array([0, 3]), ("bitmap", "coo", "packed")
       >>> [position_bits(index, (4, 2), nnz).tolist() for index in codes]
-      [[8, 8], [4, 13], [7, 16], [4, 12]]
+      [[8, 8], [4, 13], [4, 12]]
     """
     code, header = POSITIONS[index], _width(math.prod(shape) + 1)
     return code.header * header + code.bits(shape, nnz, unary, numbers)
@@ -156,32 +154,6 @@ def _read_coo(stream, shape, nnz):
     return flat, nnz * width
 
 
-def _csr_bits(shape, nnz, unary, numbers):
-    rows, columns = _rows_by_columns(shape)
-    return (rows + 1) * _pointer_width(nnz, numbers) + nnz * _entry_width(columns)
-
-
-def _write_csr(mask):
-    rows, columns = _rows_by_columns(mask.shape)
-    matrix = mask.reshape(columns, rows).T
-    starts = np.concatenate([[0], np.cumsum(matrix.sum(1))])
-    pointers = write(starts, int(_pointer_width(starts[-1])))
-    return np.concatenate(
-        [pointers, write(np.nonzero(matrix)[1], _entry_width(columns))]
-    )
-
-
-def _read_csr(stream, shape, nnz):
-    rows, columns = _rows_by_columns(shape)
-    pointer, width = int(_pointer_width(nnz)), _entry_width(columns)
-    body = (rows + 1) * pointer
-    starts = read(stream, rows + 1, pointer).astype(np.int64)
-    matrix = np.zeros((rows, columns), bool)
-    row = np.repeat(np.arange(rows), np.diff(starts))
-    matrix[row, read(stream[body:], nnz, width)] = True
-    return matrix.T, body + nnz * width
-
-
 def _packed_bits(shape, nnz, unary, numbers=HOST):
     bits = arithmetic.entropy_bits(math.prod(shape), nnz, numbers)
     return numbers.whole(numbers.xp.ceil(bits))
@@ -196,7 +168,6 @@ def _read_packed(stream, shape, nnz):
 POSITIONS = {
     "bitmap": Code(_bitmap_bits, _write_bitmap, _read_bitmap, header=False),
     "coo": Code(_coo_bits, _write_coo, _read_coo),
-    "csr": Code(_csr_bits, _write_csr, _read_csr),
     "golomb": Code(
         golomb.position_bits,
         golomb.write_gaps,
@@ -215,19 +186,3 @@ def _width(n: int) -> int:
 def _entry_width(size: int) -> int:
     """Returns the bits of one of `size` positions, at least 1."""
     return _width(max(size, 2))
-
-
-def _pointer_width(nnz: np.ndarray | int, numbers: Numbers = HOST) -> np.ndarray:
-    """Returns max(ceil(log2(nnz + 1)), 1), exact for arrays of integers.
-
-    Example:
-      >>> _pointer_width(np.array([0, 1, 3, 4])).tolist()
-      [1, 1, 2, 3]
-    """
-    return numbers.xp.maximum(numbers.width(nnz), 1)
-
-
-def _rows_by_columns(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Returns the shape of a leaf's csr matrix: its last axis by all others."""
-    rows = shape[-1] if shape else 1
-    return rows, math.prod(shape) // max(rows, 1)

@@ -31,7 +31,7 @@ def client_model(seed, alive):
 def sent(method, *models, round=0):
     """Returns the server after these uploads, by `contribute` and `aggregate`."""
     uplinks = (
-        pack_up(jax.tree.map(jnp.asarray, model), model.mask, SELECT, index="csr")
+        pack_up(jax.tree.map(jnp.asarray, model), model.mask, SELECT, index="coo")
         for model in models
     )
     start = jax.tree.map(jnp.ones_like, models[0])
@@ -160,7 +160,7 @@ def test_hetero_jmwst_sends_positions_after_a_round_that_nobody_was_heard_in(sub
     """Of 'magnitude' all hold the largest mask in round 0, and their own in round 1."""
     method = hetero(submask=submask)
     old = method.init(jax.random.key(0), jax.tree.map(jnp.ones_like, ONE))
-    uplink = pack_up(jax.tree.map(jnp.asarray, ONE), ONE.mask, SELECT, index="csr")
+    uplink = pack_up(jax.tree.map(jnp.asarray, ONE), ONE.mask, SELECT, index="coo")
     total = jax.tree.map(jnp.zeros_like, method.contribute(CONTEXTS[0], uplink))
     lost = server_context(0, heard=0)
     new, _ = method.aggregate(jax.random.key(0), lost, old, total)

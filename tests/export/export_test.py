@@ -24,7 +24,7 @@ NETWORK = {
     "widths": (2, 3, 2, 2, 3, 2),
 }
 READING = {"mean": (np.float32(0.3),), "std": (np.float32(0.1),), "scale": 255.0}
-INDEXES = ("none", "bitmap", "coo", "csr")
+INDEXES = ("none", "bitmap", "coo")
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +74,11 @@ def test_a_scalar_comes_back_as_one(tmp_path):
 
 def by_hand(index, shape, alive) -> int:
     """Returns the bits of a leaf: values and positions."""
-    size, rows = math.prod(shape), shape[-1]
+    size = math.prod(shape)
     count = math.ceil(math.log2(size + 1))  # the number of entries stands in front
     if index == "bitmap":
         return 32 * alive + size
-    if index == "coo":
-        return 32 * alive + count + alive * math.ceil(math.log2(max(size, 2)))
-    pointers = (rows + 1) * max(math.ceil(math.log2(alive + 1)), 1)
-    column = math.ceil(math.log2(max(size // rows, 2)))
-    return 32 * alive + count + pointers + alive * column
+    return 32 * alive + count + alive * math.ceil(math.log2(max(size, 2)))
 
 
 @pytest.mark.parametrize("index", INDEXES)

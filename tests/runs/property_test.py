@@ -65,7 +65,7 @@ def sparse(name, **arguments):
     """Draws a method with masks, and its arguments."""
     common = {
         "prunable": ONE_OF((("*kernel",), ("fc1/kernel",), ("*",))),
-        "index": ONE_OF(("bitmap", "coo", "csr")),
+        "index": ONE_OF(("bitmap", "coo", "packed")),
     }
     return section(name, **common, **arguments)
 

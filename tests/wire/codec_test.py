@@ -90,7 +90,6 @@ def test_bits_by_hand():
         "none": 0,
         "bitmap": 32,
         "coo": 6 + 3 * 5,  # w(33) = 6
-        "csr": 6 + 9 * 2 + 3 * 2,  # 8 rows of 4 columns, pointers 0..3
         "golomb": 6 + 3 * 2 + 1 + 2 + 6,  # b = 2; gaps 1, 8, 23
         "packed": 6 + 15,  # 32 H(3 / 32) = 14.35
     }
