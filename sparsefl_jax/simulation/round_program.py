@@ -217,12 +217,10 @@ def make_round(plan: placement.Plan) -> Callable:
         before, after = (target(algorithm.deploy(key, server)) for server in (old, new))
         leaves = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
         mask = after.mask
-        density = masks.density(mask, layers)
-        layer_density = masks.layer_densities(mask, layers)
         mismatch, layer_mismatch = masks.jaccard_mismatch(before.mask, mask, layers)
         return {
-            "density": density,
-            "layer_density": layer_density,
+            "density": masks.density(mask, layers),
+            "layer_density": masks.layer_densities(mask, layers),
             "mismatch": mismatch,
             "layer_mismatch": layer_mismatch,
             "finite": jnp.all(jnp.array([jnp.all(jnp.isfinite(v)) for v in leaves])),

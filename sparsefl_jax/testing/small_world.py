@@ -128,11 +128,13 @@ def make_world(
     optimizer = optimizer or local.make_optimizer(
         "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
     )
-    algorithm = factory(model, optimizer, **kwargs)
 
+    def make(model):
+        return factory(model, optimizer, **kwargs)
+
+    algorithm = make(model)
     cohorts = np.resize(np.array(COHORTS, np.int32), (num_rounds, 3))
-    size = 32 if own else 4
-    stage = Stage(algorithm, *cohorts.shape, batch_size=size)
+    stage = Stage(algorithm, *cohorts.shape, batch_size=32 if own else 4)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
 
     @jit  # one program instead of one for each operation
@@ -142,19 +144,9 @@ def make_world(
         return SparseModel(params, mask, stats)
 
     name, key = getattr(factory, "__name__", str(factory)), jax.random.key(3)
-    sparse = begin(jax.random.key(1), jax.random.key(2))
+    first = begin(jax.random.key(1), jax.random.key(2))
     return World(
-        name,
-        lambda model: factory(model, optimizer, **kwargs),
-        model,
-        algorithm,
-        stage,
-        sparse,
-        layers,
-        population,
-        cohorts,
-        key,
-        {},
+        name, make, model, algorithm, stage, first, layers, population, cohorts, key, {}
     )
 
 

@@ -46,26 +46,6 @@ def steps(size: int) -> np.ndarray:
     return np.array(largest[:-1], np.int32)
 
 
-def gaps(mask: Array) -> Array:
-    """Returns the gaps between entries and those before them, on the device.
-
-    Args:
-      mask: [n] bool.
-
-    Returns:
-      [n] int32: for True entries the distance from the one before, which for the first
-      is the place counted from 1; elsewhere 0.
-
-    Example:
-      >>> gaps(jnp.array([False, True, True, False, True])).tolist()
-      [0, 2, 1, 0, 2]
-    """
-    place = jnp.arange(1, mask.size + 1, dtype=jnp.int32)
-    last = jax.lax.cummax(jnp.where(mask, place, jnp.zeros_like(place)))
-    before = jnp.concatenate([jnp.zeros(1, jnp.int32), last[:-1]])
-    return jnp.where(mask, place - before, jnp.zeros_like(place))
-
-
 def unary_bits(mask: Array) -> Array:
     """Counts the bits of all codes of a leaf but the b low ones, on the device.
 
@@ -82,7 +62,10 @@ def unary_bits(mask: Array) -> Array:
     flat = mask.reshape(-1)
     k = jnp.sum(flat, dtype=jnp.int32)
     low = jnp.sum(jnp.asarray(steps(flat.size)) >= k, dtype=jnp.int32)
-    digits = ((gaps(flat) - 1) >> low) + 1
+    place = jnp.arange(1, flat.size + 1, dtype=jnp.int32)
+    last = jax.lax.cummax(jnp.where(flat, place, jnp.zeros_like(place)))
+    gaps = place - jnp.concatenate([jnp.zeros(1, jnp.int32), last[:-1]])
+    digits = ((gaps - 1) >> low) + 1
     return jnp.sum(jnp.where(flat, digits, jnp.zeros_like(digits)), dtype=jnp.int32)
 
 
