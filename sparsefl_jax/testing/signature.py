@@ -45,11 +45,11 @@ def law_signature(world: World) -> None:
     if world.algorithm.personalize is not None:
         deployed["personalize"] = trace("personalize", key, server, row, info)
     for name, models in deployed.items():
-        if type(models) is not dict or not models:
-            found = type(models).__name__ if models else models
-            fail(world, "signature", f"{name} returned {found}, expected a model")
-        if wrong := {type(v).__name__ for v in models.values()} - {"SparseModel"}:
-            fail(world, "signature", f"{name} returned {wrong}, expected SparseModel")
+        found = list(models.values()) if type(models) is dict else [models]
+        kinds = {type(model).__name__ for model in found}
+        if kinds != {"SparseModel"}:
+            what = f"{name} returned {sorted(kinds)}"
+            fail(world, "signature", f"{what}, expected a dict of SparseModel")
 
 
 def calls(world: World) -> dict[str, tuple]:

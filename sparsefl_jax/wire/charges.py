@@ -9,7 +9,6 @@ int32 at once, so the ledger counts them in int64; the clock, which turns them i
 seconds, computes in float32.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -110,12 +109,11 @@ def most_bits(layouts: Message) -> int:
 
 
 def _most(packet: Packet) -> int:
-    leaves, positions = jax.tree.leaves(packet.values), 0
-    sizes = np.array([math.prod(leaf.shape) for leaf in leaves], np.int64)
+    sizes = np.array([leaf.size for leaf in jax.tree.leaves(packet.values)], np.int64)
+    positions = 0
     if packet.index in POSITIONS:
-        shapes = [mask.shape for mask in jax.tree.leaves(packet.mask)]
-        each = (most_position_bits(packet.index, s, math.prod(s)) for s in shapes)
-        positions = sum(each)
+        leaves = jax.tree.leaves(packet.mask)
+        positions = sum(most_position_bits(packet.index, v.shape) for v in leaves)
     # Without positions, whose bound differs from that of a whole mask; zeros and ones
     # take most if half of them are 1.
     whole = packet_bits(packet, Count(sizes, np.False_, np.True_, sizes // 2))

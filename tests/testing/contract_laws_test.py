@@ -76,7 +76,7 @@ ANSWERS = {  # by function: what it returns instead, and what the error says
         lambda down: down | {"more": Laden({}, note=jnp.ones(9))},
         "broadcast: 'more' is Laden, expected a Packet",
     ),
-    "deploy": (lambda models: {}, "deploy returned {}, expected a model"),
+    "deploy": (lambda models: {}, "deploy returned [], expected a dict of Spar"),
     "drop_uplink": (
         lambda row: {"loss": jnp.float32(0)},
         "drop_uplink returned {'loss': ShapeDtypeStruct(shape=(), dtype=float32)",
