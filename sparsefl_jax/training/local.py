@@ -125,20 +125,15 @@ def make_optimizer(
       >>> updates.tolist()
       [-0.5, -0.5]
     """
-    known = {
-        key: value
-        for key, value in vars(optax).items()
-        if inspect.isfunction(value)
-        and not key.startswith(("_", "scale_by_"))
-        and "learning_rate" in inspect.signature(value).parameters
-    }
-    check("optimizer.name", name, known)
-    factory = known[name]
+    factory = vars(optax).get(name)
+    takes = inspect.signature(factory).parameters if inspect.isfunction(factory) else ()
+    if name.startswith(("_", "scale_by_")) or "learning_rate" not in takes:
+        raise UserError(f"optimizer.name={name!r}, expected an optimizer of optax")
     numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
     for argument, value in (numbers | kwargs).items():
         if isinstance(value, int | float):
             check(argument, value, "[0, 1)" if argument in _DECAYS else "[0, inf)")
-    if "weight_decay" in inspect.signature(factory).parameters:
+    if "weight_decay" in takes:
         kwargs, weight_decay = kwargs | {"weight_decay": weight_decay}, 0.0
     before = [optax.clip_by_global_norm(clip)] if clip else []
     before += [optax.add_decayed_weights(weight_decay)] if weight_decay else []
