@@ -27,6 +27,5 @@ def imported(module: str, extra: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise UserError(
-            f"{what} needs {package}: pip install 'sparsefl_jax[{extra}]'"
-        ) from None
+        hint = f"pip install 'sparsefl_jax[{extra}]'"
+        raise UserError(f"{what} needs {package}: {hint}") from None

@@ -173,11 +173,8 @@ def presence(system: System | None) -> Callable | None:
 
 def members(system: System | None) -> dict[str, np.ndarray]:
     """Returns the ids of each tier's clients by its name; {} without a system."""
-    if system is None:
-        return {}
-    return {
-        name: np.flatnonzero(system.tier == i) for i, name in enumerate(system.tiers)
-    }
+    tier, names = (system.tier, system.tiers) if system else (np.array(()), ())
+    return {name: np.flatnonzero(tier == i) for i, name in enumerate(names)}
 
 
 def record(system: System, clock: Clock, log: Any) -> dict[str, Any]:

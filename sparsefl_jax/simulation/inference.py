@@ -204,7 +204,8 @@ def make_recalibration(
       2.0
     """
     mesh = Mesh(np.array(devices or jax.devices()), ("batches",))
-    x = processes.put(x, NamedSharding(mesh, P()))
+    everywhere = NamedSharding(mesh, P())
+    x = processes.put(x, everywhere)
     num_batches = -(-x.shape[0] // batch_size)
     column = num_batches * np.arange(batch_size, dtype=np.int32)
 
@@ -244,7 +245,4 @@ def make_recalibration(
         )
         return sparse._replace(stats=stats)
 
-    def recalibrated(key, sparse):
-        return renewed(key, processes.put(sparse, NamedSharding(mesh, P())), x)
-
-    return recalibrated
+    return lambda key, sparse: renewed(key, processes.put(sparse, everywhere), x)

@@ -99,8 +99,8 @@ def check_algorithm(
     for name, law in LAWS.items():
         law_begin = time.perf_counter()
         law(world)
-        took = time.perf_counter() - law_begin
-        say(f"{name:10} {_read_summary(law)} ... {took:.1f} s")
+        took = format_seconds(time.perf_counter() - law_begin)
+        say(f"{name:10} {_read_summary(law)} ... {took}")
     seconds = format_seconds(time.perf_counter() - begin)
     say(f"{len(LAWS)} laws hold for {world.name} in {num_rounds} rounds, {seconds}")
 

@@ -10,7 +10,7 @@ from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.testing.compare import fail, leaves, outside, rows, same
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire.charges import packet_bits
-from sparsefl_jax.wire.packets import Packet, count, layout
+from sparsefl_jax.wire.packets import Packet, count
 from sparsefl_jax.wire.positions import POSITIONS
 from sparsefl_jax.wire.streams import encode, slack
 
@@ -127,10 +127,9 @@ def law_bytes(world: World) -> None:
                 logged = {n: rows(counts, place) for n, counts in logged.items()}
                 what = f"log.clients.{way} of round {round}"
                 same(world, "bytes", what, logged, jax.device_get(recount(message)))
-                for name, description in layout(message).items():
-                    bits = int(packet_bits(description, logged[name]).total)
-                    most = bits + slack(message[name])
-                    size = len(encode(message[name]))
+                for name, packet in message.items():
+                    bits = int(packet_bits(packet, logged[name]).total)
+                    size, most = len(encode(packet)), bits + slack(packet)
                     if not -(-bits // 8) <= size <= -(-most // 8):
                         what = f"{way}[{name!r}] takes {size} bytes, counted are {bits}"
                         fail(world, "bytes", f"{what} bits")

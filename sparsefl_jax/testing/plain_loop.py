@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core import keys
@@ -222,10 +223,8 @@ def loop_round(world: World, round: int) -> tuple[PyTree, dict, PyTree]:
     out = aggregate_jit(world)(*server_inputs(world, round))
 
     def put(rows, *new):
-        rows = rows.copy()
-        rows[ids] = new
-        return rows
+        return jnp.asarray(rows).at[ids].set(jnp.stack(new))
 
-    new = (jax.device_get(pack(passing.client)) for passing in passed)
+    new = (pack(passing.client) for passing in passed)
     rows = jax.tree.map(put, path(world)[0][round].clients, *new)
-    return *jax.device_get(out), rows
+    return jax.device_get((*out, rows))

@@ -134,8 +134,9 @@ def zeros_and_ones_bits(n: Any, ones: Any, numbers: Numbers = HOST) -> Any:
       >>> zeros_and_ones_bits(np.array(8), np.array(4)).item()  # 4 bits hold n
       12
     """
+    digits = numbers.xp.frexp(numbers.real(n))[1]  # binary digits of n: w(n + 1)
     bits = numbers.xp.ceil(entropy_bits(n, ones, numbers))
-    return numbers.width(n) + numbers.whole(bits)
+    return numbers.whole(digits) + numbers.whole(bits)
 
 
 def _tail_width(length: int) -> int:

@@ -79,17 +79,17 @@ def packet_bits(packet: Packet, count: Count, numbers: Numbers = HOST) -> Bits:
     sent, fresh = whole(count.sent), whole(count.fresh)
     measured = None if count.measured is None else whole(count.measured)
     if packet.index == "entropy":
-        values = zeros_and_ones_bits(entries.sum(-1), measured.sum(-1), numbers)
+        n, ones = entries.sum(-1), whole(count.measured).sum(-1)
+        values = zeros_and_ones_bits(n, ones, numbers)
     else:
         values = packet.bits * entries.sum(-1)
-    values = sent * values
     positions = numbers.xp.zeros_like(values)
     if packet.index in POSITIONS:
         for leaf, mask in enumerate(jax.tree.leaves(packet.mask)):
             nnz = entries[..., leaf]
             unary = None if measured is None else measured[..., leaf]
             positions += position_bits(packet.index, mask.shape, nnz, unary, numbers)
-    return Bits(values, sent * fresh * positions + whole(packet.optional))
+    return Bits(sent * values, sent * fresh * positions + whole(packet.optional))
 
 
 def most_bits(layouts: Message) -> int:

@@ -68,10 +68,8 @@ def to_codes(values: np.ndarray, width: int) -> np.ndarray:
     low, high = (-(1 << width - 1), 1 << width - 1) if signed else (0, 1 << width)
     wide = values.astype(np.int64)
     if wide.size and (wide.min() < low or wide.max() >= high):
-        raise UserError(
-            f"bits={width} but codes reach from {wide.min()} to {wide.max()},"
-            f" expected {low} to {high - 1}."
-        )
+        what = f"bits={width} but codes reach from {wide.min()} to {wide.max()}"
+        raise UserError(f"{what}, expected {low} to {high - 1}.")
     return (wide & ((1 << width) - 1)).astype(np.uint32)
 
 

@@ -21,15 +21,6 @@ class Numbers(NamedTuple):
         """Returns a real number, or an array of them."""
         return self.xp.asarray(value, self.real_type)
 
-    def width(self, n: Any) -> Any:
-        """Returns ceil(log2(n + 1)) of whole numbers: the binary digits of n.
-
-        Example:
-          >>> HOST.width(np.array([0, 1, 3, 4])).tolist()
-          [0, 1, 2, 3]
-        """
-        return self.whole(self.xp.frexp(self.real(n))[1])
-
 
 HOST = Numbers(np, np.int64, np.float64)
 DEVICE = Numbers(jnp, jnp.float32, jnp.float32)  # bits overflow its int32
