@@ -314,8 +314,9 @@ def run(name: str, folder: Path) -> bool:
 
     def keep():
         _redirect(folder / f"{name}.log")
-        for config in sorted(workdir.rglob("checkpoint")):
-            keep_models(config.parent)
+        for file in ("checkpoint", "checkpoint.npz"):  # of older trees, and of newer
+            for saved in sorted(workdir.rglob(file)):
+                keep_models(saved.parent)
 
     config = f"--config={Path(__file__).resolve()}:{name}"
     calls = [(config,), *more]
@@ -369,7 +370,7 @@ def main() -> None:
         for finder in sys.meta_path
         if not getattr(finder, "__module__", "").startswith("__editable__")
     ]
-    for package in ("sparsefl_jax", "orbax.checkpoint", "ml_collections.config_flags"):
+    for package in ("sparsefl_jax", "ml_collections.config_flags"):
         importlib.import_module(package)
     with ThreadPoolExecutor(args.jobs) as pool:
         succeeded = list(pool.map(lambda name: run(name, args.folder), args.names))

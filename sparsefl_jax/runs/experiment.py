@@ -20,7 +20,14 @@ from sparsefl_jax.core.types import Count
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import fit_rounds, folder, records, results, simulate
+from sparsefl_jax.runs import (
+    checkpoint,
+    fit_rounds,
+    folder,
+    records,
+    results,
+    simulate,
+)
 from sparsefl_jax.runs.config.build import build_data, build_setup, check_stages, load
 from sparsefl_jax.runs.config.defaults import filled, freeze, plain
 from sparsefl_jax.runs.config.describe import describe
@@ -384,7 +391,7 @@ def _note_errors(segments: Iterable[Segment], path: Path) -> Iterator[Segment]:
             if at := segment.snapshot:
                 where = f"after round {at.round} of stage {at.stage}"
     except Exception as error:
-        kept = (path / "checkpoint").exists()
+        kept = (path / checkpoint.FILE).exists()
         stays = "its last checkpoint stays" if kept else "there is no checkpoint yet"
         error.add_note(f"in {path}, {where}; {stays}")
         raise

@@ -115,8 +115,6 @@ def fixed(config) -> str:
 def check_folder(workdir: Path, config: Config, resume: bool) -> None:
     """Checks that a folder can hold the run; raises the ValueErrors of `claimed`."""
     name = f"workdir={str(workdir)!r}"
-    with blaming("workdir"):
-        str(workdir).encode()  # orbax writes to no path that is not Unicode
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()
@@ -245,7 +243,7 @@ def resumption(workdir: Path, config: Config) -> Resumption:
             raise UserError(f"workdir={str(workdir)!r} has no checkpoint to extend")
         return Resumption(config)
     if saved.about["key"] != root_key(config.seed):  # of another kind of generator
-        raise UserError(f"{workdir / 'checkpoint'} is of a run with another key")
+        raise UserError(f"{workdir / checkpoint.FILE} is of a run with another key")
     found = continued(config, saved)
     if ended and found.saved.snapshot.ended_by:
         return found._replace(done=True)

@@ -84,7 +84,7 @@ WRITERS = {
     "partition.npy": lambda path: files.write_array(path, np.ones(3)),
     "model.safetensors": lambda path: sfl.save_sparse(path, MODEL),
     "0.bin": lambda path: rows.save(path.parent, ROWS),
-    "checkpoint": lambda path: saved(path.parent),
+    "checkpoint.npz": lambda path: saved(path.parent),
     "rows": grown,
 }
 
@@ -118,11 +118,10 @@ except OSError as error:
 
 
 def test_a_full_disk_leaves_one_line(tmp_path):
-    """Without what orbax's threads print, during the failure and after it."""
     command = [sys.executable, "-c", FULL, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     said = done.stderr
-    assert said.startswith(f"{tmp_path}/checkpoint could not be written: ")
+    assert said.startswith(f"{tmp_path}/checkpoint.npz could not be written: ")
     assert said.count("\n") == 1 and done.returncode == 0
 
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 import sparsefl_jax as sfl
@@ -121,11 +120,11 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
     def killed(*args, **kwargs):
         raise SystemExit
 
-    monkeypatch.setattr(ocp.CheckpointManager, "save", killed)
+    monkeypatch.setattr(np, "savez", killed)
     with pytest.raises(SystemExit):
         experiment.run(config, tmp_path / "cut", progress=False)
     monkeypatch.undo()
-    assert not list((tmp_path / "cut/checkpoint").iterdir())
+    assert not (tmp_path / "cut/checkpoint.npz").exists()
     experiment.run(config, tmp_path / "cut", resume=True)
     assert "no checkpoint was saved here: it begins again" in capsys.readouterr().err
     assert records_of(tmp_path / "cut") == records_of(tmp_path / "whole")
@@ -183,27 +182,23 @@ def test_a_run_that_goes_on_is_left_alone(finished, config):
 @pytest.mark.parametrize("change", ["cut", "flip"])
 def test_a_damaged_checkpoint_is_refused_in_one_line(finished, tmp_path, change):
     source = finished / "seed_3"
-    whole = checkpoint.read(source).about["checksums"]
-    files = [p for p in (source / "checkpoint").rglob("*") if p.stat().st_size > 150]
-    files = [p.relative_to(source) for p in files if p.is_file()]
-    assert len(files) > 5
-    refused = 0
-    for file in files:
-        run = tmp_path / "run"
-        shutil.rmtree(run, ignore_errors=True)
-        shutil.copytree(source, run)
-        data = bytearray((run / file).read_bytes())
-        if change == "cut":
-            data = data[: len(data) // 2]
-        else:
-            data[len(data) // 2] ^= 0xFF
-        (run / file).write_bytes(data)
-        try:  # not all are needed to read the arrays
-            assert checkpoint.read(run).about["checksums"] == whole
+    data = (source / "checkpoint.npz").read_bytes()
+    whole, refused = checkpoint.read(source), 0
+    (run := tmp_path / "run").mkdir()
+    for at in range(0, len(data), len(data) // 50):
+        changed = bytearray(data[:at] if change == "cut" else data)
+        if change == "flip":
+            changed[at] ^= 0xFF
+        (run / "checkpoint.npz").write_bytes(changed)
+        try:  # some bytes, such as the date of a member, change nothing
+            saved = checkpoint.read(run)
+            assert saved.about == whole.about
+            jax.tree.map(np.testing.assert_array_equal, saved.models, whole.models)
         except ValueError as error:
-            assert "\n" not in str(error) and "damaged" in str(error), error
+            assert "checkpoint.npz cannot be read: " in str(error), error
+            assert "\n" not in str(error)
             refused += 1
-    assert refused >= 6  # the others are orbax's own copies
+    assert refused >= 30
 
 
 def test_a_foreign_checkpoint_is_refused(finished, config, tmp_path):

@@ -73,7 +73,7 @@ def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path):
     code, output = ended(asked)
     assert code == 128 + signum and "the same command goes on" in output, output
     assert "Traceback" not in output and not processes_of(tmp_path / "out")
-    assert list((tmp_path / "out").glob("fedavg/seed_0/checkpoint/*"))
+    assert list((tmp_path / "out").glob("fedavg/seed_0/checkpoint.npz"))
     assert not list((tmp_path / "out").glob("*/seed_1"))  # nothing has run on
     assert not (tmp_path / "out/failed").exists()
     code, output = ended(started(study, tmp_path / "out", *flags, rounds=ROUNDS))
@@ -191,7 +191,7 @@ def test_jobs_that_are_cancelled(whole, slurm, tmp_path):
     _slurm(slurm, "scancel", first)  # by somebody else
     code, output = ended(begun)
     assert code == 2 and "error: 1 of 2 points failed, first fedavg: job" in output
-    assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
+    assert list(tmp_path.glob("fedavg/seed_0/checkpoint.npz"))
     begun = submitted(study, tmp_path, slurm, lines(tmp_path))
     begun.send_signal(signal.SIGTERM)  # by the study
     code, output = ended(begun)
