@@ -1,6 +1,5 @@
 """The loop over stages and segments: simulate, account, evaluate, stop."""
 
-import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -42,18 +41,9 @@ class Segment(NamedTuple):
 
     records: list[dict]  # as `metrics.jsonl` has them
     snapshot: Snapshot | None  # None before a failure is raised
-    compute_models: Callable  # () -> `models`, computed by the first call
+    models: dict[str, SparseModel]  # that the server deploys
     # Packed: 'server' [bytes], 'clients' [K, bytes], 'filters' [N or 1, bytes].
     masks: dict[str, np.ndarray]
-
-    @property
-    def models(self) -> dict[str, SparseModel]:
-        """Returns the models that the server deploys.
-
-        Raises:
-          ValueError: the next segment has begun, and they have not been read before.
-        """
-        return self.compute_models()
 
 
 class Run(NamedTuple):
@@ -211,28 +201,28 @@ def _rounds(
         ends = at.ended_by or at.round == stage.num_rounds
         if not failure and (ends or at.round % setup.eval_every == 0):
             evaluation_key = keys.of_round(key, keys.EVALUATION, at.round)
-            evaluated, filters = evaluation(evaluation_key, state, models(), seen)
+            evaluated, filters = evaluation(evaluation_key, state, models, seen)
             seen = []
-            evals, at, failure = _judge(setup, at, evaluated, models())
+            evals, at, failure = _judge(setup, at, evaluated, models)
             records += evals
         programs.check()
         if failure:
-            yield Segment(records, None, lambda: {}, {})
+            yield Segment(records, None, {}, {})
             raise failure
         at = at._replace(state=state)
         masks = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
         if ends or at.ended_by or at.round % mask_every == 0:
-            masks["server"] = np.asarray(pack(target(models()).mask))
+            masks["server"] = np.asarray(pack(target(models).mask))
             if evaluated:
                 masks["filters"] = np.packbits(filters, axis=1)
         yield Segment(records, at, models, masks)
         if at.ended_by:  # perhaps by a limit
             break
-    return at, models()
+    return at, models
 
 
 def _make_deploy(deploy: Callable, key: Key) -> Callable:
-    """Returns `(round, server) -> models`, where `models()` computes them once.
+    """Returns `(round, server) -> models`.
 
     Args:
       deploy: of the method.
@@ -247,17 +237,8 @@ def _make_deploy(deploy: Callable, key: Key) -> Callable:
         return list(models.values())
 
     def deployed(round, server):
-        @functools.cache
-        def models():
-            if any(leaf.is_deleted() for leaf in jax.tree.leaves(server)):
-                raise UserError(  # XLA may end the process instead
-                    f"models of round {round} are asked for after the next segment, "
-                    "expected before it"
-                )
-            values = compiled(keys.of_round(key, keys.DEPLOY, round), server)
-            return dict(zip(names, values, strict=True))
-
-        return models
+        values = compiled(keys.of_round(key, keys.DEPLOY, round), server)
+        return dict(zip(names, values, strict=True))
 
     return deployed
 

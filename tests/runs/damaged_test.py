@@ -212,9 +212,7 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path, value):
         files.write_json(tmp_path / "a.json", {"b": [1.0, value]})
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
     at = Snapshot(0, 1, placement.State({}, (), np.ones(1)), hours=value)
-    with pytest.raises(
-        OSError, match="checkpoint.npz could not be .*compliant"
-    ):
+    with pytest.raises(OSError, match="checkpoint.npz could not be .*compliant"):
         checkpoint.save(tmp_path, at, {}, {})
     assert checkpoint.read(tmp_path) is None
 
