@@ -36,7 +36,6 @@ from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.system.progress import Progress, compiling
-from sparsefl_jax.wire import ledger
 
 PILOT = 20  # rounds, without `fit.pilot`
 _MOST = 1_000_000  # rounds, without `fit.most`
@@ -161,9 +160,9 @@ def measure(
     begin = {name: main[0][f"{name}_cumulative"] for name in budgets}
     later = slice(1 if len(main) > 1 else 0, len(main))
     shares = _alive(setup.stages[-1])[later]
-    first, again = _each_exchange(main, shares, _base(setup))
+    first, again = _each_exchange(main, shares)
     *_, samples = exchanges(setup, seed)
-    work = float(samples[later] @ _of_work(setup, shares))
+    work = float(samples[later] @ shares)
     pflop = sum(r["flops"] for r in main[later]) / 1e15 / max(work, 1.0)
     return Measured(begin, first, again, pflop)
 
@@ -181,9 +180,8 @@ def mean_cost(measured: Measured, setup: Setup, seed: int) -> dict[str, float]:
     stages = [*setup.stages[:-1], last._replace(num_rounds=rounds)]
     new, again, samples = exchanges(setup._replace(stages=stages), seed)
     shares = _alive(last)[1:rounds]
-    gbit = (new * measured.first + again * measured.again)[1:]
-    gbit = float(gbit @ shares) + _base(setup) * float(new[1:].sum())
-    work = float(samples[1:] @ _of_work(setup, shares))
+    gbit = float((new * measured.first + again * measured.again)[1:] @ shares)
+    work = float(samples[1:] @ shares)
     return {"gbit": gbit / (rounds - 1), "pflop": measured.flops * work / (rounds - 1)}
 
 
@@ -194,18 +192,6 @@ def _alive(stage: Stage) -> np.ndarray:
     for round, share in enumerate(shares):
         check(f"density_after({round})", share, "[0, 1]")
     return np.array(shares)
-
-
-def _base(setup: Setup) -> float:
-    """Returns the Gbit of held weights in a client's first round."""
-    frozen = setup.model.frozen
-    return 32e-9 * frozen.entries if frozen.charged else 0.0
-
-
-def _of_work(setup: Setup, shares: np.ndarray) -> np.ndarray:
-    """Returns the share of the work at shares that are alive; held weights stay."""
-    frozen = 4 * setup.model.frozen.macs / max(ledger.flops_per_sample(setup.model), 1)
-    return shares + (1 - shares) * frozen
 
 
 def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -240,15 +226,12 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return new, there - new, samples
 
 
-def _each_exchange(
-    records: list[dict], shares: np.ndarray, base: float
-) -> tuple[float, float]:
+def _each_exchange(records: list[dict], shares: np.ndarray) -> tuple[float, float]:
     """Returns the Gbit of a first exchange and of a later one, for a whole mask.
 
     Args:
       records: of a stage's rounds; if there are several, the first is left out.
       shares: of the mask that is alive in the others.
-      base: Gbit of a first exchange that do not count.
     """
     alone, *later = records
     seen = set(alone["clients"]) if later else set()
@@ -256,7 +239,7 @@ def _each_exchange(
     for record, share in zip(later or [alone], shares, strict=True):
         bits = np.add(record["bits_down_by_client"], record["bits_up_by_client"])
         kinds = np.array([client in seen for client in record["clients"]], int)
-        np.add.at(spent, kinds, bits / 1e9 - base * (1 - kinds))
+        np.add.at(spent, kinds, bits / 1e9)
         np.add.at(weights, kinds, share)
         seen |= set(record["clients"])
     known = weights > 0
