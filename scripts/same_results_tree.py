@@ -52,7 +52,7 @@ RUNS = {
     "jmwst": ({"name": "jmwst"} | HALF, {"first_stage": FIRST}, 2, ()),
     "jmwst_two": (
         {"name": "jmwst", "r_int": 2, "index": "coo"} | HALF,
-        {"first_stage": FIRST, "observe_rounds": (1, 2), "num_rounds": 4},
+        {"first_stage": FIRST, "num_rounds": 4},
         1,
         (),
     ),

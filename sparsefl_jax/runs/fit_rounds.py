@@ -114,11 +114,9 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     if not budgets:
         return config, ""
     given = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
-    bare = copy.deepcopy(config)
-    bare.observe_rounds = ()  # a pilot may be shorter
     length, seed = config.fit.get("pilot") or PILOT, config.seed
     most = config.fit.get("most") or _MOST
-    setup = build(with_rounds(bare, length)).setup
+    setup = build(with_rounds(config, length)).setup
     measured = measure(setup, budgets, seed, progress=progress)
     left = {n: v * (1 + 1e-9) - measured.begin[n] for n, v in budgets.items()}
     if min(left.values()) < 0:
@@ -132,7 +130,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
         before, rounds = rounds, int(min(1 + pays, most))
         if rounds == before:
             break
-        setup = build(with_rounds(bare, rounds)).setup
+        setup = build(with_rounds(config, rounds)).setup
     limit = "fit.most" if config.fit.get("most") else "the default of fit.most"
     by = limit if rounds == most else f"a pilot of {length} rounds"
     config = with_rounds(config, rounds, "pilot")
@@ -280,9 +278,7 @@ def pilot(
     ]
     total = sum(stage.num_rounds for stage in stages)
     # An evaluation ends a stage, and there is no other.
-    setup = setup._replace(
-        stages=stages, eval_every=total, until=until or Limits(), observe_rounds=()
-    )
+    setup = setup._replace(stages=stages, eval_every=total, until=until or Limits())
     records, seconds = [[] for _ in stages], [0.0 for _ in stages]
     if progress:
         print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)

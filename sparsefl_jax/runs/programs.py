@@ -48,7 +48,7 @@ def compile_stage(run: Plan, index: int) -> Compiled:
     limit, chunk, pace = processes.lead(mine)
     pace = Pace(*pace)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    facts = bool(setup.observed(index)), model.macs, model.frozen
+    facts = model.macs, model.frozen
     while True:
         plan = placement.make_plan(stage, layers, devices, chunk, *facts)
         segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)

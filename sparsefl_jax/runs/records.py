@@ -19,7 +19,7 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.report import costs, tables
-from sparsefl_jax.report.kept_masks import snapshot_files
+from sparsefl_jax.report.kept_masks import mask_files
 from sparsefl_jax.runs import checkpoint, dry_run, folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config.defaults import plain
@@ -88,7 +88,7 @@ def recording(
             if segment.records:
                 write(segment.records, about["seconds"], compiled())
                 bar.update(segment.records)
-            write_masks(workdir, segment, setup.model)
+            write_mask(workdir, segment, setup.model)
             return now - saved_at >= 60 * config.checkpoint_minutes
 
         def save(snapshot: Snapshot, models: dict) -> None:
@@ -137,36 +137,32 @@ def draw(workdir: Path) -> None:
     report.write_page(workdir)
 
 
-def write_masks(workdir: Path, segment: Segment, model: Model) -> None:
-    """Writes the masks of a segment, and with the first of them the layers' names.
+def write_mask(workdir: Path, segment: Segment, model: Model) -> None:
+    """Writes the mask of a segment, if any, and with the first the layers' names.
 
     Args:
       workdir: the run's directory.
-      segment: one without a snapshot has no masks.
+      segment: the segment.
       model: the network, whose layers are named.
 
     Raises:
       OSError: a file cannot be written.
     """
     masks, at = workdir / "masks", segment.snapshot
-    if segment.masks and not (masks / "layers.json").exists():
+    if segment.mask is None:
+        return
+    if not (masks / "layers.json").exists():
         masks.mkdir(exist_ok=True)
-        shapes, _ = model.shapes()
         layers = jax.tree.map(lambda m: m > 0, model.macs)
-        sizes = trees.layer_sizes(shapes, layers).tolist()
-        outputs = [leaf.shape[-1] for leaf in trees.layers(shapes, layers)]
-        for name, numbers in (("layers", sizes), ("filters", outputs)):
-            text = json.dumps({"names": trees.layer_paths(layers), "sizes": numbers})
-            files.write_text(masks / f"{name}.json", text)
-    for owner, packed in segment.masks.items():
-        if len(packed):  # a round may have no client
-            name = f"{owner}_{at.stage}_{at.round:06d}.npy"
-            files.write_array(masks / name, packed)
+        sizes = trees.layer_sizes(model.shapes()[0], layers).tolist()
+        text = json.dumps({"names": trees.layer_paths(layers), "sizes": sizes})
+        files.write_text(masks / "layers.json", text)
+    files.write_array(masks / f"server_{at.stage}_{at.round:06d}.npy", segment.mask)
 
 
 def remove_later_masks(workdir: Path, at: Snapshot) -> None:
     """Removes the masks of rounds after `at`, which will run again."""
-    for file, _, stage, round in list(snapshot_files(workdir / "masks")):
+    for stage, round, file in mask_files(workdir / "masks"):
         if (stage, round) > (at.stage, at.round):
             file.unlink()
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.check import UserError, blaming, check, integer
+from sparsefl_jax.core.check import UserError, blaming, check
 from sparsefl_jax.core.types import (
     SparseModel,
 )
@@ -53,8 +53,6 @@ class Setup(NamedTuple):
       devices: by default all.
       until: limits that end the run early, with an evaluation at the end.
       initial: the model from which the first stage starts; None for a fresh network.
-      observe_rounds: rounds of the last stage, from 1, for which all clients' masks are
-        kept.
       system: the devices of the clients, which determine virtual time, see
         `systems.make_system`; None if all clients always answer at once.
     """
@@ -71,13 +69,7 @@ class Setup(NamedTuple):
     devices: Sequence | None = None
     until: Limits = Limits()
     initial: SparseModel | None = None
-    observe_rounds: Sequence[int] = ()
     system: System | None = None
-
-    def observed(self, stage: int) -> tuple[int, ...]:
-        """Returns the rounds of a stage for which clients' masks are kept."""
-        last = stage == len(self.stages) - 1
-        return tuple(self.observe_rounds) if last else ()
 
 
 def make(
@@ -157,11 +149,8 @@ def check_setup(setup: Setup) -> None:
         check(f"until.{name}", value, Limits.__annotations__[name])
     check("memory_gb", setup.memory_gb, types.Positive | None)
     _check_system(setup, num_clients)
-    num_rounds = setup.stages[-1].num_rounds
-    guarantee(setup, num_rounds)
+    guarantee(setup, setup.stages[-1].num_rounds)
     check("client_store", setup.client_store, STORES)
-    for round in setup.observe_rounds:
-        check("observe_rounds", round, integer(1, num_rounds))
 
 
 def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:

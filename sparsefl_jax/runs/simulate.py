@@ -24,7 +24,6 @@ from sparsefl_jax.simulation import (
     clock,
     initial_state,
     judge,
-    observed_masks,
     placement,
     round_program,
     rows,
@@ -42,8 +41,7 @@ class Segment(NamedTuple):
     records: list[dict]  # as `metrics.jsonl` has them
     snapshot: Snapshot | None  # None before a failure is raised
     models: dict[str, SparseModel]  # that the server deploys
-    # Packed: 'server' [bytes], 'clients' [K, bytes], 'filters' [N or 1, bytes].
-    masks: dict[str, np.ndarray]
+    mask: np.ndarray | None  # of the first model, packed, uint8 [bytes], where kept
 
 
 class Run(NamedTuple):
@@ -175,7 +173,7 @@ def _rounds(
     setup, program = programs.setup, programs.of(at.stage)
     placed, pace, planned = program.plan, program.pace, programs.plan.stages[at.stage]
     stage, data = setup.stages[at.stage], setup.data
-    observed, num_clients = setup.observed(at.stage), len(data.train.size)
+    num_clients = len(data.train.size)
     info = placement.client_info(data, setup.budgets)
     state = initial_state.start(key, placed, sparse, info, at.state, pace.where)
     population = placement.make_population(placed, data, setup.budgets, planned.clock)
@@ -185,7 +183,6 @@ def _rounds(
     evaluations = stage.num_rounds / setup.eval_every
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
     programs.begin(at.stage + 1)
-    pack = jax.jit(lambda mask: observed_masks.pack(mask, placed.layers))
     deployed = _make_deploy(stage.algorithm.deploy, key)
     models = deployed(at.round, state.server)
     while at.round < stage.num_rounds:
@@ -197,25 +194,23 @@ def _rounds(
         models = deployed(at.round, state.server)
         there = logs.clients.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.clients.ids[:count][there]]
-        evaluated = None
         ends = at.ended_by or at.round == stage.num_rounds
         if not failure and (ends or at.round % setup.eval_every == 0):
             evaluation_key = keys.of_round(key, keys.EVALUATION, at.round)
-            evaluated, filters = evaluation(evaluation_key, state, models, seen)
+            evaluated = evaluation(evaluation_key, state, models, seen)
             seen = []
             evals, at, failure = _judge(setup, at, evaluated, models)
             records += evals
         programs.check()
         if failure:
-            yield Segment(records, None, {}, {})
+            yield Segment(records, None, {}, None)
             raise failure
         at = at._replace(state=state)
-        masks = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
+        mask = None
         if ends or at.ended_by or at.round % mask_every == 0:
-            masks["server"] = np.asarray(pack(target(models).mask))
-            if evaluated:
-                masks["filters"] = np.packbits(filters, axis=1)
-        yield Segment(records, at, models, masks)
+            layers = trees.layers(target(models).mask, placed.layers)
+            mask = np.packbits(np.concatenate([np.ravel(leaf) for leaf in layers]))
+        yield Segment(records, at, models, mask)
         if at.ended_by:  # perhaps by a limit
             break
     return at, models
@@ -244,15 +239,9 @@ def _make_deploy(deploy: Callable, key: Key) -> Callable:
 
 
 def _rounds_left(setup: Setup, at: Snapshot, length: int) -> int:
-    """Returns the rounds, `length` at most, to where a segment has to end.
-
-    It ends at an evaluation, at a round for which clients' masks are kept, or with the
-    stage.
-    """
+    """Returns the rounds, `length` at most, to an evaluation or the stage's end."""
     into = at.round % setup.eval_every
-    observed = (round for round in setup.observed(at.stage) if round > at.round)
-    ends = setup.stages[at.stage].num_rounds, *observed
-    left = min(ends) - at.round
+    left = setup.stages[at.stage].num_rounds - at.round
     return min(left, setup.eval_every - into, length - into % length)
 
 
@@ -266,7 +255,7 @@ def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Sna
     batch = setup.stages[at.stage].batch_size
     records = []
     for i in range(count):
-        log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
+        log = jax.tree.map(lambda v, i=i: v[i], logs)
         log = round_program.without_empty_places(log, len(setup.data.train.size))
         if failure := _failure(setup, layouts, log, at.round + 1):
             return records, at, failure

@@ -24,7 +24,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.models.loss import per_sample
-from sparsefl_jax.simulation import exchange, observed_masks
+from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.rows import unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
@@ -103,14 +103,13 @@ class Judged(NamedTuple):
     loss: AnyArray  # shape=(), float32, nats, summed over the client's samples
     density: AnyArray  # shape=(), float32, share of all entries that are alive
     layer_density: AnyArray  # shape=(), float32, unweighted mean over the layers
-    filters: AnyArray  # [F] bool, the layers' outputs that have an alive entry
 
 
-def describe(mask: PyTree, layers: PyTree) -> tuple[Array, Array, Array]:
-    """Returns the density, the layer density and the filters of a `Judged`."""
+def describe(mask: PyTree, layers: PyTree) -> tuple[Array, Array]:
+    """Returns the density and the layer density of a `Judged`."""
     density = masks.density(mask, masks.everything(mask))
     layer_density = jnp.mean(masks.layer_densities(mask, layers))
-    return density, layer_density, observed_masks.filters(mask, layers)
+    return density, layer_density
 
 
 def make_own_evaluator(

@@ -17,14 +17,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.core.algorithm import Algorithm, Stage, target
+from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import ClientInfo, PyTree
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.simulation import exchange, initial_state, observed_masks, placement
+from sparsefl_jax.simulation import exchange, initial_state, placement
 from sparsefl_jax.simulation.inference import (
     Judged,
     describe,
@@ -92,8 +92,7 @@ def make_evaluation(
       `for_stage(stage)`, which returns `evaluation(key, state, models, seen)`. `models`
       are those that the server deploys; `seen` are the ids of the clients that took
       part since the last call, or None for all. It returns the fields of an evaluation
-      in `metrics.jsonl`, and the filters that are alive: [N, F] bool of the last
-      personal model, or [1, F] of the server's at the target density.
+      in `metrics.jsonl`.
     """
     tested = np.flatnonzero(data.test.size > 0)
     groups = {k: np.isin(tested, ids) for k, ids in (groups or {}).items()}
@@ -125,7 +124,7 @@ def make_evaluation(
             judge = _of_clients(exam, stage)
 
         def evaluation(key, state, models, seen=None):
-            return _record(reported, groups, *judge(key, state, models, seen))
+            return _record(reported, groups, judge(key, state, models, seen))
 
         return evaluation
 
@@ -135,7 +134,6 @@ def make_evaluation(
 def _of_server(exam: Exam) -> Callable:
     """Returns what judges the models of the server."""
     alive = jax.jit(lambda mask: masks.counts(mask, masks.everything(mask)))
-    filters = jax.jit(lambda mask: observed_masks.filters(mask, exam.layers))
 
     def judge(metric, key, state, models, seen):
         results = {split: {} for split in exam.samples}
@@ -150,7 +148,7 @@ def _of_server(exam: Exam) -> Callable:
                 "density": np.float32(parameters) / np.float32(max(size, 1)),
                 "parameters": parameters,
             }
-        return results, np.asarray(filters(target(models).mask))[None]
+        return results
 
     return judge
 
@@ -182,7 +180,7 @@ def _of_clients(exam: Exam, stage: Stage) -> Callable:
                     "density": judged.density,
                     "layer_density": judged.layer_density,
                 }
-        return results, judged.filters
+        return results
 
     return judge
 
@@ -307,8 +305,8 @@ def used_rows(split: Rows) -> np.ndarray:
     return split.index[valid]
 
 
-def _record(metric: str, groups: dict, results: dict, filters: np.ndarray):
-    """Returns the fields of an evaluation, and the active filters."""
+def _record(metric: str, groups: dict, results: dict) -> dict:
+    """Returns the fields of an evaluation."""
     models = {
         name: {k: float(np.mean(v)) for k, v in fields.items() if k != "clients"}
         for name, fields in results["test"].items()
@@ -326,7 +324,7 @@ def _record(metric: str, groups: dict, results: dict, filters: np.ndarray):
         record["tier_accuracy"] = tiers
     if "val" in results:
         record["val_accuracy"] = float(np.mean(results["val"][headline]["accuracy"]))
-    return record, filters
+    return record
 
 
 def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarray:

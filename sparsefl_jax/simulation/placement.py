@@ -47,7 +47,6 @@ class Plan(NamedTuple):
     mesh: Mesh
     chunk: int  # the number of clients that one device runs at a time
     layers: PyTree  # Python bools like params: the leaves whose masks are logged
-    observed: bool  # whether the cohort's uplink masks are kept
     macs: PyTree = None  # as `Model.macs`, by which a clock measures training
     frozen: Frozen | None = None  # as `Model.frozen`
 
@@ -67,7 +66,6 @@ def make_plan(
     layers: PyTree,
     devices: Sequence | None = None,
     chunk: int = 1,
-    observed: bool = False,
     macs: PyTree = None,
     frozen: Frozen | None = None,
 ) -> Plan:
@@ -79,14 +77,13 @@ def make_plan(
       devices: the devices to choose from; None for all.
       chunk: the number of clients that one device runs at a time, at most its share of
         the cohort.
-      observed: whether the cohort's uplink masks are kept.
       macs: as `Model.macs`; needed where there is a clock.
       frozen: as `Model.frozen`.
     """
     devices = stage_devices(stage, devices)
     share = -(-stage.cohort_size // len(devices))
     mesh = Mesh(np.array(devices), ("clients",))
-    return Plan(stage, mesh, min(chunk, share), layers, observed, macs, frozen)
+    return Plan(stage, mesh, min(chunk, share), layers, macs, frozen)
 
 
 def make_population(

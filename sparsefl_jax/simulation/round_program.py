@@ -22,7 +22,7 @@ from sparsefl_jax.core.types import Array, Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models.convolution import lowering
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.simulation import clock, exchange, observed_masks, placement
+from sparsefl_jax.simulation import clock, exchange, placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import ledger, packets
@@ -53,7 +53,6 @@ class RoundLog(NamedTuple):
     mismatch: Array  # shape=(), float32: 1 - Jaccard index with the previous round
     layer_mismatch: Array  # [L] float32
     finite: Array  # shape=(), bool: the deployed model holds no NaN and no infinity
-    masks: Array | tuple  # [K, bytes] uint8: the packed uplink masks, or ()
 
 
 def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
@@ -82,7 +81,7 @@ def make_client_fn(plan: placement.Plan) -> Callable:
 
     Returns:
       `client_fn(key, round, num_steps, server, population, row, last_round, info) ->
-      (summand, row, log)`. The log is `(metrics, down, up, time, masks)`, as in
+      (summand, row, log)`. The log is `(metrics, down, up, time)`, as in
       `PerClient` and `RoundLog`. Of a late client the summand is 0.
     """
     stage, macs, frozen = plan.stage, plan.macs, plan.frozen
@@ -111,13 +110,8 @@ def make_client_fn(plan: placement.Plan) -> Callable:
             nothing = jax.tree.map(jnp.zeros_like, summand)
             summand = jax.tree.map(late, nothing, summand)
             row = jax.tree.map(late, algorithm.drop_uplink(ctx, before, row), row)
-        sent_masks = ()
-        if plan.observed:  # static branch
-            models = jax.eval_shape(algorithm.deploy, key, server)
-            shapes = target(models).params  # the same in all of them
-            sent_masks = observed_masks.uplink_masks(uplink, shapes, plan.layers)
         counts = packets.count(received), packets.count(uplink)
-        log = metrics, *counts, time, sent_masks
+        log = metrics, *counts, time
         return strong(summand), strong(row), log
 
     return client_fn
@@ -243,7 +237,7 @@ def make_round(plan: placement.Plan) -> Callable:
         clients, total, log = map_cohort(
             client_key, population, state, round, steps, dealt, places
         )
-        metrics, down, up, time, observed = jax.tree.map(
+        metrics, down, up, time = jax.tree.map(
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
         )
         heard = jnp.int32(ids.size)
@@ -259,7 +253,6 @@ def make_round(plan: placement.Plan) -> Callable:
             server=of_server,
             executed_steps=executed,
             **describe(deploy_key, state.server, server),
-            masks=observed,
         )
         last_round = state.last_round.at[ids].set(round, mode="drop")
         return placement.State(server, clients, last_round), round_log
@@ -277,9 +270,9 @@ def make_segment(plan: placement.Plan) -> Callable:
 
     Returns:
       `segment(key, population, state, rounds [R], ids [R, K], places, count) ->
-      (state, log)`. The log is a `RoundLog` stacked [R], except that `masks` are those
-      of the last round. `places` [R, K] are as in `make_round`. Only the first `count`
-      rounds run, from 1 to R, or all if it is None; the log of the others is zeros.
+      (state, log)`. The log is a `RoundLog` stacked [R]. `places` [R, K] are as in
+      `make_round`. Only the first `count` rounds run, from 1 to R, or all if it is
+      None; the log of the others is zeros.
     """
     round_fn = make_round(plan)
 
@@ -288,24 +281,21 @@ def make_segment(plan: placement.Plan) -> Callable:
 
         @jax.jit  # so that it is traced only once
         def run(state, inputs):
-            state, log = round_fn(key, population, state, *inputs)
-            return (state, log.masks), log._replace(masks=())
+            return round_fn(key, population, state, *inputs)
 
-        def body(carry, inputs):
+        def body(state, inputs):
             i, *of_round = inputs
             if count is None or length == 1:  # static branch
-                return run(carry[0], of_round)
-            skipped = carry, zeros(log)
-            return run_if(i < count, lambda old: run(old[0][0], of_round), skipped)
-
-        def zeros(shapes):
-            return jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), shapes)
+                return run(state, of_round)
+            _, log = jax.eval_shape(run, state, of_round)
+            nothing = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), log)
+            return run_if(
+                i < count, lambda old: run(old[0], of_round), (state, nothing)
+            )
 
         inputs = jnp.arange(length), rounds, ids, places
-        first = jax.tree.map(lambda v: v[0], inputs[1:])
-        (_, masks), log = jax.eval_shape(run, state, [*first])
-        (state, masks), logs = lax.scan(body, (state, zeros(masks)), inputs)
+        state, logs = lax.scan(body, state, inputs)
         state = lax.with_sharding_constraint(state, placement.shardings(plan, state))
-        return state, logs._replace(masks=masks)
+        return state, logs
 
     return segment

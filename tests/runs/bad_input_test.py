@@ -78,7 +78,6 @@ REFUSED = [
     ({"budgets": ((0.5, 0.6), (1.0, 0.6))}, "sum to 1"),
     ({"until.gbit": 0.0}, "until.gbit=0.0, expected above 0"),
     ({"fit.gbit": 1.0, "fit.by": "plan"}, "fit.by='plan'"),
-    ({"observe_rounds": (0,)}, "observe_rounds=0, expected in [1, 4]"),
     ({"init_from": "no/such/run"}, "no/such/run"),
 ]
 

@@ -31,7 +31,6 @@ def config(tmp_path):
     config.algorithm = {"name": "nst", "density": 0.5}  # with clients that keep state
     config.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
     config.num_rounds, config.eval_every, config.checkpoint_minutes = 8, 1, 0.0
-    config.observe_rounds = (3, 5)
     return config
 
 
@@ -76,7 +75,6 @@ def test_a_signal_in_the_last_segment_starts_no_other_seed(
     config, tmp_path, monkeypatch
 ):
     config.seeds, config.first_stage, config.num_rounds = 2, {}, 3
-    config.observe_rounds = ()
     stop_after(monkeypatch, 3)
     with pytest.raises(interrupt.StoppedError, match="finished"):
         experiment.run(config, tmp_path / "a", progress=False)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Runs a method that leaves all that is read: personal models, masks, filters."""
+    """Runs a method that leaves all that is read: personal models and masks."""
     folder = tmp_path_factory.mktemp("finished")
     config = tiny_config(folder)
     config.algorithm, config.num_rounds = {"name": "spafl", "alpha": 0.1}, 2

@@ -32,7 +32,7 @@ FOREIGN = ("a_b_c.npy", "my_server_1_2.npy", "server_1.npy", "notes.txt")
 def test_foreign_files_in_masks_do_not_block_a_resume(tmp_path):
     folder = tmp_path / "masks"
     (folder / "server_1_000009.npy").mkdir(parents=True)
-    for name in (*FOREIGN, "server_1_000002.npy", "clients_1_000003.npy"):
+    for name in (*FOREIGN, "server_1_000002.npy", "server_1_000003.npy"):
         (folder / name).touch()
     records.remove_later_masks(tmp_path, SimpleNamespace(stage=1, round=2))
     left = {path.name for path in folder.iterdir()}

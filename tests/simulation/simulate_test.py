@@ -54,7 +54,6 @@ def test_store_packs_booleans_to_bits_and_nothing_else(key):
 def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
     plan = placement.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
     assert (plan.mesh.size, plan.chunk) == (devices, want)
-    assert not plan.observed  # the masks of the cohort are kept only if asked for
 
 
 @pytest.mark.parametrize("budgets", [None, (0.5, 1.0, 0.25)])
@@ -100,7 +99,7 @@ def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
     model = linear()
     method = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
     stage = Stage(method, 3, 2, batch_size=3)
-    plan = placement.make_plan(stage, {"kernel": True}, observed=True)
+    plan = placement.make_plan(stage, {"kernel": True})
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
     index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
@@ -121,7 +120,6 @@ def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
         assert log.clients.metrics["count"].tolist() == seen
         assert log.executed_steps.tolist() == [2] * count + [0] * (3 - count)
         assert state.last_round.tolist() == [count - 1] * 2
-        assert log.masks.tolist() == [[0b11110000]] * 2  # of the last that ran
     assert segment._cache_size() == 1
 
 

@@ -215,17 +215,16 @@ def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatc
 
 
 @pytest.mark.parametrize(
-    "rounds, every, observed, fitting, length, working",
+    "rounds, every, fitting, length, working",
     [
-        (12, 6, (), 100, 6, 8),  # all seven clients, on two devices
-        (12, 6, (4,), 100, 6, 8),  # an observed round only cuts a segment short
-        (3, 9, (), 100, 3, 8),  # no longer than the stage
-        (12, 6, (), 5, 3, 8),  # halves of what does not fit the memory
-        (12, 6, (), 1, 1, 4),
+        (12, 6, 100, 6, 8),  # all seven clients, on two devices
+        (3, 9, 100, 3, 8),  # no longer than the stage
+        (12, 6, 5, 3, 8),  # halves of what does not fit the memory
+        (12, 6, 1, 1, 4),
     ],
 )
 def test_a_segment_reaches_to_the_next_evaluation_if_it_fits(
-    world, monkeypatch, rounds, every, observed, fitting, length, working
+    world, monkeypatch, rounds, every, fitting, length, working
 ):
     data, model, parts = world
     stage = sfl.Stage(METHODS["nst"](*parts), rounds, COHORT)
@@ -237,7 +236,6 @@ def test_a_segment_reaches_to_the_next_evaluation_if_it_fits(
         data,
         eval_every=every,
         client_store="host",
-        observe_rounds=observed,
     )
     paced = pace(setup, 0, clients, log=100)
     assert paced == (length, working, "host")

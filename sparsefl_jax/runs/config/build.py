@@ -52,7 +52,6 @@ def build_setup(config: Config, data) -> Setup:
         budgets=budgets,
         system=system,
         until=Limits(**config.until),
-        observe_rounds=config.observe_rounds,
         **{field: getattr(config, field) for field in OF_SETUP},
     )
 

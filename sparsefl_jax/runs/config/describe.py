@@ -55,7 +55,6 @@ def describe(setup: Setup, name: str | None = None) -> dict:
         "initial": plain_value("initial", setup.initial),
         "until": setup.until._asdict(),
         "system": plain_value("system", setup.system),
-        "observe_rounds": tuple(setup.observe_rounds),
     }
 
 

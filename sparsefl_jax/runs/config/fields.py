@@ -291,7 +291,6 @@ class Config:
       init_what: what to take from it: model, weights, mask.
       system: clients' devices: mobile, iot, tifl or a .csv; None for no clock.
       checkpoint_minutes: minutes between checkpoints.
-      observe_rounds: rounds for which all clients' masks are kept.
       sinks: further logs: 'tensorboard', 'wandb'.
     """
 
@@ -344,7 +343,6 @@ class Config:
     system: str | None = None
     deadline: dict = section(Deadline)
     checkpoint_minutes: NonNegative = 10.0
-    observe_rounds: tuple[int, ...] = ()
     sinks: Texts = ()
 
     @property
