@@ -1,6 +1,5 @@
 """The plan of a run before its first round, and the measured cost of a few rounds."""
 
-import math
 from collections.abc import Sequence
 
 import jax
@@ -22,12 +21,11 @@ from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
-from sparsefl_jax.wire.charges import most_bits
 from sparsefl_jax.wire.packets import assumptions
 
 
 def text(plan: Plan, memories: Sequence[Memory] | None = None) -> str:
-    """Returns the plan of a run: stages, clients, memory, and bounds on a round's cost.
+    """Returns the plan of a run: stages, clients and memory.
 
     Args:
       plan: of the run.
@@ -84,30 +82,6 @@ def measured(setup: Setup, rounds: int, found: Sequence[Sequence]) -> str:
     return "\n".join(lines)
 
 
-def largest_round(plan: Plan, index: int) -> tuple[int, int, float]:
-    """Bounds the cost of a round of a stage, all clients together.
-
-    Work on masks is charged like a sort, n log2(n + 1) for n weights, at most once in
-    every step. A method may still train for more steps than its epochs have.
-
-    Args:
-      plan: of the run.
-      index: which of its stages.
-
-    Returns:
-      Bits down and bits up if all packets travel whole and with their positions, and
-      FLOPs of the largest clients, all dense.
-    """
-    setup, one = plan.setup, plan.stages[index].round
-    stage, sizes = setup.stages[index], np.asarray(setup.data.train.size, np.int64)
-    down, up = (most_bits(one.layouts[way]) for way in ("down", "up"))
-    weights = trees.num_entries(one.model.params)
-    sorting = -(-sizes // stage.batch_size) * weights * math.log2(weights + 1)
-    dense = float(ledger.flops_per_sample(setup.model)) * sizes
-    largest = np.sort(stage.epochs * (dense + sorting))[-stage.cohort_size :]
-    return stage.cohort_size * down, stage.cohort_size * up, float(np.sum(largest))
-
-
 def largest(memories: Sequence[Memory]) -> str:
     """Formats the memory of the largest stage, a lower bound before compilation."""
     known = all(memory.working_set is not None for memory in memories)
@@ -143,7 +117,6 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
     columns = []
     for index, stage in enumerate(plan.setup.stages):
         planned, memory = plan.stages[index], memories[index]
-        down, up, flops = largest_round(plan, index)
         down_packets = planned.round.layouts["down"].values()
         under = trees.num_entries([packet.mask for packet in down_packets])
         kept, where = memory.client_store["bytes"], memory.client_store["where"]
@@ -153,9 +126,6 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
             "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, "
             f"{memory.chunk}",
             "weights under a mask": format_si(under),
-            "a round at most: down": format_si(down, "bit"),
-            "                 up": format_si(up, "bit"),
-            "                 training": format_si(flops, "FLOP"),
         }
         if planned.clock is not None and np.isfinite(planned.clock.deadline):
             column["a round ends after"] = format_seconds(float(planned.clock.deadline))
@@ -172,12 +142,9 @@ def _rows(columns: Sequence[dict[str, str]]) -> list[str]:
 
 
 def _notes(plan: Plan) -> list[str]:
-    """Explains which figures are bounds or assumptions."""
-    notes = [
-        "A round at most: if all weights and positions are sent, the largest clients "
-        "train the dense network, and masks cost a sort of all weights in every step."
+    """Names the packets that an assumption leaves uncharged."""
+    return [
+        f"Not charged: {packet} in stage {index} ({reason})."
+        for index, stage in enumerate(plan.stages)
+        for packet, reason in assumptions(stage.round.layouts).items()
     ]
-    for index, stage in enumerate(plan.stages):
-        for packet, reason in assumptions(stage.round.layouts).items():
-            notes.append(f"Not charged: {packet} in stage {index} ({reason}).")
-    return notes

@@ -30,7 +30,7 @@ from sparsefl_jax.system import interrupt
 
 _POLL = 0.2  # seconds between looks at processes and jobs
 _WAIT = 20.0  # times as long as the page takes, until it is written again
-_HEAD = ["point", "seeds", "rounds", "bits of a round", "FLOPs of a round", "memory"]
+_HEAD = ["point", "seeds", "rounds", "memory"]
 
 
 def run(
@@ -178,16 +178,12 @@ def describe(points: Sequence[Point]) -> str:
     for point in points:
         with on_disk.naming(point):
             plan = experiment.build(point.config, started=True)
-        setup, last = plan.setup, len(plan.stages) - 1
-        down, up, flops = dry_run.largest_round(plan, last)
-        rounds = sum(stage.num_rounds for stage in setup.stages)
+        rounds = sum(stage.num_rounds for stage in plan.setup.stages)
         rows.append(
             [
                 point.label or point.name,
                 str(len(point.seeds)),
                 "by a pilot" if fit_rounds.wanted(point.config) else str(rounds),
-                formats.format_si(down + up, "bit"),
-                formats.format_si(flops),
                 dry_run.largest([stage.memory for stage in plan.stages]),
             ]
         )
@@ -195,8 +191,7 @@ def describe(points: Sequence[Point]) -> str:
     lines = [
         *formats.align([_HEAD, *rows]),
         "",
-        f"{len(points)} points, {runs} runs; bits and FLOPs are the most that a round "
-        "of the last stage takes, all weights and positions",
+        f"{len(points)} points, {runs} runs",
         "",
     ]
     if settings := compare_fields(on_disk.groups(points)).settings:

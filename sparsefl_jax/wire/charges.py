@@ -17,7 +17,7 @@ import numpy as np
 from sparsefl_jax.wire.arithmetic import zeros_and_ones_bits
 from sparsefl_jax.wire.numbers import HOST, Numbers
 from sparsefl_jax.wire.packets import Count, Message, Packet
-from sparsefl_jax.wire.positions import POSITIONS, most_position_bits, position_bits
+from sparsefl_jax.wire.positions import POSITIONS, position_bits
 
 
 class Bits(NamedTuple):
@@ -90,31 +90,3 @@ def packet_bits(packet: Packet, count: Count, numbers: Numbers = HOST) -> Bits:
             unary = None if measured is None else measured[..., leaf]
             positions += position_bits(packet.index, mask.shape, nnz, unary, numbers)
     return Bits(sent * values, sent * fresh * positions + whole(packet.optional))
-
-
-def most_bits(layouts: Message) -> int:
-    """Bounds the bits of a message: every packet whole, with its positions.
-
-    Args:
-      layouts: as `packets.layout` returns them.
-
-    Example:
-      >>> from sparsefl_jax.wire.packets import layout
-      >>> mask = {'w': np.zeros(8, bool)}
-      >>> packet = Packet({'w': np.zeros(8, np.float32)}, mask, index='bitmap')
-      >>> most_bits(layout({'up': packet}))  # 8 values, a bit for each
-      264
-    """
-    return sum(map(_most, layouts.values()))
-
-
-def _most(packet: Packet) -> int:
-    sizes = np.array([leaf.size for leaf in jax.tree.leaves(packet.values)], np.int64)
-    positions = 0
-    if packet.index in POSITIONS:
-        leaves = jax.tree.leaves(packet.mask)
-        positions = sum(most_position_bits(packet.index, v.shape) for v in leaves)
-    # Without positions, whose bound differs from that of a whole mask; zeros and ones
-    # take most if half of them are 1.
-    whole = packet_bits(packet, Count(sizes, np.False_, np.True_, sizes // 2))
-    return int(whole.total) + positions

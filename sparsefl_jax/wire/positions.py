@@ -70,19 +70,6 @@ def position_bits(
     return code.header * header + code.bits(shape, nnz, unary, numbers)
 
 
-def most_position_bits(index: str, shape: tuple[int, ...]) -> int:
-    """Returns the most bits that positions of a leaf take.
-
-    Example:
-      >>> [most_position_bits(index, (8,)) for index in ("coo", "packed")]
-      [28, 12]
-    """
-    size = math.prod(shape)  # the most bits lie at all, at a half, or where b steps
-    tried = np.array([size, size // 2, *golomb.steps(size)], np.int64)
-    unary = golomb.most_unary(size, tried)
-    return int(position_bits(index, shape, tried, unary).max())
-
-
 def write_positions(index: str, mask: np.ndarray) -> np.ndarray:
     """Writes the positions of a leaf's True entries.
 

@@ -1,4 +1,4 @@
-"""No round of any configuration costs more than one can at most."""
+"""Every configuration runs with every method of its paper."""
 
 import importlib
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 import configs
 from configs import compressed_cifar10
 from sparsefl_jax.presets import complement, fedsparsify, flash, spafl
-from sparsefl_jax.runs import dry_run, experiment, simulate
+from sparsefl_jax.runs import experiment, simulate
 
 METHODS = {
     "flash": flash.METHODS,
@@ -85,13 +85,11 @@ def cases():
 
 
 @pytest.mark.parametrize("file, method", list(cases()))
-def test_no_round_costs_more_than_it_can(file, method, tmp_path):
+def test_every_file_runs_with_every_method(file, method, tmp_path):
     config = small(file, method, tmp_path)
-    plan = experiment.build(config)
-    records = simulate.run(jax.random.key(config.seed), **plan.setup._asdict()).metrics
-    for index in range(len(plan.stages)):
-        down, up, flops = dry_run.largest_round(plan, index)
-        for r in records:
-            if r["phase"] == "train" and r["stage"] == index:
-                assert r["bits_down"] <= down and r["bits_up"] <= up
-                assert r["flops"] <= flops * (1 + 1e-6)
+    setup = experiment.build(config).setup
+    told = simulate.run(jax.random.key(config.seed), **setup._asdict()).metrics
+    rounds = [r["stage"] for r in told if r["phase"] == "train"]
+    lengths = [stage.num_rounds for stage in setup.stages]
+    assert [rounds.count(stage) for stage in range(len(lengths))] == lengths
+    assert 0 <= told[-1]["accuracy"] <= 1 and told[-1]["gbit_cumulative"] > 0

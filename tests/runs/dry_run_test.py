@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
@@ -44,12 +43,7 @@ def rows(text):
 def test_fedavg_by_hand(world):
     text = dry_run.text(parts_of(world, [stage(sfl.fedavg(*world[2]), 4, 6)]))
     told = rows(text)
-    both = format_si(6 * 32 * DENSE, "bit")
-    assert told["a round at most: down"] == told["up"] == both
     assert told["weights under a mask"] == "0"
-    sorts = 2 * sum(-(-n // BATCH) for n in SIZES) * DENSE * np.log2(DENSE + 1)
-    most = 6 * KERNELS * 2 * sum(SIZES) + sorts
-    assert told["training"] == format_si(most, "FLOP")
     devices, images = 2, 200 * INPUTS * 4
     tables = 200 * 4 + 6 * max(SIZES) * 4 + 6 * 12
     assert told["memory: population"] == format_si(devices * (images + tables), "B")

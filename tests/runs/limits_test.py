@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint, dry_run, programs
-from sparsefl_jax.runs.plan import plan
-from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.runs import checkpoint, programs
+from sparsefl_jax.runs.setup import Limits
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import same
@@ -176,13 +175,3 @@ def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
     made = spied(monkeypatch, programs, "compile_stage")
     ends = [one.snapshot.round for one in run(world, key, every=3)]
     assert ends == [3, 6, 8] and len(made) == 1
-
-
-def test_what_a_round_costs_at_most_by_hand(world):
-    data, model, stage = world
-    setup = Setup([stage], model, data)
-    down, up, flops = dry_run.largest_round(plan(setup), 0)
-    assert down == COHORT * 32 * (WEIGHTS + EXTRA)
-    assert up == COHORT * 33 * WEIGHTS
-    sorts = (3 + 3 + 2) * WEIGHTS * np.log2(WEIGHTS + 1)  # one a minibatch
-    assert flops == pytest.approx(6 * MACS * (12 + 9 + 6) + sorts)

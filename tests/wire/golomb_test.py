@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.wire import golomb, positions
+from sparsefl_jax.wire import golomb
 from sparsefl_jax.wire.numbers import DEVICE, HOST
 
 PHI = (1 + math.sqrt(5)) / 2
@@ -80,21 +80,3 @@ def test_the_device_counts_what_is_written():
         k = int(mask.sum())
         assert unary + k * low_bits(210, k) == len(written(mask.reshape(-1)))
     assert golomb.unary_bits(jnp.zeros((3, 0), bool)).item() == 0
-
-
-def test_the_plan_bounds_the_bits_of_every_mask():
-    rng, n = np.random.default_rng(0), 60
-    count = jax.jit(golomb.unary_bits)
-    kinds = [
-        (np.arange(n) >= n - k, np.arange(n) < k, rng.random(n).argsort() < k)
-        for k in range(n + 1)
-    ]
-    unary = [[np.asarray(count(flat)) for flat in kind] for kind in kinds]
-    for index in positions.POSITIONS:
-        bound = positions.most_position_bits(index, (n,))
-        lengths = [
-            int(positions.position_bits(index, (n,), np.array(k), bits))
-            for k in range(n + 1)
-            for bits in unary[k]
-        ]
-        assert max(lengths) <= bound <= max(lengths) + 8, index
