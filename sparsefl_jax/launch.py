@@ -54,11 +54,11 @@ SWEEP = flags.DEFINE_string(
     "sweep", None, 'A study of --config: "algorithm.name=fedavg,spdst; density=.05,.1".'
 )
 JOBS = flags.DEFINE_integer("jobs", 1, "Number of runs of a study at the same time.")
-LAUNCHER = flags.DEFINE_enum(
-    "launcher", None, ["slurm"], "Submit each run of a study as a job."
-)
-OPTIONS = flags.DEFINE_string(
-    "launcher_options", None, "For the jobs, as in timeout_min=60,slurm_partition=gpu."
+SLURM = flags.DEFINE_string(
+    "slurm",
+    None,
+    "Submit each point of a study as a job, with submitit's parameters, as in "
+    "timeout_min=60,slurm_partition=gpu.",
 )
 UNLIKE = flags.DEFINE_bool(
     "unlike", False, "Compare runs even if their data, partitions or metrics differ."
@@ -122,8 +122,7 @@ def do(argv) -> None:
             WORKDIR.value,
             jobs=JOBS.value,
             unlike=UNLIKE.value,
-            launcher=LAUNCHER.value,
-            options=OPTIONS.value,
+            slurm=SLURM.value,
             dry_run=DRY_RUN.value,
         )
     if DRY_RUN.value is not None:

@@ -23,7 +23,7 @@ from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import interrupt, membership, processes, shipped
 
 _PROCESSES = "distributed coordinator processes process_id wait_minutes"
-_OF_A_STUDY = "workdir dry_run jobs launcher launcher_options unlike"
+_OF_A_STUDY = "workdir dry_run jobs slurm unlike"
 READS = {  # the flags that each command uses; the first one given decides
     "list": "",
     "fields": "config",

@@ -20,8 +20,7 @@ def run(
     *,
     jobs: int = 1,
     unlike: bool = False,
-    launcher: str | None = None,
-    options: str | None = None,
+    slurm: str | None = None,
     dry_run: int | None = None,
 ) -> None:
     """Runs a study, or goes on with it, and prints its table.
@@ -33,8 +32,7 @@ def run(
       workdir: the study's folder.
       jobs: points at a time on this machine.
       unlike: whether runs may differ in data, partition, table of devices or metric.
-      launcher: 'slurm' for jobs of submitit; or None.
-      options: of the launcher, `NAME=VALUE,NAME=VALUE`.
+      slurm: parameters of submitit's jobs, `NAME=VALUE,NAME=VALUE`; or None.
       dry_run: 0 to print what is known of all points instead, see `runner.describe`.
 
     Raises:
@@ -47,24 +45,23 @@ def run(
             f"--dry_run={dry_run} is not read in a study, expected --dry_run"
         )
     known = dry_run is not None
-    if known and (jobs != 1 or launcher):
-        flag = "launcher" if launcher else "jobs"
+    given = {"slurm": slurm is not None, "jobs": jobs != 1}
+    if known and any(given.values()):
+        flag = max(given, key=given.get)
         raise UserError(f"--{flag} is not read beside --dry_run")
     if workdir is None and not known:
         raise UserError("--workdir is missing, expected the folder of the study")
-    if launcher and jobs != 1:
-        raise UserError(f"--jobs={jobs} has no effect with --launcher=slurm")
-    if options and not launcher:
-        raise UserError("--launcher_options has no effect without --launcher")
-    if launcher or jobs > 1:  # leaves the memory of accelerators to the points
+    if all(given.values()):
+        raise UserError(f"--jobs={jobs} has no effect with --slurm")
+    if any(given.values()):  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(config, swept)
     if known:
         return formats.say(runner.describe(study))
     folder = Path(workdir)
     submit = None
-    if launcher:
-        submit = places.slurm(folder, options or "")
+    if slurm is not None:
+        submit = places.slurm(folder, slurm)
         jobs = len(study)  # SLURM knows how many run at a time
     try:
         states = runner.run(study, workdir, jobs=jobs, submit=submit, unlike=unlike)

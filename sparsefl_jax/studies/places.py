@@ -246,7 +246,7 @@ class _SlurmJob(NamedTuple):
         return f"job {self.job.job_id} ended: {last} (see {log})"
 
 
-def slurm(workdir: Path, options: str = "") -> Callable:
+def slurm(workdir: Path, options: str) -> Callable:
     """Returns the place where points form an array of jobs.
 
     Args:
@@ -260,25 +260,24 @@ def slurm(workdir: Path, options: str = "") -> Callable:
     Example:
       >>> slurm(Path("a"), "timeout_min=x=1")
       Traceback (most recent call last):
-      sparsefl_jax.UserError: --launcher_options has 'timeout_min=x=1', expected
+      sparsefl_jax.UserError: --slurm has 'timeout_min=x=1', expected
       NAME=VALUE
     """
     parameters = _parse(options)
-    submitit = imported("submitit", "cluster", "--launcher=slurm")
+    submitit = imported("submitit", "cluster", "--slurm")
     if not {"timeout_min", "slurm_time"} & parameters.keys():
         raise UserError(
-            "--launcher=slurm has no limit of time, expected "
-            "--launcher_options=timeout_min=MINUTES; a point that takes longer is "
-            "queued again and goes on"
+            "--slurm has no limit of time, expected --slurm=timeout_min=MINUTES; a "
+            "point that takes longer is queued again and goes on"
         )
     folder = workdir.resolve()
-    with blaming("--launcher=slurm"):
+    with blaming("--slurm"):
         executor = submitit.AutoExecutor(folder=folder / "jobs", cluster="slurm")
         executor.update_parameters(**{"name": "study"} | parameters)
 
     def start(names: Sequence[str]) -> list[_SlurmJob]:
         os.environ.update(environment())  # which jobs inherit
-        with blaming("--launcher=slurm"):
+        with blaming("--slurm"):
             folders = [str(folder)] * len(names)
             jobs = executor.map_array(_RunPoint(), folders, names)
         return [_SlurmJob(job, _look()) for job in jobs]
@@ -291,7 +290,7 @@ def _parse(options: str) -> dict:
     for part in grid.split(options):
         name, _, value = part.partition("=")
         if not (name and value) or "=" in value and value[0] not in "[({":
-            raise UserError(f"--launcher_options has {part!r}, expected NAME=VALUE")
+            raise UserError(f"--slurm has {part!r}, expected NAME=VALUE")
         parameters[name] = grid.literal(value)
     return parameters
 

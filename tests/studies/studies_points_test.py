@@ -168,7 +168,7 @@ def test_points_share_data_partition_and_metric(study, tmp_path, own, said):
 
 
 UNFIT = [  # options, and the refusal
-    ("", "expected --launcher_options=timeout_min=MINUTES"),
+    ("", "expected --slurm=timeout_min=MINUTES"),
     ("timeout_min=5,timeout_mn=10", "timeout_mn"),
 ]
 

@@ -29,7 +29,7 @@ from tests.tiny_study import (
 pytestmark = pytest.mark.slow
 ROUNDS = 400
 JOBS = [[], ["--jobs=2"]]
-LIMIT = "--launcher_options=timeout_min=60"
+SLURM = "--slurm=timeout_min=60"
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +145,7 @@ def _slurm(environment, *command) -> None:
 
 def submitted(study, workdir, environment, least):
     """Starts a study on SLURM, and waits for more than some records."""
-    flags = "--launcher=slurm", LIMIT
-    begun = started(study, workdir, *flags, rounds=ROUNDS, **environment)
+    begun = started(study, workdir, SLURM, rounds=ROUNDS, **environment)
     until(begun, lambda: lines(workdir) > least)
     return begun
 
