@@ -66,7 +66,7 @@ def _read(run: str | Path, state: bool = True) -> tuple[Config, checkpoint.Saved
         raise UserError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
     saved = checkpoint.read(Path(run), state=state)
     if saved is None:
-        raise UserError(f"run={str(run)!r} has no checkpoint yet")
+        raise UserError(f"run={str(run)!r} has no {checkpoint.FILE} yet")
     return config, saved
 
 
