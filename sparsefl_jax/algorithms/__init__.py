@@ -30,8 +30,8 @@ from sparsefl_jax.algorithms.grasp import grasp as grasp
 from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
 from sparsefl_jax.algorithms.magnitude import magnitude as magnitude
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
-from sparsefl_jax.algorithms.prunefl.federated import prunefl as prunefl
-from sparsefl_jax.algorithms.prunefl.initial import prunefl_initial as prunefl_initial
+from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
+from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
 from sparsefl_jax.algorithms.quantized import quantized as quantized
 from sparsefl_jax.algorithms.rank_tiers import rank_tiers as rank_tiers
 from sparsefl_jax.algorithms.scaffold import scaffold as scaffold

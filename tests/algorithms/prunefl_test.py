@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import prunefl, prunefl_initial
-from sparsefl_jax.algorithms.prunefl.rule import make_rule
+from sparsefl_jax.algorithms.prunefl import make_rule
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from tests.reference.by_hand import (
