@@ -38,8 +38,8 @@ from sparsefl_jax.algorithms.scaffold import scaffold as scaffold
 from sparsefl_jax.algorithms.shared.masked import pdst as pdst
 from sparsefl_jax.algorithms.shared.masked import spdst as spdst
 from sparsefl_jax.algorithms.snip import snip as snip
-from sparsefl_jax.algorithms.spafl.spafl import local_only as local_only
-from sparsefl_jax.algorithms.spafl.spafl import spafl as spafl
+from sparsefl_jax.algorithms.spafl import local_only as local_only
+from sparsefl_jax.algorithms.spafl import spafl as spafl
 from sparsefl_jax.algorithms.sparsyfed import sparsyfed as sparsyfed
 from sparsefl_jax.algorithms.ssfl import ssfl as ssfl
 from sparsefl_jax.algorithms.zerofl import zerofl as zerofl

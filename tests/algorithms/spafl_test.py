@@ -9,8 +9,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import local_only, spafl
-from sparsefl_jax.algorithms.spafl.client_training import VARIANTS, Variant
-from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
+from sparsefl_jax.algorithms.spafl import VARIANTS, Variant, moved_by_importance
 from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks, straight_through

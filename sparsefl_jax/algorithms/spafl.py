@@ -3,26 +3,65 @@
 Kim et al., "SpaFL: Communication-Efficient Federated Learning With Sparse Models and
 Low Computational Overhead", NeurIPS 2024, https://arxiv.org/abs/2406.00431. Local is
 the baseline of its Table 2: clients train weights and thresholds, nothing travels, and
-eq. (13) is left out.
+eq. (13) is left out. Where the paper and the released code differ, `VARIANTS` has both.
+The code, news-vt/SpaFL_NeruIPS_2024, has one folder for each data set, and the folders
+differ from each other too.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from sparsefl_jax.algorithms.finetune import finetune
-from sparsefl_jax.algorithms.spafl import client_training
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
+from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
-from sparsefl_jax.training import means
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import Initial, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
 UNCHARGED = "the paper does not charge how the thresholds moved"
+
+
+class Variant(NamedTuple):
+    """How thresholds are trained and how eq. (13) moves weights."""
+
+    divisor: str  # n of eq. (13): the 'inputs' of a filter, or its 'kernel' area
+    ste: str  # the estimator of `straight_through.unit_step`
+    reset: str  # a dead layer is found by the 'same' forward pass or the 'previous' one
+    warmup: bool  # alpha is multiplied by sigmoid(10 round - 5)
+
+
+VariantName = Literal[
+    "paper", "release_fashion_mnist", "release_cifar10", "release_cifar100"
+]
+VARIANTS = {
+    "paper": Variant("inputs", "identity", "same", False),
+    "release_fashion_mnist": Variant("kernel", "identity", "previous", True),
+    "release_cifar10": Variant("kernel", "window", "previous", False),
+    "release_cifar100": Variant("kernel", "window", "previous", True),
+}
+
+
+class Trained(NamedTuple):
+    """The trained values: the optimizer moves them, clipping takes their norm."""
+
+    params: PyTree  # float32
+    thresholds: dict[str, Array]  # [O] float32 by path of the kernel
+
+
+class Client(NamedTuple):
+    """The state that a client keeps from round to round."""
+
+    trained: Trained
+    stats: PyTree  # float32
+    opt_state: PyTree  # EmptyState where the optimizer starts afresh every round
 
 
 class Server(NamedTuple):
@@ -40,7 +79,7 @@ def spafl(
     *,
     alpha: NonNegative = 0.002,
     prunable: masks.Globs = masks.KERNELS,
-    variant: client_training.VariantName = "paper",
+    variant: VariantName = "paper",
     clamp: bool = False,
     extract: bool = True,
     thresholds_only: bool = False,
@@ -66,7 +105,7 @@ def spafl(
       prunable: globs of the kernels that have thresholds.
       variant: 'paper', or 'release_fashion_mnist', 'release_cifar10' or
         'release_cifar100', the released code for that data set;
-        `client_training.VARIANTS` lists the differences.
+        `VARIANTS` lists the differences.
       clamp: after every step, cut kernels with thresholds to [-1, 1] and thresholds to
         [0, 1]. The paper states it, no released code does it.
       extract: clients move their weights by eq. (13) before they train (Table 3).
@@ -92,8 +131,8 @@ def spafl(
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
     options = alpha, prunable, variant, clamp, keep_optimizer, thresholds_only
-    begin, train = client_training.make_training(model, optimizer, *options)
-    divisor = client_training.VARIANTS[variant].divisor
+    begin, train = make_training(model, optimizer, *options)
+    divisor = VARIANTS[variant].divisor
     extract = extract and not thresholds_only
 
     def init(key, start: SparseModel):
@@ -118,7 +157,7 @@ def spafl(
         params = client.trained.params
         if extract:
             params = moved_by_importance(params, downlink["delta"].values, divisor)
-        received = client_training.Trained(params, downlink["thresholds"].values)
+        received = Trained(params, downlink["thresholds"].values)
         client = client._replace(trained=received)
         client, metrics = train(key, ctx.round, client, batches)
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
@@ -138,7 +177,7 @@ def spafl(
         return {"newcomer": masks.pruned(server.model, mask)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, client_training.personalize, send_once=send_once)
+    return Algorithm(*steps, personalize, send_once=send_once)
 
 
 @method
@@ -148,7 +187,7 @@ def local_only(
     *,
     alpha: NonNegative = 0.002,
     prunable: masks.Globs = masks.KERNELS,
-    variant: client_training.VariantName = "paper",
+    variant: VariantName = "paper",
     clamp: bool = False,
     keep_optimizer: bool = False,
     initial: Initial = "seed",
@@ -182,7 +221,7 @@ def local_only(
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
     options = alpha, prunable, variant, clamp, keep_optimizer
-    begin, train = client_training.make_training(model, optimizer, *options)
+    begin, train = make_training(model, optimizer, *options)
 
     def init(key, start: SparseModel):
         return start
@@ -197,15 +236,126 @@ def local_only(
         return begin(received["params"].values, received["stats"].values)
 
     def update(key, ctx, downlink, client, batches):
-        return {}, *train(key, ctx.round, client_training.revived(client), batches)
+        # The official code evaluates every client after each round, which resets its
+        # dead layers, so that none is still dead when training begins.
+        thresholds = straight_through.revived(*client.trained)
+        trained = client.trained._replace(thresholds=thresholds)
+        client = client._replace(trained=trained)
+        return {}, *train(key, ctx.round, client, batches)
 
     def deploy(key, server):
         return {"newcomer": masks.dense(server.params, server.stats)}
 
     silent = finetune(model, optimizer, prunable=prunable)  # sends and sums nothing
     begins = {"init": init, "send_once": send_once, "init_client": init_client}
-    trains = {"update": update, "personalize": client_training.personalize}
+    trains = {"update": update, "personalize": personalize}
     return silent.replace(**begins, **trains, deploy=deploy)
+
+
+def make_training(
+    model: Model,
+    optimizer: Optimizer,
+    alpha: float,
+    prunable: masks.Globs,
+    variant: VariantName,
+    clamp: bool,
+    keep_optimizer: bool,
+    thresholds_only: bool = False,
+) -> tuple[Callable, Callable]:
+    """Returns how a client begins and how it trains, by the arguments of `spafl`.
+
+    Returns:
+      `begin(params, stats) -> Client`, a client that has not trained: these weights,
+      thresholds 0; and `train(key, round, client, batches) -> (client,
+      metrics)`, eqs. (3) to (6). Work and density are those of the mask at the end of
+      training, as the paper counts them.
+
+    Raises:
+      ValueError: a glob matches no kernel, or the model has adapters.
+    """
+    loss_fn, released = local.objective(model), VARIANTS[variant]
+    adapters.refuse(model, "filters of B, which is 0, are dead and have no gradient")
+    select = masks.prunable(model.macs, prunable)
+
+    def reset(updates, old):
+        """Resets dead layers after the optimizer's step.
+
+        A layer is dead if the forward pass before the step found it so. With 'same'
+        that pass used thresholds 0, from which the step starts; 'previous' discards the
+        step.
+        """
+        kernels, moved = trees.by_path(old.params), dict(updates.thresholds)
+        for path, threshold in old.thresholds.items():
+            to = moved[path] - threshold if released.reset == "same" else -threshold
+            dead = straight_through.is_dead(kernels[path], threshold)
+            moved[path] = jnp.where(dead, to, moved[path])
+        params = updates.params
+        if thresholds_only:  # weight decay would move them
+            params = optax.tree.zeros_like(params)
+        return Trained(params, moved)
+
+    def moving(round):
+        return optax.chain(optimizer(round), optax.stateless(reset))
+
+    def begin(params, stats):
+        trained = Trained(params, straight_through.zeros(params, select))
+        opt_state = local.init_optimizer(moving, trained, keep_optimizer)
+        return Client(trained, stats, opt_state)
+
+    def regularised(round):
+        """Returns the loss at pruned weights plus alpha sum_i exp(-threshold_i)."""
+        strength = jnp.float32(alpha)
+        if released.warmup:
+            strength = strength * jax.nn.sigmoid(10.0 * round - 5.0)
+
+        def loss(key, trained: Trained, *rest):
+            params, thresholds = trained
+            if thresholds_only:
+                params = jax.lax.stop_gradient(params)
+            if released.reset == "same":
+                thresholds = straight_through.revived(params, thresholds)
+            pruned = straight_through.prune(params, thresholds, released.ste)
+            value, others = loss_fn(key, pruned, *rest)
+            penalty = sum(jnp.sum(jnp.exp(-t)) for t in thresholds.values())
+            return value + strength * penalty, others
+
+        return loss
+
+    def train(key, round, client, batches):
+        before = SparseModel(client.trained, None, client.stats)
+        kept = {"opt_state": client.opt_state, "project": _clamp if clamp else None}
+        loss, tx = regularised(round), moving(round)
+        after = local.train(key, loss, tx, before, batches, **kept)
+        trained, _, stats = after.model
+        mask = straight_through.filter_masks(*trained)
+        # Thresholds take five operations per weight and step: |w| and its sum, and the
+        # two gradients through the mask.
+        size = int(trees.layer_sizes(trained.params, select).sum())
+        steps = jnp.sum(jnp.any(batches.weight > 0, axis=-1), dtype=jnp.float32)
+        count, extra = after.metrics["count"], steps * (5.0 * size)
+        return Client(trained, stats, after.opt_state), after.metrics | {
+            "work": local.work(count, mask, extra=extra),
+            "density": masks.density(mask, masks.everything(mask)),
+        }
+
+    return begin, train
+
+
+def _clamp(trained: Trained) -> Trained:
+    """Returns kernels clipped to [-1, 1] and thresholds to [0, 1], section 3.1."""
+    params = trees.map_by_path(
+        lambda path, v: jnp.clip(v, -1.0, 1.0) if path in trained.thresholds else v,
+        trained.params,
+    )
+    thresholds = jax.tree.map(lambda t: jnp.clip(t, 0.0, 1.0), trained.thresholds)
+    return Trained(params, thresholds)
+
+
+def personalize(key, server, client: Client, info) -> dict[str, SparseModel]:
+    """Returns a client's personal model: its weights where its filters are alive."""
+    mask = straight_through.filter_masks(*client.trained)
+    own = SparseModel(client.trained.params, mask, client.stats)
+    return {"personal": masks.pruned(own, mask)}
 
 
 def moved_by_importance(

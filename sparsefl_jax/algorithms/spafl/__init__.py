@@ -1,1 +1,0 @@
-"""SpaFL (Kim et al., NeurIPS 2024) and training its clients alone."""
