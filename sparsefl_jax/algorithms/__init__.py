@@ -21,12 +21,12 @@ from sparsefl_jax.algorithms.fiarse import fiarse as fiarse
 from sparsefl_jax.algorithms.finetune import finetune as finetune
 from sparsefl_jax.algorithms.fjord import fjord as fjord
 from sparsefl_jax.algorithms.flasc import flasc as flasc
-from sparsefl_jax.algorithms.flash.hetero import hetero_jmwst as hetero_jmwst
-from sparsefl_jax.algorithms.flash.hetero import hetero_spdst as hetero_spdst
-from sparsefl_jax.algorithms.flash.joint import jmwst as jmwst
-from sparsefl_jax.algorithms.flash.joint import nst as nst
-from sparsefl_jax.algorithms.flash.sensitivity import sensitivity as sensitivity
+from sparsefl_jax.algorithms.flash import jmwst as jmwst
+from sparsefl_jax.algorithms.flash import nst as nst
+from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.grasp import grasp as grasp
+from sparsefl_jax.algorithms.hetero_flash import hetero_jmwst as hetero_jmwst
+from sparsefl_jax.algorithms.hetero_flash import hetero_spdst as hetero_spdst
 from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
 from sparsefl_jax.algorithms.magnitude import magnitude as magnitude
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu

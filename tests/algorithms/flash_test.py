@@ -6,8 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import hetero_jmwst, jmwst, nst
-from sparsefl_jax.algorithms.flash import surgery
+from sparsefl_jax.algorithms import flash, hetero_jmwst, jmwst, nst
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
@@ -24,7 +23,7 @@ def model():
 
 def trained(tx, data, loss=linear_loss, rate=0.5, decays=False):
     """Returns what a client of this model learns with surgery."""
-    learn = surgery.learner(loss, {"w": True}, 0.5, rate, decays)
+    learn = flash.learner(loss, {"w": True}, 0.5, rate, decays)
     return learn(jax.random.key(0), tx, model(), data)
 
 
@@ -57,7 +56,7 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
         jax.debug.callback(lambda k: keys.append(tuple(np.asarray(k).tolist())), now)
         return linear_loss(key, *rest)
 
-    monkeypatch.setattr(surgery.regrow, "prune_regrow", record)
+    monkeypatch.setattr(flash.regrow, "prune_regrow", record)
     data = batches(steps, ONES, epochs=epochs, own=own)
     done = trained(optax.sgd(0.1), data, loss, 0.25, True)
     jax.effects_barrier()

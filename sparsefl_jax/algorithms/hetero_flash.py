@@ -1,4 +1,7 @@
-"""hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
+"""hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4).
+
+Babakniya et al., TMLR 2023, https://arxiv.org/abs/2208.13092; see `flash`.
+"""
 
 from functools import partial
 from typing import Literal, NamedTuple
@@ -9,8 +12,7 @@ import numpy as np
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.joint import AVERAGES, Average, Changing, target_mask
-from sparsefl_jax.algorithms.flash.surgery import learner
+from sparsefl_jax.algorithms import flash
 from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
@@ -26,7 +28,7 @@ Submask = Literal["frozen", "magnitude"]
 class Nested(NamedTuple):
     """A server whose clients hold parts of its mask, the mask of the largest budget."""
 
-    whole: Changing
+    whole: flash.Changing
     ranks: PyTree  # int32: nested masks of at most so many entries leave an entry out
 
 
@@ -37,7 +39,7 @@ def hetero_spdst(
     *,
     densities: tuple[Share, ...] = (0.1, 0.15, 0.2),
     submask: Submask = "frozen",
-    average: Average = "wfa",
+    average: flash.Average = "wfa",
     prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -64,7 +66,7 @@ def hetero_spdst(
       >>> method = hetero_spdst(model, optimizer, densities=(0.1, 0.2))
     """
     options = densities, submask, average, prunable, index
-    return _hetero(model, optimizer, *options, r_int=0, rate=0.0, decay=False)
+    return _nest(model, optimizer, *options, r_int=0, rate=0.0, decay=False)
 
 
 @method
@@ -75,7 +77,7 @@ def hetero_jmwst(
     densities: tuple[Share, ...] = (0.1, 0.15, 0.2),
     r_int: Count = 1,
     submask: Submask = "magnitude",
-    average: Average = "wfa",
+    average: flash.Average = "wfa",
     prunable: masks.Globs = masks.KERNELS,
     prune_rate: Fraction = 0.25,
     prune_rate_decay: bool = True,
@@ -105,33 +107,28 @@ def hetero_jmwst(
     """
     options = densities, submask, average, prunable, index
     surgery = {"rate": prune_rate, "decay": prune_rate_decay}
-    return _hetero(model, optimizer, *options, r_int=r_int, **surgery)
+    return _nest(model, optimizer, *options, r_int=r_int, **surgery)
 
 
-def _hetero(
+def _nest(
     model, optimizer, densities, submask, average, prunable, index, r_int, rate, decay
 ) -> Algorithm:
     """Builds both methods; `r_int` 0 freezes the largest mask."""
     if not densities:
         raise UserError("densities=(), expected at least one")
-    summand, merged = AVERAGES[average]
+    summand, merged = flash.AVERAGES[average]
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
-    learn = learner(loss_fn, select, max(densities), rate, decay)
+    largest = len(tiers) - 1
+    learn = flash.learner(loss_fn, select, max(densities), rate, decay)
 
-    def ranked(key, whole):
+    def rank(key, whole):
         """Returns the order of alive entries: by magnitude if moving, else random."""
-        if not moving:  # static branch
-            random = masks.uniform_scores(key, whole.mask, select)
-            return nested.nested_ranks(random, whole.mask, select, tiers)
-        size = jax.tree.map(jnp.abs, whole.model.params)
-        return nested.nested_ranks(size, whole.model.mask, select, tiers)
-
-    def held(server, tier, round):
-        """Returns the mask of a round; a moving one is the largest in round 0."""
-        if moving:  # static branch: as the released code does
-            tier = jnp.where(round == 0, jnp.int32(len(tiers) - 1), tier)
-        return part(server, tier)
+        if moving:  # static branch
+            mask, scores = whole.model.mask, jax.tree.map(jnp.abs, whole.model.params)
+        else:
+            mask, scores = whole.mask, masks.uniform_scores(key, whole.mask, select)
+        return nested.nested_ranks(scores, mask, select, tiers)
 
     def part(server, tier):
         """Returns the nested mask of a density; the largest has the whole mask."""
@@ -139,12 +136,18 @@ def _hetero(
         source = whole.model.mask if moving else whole.mask
         counts = nested.nested_counts(source, select, jnp.array(tiers)[tier])
         smaller = nested.submask(server.ranks, counts, select)
-        return optax.tree.where(tier == len(tiers) - 1, whole.mask, smaller)
+        return optax.tree.where(tier == largest, whole.mask, smaller)
+
+    def held(server, tier, round):
+        """Returns the mask of a round; a moving one is the largest in round 0."""
+        if moving:  # static branch: as the released code does
+            tier = jnp.where(round == 0, jnp.int32(largest), tier)
+        return part(server, tier)
 
     def init(key, start):
         start = masked.within(start, select)
-        whole = Changing(start, start.mask, jnp.zeros((len(tiers),), jnp.int32))
-        return Nested(whole, ranked(key, whole))
+        whole = flash.Changing(start, start.mask, jnp.zeros((len(tiers),), jnp.int32))
+        return Nested(whole, rank(key, whole))
 
     def broadcast(key, ctx, server):
         tier = nested.place_within(ctx.client.budget, tiers)
@@ -168,18 +171,16 @@ def _hetero(
         if r_int:  # static branch
             vote = (ctx.round % r_int == 0) & (ctx.heard > 0)
             layers = masks.layer_densities(mean.mask, select)
-            voted = partial(target_mask, mean, layers, tiers[-1], select)
+            voted = partial(flash.target_mask, mean, layers, tiers[-1], select)
             mask = lax.cond(vote, voted, lambda: old.mask)
             adjust = vote | moving
-        whole = Changing(mean, mask, old.changed_at)
-        ranks = lax.cond(adjust, lambda: ranked(key, whole), lambda: server.ranks)
+        whole = old._replace(model=mean, mask=mask)
+        ranks = lax.cond(adjust, lambda: rank(key, whole), lambda: server.ranks)
         new, changed_at = Nested(whole, ranks), []
-        for tier in range(len(tiers)):
+        for tier, since in enumerate(old.changed_at):
             before = held(server, jnp.int32(tier), ctx.round)
             after = held(new, jnp.int32(tier), ctx.round + 1)
-            changed_at.append(
-                last_change(ctx.round, before, after, old.changed_at[tier])
-            )
+            changed_at.append(last_change(ctx.round, before, after, since))
         return Nested(whole._replace(changed_at=jnp.stack(changed_at)), ranks), {}
 
     def deploy(key, server):
