@@ -1,5 +1,8 @@
 """The methods, one paper per file. Exporting a factory here is what registers it."""
 
+from sparsefl_jax.algorithms.adjusting import fedmef as fedmef
+from sparsefl_jax.algorithms.adjusting import fedrts as fedrts
+from sparsefl_jax.algorithms.adjusting import fedtiny as fedtiny
 from sparsefl_jax.algorithms.complement import complement as complement
 from sparsefl_jax.algorithms.compressed import compressed as compressed
 from sparsefl_jax.algorithms.ditto import ditto as ditto
@@ -7,16 +10,13 @@ from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.fedbat import fedbat as fedbat
 from sparsefl_jax.algorithms.feddst import feddst as feddst
 from sparsefl_jax.algorithms.fedluar import fedluar as fedluar
-from sparsefl_jax.algorithms.fedmef import fedmef as fedmef
 from sparsefl_jax.algorithms.fedmrn import fedmrn as fedmrn
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
 from sparsefl_jax.algorithms.fedrolex import fedrolex as fedrolex
-from sparsefl_jax.algorithms.fedrts import fedrts as fedrts
 from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
-from sparsefl_jax.algorithms.fedtiny import fedtiny as fedtiny
 from sparsefl_jax.algorithms.fiarse import fiarse as fiarse
 from sparsefl_jax.algorithms.finetune import finetune as finetune
 from sparsefl_jax.algorithms.fjord import fjord as fjord

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedrts, fedtiny
-from sparsefl_jax.algorithms.fedrts import beta_logits
-from sparsefl_jax.algorithms.shared.adjusting import in_doubt
+from sparsefl_jax.algorithms.adjusting import beta_logits, in_doubt
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
@@ -65,7 +64,7 @@ def votes(server, number=4.0):
 
 def test_the_posteriors_count_the_votes_by_hand(monkeypatch):
     """Clients of 3 and 1 samples; 3 of 8 alive entries are in doubt, 8 are pruned."""
-    module = importlib.import_module("sparsefl_jax.algorithms.fedrts")
+    module = importlib.import_module("sparsefl_jax.algorithms.adjusting")
     monkeypatch.setattr(module, "beta_logits", lambda key, a, b: a)  # draws nothing
     method, server = drawing(start="magnitude", gamma=0.25, vote_weight=8.0)
     rising, place = jnp.append(jnp.arange(9.0, 17.0), jnp.zeros(8)), jnp.arange(16)
