@@ -3,14 +3,14 @@
 from sparsefl_jax.algorithms.adjusting import fedmef as fedmef
 from sparsefl_jax.algorithms.adjusting import fedrts as fedrts
 from sparsefl_jax.algorithms.adjusting import fedtiny as fedtiny
+from sparsefl_jax.algorithms.binarised import fedbat as fedbat
+from sparsefl_jax.algorithms.binarised import fedmrn as fedmrn
 from sparsefl_jax.algorithms.complement import complement as complement
 from sparsefl_jax.algorithms.compressed import compressed as compressed
 from sparsefl_jax.algorithms.ditto import ditto as ditto
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
-from sparsefl_jax.algorithms.fedbat import fedbat as fedbat
 from sparsefl_jax.algorithms.feddst import feddst as feddst
 from sparsefl_jax.algorithms.fedluar import fedluar as fedluar
-from sparsefl_jax.algorithms.fedmrn import fedmrn as fedmrn
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
 from sparsefl_jax.algorithms.fedrolex import fedrolex as fedrolex

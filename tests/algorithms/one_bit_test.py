@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import compressed, fedbat, fedmrn
-from sparsefl_jax.algorithms.fedbat import _cut
+from sparsefl_jax.algorithms.binarised import _cut
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import one_bit
 from sparsefl_jax.testing import plain_loop, small_world
