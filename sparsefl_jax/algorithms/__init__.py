@@ -9,11 +9,10 @@ from sparsefl_jax.algorithms.complement import complement as complement
 from sparsefl_jax.algorithms.compressed import compressed as compressed
 from sparsefl_jax.algorithms.ditto import ditto as ditto
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
+from sparsefl_jax.algorithms.fedavg import fedprox as fedprox
 from sparsefl_jax.algorithms.feddst import feddst as feddst
 from sparsefl_jax.algorithms.fedluar import fedluar as fedluar
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
-from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
-from sparsefl_jax.algorithms.fedrolex import fedrolex as fedrolex
 from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
@@ -26,6 +25,7 @@ from sparsefl_jax.algorithms.flash import nst as nst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.hetero_flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.hetero_flash import hetero_spdst as hetero_spdst
+from sparsefl_jax.algorithms.fedrolex import fedrolex as fedrolex
 from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
 from sparsefl_jax.algorithms.magnitude import magnitude as magnitude
 from sparsefl_jax.algorithms.one_shot import grasp as grasp
