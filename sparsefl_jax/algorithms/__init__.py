@@ -25,7 +25,7 @@ from sparsefl_jax.algorithms.flash import nst as nst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.hetero_flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.hetero_flash import hetero_spdst as hetero_spdst
-from sparsefl_jax.algorithms.fedrolex import fedrolex as fedrolex
+from sparsefl_jax.algorithms.heterofl import fedrolex as fedrolex
 from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
 from sparsefl_jax.algorithms.magnitude import magnitude as magnitude
 from sparsefl_jax.algorithms.one_shot import grasp as grasp
