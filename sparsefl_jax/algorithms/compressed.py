@@ -14,7 +14,6 @@ Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -35,12 +34,9 @@ from sparsefl_jax.wire.packets import Message, Packet, stable
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
-_add = partial(jax.tree.map, jnp.add)
-_subtract = partial(jax.tree.map, jnp.subtract)
-
 FEEDBACK = {  # (delta, memory) -> pending, and (memory, pending, sent) -> memory
-    "ef": (_add, lambda _, pending, sent: _subtract(pending, sent)),
-    "ef21": (_subtract, lambda memory, _, sent: _add(memory, sent)),
+    "ef": (optax.tree.add, lambda _, pending, sent: optax.tree.sub(pending, sent)),
+    "ef21": (optax.tree.sub, lambda memory, _, sent: optax.tree.add(memory, sent)),
     "none": (lambda delta, memory: delta, lambda memory, *_: memory),
 }
 
@@ -156,7 +152,10 @@ def compressed(
     def init(key, start):
         zeros = jax.tree.map(jnp.zeros_like, start.params)
         estimate = zeros if feedback == "ef21" else EmptyState()
-        step = EmptyState() if step_coder is None else _no_step(step_coder, key, zeros)
+        step = EmptyState()
+        if step_coder is not None:  # static branch
+            changed = jax.tree.map(lambda v: jnp.zeros(v.shape, jnp.int32), zeros)
+            step = Step(zeros, stable(step_coder.encode(key, zeros)), changed)
         begun, seed = averaging.init(key, start), jax.random.bits(key, (), jnp.uint32)
         return Server(*begun, seed=seed, estimate=estimate, step=step)
 
@@ -252,25 +251,19 @@ def _catch_up(ctx, server: Server) -> Message:
     return packets | {"params": Packet(server.params, bits=0, assumed=HELD)}
 
 
-def _no_step(coder: Compressor, key: Array, zeros: PyTree) -> Step:
-    """Returns the state before the server's first step."""
-    changed = jax.tree.map(lambda v: jnp.zeros(v.shape, jnp.int32), zeros)
-    return Step(zeros, stable(coder.encode(key, zeros)), changed)
-
-
 def _compress(coder: Compressor, key, ctx, step: Step, move) -> tuple[Step, PyTree]:
     """Compresses a step of the server; returns its state and the model's change.
 
     If nobody was heard a step of 0 travels, and the residual stays.
     """
-    pending = _add(step.residual, move)
+    pending = optax.tree.add(step.residual, move)
     moving = means.if_heard(ctx, pending, optax.tree.zeros_like(pending))
     message = stable(coder.encode(key, moving))
     sent = coder.decode(message)
     changed = jax.tree.map(
         lambda c, q: jnp.where(q != 0, ctx.round + 1, c), step.changed, sent
     )
-    return Step(_subtract(pending, sent), message, changed), sent
+    return Step(optax.tree.sub(pending, sent), message, changed), sent
 
 
 def _compressor(argument, chosen, given: dict, allowed) -> Compressor:
@@ -298,12 +291,10 @@ def _refuse_combinations(
     """Refuses arguments that do not go together."""
     check("feedback", feedback, ("none",) if votes else FEEDBACK)  # or a compressor's
     check("stale", stale, ("keep", "reset") if feedback == "ef" else ("keep",))
-    if feedback == "ef21":
+    estimates = feedback == "ef21"
+    check("start", start, ("zero", "gradient") if estimates else ("zero",))
+    check("clients", clients, Count if estimates else (None,))
+    if estimates:
         check("weighting", weighting, (None, "uniform"))
-    else:
-        check("start", start, ("zero",))
-    if (clients is None) == (feedback == "ef21"):
-        wanted = "None" if clients else "their number"
-        raise UserError(f"clients={clients}, expected {wanted} with {feedback=}")
     if votes and server_optimizer is None:
         raise UserError("server_optimizer=None, expected one with up='majority'")
