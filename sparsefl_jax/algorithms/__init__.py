@@ -7,6 +7,7 @@ from sparsefl_jax.algorithms.binarised import fedbat as fedbat
 from sparsefl_jax.algorithms.binarised import fedmrn as fedmrn
 from sparsefl_jax.algorithms.complement import complement as complement
 from sparsefl_jax.algorithms.compressed import compressed as compressed
+from sparsefl_jax.algorithms.compressed import quantized as quantized
 from sparsefl_jax.algorithms.ditto import ditto as ditto
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.fedavg import fedprox as fedprox
@@ -34,7 +35,6 @@ from sparsefl_jax.algorithms.one_shot import ssfl as ssfl
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
-from sparsefl_jax.algorithms.quantized import quantized as quantized
 from sparsefl_jax.algorithms.rank_tiers import rank_tiers as rank_tiers
 from sparsefl_jax.algorithms.scaffold import scaffold as scaffold
 from sparsefl_jax.algorithms.shared.masked import pdst as pdst

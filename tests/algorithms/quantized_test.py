@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import quantized
-from sparsefl_jax.algorithms.quantized import rounding
+from sparsefl_jax.algorithms.compressed import rounding
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
