@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.magnitude import largest_weights
+from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import NonNegative, PyTree, ServerContext, Share
 from sparsefl_jax.models.base import Model
@@ -96,7 +96,7 @@ def fedavg(
         whole = masks.dense(server.params, server.stats)
         if prune is None:  # static branch
             return {"global": whole}
-        mask = largest_weights(server.params, prune, select)
+        mask = masked.largest_weights(server.params, prune, select)
         return {"global": whole, "pruned": masks.pruned(whole, mask)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.magnitude import Scope
 from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
@@ -43,7 +42,7 @@ def fedsparsify_global(
     power: Positive = 3.0,
     begin: int = 1,
     criterion: Literal["magnitude", "random"] = "magnitude",
-    scope: Scope = "global",
+    scope: masked.Scope = "global",
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = True,
     prunable: masks.Globs = ALL,

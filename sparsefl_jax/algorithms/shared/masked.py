@@ -6,7 +6,10 @@ trains the weights that they kept. Methods that change the mask replace some of 
 functions.
 
 Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning: Why does Sparsity
-Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092.
+Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092. `magnitude` keeps the
+largest weights of a trained dense model, once: Han et al., "Learning both Weights and
+Connections for Efficient Neural Networks", NeurIPS 2015,
+https://arxiv.org/abs/1506.02626.
 """
 
 from collections.abc import Callable
@@ -19,7 +22,7 @@ import numpy as np
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import Array, Context, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import layer_densities, masks, trees
+from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import last_change, pack_down, pack_up, unpack_model
 
@@ -29,6 +32,7 @@ ALLOCATIONS = {
     "erk": layer_densities.erk,
     "erk_sparsity": layer_densities.erk_sparsity,
 }
+Scope = Literal["global", "layer"]
 
 
 class Server(NamedTuple):
@@ -132,6 +136,79 @@ def pdst(
         return frozen.init(key, start._replace(mask=mask))
 
     return frozen.replace(init=init)
+
+
+@method
+def magnitude(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: Share,
+    scope: Scope = "global",
+    prunable: masks.Globs = masks.KERNELS,
+    index: str = "bitmap",
+    keep_optimizer: bool = False,
+) -> Algorithm:
+    """Prunes the model of the stage before by magnitude, then trains as `spdst`.
+
+    It is meant for a stage after `fedavg`; its rounds fine-tune the weights that stay.
+    The mask of the stage before is not used.
+
+    Down and up: alive weights, dense leaves and statistics, float32; the positions only
+    when a client first takes part.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      density: share of the prunable weights that stay; 1 trains as FedAvg.
+      scope: weights among which the largest are sought: 'global' for all prunable ones
+        together, or those of each 'layer'. Either can empty a layer.
+      prunable, index, keep_optimizer: as in `spdst`.
+
+    Raises:
+      ValueError: an argument is out of range, or a glob matches no leaf.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> stage = magnitude(model, optimizer, density=0.1)
+    """
+    shared = {"index": index, "keep_optimizer": keep_optimizer}
+    frozen = spdst(model, optimizer, prunable=prunable, **shared)
+    select = masks.prunable(model.macs, prunable)
+
+    def init(key, start):
+        mask = largest_weights(start.params, density, select, scope)
+        return frozen.init(key, start._replace(mask=mask))
+
+    return frozen.replace(init=init)
+
+
+def largest_weights(
+    params: PyTree, density: float, select: PyTree, scope: Scope = "global"
+) -> PyTree:
+    """Returns the mask of the int(n density) largest |w| of n, or of each layer's.
+
+    Args:
+      params: float32.
+      density, scope: as in `magnitude`.
+      select: tree of Python bools, the prunable leaves.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected. Of equal weights those with
+      the lowest index stay, in the order of the tree.
+
+    Example:
+      >>> params = {"a": jnp.array([3.0, -4.0]), "b": jnp.array([1.0, 3.0])}
+      >>> mask = largest_weights(params, 0.5, {"a": True, "b": True})
+      >>> mask["a"].tolist(), mask["b"].tolist()
+      ([True, True], [False, False])
+    """
+    sizes, scores = trees.layer_sizes(params, select), jax.tree.map(jnp.abs, params)
+    if scope == "layer":  # static branch
+        return top_k.largest(scores, layer_densities.whole(density, sizes), select)
+    count = int(layer_densities.whole(density, sizes.sum()))
+    return top_k.largest_overall(scores, count, select)
 
 
 def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Callable:
