@@ -21,7 +21,7 @@ from sparsefl_jax.algorithms.fiarse import fiarse as fiarse
 from sparsefl_jax.algorithms.finetune import finetune as finetune
 from sparsefl_jax.algorithms.fjord import fjord as fjord
 from sparsefl_jax.algorithms.flasc import flasc as flasc
-from sparsefl_jax.algorithms.rank_tiers import rank_tiers as rank_tiers
+from sparsefl_jax.algorithms.flasc import rank_tiers as rank_tiers
 from sparsefl_jax.algorithms.flash import jmwst as jmwst
 from sparsefl_jax.algorithms.flash import nst as nst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
