@@ -19,7 +19,6 @@ from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsif
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
 from sparsefl_jax.algorithms.fiarse import fiarse as fiarse
 from sparsefl_jax.algorithms.finetune import finetune as finetune
-from sparsefl_jax.algorithms.fjord import fjord as fjord
 from sparsefl_jax.algorithms.flasc import flasc as flasc
 from sparsefl_jax.algorithms.flasc import rank_tiers as rank_tiers
 from sparsefl_jax.algorithms.flash import jmwst as jmwst
@@ -27,8 +26,6 @@ from sparsefl_jax.algorithms.flash import nst as nst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.hetero_flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.hetero_flash import hetero_spdst as hetero_spdst
-from sparsefl_jax.algorithms.heterofl import fedrolex as fedrolex
-from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
 from sparsefl_jax.algorithms.one_shot import grasp as grasp
 from sparsefl_jax.algorithms.one_shot import snip as snip
 from sparsefl_jax.algorithms.one_shot import ssfl as ssfl
@@ -39,6 +36,9 @@ from sparsefl_jax.algorithms.scaffold import scaffold as scaffold
 from sparsefl_jax.algorithms.shared.masked import magnitude as magnitude
 from sparsefl_jax.algorithms.shared.masked import pdst as pdst
 from sparsefl_jax.algorithms.shared.masked import spdst as spdst
+from sparsefl_jax.algorithms.slices import fedrolex as fedrolex
+from sparsefl_jax.algorithms.slices import fjord as fjord
+from sparsefl_jax.algorithms.slices import heterofl as heterofl
 from sparsefl_jax.algorithms.spafl import local_only as local_only
 from sparsefl_jax.algorithms.spafl import spafl as spafl
 from sparsefl_jax.algorithms.sparsyfed import sparsyfed as sparsyfed
