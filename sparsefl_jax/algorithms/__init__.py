@@ -8,7 +8,6 @@ from sparsefl_jax.algorithms.binarised import fedmrn as fedmrn
 from sparsefl_jax.algorithms.complement import complement as complement
 from sparsefl_jax.algorithms.compressed import compressed as compressed
 from sparsefl_jax.algorithms.compressed import quantized as quantized
-from sparsefl_jax.algorithms.ditto import ditto as ditto
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.fedavg import fedprox as fedprox
 from sparsefl_jax.algorithms.feddst import feddst as feddst
@@ -18,7 +17,6 @@ from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
 from sparsefl_jax.algorithms.fiarse import fiarse as fiarse
-from sparsefl_jax.algorithms.finetune import finetune as finetune
 from sparsefl_jax.algorithms.flasc import flasc as flasc
 from sparsefl_jax.algorithms.flasc import rank_tiers as rank_tiers
 from sparsefl_jax.algorithms.flash import jmwst as jmwst
@@ -29,6 +27,8 @@ from sparsefl_jax.algorithms.hetero_flash import hetero_spdst as hetero_spdst
 from sparsefl_jax.algorithms.one_shot import grasp as grasp
 from sparsefl_jax.algorithms.one_shot import snip as snip
 from sparsefl_jax.algorithms.one_shot import ssfl as ssfl
+from sparsefl_jax.algorithms.personal import ditto as ditto
+from sparsefl_jax.algorithms.personal import finetune as finetune
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
