@@ -6,7 +6,6 @@ changed follows the code of DisPFL (Dai et al., ICML 2022), which has the same r
 FLASH's experiments (Table 8) run it with one random mask that stays.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -98,7 +97,9 @@ def fedspa(
     check("prune_rate", prune_rate, Fraction | None if dynamic else (None,))
     check("adjust_until", adjust_until, Count if dynamic else (None,))
     if dynamic:
-        exchange = _exchange(model, counts, select, prune_rate, adjust_until)
+        most = 0.5 if prune_rate is None else prune_rate
+        rates = schedules.cosine(most, adjust_until)[:-1, None]
+        tested = local.objective(model, train=False)
 
     def drawn(seed, client):
         key, (params, _) = jax.random.key(seed), model.shapes()
@@ -128,6 +129,17 @@ def fedspa(
         mask, _ = trees.split(held(server, ctx.client.index), select)
         packed = pack_slice(weights, mask)
         return {"weights": packed, "dense": Packet(dense), "stats": stats}
+
+    def exchange(key, round, trained, batches):
+        """Returns a trained client with the mask of its next round."""
+        alive = counts(trained.model.params)
+        gone = layer_densities.whole_up(rates, alive)
+
+        def move(trained):
+            kept = jnp.asarray(alive - gone)[round], jnp.asarray(alive)
+            return readjust(key, tested, trained, batches, *kept, select=select)
+
+        return lax.cond(round < len(gone), move, lambda same: same, trained)
 
     def update(key, ctx, downlink, client, batches):
         train_key, screen_key = jax.random.split(key)
@@ -163,22 +175,3 @@ def fedspa(
     steps = init, broadcast, update, contribute, aggregate, deploy
     keeps = init_client if dynamic else no_client_state
     return Algorithm(*steps, keeps, None if same else personalize, send_once=send_once)
-
-
-def _exchange(model, counts, select, prune_rate, adjust_until) -> Callable:
-    """Returns `exchange(key, round, trained, batches) -> trained`, with a new mask."""
-    prune_rate = 0.5 if prune_rate is None else prune_rate
-    rates = schedules.cosine(prune_rate, adjust_until)[:-1, None]
-    loss_fn = local.objective(model, train=False)
-
-    def exchange(key, round, trained, batches):
-        alive = counts(trained.model.params)
-        gone = layer_densities.whole_up(rates, alive)
-
-        def move(trained):
-            kept = jnp.asarray(alive - gone)[round], jnp.asarray(alive)
-            return readjust(key, loss_fn, trained, batches, *kept, select=select)
-
-        return lax.cond(round < len(gone), move, lambda same: same, trained)
-
-    return exchange
