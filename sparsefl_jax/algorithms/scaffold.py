@@ -106,12 +106,9 @@ def scaffold(
         control = jax.tree.map(lambda c, change: c + change / clients, *moves)
         return Server(*averaged, control=control), metrics
 
-    def drop_uplink(ctx, before, after):
-        return before
-
-    steps = init, broadcast, update, averaging.contribute, aggregate, averaging.deploy
-    optional = {"drop_uplink": drop_uplink, "clients": clients}
-    return Algorithm(*steps, init_client, **optional)
+    steps = {"init": init, "broadcast": broadcast, "update": update}
+    keeps = {"init_client": init_client, "drop_uplink": lambda ctx, before, _: before}
+    return averaging.replace(**steps, aggregate=aggregate, **keeps, clients=clients)
 
 
 def _rate(optimizer: Optimizer) -> Callable:
