@@ -119,7 +119,8 @@ def fedluar(
         recycled, new = server.recycled, trees.layers(mean["delta"], kernels)
         last = jax.tree.map(jnp.where, [*recycled], server.last, new)
         pairs = zip(last, trees.layers(server.params, kernels), strict=True)
-        score = jnp.stack([_norm(u) / (_norm(w) + 1e-6) for u, w in pairs])
+        norm = optax.tree.norm
+        score = jnp.stack([norm(u) / (norm(w) + 1e-6) for u, w in pairs])
         score = jnp.where(recycled, server.score, score)
         delta = mean["delta"]  # 0 in recycled layers, of which nothing was sent
         if fill == "recycle":  # static branch
@@ -152,7 +153,3 @@ def fedluar(
 
     changed = {"init": init, "broadcast": broadcast, "update": update}
     return averaging.replace(**changed, aggregate=aggregate)
-
-
-def _norm(x: Array) -> Array:
-    return jnp.sqrt(jnp.sum(jnp.square(x)))

@@ -7,7 +7,6 @@ neighbours differ in one client's data (replace one): one clipped difference tak
 place of another, so the sum moves by at most 2 clip. `runs.privacy` is the accountant.
 """
 
-import dataclasses
 import math
 import zlib
 from collections.abc import Mapping
@@ -112,14 +111,10 @@ def private(
 
     privacy = {"clip": clip, "noise_multiplier": noise_multiplier, "delta": delta}
     privacy |= {"fingerprint": fingerprint}
-    return dataclasses.replace(
-        algorithm,
-        update=update,
-        contribute=contribute,
-        aggregate=aggregate,
-        privacy=privacy,
-        settings=algorithm.settings | {"privacy": privacy},
-    )
+    steps = {"update": update, "contribute": contribute, "aggregate": aggregate}
+    known = {"name": algorithm.name, "privacy": privacy}
+    settings = algorithm.settings | {"privacy": privacy}
+    return algorithm.replace(**steps, **known, settings=settings)
 
 
 def _difference(summand: PyTree) -> PyTree:
