@@ -16,7 +16,6 @@ from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 
 
 class Server(NamedTuple):
@@ -76,20 +75,16 @@ def complement(
         whole = masks.dense(masks.apply(start.params, start.mask), start.stats)
         return Server(whole, whole.params, jnp.int32(0))
 
-    def broadcast(key, ctx, server):
-        held = server.model, server.changed_at
-        return pack_down(ctx, *held, everything, index=index, optional=True)
-
-    def update(key, ctx, downlink, client, batches):
-        received, tx = unpack_model(downlink), optimizer(ctx.round)
+    def train(key, ctx, received, client, batches):
+        tx = optimizer(ctx.round)
         first, start = dense(received.mask), received._replace(mask=None)
         trained = local.train(key, loss_fn, tx, start, batches)
         sent = jax.tree.map(
             lambda w, m: (first | ~m) & (w != 0), trained.model.params, received.mask
         )
         new = trained.model._replace(mask=sent)
-        uplink = pack_up(new, received.mask, everything, index=index, optional=True)
-        return uplink, client, trained.metrics | _densities(sent)
+        metrics = trained.metrics | _densities(sent)
+        return trained._replace(model=new, metrics=metrics), client
 
     def aggregate(key, ctx, server, total):
         old, first = server.model, dense(server.model.mask)
@@ -107,7 +102,8 @@ def complement(
         whole = masks.dense(server.unpruned, server.model.stats)
         return {"global": server.model, "unpruned": whole}
 
-    return Algorithm(init, broadcast, update, masked.summand, aggregate, deploy)
+    method = masked.training_within(everything, index, train, optional=True)
+    return method.replace(init=init, aggregate=aggregate, deploy=deploy)
 
 
 def _kept(w: Array, density: float) -> Array:

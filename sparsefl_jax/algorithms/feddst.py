@@ -20,7 +20,6 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k
 from sparsefl_jax.training import local
 from sparsefl_jax.training.screening import readjust
-from sparsefl_jax.wire.messages import pack_up, unpack_model
 
 
 @method
@@ -85,16 +84,12 @@ def feddst(
     def due(round):
         return (round > 0) & ((round - 1) % adjust_every == 0) & (round < adjust_until)
 
-    # Its broadcast and deploy also serve a mask that changes.
-    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
-
     def init(key, start):
         size = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(size, jnp.asarray(counts(start.params)), select)
         return masked.Server(masks.pruned(start, mask), jnp.int32(0))
 
-    def update(key, ctx, downlink, client, batches):
-        received = unpack_model(downlink)
+    def train(key, ctx, received, client, batches):
         train_key, screen_key = jax.random.split(key)
         tx = optimizer(ctx.round)
         trained = local.train(train_key, loss_fn, tx, received, batches)
@@ -106,9 +101,7 @@ def feddst(
             options = {"select": select, "step": step, "anywhere": release}
             return readjust(screen_key, loss_fn, trained, batches, *kept, **options)
 
-        trained = lax.cond(due(ctx.round), exchange, lambda same: same, trained)
-        uplink = pack_up(trained.model, received.mask, select, index=index)
-        return uplink, client, trained.metrics
+        return lax.cond(due(ctx.round), exchange, lambda same: same, trained), client
 
     def aggregate(key, ctx, server, total):
         mean = masked.covered_average(ctx, server.model, total)
@@ -119,4 +112,4 @@ def feddst(
         return masked.moved(ctx.round, server, masks.pruned(mean, mask)), {}
 
     changed = {"contribute": masked.covered_summand, "aggregate": aggregate}
-    return frozen.replace(init=init, update=update, **changed)
+    return masked.training_within(select, index, train).replace(init=init, **changed)

@@ -36,7 +36,7 @@ from sparsefl_jax.core.types import (
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, regrow, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import last_change, pack_down, pack_up, unpack_model
+from sparsefl_jax.wire.messages import last_change, pack_down, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -182,11 +182,9 @@ def jmwst(
         target = server.model._replace(mask=server.mask)
         return pack_down(ctx, target, server.changed_at, select, index=index)
 
-    def update(key, ctx, downlink, client, batches):
-        received, adjust = unpack_model(downlink), ctx.round % r_int == 0
-        found = learn(key, optimizer(ctx.round), received, batches, when=adjust)
-        uplink = pack_up(found.model, received.mask, select, index=index)
-        return uplink, client, found.metrics
+    def train(key, ctx, received, client, batches):
+        tx, adjust = optimizer(ctx.round), ctx.round % r_int == 0
+        return learn(key, tx, received, batches, when=adjust), client
 
     def aggregate(key, ctx, server, total):
         mean = merged(ctx, server.model, total)
@@ -197,7 +195,9 @@ def jmwst(
         return Changing(mean, mask, changed_at), {}
 
     contribute = partial(summand, select=select, weights=weights)
-    return Algorithm(init, broadcast, update, contribute, aggregate, both)
+    steps = {"init": init, "broadcast": broadcast, "contribute": contribute}
+    method = masked.training_within(select, index, train)
+    return method.replace(**steps, aggregate=aggregate, deploy=both)
 
 
 @method
@@ -248,15 +248,10 @@ def nst(
     def init_client(key, received, info):
         return drawn(received["seed"].values)
 
-    def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.changed_at, select, index=index)
-
-    def update(key, ctx, downlink, client, batches):
-        received = unpack_model(downlink)
+    def train(key, ctx, received, client, batches):
         start = masks.pruned(received, client)
         found = learn(key, optimizer(ctx.round), start, batches)
-        uplink = pack_up(found.model, received.mask, select, index=index)
-        return uplink, found.model.mask, found.metrics
+        return found, found.model.mask
 
     def aggregate(key, ctx, server, total):
         mean = masked.mean_on_union(ctx, server.model, total)
@@ -264,8 +259,10 @@ def nst(
         return masked.moved_if_heard(ctx, server, mean, mask=mask), {}
 
     contribute = partial(summand, select=select)
-    steps = init, broadcast, update, contribute, aggregate, both, init_client
-    return Algorithm(*steps, send_once=send_once)
+    begins = {"init": init, "init_client": init_client, "send_once": send_once}
+    method = masked.training_within(select, index, train)
+    ends = {"contribute": contribute, "aggregate": aggregate, "deploy": both}
+    return method.replace(**begins, **ends)
 
 
 def summand(

@@ -20,7 +20,7 @@ from sparsefl_jax.core.types import Count, Fraction, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import last_change, pack_down, pack_up, unpack_model
+from sparsefl_jax.wire.messages import last_change, pack_down
 
 Submask = Literal["frozen", "magnitude"]
 
@@ -154,16 +154,13 @@ def _nest(
         part = server.whole.model._replace(mask=held(server, tier, ctx.round))
         return pack_down(ctx, part, server.whole.changed_at[tier], select, index=index)
 
-    def update(key, ctx, downlink, client, batches):
-        received, tx = unpack_model(downlink), optimizer(ctx.round)
-        if r_int:  # static branch
-            tier = nested.place_within(ctx.client.budget, tiers)
-            density, when = jnp.array(tiers)[tier], ctx.round % r_int == 0
-            trained = learn(key, tx, received, batches, density=density, when=when)
-        else:
-            trained = local.train(key, loss_fn, tx, received, batches)
-        uplink = pack_up(trained.model, received.mask, select, index=index)
-        return uplink, client, trained.metrics
+    def train(key, ctx, received, client, batches):
+        tx = optimizer(ctx.round)
+        if not r_int:  # static branch
+            return local.train(key, loss_fn, tx, received, batches), client
+        tier = nested.place_within(ctx.client.budget, tiers)
+        own = {"density": jnp.array(tiers)[tier], "when": ctx.round % r_int == 0}
+        return learn(key, tx, received, batches, **own), client
 
     def aggregate(key, ctx, server, total):
         old = server.whole
@@ -190,4 +187,6 @@ def _nest(
             models[f"d{density}"] = masks.pruned(aggregated, mask)
         return models | {"aggregated": aggregated}
 
-    return Algorithm(init, broadcast, update, summand, aggregate, deploy)
+    steps = {"init": init, "broadcast": broadcast, "contribute": summand}
+    method = masked.training_within(select, index, train)
+    return method.replace(**steps, aggregate=aggregate, deploy=deploy)

@@ -109,11 +109,8 @@ def prunefl_initial(
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
     reconfigure = make_rule(select, prune_rate, layer_time, constant_time, max_density)
-    # Its init, broadcast and deploy also serve a mask that changes.
-    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
 
-    def update(key, ctx, downlink, client, batches):
-        received = unpack_model(downlink)
+    def train(key, ctx, received, client, batches):
         tx = optax.chain(summing(2), optimizer(ctx.round))
         sorting = top_k.flops(received.params, select)
         steps = jnp.minimum(local.own_steps(batches, 0), num_batches)
@@ -164,15 +161,14 @@ def prunefl_initial(
         trained = SparseModel(found.state.params, found.mask, found.state.stats)
         metrics = {**found.state.sums, "work": found.work}
         metrics["iterations"] = found.iteration.astype(jnp.float32)
-        uplink = pack_up(trained, received.mask, select, index=index)
-        return uplink, client, metrics
+        return local.Trained(trained, local.ANEW, metrics), client
 
     def aggregate(key, ctx, server, total):
         new = masked.mean_on_union(ctx, server.model, total)
         return masked.moved(ctx.round, server, new), {}
 
     changed = {"contribute": masked.summand_with_mask, "aggregate": aggregate}
-    return frozen.replace(update=update, **changed)
+    return masked.training_within(select, index, train).replace(**changed)
 
 
 @method

@@ -18,7 +18,6 @@ from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means, sparse_passes
-from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 
 LEAST = 1e-7  # the share of inputs that the layer of a kernel of zeros saves
 
@@ -86,12 +85,8 @@ def sparsyfed(
         alive = _alive(model._replace(params=params), select)
         return masked.Server(alive, jnp.int32(0))
 
-    def broadcast(key, ctx, server):
-        held = server.model, server.changed_at
-        return pack_down(ctx, *held, select, index=index, optional=True)
-
-    def update(key, ctx, downlink, client, batches):
-        received, tx = unpack_model(downlink), optimizer(ctx.round)
+    def train(key, ctx, received, client, batches):
+        tx = optimizer(ctx.round)
         trained = sparse_passes.train(key, loss_fn, tx, received, batches)
         scores = jax.tree.map(jnp.abs, trained.model.params)
         size = int(trees.layer_sizes(scores, select).sum())
@@ -101,8 +96,8 @@ def sparsyfed(
         sent = _alive(trained.model._replace(params=pruned), select)
         work = trained.metrics["work"]
         work = work._replace(extra=work.extra + top_k.flops(scores, select))
-        uplink = pack_up(sent, received.mask, select, index=index, optional=True)
-        return uplink, client, trained.metrics | {"work": work}
+        metrics = trained.metrics | {"work": work}
+        return trained._replace(model=sent, metrics=metrics), client
 
     def aggregate(key, ctx, server, total):
         new = _alive(masked.averaged(server.model, total), select)
@@ -112,7 +107,9 @@ def sparsyfed(
         params = _power(server.model.params, exponent, select)
         return {"global": _alive(server.model._replace(params=params), select)}
 
-    return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
+    steps = {"init": init, "contribute": contribute, "aggregate": aggregate}
+    method = masked.training_within(select, index, train, optional=True)
+    return method.replace(**steps, deploy=deploy)
 
 
 def _power(params: PyTree, exponent: float, select: PyTree) -> PyTree:

@@ -77,28 +77,15 @@ def spdst(
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
 
-    def init(key, start):
-        return Server(within(start, select), jnp.int32(0))
+    def train(key, ctx, received, client, batches):
+        tx = optimizer(ctx.round)
+        trained = local.train(key, loss_fn, tx, received, batches, opt_state=client)
+        return trained, trained.opt_state
 
     def init_client(key, received, info):
         return local.init_optimizer(optimizer, model.shapes()[0], keep_optimizer)
 
-    def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.changed_at, select, index=index)
-
-    def update(key, ctx, downlink, client, batches):
-        received, tx = unpack_model(downlink), optimizer(ctx.round)
-        trained = local.train(key, loss_fn, tx, received, batches, opt_state=client)
-        uplink = pack_up(trained.model, received.mask, select, index=index)
-        return uplink, trained.opt_state, trained.metrics
-
-    def aggregate(key, ctx, server, total):
-        return server._replace(model=averaged(server.model, total)), {}
-
-    def deploy(key, server):
-        return {"global": server.model}
-
-    return Algorithm(init, broadcast, update, summand, aggregate, deploy, init_client)
+    return training_within(select, index, train).replace(init_client=init_client)
 
 
 @method
@@ -209,6 +196,45 @@ def largest_weights(
         return top_k.largest(scores, layer_densities.whole(density, sizes), select)
     count = int(layer_densities.whole(density, sizes.sum()))
     return top_k.largest_overall(scores, count, select)
+
+
+def training_within(
+    select: PyTree, index: str, train: Callable, *, optional: bool = False
+) -> Algorithm:
+    """Returns the method whose clients train within the mask that came down.
+
+    The mask is that of the stage before and stays, unless a method replaces `init` and
+    `aggregate`, which returns weighted means here. Clients keep nothing.
+
+    Args:
+      select: tree of Python bools, the prunable leaves.
+      index: how positions are written, see `packets.Packet`.
+      train: `(key, ctx, received, client, batches) -> (trained, client)`, what a client
+        makes of the model that it received, as `local.train` returns it. Its mask may
+        be another, whose positions then travel.
+      optional: whether data decides if a mask is new, so that a bit has to say so.
+    """
+    written = {"index": index, "optional": optional}
+
+    def init(key, start):
+        return Server(within(start, select), jnp.int32(0))
+
+    def broadcast(key, ctx, server):
+        return pack_down(ctx, server.model, server.changed_at, select, **written)
+
+    def update(key, ctx, downlink, client, batches):
+        received = unpack_model(downlink)
+        trained, client = train(key, ctx, received, client, batches)
+        uplink = pack_up(trained.model, received.mask, select, **written)
+        return uplink, client, trained.metrics
+
+    def aggregate(key, ctx, server, total):
+        return server._replace(model=averaged(server.model, total)), {}
+
+    def deploy(key, server):
+        return {"global": server.model}
+
+    return Algorithm(init, broadcast, update, summand, aggregate, deploy)
 
 
 def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Callable:
