@@ -18,7 +18,7 @@ first and the last. It is not a row of the paper. Measured with seed 0: 42.2 % (
 bitmaps as positions (`--config.algorithm.index=bitmap`) 2.31 Gbit travelled.
 """
 
-from sparsefl_jax.algorithms.zerofl import UPLINKS
+from sparsefl_jax.algorithms.sparse_computing import UPLINKS
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import default_config

@@ -41,8 +41,8 @@ from sparsefl_jax.algorithms.slices import fjord as fjord
 from sparsefl_jax.algorithms.slices import heterofl as heterofl
 from sparsefl_jax.algorithms.spafl import local_only as local_only
 from sparsefl_jax.algorithms.spafl import spafl as spafl
-from sparsefl_jax.algorithms.sparsyfed import sparsyfed as sparsyfed
-from sparsefl_jax.algorithms.zerofl import zerofl as zerofl
+from sparsefl_jax.algorithms.sparse_computing import sparsyfed as sparsyfed
+from sparsefl_jax.algorithms.sparse_computing import zerofl as zerofl
 
 ALGORITHMS = {name: value for name, value in vars().items() if callable(value)}
 __all__ = list(ALGORITHMS)

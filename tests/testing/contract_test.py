@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.algorithms.zerofl import UPLINKS
+from sparsefl_jax.algorithms.sparse_computing import UPLINKS
 from sparsefl_jax.testing import laws, small_world
 from sparsefl_jax.training import local
 from tests.reference.averaging_by_hand import (
