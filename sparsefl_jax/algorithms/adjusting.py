@@ -33,18 +33,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.types import (
-    Array,
-    Count,
-    Fraction,
-    Key,
-    NonNegative,
-    Positive,
-    PyTree,
-    Share,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, schedules, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import whole
@@ -60,10 +51,10 @@ def fedtiny(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: Share,
-    adjust_every: Count = 10,
-    adjust_until: Count = 300,
-    prune_rate: Fraction = 0.4,
+    density: types.Share,
+    adjust_every: types.Count = 10,
+    adjust_until: types.Count = 300,
+    prune_rate: types.Fraction = 0.4,
     start: Start = "random",
     allocation: masked.Allocation = "erk",
     prunable: masks.Globs = masks.KERNELS,
@@ -109,12 +100,12 @@ def fedmef(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: Share,
-    adjust_every: Count = 10,
-    adjust_until: Count = 300,
-    prune_rate: Fraction = 0.4,
-    penalty: NonNegative = 1e-4,
-    keep_inputs: Share = 1.0,
+    density: types.Share,
+    adjust_every: types.Count = 10,
+    adjust_until: types.Count = 300,
+    prune_rate: types.Fraction = 0.4,
+    penalty: types.NonNegative = 1e-4,
+    keep_inputs: types.Share = 1.0,
     prune_by: Literal["received", "aggregate"] = "received",
     start: Start = "random",
     allocation: masked.Allocation = "erk",
@@ -200,12 +191,12 @@ def fedrts(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: Share,
-    adjust_every: Count = 10,
-    adjust_until: Count = 300,
-    prune_rate: Fraction = 0.4,
-    gamma: Fraction = 0.5,
-    vote_weight: Positive = 10.0,
+    density: types.Share,
+    adjust_every: types.Count = 10,
+    adjust_until: types.Count = 300,
+    prune_rate: types.Fraction = 0.4,
+    gamma: types.Fraction = 0.5,
+    vote_weight: types.Positive = 10.0,
     start: Start = "random",
     allocation: masked.Allocation = "erk",
     prunable: masks.Globs = masks.KERNELS,

@@ -22,17 +22,10 @@ import numpy as np
 from jax import lax
 
 from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.types import (
-    Array,
-    Count,
-    Fraction,
-    PyTree,
-    Share,
-    SparseModel,
-    Work,
-)
+from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, regrow, top_k, trees
 from sparsefl_jax.training import local, means
@@ -61,9 +54,9 @@ def sensitivity(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: Share,
+    density: types.Share,
     prunable: masks.Globs = masks.KERNELS,
-    prune_rate: Fraction = 0.25,
+    prune_rate: types.Fraction = 0.25,
     prune_rate_decay: bool = True,
     group: int = 0,
     index: str = "bitmap",
@@ -140,11 +133,11 @@ def jmwst(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: Share,
-    r_int: Count = 1,
+    density: types.Share,
+    r_int: types.Count = 1,
     average: Average = "fedavg",
     prunable: masks.Globs = masks.KERNELS,
-    prune_rate: Fraction = 0.25,
+    prune_rate: types.Fraction = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -205,9 +198,9 @@ def nst(
     model: Model,
     optimizer: Optimizer,
     *,
-    density: Share,
+    density: types.Share,
     prunable: masks.Globs = masks.KERNELS,
-    prune_rate: Fraction = 0.25,
+    prune_rate: types.Fraction = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:

@@ -21,19 +21,10 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.types import (
-    Array,
-    Count,
-    Fraction,
-    NonNegative,
-    Positive,
-    PyTree,
-    Share,
-    SparseModel,
-    Work,
-)
+from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import floor_count, whole
@@ -61,14 +52,14 @@ def prunefl_initial(
     model: Model,
     optimizer: Optimizer,
     *,
-    num_batches: Count = 10,
-    reconfigure_every: Count = 50,
-    max_iterations: Count = 1000,
-    start_accuracy: Fraction = 0.15,
-    prune_rate: Fraction = 0.3,
+    num_batches: types.Count = 10,
+    reconfigure_every: types.Count = 50,
+    max_iterations: types.Count = 1000,
+    start_accuracy: types.Fraction = 0.15,
+    prune_rate: types.Fraction = 0.3,
     layer_time: tuple[float, ...] | None = None,
-    constant_time: NonNegative = 0.0,
-    max_density: Share = 1.0,
+    constant_time: types.NonNegative = 0.0,
+    max_density: types.Share = 1.0,
     prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -176,12 +167,12 @@ def prunefl(
     model: Model,
     optimizer: Optimizer,
     *,
-    reconfigure_every: Count = 50,
-    prune_rate: Fraction = 0.3,
-    half_life: Positive = 10000.0,
+    reconfigure_every: types.Count = 50,
+    prune_rate: types.Fraction = 0.3,
+    half_life: types.Positive = 10000.0,
     layer_time: tuple[float, ...] | None = None,
-    constant_time: NonNegative = 0.0,
-    max_density: Share = 1.0,
+    constant_time: types.NonNegative = 0.0,
+    max_density: types.Share = 1.0,
     prunable: masks.Globs = masks.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
