@@ -26,12 +26,8 @@ from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import last_change, pack_down, pack_up, unpack_model
 
+# Names of functions of `layer_densities`.
 Allocation = Literal["uniform", "erk", "erk_sparsity"]
-ALLOCATIONS = {
-    "uniform": layer_densities.uniform,
-    "erk": layer_densities.erk,
-    "erk_sparsity": layer_densities.erk_sparsity,
-}
 Scope = Literal["global", "layer"]
 
 
@@ -118,7 +114,7 @@ def pdst(
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
-        layers = ALLOCATIONS[allocation](start.params, select, density)
+        layers = getattr(layer_densities, allocation)(start.params, select, density)
         mask = masks.bernoulli(key, start.params, layers, select)
         return frozen.init(key, start._replace(mask=mask))
 
@@ -250,7 +246,8 @@ def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Call
     """
 
     def counts(params: PyTree, cut: float = 0.0) -> np.ndarray:
-        shares = ALLOCATIONS[allocation](params, select, density * (1 - cut))
+        allocate = getattr(layer_densities, allocation)
+        shares = allocate(params, select, density * (1 - cut))
         return layer_densities.whole(shares, trees.layer_sizes(params, select))
 
     return counts
