@@ -368,11 +368,10 @@ def adjusting(
         return uplink | {"grown": grown}, client, trained.metrics | {"work": work}
 
     def contribute(ctx, uplink):
-        grown, weight = uplink["grown"], ctx.client.num_examples
-        named = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
+        grown, mean = uplink["grown"], masked.summand(ctx, uplink)
         values = grown.mask if move is None else grown.values
-        mean = masked.summand(ctx, uplink)
-        return {"mean": mean, "grown": means.weighted_sum(values, named)}
+        named = means.weighted_sum(values, ctx.client.num_examples * grown.sent)
+        return {"mean": mean, "grown": named}
 
     def aggregate(key, ctx, server, total):
         mean = masked.averaged(server.model, total["mean"])

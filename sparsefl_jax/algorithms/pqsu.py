@@ -124,10 +124,9 @@ def pqsu(
         return uplink, client, state.sums | {"work": work, "uploaded": uploaded}
 
     def contribute(ctx, uplink):
-        trained, counted = _unpack(uplink), weight(ctx.client)
-        sent = uplink["weights"].sent
-        counted = jnp.where(sent, counted, jnp.zeros_like(counted))
-        return means.weighted_sum((trained.params, trained.stats), counted)
+        params, _, stats = _unpack(uplink)
+        counted = weight(ctx.client) * uplink["weights"].sent
+        return means.weighted_sum((params, stats), counted)
 
     def aggregate(key, ctx, server, total):
         return masked.averaged(server, total), {}

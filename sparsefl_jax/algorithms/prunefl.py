@@ -254,12 +254,9 @@ def prunefl(
         return uplink, squared, trained.metrics | {"work": done}
 
     def contribute(ctx, uplink):
-        squared, weight = uplink["squared_gradients"], ctx.client.num_examples
-        sent = jnp.where(squared.sent, weight, jnp.zeros_like(weight))
-        return {
-            "mean": masked.summand(ctx, uplink),
-            "squared": means.weighted_sum(squared.values, sent),
-        }
+        sent, mean = uplink["squared_gradients"], masked.summand(ctx, uplink)
+        squared = means.weighted_sum(sent.values, ctx.client.num_examples * sent.sent)
+        return {"mean": mean, "squared": squared}
 
     def aggregate(key, ctx, server, total):
         old, squared = server.model, total["squared"]
