@@ -92,7 +92,7 @@ def fedtiny(
 
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    return adjusting(model, optimizer, *options, move=move)[0]
+    return adjusting(model, optimizer, options, move=move)[0]
 
 
 @method
@@ -174,7 +174,7 @@ def fedmef(
 
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    return adjusting(model, optimizer, *options, move=move, adapt=squeezing)[0]
+    return adjusting(model, optimizer, options, move=move, adapt=squeezing)[0]
 
 
 class Server(NamedTuple):
@@ -244,7 +244,7 @@ def fedrts(
     """
     schedule = adjust_every, adjust_until, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    frozen, select, due, budget = adjusting(model, optimizer, *options)
+    frozen, select, due, budget = adjusting(model, optimizer, options)
 
     def core(model, round):
         alive, doubt = budget(model.params, round)
@@ -292,12 +292,7 @@ def fedrts(
 def adjusting(
     model: Model,
     optimizer: Optimizer,
-    density: float,
-    schedule: tuple[int, int, float],
-    first: Start,
-    allocation: masked.Allocation,
-    prunable: masks.Globs,
-    index: str,
+    options: tuple,
     *,
     move: Callable | None = None,
     adapt: Callable = lambda loss_fn, tx, received, doubt, batches: (loss_fn, tx),
@@ -305,9 +300,9 @@ def adjusting(
     """Returns the parts of a method that adjusts its mask.
 
     Args:
-      schedule: `adjust_every`, `adjust_until` and `prune_rate` of `fedrts`.
-      model, optimizer, density, allocation, prunable, index: as in `fedrts`.
-      first: its `start`.
+      model, optimizer: as in `fedrts`.
+      options: its `density`, its schedule of `adjust_every`, `adjust_until` and
+        `prune_rate`, and its `start`, `allocation`, `prunable` and `index`.
       move: `(old, mean, steep, alive, doubt) -> SparseModel`, how the server adjusts
         the mean of the trained models by the magnitude `steep` of the mean gradient at
         the entries named, whose gradients then travel, float32; `old` was broadcast.
@@ -322,6 +317,7 @@ def adjusting(
       due: `(round) -> bool`, whether a round adjusts the mask.
       budget: `(params, round) -> (alive [L] int32, doubt [L] int32)`, K_l and k_l.
     """
+    density, schedule, first, allocation, prunable, index = options
     adjust_every, adjust_until, prune_rate = schedule
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     counts = masked.layer_counts(allocation, density, select)

@@ -131,7 +131,7 @@ def spafl(
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
     options = alpha, prunable, variant, clamp, keep_optimizer, thresholds_only
-    begin, train = make_training(model, optimizer, *options)
+    begin, train = make_training(model, optimizer, options)
     divisor = VARIANTS[variant].divisor
     extract = extract and not thresholds_only
 
@@ -220,8 +220,8 @@ def local_only(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
-    options = alpha, prunable, variant, clamp, keep_optimizer
-    begin, train = make_training(model, optimizer, *options)
+    options = alpha, prunable, variant, clamp, keep_optimizer, False
+    begin, train = make_training(model, optimizer, options)
 
     def init(key, start: SparseModel):
         return start
@@ -253,16 +253,14 @@ def local_only(
 
 
 def make_training(
-    model: Model,
-    optimizer: Optimizer,
-    alpha: float,
-    prunable: masks.Globs,
-    variant: VariantName,
-    clamp: bool,
-    keep_optimizer: bool,
-    thresholds_only: bool = False,
+    model: Model, optimizer: Optimizer, options: tuple
 ) -> tuple[Callable, Callable]:
-    """Returns how a client begins and how it trains, by the arguments of `spafl`.
+    """Returns how a client begins and how it trains.
+
+    Args:
+      model, optimizer: as in `spafl`.
+      options: its `alpha`, `prunable`, `variant`, `clamp`, `keep_optimizer` and
+        `thresholds_only`.
 
     Returns:
       `begin(params, stats) -> Client`, a client that has not trained: these weights,
@@ -273,6 +271,7 @@ def make_training(
     Raises:
       ValueError: a glob matches no kernel, or the model has adapters.
     """
+    alpha, prunable, variant, clamp, keep_optimizer, thresholds_only = options
     loss_fn, released = local.objective(model), VARIANTS[variant]
     adapters.refuse(model, "filters of B, which is 0, are dead and have no gradient")
     select = masks.prunable(model.macs, prunable)
