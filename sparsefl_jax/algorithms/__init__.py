@@ -10,6 +10,7 @@ from sparsefl_jax.algorithms.compressed import compressed as compressed
 from sparsefl_jax.algorithms.compressed import quantized as quantized
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.fedavg import fedprox as fedprox
+from sparsefl_jax.algorithms.fedavg import scaffold as scaffold
 from sparsefl_jax.algorithms.fedluar import fedluar as fedluar
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
@@ -32,7 +33,6 @@ from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
 from sparsefl_jax.algorithms.readjusting import feddst as feddst
 from sparsefl_jax.algorithms.readjusting import fedspa as fedspa
-from sparsefl_jax.algorithms.scaffold import scaffold as scaffold
 from sparsefl_jax.algorithms.shared.masked import magnitude as magnitude
 from sparsefl_jax.algorithms.shared.masked import pdst as pdst
 from sparsefl_jax.algorithms.shared.masked import spdst as spdst
