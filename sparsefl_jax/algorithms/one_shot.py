@@ -138,9 +138,30 @@ def grasp(
 
     softened = model._replace(apply=apply) if temperature != 1 else model
     loss_fn = scored(softened, mode)
-    parts = 2 if halves else 1
+
+    def score(key, params, stats, *batch):
+        """Returns w * Hg of the summed losses of the parts of a batch, 0 elsewhere.
+
+        Each part draws its dropout and augmentation anew.
+        """
+        number = min(2 if halves else 1, len(batch[0]))
+        keys = jax.random.split(key, number)
+
+        def total(params):
+            losses = [
+                loss_fn(key, params, stats, *(v[i::number] for v in batch))
+                for i, key in enumerate(keys)
+            ]
+            loss, (_, sums) = jax.tree.map(lambda *v: sum(v), *losses)
+            return loss, sums
+
+        gradient = jax.grad(total, has_aux=True)
+        grads, along, sums = jax.linearize(gradient, params, has_aux=True)
+        curved = masks.apply(along(masks.apply(grads, select)), select)
+        return jax.tree.map(jnp.multiply, params, curved), sums
+
     return one_shot(
-        partial(gradient_flow, loss_fn, select=select, parts=parts),
+        score,
         # n - int(n (1 - d)) is ceil(n d).
         keep=lambda size: layer_densities.whole_up(density, size),
         passes=3,
@@ -230,46 +251,6 @@ def saliency(
     gradient = jax.grad(loss_fn, argnums=1, has_aux=True)
     grads, (_, sums) = gradient(key, params, stats, *batch)
     return jax.tree.map(lambda g, w: jnp.abs(g * w), grads, params), sums
-
-
-def gradient_flow(
-    loss_fn: Callable,
-    key: Key,
-    params: PyTree,
-    stats: PyTree,
-    *batch: Array,
-    select: PyTree,
-    parts: int = 1,
-) -> tuple[PyTree, dict[str, Array]]:
-    """Computes w * Hg of the summed losses of equal parts of a batch.
-
-    Args:
-      loss_fn: as `local.objective` returns it.
-      key: of dropout and augmentation, which each part draws anew.
-      params, stats: the model.
-      *batch: samples [B, ...], labels [B], and [B] float32, 0 for padded samples.
-      select: tree of Python bools, the leaves in which H and g are taken.
-      parts: number of parts.
-
-    Returns:
-      The scores, a tree like `params` that is 0 in leaves outside `select`, and the
-      sums of `loss_fn`.
-    """
-    number = min(parts, len(batch[0]))
-    keys = jax.random.split(key, number)
-
-    def total(params):
-        losses = [
-            loss_fn(key, params, stats, *(v[i::number] for v in batch))
-            for i, key in enumerate(keys)
-        ]
-        loss, (_, sums) = jax.tree.map(lambda *v: sum(v), *losses)
-        return loss, sums
-
-    gradient = jax.grad(total, has_aux=True)
-    grads, along, sums = jax.linearize(gradient, params, has_aux=True)
-    curved = masks.apply(along(masks.apply(grads, select)), select)
-    return jax.tree.map(jnp.multiply, params, curved), sums
 
 
 def one_shot(
