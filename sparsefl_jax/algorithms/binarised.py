@@ -13,7 +13,6 @@ of the authors' code.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -132,7 +131,7 @@ def fedmrn(
         z = one_bit.noise(seed, bits, noise, magnitude)
         return jax.tree.map(lambda z, b: z * one_bit.levels(b, lowest), z, bits)
 
-    return learning(model, optimizer, prunable, weighting, learn, decode)
+    return _learning(model, optimizer, prunable, weighting, learn, decode)
 
 
 @method
@@ -220,17 +219,10 @@ def fedbat(
         bits, alpha = uplink["signs"].values, uplink["alpha"].values
         return jax.tree.map(lambda b, s: one_bit.levels(b, -1.0) * s, bits, alpha)
 
-    return learning(model, optimizer, prunable, weighting, learn, decode)
+    return _learning(model, optimizer, prunable, weighting, learn, decode)
 
 
-def learning(
-    model: Model,
-    optimizer: Optimizer,
-    prunable: masks.Globs,
-    weighting: means.Weighting,
-    learn: Callable,
-    decode: Callable,
-) -> Algorithm:
+def _learning(model, optimizer, prunable, weighting, learn, decode) -> Algorithm:
     """Returns FedAvg whose clients learn codes of what they change of the kernels.
 
     Args:
