@@ -13,7 +13,8 @@ Fair and Accurate Federated Learning under Heterogeneous Targets with Ordered Dr
 NeurIPS 2021, https://arxiv.org/abs/2102.13451.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -256,6 +257,37 @@ def fjord(
         raise UserError("distill=True, expected draw='batch', which has a teacher")
     adapters.refuse(model, "a slice of the width cuts their rank")
 
+    def apply(*args, **kwargs):
+        logits, stats = model.apply(*args, **kwargs)
+        return logits, (stats, logits)
+
+    loss_fn = local.objective(model._replace(apply=apply))
+
+    def at_width(key, params, stats, at, x, targets, weight):
+        """Returns the loss and logits at one width, and renews its statistics."""
+        row = jax.tree.map(lambda s: s[at], stats)
+        loss, ((new, logits), sums) = loss_fn(key, params, row, x, targets, weight)
+        stats = jax.tree.map(lambda s, n: s.at[at].set(n), stats, new)
+        seen = sums["count"] * jax.nn.one_hot(at, len(rates))
+        return loss, logits, stats, sums | {"seen": seen}
+
+    def drop(place, key, params, stats, x, y, weight):
+        """Returns the loss of a minibatch at a width that it draws, at most `place`."""
+        at, part = place, params
+        if draw == "batch":  # static branch
+            draw_key, key = jax.random.split(key)
+            at = jax.random.randint(draw_key, (), 0, place + 1, jnp.int32)
+            part = masks.apply(params, width.window(params, jnp.float32(rates)[at]))
+        if not distill:  # static branch
+            loss, _, stats, sums = at_width(key, part, stats, at, x, y, weight)
+            return loss, (stats, sums)
+        whole, logits, stats, sums = at_width(key, params, stats, place, x, y, weight)
+        soft = jax.nn.softmax(lax.stop_gradient(logits))
+        again = jax.random.clone(key)  # both passes see the same augmented samples
+        loss, _, stats, more = at_width(again, part, stats, at, x, soft, weight)
+        seen = sums["seen"] + more["seen"]
+        return whole + loss, (stats, sums | {"seen": seen})
+
     def init(key, start: SparseModel):
         width.check_sliceable(start)
         if any(jax.tree.leaves(is_static(start.stats))):
@@ -282,10 +314,9 @@ def fjord(
         start, place = unpack_params(downlink), place_within(ctx.client.budget, rates)
         if draw == "round":  # static branch
             place = downlink["width"].values.astype(jnp.int32)
-        loss_fn = _ordered_dropout(model, rates, place, draw, distill)
-        tx = optimizer(ctx.round)
+        dropped, tx = partial(drop, place), optimizer(ctx.round)
         sums = {"seen": jnp.zeros((len(rates),), jnp.float32)}
-        trained = local.train(key, loss_fn, tx, start, batches, sums=sums)
+        trained = local.train(key, dropped, tx, start, batches, sums=sums)
         metrics = dict(trained.metrics)
         shares = [width.window(start.params, rate) for rate in rates]
         each = map(local.work, metrics.pop("seen"), shares)
@@ -337,41 +368,3 @@ def _cut(server: Grid, rates: list[float], place: int | Array) -> SparseModel:
     mask = width.window(server.params, jnp.float32(rates)[place])
     stats = jax.tree.map(lambda s: s[place], server.stats)
     return SparseModel(masks.apply(server.params, mask), mask, stats)
-
-
-def _ordered_dropout(
-    model: Model, rates: list[float], place: Array, draw: str, distill: bool
-) -> Callable:
-    """Returns the loss of a minibatch at a width that it draws, at most `place`."""
-
-    def apply(*args, **kwargs):
-        logits, stats = model.apply(*args, **kwargs)
-        return logits, (stats, logits)
-
-    loss_fn = local.objective(model._replace(apply=apply))
-
-    def at_width(key, params, stats, at, x, targets, weight):
-        """Returns the loss and logits at one width, and renews its statistics."""
-        row = jax.tree.map(lambda s: s[at], stats)
-        loss, ((new, logits), sums) = loss_fn(key, params, row, x, targets, weight)
-        stats = jax.tree.map(lambda s, n: s.at[at].set(n), stats, new)
-        seen = sums["count"] * jax.nn.one_hot(at, len(rates))
-        return loss, logits, stats, sums | {"seen": seen}
-
-    def drawn_loss(key, params, stats, x, y, weight):
-        at, part = place, params
-        if draw == "batch":  # static branch
-            draw_key, key = jax.random.split(key)
-            at = jax.random.randint(draw_key, (), 0, place + 1, jnp.int32)
-            part = masks.apply(params, width.window(params, jnp.float32(rates)[at]))
-        if not distill:  # static branch
-            loss, _, stats, sums = at_width(key, part, stats, at, x, y, weight)
-            return loss, (stats, sums)
-        whole, logits, stats, sums = at_width(key, params, stats, place, x, y, weight)
-        soft = jax.nn.softmax(lax.stop_gradient(logits))
-        again = jax.random.clone(key)  # both passes see the same augmented samples
-        loss, _, stats, more = at_width(again, part, stats, at, x, soft, weight)
-        seen = sums["seen"] + more["seen"]
-        return whole + loss, (stats, sums | {"seen": seen})
-
-    return drawn_loss
