@@ -138,12 +138,7 @@ def pqsu(
     return Algorithm(*steps, drop_uplink=lambda ctx, before, after: before)
 
 
-def _pack(
-    model: SparseModel,
-    quantized: bool,
-    sent: Array | bool = True,
-    optional: bool = False,
-) -> Message:
+def _pack(model: SparseModel, quantized: bool, sent=True, optional=False) -> Message:
     """Packs alive weights, the grid of their codes if quantised, and statistics."""
     packet = partial(Packet, sent=sent, optional=optional)
     message, weights, bits = {"stats": packet(model.stats)}, model.params, 32
