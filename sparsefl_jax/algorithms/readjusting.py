@@ -197,7 +197,7 @@ def fedspa(
     same = shared and not dynamic
     check("prune_rate", prune_rate, Fraction | None if dynamic else (None,))
     check("adjust_until", adjust_until, Count if dynamic else (None,))
-    if dynamic:
+    if adjust_until is not None:
         most = 0.5 if prune_rate is None else prune_rate
         rates = schedules.cosine(most, adjust_until)[:-1, None]
         tested = local.objective(model, train=False)
