@@ -232,12 +232,15 @@ def scaffold(
 
     def aggregate(key, ctx, server, total):
         averaged, metrics = averaging.aggregate(key, ctx, server, total)
-        moves = server.control, total["sum"]["control"]
-        control = jax.tree.map(lambda c, change: c + change / clients, *moves)
+        change = total["sum"]["control"]
+        control = jax.tree.map(lambda c, d: c + d / clients, server.control, change)
         return Controlled(*averaged, control=control), metrics
 
+    def drop_uplink(ctx, before, after):
+        return before
+
     steps = {"init": init, "broadcast": broadcast, "update": update}
-    keeps = {"init_client": init_client, "drop_uplink": lambda ctx, before, _: before}
+    keeps = {"init_client": init_client, "drop_uplink": drop_uplink}
     return averaging.replace(**steps, aggregate=aggregate, **keeps, clients=clients)
 
 

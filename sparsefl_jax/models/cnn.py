@@ -32,10 +32,14 @@ def _pool(x: Array) -> Array:
     return nn.max_pool(x, (2, 2), (2, 2))
 
 
-def _flat(x: Array) -> Array:
+def _not_empty(x: Array) -> Array:
     if 0 in x.shape:
         raise UserError("input_shape smaller than a kernel or a pool, expected larger")
-    return x.reshape(len(x), -1)
+    return x
+
+
+def _flat(x: Array) -> Array:
+    return _not_empty(x).reshape(len(x), -1)
 
 
 def _cnn(input_shape, widths, size, pad, pooled, draw=_torch, head=None, dropout=0.0):
@@ -234,7 +238,8 @@ def vgg16(
             x = nn.Conv(width, (3, 3), padding=1, name=f"conv{i}", **options)(x)
             x = layers.norm(x, norm, name=f"bn{i}", train=train, weight=weight)
             x = nn.relu(x)
-            x = layers.not_empty(_pool(x) if i in (2, 4, 7, 10, 13) else x)
-        return nn.Dense(num_classes, name="fc", **_torch(x.shape[-1]))(x.mean((1, 2)))
+            x = _pool(x) if i in (2, 4, 7, 10, 13) else x
+        x = _not_empty(x).mean((1, 2))
+        return nn.Dense(num_classes, name="fc", **_torch(x.shape[-1]))(x)
 
     return model_of(Layers(network), input_shape)

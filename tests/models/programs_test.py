@@ -57,7 +57,7 @@ def test_clients_in_turn_run_in_the_form_that_was_timed(chunk):
     mesh = jax.sharding.AbstractMesh((1,), ("clients",), abstract_device=device)
     stage, model, data = world("lenet5_caffe", 4, 4, 2, batch_size=2)
     devices = SimpleNamespace(devices=np.array([SimpleNamespace(platform="gpu")]))
-    plan = Plan(stage, devices, chunk, layers=None, observed=False, frozen=model.frozen)
+    plan = Plan(stage, devices, chunk, layers=None, frozen=model.frozen)
     population = on_host(data)
     state = initial_state.shapes(
         stage.algorithm, initial_state.initial_shapes(model), population.info

@@ -45,7 +45,7 @@ def test_the_metric_weighs_samples_or_clients(metric, accuracy):
     evaluate = judge.make_evaluation(model, data, metric=metric)(stage)
     full = jax.tree.map(lambda p: np.ones(p.shape, bool), params)
     deployed = {"global": SparseModel(params, full, stats)}
-    record, _ = evaluate(jax.random.key(0), None, deployed, None)
+    record = evaluate(jax.random.key(0), None, deployed, None)
     assert record["accuracy"] == pytest.approx(accuracy)
     assert record["models"]["global"]["accuracy"] == pytest.approx(accuracy)
     assert record["client_accuracy"]["mean"] == pytest.approx(0.75)
