@@ -163,7 +163,7 @@ def differences(old: Path, new: Path, tolerance: float | None = None) -> list[st
 
 def _compared(folder: Path) -> set[Path]:
     """Returns the files of a run and all its seeds that must not differ."""
-    wanted = ("metrics.jsonl", "partition.npy", "models.npz", "masks/*")
+    wanted = ("metrics.jsonl", "partition.npy", "models.npz", "masks/server_*")
     found = (file for glob in wanted for file in folder.rglob(glob))
     return {file.relative_to(folder) for file in found}
 
