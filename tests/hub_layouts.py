@@ -5,8 +5,6 @@ import shutil
 import numpy as np
 import pytest
 
-from sparsefl_jax.data import named
-
 datasets = pytest.importorskip("datasets", reason="needs the extra [hf]")
 from PIL import Image  # noqa: E402
 
@@ -77,6 +75,16 @@ LAYOUTS = {
     ),
 }
 LAYOUTS["fashion_mnist"] = LAYOUTS["mnist"]
+HUB = {
+    "femnist": "flwrlabs/femnist",
+    "shakespeare": "flwrlabs/shakespeare",
+    "twitter": "stanfordnlp/sentiment140",
+    "mnist": "ylecun/mnist",
+    "fashion_mnist": "zalando-datasets/fashion_mnist",
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+    "sst2": "stanfordnlp/sst2",
+}
 
 
 def parts_of(layout):
@@ -102,7 +110,7 @@ def into_cache(place, name):
     from datasets.packaged_modules.parquet.parquet import Parquet
 
     write(place / "source", LAYOUTS[name])
-    organisation, _, short = named.NAMED[name].hub.partition("/")
+    organisation, _, short = HUB[name].partition("/")
     files = (place / "source" / "data").glob("*.parquet")
     builder = Parquet(
         cache_dir=str(place / "made"),

@@ -73,15 +73,6 @@ def fetch(name: str) -> tuple[str, dict[str, Any]]:
         raise error.__cause__ or error from None
 
 
-def is_cached(repository: str) -> bool:
-    """Returns whether the library's cache holds a data set of the hub."""
-    try:
-        cache = Path(_library().config.HF_DATASETS_CACHE)
-    except ValueError:  # the library is not installed
-        return False
-    return any(cache.glob(f"{repository.replace('/', '___')}/*/*/*"))
-
-
 def _library():
     """Imports `datasets`; its progress bars appear only on a terminal."""
     datasets = imported("datasets", "hf", "a data set of Hugging Face")

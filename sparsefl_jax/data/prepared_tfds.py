@@ -43,7 +43,8 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
         root = data_dir or os.environ.get("TFDS_DATA_DIR") or "the default directory"
         raise UserError(
             f"it is not prepared in {root}: run `python launch.py --prepare={name}`, "
-            "set TFDS_DATA_DIR to its folder, or try configs/flash_cifar10.py:mini"
+            "set TFDS_DATA_DIR to its folder, name one of the hub as hf:ORGANISATION/"
+            "NAME, or take a configuration with :mini"
         )
     files = [f for f in Path(str(builder.data_path)).iterdir() if f.is_file()]
     features = builder.info.features
@@ -55,11 +56,6 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
         shape = features[sample].shape
         raise UserError(f"it has images of shape {shape}, expected one size")
     return Source(name, files, partial(_decode, builder, sample, chosen.label))
-
-
-def is_prepared(name: str, data_dir: str | Path | None = None) -> bool:
-    """Returns whether a TFDS data set is in the folder."""
-    return _builder(name, data_dir).is_prepared()
 
 
 def prepare(name: str, data_dir: str | Path | None = None) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError, blaming, check, unread
-from sparsefl_jax.data import cache, characters, hub, leaf, named, npz, samples
+from sparsefl_jax.data import cache, characters, hub, leaf, npz, samples
 from sparsefl_jax.data import prepared_tfds as tfds
 from sparsefl_jax.data.embedding import make_text_encoder
 from sparsefl_jax.data.tokens import TextEncoding, hashing, make_tokenizer
@@ -48,13 +48,30 @@ READERS = (  # the first that a name matches reads it
     Reader("of TFDS", bool, tfds.find, tfds.OPTIONS, tfds.prepare),
 )
 
+NAMES = {  # short for a name, and for options that the types of its columns leave open
+    "sst2": ("glue/sst2", {}),
+    "femnist": ("hf:flwrlabs/femnist", {"user": "writer_id"}),
+    "twitter": ("hf:stanfordnlp/sentiment140", {"text": "text", "user": "user"}),
+    "shakespeare": (
+        "hf:flwrlabs/shakespeare",
+        {"text": "x", "label": "y", "user": "character_id"},
+    ),
+}
+
 DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
     "fashion_mnist_sample": "2,000 + 500 Fashion-MNIST images, embedded",
     "mnist_sample": "960 + 200 digits of MNIST, embedded; 48 writers are the users",
     "sentences_sample": "1,194 sentences of a play, embedded; labels are their marks",
     "shakespeare_sample": "the beginning of a play, embedded; its characters are users",
-    **{name: source.summary for name, source in named.NAMED.items()},
+    "mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 digits",
+    "fashion_mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 classes",
+    "cifar10": "TFDS: 50,000 + 10,000 colour images 32x32, 10 classes",
+    "cifar100": "TFDS: 50,000 + 10,000 colour images 32x32, 100 classes",
+    "sst2": "TFDS: 67,349 + 872 phrases of film reviews, negative or positive",
+    "femnist": "hub: 814,277 characters by writer, 62 classes",
+    "twitter": "hub: 1,600,000 tweets by user, negative, neutral or positive",
+    "shakespeare": "hub: 80 characters of a play and the next one, by role",
     "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",
     "<file>.npz": "your arrays x, y (optional x_test, y_test, users, users_test)",
     "<folder>": "LEAF's JSON files, such as FEMNIST: train/ and test/, or all_data/",
@@ -105,8 +122,8 @@ def load(
 
     Args:
       name: an embedded sample, a path that ends in `.npz`, a folder of LEAF's JSON
-        files, `hf:` and a name of the Hugging Face hub or a path, a name in
-        `named.NAMED`, or a prepared TFDS builder such as `"emnist/byclass"`.
+        files, `hf:` and a name of the Hugging Face hub or a path, a name in `NAMES`, or
+        a prepared TFDS builder such as `"emnist/byclass"`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
       writers: "mnist" for those of MNIST, which come with the package; None for the
@@ -134,9 +151,7 @@ def load(
     name = str(name)
     options = {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
     encoding = _encoding(tokenizer, max_tokens, text_encoder, options.pop("hash", None))
-    found, columns = name, {}
-    if name in named.NAMED:
-        found, columns = named.find(name, data_dir, options)
+    found, columns = NAMES.get(name, (name, {}))
     options |= {"data_dir": str(data_dir)} if data_dir else {}
     reader = _reader(found, options)
     options = columns | options
@@ -159,7 +174,7 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
     extra `[prepare]` installs. All else reads the prepared files without it.
 
     Args:
-      name: `hf:ORGANISATION/NAME`, a name in `named.NAMED`, or a TFDS builder such as
+      name: `hf:ORGANISATION/NAME`, a name in `NAMES`, or a TFDS builder such as
         `"cifar10"` or `"emnist/byclass"`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
@@ -176,8 +191,7 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
       sparsefl_jax.UserError: data set 'cifar10_sample' is embedded; it needs no
       preparation
     """
-    known = named.NAMED.get(name)
-    found = known.tfds or hub.PREFIX + known.hub if known else name
+    found, _ = NAMES.get(name, (name, {}))
     options = {"data_dir": str(data_dir)} if data_dir else {}
     reader = _reader(found, options)
     if reader.prepare is None:

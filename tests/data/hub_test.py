@@ -8,6 +8,7 @@ import pytest
 from sparsefl_jax.data import characters, sources
 from tests.hub_layouts import (
     FLOAT,
+    HUB,
     INT,
     LABEL,
     LAYOUTS,
@@ -43,9 +44,11 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_name_reads_the_cache_of_the_library(name, place):
+def test_names_are_read_from_the_cache_of_the_library(name, place):
     into_cache(place, name)
-    data = sources.load(name)
+    label = {"label": "fine_label"} if name == "cifar100" else {}
+    short = name in ("femnist", "twitter")
+    data = sources.load(name if short else f"hf:{HUB[name]}", hf=label)
     shape, labels, num_classes, num_test = SHAPES[name]
     assert data.x.shape == shape and data.y.tolist() == labels
     assert data.num_classes == num_classes and len(data.x_test) == num_test
