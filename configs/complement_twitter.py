@@ -4,12 +4,10 @@ python launch.py --config=configs/complement_twitter.py[:METHOD][,all|,users10][
 
 METHOD is cs (default), fedavg, prunefl or pqsu. All users with at least 70 tweets take
 part (436 in the paper), or, with users10, ten at random. `python launch.py
---prepare=twitter` downloads Sentiment140, whose letters are hashed to 768 features;
---config.text_encoder=FOLDER (extra `text`) takes those of a DistilBERT in a local
-folder, which the paper uses, instead. As printed, best
-round, all users: FedAvg 76.1, CS 73.3 (p = .5); ten users: 76.9, 74.3, PruneFL 71.5,
-PQSU 73.4. The paper does not state T. Not measured, because the data set was not
-available.
+--prepare=twitter` downloads Sentiment140, whose letters are hashed to 768 features,
+instead of the paper's features of a DistilBERT. As printed, best round, all users:
+FedAvg 76.1, CS 73.3 (p = .5); ten users: 76.9, 74.3, PruneFL 71.5, PQSU 73.4. The paper
+does not state T. Not measured, because the data set was not available.
 
 `mini` has the sentences of a play instead of tweets, of which 11 roles are the users,
 and runs 20 rounds. It gave 66.2 % (three classes) with seed 0 in 72 s on two busy cores

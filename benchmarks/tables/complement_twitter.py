@@ -1,8 +1,8 @@
 """Complement Sparsification, Figures 2, 3, 6, 8, Tables 2, 4: tweets, SA, T = 500.
 
 10 of 436 users a round, or all. The letters of a tweet are hashed; the paper has the
-features of a DistilBERT (`text_encoder`). Accuracy is that of the pruned model on all
-held-out tweets, best round.
+features of a DistilBERT. Accuracy is that of the pruned model on all held-out tweets,
+best round.
 """
 
 from benchmarks.tables import _complement

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core.check import UserError, blaming, check, unread
 from sparsefl_jax.data import cache, characters, hub, leaf, npz, samples
 from sparsefl_jax.data import prepared_tfds as tfds
-from sparsefl_jax.data.embedding import make_text_encoder
 from sparsefl_jax.data.tokens import TextEncoding, hashing, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
 
@@ -116,7 +115,6 @@ def load(
     hf: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
     max_tokens: int | None = None,
-    text_encoder: str | Path | None = None,
 ) -> Dataset:
     """Loads a data set by name.
 
@@ -135,7 +133,6 @@ def load(
         and `hash`, the number of features of a text, by default 768.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
         them; None for hashed features.
-      text_encoder: turns texts into features, as `embedding.make_text_encoder` does.
 
     Returns:
       A `Dataset`.
@@ -150,7 +147,7 @@ def load(
     """
     name = str(name)
     options = {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
-    encoding = _encoding(tokenizer, max_tokens, text_encoder, options.pop("hash", None))
+    encoding = _encoding(tokenizer, max_tokens, options.pop("hash", None))
     found, columns = NAMES.get(name, (name, {}))
     options |= {"data_dir": str(data_dir)} if data_dir else {}
     reader = _reader(found, options)
@@ -212,19 +209,15 @@ def _reader(name: str, options: Mapping[str, Any]) -> Reader:
     return reader
 
 
-def _encoding(tokenizer, max_tokens, text_encoder, hash) -> TextEncoding | None:
+def _encoding(tokenizer, max_tokens, hash) -> TextEncoding | None:
     """Returns what turns texts into samples, if one is asked for."""
     if max_tokens is not None and tokenizer is None:
         raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
-    asked = {"tokenizer": tokenizer, "text_encoder": text_encoder, "hf.hash": hash}
-    asked = [field for field, value in asked.items() if value is not None]
-    if len(asked) > 1:
-        raise UserError(f"{' and '.join(asked)} are set, expected one of them")
-    if tokenizer is not None:
-        return make_tokenizer(tokenizer, max_tokens)
-    if text_encoder is not None:
-        return make_text_encoder(text_encoder)
-    return None if hash is None else hashing(hash)
+    if tokenizer is None:
+        return None if hash is None else hashing(hash)
+    if hash is not None:
+        raise UserError("tokenizer and hf.hash are set, expected one of them")
+    return make_tokenizer(tokenizer, max_tokens)
 
 
 def _decode(source: cache.Source, encoding: TextEncoding | None) -> dict:

@@ -8,9 +8,7 @@ Sources: Devlin et al., BERT, NAACL 2019, arXiv:1810.04805; Sanh et al., DistilB
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -86,10 +84,10 @@ class _Layer(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """Reads tokens [B, T]; logits [B, C], or the first token's state without C."""
+    """Reads tokens [B, T] and returns logits [B, C]."""
 
     sizes: Sizes
-    num_classes: int | None
+    num_classes: int
     dropout: float
 
     @nn.compact
@@ -98,10 +96,7 @@ class _Encoder(nn.Module):
         valid, x = x != PADDING, drop(_Embeddings(self.sizes, name="embed")(x))
         for i in range(1, self.sizes.layers + 1):
             x = _Layer(self.sizes, self.dropout, name=f"layer{i}")(x, valid, train)
-        first = x[:, 0]
-        if self.num_classes is None:
-            return first
-        pooled = _dense(first, self.sizes.width, "pooler")
+        pooled = _dense(x[:, 0], self.sizes.width, "pooler")
         pooled = _FUNCTIONS[self.sizes.pooler](pooled)
         return _dense(drop(pooled), self.num_classes, "score")
 
@@ -181,31 +176,12 @@ def pretrained_encoder(
     return adapters.freeze_weights(model, embeddings, PRETRAINED)
 
 
-def read_states(folder: str | Path) -> tuple[Callable, int]:
-    """Reads a pretrained encoder as a function that embeds texts.
-
-    Args:
-      folder: as `pretrained_encoder` takes it.
-
-    Returns:
-      `(states, positions)`: `states(tokens [B, T] int32) -> [B, D]` float32, the last
-      layer's state at the first token, and the largest T.
-
-    Raises:
-      ValueError: the folder holds no such network.
-    """
-    sizes, params = huggingface.read(folder, partial(_shapes, num_classes=None))
-    module = _Encoder(sizes, None, 0.0)
-    states = jax.jit(lambda params, x: module.apply({"params": params}, x, train=False))
-    return partial(states, jax.device_put(params)), sizes.positions
-
-
 def _model(sizes: Sizes, num_classes, input_shape, dropout: float) -> Model:
     check("dropout", dropout, "[0, 1)")
     return model_of(_Encoder(sizes, num_classes, dropout), input_shape, jnp.int32)
 
 
-def _shapes(sizes: Sizes, num_classes: int | None) -> PyTree:
+def _shapes(sizes: Sizes, num_classes: int) -> PyTree:
     init = partial(_Encoder(sizes, num_classes, 0.0).init, train=False)
     tokens = jnp.zeros((1, 1), jnp.int32)
     return jax.eval_shape(init, jax.random.key(0), tokens)["params"]

@@ -1,12 +1,9 @@
-"""Texts to features: hashed letters, and the states of a pretrained encoder."""
-
-import sys
+"""Texts to features: hashed letters, and real sentences as tokens."""
 
 import numpy as np
 import pytest
 
-from sparsefl_jax.data import embedding, sources, tokens
-from tests.reference import transformer_by_hand as by_hand
+from sparsefl_jax.data import sources, tokens
 
 pytestmark = pytest.mark.slow
 
@@ -55,34 +52,6 @@ def test_letters_are_hashed_by_the_published_function():
         np.testing.assert_allclose(found, want, rtol=1e-6)
     with pytest.raises(ValueError, match="hash=0, expected at least 1"):
         tokens.hashing(0)
-
-
-@pytest.mark.parametrize("kind", by_hand.CONFIGS)
-def test_features_are_the_first_tokens_states(kind, tmp_path, monkeypatch):
-    """A folder as it is downloaded, without torch."""
-    for module in ("tokenizers", "safetensors", "datasets"):
-        pytest.importorskip(module, reason="needs the extras [text] and [hf]")
-    found = by_hand.tensors(kind, 2)
-    folder = by_hand.write(tmp_path / kind, kind, found)
-    (tmp_path / kind / "vocab.txt").write_text("\n".join(by_hand.PIECES))
-    rows = ["t,l", "A good film,1", '"bad, bad FILMS",0', "odd,0"]
-    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
-    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
-    sentences = [2, 5, 6, 7, 3], [2, 10, 9, 10, 7, 8, 3], [2, 1, 3]
-    want = [by_hand.forward(kind, found, s)[0] for s in sentences]
-    name = f"hf:{tmp_path}/t.csv"
-    data = sources.load(name, text_encoder=folder)
-    np.testing.assert_allclose(data.x, want, atol=1e-4)
-    assert data.y.tolist() == [1, 0, 0] and data.x.dtype == np.float32
-    assert not {"torch", "transformers"} & set(sys.modules)
-    fails = lambda *_, **__: 1 / 0  # noqa: E731  nothing is encoded
-    monkeypatch.setattr(embedding, "embedding", lambda *_: fails)
-    again = sources.load(name, text_encoder=folder)
-    np.testing.assert_array_equal(again.x, data.x)
-    weights = {k: v + 1 for k, v in found.items()}
-    by_hand.write(tmp_path / kind, kind, weights)
-    with pytest.raises(ZeroDivisionError):  # other weights encode anew
-        sources.load(name, text_encoder=folder)
 
 
 @pytest.mark.needs("data/tfds/glue")

@@ -94,7 +94,7 @@ def activation(kind, x):
 
 
 def forward(kind: str, found: dict, sentence: list[int]):
-    """Returns the first token's state and the logits of a sentence without padding."""
+    """Returns the logits of a sentence without padding."""
     found = {k: v.astype(np.float64) for k, v in found.items()}
     begin = f"{kind}.embeddings"
     x = found[f"{begin}.word_embeddings.weight"][sentence]
@@ -117,4 +117,4 @@ def forward(kind: str, found: dict, sentence: list[int]):
         x = norm(x + dense(hidden, found, down), found, norm2)
     pooled = dense(x[0], found, HEAD[kind][0])
     pooled = np.tanh(pooled) if kind == "bert" else np.maximum(pooled, 0)
-    return x[0], dense(pooled, found, HEAD[kind][1])
+    return dense(pooled, found, HEAD[kind][1])

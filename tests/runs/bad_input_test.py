@@ -9,7 +9,7 @@ from ml_collections import config_dict
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.config.defaults import freeze
+from sparsefl_jax.runs.config.defaults import filled, freeze
 from sparsefl_jax.runs.setup import Limits, Setup, check_setup
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
@@ -123,3 +123,9 @@ def test_lists_and_whole_numbers_are_as_good_as_tuples_and_floats(tmp_path):
     read_back = config_dict.ConfigDict(config.to_dict())
     change(read_back, {"model.widths": [16], "optimizer.learning_rate": 1})
     freeze(read_back)
+
+
+def test_a_field_of_an_earlier_version_that_is_none_is_left_out():
+    kept = filled({"text_encoder": None, "seed": 3})
+    assert kept.seed == 3 and not hasattr(kept, "text_encoder")
+    refused(lambda: filled({"text_encoder": "bert"}), "field='text_encoder'")

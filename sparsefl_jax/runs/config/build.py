@@ -112,7 +112,6 @@ def load(config):
         hf=dict(config.hf),
         tokenizer=config.tokenizer,
         max_tokens=config.max_tokens,
-        text_encoder=config.text_encoder,
     )
 
 

@@ -258,7 +258,6 @@ class Config:
       dataset: a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder.
       tokenizer: turns texts into tokens: folder of a vocabulary, or 'words'.
       max_tokens: length to which texts are cut or padded, by default 64.
-      text_encoder: turns texts into features: folder of a (Distil)BERT.
       data_dir: folder of prepared TFDS data sets.
       writers: 'mnist' for the writers of MNIST's images as users.
       num_classes: outputs of the network, if more than there are labels.
@@ -299,7 +298,6 @@ class Config:
     hf: dict = section(HuggingFace)
     tokenizer: str | None = None
     max_tokens: int | None = None
-    text_encoder: str | None = None
     data_dir: str | None = None
     writers: str | None = None
     num_classes: Count | None = None
