@@ -1,28 +1,22 @@
 """A cache of decoded data sets: .npy files that later runs memory-map.
 
 The key of an entry covers what was read and how, and the file attributes that change
-when a file is written or replaced. An entry stores a checksum of every array; a damaged
-entry is decoded again.
+when a file is written or replaced. An entry is put in its place once it is whole.
 """
 
 import hashlib
-import json
 import os
 import re
-import shutil
 import tempfile
 import warnings
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.core.check import UserError
+from sparsefl_jax.core.check import blaming
 from sparsefl_jax.system.hardware import cache_directory
-
-_ABOUT = "arrays.json"  # dtype, shape and CRC-32 by name
 
 
 class Source(NamedTuple):
@@ -54,17 +48,12 @@ def through(source: Source, identity: object, decode: Callable) -> dict:
     if not source.files:
         return decode()
     entry = cache_directory() / key(source.title, identity, source.files)
-    if entry.is_dir():
-        try:
-            return load(entry)
-        except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
-            warnings.warn(
-                f"decoded data in {entry} are damaged ({error}): decoded again",
-                stacklevel=2,
-            )
-            shutil.rmtree(entry, ignore_errors=True)
-    arrays = decode()
-    return load(entry) if store(entry, arrays) else arrays
+    if not entry.is_dir():
+        arrays = decode()
+        if not store(entry, arrays):
+            return arrays
+    with blaming(f"decoded data in {entry} are damaged, remove them"):
+        return {file.stem: np.load(file, "r") for file in entry.glob("*.npy")}
 
 
 def key(title: str, identity: object, files: Sequence[Path]) -> str:
@@ -82,21 +71,6 @@ def key(title: str, identity: object, files: Sequence[Path]) -> str:
     return f"{re.sub('[/:]', '-', title)}-{digest}"
 
 
-def load(entry: Path) -> dict:
-    """Returns the arrays of an entry, memory-mapped, after checking each of them.
-
-    Raises:
-      OSError, ValueError, EOFError, KeyError, TypeError: an array is not as it was
-        stored.
-    """
-    about = json.loads((entry / _ABOUT).read_text())["arrays"]
-    arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in about}
-    for name, array in arrays.items():
-        if _facts(array) != about[name]:
-            raise UserError(f"{name}.npy is not the array that was stored")
-    return arrays
-
-
 def store(entry: Path, arrays: dict) -> bool:
     """Writes arrays as one folder, atomically; returns whether the folder exists."""
     try:
@@ -106,8 +80,6 @@ def store(entry: Path, arrays: dict) -> bool:
         ) as tmp:
             for name, array in arrays.items():
                 np.save(Path(tmp, f"{name}.npy"), array)
-            about = {name: _facts(array) for name, array in arrays.items()}
-            Path(tmp, _ABOUT).write_text(json.dumps({"arrays": about}))
             os.replace(tmp, entry)
     except OSError as error:
         if not entry.is_dir():
@@ -115,8 +87,3 @@ def store(entry: Path, arrays: dict) -> bool:
                 f"cannot cache decoded data in {entry}: {error}", stacklevel=2
             )
     return entry.is_dir()
-
-
-def _facts(array: np.ndarray) -> list:
-    crc = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    return [str(array.dtype), list(array.shape), crc]
