@@ -270,8 +270,8 @@ def make_dataset(
       y_test: like y.
       num_classes: the number of classes; None: one more than the largest label.
       name: the name of the data set in reports.
-      users: [n] integers or strings, the user of each training sample. Strings, and
-        integers beyond int32, are replaced by numbers.
+      users: [n] integers or strings, the user of each training sample, which are
+        replaced by their places in ascending order.
       users_test: [n_test], the user of each test sample.
 
     Returns:

@@ -12,7 +12,6 @@ import numpy as np
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.data.samples import FOLDER
 
-_INT32 = np.iinfo(np.int32)
 MNIST = "mnist"
 _SPLITS = {"x": ("users", "writer_train"), "x_test": ("users_test", "writer_test")}
 _CHECKS = {"x": 3098698383, "x_test": 1007578226}  # CRC-32 of the images in this order
@@ -22,13 +21,12 @@ def number(given: dict, lengths: dict) -> dict:
     """Numbers users, with the same number for a user in all splits.
 
     Args:
-      given: by name, ids [n], integers or strings in any array or list, or None.
+      given: by name, ids [n], integers or strings, or None.
       lengths: by name, the number of samples n.
 
     Returns:
-      By name, [n] int32, or None where None was given. Integers that fit int32 stay as
-      they are. Strings and larger integers become their places in ascending order;
-      integers beside strings count as strings.
+      By name, [n] int32, the places of the ids in ascending order, or None where None
+      was given. Integers beside strings count as strings.
 
     Raises:
       ValueError: there is not one id for each sample, or an id is neither an integer
@@ -39,16 +37,20 @@ def number(given: dict, lengths: dict) -> dict:
       >>> number(ids, {"users": 2, "users_test": 1})
       {'users': array([1, 0], dtype=int32), 'users_test': array([0], dtype=int32)}
     """
-    ids = {k: _plain(k, v, lengths[k]) for k, v in given.items() if v is not None}
-    distinct = set().union(*ids.values())
-    if any(isinstance(user, str) for user in distinct):
-        ids = {name: [*map(str, v)] for name, v in ids.items()}
-        distinct = set(map(str, distinct))
-    elif all(_INT32.min <= user <= _INT32.max for user in distinct):
-        return given | {name: np.array(v, np.int32) for name, v in ids.items()}
-    places = {user: place for place, user in enumerate(sorted(distinct))}
-    numbers = {k: np.array([places[u] for u in v], np.int32) for k, v in ids.items()}
-    return given | numbers
+    ids = {k: np.asarray(v) for k, v in given.items() if v is not None}
+    if not ids:
+        return given
+    for name, found in ids.items():
+        if found.shape != (lengths[name],):
+            n = lengths[name]
+            raise UserError(f"{name} has shape {found.shape}, expected {n} ids")
+    # From a list, as pandas keeps strings as objects.
+    joined = np.asarray([user for found in ids.values() for user in found.tolist()])
+    if joined.dtype.kind not in "iuUS":
+        raise UserError(f"users are {joined.dtype}, expected integers or strings")
+    places = np.unique(joined, return_inverse=True)[1].astype(np.int32)
+    parts = np.split(places, [len(next(iter(ids.values())))])
+    return given | dict(zip(ids, parts, strict=False))
 
 
 def by_content(x: np.ndarray) -> np.ndarray:
@@ -94,18 +96,3 @@ def of_mnist(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
                 )
             found[users] = writers[np.argsort(order)]
     return found
-
-
-def _plain(name: str, ids, length: int) -> list:
-    """Returns ids as Python integers or strings."""
-    ids = np.asarray(ids)
-    if ids.shape != (length,):
-        raise UserError(f"{name} has shape {ids.shape}, expected {length} ids")
-    ids = [
-        u.decode("utf-8", "surrogateescape") if isinstance(u, bytes) else u
-        for u in ids.tolist()
-    ]
-    for user in ids:
-        if isinstance(user, bool) or not isinstance(user, int | str):
-            raise UserError(f"{name} holds {user!r}, expected integers or strings")
-    return ids
