@@ -34,25 +34,23 @@ def matches(name: str) -> bool:
 
 
 def find(name: str) -> Source:
-    """Finds LEAF's files in a folder, or in its subfolder `data`.
+    """Finds LEAF's files in a folder.
 
-    They are those of the subfolders `train` and `test`. If there are none, the files of
-    the folder itself, or else of `all_data`, are all for training.
+    They are those of the subfolders `train` and `test`, or, all for training, those of
+    the folder itself.
 
     Raises:
       ValueError: there are no such files.
     """
-    for root in (Path(name), Path(name) / "data"):
-        for train, test in (("train", "test"), (".", None), ("all_data", None)):
-            files = sorted((root / train).glob("*.json"))
-            tests = sorted((root / test).glob("*.json")) if test else []
-            if files:
-                title, found = Path(name).resolve().name, (files, tests)
-                return Source(title, files + tests, partial(_decode, *found))
-    raise UserError(
-        "it is not a folder of LEAF's files, expected train/*.json and test/*.json, or "
-        f"*.json, or all_data/*.json; parquet, Arrow and CSV files are hf:{name}"
-    )
+    folder = Path(name)
+    files = sorted(folder.glob("train/*.json")) or sorted(folder.glob("*.json"))
+    tests = sorted(folder.glob("test/*.json"))
+    if not files:
+        raise UserError(
+            "it is not a folder of LEAF's files, expected train/*.json and test/*.json,"
+            f" or *.json; parquet, Arrow and CSV files are hf:{name}"
+        )
+    return Source(folder.resolve().name, files + tests, partial(_decode, files, tests))
 
 
 def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:

@@ -73,7 +73,7 @@ DATASETS = {
     "shakespeare": "hub: 80 characters of a play and the next one, by role",
     "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",
     "<file>.npz": "your arrays x, y (optional x_test, y_test, users, users_test)",
-    "<folder>": "LEAF's JSON files, such as FEMNIST: train/ and test/, or all_data/",
+    "<folder>": "LEAF's JSON files, such as FEMNIST: train/ and test/",
     "hf:<organisation>/<name>": "a data set of the Hugging Face hub; hf:./<folder>",
     "<any other>": "any prepared TFDS builder with one image or text and one label",
 }

@@ -67,10 +67,9 @@ def test_users_keep_their_samples_in_both_splits(tmp_path):
     assert fed.train.size.tolist() == [3, 2, 4] and fed.test.size.tolist() == [2, 0, 1]
 
 
-@pytest.mark.parametrize("place", ["", "all_data/", "data/all_data/"])
-def test_without_a_test_split_a_fifth_of_each_user_is_held_out(tmp_path, place):
+def test_without_a_test_split_a_fifth_of_each_user_is_held_out(tmp_path):
     sizes = {"a": 10, "bb": 5, "c": 1, "dd": 3}
-    folder = write(tmp_path, {f"{place}all_data_0.json": content(sizes)})
+    folder = write(tmp_path, {"all_data_0.json": content(sizes)})
     data = sources.load(folder)
     assert not len(data.x_test) and data.users_test is None
     fed = federate(data, "natural", test_split="within")
