@@ -31,8 +31,8 @@ def find(name: str, **options: Any) -> Source:
     Args:
       name: `hf:` and `ORGANISATION/NAME` or a path, with an optional `:CONFIG`.
       **options: columns, as `columns.choose` takes them; `train` and `test`, the names
-        of the splits, by default `train` or the only one, and `test` or `validation`,
-        whichever has labels.
+        of the splits, by default `train`, and `test` or `validation`, whichever has
+        labels.
 
     Raises:
       ValueError: the data set is not available.

@@ -33,10 +33,16 @@ REFUSED = {  # what is told: the layout, and options
         table(a=(IMAGE, grey(2)), y=(FLOAT, [0, 1])),
         {},
     ),
-    "row 0 of split": (table(a=(IMAGE, [None, *grey(1)]), y=LABEL), {}),
-    "a number is missing": (table(a=(FLOAT, [1, None]), y=LABEL), {}),
-    "has -1": (table(a=(FLOAT, [1, 2]), y=(INT, [-1, 1])), {}),
-    "no sample with a label": (LAYOUTS["sst2"], {"test": "test"}),
+    "split 'train': row 0: 'a': there is none": (
+        table(a=(IMAGE, [None, *grey(1)]), y=LABEL),
+        {},
+    ),
+    "x has values that are not finite": (table(a=(FLOAT, [1, None]), y=LABEL), {}),
+    "split 'train': it has samples without a label": (
+        table(a=(FLOAT, [1, 2]), y=(INT, [-1, 1])),
+        {},
+    ),
+    "split 'test': it has samples without a label": (LAYOUTS["sst2"], {"test": "test"}),
     "its lists differ in length": (
         table(a=(datasets.List(INT), [[1], [1, 2]]), y=LABEL),
         {},
@@ -79,5 +85,5 @@ def damaged(place, what):
 @pytest.mark.parametrize("what", ("cut", "empty", "image", "arrow", "hollow", "absent"))
 def test_damaged_files_are_one_line(what, place):
     name = damaged(place, what)
-    told = "row 0 of split 'train': 'image': cannot" if what == "image" else ""
+    told = "split 'train': row 0: 'image': cannot" if what == "image" else ""
     refused(lambda: sources.load(name), told or f"data set '{name}'")

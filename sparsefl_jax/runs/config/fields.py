@@ -48,7 +48,7 @@ class HuggingFace:
       label: column of labels, if several columns could be.
       user: column of users, for partition=natural.
       hash: number of features into which texts are hashed, by default 768.
-      train: split for training, by default 'train' or the only one.
+      train: split for training, by default 'train'.
       test: split for testing, by default 'test' or 'validation'.
     """
 
