@@ -61,8 +61,7 @@ def kind_of(feature: Any) -> str:
     """
     if isinstance(feature, dict) and set(feature) == _PICTURE:
         return "image"
-    inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", 0)
-    if inner:
+    if inner := getattr(feature, "feature", None):
         return "list" if kind_of(inner) in ("integer", "float") else "other"
     name = type(feature).__name__
     name = feature.dtype if name == "Value" else name
@@ -95,13 +94,10 @@ def choose(features: Mapping[str, Any], **named: str | Sequence[str]) -> Columns
     """
     free = {name: kind_of(feature) for name, feature in features.items()}
     roles = {r: (c,) if isinstance(c, str) else tuple(c) for r, c in named.items()}
-    for role, column in ((role, c) for role, columns in roles.items() for c in columns):
-        check(f"hf.{role}", column, free)
-        if (kind := free.pop(column)) not in _ALLOWED[role]:
-            expected = " or ".join(_ALLOWED[role])
-            raise UserError(
-                f"hf.{role}={column!r} is of type {kind}, expected {expected}"
-            )
+    for role, columns in roles.items():
+        for column in columns:
+            check(f"hf.{role}", column, free)
+            check(f"hf.{role}={column!r}: type", free.pop(column), _ALLOWED[role])
     given = [role for role in ("image", "text", "table") if role in roles]
     if len(given) > 1:
         raise UserError(f"hf.{' and hf.'.join(given)} are set, expected one")
@@ -115,8 +111,7 @@ def _label(free) -> str:
     """Returns the only column of classes, or else of integers."""
     found = _of(free, "classes") or _of(free, "integer")
     if len(found) != 1:
-        texts = _of(free, "text")
-        raise _ambiguity("label", found or texts, free, "name it as hf.label")
+        raise _ambiguity("label", found or list(free), free)
     return found[0]
 
 
@@ -128,8 +123,7 @@ def _samples(free) -> tuple[str, tuple[str, ...]]:
         found = _of(free, *_NUMBERS)  # integers may be features too
     kinds = {free[name] for name in found}
     if len(kinds) != 1 or len(found) > 1 and kinds != {"float"}:
-        how = "name them as hf.image, hf.text or hf.table"
-        raise _ambiguity("samples", found, free, how)
+        raise _ambiguity("image, hf.text or hf.table", found or list(free), free)
     kind = kinds.pop()
     return "table" if kind in _NUMBERS else kind, tuple(found)
 
@@ -138,7 +132,7 @@ def _of(kinds, *wanted) -> list[str]:
     return [name for name, kind in kinds.items() if kind in wanted]
 
 
-def _ambiguity(what, found, free, how) -> UserError:
+def _ambiguity(role, found, free) -> UserError:
     """Returns the error for a choice that the types leave open."""
-    choices = ", ".join(f"{name} ({free[name]})" for name in found or free)
-    return UserError(f"the {what} may be {choices or 'no other column'}: {how}")
+    choices = ", ".join(f"{name} ({free[name]})" for name in found)
+    return UserError(f"name hf.{role}, one of {choices or 'no column'}")

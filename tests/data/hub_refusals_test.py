@@ -28,8 +28,11 @@ IMAGE = datasets.Image()
 
 
 REFUSED = {  # what is told: the layout, and options
-    "the samples may be text (text), date (text), user": (LAYOUTS["twitter"], {}),
-    "the label may be a (image), y (float): name it as hf.label": (
+    "name hf.image, hf.text or hf.table, one of text (text), date (text), user": (
+        LAYOUTS["twitter"],
+        {},
+    ),
+    "name hf.label, one of a (image), y (float)": (
         table(a=(IMAGE, grey(2)), y=(FLOAT, [0, 1])),
         {},
     ),
@@ -52,7 +55,10 @@ REFUSED = {  # what is told: the layout, and options
         {},
     ),
     "hf.label='lable' (did you mean 'label'?)": (LAYOUTS["mnist"], {"label": "lable"}),
-    "hf.image='label' is of type classes": (LAYOUTS["mnist"], {"image": "label"}),
+    "hf.image='label': type='classes', expected one of image": (
+        LAYOUTS["mnist"],
+        {"image": "label"},
+    ),
     "hf.hash=9 has no effect here": (LAYOUTS["mnist"], {"hash": 9}),
 }
 
