@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blaming, closest
+from sparsefl_jax.core.check import UserError, blaming
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.columns import choose
-from sparsefl_jax.data.samples import SAMPLES
 
 OPTIONS = ("data_dir", "image", "text", "label")
 _CHUNK = 1024  # samples at a time, which is three times as fast as one by one
@@ -52,9 +51,6 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
         columns = {"label": "label"} | columns
     chosen = choose(features, **columns)
     [sample] = chosen.samples
-    if None in features[sample].shape:
-        shape = features[sample].shape
-        raise UserError(f"it has images of shape {shape}, expected one size")
     return Source(name, files, partial(_decode, builder, sample, chosen.label))
 
 
@@ -70,7 +66,7 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
 
 
 def _builder(name: str, data_dir: str | Path | None) -> Any:
-    """Returns the TFDS builder of a name; if there is none, suggests others."""
+    """Returns the TFDS builder of a name."""
     import tensorflow_datasets as tfds
     import tensorflow_datasets.text  # noqa: F401  registers GLUE
 
@@ -78,10 +74,7 @@ def _builder(name: str, data_dir: str | Path | None) -> Any:
     try:
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
-        known = [*SAMPLES, *tfds.list_builders(with_community_datasets=False)]
-        near = closest(name, known, count=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "see launch.py --list"
-        raise UserError(f"it is unknown; {hint}") from None
+        raise UserError("no data set has this name, see launch.py --list") from None
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
@@ -92,15 +85,15 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 def _decode(builder, sample, label) -> dict:
     """Reads the samples, a list if they are texts, and the labels of both splits."""
-    tests = [split for split in ("test", "validation") if split in builder.info.splits]
     x, y = _read(builder, "train", sample, label)
-    found = (_read(builder, split, sample, label) for split in tests)
-    test = next((split for split in found if split[1].min() >= 0), None)
-    if test is None:
-        raise UserError("there are no test samples with a label")
     num_classes = np.array(builder.info.features[label].num_classes)
-    arrays = {"x": x, "y": y, "x_test": test[0], "y_test": test[1]}
-    return arrays | {"num_classes": num_classes}
+    arrays = {"x": x, "y": y, "num_classes": num_classes}
+    for split in ("test", "validation"):
+        if split in builder.info.splits:
+            x_test, y_test = _read(builder, split, sample, label)
+            if y_test.min() >= 0:
+                return arrays | {"x_test": x_test, "y_test": y_test}
+    return arrays
 
 
 def _read(builder, split, sample, label):

@@ -89,7 +89,7 @@ def test_own_builder_is_prepared_and_read(folder):
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("cifar1", "did you mean cifar10"),
+        ("cifar1", "no data set has this name"),
         ("cifar10_sample", "is embedded"),
         ("mine.npz", "is a file"),
     ],

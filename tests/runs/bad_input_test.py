@@ -22,7 +22,7 @@ REFUSED = [
     # unknown and missing names
     ({"model.name": "resnet19"}, "did you mean 'resnet18'"),
     ({"model.dtype": "float16"}, "model.dtype='float16' (did you mean 'bfloat16'?)"),
-    ({"dataset": "cifar1o"}, "cifar10"),
+    ({"dataset": "cifar1o"}, "no data set has this name"),
     ({"sinks": ("tensorbord",)}, "did you mean 'tensorboard'"),
     (
         {"algorithm.prunable": ("conv9/kernel",)},
