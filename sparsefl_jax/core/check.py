@@ -114,8 +114,8 @@ def unread(field: str, why: str) -> UserError:
     """Returns the error for a field that would have no effect.
 
     Example:
-      >>> unread("hf.hash=9", "'mnist' has no texts")
-      UserError("hf.hash=9 has no effect here: 'mnist' has no texts")
+      >>> unread("max_tokens=9", "it goes with tokenizer")
+      UserError('max_tokens=9 has no effect here: it goes with tokenizer')
     """
     return UserError(f"{field} has no effect here: {why}")
 

@@ -16,7 +16,7 @@ from sparsefl_jax.data import hub_samples
 from sparsefl_jax.data.cache import Source
 
 PREFIX = "hf:"
-OPTIONS = ("image", "text", "table", "label", "user", "hash", "train", "test")
+OPTIONS = ("image", "text", "table", "label", "user", "train", "test")
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
 
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core.check import UserError, blaming, check, unread
 from sparsefl_jax.data import cache, characters, hub, leaf, npz, samples
 from sparsefl_jax.data import prepared_tfds as tfds
-from sparsefl_jax.data.tokens import TextEncoding, hashing, make_tokenizer
+from sparsefl_jax.data.tokens import Tokenizer, hash_letters, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
 
 
@@ -129,8 +129,7 @@ def load(
       num_classes: None for the classes of the data set; a larger number gives the
         network outputs that no sample is labelled with.
       hf: the columns and splits of a data set of Hugging Face, where the types of its
-        features leave a choice, as `hub.find` takes them: `{"label": "fine_label"}`;
-        and `hash`, the number of features of a text, by default 768.
+        features leave a choice, as `hub.find` takes them: `{"label": "fine_label"}`.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
         them; None for hashed features.
 
@@ -147,15 +146,17 @@ def load(
     """
     name = str(name)
     options = {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
-    encoding = _encoding(tokenizer, max_tokens, options.pop("hash", None))
+    if max_tokens is not None and tokenizer is None:
+        raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
+    words = None if tokenizer is None else make_tokenizer(tokenizer, max_tokens)
     found, columns = NAMES.get(name, (name, {}))
     options |= {"data_dir": str(data_dir)} if data_dir else {}
     reader = _reader(found, options)
     options = columns | options
     with blaming(f"data set {name!r} cannot be used"):
         source = reader.find(found, **options)
-        identity = found, sorted(options.items()), encoding and encoding.identity
-        arrays = cache.through(source, identity, lambda: _decode(source, encoding))
+        identity = found, sorted(options.items()), words and words.identity
+        arrays = cache.through(source, identity, lambda: _decode(source, words))
     if writers is not None:
         check("writers", writers, (MNIST,))
         arrays |= of_mnist(arrays, name)
@@ -209,38 +210,26 @@ def _reader(name: str, options: Mapping[str, Any]) -> Reader:
     return reader
 
 
-def _encoding(tokenizer, max_tokens, hash) -> TextEncoding | None:
-    """Returns what turns texts into samples, if one is asked for."""
-    if max_tokens is not None and tokenizer is None:
-        raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
-    if tokenizer is None:
-        return None if hash is None else hashing(hash)
-    if hash is not None:
-        raise UserError("tokenizer and hf.hash are set, expected one of them")
-    return make_tokenizer(tokenizer, max_tokens)
-
-
-def _decode(source: cache.Source, encoding: TextEncoding | None) -> dict:
+def _decode(source: cache.Source, tokenizer: Tokenizer | None) -> dict:
     """Decodes a data set; turns texts into samples, and numbers labels.
 
     Texts of one length whose labels are characters become tokens and the next token of
-    each, unless an encoding is asked for.
+    each, unless a tokenizer is named.
     """
     arrays = source.decode()
     texts, labels = (
         {k: v for k in (key, f"{key}_test") if isinstance(v := arrays.get(k), list)}
         for key in "xy"
     )
-    if encoding and not texts:
+    if tokenizer and not texts:
         why = f"{source.title!r} has no texts; a table of texts is hf:./FILE.csv"
-        raise unread(encoding.given, why)
-    if not encoding and characters.follow(texts.values(), labels.values()):
+        raise unread(tokenizer.given, why)
+    if not tokenizer and characters.follow(texts.values(), labels.values()):
         for (x, before), (y, after) in zip(texts.items(), labels.items(), strict=True):
             arrays[x], arrays[y] = characters.followed(before, after)
         return arrays
-    if texts:
-        encode = (encoding or hashing()).encode
-        arrays |= {x: encode(split) for x, split in texts.items()}
+    encode = tokenizer.encode if tokenizer else hash_letters
+    arrays |= {x: encode(split) for x, split in texts.items()}
     if labels:
         classes = np.unique(sum(labels.values(), []), return_inverse=True)[1]
         splits = np.split(classes.astype(np.int32), [len(labels["y"])])

@@ -27,13 +27,13 @@ _CHUNK = 4096  # texts at a time, so that sparse counts of them stay small
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-class TextEncoding(NamedTuple):
-    """How texts become samples: tokens [n, T] int32, or features [n, D] float32.
+class Tokenizer(NamedTuple):
+    """How texts become tokens.
 
     Attributes:
       given: the field that chose it and its value, for messages.
-      encode: `(texts) -> [n, ...]`.
-      identity: differs between encodings that give different samples.
+      encode: `(texts) -> [n, T]` int32.
+      identity: differs between tokenizers that give different tokens.
     """
 
     given: str
@@ -41,7 +41,7 @@ class TextEncoding(NamedTuple):
     identity: str
 
 
-def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncoding:
+def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> Tokenizer:
     """Returns a tokenizer.
 
     Args:
@@ -69,15 +69,12 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
         source = hashlib.sha256(content).hexdigest()
         ids = lambda texts: [p.ids for p in pieces.encode_batch(texts)]  # noqa: E731
 
-    encode = in_chunks(ids, length, np.int32)
-    return TextEncoding(f"tokenizer={str(name)!r}", encode, f"{source} {length}")
+    encode = partial(in_chunks, function=ids, size=length, dtype=np.int32)
+    return Tokenizer(f"tokenizer={str(name)!r}", encode, f"{source} {length}")
 
 
-def hashing(num_features: int = HASH) -> TextEncoding:
-    """Returns the default encoding: counts of runs of letters in hashed buckets.
-
-    Samples are [n, D] float32. The counts have signs, and those of a text are scaled to
-    length 1; zeros stand for an empty text.
+def hash_letters(texts: Sequence[str]) -> np.ndarray:
+    """Counts a text's runs of letters in hashed buckets.
 
     This is feature hashing (Weinberger et al., ICML 2009, arXiv:0902.2206) of the runs
     of 3 and 4 letters of each lower-case word and the spaces around it, as
@@ -86,51 +83,46 @@ def hashing(num_features: int = HASH) -> TextEncoding:
     everywhere and leak nothing from one user to another.
 
     Args:
-      num_features: D, the number of buckets, at least 1.
+      texts: n strings.
 
-    Raises:
-      ValueError: num_features is below 1.
+    Returns:
+      [n, 768] float32. The counts have signs, and those of a text are scaled to length
+      1; zeros stand for an empty text.
 
     Example:
-      >>> x = hashing(16).encode(["good film", "film GOOD", ""])
+      >>> x = hash_letters(["good film", "film GOOD", ""])
       >>> x.shape, bool((x[0] == x[1]).all()), bool(x[2].any())
-      ((3, 16), True, False)
+      ((3, 768), True, False)
     """
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    check("hash", num_features, "[1, inf)")
     vectorizer = HashingVectorizer(
-        n_features=num_features,
-        dtype=np.float32,
-        analyzer="char_wb",
-        ngram_range=(3, 4),
+        n_features=HASH, dtype=np.float32, analyzer="char_wb", ngram_range=(3, 4)
     )
     counts = lambda chunk: vectorizer.transform(chunk).toarray()  # noqa: E731
-    encode = in_chunks(counts, num_features, np.float32)
-    return TextEncoding(f"hf.hash={num_features}", encode, f"hash {num_features}")
+    return in_chunks(texts, counts, HASH, np.float32)
 
 
-def in_chunks(function: Callable, size: int, dtype: type) -> Callable:
-    """Returns a function of all texts, with a progress bar on a terminal.
+def in_chunks(
+    texts: Sequence[str], function: Callable, size: int, dtype: type
+) -> np.ndarray:
+    """Encodes texts, with a progress bar on a terminal.
 
     Args:
+      texts: n strings.
       function: `(list of m strings)` to m sequences of at most `size` entries.
       size: the entries of a sample; shorter sequences are padded with 0.
       dtype: that of all samples.
 
     Returns:
-      `(n strings) -> [n, size]`.
+      [n, size].
     """
-
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        x = np.zeros((len(texts), size), dtype)
-        for start in tqdm(range(0, len(texts), _CHUNK), "texts", disable=None):
-            chunk = list(texts[start : start + _CHUNK])
-            for row, found in zip(x[start:], function(chunk), strict=False):
-                row[: len(found)] = found
-        return x
-
-    return encode
+    x = np.zeros((len(texts), size), dtype)
+    for start in tqdm(range(0, len(texts), _CHUNK), "texts", disable=None):
+        chunk = list(texts[start : start + _CHUNK])
+        for row, found in zip(x[start:], function(chunk), strict=False):
+            row[: len(found)] = found
+    return x
 
 
 def _hashed_words(texts: list[str], length: int) -> Iterator[list[int]]:

@@ -23,7 +23,7 @@ def sa(
 ) -> Model:
     """Sentiment analyser of Complement Sparsification (AAAI 2023), 24,707 parameters.
 
-    Its input is the 768 features of a text, see `data.tokens.hashing`.
+    Its input is the 768 features of a text, see `data.tokens.hash_letters`.
     """
     return _mlp(num_classes, input_shape, widths, nn.initializers.he_uniform())
 

@@ -59,7 +59,6 @@ REFUSED = {  # what is told: the layout, and options
         LAYOUTS["mnist"],
         {"image": "label"},
     ),
-    "hf.hash=9 has no effect here": (LAYOUTS["mnist"], {"hash": 9}),
 }
 
 

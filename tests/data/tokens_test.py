@@ -114,7 +114,6 @@ def test_word_pieces_of_a_folder(tmp_path):
         (SENTENCES, {"max_tokens": 9}, "it goes with tokenizer"),
         (SENTENCES, WORDS | {"max_tokens": 1}, "max_tokens=1, expected at least 2"),
         (SENTENCES, {"tokenizer": "nowhere"}, "'words' or a folder with"),
-        (SENTENCES, WORDS | {"hf": {"hash": 9}}, "are set, expected one of them"),
     ],
 )
 def test_encodings_that_are_refused(name, given, told):

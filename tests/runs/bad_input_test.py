@@ -126,6 +126,8 @@ def test_lists_and_whole_numbers_are_as_good_as_tuples_and_floats(tmp_path):
 
 
 def test_a_field_of_an_earlier_version_that_is_none_is_left_out():
-    kept = filled({"text_encoder": None, "seed": 3})
+    kept = freeze(filled({"text_encoder": None, "seed": 3, "hf": {"hash": None}}))
     assert kept.seed == 3 and not hasattr(kept, "text_encoder")
+    said = "hf: field='hash'"
+    refused(lambda: freeze(config_dict.ConfigDict({"hf": {"hash": 9}})), said)
     refused(lambda: filled({"text_encoder": "bert"}), "field='text_encoder'")

@@ -280,8 +280,8 @@ def _check_section(name: str, section: dict) -> None:
         raise UserError(f"{name}.name is missing")
     known = arguments(name, section.get("name"))
     for key, value in section.items():
-        check(f"{name}: field", key, known)
         if value is not None:
+            check(f"{name}: field", key, known)
             check(f"{name}.{key}", value, known[key].annotation)
 
 

@@ -47,7 +47,6 @@ class HuggingFace:
       table: columns of numbers that together are a sample.
       label: column of labels, if several columns could be.
       user: column of users, for partition=natural.
-      hash: number of features into which texts are hashed, by default 768.
       train: split for training, by default 'train'.
       test: split for testing, by default 'test' or 'validation'.
     """
@@ -57,7 +56,6 @@ class HuggingFace:
     table: Texts = ()
     label: str | None = None
     user: str | None = None
-    hash: int | None = None
     train: str | None = None
     test: str | None = None
 
