@@ -5,7 +5,6 @@ The data flows source -> partition -> rows of each client -> one client's batche
 
 from sparsefl_jax.data.augment import make_preprocess as make_preprocess
 from sparsefl_jax.data.cohorts import stratified_sampler as stratified_sampler
-from sparsefl_jax.data.cohorts import uniform_sampler as uniform_sampler
 from sparsefl_jax.data.federated import FederatedData as FederatedData
 from sparsefl_jax.data.federated import Rows as Rows
 from sparsefl_jax.data.federated import federate as federate

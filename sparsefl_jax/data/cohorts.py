@@ -86,34 +86,6 @@ def _draw(key: Key, num_clients: int, count: int, present: Array | None) -> Arra
 
 
 @method
-def uniform_sampler(
-    num_clients: int, cohort_size: int, present: Callable | None = None
-) -> Callable:
-    """Returns a sampler that draws clients uniformly without replacement, in O(K).
-
-    Args:
-      num_clients: N.
-      cohort_size: K.
-      present: `(key, round) -> [N] bool`, the available clients, at a cost of O(N);
-        None: all. Others fill a cohort of fewer than K, and `cohorts` removes them.
-
-    Returns:
-      `sampler(key, round) -> ids [K] int32`.
-
-    Example:
-      >>> draw = uniform_sampler(1_000_000, 10)
-      >>> len(set(draw(jax.random.key(0), 3).tolist()))
-      10
-    """
-
-    def sampler(key, round):
-        there = None if present is None else present(keys.of_presence(key), round)
-        return _draw(jax.random.fold_in(key, round), num_clients, cohort_size, there)
-
-    return sampler
-
-
-@method
 def stratified_sampler(
     budgets: ArrayLike, cohort_size: int, present: Callable | None = None
 ) -> Callable:
@@ -122,7 +94,8 @@ def stratified_sampler(
     Args:
       budgets: [N], the budget of each client; clients with equal budgets form a tier.
       cohort_size: K.
-      present: the available clients, as in `uniform_sampler`.
+      present: `(key, round) -> [N] bool`, the available clients; None: all. Others
+        fill a cohort of fewer than K, and `cohorts` removes them.
 
     Returns:
       `sampler(key, round) -> ids [K] int32`, the tiers in ascending order of budget.
@@ -168,26 +141,32 @@ def cohorts(
     rounds: Array,
     present: Callable | None = None,
 ) -> Array:
-    """Draws the cohorts of several rounds of a stage.
+    """Draws the cohorts of several rounds of a stage, by its sampler or uniformly.
 
     Args:
       key: the root key of the stage.
       stage: the stage.
       num_clients: N.
       rounds: [R] int32, rounds of the stage.
-      present: `(key, round) -> [N] bool`, the available clients; None: all.
+      present: `(key, round) -> [N] bool`, the available clients, at a cost of O(N);
+        None: all.
 
     Returns:
       Ids [R, K] int32; N in the place of a client that is not available.
     """
-    draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size, present)
     sampling_key = keys.of_cohorts(key)
 
     def of_round(round):
-        ids = draw(sampling_key, round)
-        if present is None:
+        there = None
+        if present is not None:
+            there = present(keys.of_presence(sampling_key), round)
+        if stage.sampler is None:
+            draw_key = jax.random.fold_in(sampling_key, round)
+            ids = _draw(draw_key, num_clients, stage.cohort_size, there)
+        else:
+            ids = stage.sampler(sampling_key, round)
+        if there is None:
             return ids
-        there = present(keys.of_presence(sampling_key), round)
         return jnp.where(there[ids], ids, num_clients).astype(jnp.int32)
 
     return lax.map(of_round, rounds, batch_size=min(_ROUNDS, len(rounds)))

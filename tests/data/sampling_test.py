@@ -58,8 +58,7 @@ def test_every_pair_is_drawn_alike(key, num_clients=37):
 
 
 def test_cohorts_of_two_rounds_share_clients_by_chance_only(key):
-    draw = jax.jit(jax.vmap(cohorts.uniform_sampler(2000, 200), (None, 0)))
-    ids = np.asarray(draw(key, jnp.arange(100)))
+    ids = np.asarray(cohorts.cohorts(key, Stage(None, 100, 200), 2000, jnp.arange(100)))
     shared = [len(np.intersect1d(a, b)) for a, b in zip(ids, ids[1:], strict=False)]
     # Hypergeometric: 20 on average, with variance 20 * 0.9 * 1800 / 1999.
     deviation = np.sqrt(20 * 0.9 * 1800 / 1999 / len(shared))
@@ -69,29 +68,27 @@ def test_cohorts_of_two_rounds_share_clients_by_chance_only(key):
 @pytest.mark.parametrize(
     "num_clients", [50, pytest.param(MANY, marks=pytest.mark.slow)]
 )
-def test_the_sampler_is_pure_and_may_be_compiled_and_mapped(key, num_clients):
-    draw = cohorts.uniform_sampler(num_clients, 6)
-    plain = np.stack([draw(key, round) for round in range(4)])
-    mapped = jax.jit(jax.vmap(draw, (None, 0)))(key, jnp.arange(4))
-    assert mapped.dtype == jnp.int32
-    np.testing.assert_array_equal(plain, mapped)
+def test_cohorts_are_pure_and_may_be_compiled(key, num_clients):
+    draw = lambda key, r: cohorts.cohorts(key, Stage(None, 4, 6), num_clients, r)  # noqa: E731
+    plain = np.concatenate([draw(key, jnp.full(1, round)) for round in range(4)])
+    compiled = jax.jit(draw)(key, jnp.arange(4))
+    assert compiled.dtype == jnp.int32
+    np.testing.assert_array_equal(plain, compiled)
     assert len({tuple(row) for row in plain.tolist()}) == 4
-    assert np.any(plain != np.stack([draw(jax.random.key(9), r) for r in range(4)]))
+    assert np.any(plain != draw(jax.random.key(9), jnp.arange(4)))
 
 
-def test_present_clients_come_first_and_others_fill_the_rest(key):
+def test_present_clients_come_first_and_nobody_is_in_the_place_of_others(key):
     there = jnp.arange(9) % 3 == 0
-    draw = cohorts.uniform_sampler(9, 5, lambda key, round: there)
-    for round in range(4):
-        ids = np.asarray(draw(key, round))
-        assert set(ids[:3]) == {0, 3, 6} and len(set(ids)) == 5
-    ids = cohorts.cohorts(key, Stage(None, 2, 5), 9, jnp.arange(2), lambda *_: there)
-    assert (np.sort(ids)[:, 3:] == 9).all()  # nobody is in their place
+    ids = cohorts.cohorts(key, Stage(None, 4, 5), 9, jnp.arange(4), lambda *_: there)
+    assert np.sort(ids).tolist() == [[0, 3, 6, 9, 9]] * 4
+    assert {tuple(row) for row in np.sort(ids[:, :3]).tolist()} == {(0, 3, 6)}
 
 
 def test_a_large_population_takes_no_memory_of_its_size(key):
-    draw = jax.jit(cohorts.uniform_sampler(10**9, 10))
-    memory = draw.lower(key, 0).compile().memory_analysis()
+    stage, rounds = Stage(None, 1, 10), np.zeros(1, np.int32)
+    draw = jax.jit(lambda key, rounds: cohorts.cohorts(key, stage, 10**9, rounds))
+    memory = draw.lower(key, rounds).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 100_000
 
 
