@@ -63,10 +63,10 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> Tokenizer
     if name == WORDS:
         ids, source = partial(_hashed_words, length=length), WORDS
     else:
-        pieces, content = _read_vocabulary(Path(name))
+        pieces = _read_vocabulary(Path(name))
         pieces.no_padding()
         pieces.enable_truncation(length)
-        source = hashlib.sha256(content).hexdigest()
+        source = hashlib.sha256(pieces.to_str().encode()).hexdigest()
         ids = lambda texts: [p.ids for p in pieces.encode_batch(texts)]  # noqa: E731
 
     encode = partial(in_chunks, function=ids, size=length, dtype=np.int32)
@@ -133,27 +133,23 @@ def _hashed_words(texts: list[str], length: int) -> Iterator[list[int]]:
         yield [1, *(2 + h for h in hashes)]
 
 
-def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
-    """Returns a tokenizer of the library, and its source."""
+def _read_vocabulary(folder: Path) -> Any:
+    """Returns a tokenizer of the library."""
     begin = f"tokenizer={str(folder)!r}"
-    names = ("tokenizer.json", "vocab.txt")
-    path = next((folder / n for n in names if (folder / n).is_file()), None)
-    if path is None:
-        raise UserError(
-            f"{begin}, expected {WORDS!r} or a folder with {' or '.join(names)}"
-        )
+    whole, pieces = folder / "tokenizer.json", folder / "vocab.txt"
+    if not whole.is_file() and not pieces.is_file():
+        names = "tokenizer.json or vocab.txt"
+        raise UserError(f"{begin}, expected {WORDS!r} or a folder with {names}")
     tokenizers = imported("tokenizers", "text", begin)
     with blaming(f"{begin} cannot be used"):
-        content = path.read_bytes()
-        if path.name == names[0]:
-            pieces = tokenizers.Tokenizer.from_file(str(path))
+        if whole.is_file():
+            found = tokenizers.Tokenizer.from_file(str(whole))
         else:
             config = folder / "tokenizer_config.json"
             told = json.loads(config.read_bytes()) if config.is_file() else {}
             lowercase = bool(told.get("do_lower_case", True))
-            pieces = tokenizers.BertWordPieceTokenizer(str(path), lowercase=lowercase)
-            content += b"lowercase" if lowercase else b"cased"
-        padding = pieces.token_to_id("[PAD]")
+            found = tokenizers.BertWordPieceTokenizer(str(pieces), lowercase=lowercase)
+        padding = found.token_to_id("[PAD]")
         if padding != 0:
             raise UserError(f"[PAD] is {padding}, expected 0")
-    return pieces, content
+    return found
