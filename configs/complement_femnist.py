@@ -3,7 +3,7 @@
 python launch.py --config=configs/complement_femnist.py[:METHOD][,mini]
 
 METHOD is cs (default), fedavg, prunefl or pqsu; 10 random users take part in a round.
-`python launch.py --prepare=femnist` downloads the data; --config.dataset=FOLDER names a
+The first run downloads the data from the hub; --config.dataset=FOLDER names a
 folder of LEAF's JSON files instead. --config.density is 1 - p; for pqsu,
 --config.algorithm.density is that of the filters. As printed, best round: FedAvg 76.3,
 CS 72.5 (p = .5), PruneFL 55.5, PQSU 57.9; p up to .7 is usable; client sparsity .904 /

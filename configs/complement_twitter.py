@@ -3,8 +3,8 @@
 python launch.py --config=configs/complement_twitter.py[:METHOD][,all|,users10][,mini]
 
 METHOD is cs (default), fedavg, prunefl or pqsu. All users with at least 70 tweets take
-part (436 in the paper), or, with users10, ten at random. `python launch.py
---prepare=twitter` downloads Sentiment140, whose letters are hashed to 768 features,
+part (436 in the paper), or, with users10, ten at random. The first run
+downloads Sentiment140 from the hub, whose letters are hashed to 768 features,
 instead of the paper's features of a DistilBERT. As printed, best round, all users:
 FedAvg 76.1, CS 73.3 (p = .5); ten users: 76.9, 74.3, PruneFL 71.5, PQSU 73.4. The paper
 does not state T. Not measured, because the data set was not available.

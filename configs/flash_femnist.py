@@ -2,8 +2,8 @@
 
 python launch.py --config=configs/flash_femnist.py[:METHOD][,PRESET][,no_stage1][,mini]
 
-METHOD and PRESET are those of `flash_cifar10.py`. `python launch.py --prepare=femnist`
-downloads the data; --config.dataset=FOLDER names a folder of LEAF's JSON files instead.
+METHOD and PRESET are those of `flash_cifar10.py`. The first run downloads the data from
+the hub; --config.dataset=FOLDER names a folder of LEAF's JSON files instead.
 3400 users are drawn from all, a tenth of the characters of each is for testing, and
 accuracy is that of all test characters together. The paper does not name the layers
 that are pruned; pruning `conv2` and `fc1` gives its saving of 14.6. As printed at d =

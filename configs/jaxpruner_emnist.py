@@ -11,7 +11,7 @@ global_magnitude 86.01, random 83.53, static 83.33. --config.density is 1 - S.
 
 JaxPruner reads FedJAX's EMNIST: 3400 writers, a test set of each, and ink of 1 on 0.
 Here 3400 users are drawn from the 3597 of LEAF's, a tenth of the characters of each is
-for testing, and ink is 0 on 1. `python launch.py --prepare=femnist` downloads these.
+for testing, and ink is 0 on 1. The first run downloads these from the hub.
 FedJAX's own samples can be given as an .npz file with `users` and `users_test`:
 --config.dataset=FILE.npz --config.test_split=natural
 --config.partition.test_fraction=None. Clients train within the mask; JaxPruner's train

@@ -4,7 +4,7 @@ python launch.py --config=configs/shakespeare.py[:METHOD][,mini]
 
 METHOD is fedavg (default), spdst or spafl. The data set is LEAF's Shakespeare (Caldas
 et al. 2018, arXiv:1812.01097), 80 characters a sample, of which each predicts the next
-one. `python launch.py --prepare=shakespeare` downloads it; --config.dataset=FOLDER
+one. The first run downloads it from the hub; --config.dataset=FOLDER
 names a folder of LEAF's files instead. It is not a row of a paper. Not measured. LEAF's
 samples overlap, and a fifth of each role's are drawn at random for the test, so that
 most test characters were also trained on: accuracies are too high.

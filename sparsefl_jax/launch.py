@@ -42,11 +42,7 @@ DRY_RUN = flags.DEFINE_integer(
     lower_bound=0,
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
-PREPARE = flags.DEFINE_string(
-    "prepare",
-    None,
-    "Download this data set from TFDS or the Hugging Face Hub (hf:ORGANISATION/NAME).",
-)
+PREPARE = flags.DEFINE_string("prepare", None, "Download this data set of TFDS.")
 STUDY = flags.DEFINE_string(
     "study", None, "A file in studies/: many runs, compared on a page in --workdir."
 )
@@ -110,7 +106,7 @@ def do(argv) -> None:
     if FIELDS.value is not None:
         return formats.say(cli.listing(FIELDS.value, config))
     if PREPARE.value:
-        from sparsefl_jax.data.sources import prepare
+        from sparsefl_jax.data.prepared_tfds import prepare
 
         return print(prepare(PREPARE.value))
     hardware.keep_compilations()

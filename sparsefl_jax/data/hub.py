@@ -43,12 +43,6 @@ def find(name: str, **options: Any) -> Source:
     return Source(title, files, lambda: hub_samples.decode(data, title, **options))
 
 
-def prepare(name: str) -> str:
-    """Downloads a data set; returns its splits and their numbers of samples."""
-    splits = fetch(name)[1].items()
-    return ", ".join(f"{split}: {len(rows):,} samples" for split, rows in splits)
-
-
 def fetch(name: str) -> tuple[str, dict[str, Any]]:
     """Returns the title of a data set, and each split, a `datasets.Dataset`."""
     library = _library()

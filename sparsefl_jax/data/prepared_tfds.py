@@ -55,12 +55,27 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
 
 
 def prepare(name: str, data_dir: str | Path | None = None) -> str:
-    """Downloads a data set and writes it as `array_record`; returns its folder."""
-    builder = _builder(name, data_dir)
+    """Downloads a data set and writes it as `array_record`.
+
+    Most builders of TFDS need TensorFlow's file functions to *prepare* data, which the
+    extra `[prepare]` installs. All else reads the prepared files without it.
+
+    Args:
+      name: a TFDS builder, with an optional `/config` and `:version`.
+      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
+        default.
+
+    Returns:
+      The folder of the data set.
+
+    Raises:
+      ValueError: the name is unknown, TensorFlow is missing, or the download failed.
+    """
     with (
         contextlib.redirect_stdout(sys.stderr),
-        blaming("most data sets need pip install 'sparsefl_jax[prepare]'"),
+        blaming(f"preparing {name!r} failed, which may need the extra [prepare]"),
     ):
+        builder = _builder(name, data_dir)
         builder.download_and_prepare(file_format="array_record")
     return str(builder.data_path)
 

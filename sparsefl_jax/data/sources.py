@@ -28,23 +28,20 @@ class Reader(NamedTuple):
       matches: `(name) -> bool`, whether a name means one of this kind.
       find: `(name, **options) -> cache.Source`.
       takes: the options of `find`, of `hf` or `data_dir` as `load` takes them.
-      prepare: `(name) -> str` downloads one, with `data_dir` where `find` takes it, and
-        says where or what it is; None where there is nothing to download.
     """
 
     kind: str
     matches: Callable
     find: Callable
     takes: tuple[str, ...] = ()
-    prepare: Callable | None = None
 
 
 READERS = (  # the first that a name matches reads it
     Reader("embedded", samples.SAMPLES.__contains__, samples.find),
-    Reader("of Hugging Face", hub.matches, hub.find, hub.OPTIONS, hub.prepare),
+    Reader("of Hugging Face", hub.matches, hub.find, hub.OPTIONS),
     Reader("a file", npz.matches, npz.find),
     Reader("a folder", leaf.matches, leaf.find),
-    Reader("of TFDS", bool, tfds.find, tfds.OPTIONS, tfds.prepare),
+    Reader("of TFDS", bool, tfds.find, tfds.OPTIONS),
 )
 
 NAMES = {  # short for a name, and for options that the types of its columns leave open
@@ -163,39 +160,6 @@ def load(
     if num_classes is not None:
         arrays["num_classes"] = num_classes
     return make_dataset(**arrays, name=source.title if found == name else name)
-
-
-def prepare(name: str, data_dir: str | Path | None = None) -> str:
-    """Downloads a data set of the hub, or prepares one of TFDS as `array_record`.
-
-    Most builders of TFDS need TensorFlow's file functions to *prepare* data, which the
-    extra `[prepare]` installs. All else reads the prepared files without it.
-
-    Args:
-      name: `hf:ORGANISATION/NAME`, a name in `NAMES`, or a TFDS builder such as
-        `"cifar10"` or `"emnist/byclass"`.
-      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
-        default.
-
-    Returns:
-      The folder of the data set, or a line on the splits of one of the hub.
-
-    Raises:
-      ValueError: the name is unknown, TensorFlow is missing, or the download failed.
-
-    Example:
-      >>> prepare("cifar10_sample")
-      Traceback (most recent call last):
-      sparsefl_jax.UserError: data set 'cifar10_sample' is embedded; it needs no
-      preparation
-    """
-    found, _ = NAMES.get(name, (name, {}))
-    options = {"data_dir": str(data_dir)} if data_dir else {}
-    reader = _reader(found, options)
-    if reader.prepare is None:
-        raise UserError(f"data set {name!r} is {reader.kind}; it needs no preparation")
-    with blaming(f"preparing {name!r} failed"):
-        return reader.prepare(found, **options)
 
 
 def _reader(name: str, options: Mapping[str, Any]) -> Reader:
