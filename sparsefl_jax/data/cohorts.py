@@ -115,10 +115,8 @@ def stratified_sampler(
     sizes = [len(tier) for tier in tiers]
     least = len(budgets) // math.gcd(*sizes)
     if cohort_size < 1 or cohort_size % least:
-        raise UserError(
-            f"{cohort_size=}, expected a multiple of {least}, so that tiers of {sizes} "
-            "clients have whole shares"
-        )
+        why = f"so that tiers of {sizes} clients have whole shares"
+        raise UserError(f"{cohort_size=}, expected a multiple of {least}, {why}")
 
     def sampler(key, round):
         by_tier = jax.random.split(jax.random.fold_in(key, round), len(tiers))

@@ -92,10 +92,7 @@ def federate(
         if test_split != "within":
             raise unread(f"{test_fraction=}", f"{test_split=}, expected 'within'")
     if test_split != "within" and not len(dataset.x_test):
-        raise UserError(
-            f"{test_split=} needs x_test, which data set {dataset.name!r} lacks, "
-            "expected 'within'"
-        )
+        raise UserError(f"{test_split=} needs x_test, expected 'within' without it")
     by_label = dataset._replace(
         y=one_label(dataset.y), y_test=one_label(dataset.y_test)
     )
@@ -111,10 +108,7 @@ def federate(
         test = test_parts(by_label, parts, test_split, rng=rng_test)
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
-        raise UserError(
-            f"{val_fraction=} holds no sample out of {len(parts)} clients with at most "
-            f"{max(map(len, parts))}, expected more, or 0"
-        )
+        raise UserError(f"{val_fraction=} holds no sample out, expected more, or 0")
     shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
     return FederatedData(**shared, train=pack(train), val=pack(val), test=pack(test))
 
@@ -240,10 +234,8 @@ def _within(dataset, parts, fraction, rng):
     parts, held_out = hold_out(parts, fraction, rng=rng, minimum=1)
     rows, sizes = np.concatenate(held_out), [len(part) for part in held_out]
     if not rows.size:
-        raise UserError(
-            f"test_split='within' holds no sample out of {len(parts)} clients with one "
-            "each, expected fewer clients, or x_test"
-        )
+        few = "clients with one sample each, expected fewer clients, or x_test"
+        raise UserError(f"test_split='within' holds no sample out of {few}")
     dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
     return dataset, parts, np.split(np.arange(len(rows)), np.cumsum(sizes)[:-1])
 
@@ -280,8 +272,6 @@ def _checked_parts(parts, num_clients, num_samples):
         if part.ndim != 1 or part.dtype.kind not in "iu":
             raise UserError(f"client {i} of the partition is not a list of integers")
         if part.min() < 0 or part.max() >= num_samples:
-            raise UserError(
-                f"client {i} of the partition has rows from {part.min()} to "
-                f"{part.max()}, expected 0 to {num_samples - 1}"
-            )
+            rows = f"rows from {part.min()} to {part.max()}"
+            raise UserError(f"client {i} has {rows}, expected 0 to {num_samples - 1}")
     return parts

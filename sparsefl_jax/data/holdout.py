@@ -45,10 +45,8 @@ def test_parts(
         return _draw_overlapping(dataset, parts, rng)
     test = match(dataset, parts, rng)
     if sum(map(len, test)) < len(parts):
-        raise UserError(
-            f"test_split='partition' has {len(dataset.y_test)} test samples for "
-            f"{len(parts)} clients; use test_split='pooled' or fewer clients"
-        )
+        few = f"{len(dataset.y_test)} test samples for {len(parts)} clients"
+        raise UserError(f"{test_split=} has {few}, expected 'pooled'")
     return raise_to_minimum(test, 1, "test samples")
 
 

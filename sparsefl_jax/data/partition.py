@@ -270,11 +270,8 @@ def pathological(
     stacks = [stack for stack in cuts.by_class(labels, rng) if len(stack)]
     check("classes_per_client", classes_per_client, integer(1, len(stacks)))
     if num_clients * classes_per_client < len(stacks):
-        raise UserError(
-            f"classes_per_client={classes_per_client}, expected at least "
-            f"{-(-len(stacks) // num_clients)} so that num_clients={num_clients} hold "
-            f"all {len(stacks)} classes"
-        )
+        few = f"{num_clients=} with {classes_per_client=}"
+        raise UserError(f"{few} do not hold all {len(stacks)} classes")
     if samples_per_class is not None:
         check("samples_per_class", samples_per_class, integer(1))
     each = int(samples_per_class or 1)
@@ -282,11 +279,8 @@ def pathological(
     parts = [[] for _ in range(num_clients)]
     for stack, clients in zip(stacks, holders, strict=True):
         if each * len(clients) > len(stack):
-            raise UserError(
-                f"num_clients={num_clients} with classes_per_client="
-                f"{classes_per_client} need {each * len(clients)} samples of class "
-                f"{labels[stack[0]]}; there are {len(stack)}"
-            )
+            need = f"{each * len(clients)} samples of class {labels[stack[0]]}"
+            raise UserError(f"{num_clients=} need {need}; there are {len(stack)}")
         stack = stack if samples_per_class is None else stack[: each * len(clients)]
         for client, rows in zip(
             clients, np.array_split(stack, len(clients)), strict=True
@@ -335,10 +329,8 @@ def natural(
     parts = [part for part in parts if len(part) >= min_samples]
     num_clients = len(parts) if num_clients is None else num_clients
     if not 1 <= num_clients <= len(parts):
-        raise UserError(
-            f"num_clients={num_clients} users with at least {min_samples} samples, "
-            f"expected 1 to {len(parts)}"
-        )
+        least = f"users with {min_samples=}"
+        raise UserError(f"{num_clients=} {least}, expected 1 to {len(parts)}")
     if num_clients < len(parts):
         text = f"num_clients={num_clients} of {len(parts)} users take part, no others"
         warnings.warn(text, stacklevel=2)

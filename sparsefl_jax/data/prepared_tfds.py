@@ -5,7 +5,6 @@ TFDS's `data_source` needs only `array_record` and an image decoder.
 
 import contextlib
 import logging
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -39,11 +38,10 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
     """
     builder = _builder(name, data_dir)
     if not builder.is_prepared():
-        root = data_dir or os.environ.get("TFDS_DATA_DIR") or "the default directory"
         raise UserError(
-            f"it is not prepared in {root}: run `python launch.py --prepare={name}`, "
-            "set TFDS_DATA_DIR to its folder, name one of the hub as hf:ORGANISATION/"
-            "NAME, or take a configuration with :mini"
+            f"it is not prepared: run `python launch.py --prepare={name}`, set "
+            "TFDS_DATA_DIR to its folder, name one of the hub as hf:ORGANISATION/NAME, "
+            "or take a configuration with :mini"
         )
     files = [f for f in Path(str(builder.data_path)).iterdir() if f.is_file()]
     features = builder.info.features

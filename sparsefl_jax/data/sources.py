@@ -248,13 +248,10 @@ def make_dataset(
     else:
         x_test = _features("x_test", x_test)
         y_test = _labels("y_test", y_test, len(x_test))
-    if x.shape[1:] != x_test.shape[1:] or x.dtype != x_test.dtype:
-        raise UserError(
-            f"x_test has samples {x_test.shape[1:]} {x_test.dtype}, "
-            f"x has {x.shape[1:]} {x.dtype}; they must agree"
-        )
-    if y.shape[1:] != y_test.shape[1:]:
-        raise UserError(f"y_test has targets {y_test.shape[1:]}, y has {y.shape[1:]}")
+    for which, a, b in (("x", x, x_test), ("y", y, y_test)):
+        if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
+            here, there = (f"{v.dtype} {v.shape[1:]}" for v in (a, b))
+            raise UserError(f"{which} has samples {here}, {which}_test has {there}")
     num_classes = _num_classes(y, y_test, num_classes)
     ids = {"users": users, "users_test": users_test}
     ids = number(ids, {"users": len(x), "users_test": len(x_test)})
@@ -321,16 +318,9 @@ def _labels(name, y, num_samples):
 def _num_classes(y, y_test, num_classes):
     """Returns the number of classes after checking that all labels lie below it."""
     present, samples = 1 + max(y.max(), y_test.max(initial=0)), y.size + y_test.size
-    if num_classes is None and present > samples:
-        raise UserError(
-            f"y has labels up to {present - 1} for {samples} samples; pass num_classes "
-            "if that is right"
-        )
-    if num_classes is not None and present > num_classes:
-        raise UserError(
-            f"y or y_test has labels up to {present - 1}, expected 0 to "
-            f"{num_classes - 1} for num_classes={num_classes}"
-        )
+    allowed = samples if num_classes is None else num_classes
+    if present > allowed:
+        raise UserError(f"{num_classes=}, expected above the label {present - 1} of y")
     return int(present if num_classes is None else num_classes)
 
 

@@ -90,9 +90,6 @@ def of_mnist(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
             same = x is not None and len(x) == len(writers) and x.dtype == np.uint8
             order = by_content(x) if same else None
             if order is None or _CHECKS[split] != zlib.crc32(x[order].tobytes()):
-                raise UserError(
-                    f"writers={MNIST!r} are those of MNIST's images, but {name!r} has "
-                    f"others in {split}"
-                )
+                raise UserError(f"writers={MNIST!r}, but {name!r} is not MNIST")
             found[users] = writers[np.argsort(order)]
     return found

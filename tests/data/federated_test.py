@@ -115,7 +115,7 @@ def test_a_test_set_that_is_not_read_is_a_warning():
         ({"partition": [[0], [1]], "alpha": 1}, "alpha has no effect"),
         ({"val_fraction": 1.0}, "val_fraction=1.0"),
         ({"test_split": "natural"}, "needs users"),
-        ({"val_fraction": 0.001}, "=0.001 holds no sample out of 2 clients"),
+        ({"val_fraction": 0.001}, "=0.001 holds no sample out"),
         ({"test_fraction": 0.3}, "test_fraction=0.3 has no effect here: test_split='"),
         ({"x_test": None, "y_test": None, "test_split": "pooled"}, "needs x_test"),
         ({"num_clients": 40, "x_test": None, "y_test": None}, "holds no sample"),

@@ -138,5 +138,5 @@ def test_a_configuration_names_the_folder_and_more_classes(tmp_path):
     config.test_split, config.num_classes = "natural", 62
     assert build.build_data(freeze(config)).num_classes == 62
     config.num_classes = 4
-    said = "expected 0 to 3 for num_classes=4"
+    said = "num_classes=4, expected above the label 4"
     refused(lambda: build.build_data(freeze(config)), said)

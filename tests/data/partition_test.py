@@ -215,7 +215,7 @@ REFUSED = [
     ("dirichlet", 4, {"alpha": 1e308}, "alpha=1e+308"),
     ("dirichlet", 5, {}, "at least 10 samples each"),
     ("shards", 4, {"k": 5}, "k=5, expected in [1, 4]"),
-    ("pathological", 3, {"classes_per_client": 1}, "=1, expected at least 2 so that"),
+    ("pathological", 3, {"classes_per_client": 1}, "=1 do not hold all 4"),
     ("pathological", 24, {}, "need 12 samples of class 0; there are 10"),
     ("natural", None, {"users": None}, "needs a data set with users"),
     ("natural", 3, {"users": Y % 2}, "num_clients=3 users"),
