@@ -204,4 +204,5 @@ def test_files_that_change_are_decoded_again(place):
 
 def test_what_is_not_there_is_refused(place):
     refused(lambda: sources.load("hf:some/thing"), "'hf:some/thing' cannot be used: ")
-    refused(lambda: sources.load("hf:mnist"), "expected ORGANISATION/NAME, a folder or")
+    refused(lambda: sources.load("hf:./thing"), "'hf:./thing' cannot be used: ")
+    refused(lambda: sources.load("hf:csv"), "expected ORGANISATION/NAME, a folder or")
