@@ -17,4 +17,3 @@ from sparsefl_jax.data.sources import Dataset as Dataset
 from sparsefl_jax.data.sources import load as load
 from sparsefl_jax.data.sources import make_dataset as make_dataset
 from sparsefl_jax.data.statistics import partition_statistics as partition_statistics
-from sparsefl_jax.data.statistics import statistics_rows as statistics_rows

@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.formats import format_percent
-
 
 def partition_statistics(counts: ArrayLike) -> dict:
     """Summarises how evenly samples and labels are divided among clients.
@@ -37,28 +35,3 @@ def partition_statistics(counts: ArrayLike) -> dict:
         "entropy": of(entropy, "mean", "min", "max"),
         "largest_share": float(sizes.max() / sizes.sum()),
     }
-
-
-def statistics_rows(statistics: dict) -> list[tuple[str, str]]:
-    """Formats statistics as rows of a name and a text.
-
-    Args:
-      statistics: from `partition_statistics`.
-
-    Example:
-      >>> for row in statistics_rows(partition_statistics([[4, 4], [2, 0]])):
-      ...     print(*row, sep=": ")
-      clients: 2
-      training samples of a client: 2 to 8, median 5
-      label entropy of a client: 0.00 to 1.00 bits, mean 0.50
-      largest client: 80.0 % of the training samples
-    """
-    share = format_percent(statistics["largest_share"], 1)
-    sizes = "{min} to {max}, median {median:g}".format(**statistics["train"])
-    entropy = "{min:.2f} to {max:.2f} bits, mean {mean:.2f}"
-    return [
-        ("clients", str(statistics["number"])),
-        ("training samples of a client", sizes),
-        ("label entropy of a client", entropy.format(**statistics["entropy"])),
-        ("largest client", f"{share} of the training samples"),
-    ]

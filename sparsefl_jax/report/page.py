@@ -14,7 +14,7 @@ import numpy as np
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
-from sparsefl_jax.data import partition_statistics, statistics_rows
+from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import comparison_tables as texts
 from sparsefl_jax.report import costs, density, tables
 from sparsefl_jax.report.comparison import MARK, Comparison
@@ -69,7 +69,7 @@ def write_page(run_dir: str | Path) -> Path:
         # Densities are in a table of their own.
         accuracy=[row[:-1] for row in tables.accuracy_rows(run.summary)],
         stages=tables.stage_rows(run.summary, "stage", tables.BITS | flops),
-        partition=[] if split is None else statistics_rows(partition_statistics(split)),
+        split=None if split is None else partition_statistics(split),
         fields=flatten(run.config).items(),
         made_with=[tables.made_with(run.summary)],
     )
