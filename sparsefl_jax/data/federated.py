@@ -120,13 +120,10 @@ def from_arrays(
     x_test: ArrayLike | None = None,
     y_test: ArrayLike | None = None,
     num_classes: int | None = None,
-    num_clients: int | None = None,
-    partition: str | Callable | Sequence[ArrayLike] = "iid",
-    seed: int = 0,
-    test_split: str | None = None,
     users: ArrayLike | None = None,
     users_test: ArrayLike | None = None,
     name: str = "arrays",
+    test_split: str | None = None,
     **kwargs: Any,
 ) -> FederatedData:
     """Splits your own arrays over clients.
@@ -138,12 +135,12 @@ def from_arrays(
         together they are the test set.
       y_test: like y.
       num_classes: the number of classes; None: one more than the largest label.
-      num_clients, partition, seed: as in `federate`.
-      test_split: as in `federate`; None is "within" without x_test, else "partition".
       users: [n], the user of each sample, for partition="natural".
       users_test: [n_test], the user of each sample of x_test.
       name: the name of the data set in reports.
-      **kwargs: further arguments of `federate` and of the partitioner.
+      test_split: as in `federate`; None is "within" without x_test, else "partition".
+      **kwargs: further arguments of `federate`, such as `partition`, `num_clients` and
+        `seed`, and of the partitioner.
 
     Returns:
       A `FederatedData`.
@@ -160,8 +157,7 @@ def from_arrays(
     arrays = x, y, x_test, y_test
     dataset = make_dataset(*arrays, num_classes=num_classes, name=name, **ids)
     test_split = test_split or ("within" if x_test is None else "partition")
-    kwargs |= {"seed": seed, "test_split": test_split}
-    return federate(dataset, partition, num_clients, **kwargs)
+    return federate(dataset, test_split=test_split, **kwargs)
 
 
 def partition_counts(data: FederatedData) -> np.ndarray:
