@@ -3,9 +3,7 @@
 TFDS's `data_source` needs only `array_record` and an image decoder.
 """
 
-import contextlib
 import logging
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,10 +67,7 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
     Raises:
       ValueError: the name is unknown, TensorFlow is missing, or the download failed.
     """
-    with (
-        contextlib.redirect_stdout(sys.stderr),
-        blaming(f"preparing {name!r} failed, which may need the extra [prepare]"),
-    ):
+    with blaming(f"preparing {name!r} failed, which may need the extra [prepare]"):
         builder = _builder(name, data_dir)
         builder.download_and_prepare(file_format="array_record")
     return str(builder.data_path)

@@ -24,24 +24,22 @@ class Reader(NamedTuple):
     """How one kind of data sets is read.
 
     Attributes:
-      kind: what a data set of this kind is, for messages.
       matches: `(name) -> bool`, whether a name means one of this kind.
       find: `(name, **options) -> cache.Source`.
       takes: the options of `find`, of `hf` or `data_dir` as `load` takes them.
     """
 
-    kind: str
     matches: Callable
     find: Callable
     takes: tuple[str, ...] = ()
 
 
 READERS = (  # the first that a name matches reads it
-    Reader("embedded", samples.SAMPLES.__contains__, samples.find),
-    Reader("of Hugging Face", hub.matches, hub.find, hub.OPTIONS),
-    Reader("a file", npz.matches, npz.find),
-    Reader("a folder", leaf.matches, leaf.find),
-    Reader("of TFDS", bool, tfds.find, tfds.OPTIONS),
+    Reader(samples.SAMPLES.__contains__, samples.find),
+    Reader(hub.matches, hub.find, hub.OPTIONS),
+    Reader(npz.matches, npz.find),
+    Reader(leaf.matches, leaf.find),
+    Reader(bool, tfds.find, tfds.OPTIONS),
 )
 
 NAMES = {  # short for a name, and for options that the types of its columns leave open
@@ -167,8 +165,7 @@ def _reader(name: str, options: Mapping[str, Any]) -> Reader:
         if option not in reader.takes:
             field = option if option == "data_dir" else f"hf.{option}"
             allowed = ", ".join(reader.takes) or "no option"
-            why = f"{name!r} is {reader.kind}, which takes {allowed}"
-            raise unread(f"{field}={value!r}", why)
+            raise unread(f"{field}={value!r}", f"{name!r} takes {allowed}")
     return reader
 
 
