@@ -62,11 +62,10 @@ def key(title: str, identity: object, files: Sequence[Path]) -> str:
     The modification time alone would not do: a copy can preserve it. Only the operating
     system sets the inode number and the time of the last status change.
     """
-    stats = [(str(file.resolve()), file.stat()) for file in sorted(files)]
-    facts = [
-        identity,
-        *((n, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for n, s in stats),
-    ]
+    facts = [identity]
+    for file in sorted(files):
+        s, name = file.stat(), str(file.resolve())
+        facts.append((name, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns))
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     return f"{re.sub('[/:]', '-', title)}-{digest}"
 

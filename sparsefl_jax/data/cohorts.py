@@ -121,12 +121,10 @@ def stratified_sampler(
     def sampler(key, round):
         by_tier = jax.random.split(jax.random.fold_in(key, round), len(tiers))
         there = None if present is None else present(keys.of_presence(key), round)
-        drawn = [
-            jnp.asarray(tier)[
-                _draw(k, len(tier), int(share), None if there is None else there[tier])
-            ]
-            for k, tier, share in zip(by_tier, tiers, shares, strict=True)
-        ]
+        drawn = []
+        for k, tier, share in zip(by_tier, tiers, shares, strict=True):
+            known = None if there is None else there[tier]
+            drawn.append(jnp.asarray(tier)[_draw(k, len(tier), int(share), known)])
         return jnp.concatenate(drawn)
 
     return sampler

@@ -153,9 +153,8 @@ def from_arrays(
       >>> from_arrays(x, y, num_clients=10).train.index.shape
       (10, 8)
     """
-    ids = {"users": users, "users_test": users_test}
-    arrays = x, y, x_test, y_test
-    dataset = make_dataset(*arrays, num_classes=num_classes, name=name, **ids)
+    given = {"num_classes": num_classes, "users": users, "users_test": users_test}
+    dataset = make_dataset(x, y, x_test, y_test, name=name, **given)
     test_split = test_split or ("within" if x_test is None else "partition")
     return federate(dataset, test_split=test_split, **kwargs)
 

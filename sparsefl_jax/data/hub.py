@@ -42,8 +42,7 @@ def find(name: str, **options: Any) -> Source:
       ValueError: the data set is not available.
     """
     title, data = _fetch(name)
-    cached = (file for split in data.values() for file in split.cache_files)
-    files = [Path(file["filename"]) for file in cached]
+    files = [Path(f["filename"]) for split in data.values() for f in split.cache_files]
     return Source(title, files, lambda: _decode(data, title, **options))
 
 
@@ -165,10 +164,8 @@ def _images(rows: Any, column: str, title: str) -> np.ndarray:
             if (images.shape[-1], pixels.shape[-1]) == (3, 1):
                 pixels = np.repeat(pixels, 3, axis=-1)
             if pixels.shape != images.shape[1:]:
-                raise UserError(
-                    f"has shape {pixels.shape}, but the first image has "
-                    f"{images.shape[1:]}: resize them to one size"
-                )
+                first = f"the first image has {images.shape[1:]}: resize them"
+                raise UserError(f"has shape {pixels.shape}, but {first}")
         images[i] = pixels
     return images
 

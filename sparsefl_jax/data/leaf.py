@@ -46,10 +46,8 @@ def find(name: str) -> Source:
     files = sorted(folder.glob("train/*.json")) or sorted(folder.glob("*.json"))
     tests = sorted(folder.glob("test/*.json"))
     if not files:
-        raise UserError(
-            "it is not a folder of LEAF's files, expected train/*.json and test/*.json,"
-            f" or *.json; parquet, Arrow and CSV files are hf:{name}"
-        )
+        known = "LEAF's train/*.json and test/*.json, or *.json"
+        raise UserError(f"expected {known}; parquet, Arrow and CSV files are hf:{name}")
     return Source(folder.resolve().name, files + tests, partial(_decode, files, tests))
 
 
@@ -71,8 +69,8 @@ def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:
     samples = parts["x"] + parts["x_test"]
     shapes = {x.shape[1:] for x in samples}
     if not parts["x"] or len(shapes) > 1:
-        content = f"samples of shapes {sorted(shapes)}" if shapes else "no samples"
-        raise UserError(f"{str(train[0])!r} and the files beside it hold {content}")
+        found = f"{str(train[0])!r} and the files beside it hold {sorted(shapes)}"
+        raise UserError(f"{found}, expected samples of one shape")
     if any(x.dtype != np.uint8 for x in samples):
         for split in ("x", "x_test"):
             parts[split] = [_as_float(x) for x in parts[split]]

@@ -282,9 +282,8 @@ def pathological(
             need = f"{each * len(clients)} samples of class {labels[stack[0]]}"
             raise UserError(f"{num_clients=} need {need}; there are {len(stack)}")
         stack = stack if samples_per_class is None else stack[: each * len(clients)]
-        for client, rows in zip(
-            clients, np.array_split(stack, len(clients)), strict=True
-        ):
+        pieces = np.array_split(stack, len(clients))
+        for client, rows in zip(clients, pieces, strict=True):
             parts[client].append(rows)
     return [np.concatenate(part) for part in parts]
 

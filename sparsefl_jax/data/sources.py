@@ -181,8 +181,7 @@ def _decode(source: cache.Source, tokenizer: Tokenizer | None) -> dict:
         for key in "xy"
     )
     if tokenizer and not texts:
-        why = f"{source.title!r} has no texts; a table of texts is hf:./FILE.csv"
-        raise unread(tokenizer.given, why)
+        raise unread(tokenizer.given, f"{source.title!r} has no texts")
     if not tokenizer and characters.follow(texts.values(), labels.values()):
         for (x, before), (y, after) in zip(texts.items(), labels.items(), strict=True):
             arrays[x], arrays[y] = characters.followed(before, after)
@@ -304,9 +303,8 @@ def _labels(name, y, num_samples):
     if len(y) != num_samples:
         raise UserError(f"{name} has {len(y)} labels for {num_samples} samples")
     if y.min() < 0 or y.max() >= 2**31 - 1:
-        raise UserError(
-            f"{name} has labels from {y.min()} to {y.max()}, expected 0 to 2**31 - 2"
-        )
+        found = f"labels from {y.min()} to {y.max()}"
+        raise UserError(f"{name} has {found}, expected 0 to 2**31 - 2")
     return y.astype(np.int32)
 
 

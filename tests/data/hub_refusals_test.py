@@ -50,7 +50,7 @@ REFUSED = {  # what is told: the layout, and options
         table(a=(datasets.List(INT), [[1], [1, 2]]), y=LABEL),
         {},
     ),
-    "but the first image has (4, 4, 1): resize them to one size": (
+    "but the first image has (4, 4, 1): resize them": (
         table(a=(IMAGE, [picture(0, 4, 4), picture(0, 4, 5)]), y=LABEL),
         {},
     ),

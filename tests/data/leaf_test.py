@@ -112,7 +112,7 @@ def replace(key, value):
         (replace("x", [[[0.0]]] * 3), "(3, 1, 1), not [n, D]"),
         (replace("x", [[float("nan")] * 784] * 3), "JSON is malformed"),
         (replace("x", [[1e39] * 784] * 3), "not finite"),
-        (lambda told: told.update(users=[]), "hold no samples"),
+        (lambda told: told.update(users=[]), "hold [], expected samples of one shape"),
     ],
 )
 def test_bad_content_is_one_line(tmp_path, change, told):
@@ -124,11 +124,11 @@ def test_bad_content_is_one_line(tmp_path, change, told):
 def test_bad_files_are_one_line(tmp_path, text):
     if text is not None:
         (tmp_path / "0.json").write_text(text, errors="surrogateescape")
-    told = "not a folder of LEAF's files" if text is None else "0.json"
+    told = "expected LEAF's train/*.json" if text is None else "0.json"
     refused(lambda: sources.load(str(tmp_path)), told)
     mixed = TRAIN | {"train/2.json": content({"e": 1}, None, 9)}
     folder = write(tmp_path / "mixed", mixed)
-    refused(lambda: sources.load(folder), "shapes [(9,), (28, 28, 1)]")
+    refused(lambda: sources.load(folder), "hold [(9,), (28, 28, 1)], expected")
 
 
 def test_a_configuration_names_the_folder_and_more_classes(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.data import TEST_SPLITS
+from sparsefl_jax.data.holdout import TEST_SPLITS
 from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import defaults
 from tests.refusals import change
