@@ -125,8 +125,9 @@ def test_lists_and_whole_numbers_are_as_good_as_tuples_and_floats(tmp_path):
     freeze(read_back)
 
 
-def test_a_field_of_an_earlier_version_that_is_none_is_left_out():
-    kept = freeze(filled({"text_encoder": None, "seed": 3, "hf": {"hash": None}}))
+def test_a_field_of_an_earlier_version_that_is_empty_is_left_out():
+    old = {"text_encoder": None, "observe_rounds": [], "hf": {"hash": None}}
+    kept = freeze(filled(old | {"seed": 3}))
     assert kept.seed == 3 and not hasattr(kept, "text_encoder")
     said = "hf: field='hash'"
     refused(lambda: freeze(config_dict.ConfigDict({"hf": {"hash": 9}})), said)

@@ -245,7 +245,7 @@ def filled(config) -> Config:
 
     Args:
       config: a `ConfigDict`, the content of a `config.json`, whose missing fields have
-        their defaults, or a `Config`. Unknown fields that are None, of an earlier
+        their defaults, or a `Config`. Unknown fields that are empty, of an earlier
         version, are left out.
 
     Raises:
@@ -256,7 +256,7 @@ def filled(config) -> Config:
     values = plain(config)
     kind = Described if values.get("source") else Config
     usual = vars(kind())
-    values = {k: v for k, v in values.items() if k in usual or v is not None}
+    values = {k: v for k, v in values.items() if k in usual or v not in (None, ())}
     for name, value in values.items():
         check("config: field", name, usual)
         if name in SECTIONS:
