@@ -15,7 +15,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.layers import is_static
-from sparsefl_jax.sparsity import layer_densities, masks, one_bit, top_k, trees
+from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
@@ -133,6 +133,7 @@ def fiarse(
     return Algorithm(*required, personalize=personalize)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def above(w: Array, threshold: Array, gradient: str = "biased") -> Array:
     """Returns the weights whose magnitude reaches a threshold, and 0 for the others.
 
@@ -156,13 +157,24 @@ def above(w: Array, threshold: Array, gradient: str = "biased") -> Array:
       >>> jax.grad(lambda w: above(w, t).sum())(w).tolist()
       [0.0, 1.5, 1.375]
     """
-    t, size, slope = threshold, jnp.abs(w), jnp.ones_like(w)
+    return jnp.where(jnp.abs(w) >= threshold, w, jnp.zeros_like(w))
+
+
+def _above_forward(w, threshold, gradient):
+    return above(w, threshold, gradient), (w, threshold)
+
+
+def _above_backward(gradient, residual, g):
+    w, t = residual
+    size = jnp.abs(w)
+    factor = jnp.ones_like(w)
     if gradient == "biased":  # static branch
         total = jnp.where(t > 0, size + t, 1)
-        slope = 1 + 2 * t * size / jnp.square(total)
-    alive, zero = size >= t, jnp.zeros_like(w)
-    sloped = jnp.where(alive, jax.lax.stop_gradient(slope) * w, zero)
-    return one_bit.passed(sloped, jnp.where(alive, w, zero))
+        factor = 1 + 2 * t * size / jnp.square(total)
+    return jnp.where(size >= t, g * factor, jnp.zeros_like(g)), None
+
+
+above.defvjp(_above_forward, _above_backward)
 
 
 def _smallest(model: SparseModel, select: PyTree) -> Array:
