@@ -1,4 +1,7 @@
-"""The methods, one paper per file. Exporting a factory here is what registers it."""
+"""The methods; a file has a paper, or a few that share most of their code.
+
+Exporting a factory here is what registers it.
+"""
 
 from sparsefl_jax.algorithms.adjusting import fedmef as fedmef
 from sparsefl_jax.algorithms.adjusting import fedrts as fedrts
