@@ -51,40 +51,6 @@ def test_a_family_is_opened_only_after_a_rejection():
     assert found[rules.RANDOM]["answer"]["topk"] == "below"
 
 
-def rows(label, seeds, accuracy, gbit=2.0):
-    number = np.arange(1, 21)
-    return pd.concat(
-        pd.DataFrame({"label": label, "seed": seed, "rounds": number})
-        .assign(gbit=gbit * number / 20, accuracy=accuracy)
-        .assign(method=label, density=1.0)
-        for seed in seeds
-    )
-
-
-def test_what_methods_reach_the_best_first():
-    """A run that has reached the limit of rounds is marked; its last model counts."""
-    early = rows("a", (0, 1), 0.5)
-    early = early[early["rounds"] < 20]
-    table = pd.concat([early, rows("b", (0, 1), 0.75, gbit=0.2)])
-    records = page.Records("fashion", table, 2.0, 20, (0.6, 0.8))
-    runs = records.runs()
-    lines = page.summary(records, runs, ["a", "b"]).splitlines()[2:]
-    assert lines[0] == "| `b` | 75.0 ± 0.0 | 75.0 ± 0.0 | 75.0 ± 0.0 | 0.2* | 20 |"
-    assert lines[1] == "| `a` | 50.0 ± 0.0 | 50.0 ± 0.0 | 50.0 ± 0.0 | 1.9 | 19 |"
-    text = page.costs(records, ["a", "b"])
-    assert "| `a` | - | - |" in text and "| `b` | 0.01 | - |" in text
-
-
-def test_version_1_is_shown_without_what_has_changed_since():
-    common = page.read_v1("fashion", 2.0)
-    labels = set(common.rows["label"])
-    assert {"fedavg", "pdst .05", "pdst .2", "stc .05"} <= labels
-    assert not {name.partition(" ")[0] for name in labels} & set(page.CHANGED)
-    assert not labels & {"spafl", "ditto"}
-    personal = page.read_v1("fashion", 2.0, personal=True)
-    assert {"spafl", "ditto", "fedavg_own"} <= set(personal.rows["label"])
-
-
 def test_the_long_table_is_what_a_reader_computes_from_the_records():
     """STC's tail within 2 Gbit at density .05, by pandas alone, and its difference."""
     records = pd.read_csv(page.V1 / "fashion.csv")

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from benchmarks import __main__, measure, population, throughput, workload
-from sparsefl_jax.runs.plan import trace
-from sparsefl_jax.simulation import initial_state
+from benchmarks import __main__, measure, population, workload
 
 pytestmark = pytest.mark.slow
 
@@ -47,28 +45,6 @@ def written(name, folder, *arguments) -> list[dict]:
     assert told["machine"]["repeats"] == 2
     assert "| --- |" in (folder / f"{name}.md").read_text()
     return told["results"]
-
-
-def test_a_round_goes_on_where_the_one_before_ended():
-    one = workload.prepare(TINY)
-    call = workload.going(one)
-    logs = [jax.device_get(call()) for _ in range(2)]
-    assert one.steps == 4 * 2  # 12 samples by 8
-    assert one.flops == 6 * (784 * 4 + 4 * 10) * 8
-    assert [int(log.executed_steps[0]) for log in logs] == [8, 8]
-    np.testing.assert_array_equal(logs[0].clients.ids, logs[1].clients.ids)
-    assert logs[1].clients.metrics["loss"].sum() < logs[0].clients.metrics["loss"].sum()
-
-
-def test_a_segment_has_rounds_and_seeds_of_their_own():
-    one = workload.prepare(TINY._replace(rounds=3, seeds=2), "1")
-    call = workload.going(one)
-    first, second = (jax.device_get(call()) for _ in range(2))
-    assert one.steps == 2 * 3 * 4 * 2  # seeds, rounds, clients, minibatches
-    assert first.ids.shape == (2, 3, 4)
-    assert first.executed_steps.tolist() == [[8, 8, 8], [8, 8, 8]]
-    assert len({tuple(ids) for ids in first.ids.reshape(-1, 4)}) > 4  # drawn apart
-    assert second.clients.metrics["loss"].mean() < first.clients.metrics["loss"].mean()
 
 
 COLUMNS = "devices", "clients, cohort, batch", "steps/s: best", "steps/s: median"
@@ -136,23 +112,3 @@ def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
     assert all(r["peak, MiB"] > 50 for r in told)  # JAX alone needs more
     images = population.IMAGES * 28 * 28 / 2**20
     assert all(r["arrays on devices, MiB"] > images for r in told)
-
-
-def test_a_process_of_its_own_has_its_own_devices():
-    one = {"XLA_FLAGS": measure.flags(1)}
-    row = measure.apart(throughput.row, "weak-1", "", 32, 1, 1, **one)
-    assert (row["devices"], row["clients, cohort, batch"]) == (1, "100, 4, 32")
-    with pytest.raises(SystemExit):
-        measure.apart(throughput.row, "weak-2", "", 32, 1, 1, **one)
-    with pytest.raises(SystemExit, match="devices=3, expected at most 2"):
-        workload.prepare(TINY._replace(devices=3))
-
-
-@pytest.mark.parametrize("name", sfl.ALGORITHMS)
-def test_every_method_can_be_timed(name):
-    setup = workload.SETUPS[name]
-    tiny = TINY._replace(method=setup.method, momentum=setup.momentum)
-    data = workload.make_data(tiny)
-    model = workload.make_model(tiny, data)
-    sparse = initial_state.initial_model(jax.random.key(0), model)
-    trace(workload.make_stage(tiny, model, 1), sparse, data)

@@ -62,17 +62,3 @@ def test_the_fastest_is_kept_and_other_layers_stay(table, monkeypatch):
     assert (kept[0], kept[2]) == ("patches", "patches")
     assert layers == before["cpu"]["layers"] and HELD in layers
     assert f'"{key}": {json.dumps(kept)}' in table.read_text()  # on one line
-
-
-def test_a_form_that_fails_is_left_out_and_named(table, monkeypatch, capsys):
-    def run(text):
-        if PATCHES in text:
-            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room\nand more")
-        return 1.0
-
-    call(monkeypatch, run)
-    out = capsys.readouterr().out
-    assert "patches failed: RESOURCE_EXHAUSTED: no room\n" in out
-    assert "and more" not in out
-    kept = json.loads(table.read_text())["cpu"]["layers"][lowering.key_of(LAYER)]
-    assert "patches" not in (kept[0], kept[2])

@@ -14,7 +14,6 @@ from tests.report import equal_cost_test
 @pytest.mark.parametrize(
     ("name", "row", "fields"),
     [
-        ("spafl_cifar100", "untrained", {"num_rounds": 1, "num_clients": 100}),
         (
             "fedsparsify_cifar10_100",
             "iid_prunefl.7",
@@ -26,34 +25,10 @@ from tests.report import equal_cost_test
                 "first_stage.max_density": 0.7,
             },
         ),
-        (
-            "fedsparsify_fashion_mnist",
-            "local.1_average",
-            {"algorithm.merge": "average", "algorithm.density": 0.1, "partition.k": 2},
-        ),
-        (
-            "fedsparsify_frequency",
-            "every20",
-            {"algorithm.frequency": 20, "algorithm.density": 0.05},
-        ),
         ("complement_twitter", "all_fedavg", {"cohort_size": 436}),
-        (
-            "complement_twitter",
-            "prunefl_adam",
-            {
-                "algorithm.name": "prunefl",
-                "optimizer.name": "adam",
-                "optimizer.learning_rate": 0.01,
-                "epochs": 5,
-                "batch_size": 64,
-            },
-        ),
         ("flash_pathological", "spdst,release", {"model.softmax_output": True}),
-        ("flash_mnist", "spdst_d05", {"first_stage.density": 0.05}),
-        *(
-            (f"spafl_{data}", "local", {"algorithm.initial": "sent"})
-            for data in ("fashion_mnist", "cifar10", "cifar100")
-        ),
+        ("flash_mnist", "spdst_d05", {"first_stage.density": 0.05, "num_rounds": 400}),
+        ("spafl_cifar10", "local", {"algorithm.initial": "sent"}),
     ],
 )
 def test_rows_have_the_settings_that_the_paper_states(name, row, fields):

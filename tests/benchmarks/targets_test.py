@@ -5,7 +5,6 @@ others compile for the CPU's devices in a target's place.
 """
 
 import re
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,7 @@ from benchmarks import accelerators, targets, workload
 from benchmarks.accelerators import Target
 from sparsefl_jax.models import lowerings
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import plan as planning
-from sparsefl_jax.simulation import round_program
 from tests.refusals import refused
-from tests.tiny import tiny_config
 
 WORLD = workload.Workload("mlp", 16, 24, 8, widths=(64, 32), batch_size=8)
 # A pixel is a byte, a label four; 16 clients of 24 samples.
@@ -88,26 +84,6 @@ def test_a_run_has_to_fit_the_targets_memory():
     refused(lambda: expected(small), "memory_gb=1.8e-05, expected at least")
 
 
-@pytest.mark.slow
-def test_a_chunk_that_the_compiler_refuses_is_halved(monkeypatch):
-    """As libtpu does with what its device's memory cannot hold."""
-    make, tried = round_program.make_segment, []
-
-    def refuse(*arguments):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 20G\nof 15G hbm")
-
-    def refusing(plan):
-        tried.append(plan.chunk)
-        return make(plan) if plan.chunk == 1 else refuse
-
-    monkeypatch.setattr(round_program, "make_segment", refusing)
-    monkeypatch.setattr(planning, "in_turn", lambda *step: False)
-    two = Target("two", jax.devices()[:2], 10**9, None)
-    assert expected(two).chunk == 1 and tried == [4, 2, 1]
-    said = "chunk=4 does not fit a device's memory in stage 0, expected a smaller one"
-    refused(lambda: expected(two, chunk=4), said)
-
-
 @pytest.mark.parametrize(("platform", "form"), [("tpu", "plain"), ("cpu", "winograd4")])
 def test_a_mesh_says_what_a_convolution_is_for(platform, form):
     device = jax.sharding.AbstractDevice("any", None, platform)
@@ -120,18 +96,6 @@ def test_a_mesh_says_what_a_convolution_is_for(platform, form):
 
     with jax.sharding.use_abstract_mesh(mesh):
         assert jaxpr("auto") == jaxpr(form)
-
-
-@pytest.mark.parametrize("name", ["v9:2x2", "v5e:0x2", "h100:2x2"])
-def test_an_unknown_target_is_refused(name):
-    said = f"target={name!r}, expected a TPU's topology"
-    refused(lambda: accelerators.make(name), said)
-
-
-def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "libtpu", None)
-    said = "target='v5e:2x2' needs libtpu: pip install 'sparsefl_jax[aot-tpu]'"
-    refused(lambda: accelerators.make("v5e:2x2"), said)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +134,3 @@ def test_gpus_do_not_copy_the_rows_of_all_clients(compiled):
     """
     rows = 4 * 784 * 64 * WORLD.clients // 4
     assert compiled("h100:4", "spafl").largest_copy < rows / 4
-
-
-@pytest.mark.slow
-def test_a_configuration_is_planned_for_a_target(tmp_path, monkeypatch):
-    """On the CPU's devices in its place: all of the plan but the time."""
-    two = Target("two", jax.devices()[:2], 10**9, None)
-    monkeypatch.setattr(accelerators, "make", {"two": two}.__getitem__)
-    config = tiny_config(tmp_path)
-    config.cohort_size = config.first_stage.cohort_size = 2
-    plan, table = targets.dry_run(config, "two").split("\n\ncompiled for two by ")
-    assert plan.startswith("devices   2 x ") and "matmuls together" not in plan
-    assert "memory: working set" in plan
-    assert "each of 2 devices:" in table
