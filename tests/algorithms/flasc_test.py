@@ -83,16 +83,6 @@ def test_densities_fall_in_steps_to_one_entry():
     assert found == [{5}, {5}, {2}, {2}, {1}, {1}, {1}, {1}]
 
 
-@pytest.mark.parametrize(("density", "sent"), [(0.29, 29), (0.57, 57), (0.295, 29)])
-def test_so_many_travel_as_a_decimal_says(density, sent):
-    """0.29 * 100 is 28.999999999999996 in float64."""
-    weights = {"w": jnp.arange(1.0, 101.0)}
-    model = model_of(linear_loss, {"w": 100}, weights)
-    method = flasc(model, SGD, density=density, **SUM)
-    server = method.init(KEY, SparseModel(weights, None, {}))
-    assert int(server.mask["w"].sum()) == sent
-
-
 @pytest.mark.parametrize("name", ("density", "up_density"))
 def test_one_entry_is_the_least(name):
     given = {"density": 0.5} | {name: 0.19}

@@ -77,11 +77,6 @@ def test_an_update_beyond_the_noise_is_clipped():
     assert float(metrics["clipped"]) == 0
 
 
-def test_refuses():
-    with pytest.raises(ValueError, match="index='bitmap', expected one of none, ent"):
-        fedmrn(MODEL, SGD, index="bitmap")
-
-
 WIDE = (1e-9, 1e9)
 
 

@@ -1,4 +1,4 @@
-"""PQSU: the filters that stay, the uploads, the messages, and learning."""
+"""PQSU: the filters that stay, the uploads and the messages."""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,19 @@ import pytest
 
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import pqsu
-from sparsefl_jax.algorithms.pqsu import Client
+from sparsefl_jax.algorithms.pqsu import Client, _unpack
 from sparsefl_jax.core.types import Batches, SparseModel
-from sparsefl_jax.sparsity import filters
+from sparsefl_jax.sparsity import filters, masks
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.packets import Packet
-from tests.reference.by_hand import KEY, bare, bits, context, model_of, server_context
+from tests.reference.by_hand import (
+    KEY,
+    bits,
+    context,
+    model_of,
+    same,
+    server_context,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -45,34 +53,6 @@ def test_filters_with_the_largest_norm_stay():
             np.testing.assert_array_equal(mask[name]["bias"], biases)
     told = filters.kept(mask)
     jax.tree.map(np.testing.assert_array_equal, told, kept)
-
-
-@pytest.mark.slow
-def test_blocks_keep_their_width():
-    block = {
-        "conv1": {"kernel": jnp.ones((3, 3, 4, 8))},
-        "bn1": {"scale": jnp.ones(8), "bias": jnp.ones(8)},
-        "conv2": {"kernel": jnp.ones((3, 3, 8, 8))},
-        "shortcut": {"kernel": jnp.ones((1, 1, 4, 8))},
-    }
-    stem, head = jnp.ones((3, 3, 3, 4)), jnp.ones((8, 10))
-    params = {"conv1": {"kernel": stem}, "block": block, "fc": {"kernel": head}}
-    mask = filters.largest(params, 0.5)
-    want = jax.tree.map(lambda v: np.ones(v.shape, bool), params)
-    want["block"]["conv1"]["kernel"][..., 4:] = False
-    want["block"]["conv2"]["kernel"][:, :, 4:] = False
-    jax.tree.map(np.testing.assert_array_equal, mask, want)
-
-
-def test_refuses():
-    params = {"fc1": {"kernel": jnp.ones((2, 2))}, "fc2": {"kernel": jnp.ones((2, 2))}}
-    for renamed, prunable, said in (
-        ({"head": params["fc1"]} | params, ("*kernel",), "layer 'head', expected"),
-        (params, ("fc2/*",), r"prunable=\('fc2/\*',\), expected the kernel of a hid"),
-        ({"fc1": params["fc1"]}, ("*kernel",), "expected the kernel of a hidden"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            pqsu(bare(renamed), None, density=0.5, prunable=prunable)
 
 
 def one_client(method, kept, rows, epochs):
@@ -150,3 +130,21 @@ def test_bits_of_an_uplink():
         (uplink, *_), ctx = one_client(method, kept, rows, 1)
         assert bits(uplink) == sent
         assert float(method.contribute(ctx, uplink)["weight"]) == 3  # samples
+
+
+@pytest.mark.parametrize(("quantize", "bits_down"), [("up", 32), ("both", 8)])
+def test_bits_of_a_downlink_and_what_a_client_receives(quantize, bits_down):
+    """Eight of 16 units: 8 x 8 + 8 + 8 x 4 + 4 weights, and a bit for each unit."""
+    model = small_world.tiny_model()
+    method = pqsu(model, None, density=0.5, quantize=quantize)
+    server = method.init(KEY, masks.dense(*model.init(KEY)))
+    down = method.broadcast(KEY, context(), server)
+    grids = 4 * 64 * (quantize == "both")
+    assert bits(down) == 108 * bits_down + grids + 16 + 32 * 16
+    assert bits(method.broadcast(KEY, context(1, 0), server)) == bits(down) - 16
+    got, kept = _unpack(down), np.abs(server.params["fc1"]["kernel"]).sum(0)
+    kept = kept >= np.sort(kept)[-8]
+    same(got.mask["fc1"]["bias"], kept)
+    step = np.ptp(np.asarray(server.params["fc1"]["kernel"])) / 255
+    wrong = np.abs(got.params["fc1"]["kernel"] - server.params["fc1"]["kernel"]).max()
+    assert wrong == 0 if quantize == "up" else 0 < wrong <= 0.501 * step

@@ -94,9 +94,3 @@ def test_a_downlink_costs_the_same_whoever_was_in_the_last_round(width, norms):
         for passing in plain_loop.passings(world, round):
             for message in (passing.down, passing.up):
                 assert bits(message) == width * n + 32 * norms + 32 * 16
-
-
-@pytest.mark.parametrize("bits", [1, 9])
-def test_refuses_other_widths(bits):
-    with pytest.raises(ValueError, match=f"bits={bits}, expected 16 or 2 to 8"):
-        quantized(small_world.tiny_model(), SGD, bits=bits)

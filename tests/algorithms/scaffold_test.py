@@ -131,10 +131,6 @@ def test_messages_are_twice_those_of_fedavg():
         (local.make_optimizer(momentum=0.9), "optimizer.momentum=0.9, expected none"),
         (local.make_optimizer("adam"), "optimizer.name='adam', expected 'sgd'"),
         (lambda round: optax.sgd(0.1), "optimizer.name=None, expected 'sgd'"),
-        (
-            local.make_optimizer(learning_rate=lambda step: 0.1),
-            ", expected a finite number",
-        ),
     ],
 )
 def test_what_is_not_plain_sgd_is_refused_by_name(optimizer, said):
