@@ -16,7 +16,6 @@ from tests.networks import quick_jit
 pytestmark = pytest.mark.slow
 
 BATCH, SIDE, INPUTS, OUTPUTS = 2, 9, 3, 4
-WINOGRAD = ("winograd2", "winograd3", "winograd4")
 # By size and pad. They compile slowly, so each runs for a few shapes only.
 TRIED = {
     (3, 0): ("winograd2", "winograd4"),
@@ -67,16 +66,6 @@ def assert_close(got, want, tolerance):
         assert error < tolerance, f"{name}: relative error {error:.1e}"
 
 
-def assert_same_passes(form, x, kernel, **options):
-    """Checks a form of all three passes against `lax`."""
-
-    @quick_jit
-    def run(x, kernel):
-        return formed(form, **options)(x, kernel), passes(x, kernel, **options)
-
-    assert_close(*run(x, kernel), 2e-5)
-
-
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("pad", [0, 1, 2])
 @pytest.mark.parametrize("size", [1, 3, 5])
@@ -94,14 +83,6 @@ def test_every_lowering_equals_lax(size, pad, stride):
     want, *others = run(x, kernel)
     for got in others:
         assert_close(got, want, 2e-5)
-
-
-@pytest.mark.parametrize("outputs", [1, 16, 17])
-def test_one_channel_with_few_kernels(outputs):
-    rng = np.random.default_rng(0)
-    shapes = (2, 9, 11, 1), (3, 3, 1, outputs)
-    given = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
-    assert_same_passes("canonical", *given, stride=2, pad=1)
 
 
 @pytest.mark.parametrize("form", [*lowerings.NAMES, TILED])
@@ -154,16 +135,6 @@ def test_passes_choose_independently(position):
     assert count(functools.partial(passes, pad=2), x, kernel) == 3
 
 
-@pytest.mark.parametrize("images", [1, 2, 4, 6])
-def test_a_few_images_at_a_time(images):
-    x, kernel = (v[0] for v in operands(3, clients=1))
-    x = jnp.concatenate([x, x[::-1] + 1, 2 * x])
-    lowering = Lowering("winograd2", "patches", "winograd2", images)
-    assert_same_passes(lowering, x, kernel, pad=1)
-    traced = str(jax.make_jaxpr(formed(lowering, pad=1))(x, kernel))
-    assert traced.count("scan[") == 3 * (images < 6)
-
-
 def test_parts_of_a_bfloat16_batch_are_added_in_float32():
     x, kernel = jnp.ones((32, 11, 13, 1), jnp.bfloat16), jnp.zeros((3, 3, 1, 1))
     lowering = PARTED._replace(images=1)
@@ -184,12 +155,3 @@ def test_auto_takes_what_the_table_says():
     assert layer in convolution.table()
     assert jaxpr("auto") == jaxpr(choose(layer, "cpu"))
     assert jaxpr("auto") != jaxpr("plain")
-
-
-def test_shapes_the_table_does_not_hold():
-    resnet = Layer(32, 16, 16, 128, 128, 3, 1, 1)
-    assert choose(resnet._replace(batch=24), "cpu") == choose(resnet, "cpu")
-    odd = Layer(32, 40, 40, 16, 16, 7, 1, 0)
-    assert choose(odd, "cpu") == Lowering("canonical", "patches", "canonical")
-    # A batch far from all measured ones must not use forms that need memory.
-    assert choose(resnet._replace(batch=10_000), "cpu").forward == "canonical"

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers
 from sparsefl_jax.models.convolution import choose
 from sparsefl_jax.models.forms import fast
@@ -110,8 +109,3 @@ def test_auto_never_takes_winograd_and_by_name_it_computes_in_float32():
             error = np.abs(np.asarray(a, np.float32) - b).max() / np.abs(b).max()
             # Only col2im sums products that have been rounded.
             assert error < (0.02 if name == "patches" else 0.004), name
-
-
-def test_other_dtypes_are_refused():
-    with pytest.raises(ValueError, match="^dtype='float16' .did you mean 'bfloat16'"):
-        models.build("mlp", 2, (3,), dtype="float16")

@@ -7,7 +7,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -182,12 +181,3 @@ def test_convolutions(layer):
 @given(pools())
 def test_pools(layer):
     check_pool(layer)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
-@settings(max_examples=100, **QUIET)
-@given(convolutions(), pools())
-def test_many_of_both(layer, pool):
-    check_convolution(layer)
-    check_pool(pool)

@@ -1,6 +1,6 @@
 """Every network: parameters, multiply-adds, paths and one training step."""
 
-from functools import cache, partial
+from functools import cache
 
 import flax.linen as nn
 import jax
@@ -99,13 +99,6 @@ def test_every_kernel_has_a_gradient_in_training(name):
     assert all((v != 0).any() for k, v in paths(grads).items() if "kernel" in k)
 
 
-def test_mnistnet_can_end_in_a_softmax():
-    model = build("mnistnet", 5, (14, 14, 1), softmax_output=True)
-    apply = quick_jit(partial(model.apply, train=False))
-    out, _ = apply(*model.init(jax.random.key(0)), normal(0, 2, 14, 14, 1))
-    np.testing.assert_allclose(out.sum(1), 1.0, rtol=1e-6)
-
-
 def test_default_initialisers_are_those_of_pytorch():
     params, _ = build("mnistnet", *MNIST).init(jax.random.key(0))
     for layer, fan_in in (("conv2", 250), ("fc1", 5_120)):
@@ -132,18 +125,6 @@ def test_reading_puts_preprocessing_in_front():
     np.testing.assert_allclose(got, want, rtol=1e-6)
     other, _ = model.apply(params, stats, raw, train=True, key=jax.random.key(0))
     assert not np.allclose(got, other)
-
-
-def test_what_a_network_is_made_of_decides_its_name():
-    model = build("mlp", 3, (2, 2, 1), widths=(6,))
-    for same in (
-        model.computing("bfloat16"),
-        model.reading(lambda key, x, train: x),
-        model.saving(lambda x, kernel, weight: x, ("fc1/kernel",)),
-    ):
-        assert same.name == "mlp" and same.settings["widths"] == (6,)
-    other = model._replace(apply=model.apply)  # which may be any other
-    assert (other.name, other.settings) == ("", {})
 
 
 def test_uses_of_a_layer_count_each_time_and_features_are_no_positions():

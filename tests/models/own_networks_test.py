@@ -1,15 +1,10 @@
 """Networks and partitions of one's own, by `module:function`."""
 
-import warnings
-
-import flax.linen as nn
-import jax
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import models
-from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import freeze
 from tests.refusals import refused
@@ -77,32 +72,3 @@ def test_a_network_on_data_of_another_kind_is_refused(tmp_path, name):
     method = sfl.fedavg(model, sfl.training.make_optimizer())
     run = lambda: sfl.experiment([sfl.Stage(method, 1, 2)], model, data)  # noqa: E731
     refused(run, f"the network {said}")
-
-
-class Bare(nn.Module):
-    """Two layers of three are no kernels: 96 and 256 weights, beside 64 and 4."""
-
-    @nn.compact
-    def __call__(self, x):
-        x = x.reshape(x.shape[0], -1)
-        for name, shape in {"w": (6, 16), "v": (16, 16)}.items():
-            x = nn.relu(x @ self.param(name, nn.initializers.ones, shape))
-        return nn.Dense(4, name="head")(x)
-
-
-def bare(num_classes, input_shape):
-    del num_classes
-    example = jax.ShapeDtypeStruct((1, *input_shape), np.float32)
-    return models.Model.from_flax(Bare(), example)
-
-
-def test_layers_that_no_mask_covers_are_named_at_once(tmp_path):
-    """Of 420 parameters 64 can be pruned: a density of .1 would end at .86."""
-    config = tiny_config(tmp_path)
-    config.model = {"name": "tests.models.own_networks_test:bare"}
-    said = r"covers 84\.8% of .*: v \(61\.0%\), w \(22\.9%\), head/bias \(1\.0%\)"
-    with pytest.warns(UserWarning, match=said):
-        experiment.build(config)
-    config.algorithm.prunable = config.first_stage.prunable = ("*", "!*bias")
-    with warnings.catch_warnings(action="error"):
-        experiment.build(config)

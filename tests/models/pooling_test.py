@@ -60,14 +60,6 @@ def test_equal_maxima_share_equally_in_every_pool(size, stride, dtype, order):
     assert_shared(x, g, size, stride, dtype, order)
 
 
-@pytest.mark.parametrize("size, stride", [(2, 2), (2, 1), (3, 3)])
-def test_a_window_of_minus_infinity_shares_inside_the_images(size, stride):
-    x = np.full((1, 1, 4, 4, 1), -np.inf, np.float32)
-    out = (4 - size) // stride + 1
-    g = np.ones((1, 1, out, out, 1), np.float32)
-    assert_shared(x, g, size, stride, order=mapped_inside)
-
-
 @pytest.mark.slow
 def test_more_ties_than_bfloat16_counts_to():
     """289 equal entries: 256 + 1 is 256 in bfloat16."""

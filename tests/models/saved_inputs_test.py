@@ -101,20 +101,3 @@ def test_the_hook_sees_kernel_and_padding_and_is_left_out_of_an_evaluation(netwo
     hooked.apply(params, stats, x, train=True, weight=jnp.ones(2))
     images, columns = ((2, 4, 4, 2), (3, 3, 2, 3), (2,)), ((2, 48), (48, 2), (2,))
     assert seen == [images, columns]
-
-
-def test_layers_that_cannot_be_hooked_are_refused():
-    class Transposed(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return nn.Dense(4, name="fc")(x.T).T + self.param("b", nn.zeros_init(), ())
-
-    model = base.model_of(Transposed(), (3,))
-    params = {"fc": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}, "b": 0.0}
-    for path, said in (
-        ("b", "no hook sees the inputs of b, expected"),
-        ("fc/kernel", r"fc/kernel reads \(3, 4\), expected \[4, "),
-    ):
-        hooked = model.saving(positive, (path,))
-        with pytest.raises(ValueError, match=said):
-            hooked.apply(params, {}, jnp.ones((4, 3)), train=True, weight=jnp.ones(4))
