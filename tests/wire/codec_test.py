@@ -219,12 +219,6 @@ def test_entropy_is_charged_per_packet_and_by_client():
     assert bits.positions.tolist() == [0, 0, 0]
 
 
-def test_nothing_sent_is_no_byte_and_decodes_to_zeros():
-    packet = Packet({"w": np.ones(3, np.float32)}, sent=False)
-    assert streams.encode(packet) == b""
-    assert streams.decode(b"", packet).values["w"].tolist() == [0, 0, 0]
-
-
 def test_encode_refuses_codes_that_do_not_fit():
     packet = Packet({"w": np.array([0, 4], np.int8)}, bits=3)
     with pytest.raises(ValueError, match="bits=3 but codes reach from 0 to 4"):

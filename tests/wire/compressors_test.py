@@ -9,7 +9,6 @@ import pytest
 
 from sparsefl_jax.wire import compressors, golomb, packets
 from sparsefl_jax.wire.charges import message_bits
-from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
 UPDATE = {
@@ -132,9 +131,3 @@ def test_the_majority_decides_and_a_coin_between_equals():
     found = np.asarray(coder.combine(KEY, mean)["w"])
     assert found[:2].tolist() == [1, -1] and set(found) == {-1, 1}
     assert abs(found[2:].mean()) < 0.15  # 4 standard errors are 0.126
-
-
-def test_refuses():
-    refused(lambda: compressors.stc(1.5), "density=1.5, expected in (0, 1]")
-    refused(lambda: compressors.topk(scope="layer"), "scope='layer', expected one of")
-    refused(lambda: compressors.qsgd(1), "bits=1, expected in [2, 8]")
