@@ -74,11 +74,6 @@ def test_ranks_go_by_score_and_then_by_index():
     assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()
 
 
-def test_a_share_is_rounded_up_as_it_is_written():
-    """0.07 * 100 is above 7."""
-    assert layer_densities.whole_up([0.29, 0.07, 0.071], 100).tolist() == [29, 7, 8]
-
-
 def test_nested_counts_of_a_large_whole_layer_are_those_of_decimals():
     """A layer of ResNet-18; a float32 product gives 707,789 at 0.3."""
     mask = {"w": np.ones((3 * 3 * 512, 512), bool)}

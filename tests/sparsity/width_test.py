@@ -20,12 +20,6 @@ KEY = jax.random.key(0)
 
 NETWORKS = {
     "mlp": ((4, 4, 1), {"widths": (10, 7)}, 0.4, {"widths": (4, 3)}),
-    "lenet5_caffe": (
-        (20, 20, 1),  # 2 x 2 positions flat
-        {"widths": (6, 10, 20)},
-        0.55,
-        {"widths": (4, 6, 11)},
-    ),
     "conv4": (
         (28, 28, 3),
         {"widths": (8, 8, 12, 12, 10, 10), "norm": "static"},
@@ -123,8 +117,6 @@ def test_what_cannot_be_sliced_is_named():
     strange = chain() | {"bn1": {"scale": jnp.ones(5)}}
     said = "leaf 'bn1/scale' of shape (5,), expected"
     refused(lambda: width.window(strange, 0.5), said)
-    no_layer = {"bn1": {"scale": jnp.ones(4)}}
-    refused(lambda: width.window(no_layer, 0.5), "there is no dense layer")
     stats = {"mean": jnp.zeros((2, 2))}
     said = "statistic 'mean' has shape (2, 2)"
     refused(lambda: width.window_of_stats(stats, 0.5), said)
