@@ -67,18 +67,6 @@ def run(key, tx, batches, **span):
     return local.train_steps(key, loss_fn, tx, begin(tx), batches, epoch=0, **span)
 
 
-@pytest.mark.parametrize(
-    "size, first, last", [(5, 0, 3), (5, 1, 2), (6, 1, 3), (5, 2, 2)]
-)
-def test_train_steps_runs_its_span(key, size, first, last):
-    tx, batches = sgd(), client(size)
-    out = run(key, tx, batches, first=first, last=last, num_trips=3)
-    want = by_hand(begin(tx).params, batches, first, last)
-    np.testing.assert_allclose(out.params["w"], want, atol=1e-6)
-    assert out.sums["count"] == min(size, 2 * last) - 2 * first
-    assert out.stats["calls"] == last - first
-
-
 def test_train_runs_all_epochs_and_sums_over_processed_samples(key):
     tx, batches = sgd(), client(3, epochs=2)
     out = local.train(key, linear(), tx, start(), batches)
