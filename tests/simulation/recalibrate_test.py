@@ -74,16 +74,3 @@ def test_statistics_are_the_mean_over_batches(case, batch_size):
         got = renew(KEY, sparse)
         same(got.params, sparse.params)
         close(got.stats, want, 1e-5)
-
-
-def test_augmentation_has_a_key(case):
-    model, sparse, x = case
-
-    def preprocess(key, x, train):
-        return x + 5 * jax.random.normal(key) if train else x
-
-    noisy = model.reading(preprocess)
-    renew = make_recalibration(noisy, x, batch_size=6)
-    got = [renew(k, sparse) for k in jax.random.split(KEY)]
-    one, two = (g.stats["bn1"]["batch_mean"] for g in got)
-    assert not np.allclose(one, two)

@@ -11,7 +11,6 @@ import pytest
 
 from sparsefl_jax.core.types import ClientInfo
 from sparsefl_jax.simulation import rows
-from tests.runs.disk_test import full_disk
 
 N, WIDE = 50, 3000
 SHAPES = {
@@ -83,12 +82,6 @@ def test_files_have_no_name_and_take_the_space_of_what_is_written(store, tmp_pat
     stats = [v.stat() for v in ours]
     assert max(v.st_size for v in stats) == 4 * N * WIDE
     assert sum(v.st_blocks for v in stats) * 512 < 4 * 10 * WIDE
-
-
-@on_disk
-def test_a_full_disk_is_an_error(store):
-    with full_disk(), pytest.raises(OSError, match="cache"):
-        store.scatter(np.array([1]), rows_of([1]))
 
 
 @pytest.mark.parametrize(

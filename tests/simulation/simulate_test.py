@@ -1,20 +1,17 @@
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import fedavg, spdst
+from sparsefl_jax.algorithms import fedavg
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, SparseModel
-from sparsefl_jax.data import cohorts, federate, make_dataset
+from sparsefl_jax.data import cohorts
 from sparsefl_jax.models import Model
 from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, placement, round_program
-from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.packets import Packet
@@ -32,40 +29,6 @@ def test_a_sampler_that_repeats_a_client_or_splits_a_tier_is_refused(key):
         draw(np.arange(4))
     with pytest.raises(ValueError, match="cohort_size=4, .*multiple of 3"):
         cohorts.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], 4)
-
-
-def test_store_packs_booleans_to_bits_and_nothing_else(key):
-    row = {
-        "mask": jax.random.bernoulli(key, 0.5, (3, 7)),
-        "alone": jnp.array(True),
-        "codes": jnp.arange(3, dtype=jnp.int8),
-    }
-    packed = pack(row)
-    assert packed["mask"].shape == (3,) and packed["mask"].dtype == jnp.uint8
-    restored = unpack(packed, row)
-    for name, value in row.items():
-        assert restored[name].dtype == value.dtype
-        np.testing.assert_array_equal(restored[name], value)
-
-
-@pytest.mark.parametrize(
-    "cohort, chunk, devices, want", [(5, 1, 2, 1), (5, 9, 2, 3), (1, 4, 1, 1)]
-)
-def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
-    plan = placement.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
-    assert (plan.mesh.size, plan.chunk) == (devices, want)
-
-
-@pytest.mark.parametrize("budgets", [None, (0.5, 1.0, 0.25)])
-def test_the_facts_of_clients_are_their_number_samples_and_budget(budgets):
-    x, y = np.zeros((6, 2, 2, 1), np.uint8), np.arange(6, dtype=np.int32) % 2
-    data = federate(make_dataset(x, y, x, y), "iid", 3)
-    sizes = np.array([3, 1, 2], np.int32)
-    data = data._replace(train=data.train._replace(size=sizes))
-    given = None if budgets is None else np.array(budgets)
-    info = placement.client_info(data, given)
-    assert info.index.tolist() == [0, 1, 2] and info.num_examples.tolist() == [3, 1, 2]
-    assert info.budget.tolist() == list(budgets or (1, 1, 1))
 
 
 # Two clients, a linear model of two inputs and two classes, all by hand.
@@ -150,17 +113,3 @@ def test_an_initial_model_of_another_network_is_refused(key):
     own, another = (initial_state.initial_model(key, m) for m in (model, other))
     plan(setup._replace(initial=own))
     refused(lambda: plan(setup._replace(initial=another)), "initial: [Chex]")
-
-
-def test_a_kernel_that_loses_all_weights_is_a_warning_once(key):
-    """Not one in the second stage too, and none of a bias, which a layer can spare."""
-    data, model, given = federation((4, 4), 4, 2, (3,), (5,))
-    start = masks.dense(*model.init(key))
-    lost = {"kernel": jnp.zeros((3, 5), bool), "bias": jnp.zeros(5, bool)}
-    start = masks.pruned(start, start.mask | {"fc1": lost})
-    stages = [Stage(spdst(*given, prunable=("*",)), 2, 2)] * 2
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("default")
-        simulate.run(key, stages, model, data, initial=start)
-    told = [str(one.message) for one in told if "left" in str(one.message)]
-    assert told == ["fc1/kernel has no weight left"]

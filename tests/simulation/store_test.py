@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint, dry_run
-from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.plan import pace, plan
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.simulation import initial_state, placement, rows
 from sparsefl_jax.system import hardware, processes
 from tests.tiny import federation
@@ -17,7 +13,6 @@ from tests.tiny import federation
 pytestmark = pytest.mark.slow
 
 COHORT, WIDTH, INPUTS, CLASSES = 3, 5, 6, 4
-LEAVES = INPUTS * WIDTH, WIDTH, WIDTH * CLASSES, CLASSES  # entries of each
 METHODS = {
     # Rows of packed masks.
     "nst": lambda *parts: sfl.nst(*parts, density=0.5, prune_rate_decay=False),
@@ -185,19 +180,6 @@ def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
     assert not list((tmp_path / "clients").iterdir())
 
 
-def test_the_store_is_no_part_of_what_a_run_is():
-    old, new = defaults.default_config(), defaults.default_config()
-    new.client_store = "host"
-    assert run_folder.difference(old, new) == ""
-    new.epochs = 2
-    assert run_folder.difference(old, new) == "epochs is 1 there and 2 here"
-
-
-def test_a_name_that_is_no_store_is_refused(world, key):
-    with pytest.raises(ValueError, match="client_store='dusk' .*, expected one of"):
-        next(segments(world, "nst", key, client_store="dusk"))
-
-
 def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatch):
     even = {"w": jax.ShapeDtypeStruct((8, 25), np.float32)}  # 800 bytes
     odd = {"w": jax.ShapeDtypeStruct((9, 25), np.float32)}  # 900, twice on two devices
@@ -212,42 +194,3 @@ def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatc
     # 212 bytes: two rows.
     assert rows.most_rounds(even, 1, 1700) == 2
     assert rows.most_rounds(even, 3, 1700) == 1
-
-
-@pytest.mark.parametrize(
-    "rounds, every, fitting, length, working",
-    [
-        (12, 6, 100, 6, 8),  # all seven clients, on two devices
-        (3, 9, 100, 3, 8),  # no longer than the stage
-        (12, 6, 5, 3, 8),  # halves of what does not fit the memory
-        (12, 6, 1, 1, 4),
-    ],
-)
-def test_a_segment_reaches_to_the_next_evaluation_if_it_fits(
-    world, monkeypatch, rounds, every, fitting, length, working
-):
-    data, model, parts = world
-    stage = sfl.Stage(METHODS["nst"](*parts), rounds, COHORT)
-    monkeypatch.setattr(rows, "most_rounds", lambda *_: fitting)
-    clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
-    setup = Setup(
-        [stage],
-        model,
-        data,
-        eval_every=every,
-        client_store="host",
-    )
-    paced = pace(setup, 0, clients, log=100)
-    assert paced == (length, working, "host")
-
-
-def test_the_plan_tells_what_rows_on_the_host_take(world):
-    data, model, parts = world
-    stages = [sfl.Stage(METHODS["nst"](*parts), 4, COHORT)]
-    row = sum(-(-n // 8) for n in LEAVES)
-    planned = plan(Setup(stages, model, data, client_store="host"))
-    (stage,) = planned.stages
-    assert stage.memory.client_store == {"where": "host", "bytes": 7 * row}
-    assert stage.pace.working == 4
-    assert stage.memory.fixed["clients"] == 4 * row
-    assert f"{7 * row} B, host" in dry_run.text(planned)
