@@ -10,7 +10,6 @@ import sparsefl_jax as sfl
 from sparsefl_jax.runs import folder, simulate
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.defaults import filled, plain
-from sparsefl_jax.system import provenance
 from tests.refusals import launched
 
 FILES = {  # a method in a package, and all that it imports
@@ -68,18 +67,6 @@ def test_all_that_a_method_imports_counts_as_code(own):
     assert folder.own_code(plain(filled(config))) == wanted
 
 
-def test_flags_of_xla_are_a_fact(monkeypatch):
-    """The number of devices is a fact of its own."""
-    told = []
-    fast, two = "--xla_cpu_enable_fast_math=true", "--xla_force_host_platform_device"
-    for flags in ("", fast, f"{two}_count=2 {fast}"):
-        monkeypatch.setenv("XLA_FLAGS", flags)
-        told.append(provenance.facts("1"))
-    old, new, again = told
-    assert [name for name in old if old[name] != new[name]] == ["XLA_FLAGS"]
-    assert new == again
-
-
 ERRORS = """
 import jax
 import jax.numpy as jnp
@@ -100,9 +87,6 @@ def in_our_helper(model, optimizer):
     one, other = {"a": jnp.ones(2)}, {"b": jnp.ones(2, bool)}
     return with_update(lambda args: sfl.sparsity.masks.apply(one, other))
 
-def no_file(model, optimizer):
-    open("/no/such/file")
-
 def our_check(model, optimizer):
     return sfl.pdst(model, optimizer, density=2)
 
@@ -115,7 +99,6 @@ def partition(y, num_clients, seed):
 KEPT = [
     ("algorithm.name=own_errors:in_jax", "key"),
     ("algorithm.name=own_errors:in_our_helper", "key"),
-    ("algorithm.name=own_errors:no_file", "/no/such/file"),
     ("model.name=own_errors:network", "the network's"),
     ("partition.name=own_errors:partition", "no share"),
     ("algorithm.name=own_broken:mine", "while it loads"),
@@ -123,7 +106,6 @@ KEPT = [
 ONE_LINE = [
     ("algorithm.name=own_errors:our_check", "density=2, expected in (0, 1]"),
     ("algorithm.name=own_errors:absent", "no attribute 'absent'"),
-    ("algorithm.name=own_absent:mine", "No module named 'own_absent'"),
     ("dataset=/no/such/file.npz", "/no/such/file.npz"),
 ]
 MINI = "--config=configs/flash_mnist.py:mini,fedavg"
