@@ -171,14 +171,6 @@ def test_unstructured_masks_lose_what_is_empty_and_what_nobody_reads():
     np.testing.assert_array_equal(small.mask["conv1"]["kernel"], left)
 
 
-def test_a_second_time_changes_nothing():
-    sparse = prune(start("small_cnn", (16, 16, 3)), 0.5)
-    _, small = check(sparse, "small_cnn", (16, 16, 3))
-    widths = tuple(small.params[n]["kernel"].shape[-1] for n in list(small.params)[:-1])
-    _, again = check(small, "small_cnn", (16, 16, 3), widths=widths)
-    jax.tree.map(np.testing.assert_array_equal, again.params, small.params)
-
-
 @pytest.mark.parametrize(
     "name, change, said",
     [
