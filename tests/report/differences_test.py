@@ -45,12 +45,6 @@ LABELS = {  # by labels, configurations
         {"algorithm": a("jmwst", density=0.05), "first_stage": FIRST},
         THIN,
     ],
-    # The first stage, where it differs.
-    ("snip + spdst", "grasp + spdst", "jmwst"): [
-        {"algorithm": a("spdst"), "first_stage": {"name": "snip"}},
-        {"algorithm": a("spdst"), "first_stage": {"name": "grasp"}},
-        {"algorithm": a("jmwst"), "first_stage": {"name": "grasp"}},
-    ],
     # What tells runs of a method apart, and no more.
     ("fedavg, learning rate 0.1", "fedavg, learning rate 0.01", "fedprox"): [
         {"algorithm": a("fedavg"), "optimizer": RATES[0], "augment": []},

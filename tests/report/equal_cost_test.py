@@ -80,16 +80,6 @@ def test_differences_are_paired_by_seed(tmp_path):
     assert found["ci95"] == pytest.approx(1.27062, rel=1e-5)
 
 
-def test_every_cumulative_column_is_an_axis(tmp_path):
-    extra = {"hours_cumulative": 0.5, "joule_cumulative": 7.0}
-    run = read_run(write(tmp_path, list(lines([(1.0, 0.5)], extra=extra))))
-    axes = costs.axes([costs.progress(run)])
-    names = ["gbit", "gbit_up", "gbit_down", "pflop", "hours", "joule", "rounds"]
-    assert [axis.name for axis in axes] == names
-    assert axes[4].text(2.5) == "2.5 h" and axes[5].title == "joule"
-    assert costs.progress(run)["joule"].max() == 7.0
-
-
 def test_up_and_down_are_summed_over_all_stages(tmp_path):
     first = list(lines([(1.0, 0.1), (2.0, 0.3)]))
     second = list(lines([(3.0, 0.2), (4.0, None), (5.0, 0.6)], stage=1))

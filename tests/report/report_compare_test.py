@@ -93,14 +93,6 @@ def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
 
 
 @pytest.mark.usefixtures("unplotted")
-def test_a_single_run_is_compared_where_a_folder_is_named(tmp_path):
-    alone = write_seed(tmp_path / "alone", 0)
-    assert main([str(alone)]) == 0 and list(tmp_path.iterdir()) == [alone]
-    assert main([str(alone), "--out", str(tmp_path / "x" / "y")]) == 0
-    assert (tmp_path / "x" / "y" / "comparison.csv").is_file()
-
-
-@pytest.mark.usefixtures("unplotted")
 def test_main_fails_in_one_line(tmp_path, capsys):
     path = write_seed(tmp_path / "a", 0)
     file = str(path / "config.json")

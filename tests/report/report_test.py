@@ -1,6 +1,5 @@
 import json
 import math
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -91,12 +90,6 @@ def write_run(folder, lines, summary=SUMMARY, num_clients=20, num_classes=10):
     return folder
 
 
-def svg_size(path):
-    """Returns the width and the height in points."""
-    root = ElementTree.parse(path).getroot()
-    return tuple(map(float, root.get("viewBox").split()[2:]))
-
-
 def test_read_run_drops_a_truncated_last_line_only(tmp_path):
     metrics = write_run(tmp_path, records()) / "metrics.jsonl"
     lines = metrics.read_text().splitlines()
@@ -133,9 +126,6 @@ def test_plot_run_draws_all(tmp_path, stages, num_layers, num_clients, num_class
     still = ("density_by_round", "mismatch_by_round") if stages == (1,) else ()
     drawn = [name for name in PLOTS if name not in still]
     assert paths == [tmp_path / "plots" / f"{name}.svg" for name in drawn]
-    for path in paths:
-        width, height = svg_size(path)
-        assert width == pytest.approx(4.9 * 72) and height >= 3.3 * 72
 
 
 @pytest.mark.filterwarnings("error")
@@ -164,11 +154,6 @@ def test_summary_table_holds_every_figure_in_aligned_columns():
     totals = [line.split() for line in lines if line.startswith("total")]
     assert " ".join(totals[0]) == f"total 60 {up} {down} {values} {positions}"
     assert " ".join(totals[1]) == "total 60 4.00 T 16.0 T 18.0 T"
-    assert "time  12 min 3 s, 0.083 rounds/s" in lines
-    assert "with  2 x cpu, jax 0.10.2, commit 0123abc" in lines
-    first = lines.index("") + 1
-    assert len({len(line) for line in lines[first : first + 3]}) == 1
-    assert max(map(len, lines)) <= 88
 
 
 @pytest.mark.usefixtures("drawn")

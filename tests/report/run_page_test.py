@@ -3,7 +3,7 @@
 import json
 import re
 
-from sparsefl_jax.report import plot_run, read_run, write_page
+from sparsefl_jax.report import read_run, write_page
 from sparsefl_jax.report.density import density_rows
 from tests.report.report_page_test import Page
 from tests.report.report_test import records, write_run
@@ -50,31 +50,6 @@ def test_densities_are_asked_for_and_reached(tmp_path):
     assert "algorithm.prunable=fc*/kernel" in notes
 
 
-def judged(folder, **more):
-    """Writes stages of 2 and 3 rounds, the middle evaluation of which is the best."""
-    accuracies = iter((0.9, 0.3, 0.6, 0.5))  # the first is one of the first stage
-    found = []
-    for record in records(stages=(2, 3), every=1):
-        if record["phase"] == "eval":
-            if (record["stage"], record["round"]) == (0, 1):
-                continue
-            record["accuracy"] = next(accuracies)
-            record["models"] = {"global": {"accuracy": record["accuracy"], "loss": 1.0}}
-            record |= {"metric": "pooled", **more}
-        found.append(record)
-    return write_run(folder, found)
-
-
-def test_the_best_evaluation_is_named(tmp_path):
-    run = judged(tmp_path)
-    plot_run(run)
-    text = words_of(run)
-    assert "Best of 3 evaluations of the last stage: 60.00 % in round 4" in text
-    assert "chosen by the test set itself, so it is optimistic" in text
-    assert "Accuracy of global (pooled): the server's model on the whole test" in text
-    assert "best, round 4" in text
-
-
 def test_a_page_tells_which_devices_are_left_out(tmp_path):
     """Of six draws three were late; without a clock there is no such table."""
     train, evaluation = records(stages=(1,))
@@ -86,8 +61,6 @@ def test_a_page_tells_which_devices_are_left_out(tmp_path):
     config = {"system": "iot", "deadline": {"quantile": 0.5, "over": 1.3}}
     (run / "config.json").write_text(json.dumps(config))
     page = write_page(run).read_text()
-    assert "1.3 times as many clients are drawn" in page
-    assert "does not end with the first uplinks" in page
     cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page.partition("<h2>Devices")[2])
     words = [re.sub(r"<[^>]*>", "", cell) for cell in cells[:15]]
     assert words == [
@@ -95,9 +68,5 @@ def test_a_page_tells_which_devices_are_left_out(tmp_path):
         *("old", "3", "3", "100.00 %", "25.00 %"),
         *("new", "3", "0", "0.00 %", "50.00 %"),
     ]
-    assert "30 min 0 s" in page and "no uplink" not in page
-    tiers["new"]["dropped"] = 3
-    page = write_page(write_run(tmp_path / "c", kept)).read_text()
-    assert "Rounds in which no uplink came in time: 1." in page
     plain = write_run(tmp_path / "b", [train, evaluation | {"models": {"m": MASKED}}])
     assert "<h2>Devices" not in write_page(plain).read_text()
