@@ -5,7 +5,6 @@ import importlib
 import pytest
 
 from sparsefl_jax.presets import complement, fedsparsify
-from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import densities, freeze
 from tests.tiny import network
@@ -41,16 +40,6 @@ def test_every_method_builds_at_the_density_that_is_asked_for(file):
             config.density = 0.3
         assert (0.3 in densities_of(config)) == (config.density is not None)
     assert len(seen) == len(methods)
-
-
-def test_options_of_a_group_exclude_each_other():
-    groups = ("a", "b"), ("c",)
-    assert parse_options("b,c", *groups) == {"b", "c"}
-    assert parse_options("", *groups) == set()
-    with pytest.raises(ValueError, match="option='d', expected one of a, b, c"):
-        parse_options("d", *groups)
-    with pytest.raises(ValueError, match="options 'a,b', expected one of a, b"):
-        parse_options("a,b", *groups)
 
 
 def test_methods_of_an_experiment_have_its_own_settings():
