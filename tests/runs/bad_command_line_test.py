@@ -22,12 +22,6 @@ LINES = [
         [f"--config={MINI}", "--config.cohort_size=ten"],
         "cohort_size='ten', expected an integer",
     ),
-    (
-        [f"--config={MINI}", "--config.fit.evaluations=9", "--config.eval_every=5"],
-        "eval_every=5 has no effect here: fit.evaluations sets it",
-    ),
-    ([f"--config={MINI}", "--momentum=3"], "Unknown command line flag 'momentum'"),
-    ([], "--config is missing"),
     (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),
 ]
 FILES = [

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sparsefl_jax.runs.config import fields
-from tests.refusals import ROOT, launched
+from tests.refusals import ROOT
 
 MINI = "configs/flash_cifar10.py:mini"
 ENTRIES = [(f, n) for f, t in fields.TABLES.items() for n in t if f != "first_stage"]
@@ -19,21 +19,6 @@ def test_every_argument_of_every_entry_is_explained(field, name):
     text = inspect.getdoc(fields.factory(field, name))
     for key in fields.arguments(field, name):
         assert key in text or f"{field}.{key}" in fields.MEANINGS, key
-
-
-GUESSES = [
-    ("optimizer.learnin_rate", "learning_rate"),
-    ("rounds", "num_rounds"),
-]
-
-
-@pytest.mark.parametrize("said, meant", GUESSES)
-def test_an_unknown_field_is_guessed(monkeypatch, capsys, said, meant):
-    arguments = [f"--config={MINI}", f"--config.{said}=1"]
-    code, err = launched(monkeypatch, capsys, arguments)
-    field = said.rpartition(".")[2]
-    head = f"field={field!r} (did you mean {meant!r}?), expected one of "
-    assert code == 2 and head in err and err.count("\n") == 1
 
 
 METHOD = """

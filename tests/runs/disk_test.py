@@ -1,13 +1,10 @@
 """Full disks, foreign files, absent homes: a run continues, or a line says why not."""
 
 import contextlib
-import io
 import os
-import pwd
 import resource
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -15,12 +12,11 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.core import formats
 from sparsefl_jax.core.types import ClientInfo
 from sparsefl_jax.runs import checkpoint, records
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.simulation import placement, rows
-from sparsefl_jax.system import files, hardware
+from sparsefl_jax.system import files
 from tests.launches import ROOT
 
 pytestmark = pytest.mark.slow
@@ -62,10 +58,10 @@ def test_foreign_files_in_clients_do_not_block_a_checkpoint(tmp_path):
 
 
 @contextlib.contextmanager
-def full_disk():
-    """Lets no file grow in the context."""
+def full_disk(size=0):
+    """Lets no file grow above a size in the context; a write fails after what fits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
@@ -123,24 +119,3 @@ def test_a_full_disk_leaves_one_line(tmp_path):
     said = done.stderr
     assert said.startswith(f"{tmp_path}/checkpoint.npz could not be written: ")
     assert said.count("\n") == 1 and done.returncode == 0
-
-
-def test_without_a_home_a_line_says_what_to_set(monkeypatch):
-    def unknown(uid):
-        raise KeyError(uid)
-
-    for name in ("HOME", "XDG_CACHE_HOME", "SPARSEFL_CACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(ValueError, match="expected HOME or SPARSEFL_CACHE_DIR"):
-        hardware.cache_directory()
-    monkeypatch.setenv("SPARSEFL_CACHE_DIR", "/a")
-    assert hardware.cache_directory() == Path("/a")
-
-
-def test_a_table_is_told_in_letters_that_the_output_has(monkeypatch):
-    out = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
-    formats.say("97.22 \u00b1 0.43 %")
-    sys.stdout.flush()
-    assert out.getvalue() == b"97.22 ? 0.43 %\n"

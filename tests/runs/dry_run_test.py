@@ -6,10 +6,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.runs import cli, dry_run, fit_rounds, simulate
+from sparsefl_jax.runs import dry_run
 from sparsefl_jax.runs.plan import plan
-from sparsefl_jax.runs.setup import Limits, Setup
-from tests.tiny import federation, tiny_config
+from sparsefl_jax.runs.setup import Setup
+from tests.tiny import federation
 
 SIZES = (12, 20, 33, 41, 70, 24)
 WIDTH, INPUTS, CLASSES, BATCH = 256, 12, 4, 8
@@ -71,26 +71,3 @@ def test_what_follows_from_rounds_that_ran(world):
     assert lines[4].split()[-4:] == ["5.0", "s", "30.0", "s"]
     # 3, then 9 and three times 3 Mbit; 1, then 2 and three times 1 GFLOP; 5 and 4 x 30.
     assert lines[6] == "follows   21.0 Mbit, 6.00 GFLOP, 2 min 5 s"
-
-
-@pytest.mark.slow
-def test_a_pilot_runs_as_many_rounds_as_there_are(world, key):
-    method = sfl.fedavg(*world[2])
-    stages = [stage(method, 1), stage(method, 4)]
-    setup = parts_of(world, stages, eval_every=1, until=Limits(gbit=1e-9)).setup
-    rounds, seconds = fit_rounds.pilot(setup, [2, 2], 0)
-    assert [len(records) for records in rounds] == [1, 2]
-    assert all(each > 0 for each in seconds)
-    # The cohorts are those of the run.
-    whole = setup._replace(until=Limits())._asdict()
-    there = simulate.run(key, **whole).metrics[0]
-    assert rounds[0][0]["clients"] == there["clients"]
-
-
-@pytest.mark.slow
-def test_the_command_tells_what_some_rounds_have_cost(tmp_path, capsys):
-    cli.dry_run(tiny_config(tmp_path), 2)
-    text = capsys.readouterr().out
-    assert "memory: working set" in text
-    assert re.search("^measured rounds +1 of 1 +2 of 4$", text, re.M)
-    assert rows(text)["follows"].count(", ") == 2

@@ -15,7 +15,6 @@ from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs.config.defaults import default_config, freeze
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.testing import tiny_model
 
 WEIGHTS = 784 * 16 + 16 + 16 * 10 + 10  # of the MLP below
@@ -162,9 +161,6 @@ def test_fit_most_limits_the_rounds(monkeypatch):
     found, said = fit_rounds.fitted(asked, experiment.build)
     assert (found.num_rounds, found.fit.by) == (5, "pilot")
     assert said.endswith("pays for 5 rounds, by fit.most")
-    monkeypatch.setattr(fit_rounds, "_MOST", 6)
-    _, said = fit_rounds.fitted(config(gbit=10 * ROUND, pilot=4), experiment.build)
-    assert said.endswith("pays for 6 rounds, by the default of fit.most")
 
 
 def test_evaluations_are_spread_over_the_rounds(monkeypatch):
@@ -191,13 +187,6 @@ def test_first_exchanges_and_later_ones_are_measured_apart():
     ]
     first, again = fit_rounds._each_exchange(records, np.array([0.5, 0.25]))
     assert first == pytest.approx(15 / 0.75) and again == pytest.approx(7 / 0.75)
-
-
-def test_a_pilot_of_empty_rounds_tells_nothing():
-    nobody = record([], [], [])
-    records = [record([0], [5], [5]), nobody, nobody]
-    with pytest.raises(ValueError, match=r"fit\.pilot=3: no client was available"):
-        fit_rounds._each_exchange(records, np.ones(2))
 
 
 def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
@@ -236,15 +225,3 @@ def test_first_exchanges_are_those_of_the_runs_cohorts(monkeypatch, draws):
     mean = sum(frozen[:2]) / 2
     # A round shuffles all twelve.
     assert samples.tolist() == (frozen if draws > 24 else frozen[:2] + [mean] * 7)
-
-
-@pytest.mark.parametrize("draws", [5_000_000, 96])
-def test_nobody_exchanges_in_an_empty_place(monkeypatch, draws):
-    """Of 12 clients 2 are there in odd rounds, which leaves a place of 3 empty."""
-    monkeypatch.setattr(fit_rounds, "_DRAWS", draws)
-    available = np.ones((12, 2))
-    available[2:, 1] = 0
-    system = System(None, available, np.zeros(12, int), ("all",))
-    first, later, _ = fit_rounds.exchanges(setup_of(10, system), 5)
-    there = [3, 2] * 5 if draws > 96 else [3, 2] * 4 + [2.5] * 2
-    assert (first + later).tolist() == there and 3 <= first.sum() <= 12

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
-import optax
 import pytest
 
 import sparsefl_jax as sfl
@@ -172,15 +171,6 @@ def test_what_only_python_holds_is_not_built_from_the_folder(ended):
             build()
 
 
-def test_what_is_no_setting_is_refused_with_and_without_files(ended, tmp_path):
-    for workdir, unknown in ((None, "sinks"), (tmp_path / "run", "learning_rate")):
-        with pytest.raises(TypeError, match=f"argument '{unknown}'"):
-            ended.run(stages(), workdir=workdir, **{unknown: ()})
-    with pytest.raises(ValueError, match="name='mine', expected a workdir"):
-        ended.run(stages(), workdir=None, name="mine")
-    assert not (tmp_path / "run").exists()
-
-
 def unnamed(model, optimizer, share=0.1, weighting="uniform"):
     """A method derived from another, as the examples make one."""
     base = sfl.fedavg(model, optimizer, weighting=weighting)
@@ -251,22 +241,9 @@ def test_every_method_is_described_by_its_name(name, ended):
     assert json.dumps(again) == json.dumps(found)
 
 
-def test_an_optimizer_of_optax_has_the_name_of_its_factory():
-    optimizer = sfl.method(optax.adam)(0.1)
-    assert (optimizer.name, optimizer.settings["learning_rate"]) == ("adam", 0.1)
-    init, update = optimizer
-    assert callable(init) and callable(update)
-
-
 def test_a_method_keeps_its_name_unless_a_function_of_it_is_replaced():
     kept = PLAIN.replace(clients=8)
     assert (kept.name, kept.settings) == ("fedavg", PLAIN.settings)
     assert PLAIN.replace(name="mine").settings == PLAIN.settings
     other = PLAIN.replace(density_after=lambda round: 1.0)
     assert (other.name, other.settings) == ("", {})
-
-
-def test_what_a_decorated_function_hands_through_keeps_its_name():
-    rate = sfl.method(lambda scale: lambda t: scale * t)(2.0)
-    assert sfl.method(lambda inner: inner)(rate) is rate
-    assert rate.settings == {"scale": 2.0}

@@ -16,14 +16,49 @@ from tests.refusals import change
 
 pytestmark = pytest.mark.slow
 
-DENSITIES = (0.01, 0.05, 0.1, 0.5, 0.999, 1.0)
 ONE_OF = st.sampled_from
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 OPTIMIZERS = ("adafactor", "adamw", "lion", "noisy_sgd", "rprop", "sgd", "sm3")
 
+
+PARTITIONS = (
+    {"name": "iid"},
+    {"name": "lda", "alpha": 1e-300},
+    {"name": "quantity", "alpha": 1e300},
+    {"name": "pathological", "classes_per_client": 1},
+    {"name": "dirichlet", "alpha": 1e-3, "min_samples": 1},
+    {"name": "dirichlet", "alpha": 1.0, "min_samples": 3, "balanced": True},
+    {"name": "shards", "k": 2},
+    {"name": "natural", "min_samples": 4},
+)
+
+
+METHODS = (
+    {"name": "fedavg", "keep_optimizer": True},
+    {"name": "fedprox", "mu": 0.0},
+    {"name": "spdst", "prunable": ("*",), "index": "coo"},
+    {"name": "pdst", "density": 0.01, "allocation": "erk"},
+    {"name": "pdst", "density": 1.0, "prunable": ("fc1/kernel",), "index": "csr"},
+    {"name": "nst", "density": 0.999, "prune_rate": 1.0},
+    {"name": "jmwst", "density": 0.05, "prune_rate": 0.0, "r_int": 100},
+    {"name": "hetero_spdst", "densities": (0.5,)},
+    {"name": "hetero_jmwst", "densities": (0.05, 1.0), "submask": "magnitude"},
+)
+
+
+STAGE = {"name": "sensitivity", "num_rounds": 1, "cohort_size": 1, "prune_rate": 1.0}
+
 VALID = {
     "dataset": ("images", "images", "features", "one_class"),
+    "partition": PARTITIONS,
+    "algorithm": METHODS,
+    "first_stage": (
+        {},
+        STAGE | {"density": 0.01},
+        STAGE | {"density": 0.5, "group": 2},
+    ),
+    "model": tuple({"name": "mlp", "widths": w} for w in ((), (1,), (3, 4))),
     "num_clients": (1, 2, 3, 5, 8, 24),
     "cohort_size": (1, 2, 3, 5),
     "epochs": (1, 2),
@@ -32,6 +67,7 @@ VALID = {
     "val_fraction": (0.0, 0.1, 0.5, 0.99),
     "test_split": tuple(TEST_SPLITS),
     "augment": ((), ("flip",), ("crop", "flip")),
+    "optimizer.name": OPTIMIZERS,
     "optimizer.learning_rate": (1e-8, 0.1, 10.0, 1e30),
     "optimizer.weight_decay": (0.0, 0.1),
     "optimizer.clip": (0.0, 1e-6, 1.0),
@@ -47,89 +83,19 @@ def section(name, **arguments):
     return st.fixed_dictionaries({"name": st.just(name)} | arguments)
 
 
-def partitions():
-    alpha, few = ONE_OF((1e-300, 1e-3, 1.0, 1e300)), ONE_OF((1, 2))
-    sizes = {"min_samples": ONE_OF((1, 3)), "balanced": st.booleans()}
-    return st.one_of(
-        section("iid"),
-        section("lda", alpha=alpha),
-        section("quantity", alpha=alpha),
-        section("pathological", classes_per_client=few),
-        section("dirichlet", alpha=alpha, **sizes),
-        section("shards", k=few),
-        section("natural", min_samples=ONE_OF((1, 4))),
-    )
-
-
-def sparse(name, **arguments):
-    """Draws a method with masks, and its arguments."""
-    common = {
-        "prunable": ONE_OF((("*kernel",), ("fc1/kernel",), ("*",))),
-        "index": ONE_OF(("bitmap", "coo", "packed")),
-    }
-    return section(name, **common, **arguments)
-
-
-def methods():
-    density = {"density": ONE_OF(DENSITIES)}
-    surgery = {
-        "prune_rate": ONE_OF((0.0, 0.25, 1.0)),
-        "prune_rate_decay": st.booleans(),
-    }
-    nested = {
-        "densities": ONE_OF(((0.5,), (0.25, 0.5), (0.05, 1.0))),
-        "submask": ONE_OF(("frozen", "magnitude")),
-    }
-    often = {"r_int": ONE_OF((1, 2, 100))}
-    return st.one_of(
-        section("fedavg", keep_optimizer=st.booleans()),
-        section("fedprox", mu=ONE_OF((0.0, 1e-3))),
-        sparse("spdst"),
-        sparse("pdst", **density, allocation=ONE_OF(("uniform", "erk"))),
-        sparse("nst", **density, **surgery),
-        sparse("jmwst", **density, **surgery, **often),
-        sparse("hetero_spdst", **nested),
-        sparse("hetero_jmwst", **nested, **surgery, **often),
-    )
-
-
-def first_stages():
-    stage = {
-        "density": ONE_OF(DENSITIES),
-        "group": ONE_OF((0, 0, 0, 2, 6)),
-        "num_rounds": st.just(1),
-        "cohort_size": ONE_OF((1, 2)),
-        "epochs": ONE_OF((1, 2)),
-        "prune_rate": ONE_OF((0.0, 0.25, 1.0)),
-    }
-    return st.one_of(st.just({}), section("sensitivity", **stage))
-
-
 @st.composite
 def changes(draw):
     """Draws valid values by dotted field."""
     drawn = {field: draw(ONE_OF(values)) for field, values in VALID.items()}
-    drawn |= {
-        "partition": draw(partitions()),
-        "algorithm": draw(methods()),
-        "first_stage": draw(first_stages()),
-        "model": {"name": "mlp", "widths": draw(ONE_OF(((), (1,), (3, 4))))},
-    }
     if drawn["partition"]["name"] == "natural":
         drawn["num_clients"] = draw(ONE_OF((0, 1, 5)))
     if drawn["final_learning_rate"] is None:
         drawn["lr_horizon"] = None
     drawn["cohort_size"] = min(drawn["cohort_size"], drawn["num_clients"] or 5)
-    drawn["optimizer.name"] = draw(ONE_OF(("sgd", *OPTIMIZERS)))
     if drawn["optimizer.name"] == "sgd":
         drawn["optimizer.momentum"] = draw(ONE_OF((None, 0.0, 0.9)))
     if drawn["algorithm"]["name"].startswith("fed"):
         drawn["server_optimizer.name"] = draw(ONE_OF((None, *OPTIMIZERS)))
-    densities = drawn["algorithm"].get("densities")
-    if densities and draw(st.booleans()):
-        drawn["budgets"] = tuple((d, 1 / len(densities)) for d in densities)
-        if drawn["first_stage"]:
-            drawn["first_stage"]["density"] = max(densities)
     return drawn
 
 

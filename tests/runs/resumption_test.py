@@ -136,14 +136,6 @@ def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
     said = run_folder.described(saved, now)
     changed = f"jax_enable_x64 False -> True, sparsefl_jax {old} -> 9.9"
     assert said.endswith(f"not bit for bit: {changed}")
-    summary = json.loads((finished / "summary.json").read_text())
-    assert summary["settings"] == provenance.settings()
-    fields = {"x", "y", "x_test", "y_test", "mean", "std", "num_classes"}
-    assert summary["data"].keys() == fields | {"train", "val", "test"}
-    assert provenance.settings().keys() == {
-        *("jax_threefry_partitionable", "jax_enable_x64", "jax_random_seed_offset"),
-        *("jax_default_matmul_precision", "jax_default_prng_impl"),
-    }
 
 
 METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"

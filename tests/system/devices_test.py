@@ -34,15 +34,6 @@ def test_use_cpu_cores_counts_devices_and_keeps_what_is_set(monkeypatch):
     assert any("collective_call_terminate_timeout_seconds" in flag for flag in flags)
 
 
-@pytest.mark.slow
-def test_use_cpu_cores_too_late_or_too_few():
-    code = "import jax, sparsefl_jax; jax.devices(); sparsefl_jax.use_cpu_cores()"
-    done = run(code, XLA_FLAGS="")
-    assert done.returncode == 1 and "call it first" in done.stderr
-    with pytest.raises(ValueError, match="count=0"):
-        hardware.use_cpu_cores(0)
-
-
 GROUPS = {  # version: what /proc/self/cgroup says, files below /sys/fs/cgroup
     "two": (
         "0::/a/b\n",

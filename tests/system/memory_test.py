@@ -9,8 +9,6 @@ import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, memory, programs, simulate
 from sparsefl_jax.runs import plan as planning
-from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware
@@ -98,10 +96,6 @@ def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatc
     rows = rows.memory._replace(fixed=parts, chunk=1, working_set=0)
     with pytest.raises(ValueError, match=r"largest part is clients, 1\.00 GB$"):
         memory.smaller(rows, 10**8, setup)
-    config = defaults.default_config()
-    config.memory_gb = -1.0
-    with pytest.raises(ValueError, match=r"memory_gb=-1.0, expected above 0"):
-        freeze(config)
 
 
 def test_a_working_set_that_does_not_fit_is_refused(world):
@@ -213,18 +207,3 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
     planned = plan(setup)
     with pytest.raises(ValueError, match="has .* expected at least .*"):
         programs.compile_stage(planned, 0)
-
-
-def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypatch):
-    class Accelerator:
-        platform = "gpu"
-
-    store = {"where": "host", "bytes": 900}
-    rows = memory.Memory({"server": 10**6}, store, 1, 1)
-    monkeypatch.setattr(hardware, "host_memory", lambda: 900)
-    memory.check_host(rows, [Accelerator()])
-    monkeypatch.setattr(hardware, "host_memory", lambda: 899)
-    with pytest.raises(ValueError, match="chunk or num_clients; .* is clients, 900 B$"):
-        memory.check_host(rows, [Accelerator()])
-    there = rows._replace(client_store=store | {"where": "disk"})
-    memory.check_host(there, [Accelerator()])

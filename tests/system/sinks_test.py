@@ -1,11 +1,8 @@
 """Logs of a run: JSON lines and TensorBoard; interrupted, altered, on a full disk."""
 
-import contextlib
 import errno
-import itertools
 import json
 import sys
-import time
 import zlib
 
 import pytest
@@ -14,6 +11,7 @@ from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.system import interrupt, log_lines, sinks
 from tests.refusals import refused
 from tests.runs.checkpoint_test import stop_after
+from tests.runs.disk_test import full_disk
 from tests.tiny import tiny_config
 
 REASON = "needs the extra [tensorboard]"
@@ -92,18 +90,6 @@ def test_resumed_as_if_never_stopped(tmp_path):
     assert contents(tmp_path) == whole
 
 
-@contextlib.contextmanager
-def file_size_limit(size):
-    """Fails a real write for lack of space, after the part that fits."""
-    resource = pytest.importorskip("resource", reason="no limits on this system")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_log_that_is_altered_while_the_run_goes_on_is_refused(tmp_path):
     """The checksum follows from what was written, not from what is in the file."""
     first, second, _ = segments()
@@ -163,7 +149,7 @@ def test_a_write_that_fits_in_part_is_taken_back(tmp_path):
     position = write(tmp_path, last=1)
     before = contents(tmp_path)
     room, told = len(before[0]) + 30, r"metrics\.jsonl"
-    with file_size_limit(room), pytest.raises(OSError, match=told) as caught:
+    with full_disk(room), pytest.raises(OSError, match=told) as caught:
         write(tmp_path, position=position, first=1)
     assert caught.value.errno == errno.EFBIG and "\n" not in str(caught.value)
     assert contents(tmp_path) == before
@@ -203,25 +189,3 @@ def test_tensorboard_reads_every_number_by_round_over_all_stages(tmp_path, scala
     assert [step for step, _ in read["train/loss"]] == [1, 2, 3, 4, 5, 6]
     assert [v for _, v in read["train/loss"]] == pytest.approx(losses)
     assert [step for step, _ in read["eval/accuracy"]] == [2, 4, 6]
-
-
-def test_tensorboard_shows_no_round_twice_after_a_resume(
-    tmp_path, scalars, monkeypatch
-):
-    clock = itertools.count(1.7e9)  # an event file is named by its second
-    monkeypatch.setattr(time, "time", lambda: next(clock))
-    (tmp_path / "whole").mkdir()
-    write(tmp_path / "whole", ["tensorboard"])
-    workdir = tmp_path / "stopped"
-    workdir.mkdir()
-    position = write(workdir, ["tensorboard"], last=1)
-    write(workdir, ["tensorboard"], position, first=1, last=2)  # lost by a kill
-    (event_file,) = (workdir / "tensorboard").glob("*.000000002")
-    event_file.write_bytes(event_file.read_bytes()[:-7])  # in the middle of a record
-    size = len(contents(workdir)[0].partition(b'{"stage": 1')[0])
-    with file_size_limit(size), pytest.raises(OSError):
-        write(workdir, ["tensorboard"], position, first=1)
-    write(workdir, ["tensorboard"], position, first=1)
-    assert len(list((workdir / "tensorboard").iterdir())) == 4
-    assert scalars(workdir) == scalars(tmp_path / "whole")
-    assert contents(workdir) == contents(tmp_path / "whole")

@@ -66,12 +66,3 @@ def test_the_error_of_a_run_is_not_hidden_by_that_of_a_tool(
     ):
         if error:
             raise error
-
-
-@pytest.mark.parametrize("text", ['{"id": 3', "[3]"])
-def test_a_damaged_id_is_one_line(tmp_path, monkeypatch, text):
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
-    (tmp_path / "wandb.json").write_text(text)
-    with pytest.raises(ValueError, match=r"wandb\.json ") as caught:
-        sinks.TOOLS["wandb"](tmp_path, 0)
-    assert "\n" not in str(caught.value)

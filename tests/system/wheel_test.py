@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -60,18 +59,6 @@ def test_the_wheel_runs_a_mini_in_an_empty_folder(installed, tmp_path):
     assert (installed / "sparsefl_jax/shipped/studies/five_methods.py").is_file()
     command = sys.executable, installed / "bin/sparsefl"
     runs(command, "configs/fedprox_cifar10.py", tmp_path, installed, SHORT[:1])
-
-
-@pytest.mark.slow
-def test_an_editable_installation_runs_a_mini(tree, tmp_path):
-    done(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
-    scripts = tmp_path / "venv/bin"
-    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
-    # Its line adds a folder alone: what is installed there as editable is not found.
-    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
-    pip = (sys.executable, "-m", "pip", "--python", scripts / "python", "install")
-    done(*pip, "--no-deps", "--no-build-isolation", "--no-index", "-q", "-e", tree)
-    runs([scripts / "sparsefl"], "flash_cifar10", tmp_path / "empty")
 
 
 @pytest.mark.parametrize("folder", ["configs", "studies"])
