@@ -16,7 +16,7 @@ from benchmarks import pages as tables
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.runs import simulate
 from sparsefl_jax.training import local
 from tests.refusals import ROOT, given
 
@@ -54,13 +54,6 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert 'id="sparsefl_jax.Packet"' in reference  # docstrings are there
 
 
-def test_the_readme_links_to_what_is_there():
-    """Sphinx checks the pages, but not the README."""
-    for page in (README, ROOT / "CONTRIBUTING.md"):
-        links = re.findall(r"\]\(((?!http)[^)#]+)\)", page.read_text())
-        assert links and all((ROOT / link).exists() for link in links)
-
-
 MEASURED = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("*_*.json"))
 
 
@@ -72,12 +65,6 @@ def test_the_page_of_a_paper_shows_what_was_measured(table):
     drawn = tables.markdown(tables.declared(table), entries)
     marked = f"<!-- table {table} -->\n{drawn}\n<!-- end -->"
     assert marked in tables.page(table).read_text()
-
-
-def test_the_index_shows_what_each_table_has_and_lacks():
-    """`python -m benchmarks.pages` draws it."""
-    marked = f"<!-- table overview -->\n{tables.overview()}\n<!-- end -->"
-    assert marked in (ROOT / "docs/reproduction/index.md").read_text()
 
 
 def test_every_file_and_function_that_a_page_names_is_there():
@@ -163,14 +150,6 @@ def config_of(arguments: list[str], monkeypatch):
 
 
 LAUNCHES = [rest for program, rest, _ in printed_commands() if program == "launch.py"]
-# Commands that need only embedded data; the others say what they read.
-OFFLINE = dict.fromkeys(
-    rest.strip()
-    for page in [README, *PAGES]
-    for block in blocks(page, *SHELL)
-    for _, file, rest in (m.groups() for m in COMMAND.finditer(block))
-    if file and "--config=" in rest and "  # reads" not in rest
-)
 
 
 def test_every_printed_launch_command_is_understood(monkeypatch):
@@ -186,18 +165,6 @@ def test_every_printed_launch_command_is_understood(monkeypatch):
         assert {re.match(r"--(\w+)", a)[1] for a in ours} <= known, arguments
         if any(a.startswith("--config=") for a in arguments):
             assert config_of(arguments, monkeypatch).num_rounds > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", OFFLINE)
-def test_a_command_that_names_no_data_runs_on_what_the_package_brings(
-    command, monkeypatch, tmp_path
-):
-    """Runs a command up to the compilation."""
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    config = config_of(shlex.split(command.partition("  #")[0]), monkeypatch)
-    # As if resumed: `init_from` may be a run that another command makes.
-    assert experiment.build(config, started=True).setup.stages
 
 
 def test_every_printed_module_takes_the_options_that_are_printed():
