@@ -38,7 +38,7 @@ METHODS = (
     {"name": "fedavg", "keep_optimizer": True},
     {"name": "fedprox", "mu": 0.0},
     {"name": "spdst", "prunable": ("*",), "index": "coo"},
-    {"name": "pdst", "density": 0.01, "allocation": "erk"},
+    {"name": "pdst", "density": 0.05, "allocation": "erk"},
     {"name": "pdst", "density": 1.0, "prunable": ("fc1/kernel",), "index": "csr"},
     {"name": "nst", "density": 0.999, "prune_rate": 1.0},
     {"name": "jmwst", "density": 0.05, "prune_rate": 0.0, "r_int": 100},
