@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsefl_jax.data import sources
 from sparsefl_jax.runs import experiment
 from tests.refusals import refused
 from tests.tiny import tiny_config
@@ -52,12 +51,6 @@ def test_files_are_refused(tmp_path, damage):
     np.savez_compressed(tmp_path / "bad.npz", **GOOD)
     DAMAGES[damage](tmp_path / "bad.npz")
     refused(lambda: experiment.build(config), "bad.npz")
-
-
-def test_a_folder_of_tables_is_shown_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("patterns").mkdir()
-    refused(lambda: sources.load("patterns"), "hf:patterns")
 
 
 @pytest.mark.parametrize("key", list(GOOD))

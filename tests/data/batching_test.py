@@ -10,7 +10,6 @@ import pytest
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.augment import make_preprocess
 from sparsefl_jax.data.batching import batches, steps_per_epoch
-from sparsefl_jax.data.flat import Flat, flat
 from tests.refusals import refused
 
 # --- batching
@@ -144,15 +143,3 @@ def test_floats_are_not_scaled_and_bad_preprocessing_is_named(key):
     refused(lambda: make_preprocess(std=(0.0,)), "std=")
     preprocess = make_preprocess(augment=("crop",))
     refused(lambda: preprocess(key, features, True), "needs images, x has 2 axes")
-
-
-@pytest.mark.parametrize("shape, rows", [((8, 8, 2), True), ((28, 28, 1), False)])
-def test_flat_images_come_back_in_their_own_shape(shape, rows):
-    x = np.random.default_rng(0).integers(256, size=(9, *shape)).astype(np.uint8)
-    kept = flat(x)
-    assert isinstance(kept, Flat) == rows
-    y, index = jnp.zeros(9, jnp.int32), jnp.array([7, 0, 3], jnp.int32)
-    arrays = jax.tree.map(jnp.asarray, kept), y, index, jnp.int32(3)
-    given = {"stage": Stage(None, 1, 1, 1, 2), "num_steps": jnp.int32(2)}
-    got = batches(jax.random.key(0), *arrays, **given)
-    np.testing.assert_array_equal(got.x, x[[7, 0, 3]])

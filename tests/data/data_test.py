@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.data import cache as decoded
-from sparsefl_jax.data import prepared_tfds, samples, sources
+from sparsefl_jax.data import samples, sources
 from tests.refusals import refused
 
 
@@ -121,27 +121,6 @@ def test_bad_arrays_are_named(change, said):
 def test_an_absent_data_set_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     refused(lambda: sources.load("cifar10"), "--prepare=cifar10")
-
-
-@pytest.mark.slow
-@pytest.mark.needs("data/tfds/mnist", "data/mnist_writers/mnist_writers.npz")
-def test_real_mnist_is_decoded_once(shared, cache, monkeypatch):
-    tfds_dir = str(shared / "data" / "tfds")
-    data = sources.load("mnist", data_dir=tfds_dir)
-    assert data.x.shape == (60000, 28, 28, 1) and data.x_test.shape[0] == 10000
-    assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(prepared_tfds, "_decode", pytest.fail)
-    writers = shared / "data" / "mnist_writers" / "mnist_writers.npz"
-    data = sources.load("mnist", data_dir=tfds_dir)
-    assert isinstance(data.x, np.memmap)
-    assert np.bincount(data.y).tolist()[:2] == [5923, 6742]
-    assert data.mean == (0.1307,)
-    ours = sources.load("mnist", data_dir=tfds_dir, writers="mnist")
-    with np.load(writers) as f:
-        ids = np.unique(np.concatenate([f["writer_train"], f["writer_test"]]))
-        np.testing.assert_array_equal(ids[ours.users], f["writer_train"])
-        np.testing.assert_array_equal(ids[ours.users_test], f["writer_test"])
-    assert float((data.x / np.float32(255)).mean()) == pytest.approx(0.1307, abs=1e-4)
 
 
 def test_cache_is_keyed_whole_or_absent(cache, tmp_path, monkeypatch):

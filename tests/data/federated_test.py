@@ -98,12 +98,6 @@ def test_few_test_samples_are_moved_with_a_warning():
     assert fed.test.size.tolist() == [3, 1]
 
 
-def test_a_test_set_that_is_not_read_is_a_warning():
-    x, y = arrays(40)
-    with pytest.warns(UserWarning, match="the test set is not read"):
-        split_of(x, y, num_clients=2, test_split="within")
-
-
 @pytest.mark.parametrize(
     "kwargs, said",
     [

@@ -1,7 +1,5 @@
 """Data sets of Hugging Face: layouts, columns, splits and caches, and a run."""
 
-import io
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,6 @@ from tests.hub_layouts import (
     TEXT,
     classes,
     datasets,
-    grey,
     into_cache,
     isolate,
     parts_of,
@@ -148,23 +145,6 @@ def test_tables(case, place):
     assert data.num_classes == 2 and data.users is None
 
 
-def test_images_without_the_type_of_images_are_images(place):
-    """As pandas writes them: a struct, beside a text that could be a sample."""
-    encoded = []
-    for seed in range(3):
-        file = io.BytesIO()
-        picture(seed, 5, 4).save(file, "PNG")
-        encoded.append({"bytes": file.getvalue(), "path": None})
-    rows = {"img": encoded, "kind": [0, 1, 1], "who": ["a", "b", "a"]}
-    (place / "mine").mkdir()
-    datasets.Dataset.from_dict(rows).to_parquet(place / "mine/train.parquet")
-    assert sources.load(f"hf:{place}/mine").users is None  # it could be a caption
-    dataset = sources.load(f"hf:{place}/mine", hf={"user": "who"})
-    want = [np.asarray(picture(seed, 5, 4)) for seed in range(3)]
-    np.testing.assert_array_equal(dataset.x[..., 0], want)
-    assert dataset.users.tolist() == [0, 1, 0]
-
-
 def test_splits_are_named_where_there_is_a_choice(place):
     features, rows = LAYOUTS["mnist"]
     layout = features, {"day": rows["train"], "night": rows["test"]}
@@ -175,31 +155,6 @@ def test_splits_are_named_where_there_is_a_choice(place):
     assert not len(sources.load(name, hf={"train": "day"}).x_test)
     data = sources.load(name, hf={"train": "night", "test": "day"})
     assert data.y.tolist() == [7] and data.y_test.tolist() == [5, 0, 4]
-
-
-def test_what_is_cached_is_of_the_configuration_that_is_named(place):
-    for kind, labels in (("first", [1, 1, 1]), ("second", [2, 2, 2])):
-        features, rows = LAYOUTS["mnist"]
-        write(place / "mine" / kind, (features, rows | {"train": (grey(3), labels)}))
-    kinds = "".join(
-        f"- config_name: {kind}\n  data_files: {kind}/data/train*\n"
-        for kind in ("first", "second")
-    )
-    (place / "mine" / "README.md").write_text(f"---\nconfigs:\n{kinds}---\n")
-    name = f"hf:{place / 'mine'}"
-    assert sources.load(f"{name}:first").y.tolist() == [1, 1, 1]
-    assert sources.load(f"{name}:second").y.tolist() == [2, 2, 2]
-    with pytest.raises(ValueError, match="cannot be used: .*'first', 'second'"):
-        sources.load(name)
-
-
-def test_files_that_change_are_decoded_again(place):
-    name = write(place / "mine", LAYOUTS["mnist"])
-    sources.load(name)
-    assert isinstance(sources.load(name).x, np.memmap)
-    features, rows = LAYOUTS["mnist"]
-    write(place / "mine", (features, rows | {"train": (grey(3), [1, 1, 1])}))
-    assert sources.load(name).y.tolist() == [1, 1, 1]
 
 
 def test_what_is_not_there_is_refused(place):

@@ -7,8 +7,6 @@ import pytest
 
 from sparsefl_jax.data import sources
 from sparsefl_jax.data.federated import federate
-from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.config.defaults import freeze
 from tests.refusals import refused
 
 
@@ -91,12 +89,6 @@ def test_pixels_become_bytes_only_without_loss(tmp_path):
     np.testing.assert_array_equal(data.x[3:5].reshape(2, -1), expected)
 
 
-def test_other_lengths_are_features(tmp_path):
-    data = sources.load(write(tmp_path, {"0.json": content({"a": 5}, width=60)}))
-    assert data.x.shape == (5, 60) and data.x.dtype == np.float32
-    np.testing.assert_allclose(data.x, levels("a", 5, 60) / 255, rtol=1e-6)
-
-
 def replace(key, value):
     return lambda told: told["user_data"]["a"].update({key: value})
 
@@ -129,14 +121,3 @@ def test_bad_files_are_one_line(tmp_path, text):
     mixed = TRAIN | {"train/2.json": content({"e": 1}, None, 9)}
     folder = write(tmp_path / "mixed", mixed)
     refused(lambda: sources.load(folder), "hold [(9,), (28, 28, 1)], expected")
-
-
-def test_a_configuration_names_the_folder_and_more_classes(tmp_path):
-    config = defaults.default_config()
-    config.dataset = write(tmp_path / "femnist", TRAIN | TEST)
-    config.partition.name, config.num_clients = "natural", 0
-    config.test_split, config.num_classes = "natural", 62
-    assert build.build_data(freeze(config)).num_classes == 62
-    config.num_classes = 4
-    said = "num_classes=4, expected above the label 4"
-    refused(lambda: build.build_data(freeze(config)), said)

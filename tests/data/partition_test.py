@@ -106,15 +106,6 @@ def test_dirichlet_matches_spafl_sizes_and_cuts_test_alike():
     np.testing.assert_array_equal(ends // 5, ends_test)
 
 
-def test_dirichlet_gives_the_last_client_a_sample_of_each_class_more_than_the_first():
-    """It rounds cumulative counts down: -1/2 for the first, +1/2 for the last."""
-    labels, options = np.repeat(np.arange(10), 60), {"alpha": 10.0, "min_samples": 1}
-    found = sizes(partition.dirichlet, labels, 20, 200, **options)
-    first, *middle, last = found.mean(0)
-    assert last - first == pytest.approx(10, abs=1.5)  # five standard errors
-    assert np.mean(middle) == pytest.approx(30, abs=0.1)
-
-
 @pytest.mark.parametrize("alpha, expected", [(0.1, 0.94), (0.2, 0.69)])
 def test_dirichlet_unevenness_is_that_of_spafl(alpha, expected):
     y = np.repeat(np.arange(10), 5000)

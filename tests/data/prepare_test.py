@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.data import prepared_tfds, sources
-from tests.refusals import refused
 
 pytestmark = pytest.mark.slow
 
@@ -84,13 +83,3 @@ def test_own_builder_is_prepared_and_read(folder):
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
     with pytest.raises(ValueError, match="choose another data_dir"):
         sources.load("sparsefl_dots", data_dir=folder)
-
-
-def test_what_cannot_be_prepared_is_one_line(folder):
-    said = "no data set has this name"
-    refused(lambda: prepared_tfds.prepare("cifar1", folder), said)
-
-
-def test_what_a_builder_of_ones_own_raises_is_left_as_it_is(folder):
-    with pytest.raises(OSError, match="the server is down"):
-        prepared_tfds.prepare("sparsefl_broken", folder)

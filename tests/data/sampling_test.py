@@ -49,22 +49,6 @@ def test_everyone_is_drawn_alike_at_every_place(key, num_clients, count):
         assert_alike(np.bincount(ids[:, place], minlength=num_clients))
 
 
-def test_every_pair_is_drawn_alike(key, num_clients=37):
-    first, second = drawn(key, num_clients, 2, 10_000).T
-    counts = np.zeros((num_clients, num_clients))
-    np.add.at(counts, (first, second), 1)
-    assert not np.any(np.diag(counts))
-    assert_alike(counts[~np.eye(num_clients, dtype=bool)])
-
-
-def test_cohorts_of_two_rounds_share_clients_by_chance_only(key):
-    ids = np.asarray(cohorts.cohorts(key, Stage(None, 100, 200), 2000, jnp.arange(100)))
-    shared = [len(np.intersect1d(a, b)) for a, b in zip(ids, ids[1:], strict=False)]
-    # Hypergeometric: 20 on average, with variance 20 * 0.9 * 1800 / 1999.
-    deviation = np.sqrt(20 * 0.9 * 1800 / 1999 / len(shared))
-    assert abs(np.mean(shared) - 20) < 6 * deviation
-
-
 @pytest.mark.parametrize(
     "num_clients", [50, pytest.param(MANY, marks=pytest.mark.slow)]
 )
@@ -90,16 +74,6 @@ def test_a_large_population_takes_no_memory_of_its_size(key):
     draw = jax.jit(lambda key, rounds: cohorts.cohorts(key, stage, 10**9, rounds))
     memory = draw.lower(key, rounds).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 100_000
-
-
-def test_many_rounds_take_the_memory_of_a_few(key):
-    """A thousand clients are shuffled in 3000 rounds: 4 bytes of each are 12 MB."""
-    stage, rounds = Stage(None, 3000, 2), np.arange(3000, dtype=np.int32)
-    draw = jax.jit(lambda key, rounds: cohorts.cohorts(key, stage, 1000, rounds))
-    compiled = draw.lower(key, rounds).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 12e6
-    ids = compiled(key, rounds)
-    np.testing.assert_array_equal(ids[-2:], draw(key, rounds[-2:]))
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparsefl_jax.data import sources, tokens
+from sparsefl_jax.data import tokens
 
 pytestmark = pytest.mark.slow
 
@@ -49,14 +49,3 @@ def test_letters_are_hashed_by_the_published_function():
     found = tokens.hash_letters(texts)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, want, rtol=1e-6)
-
-
-@pytest.mark.needs("data/tfds/glue")
-def test_real_sentences(shared, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
-    given = {"data_dir": str(shared / "data" / "tfds")}
-    given |= {"tokenizer": "words", "max_tokens": 4}
-    data = sources.load("sst2", **given)
-    assert data.x.shape == (67_349, 4) and data.x_test.shape == (872, 4)
-    assert set(data.y) == set(data.y_test) == {0, 1}  # not the split of secret labels
-    assert (sources.load("glue/sst2", **given).x == data.x).all()

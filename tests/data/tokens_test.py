@@ -9,7 +9,6 @@ import pytest
 
 import sparsefl_jax as sfl
 from configs import shakespeare
-from sparsefl_jax import models
 from sparsefl_jax.data import characters, sources, tokens
 from sparsefl_jax.models.loss import cross_entropy, per_sample
 from sparsefl_jax.runs.config import build
@@ -36,11 +35,6 @@ def test_a_sequence_of_targets_counts_as_the_mean_of_its_tokens():
     hits, losses = per_sample(cross_entropy, logits, jnp.int32([[0, 1], [1, 1]]))
     assert hits.tolist() == [0.5, 0.0]
     assert losses.tolist() == pytest.approx([(LOG2 + 99) / 2, 99.0])
-
-
-def test_distributions_over_the_classes_of_every_token():
-    logits, even = jnp.zeros((1, 3, 2)), jnp.full((1, 3, 2), 0.5)
-    assert cross_entropy(logits, even, jnp.ones(1))[0].item() == pytest.approx(LOG2)
 
 
 def test_integers_stay_tokens_and_sequences_stay_targets():
@@ -151,15 +145,3 @@ def test_a_token_beyond_the_table_is_refused(tmp_path, network):
         freeze(config), build.build_data(freeze(config))
     )
     refused(build_it, "token 8, ")
-
-
-def reader(num_classes, input_shape):
-    return models.build("char_gru", num_classes, (3,), units=2)
-
-
-def test_images_are_no_tokens(tmp_path):
-    config = tiny_config(tmp_path)
-    config.model = {"name": "tests.data.tokens_test:reader"}
-    data = build.build_data(freeze(config))
-    said = "reads tokens, expected a data set of integers"
-    refused(lambda: build.build_model(freeze(config), data), said)

@@ -1,6 +1,7 @@
-"""SNIP from its formula, for the contract test."""
+"""SNIP and GraSP from their formulas, for the contract test."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.sparsity import trees
@@ -15,7 +16,31 @@ def sensitive(params, stats, x, y):
     return jax.tree.map(lambda w, g: np.abs(w * g), params, grads)
 
 
-def votes_for(world):
+@jax.jit
+def flows(params, stats, x, y, temperature=200.0):
+    """w * Hg with the kernels' whole Hessian, over every other sample and the rest."""
+
+    def loss(params):
+        total = 0.0
+        for half in (slice(0, None, 2), slice(1, None, 2)):
+            if len(y[half]):
+                logits, _ = small_world.tiny_model().apply(
+                    params, stats, x[half], train=True
+                )
+                told = jax.nn.log_softmax(logits / temperature)
+                total -= jnp.mean(jnp.take_along_axis(told, y[half][:, None], 1))
+        return total
+
+    flat, unflatten = jax.flatten_util.ravel_pytree(params)
+    kernels = jax.flatten_util.ravel_pytree(
+        {name: {k: 0 * v + (k == "kernel") for k, v in layer.items()}
+         for name, layer in params.items()}
+    )[0]  # fmt: skip
+    gradient = jax.grad(lambda flat: loss(unflatten(flat)))
+    return unflatten(flat * (jax.jacrev(gradient)(flat) @ (kernels * gradient(flat))))
+
+
+def votes_for(world, scores):
     """Clients vote for the best half of the kernels; the server keeps the top half."""
     half = int(trees.layer_sizes(world.model.params, world.layers).sum()) // 2
 
@@ -29,7 +54,7 @@ def votes_for(world):
         for _, data, passing in clients(world, round):
             rows = next(valid(data))
             down = {name: packet.values for name, packet in passing.down.items()}
-            found = sensitive(**down, x=data.x[rows], y=data.y[rows])
+            found = scores(**down, x=data.x[rows], y=data.y[rows])
             best = np.argsort(-flat(found))[:half]
             mask = np.isin(np.arange(2 * half), best)
             sent = passing.up["mask"].mask

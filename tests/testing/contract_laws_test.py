@@ -99,6 +99,23 @@ def test_an_answer_of_another_kind_is_named(name):
     assert f"law 'signature', odd: {said}" in str(error.value)
 
 
+def test_a_wrong_argument_is_told_in_one_line():
+    def mistaken(model, optimizer):
+        whole = fedavg(model, optimizer)
+
+        def update(key, ctx, server, client, batches):
+            return whole.update(key, ctx, {"params": server.params}, client, batches)
+
+        return whole.replace(update=update)
+
+    said = (
+        "law 'signature', mistaken: update fails with AttributeError: 'dict' object "
+        "has no attribute 'params'"
+    )
+    with pytest.raises(laws.ContractError, match=said):
+        laws.check_algorithm(mistaken)
+
+
 def twice(whole, choose):
     """Trains twice in odd rounds, as `choose` has it, and counts both."""
 
@@ -229,6 +246,18 @@ def test_every_pass_that_a_program_runs_is_work(method, said):
         laws.LAWS["work"](small_world.make_world(method, {}))
 
 
+@pytest.mark.slow
+def test_a_pass_that_is_computed_again_for_its_gradient_counts_once():
+    def recomputing(model, optimizer):
+        def apply(params, stats, x, **options):
+            forward = functools.partial(model.apply, **options)
+            return jax.checkpoint(forward)(params, stats, x)
+
+        return fedavg(model._replace(apply=apply), optimizer)
+
+    laws.LAWS["work"](small_world.make_world(recomputing, {}))
+
+
 def images(sizes=(9, 40, 3, 27, 11, 5)):
     """Returns grey images of 4 x 20 pixels, of which client i has sizes[i]."""
     rng, parts = (
@@ -286,6 +315,8 @@ def test_a_world_of_own_clients():
         assert other == own
     with pytest.raises(ValueError, match="data=None, expected both model and data"):
         small_world.make_world(fedavg, {}, model=model)
+    with pytest.raises(ValueError, match="num_rounds=3"):
+        small_world.make_world(fedavg, {}, num_rounds=3)
     with pytest.raises(ValueError, match="number of clients in data=3, expected at"):
         few = images((3, 4, 5))
         small_world.make_world(fedavg, {}, model=model, data=few)

@@ -21,6 +21,7 @@ from tests.reference.averaging_by_hand import (
 from tests.reference.by_hand import close
 from tests.reference.complement_by_hand import DENSITY as KEPT
 from tests.reference.complement_by_hand import complements
+from tests.reference.fedmef_by_hand import MEF, extrudes
 from tests.reference.fedpm_by_hand import trains_scores
 from tests.reference.fedsparsify_by_hand import (
     DENSITY,
@@ -29,16 +30,22 @@ from tests.reference.fedsparsify_by_hand import (
     purges_on_server,
 )
 from tests.reference.fiarse_by_hand import holds_the_largest
+from tests.reference.flasc_by_hand import FLASC, GRADUAL, sends_the_largest
 from tests.reference.flash_by_hand import TIERS, frozen, frozen_and_dense, votes
 from tests.reference.one_bit_by_hand import BAT, MRN, learns_masks, learns_signs
+from tests.reference.pqsu_by_hand import uploads_what_helps
 from tests.reference.prunefl_by_hand import FEDERATED, SEARCH, searches
 from tests.reference.regrowth_by_hand import (
+    FEDDST,
+    FEDRTS,
+    FEDSPA,
     TINY,
     adds_changes,
-    grows_by_gradient,
+    readjusts,
     scores_of_all,
+    votes_by_hand,
 )
-from tests.reference.snip_by_hand import votes_for
+from tests.reference.snip_by_hand import flows, sensitive, votes_for
 from tests.reference.sparsyfed_by_hand import DENSITY as LARGEST
 from tests.reference.sparsyfed_by_hand import trains_powers
 from tests.reference.width_by_hand import GRID, drops_widths
@@ -68,9 +75,17 @@ def plain_mean(world):
         close(got, want)
 
 
-def dense(world, factory, **kwargs):
-    """Checks that a method is FedAvg where nothing is pruned."""
-    fedavg_by_hand(small_world.make_world(factory, {"density": 1.0} | kwargs))
+def adjusts(world):
+    """Checks FedDST's rounds, and that it is FedAvg where nothing is pruned."""
+    readjusts(world)
+    dense = {"density": 1.0, "prune_rate": 0.0, "adjust_until": 2}
+    fedavg_by_hand(small_world.make_world(sfl.feddst, dense))
+
+
+def draws(world):
+    """Checks FedRTS's rounds, and that it is FedAvg where nothing is pruned."""
+    votes_by_hand(world)
+    fedavg_by_hand(small_world.make_world(sfl.fedrts, {"density": 1.0}))
 
 
 COVERED = {"coverage": True, "server_optimizer": optax.sgd(1.0)}
@@ -125,8 +140,8 @@ TABLE = {
     "jmwst_2": Row(sfl.jmwst, HALF | {"r_int": 2}, functools.partial(votes, every=2)),
     "nst": Row(sfl.nst, HALF),
     "sensitivity": Row(sfl.sensitivity, HALF),
-    "snip": Row(sfl.snip, HALF, votes_for),
-    "grasp": Row(sfl.grasp, HALF),
+    "snip": Row(sfl.snip, HALF, functools.partial(votes_for, scores=sensitive)),
+    "grasp": Row(sfl.grasp, HALF, functools.partial(votes_for, scores=flows)),
     "hetero_spdst": Row(sfl.hetero_spdst, TIERS),
     "hetero_jmwst": Row(sfl.hetero_jmwst, TIERS),
     "ssfl": Row(sfl.ssfl, HALF, scores_of_all),
@@ -136,25 +151,19 @@ TABLE = {
         sfl.magnitude, HALF | {"scope": "layer", "keep_optimizer": True}
     ),
     "finetune": Row(sfl.finetune, {"scale": 0.5}),
-    "feddst": Row(
-        sfl.feddst,
-        TINY | {"prune_rate": 0.5},
-        functools.partial(dense, factory=sfl.feddst, prune_rate=0.0, adjust_until=2),
-    ),
+    "feddst": Row(sfl.feddst, FEDDST, adjusts),
     "fedspa": Row(sfl.fedspa, HALF, adds_changes),
     "fedspa_own": Row(
         sfl.fedspa,
         HALF | {"shared": False},
         functools.partial(adds_changes, shared=False),
     ),
-    "fedspa_dst": Row(sfl.fedspa, HALF | {"mask_update": "dst", "adjust_until": 4}),
-    "fedrts": Row(sfl.fedrts, TINY, functools.partial(dense, factory=sfl.fedrts)),
-    "fedtiny": Row(sfl.fedtiny, TINY, grows_by_gradient),
-    "fedmef": Row(
-        sfl.fedmef,
-        TINY | {"penalty": 0.5, "keep_inputs": 0.5},
-        functools.partial(dense, factory=sfl.fedmef),
+    "fedspa_dst": Row(
+        sfl.fedspa, FEDSPA, functools.partial(adds_changes, dynamic=True)
     ),
+    "fedrts": Row(sfl.fedrts, FEDRTS, draws),
+    "fedtiny": Row(sfl.fedtiny, TINY, votes_by_hand),
+    "fedmef": Row(sfl.fedmef, MEF, extrudes),
     "fedmef_aggregate": Row(sfl.fedmef, TINY | {"prune_by": "aggregate"}),
     "prunefl": Row(sfl.prunefl, FEDERATED, fedavg_by_hand),
     "prunefl_initial": Row(sfl.prunefl_initial, SEARCH, searches),
@@ -175,10 +184,16 @@ TABLE = {
     "fjord": Row(sfl.fjord, GRID, drops_widths),
     "fjord_round": Row(sfl.fjord, GRID | {"draw": "round"}, drops_widths),
     "fjord_distill": Row(sfl.fjord, GRID | {"distill": True}, drops_widths),
-    "flasc": Row(sfl.flasc, {"density": 0.25, "up_density": 0.1}),
-    "flasc_masked": Row(sfl.flasc, {"density": 1.0, "decay": 0.5, "train": "masked"}),
+    "flasc": Row(sfl.flasc, FLASC, sends_the_largest),
+    "flasc_masked": Row(
+        sfl.flasc,
+        GRADUAL,
+        functools.partial(
+            sends_the_largest, down=(212, 106, 53, 26, 13), masked=True, decay=0.5
+        ),
+    ),
     "rank_tiers": Row(sfl.rank_tiers, {"server_optimizer": optax.sgd(1.0)}, plain_mean),
-    "pqsu": Row(sfl.pqsu, HALF),
+    "pqsu": Row(sfl.pqsu, HALF, uploads_what_helps),
     "sparsyfed": Row(sfl.sparsyfed, {"density": LARGEST}, trains_powers),
     **{
         f"zerofl_{uplink}": Row(
