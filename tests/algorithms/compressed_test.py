@@ -48,6 +48,11 @@ def make(**given):
     return compressed(MODEL, OPTIMIZER, **given)
 
 
+def shapes(**given):
+    """Returns what `play` yields of a first round, without running it."""
+    return jax.eval_shape(lambda: next(play(make(**given))))
+
+
 # --- Compressors of vectors; a tree is the vector of all entries, float64.
 
 
@@ -140,6 +145,19 @@ def test_random_k_by_hand():
     close(server.params, START + 11 / 4 * mean(kept), atol=1e-5)
 
 
+def test_an_index_is_read_by_the_way_that_knows_it():
+    *_, ups, server = shapes(up="qsgd", down="stc", index="coo")
+    both = ups[0]["delta"], server.step.message["delta"]
+    assert tuple(packet.index for packet in both) == ("none", "coo")
+
+
+def test_qsgd_keeps_a_residual_on_request_alone():
+    """That of 4 bits and more than 49 entries a norm would grow without bound."""
+    for given, kept in (({}, 0), ({"feedback": "ef"}, len(LEAVES))):
+        _, clients, *_ = shapes(up="qsgd", **given)
+        assert len(jax.tree.leaves(clients[0].memory)) == kept
+
+
 def test_majority_by_hand():
     method = make(up="majority", server_optimizer=optax.sgd(0.1))
     _, clients, _, ups, server = next(play(method, sizes=(1, 5, 1)))
@@ -226,6 +244,27 @@ def test_a_client_replays_the_model_from_what_travels(down):
         1: ["full", late, "step"],  # missed three rounds
         2: ["full", "step", late],  # missed one
     }
+
+
+@pytest.mark.parametrize("down", ["stc", pytest.param("sign", marks=pytest.mark.slow)])
+def test_a_client_around_a_round_that_nobody_was_heard_in_adds_no_step_twice(down):
+    """Round 1 is lost: its step is 0, and what has been left out waits for the next."""
+    given = {"density": 0.3} if down == "stc" else {}
+    method = make(up="none", down=down, server_optimizer=optax.sgd(1, 0.9), **given)
+    coder, held = compressors.build(down, given), None
+    for round, told in enumerate(play(method, [(0,)] * 4, lost=[1])):
+        before, _, downs, _, server = told
+        if round:
+            held = jax.tree.map(jnp.add, held, coder.decode(downs[0]))
+        else:
+            held = downs[0]["full"].values
+        close(held, vector(before.params), atol=0)  # bit for bit
+        if round == 1:
+            assert vector(before.step.residual).any()
+            for name in ("params", "opt_state"):
+                old, new = (vector(getattr(s, name)) for s in (before, server))
+                np.testing.assert_array_equal(new, old)
+            close(server.step.residual, vector(before.step.residual), atol=0)
 
 
 def test_a_client_that_missed_a_round_may_forget():

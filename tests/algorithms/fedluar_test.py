@@ -98,11 +98,20 @@ def test_rounds_and_bits_by_hand(fill, weighting):
                     close(up["delta"].values[name]["bias"], delta[name]["bias"], 0)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.25])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_what_is_frozen_keeps_its_weights_bit_for_bit(momentum):
+def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
+    """Also under noise in all entries, as `private` adds it, and with momentum."""
     tx = optax.sgd(1.0, momentum=momentum)
     held, method = 0, make(layers=2, fill="freeze", server_optimizer=tx)
-    for before, *_, server, _ in play(method, START, UPDATES):
+
+    def aggregate(key, ctx, server, total):
+        delta = jax.tree.map(lambda v: v + noise, total["sum"]["delta"])
+        total = total | {"sum": total["sum"] | {"delta": delta}}
+        return method.aggregate(key, ctx, server, total)
+
+    noised = method.replace(aggregate=aggregate)
+    for before, *_, server, _ in play(noised, START, UPDATES):
         for name, frozen in zip(KERNELS, before.recycled, strict=True):
             if frozen:
                 same(server.params[name]["kernel"], before.params[name]["kernel"])

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sparsefl_jax import Stage, from_arrays, models
 from sparsefl_jax.algorithms import fedpm
 from sparsefl_jax.algorithms.fedpm import Server
+from sparsefl_jax.runs import simulate
 from sparsefl_jax.sparsity import masks, supermask
+from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from tests.reference.by_hand import bare, merged
 
@@ -71,6 +74,12 @@ def test_initial_weights_are_masked_and_stay(key):
     np.testing.assert_array_equal(kept[kept != 0], params["fc"]["kernel"][kept != 0])
 
 
+def test_a_leaf_that_is_no_kernel_is_refused(key):
+    params = {"embed": {"table": jnp.zeros(3)}, "fc": {"kernel": jnp.zeros((3, 2))}}
+    with pytest.raises(ValueError, match="leaf 'embed/table', expected"):
+        fedpm(bare(params), None).init(key, masks.dense(params, {}))
+
+
 def test_merge_by_hand():
     old = {"fc": {"kernel": jnp.array([[5.0], [6.0], [7.0]])}}
     method = fedpm(bare(old), None, epsilon=0.1)
@@ -89,3 +98,47 @@ def test_merge_by_hand():
     np.testing.assert_allclose(new.scores["fc"]["kernel"][:, 0], want, rtol=1e-5)
     assert new.stats["mean"] == 3.0 and new.frozen is old
     assert float(told["unanimous"]) == pytest.approx(2 / 3)
+
+
+def test_a_forgetful_client_keeps_nothing():
+    params = {"fc": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}}
+    parts = bare(params), local.make_optimizer("adam")
+    method, kept = fedpm(*parts, keep_optimizer=False), fedpm(*parts)
+    server = method.init(jax.random.key(0), masks.dense(params, {}))
+    assert not jax.tree.leaves(method.first_state(None, server, None))
+    sizes = [v.size for v in jax.tree.leaves(kept.first_state(None, server, None))]
+    assert sum(sizes) == 2 * 8 + 1  # Adam's moments and its count, no weights
+
+
+@pytest.mark.slow
+def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
+    """Otherwise 500 evaluations, and the best one, would test a single draw."""
+    y = np.arange(24) % 4
+    x = np.eye(4, 8, dtype=np.float32)[y]
+    data = from_arrays(x, y, num_clients=2)
+    model = models.build("mlp", 4, (8,), widths=(16,))
+    method = fedpm(model, local.make_optimizer("adam"))
+    stage = Stage(method.replace(aggregate=_unmoved), 4, 2, batch_size=12)
+
+    def masks_of(eval_every):
+        found = {}
+        for s in simulate.segments(key, [stage], model, data, eval_every=eval_every):
+            *_, record = (r for r in s.records if r["phase"] == "train")
+            mask = found[s.snapshot.round] = s.models["global"].mask
+            kernels = [np.asarray(mask[name]["kernel"]) for name in ("fc1", "fc2")]
+            kept, size = sum(m.sum() for m in kernels), sum(m.size for m in kernels)
+            assert record["density"] == pytest.approx(kept / size) and 0 < kept < size
+            assert record["mismatch"] == 0  # of the old and the new scores, in one draw
+        return found
+
+    every, second = masks_of(1), masks_of(2)
+    kernels = [np.asarray(mask["fc1"]["kernel"]).tobytes() for mask in every.values()]
+    assert len(set(kernels)) == 4
+    for round, mask in second.items():
+        jax.tree.map(np.testing.assert_array_equal, mask, every[round])
+
+
+def _unmoved(key, ctx, server, total):
+    """If an aggregation leaves the scores alone, only the draw differs."""
+    del key, ctx, total
+    return server, {}

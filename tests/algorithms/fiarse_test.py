@@ -13,7 +13,7 @@ from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from tests.algorithms.fjord_test import data
-from tests.reference.by_hand import bare, context, merged, one_client, same
+from tests.reference.by_hand import bare, bits, context, merged, one_client, same
 
 KEY, RATE = jax.random.key(0), 0.1
 OPTIMIZER = local.make_optimizer("sgd", learning_rate=RATE)
@@ -63,6 +63,12 @@ def test_a_product_beyond_float32_is_counted_exactly():
     assert int(got.mask["a"]["kernel"].sum()) == 65779
 
 
+def test_bits_by_hand():
+    """A client that was drawn before gets the positions again, a bit a weight."""
+    down = received(1 / 4, index="bitmap")
+    assert bits(down) == 32 * (391 + 40 + 26) + 1200 + 364
+
+
 # --- The gradient
 
 
@@ -76,6 +82,12 @@ def test_the_gradient_passes_the_threshold():
     np.testing.assert_allclose(pull(g)[0], g * factor, rtol=1e-6)
     _, pull = jax.vjp(lambda w: above(w, t, "masked"), w)
     np.testing.assert_array_equal(pull(g)[0], g * (factor > 0))
+
+
+def test_without_a_threshold_the_gradient_is_that_of_the_weights():
+    w = jnp.array([0.0, -0.0, 1e-30, -5.0])
+    slope = jax.grad(lambda w: jnp.sum(above(w, jnp.float32(0.0))))(w)
+    np.testing.assert_array_equal(slope, np.ones(4))
 
 
 # --- Training

@@ -13,7 +13,7 @@ from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from tests.reference.by_hand import batches, bits, close, context, one_client
+from tests.reference.by_hand import batches, bits, close, context, merged, one_client
 
 KEY, RATE, STEPS = jax.random.key(0), 0.1, 40
 GRID = (0.4, 0.6, 0.5, 1.0)  # in any order
@@ -92,6 +92,30 @@ def test_a_width_for_a_client_and_round():
     assert bits(down) == 32 * (weights + seen[0]) + 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("weighting, part", [("examples", 3), ("uniform", 1)])
+def test_the_mean_is_over_those_who_sent_an_entry(weighting, part):
+    method = fjord(TINY, OPTIMIZER, widths=GRID, weighting=weighting)
+    server, sent = method.init(KEY, start()), []
+    one = jax.jit(lambda ctx, key: one_client(method, server, ctx, data(3), key)[1])
+    for budget, size in ((1.0, 6), (0.5, 2)):
+        ctx = context(size=size, budget=budget)
+        sent.append((ctx, one(ctx, jax.random.key(size))))
+    new, _ = merged(method, server, *sent)
+    (first, rows_one), (second, rows_two) = (
+        (up["params"].values, up["stats"].values) for _, up in sent
+    )
+    got, one, two = (p["fc1"]["kernel"] for p in (new.params, first, second))
+    assert not np.allclose(one[:, :8], two[:, :8], atol=1e-4)
+    mean = (part * one + two) / (part + 1)
+    np.testing.assert_allclose(got[:, :8], mean[:, :8], atol=1e-6)
+    np.testing.assert_allclose(got[:, 8:], one[:, 8:], atol=1e-6)
+    both = (part * rows_one["mean"] + rows_two["mean"])[1, :8] / (part + 1)
+    np.testing.assert_allclose(new.stats["mean"][1, :8], both, atol=1e-6)
+    np.testing.assert_allclose(new.stats["mean"][3], rows_one["mean"][3], atol=1e-6)
+    np.testing.assert_array_equal(new.stats["mean"][0, 7:], server.stats["mean"][0, 7:])
+
+
 def test_the_teacher_is_the_largest_width():
     """Both hidden units are 1. Class 0 has the odds 2 * 2, and 2 in the half.
 
@@ -131,3 +155,11 @@ def test_the_largest_width_is_the_headline():
     mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
     assert mine.mask["fc1"]["kernel"].any(0).tolist() == [True] * 7 + [False] * 9
     assert float(mine.stats["mean"].sum()) == 0
+
+
+def test_refused_arguments():
+    with pytest.raises(ValueError, match="distill=True, expected draw='batch'"):
+        fjord(TINY, None, distill=True, draw="round")
+    static = start()._replace(stats={"batch_mean": jnp.zeros(16)})
+    with pytest.raises(ValueError, match="norm='static', expected 'batch' or None"):
+        fjord(TINY, None).init(KEY, static)

@@ -140,6 +140,17 @@ def units(rate, start, layer="fc1"):
     return np.flatnonzero(mask.any(0)).tolist()
 
 
+def test_the_window_rolls_forwards_and_wraps():
+    assert units(0.5, 0) == [0, 1, 2, 3]
+    assert units(0.5, 1) == [1, 2, 3, 4]
+    assert units(0.5, 6) == [0, 1, 6, 7]
+    assert units(0.5, 14) == units(0.5, 6)  # a full turn later
+    assert units(0.5, -2) == units(0.5, 6)  # as the released code counts, backwards
+    assert units(0.5, 6, "fc2") == [0, 1, 2]  # 6 channels: where it began
+    assert units(0.5, 4, "fc2") == [0, 4, 5]
+    assert units(1.0, 5) == list(range(8))
+
+
 def one_round(method, server, round):
     """Runs a round of two clients; returns the new server, metrics and uplinks."""
     sent = []

@@ -9,7 +9,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import local_only, spafl
-from sparsefl_jax.algorithms.spafl import VARIANTS, Variant
+from sparsefl_jax.algorithms.spafl import VARIANTS, Variant, moved_by_importance
 from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks, straight_through
@@ -32,6 +32,17 @@ def test_a_weight_of_zero_has_no_slope_through_its_importance():
     )(kernel)
     want = [[2.0, 0.0], [1.0 + 0.3 / 2, 0.8 / 2]]  # -1 / 2 times 4 * -0.2
     np.testing.assert_allclose(found, want, atol=1e-6)
+
+
+@pytest.mark.parametrize(("divisor", "n"), [("inputs", 50), ("kernel", 25)])
+def test_the_divisor_of_equation_13(divisor, n):
+    conv, dense = jnp.ones((5, 5, 2, 3)), jnp.ones((7, 3))
+    params = {"c": conv, "d": dense, "other": jnp.ones(3)}
+    delta = {"c": jnp.array([1.0, 0, -1]), "d": jnp.array([1.0, 0, 0])}
+    moved = moved_by_importance(params, delta, divisor)
+    np.testing.assert_allclose(moved["c"][0, 0, 0], [1 - 1 / n, 1, 1 + 1 / n])
+    np.testing.assert_allclose(moved["d"][0], [1 - 1 / 7, 1, 1], rtol=1e-6)
+    np.testing.assert_array_equal(moved["other"], 1)
 
 
 @pytest.mark.parametrize(("alive", "others", "kept"), [(1, 2.0, 200), (5, 1.0, 5)])

@@ -21,15 +21,27 @@ from tests.silent import macs, network, shapes, size
 PAPERS = printed_spafl_test, printed_complement_test, printed_savings_test
 
 
-def test_every_figure_has_a_test():
+def test_every_figure_has_a_test_and_every_test_a_figure():
     rows = printed.table()
     assert len({row[:2] for row in rows}) == len(rows) == 136
     assert {row.kind for row in rows} == {*printed.CLASSES}
+    assert {row.test for row in rows} == {*_ids()}
     assert {*printed.CUT, *printed.NEAR} <= {row.place for row in rows}
-    tests = globals() | {
-        name: test for paper in PAPERS for name, test in vars(paper).items()
-    }
-    assert all(callable(tests[row.test.partition("[")[0]]) for row in rows)
+
+
+def _ids():
+    """Returns the ids of the tests of all papers."""
+    functions = globals().copy()
+    for module in PAPERS:
+        functions |= vars(module)
+    for name, function in functions.items():
+        if name.startswith("test_") and not name.startswith("test_every"):
+            marks = getattr(function, "pytestmark", ())
+            (ids,) = [m.args[1] for m in marks if m.name == "parametrize"] or [[None]]
+            values = [getattr(v, "values", v) for v in ids]
+            for v in values:
+                parts = v if isinstance(v, tuple) else (v,)
+                yield name if v is None else f"{name}[{'-'.join(map(str, parts))}]"
 
 
 @pytest.mark.slow

@@ -71,6 +71,80 @@ def test_a_loop_ends_by_its_condition():
     assert hlo.collectives(known, 10)["all-reduce"] == 3 * 50 * 32
 
 
+KERNELS = """HloModule jit_f, is_scheduled=true
+
+%row (p: f32[100,8], i: s32[]) -> f32[8] {
+  %p = f32[100,8]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %z = s32[] constant(0)
+  %s = f32[1,8]{1,0} dynamic-slice(%p, %i, %z), dynamic_slice_sizes={1,8}
+  ROOT %b = f32[8]{0} bitcast(%s)
+}
+
+%put (q: f32[50,8], v: f32[8], j: s32[]) -> (f32[50,8], f32[8]) {
+  %q = f32[50,8]{1,0} parameter(0)
+  %v = f32[8]{0} parameter(1)
+  %j = s32[] parameter(2)
+  %o = s32[] constant(0)
+  %e = f32[1,8]{1,0} bitcast(%v)
+  %u = f32[50,8]{1,0} dynamic-update-slice(%q, %e, %j, %o)
+  %n = f32[8]{0} negate(%v)
+  ROOT %t = (f32[50,8]{1,0}, f32[8]{0}) tuple(%u, %n)
+}
+
+%step (x: (f32[50,8], f32[100,8], s32[])) -> (f32[50,8], f32[100,8], s32[]) {
+  %x = (f32[50,8]{1,0}, f32[100,8]{1,0}, s32[]) parameter(0)
+  %x0 = f32[50,8]{1,0} get-tuple-element(%x), index=0
+  %x1 = f32[100,8]{1,0} get-tuple-element(%x), index=1
+  %x2 = s32[] get-tuple-element(%x), index=2
+  %r = f32[8]{0} fusion(%x1, %x2), kind=kLoop, calls=%row, metadata={op_name="a(b), c"}
+  %w = (f32[50,8]{1,0}, f32[8]{0}) fusion(%x0, %r, %x2), kind=kLoop, calls=%put
+  %w0 = f32[50,8]{1,0} get-tuple-element(%w), index=0
+  ROOT %y = (f32[50,8]{1,0}, f32[100,8]{1,0}, s32[]) tuple(%w0, %x1, %x2)
+}
+
+%less (a: s32[], b: s32[]) -> pred[] {
+  %a = s32[] parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %l = pred[] compare(%a, %b), direction=LT
+}
+
+%more (c: (f32[50,8], f32[100,8], s32[])) -> pred[] {
+  %c = (f32[50,8]{1,0}, f32[100,8]{1,0}, s32[]) parameter(0)
+  %c2 = s32[] get-tuple-element(%c), index=2
+  ROOT %m = pred[] fusion(%c2, %c2), kind=kLoop, calls=%less
+}
+
+ENTRY %main (k: f32[50,8], d: f32[100,8], f: s32[]) -> f32[50,8] {
+  %k = f32[50,8]{1,0} parameter(0)
+  %d = f32[100,8]{1,0} parameter(1)
+  %f = s32[] parameter(2)
+  %k1 = f32[50,8]{1,0} copy(%k)
+  %in = (f32[50,8]{1,0}, f32[100,8]{1,0}, s32[]) tuple(%k1, %d, %f)
+  %out = (f32[50,8]{1,0}, f32[100,8]{1,0}, s32[]) while(%in), condition=%more, body=%step
+  ROOT %g = f32[50,8]{1,0} get-tuple-element(%out), index=0
+}
+"""  # noqa: E501
+
+
+def test_kernels_waits_and_bytes_by_hand():
+    """A row of a table is read and written to another one in every trip of a loop."""
+    copy = 2 * 4 * 50 * 8
+    row = 32 + 4 + 32  # a slice, its index, the result
+    put = (
+        32 + 4 + 32 + 32
+    )  # a row and its index; the row in its place, and its negative
+    condition = 4 + 4 + 1
+    for trips in (1, 5):
+        found = hlo.work(KERNELS, trips)
+        assert found.kernels == 1 + trips * 3  # the body has two, the condition one
+        assert found.waits == trips + 1  # the last one ends the loop
+        assert found.bytes == copy + trips * (row + put + condition)
+    known = ' backend_config={"known_trip_count":{"n":"5"}}\n  ROOT %g'
+    text = KERNELS.replace("body=%step\n  ROOT %g", "body=%step," + known)
+    assert text != KERNELS and hlo.work(text) == found._replace(waits=0)
+
+
 def test_a_program_of_two_devices():
     """Three sums of [5, 3] floats over devices, in a loop that XLA keeps."""
     mesh = Mesh(np.array(jax.devices()[:2]), ("clients",))

@@ -8,13 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from flax.traverse_util import flatten_dict
 
 import sparsefl_jax as sfl
+from configs import flash_sst2
 from sparsefl_jax import export, models
+from sparsefl_jax.core.types import Frozen
 from sparsefl_jax.models import Model, base, transformer
-from sparsefl_jax.runs import dry_run, setup
-from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs import dry_run, experiment, results, setup
+from sparsefl_jax.runs.config import build, defaults, describe
 from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.training import local
@@ -134,6 +137,22 @@ def test_a_new_network_computes_what_its_base_does(key):
     assert 0.2 < jnp.abs(a).max() <= 8**-0.5  # uniform
 
 
+@pytest.mark.parametrize("first", ("computing", "adapting"))
+def test_constants_and_adapters_follow_the_dtype(first, key):
+    plain = small_encoder()
+    if first == "computing":
+        model = plain.computing("bfloat16").adapting(2)
+    else:
+        model = plain.adapting(2).computing("bfloat16")
+    params, _ = model.init(key)
+    traced = jax.make_jaxpr(lambda p: model.apply(p, {}, TOKENS, train=False)[0])
+    products = [
+        line for line in str(traced(params)).splitlines() if "= dot_general" in line
+    ]
+    assert len(products) == 2 + 6 + 2 + 4  # attention's, dense, the head's, adapters'
+    assert all(":bf16" in line.split(" = ")[0] for line in products)
+
+
 def gradient(model, params, x, key=None):
     """Returns the gradient of the sum of the logits' squares."""
 
@@ -157,6 +176,15 @@ def test_the_first_step_by_hand(key):
     np.testing.assert_allclose(change, -ETA * s**2 * a @ a.T @ dw, atol=1e-5)
 
 
+def test_hooks_see_the_inputs_of_adapters(key):
+    """What a layer saves is doubled, hence the gradient of its kernel."""
+    model = raw_dense().adapting(RANK, **TARGET)
+    params, x = moved(model.init(key)[0]), normal(1, 5, IN)
+    double = model.saving(lambda x, kernel, weight: 2 * x, ("lora_a/kernel",))
+    exact, found = (gradient(m, params, x)["lora_a"]["kernel"] for m in (model, double))
+    np.testing.assert_allclose(found, 2 * exact, rtol=1e-6)
+
+
 def test_dropout_draws_in_training_alone(key):
     """Half of the inputs of the adapter are 0, the others are doubled."""
     plain = raw_dense().adapting(RANK, **TARGET)
@@ -176,6 +204,17 @@ def test_dropout_draws_in_training_alone(key):
             np.testing.assert_allclose(row, np.full(OUT, round(row[0])), atol=1e-4)
         seen |= {round(v) for v in share[:, 0].tolist()}
     assert seen == {0, 2}
+
+
+def test_a_given_base_is_held_and_describes_the_network():
+    base = {"kernel": np.ones((IN, OUT)), "bias": np.full(OUT, 2.0)}
+    model = raw_dense().adapting(RANK, **TARGET, base=base)
+    params, _ = model.init(KEY0)
+    assert logits(model, params, np.ones((1, IN), np.float32)).tolist() == [[5.0] * OUT]
+    assert model.frozen == Frozen(IN * OUT + OUT, IN * OUT, "the given network")
+    other = raw_dense().adapting(RANK, **TARGET, base=base | {"bias": np.ones(OUT)})
+    told = [describe.plain_value("model", m)["adapter"] for m in (model, other)]
+    assert told[0].pop("base") != told[1].pop("base") and told[0] == told[1]
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +246,25 @@ def test_the_flops_of_a_round_by_hand(federated):
     want = 8 * (6 * (6 * 2 + 2 * 8 + 8 * 2) + 4 * (6 * 8))
     assert record["flops"] == pytest.approx(want, rel=1e-6)
     assert record["flops_dense"] == record["flops_executed"] == want
+
+
+def test_a_folder_s_weights_are_held(tmp_path, key):
+    """The embeddings have 6 x (11 + 8) entries and a norm's 12; the head has 56."""
+    pytest.importorskip("safetensors", reason="needs the extra [text]")
+    tensors = by_hand.tensors("distilbert", 2)
+    given = {"folder": by_hand.write(tmp_path / "a", "distilbert", tensors)}
+    whole = transformer.pretrained_encoder(2, (5,), **given, frozen=False)
+    frozen = transformer.pretrained_encoder(2, (5,), **given)
+    assert frozen.frozen == Frozen(6 * 19 + 12, 0, "the pretrained network")
+    sizes = [leaf.size for leaf in jax.tree.leaves(whole.shapes()[0])]
+    for network in (whole, frozen):  # the embeddings are held now, or already
+        model = network.adapting(2)
+        assert model.frozen == frozen.frozen._replace(
+            entries=sum(sizes) - 56, macs=model.frozen.macs
+        )
+        params = moved(model.init(key)[0])
+        want = logits(network, model.merged(params), TOKENS)
+        np.testing.assert_allclose(logits(model, params, TOKENS), want, atol=1e-4)
 
 
 def test_an_assumed_base_is_told_and_one_that_is_charged_goes_once():
@@ -242,15 +300,28 @@ def test_methods_that_cannot_train_adapters_say_so(name):
 @pytest.mark.parametrize(
     "change, told",
     [
+        ({"alpha": 0.0}, "alpha=0.0, expected above 0"),
         ({"targets": ("fc/kernel",)}, "targets: 'fc/kernel' matches no leaf, expected"),
         ({"targets": ("bias",)}, "'bias' is of shape (4,), expected a kernel [i, o]"),
         ({"whole": ("kernel",)}, "targets: 'kernel' is trained whole, expected"),
+        ({"freeze": ("lora*",)}, "expected globs that leave a leaf"),
         ({"base": {"kernel": np.ones((IN, OUT))}}, "'bias' has shape None, expected"),
     ],
     ids=str,
 )
 def test_arguments_are_refused(change, told):
     refused(lambda: raw_dense().adapting(**{"rank": RANK} | TARGET | change), told)
+
+
+def test_adapters_are_for_layers_of_linen_alone():
+    example = jax.ShapeDtypeStruct((2, IN), jnp.float32)
+    linear = Model.from_nnx(lambda rngs: nnx.Linear(IN, OUT, rngs=rngs), example)
+    model = linear.adapting(RANK, **TARGET)
+    params, _ = model.init(KEY0)
+    with pytest.raises(ValueError, match="targets: kernel, expected kernels of linen"):
+        model.apply(params, {}, jnp.ones((2, IN)), train=False)
+    with pytest.raises(ValueError, match="has adapters, expected none"):
+        model.adapting(RANK)
 
 
 def configured(**adapter):
@@ -272,6 +343,31 @@ def test_a_configuration_has_adapters():
     }
     with pytest.raises(ValueError, match="adapter.dropout=0.5 has no effect here"):
         freeze(configured(dropout=0.5))
+
+
+@pytest.mark.slow
+def test_an_export_has_the_merged_network(tmp_path):
+    """The network of the file has no adapters, and computes the same."""
+    pytest.importorskip("safetensors", reason="needs the extra [export]")
+    config = flash_sst2.get_config("spdst,adapters,mini")
+    config.num_rounds, config.first_stage.epochs, config.adapter.rank = 2, 1, 2
+    experiment.run(config, tmp_path / "run", progress=False)
+    path, _ = export.export_run(tmp_path / "run", tmp_path / "model")
+    back = sfl.load_sparse(path)
+    assert flat(back.sparse.params).keys() == flat(back.model.shapes()[0]).keys()
+    assert all(mask.all() for mask in flat(back.sparse.mask).values())
+    data = build.build_data(freeze(config))
+    model = build.build_model(freeze(config), data)
+    params = results.load_run(tmp_path / "run").models["global"].params
+    got = logits(back.model, back.sparse.params, data.x_test[:8])
+    want = logits(model, params, data.x_test[:8])
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert 0.1 < np.mean(flat(params)["layer1/query/lora_a/kernel"] != 0) < 0.9
+    config.adapter.seed = 9
+    start = lambda: results.start_from(  # noqa: E731
+        tmp_path / "run", "weights", 0, None, freeze(config).adapter
+    )
+    refused(start, "adapter.seed=0, expected 9, as here")
 
 
 def network_of(folder):
@@ -325,3 +421,20 @@ def test_peft_reads_the_files(tmp_path, key):
     with torch.no_grad():
         want = network(tokens, attention_mask=(tokens != 0).long()).logits.numpy()
     np.testing.assert_allclose(logits(model, params, TOKENS), want, atol=1e-4)
+
+
+def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
+    pytest.importorskip("safetensors", reason="needs the extra [export]")
+    data, path = data_of(texts=True), tmp_path / "base.safetensors"
+    network = build.build_model(freeze(configured()), data)
+    params, stats = network.init(jax.random.key(7))
+    mask = jax.tree.map(lambda w: np.ones(w.shape, bool), params)
+    export.save_sparse(path, sfl.SparseModel(params, mask, stats), index="none")
+    config = configured(rank=2, base=str(path))
+    model = build.build_model(freeze(config), data)
+    own, _ = model.init(KEY0)
+    whole = {n: own[n] for n in ("pooler", "score")}
+    same(model.merged(own), params | whole)
+    assert model.frozen.source == "the given network"
+    path.write_bytes(b"what is no such file")
+    refused(lambda: build.build_model(freeze(config), data), "base.safetensors': ")

@@ -42,6 +42,7 @@ def assert_equal(want, got):
 LAYERS = {
     "same": nn.Conv(6, (3, 3)),
     "bordered": nn.Conv(6, (3, 3), strides=2, padding=EDGES),
+    "oblong": nn.Conv(6, (3, 5)),
     "grouped": nn.Conv(8, (3, 3), strides=2, feature_group_count=2),
     "dilated": nn.Conv(8, (3, 3), kernel_dilation=2),
     "transposed": nn.ConvTranspose(6, (3, 3), strides=(2, 2)),
@@ -53,6 +54,31 @@ def test_no_pass_of_a_layer_is_left_as_it_was(name):
     want, got, text = gradients(LAYERS[name], lowering="patches")
     assert_equal(want, got)
     assert "conv_general_dilated[" not in text
+
+
+POOLS = {
+    "disjoint": ((2, 2), (2, 2), "VALID"),
+    "sliding": ((3, 3), (1, 1), "VALID"),
+    "oblong": ((3, 2), (3, 2), "VALID"),
+    "overlapping": ((3, 3), (2, 2), "VALID"),
+    "bordered": ((2, 2), (2, 2), "SAME"),
+}
+
+
+class Pool(nn.Module):
+    windows: tuple
+
+    def __call__(self, x):
+        return nn.max_pool(x, *self.windows)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_equal_those_of_flax(name):
+    want, got, text = gradients(Pool(POOLS[name]))
+    assert_equal(want, got)
+    formed = name not in ("overlapping", "bordered")
+    assert formed == ("reduce_window_max[" not in text)
+    assert formed == ("select_and_scatter" not in text)
 
 
 KERNEL = normal(1, 3, 3, 4, 4)
@@ -133,6 +159,27 @@ def test_what_is_computed_again_stays():
     assert_equal(*jax.device_get(both))
 
 
+def model(kernel, x):
+    return jnp.sum(jnp.sin(plain(x, kernel)))
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_gradients_mapped_over_models_and_their_samples(samples):
+    """Each pair has its own kernel and images; expected is a loop over the pairs."""
+    kernels, x = normal(2, 3, 3, 3, 4, 4), normal(3, 3, samples, 7, 6, 4)
+    both = jax.grad(model, (0, 1))
+
+    def run(kernels, x):
+        loop = [both(kernels[i], x[i]) for i in range(3)]
+        return [jnp.stack(v) for v in zip(*loop, strict=True)], fast(jax.vmap(both))(
+            kernels, x
+        )
+
+    with pytest.warns(UserWarning, match="groups"):  # the kernels' gradient stays
+        want, got = quick_jit(run)(kernels, x)
+    assert_equal(jax.device_get(want), jax.device_get(got))
+
+
 def pooled(x):
     """Returns x [B, D] after a pool, without which a program stays as it is."""
     return nn.max_pool(x[:, None, None], (1, 1))[:, 0, 0]
@@ -150,6 +197,19 @@ def test_an_infinite_weight_leaves_other_gradients_finite():
     got = quick_jit(fast(jax.grad(dense)))((first, second), x)[1]
     want = np.tanh(x @ first).sum(0)[:, None] * np.ones((1, 5))
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_results_without_windows_have_no_gradient(stride):
+    def loss(x, kernel, last):
+        y = plain(x, kernel, padding="VALID")
+        pools = nn.max_pool(x, (3, 3), (stride, stride))
+        return y.sum() + pools.sum() + jnp.sum(jnp.tanh(y) @ last)
+
+    given = jnp.zeros((2, 2, 2, 4)), jnp.asarray(KERNEL), jnp.ones((4, 2))
+    gradients = quick_jit(fast(jax.grad(loss, (0, 1, 2))))(*given)
+    assert [v.shape for v in gradients] == [v.shape for v in given]
+    assert not any(v.any() for v in gradients)
 
 
 def test_forward_mode_and_loops_without_gradients():

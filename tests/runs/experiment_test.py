@@ -2,11 +2,12 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from sparsefl_jax.report import read_records, read_run
-from sparsefl_jax.runs import experiment, records
+from sparsefl_jax.runs import experiment, records, simulate
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.testing.small_world import tiny_model
@@ -51,6 +52,16 @@ def test_a_run_writes_its_files(config, tmp_path, monkeypatch):
     assert clients["number"] == 8
     assert clients["train"]["max"] == counts.sum(1).max()
     assert clients["largest_share"] == counts.sum(1).max() / 160
+
+
+@pytest.mark.slow
+def test_functions_alone_equal_the_configured_run(config, tmp_path):
+    experiment.run(config, tmp_path / "a", progress=False)
+    data = build.build_data(freeze(config))
+    model = build.build_model(freeze(config), data)
+    stages = build.build_stages(freeze(config), model)
+    run = simulate.run(jax.random.key(0), stages, model, data, eval_every=2)
+    assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
 
 def test_budgets_must_be_the_densities_of_the_method(config):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint
+from sparsefl_jax.runs import checkpoint, programs
 from sparsefl_jax.runs.setup import Limits
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.wire.packets import Packet
@@ -70,6 +70,18 @@ def run(world, key, every=ROUNDS, **settings):
         yield segment._replace(snapshot=segment.snapshot._replace(state=state))
 
 
+def spied(patch, module, name):
+    """Returns a list to which every call of a function adds its arguments."""
+    calls, function = [], getattr(module, name)
+
+    def spy(*args):
+        calls.append(args)
+        return function(*args)
+
+    patch.setattr(module, name, spy)
+    return calls
+
+
 def trained(told):
     return [r for one in told for r in one.records if r["phase"] == "train"]
 
@@ -78,6 +90,17 @@ def trained(told):
 def each(world):
     """Returns the same run round by round."""
     return list(run(world, jax.random.key(0), every=1))
+
+
+def test_the_run_of_these_tests_costs_what_is_thought(each):
+    """Kernels and one bias have an even size, the other one five."""
+    half = (WEIGHTS - 5) // 2
+    for t, record in enumerate(trained(each)):
+        assert record["bits_down"] == 32 * COHORT * (WEIGHTS + EXTRA * (t % 4 == 3))
+        sent = half + (2 if t % 2 else 3)
+        assert record["bits_up"] == COHORT * (32 * sent + WEIGHTS)
+        assert record["flops"] == 11 * 6 * MACS * record["samples"]
+    assert len({r["flops"] for r in trained(each)}) > 3
 
 
 @pytest.mark.parametrize(
@@ -101,6 +124,18 @@ def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
     same(here.state, there.state)
     assert (here.bits, here.flops) == (there.bits, there.flops)
     assert told[-1].records[-1]["models"] == each[last - 1].records[-1]["models"]
+
+
+@pytest.mark.parametrize("where", ["host", "disk"])
+def test_rows_of_clients_in_rounds_left_out_are_not_written(world, key, each, where):
+    data, model, stage = world
+    settings = {"client_store": where, "eval_every": ROUNDS - 1}
+    with pytest.MonkeyPatch.context() as patch:
+        written = spied(patch, Store, "scatter")
+        told = list(sfl.segments(key, [stage], model, data, **settings))
+    assert [one.snapshot.round for one in told] == [ROUNDS - 1, ROUNDS]
+    last = set(trained(each)[-1]["clients"])
+    assert set(written[-1][1].tolist()) == last
 
 
 def test_a_limit_that_is_never_reached_changes_no_bit(world, key, each):
@@ -134,3 +169,9 @@ def test_a_run_goes_on_with_a_higher_limit_or_none(
     assert [one.snapshot.round for one in told] == ends
     assert trained(told) == trained(each)[3:last]
     same(told[-1].snapshot.state, each[last - 1].snapshot.state)
+
+
+def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
+    made = spied(monkeypatch, programs, "compile_stage")
+    ends = [one.snapshot.round for one in run(world, key, every=3)]
+    assert ends == [3, 6, 8] and len(made) == 1

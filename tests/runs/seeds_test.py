@@ -9,8 +9,10 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_summary
 from sparsefl_jax.runs import experiment, programs
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.fields import Config
 from sparsefl_jax.system import interrupt
+from tests.tiny import tiny_config
 
 MODEL = sfl.models.build("mlp", 4, (2, 3, 1), widths=(8,))
 X = np.random.default_rng(0).normal(0, 0.3, (240, 2, 3, 1)).astype(np.float32)
@@ -60,6 +62,17 @@ def test_a_seed_that_diverges_fails_after_the_others(fate, tmp_path):
     assert ran == [0, 1, 2] and not (tmp_path / "run/report.html").exists()
 
 
+def test_each_seed_that_fails_is_told(fate, tmp_path, capsys):
+    fates, _ = fate
+    fates |= {0: FloatingPointError("training loss nan"), 2: TypeError("mine")}
+    with pytest.raises(FloatingPointError) as raised:
+        run(data, tmp_path / "run")
+    assert raised.value is fates[0] and raised.value.__notes__ == ["seed 0"]
+    told = capsys.readouterr().err
+    assert "seed 0 failed: training loss nan\n" in told
+    assert "seed 2 failed: mine\n" in told
+
+
 @pytest.mark.parametrize(
     ("error", "then"),
     [(OSError("full"), [0, 1, 2]), (interrupt.StoppedError("ended", 2), [0, 1])],
@@ -76,6 +89,39 @@ def test_other_errors_are_raised_as_they_are(fate, tmp_path, error, then):
     with contextlib.suppress(interrupt.StoppedError):  # else a study goes on
         assert list(map(type, experiment.run_each(runs))) == [dict, type(error), dict]
     assert ran == then
+
+
+def test_of_several_errors_the_first_is_raised(fate, tmp_path):
+    fates, ran = fate
+    fates |= {0: ValueError("no"), 2: FloatingPointError("loss")}
+    with pytest.raises(ValueError, match="^no\nseed 0$"):
+        run(data, tmp_path / "run")
+    assert ran == [0, 1, 2]
+
+
+def test_seeds_read_their_data_set_once(fate, tmp_path, monkeypatch):
+    """They differ in the partition; widths are those of all before the first runs."""
+    config = tiny_config(tmp_path)
+    config.seeds = 3
+    read, found = build.datasets.load, []
+
+    def load(*args, **kwargs):
+        found.append(args)
+        return read(*args, **kwargs)
+
+    def one_seed(config, path, resume, progress, read, parts_of):
+        return {"seed": config.seed, "rows": read(config).train.index}
+
+    monkeypatch.setattr(build.datasets, "load", load)
+    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    monkeypatch.setattr(experiment.report, "read_groups", lambda paths: [])
+    monkeypatch.setattr(experiment.report, "compare", lambda groups: None)
+    monkeypatch.setattr(experiment.report, "write_comparison", lambda *of: None)
+    summaries = experiment.run(config, tmp_path / "run", progress=False)
+    assert len(found) == 1
+    rows = [summary["rows"] for summary in summaries]
+    assert len({row.shape for row in rows}) == 1
+    assert len({row.tobytes() for row in rows}) == 3
 
 
 @pytest.mark.slow

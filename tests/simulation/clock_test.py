@@ -11,6 +11,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import checkpoint
+from sparsefl_jax.runs.setup import Limits
 from sparsefl_jax.simulation import (
     clock,
     initial_state,
@@ -249,3 +250,15 @@ def test_a_run_goes_on_bit_for_bit_with_its_hours(whole, tmp_path):
     rest = list(told(DEADLINE, eval_every=1, resume=saved))
     assert [r for one in rest for r in one.records] == whole[1][6:]
     jax.tree.map(np.testing.assert_array_equal, rest[-1].snapshot.state, whole[0].state)
+
+
+@pytest.mark.slow
+def test_hours_end_a_run_in_the_round_that_reaches_them(whole):
+    train = [r for r in whole[1] if r["phase"] == "train"]
+    until = Limits(hours=train[3]["hours_cumulative"])
+    *_, last = segments = list(told(DEADLINE, eval_every=6, until=until))
+    assert last.snapshot.ended_by == "hours" and last.snapshot.round == 4
+    records = [r for one in segments for r in one.records]
+    assert [r for r in records if r["phase"] == "train"] == train[:4]
+    with pytest.raises(ValueError, match=r"until\.hours=1 has no effect here"):
+        list(told(None, until=Limits(hours=1.0)))

@@ -5,6 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -66,12 +67,12 @@ def test_rows_are_read_and_written_as_numpy_would(num_rows, places):
 CLIENTS, COHORT, KERNEL, IMAGE = 8, 4, (128, 37), (8, 8, 2)
 
 
-def compiled(devices, chunk):
+def compiled(devices, chunk, clients=CLIENTS, width=KERNEL[1], classes=3):
     """Returns SpaFL's compiled program for given devices, from shapes alone."""
-    x = np.zeros((4 * CLIENTS, *IMAGE), np.uint8)
+    x = np.zeros((4 * clients, *IMAGE), np.uint8)
     y = np.arange(len(x), dtype=np.int32) % 3
-    data = sfl.from_arrays(x, y, x_test=x, y_test=y, num_clients=CLIENTS)
-    model = sfl.models.build("mlp", 3, IMAGE, widths=(KERNEL[1],))
+    data = sfl.from_arrays(x, y, x_test=x, y_test=y, num_clients=clients)
+    model = sfl.models.build("mlp", classes, IMAGE, widths=(width,))
     method = sfl.spafl(model, sfl.training.make_optimizer())
     stage = sfl.Stage(method, 1, COHORT, batch_size=2)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
@@ -112,3 +113,19 @@ def test_nobody_receives_a_cohort_s_rows_and_no_store_is_copied(chunk):
     assert any(kernel in s for s in results(program, "all-to-all"))
     held = f"f32[{CLIENTS // 2},{kernel}"
     assert not [s for s in results(program, "copy", "gather", "scatter") if held in s]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 4])
+def test_tpus_copy_neither_the_store_nor_the_images(monkeypatch, devices):
+    pytest.importorskip("libtpu", reason="libtpu, which compiles for TPU, is absent")
+    monkeypatch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    found = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+    clients, width = 8192, 128
+    sizes = clients, width, 128  # leaves of other widths are padded to 128 by row
+    program = compiled(list(found.devices)[:devices], "auto", *sizes)
+    gathered = results(program, "all-gather", "all-reduce", "reduce-scatter")
+    assert not [s for s in gathered if f"{KERNEL[0]},{width}]" in s]
+    held = clients // devices * KERNEL[0] * width * 4
+    assert program.memory_analysis().temp_size_in_bytes < held / 20

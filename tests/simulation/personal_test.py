@@ -148,6 +148,20 @@ def test_each_client_is_judged_with_a_model_of_its_own(world, factory, given):
         np.testing.assert_array_equal(filters.sum(1) - 3, np.ceil(budgets * 6))
 
 
+@pytest.mark.parametrize("factory", [spafl, heterofl])  # a client's own; the server's
+def test_personal_models_stand_in_the_order_that_the_method_gives(world, factory):
+    _, model, _ = world
+    method = factory(model, local.make_optimizer())
+
+    def two(*args):
+        (own,) = method.personalize(*args).values()
+        return {"zeta": own, "alpha": masks.pruned(own, masks.full(own.mask))}
+
+    _, state, evaluation = begin(world, lambda *_: method.replace(personalize=two))
+    record, _ = evaluation(state)
+    assert list(record["models"]) == ["zeta", "alpha"]
+
+
 def test_what_a_metric_needs(world):
     data, model, _ = world
     make = local.make_optimizer()

@@ -78,6 +78,30 @@ def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
     assert close(records(tmp_path / "one"), records(tmp_path / "two"))
 
 
+# Two processes with two devices each, of which one compiles longer than Gloo waits for
+# those who meet for the first time.
+LATE = """
+import sys, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from sparsefl_jax.system import membership, processes
+
+membership.start(f"localhost:{sys.argv[1]}", 2, int(sys.argv[2]))
+mesh = Mesh(np.array(jax.devices()), ("clients",))
+x = processes.put(np.arange(8, dtype=np.float32), NamedSharding(mesh, P("clients")))
+add = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P())).lower(x).compile()
+time.sleep(35 * int(sys.argv[2]))
+assert float(add(x).addressable_data(0)) == 28
+"""
+
+
+def test_one_may_compile_much_longer_than_the_other():
+    port = free_port()
+    begun = begin_all((["-c", LATE, port, i] for i in (0, 1)), devices=2)
+    codes, errors = ended(begun)
+    assert codes == [0, 0], "\n".join(errors)
+
+
 # One round on one device and on eight; rows are sharded and never gathered.
 EIGHT = r"""
 import re
@@ -148,3 +172,61 @@ def test_what_one_refuses_ends_both(tmp_path):
     )
     assert 0 not in codes
     assert "the configuration of process 1 differs" in errors[0]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("here", 2, 0), "coordinator='here', expected host:port"),
+        (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected in .0, inf."),
+    ],
+)
+def test_start_refuses(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        membership.start(*arguments)
+
+
+HERE = ["--coordinator=localhost:{port}", "--processes=2", "--process_id=0"]
+ALONE = [
+    (["--distributed"], "found no launcher of several processes"),
+    ([*HERE, "--wait_minutes=.02"], "the other processes have not come at localhost:"),
+    (["--wait_minutes=3"], "--wait_minutes=3 is read in several processes alone"),
+]
+
+
+@pytest.mark.parametrize("flags, said", ALONE)
+def test_who_is_alone_says_so_in_one_line(flags, said):
+    flags = [flag.format(port=free_port()) for flag in flags]
+    run = ["--config=configs/flash_mnist.py:mini", "--dry_run"]
+    (code,), (error,) = ended(begin_all([["launch.py", *run, *flags]]))
+    assert code == 2 and error.startswith(f"error: {said}")
+    assert len(error.splitlines()) == 1
+
+
+# Two processes, of which one fails and the other waits for it.
+PARTING = """
+import sys
+from sparsefl_jax.system import membership, processes
+
+port, index, fails = map(int, sys.argv[1:])
+membership.start(f"localhost:{port}", 2, index)
+if index == fails:
+    membership.leave("error: no such thing", 2)
+processes.most(index)
+"""
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_one_that_fails_ends_the_other(fails):
+    port = free_port()
+    begun = begin_all(["-c", PARTING, port, i, fails] for i in (0, 1))
+    codes, errors = ended(begun)
+    lines = [
+        [line for line in error.splitlines() if not line.startswith("[Gloo]")]
+        for error in errors
+    ]
+    assert lines[fails] == ["error: no such thing"] and codes[fails] == 2
+    assert codes[1 - fails] not in (0, 2)
+    if fails:  # otherwise JAX says so
+        said = "error: another process of this run has ended; its output says why"
+        assert lines[0] == [said] and codes[0] == 1

@@ -119,6 +119,16 @@ def test_carry_follows_the_recurrence(key):
     assert any(misses)
 
 
+@pytest.mark.slow
+def test_carry_growth_is_added(key):
+    params, mask = network([1.0] * 20 + [None] * 180, [1.0] * 20 + [None] * 180)
+    carry = start(params, mask)._replace(growth=jnp.float32(60))
+    # 10 pruned and 60 to make up: 35 grow in each layer, on top of 30 that survived.
+    _, after, _ = calls(key, params, mask, 0.25, carry)
+    count = (after["a"].sum(1) + after["b"].sum(1)).astype(jnp.float32)
+    assert abs(float(count.mean()) - 100) < 5
+
+
 def test_zeros_go_before_weights_and_ties_by_index(key):
     """Of six zeros that have just grown the first five, and of ten ones."""
     a = [0.0] * 6 + [1.0] * 4 + [None] * 10
@@ -143,3 +153,12 @@ def test_what_was_just_pruned_competes_for_growth_and_starts_at_zero():
         assert np.flatnonzero(grown["a"]).tolist() == alive
         assert new["a"].tolist() == weights
         assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
+
+
+def test_fewer_alive_weights_than_kept_are_all_kept():
+    params, mask = {"a": jnp.array([4.0, 0.0, 0.0])}, {"a": jnp.arange(3) < 1}
+    scores, counts = {"a": jnp.array([0.0, 1.0, 2.0])}, (jnp.array([2]), jnp.array([2]))
+    model = SparseModel(params, mask, {})
+    new, grown, _ = regrow.exchange(model, scores, *counts, select={"a": True})
+    assert grown["a"].tolist() == [True, False, True]
+    assert new["a"].tolist() == [4.0, 0.0, 0.0]

@@ -181,3 +181,21 @@ def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
     log = (tmp_path / f"jobs/{first}_0_log.err").read_text()
     assert "ending after this segment" in log and "Requeued job" in log
     assert records(tmp_path) == whole
+
+
+def test_jobs_that_are_cancelled(whole, slurm, tmp_path):
+    study, whole = whole
+    begun = submitted(study, tmp_path, slurm, 5)
+    first, _ = _queue(slurm)
+    _slurm(slurm, "scancel", first)  # by somebody else
+    code, output = ended(begun)
+    assert code == 2 and "error: 1 of 2 points failed, first fedavg: job" in output
+    assert list(tmp_path.glob("fedavg/seed_0/checkpoint.npz"))
+    begun = submitted(study, tmp_path, slurm, lines(tmp_path))
+    begun.send_signal(signal.SIGTERM)  # by the study
+    code, output = ended(begun)
+    assert code == 143 and not _queue(slurm), output
+    assert records(tmp_path) != whole
+    code, output = ended(submitted(study, tmp_path, slurm, 5))
+    assert code == 0, output
+    assert records(tmp_path) == whole

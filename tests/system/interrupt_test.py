@@ -42,6 +42,28 @@ def test_a_second_signal_leaves_at_once():
         assert process.wait(timeout=10) == 128 + signal.SIGINT
 
 
+EXITING = """
+import sys, threading, time
+from sparsefl_jax.launch import main
+sys.argv = ["launch.py", "--dry_run=0", "--resume"]
+threading.Thread(target=time.sleep, args=[60]).start()  # for which Python waits
+try:
+    main()
+finally:
+    print("exiting", flush=True)
+"""
+
+
+def test_a_signal_while_python_exits_leaves_no_traceback():
+    with begun(EXITING) as process:
+        assert process.stdout.readline() == "exiting\n"
+        time.sleep(0.5)  # until the script has ended
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in said
+
+
 def test_an_interrupted_command_has_the_code_of_its_signal(capsys):
     with pytest.raises(SystemExit) as ended, cli.guarded():
         raise KeyboardInterrupt
@@ -62,6 +84,20 @@ def test_one_signal_is_told_and_handlers_come_back(signum, capsys):
     assert "asked to end" in capsys.readouterr().err
     assert signal.getsignal(signum) is before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_other_threads_change_nothing():
+    told = []
+
+    def look():
+        with interrupt.listening("never said") as by:
+            told.append((by(), signal.getsignal(signal.SIGINT)))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert told == [(0, before)]
 
 
 def compiling_forever(monkeypatch, stage):
@@ -101,3 +137,34 @@ def test_a_signal_during_compilation_ends_at_once(tmp_path, monkeypatch, stage, 
     finally:
         done.set()
     assert stage == 0 or list((tmp_path / "run/checkpoint").iterdir())
+
+
+COMPILING = """
+import sys, time
+sys.argv = ["launch.py", *sys.argv[1:]]
+from sparsefl_jax.runs import programs
+def compile_stage(*_):
+    print("compiling", flush=True)
+    time.sleep(3600)
+programs.compile_stage = compile_stage
+exec(open("launch.py").read())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_does_not_wait_for_a_compilation(tmp_path):
+    (tmp_path / "config.json").write_text(tiny_config(tmp_path).to_json_best_effort())
+    flags = [f"--config={tmp_path / 'config.json'}", f"--workdir={tmp_path / 'run'}"]
+    with begun(COMPILING, *flags) as process:
+        try:
+            assert process.stdout.readline() == "compiling\n"
+            process.stderr.readline()
+            while "compiling stage" not in process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "ended while compiling" in said and "sparsefl --resume" in said
+    assert "Traceback" not in said
