@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError, check, one_line
@@ -234,16 +232,10 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
     done = sum(on_disk.complete(workdir, point) for point in points)
     failed = sum(bool(s.failed) for s in states)
     running = sum(s.running for s in states)
-    ended = (folder.parent for folder in workdir.glob("*/seed_*/summary.json"))
-    seconds = [report.read_summary(folder).get("seconds") for folder in ended]
-    each = float(np.mean([s for s in seconds if s] or [0.0]))
-    seeds = sum(len(point.seeds) for point in points)
-    left = each * (seeds - sum(state.done for state in states))
     parts = [
         f"{done} of {len(points)} points done",
         f"{running} running" if running else "",
         f"{failed} failed" if failed else "",
-        f"{formats.format_seconds(left)} of computing left" if left else "",
     ]
     return ", ".join(filter(None, parts))
 
