@@ -3,7 +3,6 @@
 Everything here is computed in double precision on the host.
 """
 
-from sparsefl_jax.analysis.complement import approximation as approximation
 from sparsefl_jax.analysis.fedsparsify import convergence_bound as convergence_bound
 from sparsefl_jax.analysis.fedsparsify import largest_rate as largest_rate
 from sparsefl_jax.analysis.fedsparsify import pruned_norm as pruned_norm
