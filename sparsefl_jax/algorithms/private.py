@@ -4,7 +4,7 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models", ICL
 https://arxiv.org/abs/1710.06963: the server clips every client's difference and adds
 Gaussian noise to their sum. Here K clients are drawn without replacement, and
 neighbours differ in one client's data (replace one): one clipped difference takes the
-place of another, so the sum moves by at most 2 clip. `runs.privacy` is the accountant.
+place of another, so the sum moves by at most 2 clip. `runs.setup` is the accountant.
 """
 
 import math
@@ -60,7 +60,7 @@ def private(
       ValueError: an argument is out of range, or the method has personal models or is
         private already. When the method is traced: it sums anything else, weighs
         clients by what they have, or may send nothing. Before a run, by
-        `runs.privacy`: other samplers than the uniform one, budgets, a `system` or
+        `runs.setup`: other samplers than the uniform one, budgets, a `system` or
         several stages.
 
     Example:
