@@ -32,20 +32,9 @@ class Memory(NamedTuple):
             return dict(self.fixed)
         return self.fixed | {"working set": self.working_set}
 
-    def total(self, chunk: int | None = None) -> int:
-        """Returns the bytes of all parts, by default with the chosen chunk.
-
-        With another chunk, the working set is scaled in proportion.
-        """
-        share = 1.0 if chunk is None else chunk / self.chunk
-        return sum(self.fixed.values()) + int(share * (self.working_set or 0))
-
-    def largest(self) -> str:
-        """Describes the largest part with a chunk of 1."""
-        parts = self.parts()
-        if self.working_set is not None:
-            parts["working set"] //= self.chunk
-        return _find_largest(parts)
+    def total(self) -> int:
+        """Returns the bytes of all parts that are known."""
+        return sum(self.parts().values())
 
 
 def smaller(memory: Memory, limit: float, setup: Setup) -> int:
@@ -61,22 +50,16 @@ def smaller(memory: Memory, limit: float, setup: Setup) -> int:
       after compilation.
 
     Raises:
-      ValueError: no chunk fits, or the given one exceeds `memory_gb`; the message names
-        the largest part.
+      ValueError: no chunk fits, or the given one exceeds `memory_gb`.
     """
     as_set = setup.chunk != "auto"
     if memory.total() <= limit or (as_set and setup.memory_gb is None):
         return memory.chunk
     room = limit - sum(memory.fixed.values())
     fitting = int(memory.chunk * room // max(memory.working_set or 0, 1))
-    fitting = min(memory.chunk - 1, max(fitting, 0))
-    if not fitting:
-        raise UserError(_too_large(memory, limit, setup.memory_gb))
-    if as_set:
-        raise UserError(
-            f"chunk={setup.chunk}, expected at most {fitting} to fit memory_gb="
-            f"{limit / 1e9:.3g}"
-        )
+    fitting = min(memory.chunk - 1, fitting)
+    if as_set or fitting < 1:
+        raise _too_large(memory, limit)
     return fitting
 
 
@@ -93,11 +76,11 @@ def check_fits(memory: Memory, setup: Setup, devices: Sequence) -> None:
     """Checks that the parts that are known so far fit the devices and the host.
 
     Raises:
-      UserError: they do not; the message names the largest part.
+      UserError: they do not.
     """
     limit = memory_limit(setup.memory_gb, devices)
     if limit is not None and memory.total() > limit:
-        raise UserError(_too_large(memory, limit, setup.memory_gb))
+        raise _too_large(memory, limit)
     check_host(memory, devices)
 
 
@@ -109,7 +92,7 @@ def check_host(memory: Memory, devices: Sequence) -> None:
       devices: all of its devices; the host has those of this process.
 
     Raises:
-      ValueError: it does not; the message names the largest part.
+      ValueError: it does not.
     """
     parts = {}
     if devices[0].platform == "cpu":
@@ -121,14 +104,14 @@ def check_host(memory: Memory, devices: Sequence) -> None:
     if needed > available:
         raise UserError(
             f"the host has {format_si(available, 'B')} of memory available, expected "
-            f"at least {format_si(needed, 'B')}, or client_store='disk' or a smaller "
-            f"chunk or num_clients; {_find_largest(parts)}"
+            f"at least {format_si(needed, 'B')} or client_store='disk': "
+            f"{_list_parts(parts)}"
         )
 
 
 @contextlib.contextmanager
 def explained(memory: Memory, stage: int) -> Iterator[None]:
-    """Turns a device's out-of-memory error into one line that suggests half the chunk.
+    """Turns a device's out-of-memory error into one line that names the chunk.
 
     Raises:
       MemoryError: in the place of XLA's error.
@@ -138,24 +121,18 @@ def explained(memory: Memory, stage: int) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        remedy = memory.largest()
-        if half := memory.chunk // 2:
-            remedy = f"chunk={half} takes {format_si(memory.total(half), 'B')}"
         raise MemoryError(
-            f"out of memory in stage {stage} with chunk={memory.chunk}, which takes "
-            f"{format_si(memory.total(), 'B')}; {remedy}"
+            f"out of memory in stage {stage} with chunk={memory.chunk}, expected a "
+            "smaller chunk or model"
         ) from error
 
 
-def _find_largest(parts: dict[str, int]) -> str:
-    part = max(parts, key=parts.get)
-    return f"the largest part is {part}, {format_si(parts[part], 'B')}"
+def _list_parts(parts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {format_si(size, 'B')}" for name, size in parts.items())
 
 
-def _too_large(memory: Memory, limit: float, memory_gb: float | None) -> str:
-    size = format_si(limit, "B")
-    given = f"memory_gb={memory_gb:g}" if memory_gb else f"the devices hold {size}"
-    return (
-        f"{given}, expected at least {format_si(memory.total(1), 'B')} for one client "
-        f"at a time; {memory.largest()}"
+def _too_large(memory: Memory, limit: float) -> UserError:
+    return UserError(
+        f"chunk={memory.chunk} takes {format_si(memory.total(), 'B')}, expected at "
+        f"most {format_si(limit, 'B')}: {_list_parts(memory.parts())}"
     )

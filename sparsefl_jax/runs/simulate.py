@@ -114,7 +114,7 @@ def segments(
         has ended. The first segment raises it, before any compilation, unless a
         compiled program does not fit the memory or a stage's own sampler draws a client
         twice.
-      MemoryError: the devices lack memory; the message names a chunk that needs less.
+      MemoryError: the devices lack memory; the message names the chunk.
       FloatingPointError: a loss or a weight is not finite; the message names the round
         and the clients. A `Segment` without a snapshot holds the records before it.
     """
