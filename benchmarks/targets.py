@@ -30,7 +30,7 @@ from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs import dry_run as plans
+from sparsefl_jax.runs import describe as plans
 from sparsefl_jax.runs.memory import FILL, Memory
 from sparsefl_jax.runs.plan import Plan, plan
 from sparsefl_jax.runs.programs import Compiled as Program

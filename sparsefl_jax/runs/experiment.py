@@ -30,8 +30,8 @@ from sparsefl_jax.runs import (
 )
 from sparsefl_jax.runs.config.build import build_data, build_setup, check_stages, load
 from sparsefl_jax.runs.config.defaults import filled, freeze, plain
-from sparsefl_jax.runs.config.describe import describe
 from sparsefl_jax.runs.config.fields import Config, Described
+from sparsefl_jax.runs.describe import describe
 from sparsefl_jax.runs.plan import Plan, plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Setup, make

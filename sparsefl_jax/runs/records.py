@@ -20,7 +20,7 @@ from sparsefl_jax import report
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.report import costs, tables
 from sparsefl_jax.report.kept_masks import mask_files
-from sparsefl_jax.runs import checkpoint, dry_run, folder
+from sparsefl_jax.runs import checkpoint, describe, folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config.defaults import plain
 from sparsefl_jax.runs.memory import Memory
@@ -111,7 +111,7 @@ def _print_start(
 ) -> None:
     """Prints the plan of a run, or from where it continues."""
     saved = going.saved
-    opening = folder.described(saved, machine) if saved else dry_run.text(plan)
+    opening = folder.described(saved, machine) if saved else describe.text(plan)
     if saved is None and (workdir / "metrics.jsonl").exists():
         opening = f"{opening}\nno checkpoint was saved here: it begins again"
     print(opening, f"writing to {workdir}", sep="\n", file=sys.stderr)

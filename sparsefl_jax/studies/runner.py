@@ -18,8 +18,9 @@ from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError, check, one_line
 from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.groups import refuse_unlike
-from sparsefl_jax.runs import dry_run, experiment, fit_rounds
+from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.runs.describe import largest
 from sparsefl_jax.simulation import judge
 from sparsefl_jax.studies import places
 from sparsefl_jax.studies import points as on_disk
@@ -182,7 +183,7 @@ def describe(points: Sequence[Point]) -> str:
                 point.label or point.name,
                 str(len(point.seeds)),
                 "by a pilot" if fit_rounds.wanted(point.config) else str(rounds),
-                dry_run.largest([stage.memory for stage in plan.stages]),
+                largest([stage.memory for stage in plan.stages]),
             ]
         )
     runs = sum(len(point.seeds) for point in points)

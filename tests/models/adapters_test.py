@@ -16,8 +16,8 @@ from configs import flash_sst2
 from sparsefl_jax import export, models
 from sparsefl_jax.core.types import Frozen
 from sparsefl_jax.models import Model, base, transformer
-from sparsefl_jax.runs import dry_run, experiment, results, setup
-from sparsefl_jax.runs.config import build, defaults, describe
+from sparsefl_jax.runs import describe, experiment, results, setup
+from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.training import local
@@ -277,7 +277,8 @@ def test_an_assumed_base_is_told_and_one_that_is_charged_goes_once():
     assert planned.stages[0].memory.fixed["frozen weights"] == 224 * len(jax.devices())
     (record,) = train_records(run(sfl.fedavg(model, SGD), model))
     (said,) = record["assumed"].values()
-    assert f"Not charged: down/model/base in stage 0 ({said})." in dry_run.text(planned)
+    text = describe.text(planned)
+    assert f"Not charged: down/model/base in stage 0 ({said})." in text
     assert record["bits_down_by_client"] == [32 * 46] * 2
     model = adapted_network(charge_base=True, **base)
     for record in train_records(run(sfl.fedavg(model, SGD), model, 2, 3)):

@@ -6,7 +6,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.runs import dry_run
+from sparsefl_jax.runs import describe
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
 from tests.tiny import federation
@@ -41,7 +41,7 @@ def rows(text):
 
 
 def test_fedavg_by_hand(world):
-    text = dry_run.text(parts_of(world, [stage(sfl.fedavg(*world[2]), 4, 6)]))
+    text = describe.text(parts_of(world, [stage(sfl.fedavg(*world[2]), 4, 6)]))
     told = rows(text)
     assert told["weights under a mask"] == "0"
     devices, images = 2, 200 * INPUTS * 4
@@ -64,7 +64,7 @@ def test_what_follows_from_rounds_that_ran(world):
     method = sfl.fedavg(*world[2])
     parts = parts_of(world, [stage(method, 1), stage(method, 4)])
     found = [first, main], [5.0, 60.0]
-    lines = dry_run.measured(parts.setup, 2, found).splitlines()
+    lines = describe.measured(parts.setup, 2, found).splitlines()
     assert lines[0].split()[2:] == ["1", "of", "1", "2", "of", "4"]
     assert lines[1].split()[-4:] == ["3.00", "Mbit", "9.00", "Mbit"]
     assert lines[2].split()[-4:] == ["3.00", "Mbit", "3.00", "Mbit"]
