@@ -31,11 +31,10 @@ from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs import describe as plans
-from sparsefl_jax.runs.memory import FILL, Memory
 from sparsefl_jax.runs.plan import Plan, plan
 from sparsefl_jax.runs.programs import Compiled as Program
 from sparsefl_jax.runs.programs import compile_stage
-from sparsefl_jax.runs.setup import Setup, make
+from sparsefl_jax.runs.setup import FILL, Memory, Setup, make
 from sparsefl_jax.simulation import clock
 
 COHORT = 10  # where a set-up leaves it open

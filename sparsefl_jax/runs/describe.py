@@ -29,9 +29,8 @@ from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.config.build import OF_SETUP
-from sparsefl_jax.runs.memory import Memory
 from sparsefl_jax.runs.plan import Plan
-from sparsefl_jax.runs.setup import Setup, guarantee
+from sparsefl_jax.runs.setup import Memory, Setup, guarantee
 from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import provenance

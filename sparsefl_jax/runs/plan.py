@@ -24,8 +24,7 @@ from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.convolution import in_turn
-from sparsefl_jax.runs.memory import Memory, check_fits
-from sparsefl_jax.runs.setup import Setup, check_setup
+from sparsefl_jax.runs.setup import Memory, Setup, check_fits, check_setup
 from sparsefl_jax.simulation import clock, initial_state, placement, rows
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.simulation.judge import check_metric, resolve_metric
@@ -128,7 +127,7 @@ def memory(
 
     'auto' is 1 where clients run faster one after another, as on CPUs, see
     `models.convolution`. Otherwise it is all clients that a device has in a round;
-    `memory.smaller` reduces it if the compiled program does not fit into memory.
+    `setup.smaller` reduces it if the compiled program does not fit into memory.
     """
     stage, data, chunk = setup.stages[index], setup.data, setup.chunk
     devices = placement.stage_devices(stage, setup.devices)

@@ -13,9 +13,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.check import UserError, one_line
-from sparsefl_jax.runs.memory import Memory, check_host, memory_limit, smaller
 from sparsefl_jax.runs.plan import Pace, Plan, StagePlan
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import Memory, Setup, check_host, memory_limit, smaller
 from sparsefl_jax.simulation import placement, round_program
 from sparsefl_jax.system import interrupt, processes
 from sparsefl_jax.system.progress import WAITING

@@ -23,9 +23,8 @@ from sparsefl_jax.report.kept_masks import mask_files
 from sparsefl_jax.runs import checkpoint, describe, folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config.defaults import plain
-from sparsefl_jax.runs.memory import Memory
 from sparsefl_jax.runs.plan import Plan
-from sparsefl_jax.runs.setup import guarantee
+from sparsefl_jax.runs.setup import Memory, guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, hardware, processes, provenance, sinks

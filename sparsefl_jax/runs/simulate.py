@@ -16,10 +16,9 @@ from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs.checkpoint import Best, Snapshot
-from sparsefl_jax.runs.memory import explained
 from sparsefl_jax.runs.plan import StagePlan, plan
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.setup import Limits, Setup, guarantee, make
+from sparsefl_jax.runs.setup import Limits, Setup, explained, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
     initial_state,

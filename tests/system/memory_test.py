@@ -7,10 +7,16 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import experiment, memory, programs, simulate
+from sparsefl_jax.runs import experiment, programs, simulate
 from sparsefl_jax.runs import plan as planning
 from sparsefl_jax.runs.plan import plan
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import (
+    Memory,
+    Setup,
+    explained,
+    memory_limit,
+    smaller,
+)
 from sparsefl_jax.system import hardware
 from tests.refusals import refused
 from tests.tiny import federation, tiny_config
@@ -97,7 +103,7 @@ def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatc
     parts = rows.memory.fixed | {"clients": 10**9}
     rows = rows.memory._replace(fixed=parts, chunk=1, working_set=0)
     with pytest.raises(ValueError, match=r"at most 100 MB: .*clients 1\.00 GB"):
-        memory.smaller(rows, 10**8, setup)
+        smaller(rows, 10**8, setup)
 
 
 def test_a_working_set_that_does_not_fit_is_refused(world):
@@ -119,17 +125,17 @@ def test_an_accelerator_has_its_own_limit():
         def memory_stats(self):
             return {"bytes_limit": self.limit}
 
-    assert memory.memory_limit(None, jax.devices()) is None
-    limit = memory.memory_limit(None, [Device(1000), Device(3000)])
+    assert memory_limit(None, jax.devices()) is None
+    limit = memory_limit(None, [Device(1000), Device(3000)])
     assert limit == pytest.approx(0.9 * 4000)
-    tight = memory.Memory({"server": 100}, {}, chunk=4, working_set=400)
+    tight = Memory({"server": 100}, {}, chunk=4, working_set=400)
     for chunk, want in (("auto", 2), ("4", 4)):  # a chunk that was set stays
         setup = Setup([], None, None, chunk=chunk)
-        assert memory.smaller(tight, 350, setup) == want
+        assert smaller(tight, 350, setup) == want
     said = (
         "chunk=4 takes 500 B, expected at most 150 B: server 100 B, working set 400 B"
     )
-    refused(lambda: memory.smaller(tight, 150, Setup([], None, None)), said)
+    refused(lambda: smaller(tight, 150, Setup([], None, None)), said)
 
 
 def fail_in_round(monkeypatch, round, error):
@@ -172,10 +178,10 @@ def test_out_of_memory_keeps_the_run_and_names_the_chunk(tmp_path, monkeypatch):
 def test_a_real_failure_to_allocate_and_other_errors_of_the_runtime(world):
     alone, error = memory_of(world), jax.errors.JaxRuntimeError("INTERNAL: a bug")
     said = "stage 1 with chunk=1, expected a smaller chunk or model"
-    with pytest.raises(MemoryError, match=said), memory.explained(alone, 1):
+    with pytest.raises(MemoryError, match=said), explained(alone, 1):
         # more than an address space holds
         jnp.ones((2**20, 2**20, 2**8), jnp.float32).block_until_ready()
-    with pytest.raises(type(error), match="INTERNAL"), memory.explained(alone, 0):
+    with pytest.raises(type(error), match="INTERNAL"), explained(alone, 0):
         raise error
 
 
