@@ -99,7 +99,7 @@ def save(workdir: Path, snapshot: Snapshot, models: dict, about: dict) -> None:
         "clients": None,
     }
     path, steps = workdir / FILE, workdir / "clients"
-    kept = [p for p in steps.glob("*") if _is_step(p)]
+    kept = [p for p in steps.glob("*") if p.name.isdecimal()]
     with blaming(f"{path} could not be written", OSError):
         if clients is not None:  # whole before the checkpoint that names it
             about["step"] = 1 + max((int(p.name) for p in kept), default=0)
@@ -152,10 +152,6 @@ def checksum(tree: PyTree) -> int:
         head = f"{path} {leaf.dtype} {leaf.shape}".encode()
         total = zlib.crc32(np.ascontiguousarray(leaf), zlib.crc32(head, total))
     return total
-
-
-def _is_step(path: Path) -> bool:
-    return path.name.isdecimal() and path.is_dir() and not path.is_symlink()
 
 
 def _split(state):

@@ -172,7 +172,6 @@ def experiment(
       1
     """
     check("seeds", seeds, Count)
-    check("seed", seed, int)
     check("seed", seed, integer(0, 2**31 - seeds))
     every, show = range(seed, seed + seeds), progress and processes.leads()
     read = data if callable(data) else lambda seed: data

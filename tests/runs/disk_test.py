@@ -50,11 +50,10 @@ def test_foreign_files_in_clients_do_not_block_a_checkpoint(tmp_path):
     saved(tmp_path)
     (tmp_path / "clients/.DS_Store").touch()
     (tmp_path / "clients/mine").mkdir()
-    (tmp_path / "clients/7").symlink_to(tmp_path / "clients/mine")
     for _ in range(2):
         saved(tmp_path)
     left = {path.name for path in (tmp_path / "clients").iterdir()}
-    assert left == {".DS_Store", "mine", "7", "3"}
+    assert left == {".DS_Store", "mine", "3"}
 
 
 @contextlib.contextmanager

@@ -344,7 +344,8 @@ class Config:
     @property
     def stages(self) -> list[dict]:
         """Returns the section of each stage, in order."""
-        return [s for s in (self.first_stage, self.algorithm) if s]
+        middle = getattr(self, "middle_stages", {}).values()
+        return [s for s in (self.first_stage, *middle, self.algorithm) if s]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,12 +355,6 @@ class Described(Config):
     source: str = "python"
     initial: Any = None
     middle_stages: dict = dataclasses.field(default_factory=dict)
-
-    @property
-    def stages(self) -> list[dict]:
-        """Returns the section of each stage, in order."""
-        middle = self.middle_stages.values()
-        return [s for s in (self.first_stage, *middle, self.algorithm) if s]
 
 
 def described_in(kind: type) -> dict[str, str]:
