@@ -135,10 +135,8 @@ def read(workdir: Path, *, state: bool = True) -> Saved | None:
             for name, dtype in about["dtypes"].items()
             if state or not name.startswith("state/")
         }
-        folder, manifest = (
-            workdir / "clients" / str(about.get("step")),
-            about["clients"],
-        )
+        folder = workdir / "clients" / str(about.get("step"))
+        manifest = about["clients"]
         if state and manifest and not rows.is_intact(folder, manifest):
             raise UserError(f"a checksum in {folder} differs")
         return _join(arrays, about, folder)

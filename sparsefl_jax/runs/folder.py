@@ -154,9 +154,8 @@ def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
     check_folder(workdir, config, resume)
     workdir.mkdir(parents=True, exist_ok=True)
     with locked(workdir):
-        check_folder(
-            workdir, config, resume
-        )  # another process may have written meanwhile
+        # Another process may have written meanwhile.
+        check_folder(workdir, config, resume)
         if not (workdir / "config.json").exists():
             files.write_json(workdir / "config.json", plain(config))
         yield
