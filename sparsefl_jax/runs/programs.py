@@ -151,12 +151,11 @@ class Programs:
         if not known and not processes.several():
             self._futures[stage] = self._pool.apply_async(self._compile, [stage])
 
-    def of(self, stage: int, round: int = 0) -> Compiled:
+    def of(self, stage: int) -> Compiled:
         """Returns the program of a stage; waits until it is compiled.
 
         Args:
           stage: its index.
-          round: completed rounds of it, which a checkpoint holds.
 
         Raises:
           ValueError: it does not fit the memory.
@@ -170,9 +169,7 @@ class Programs:
             while stage in self._futures and not self._futures[stage].ready():
                 self._waiting(stage, stages, time.time() - begin)
                 if stop := self._interrupted():
-                    begun = stage or round
-                    left = "all saved" if begun else "no round done: it will begin anew"
-                    raise interrupt.StoppedError(f"ended while compiling, {left}", stop)
+                    raise interrupt.StoppedError("ended while compiling", stop)
                 self._futures[stage].wait(timeout=1)
             self.check()
             jax.monitoring.record_event_time_span(WAITING, begin, time.time())

@@ -153,7 +153,7 @@ def simulate(
         key = keys.of_stage(run_key, at.stage)
         with explained(programs.plan.stages[at.stage].memory, at.stage):
             evaluate = evaluation(setup.stages[at.stage])
-        with explained(programs.of(at.stage, at.round).memory, at.stage):
+        with explained(programs.of(at.stage).memory, at.stage):
             at, models = yield from _rounds(key, programs, evaluate, sparse, at)
         if at.ended_by:
             return
