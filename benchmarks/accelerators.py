@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from sparsefl_jax.core.check import one_line
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.system import hardware
 
 
@@ -115,7 +115,7 @@ def make(name: str) -> Target:
         raise _unknown(name)
     extra = "aot-tpu" if kind in _TPUS else "aot-gpu"
     for package in _PACKAGES[extra]:
-        imported(package, extra, f"target={name!r}")
+        import_extra(package, extra, f"target={name!r}")
     _stay_on_cpu()
     make_devices = _tpus if kind in _TPUS else _gpus
     return make_devices(name, kind, sides)
@@ -129,7 +129,7 @@ def _stay_on_cpu() -> None:
     """Keeps JAX from starting an accelerator, and libtpu from looking for one."""
     import jax
 
-    if not hardware.started():
+    if not hardware.has_started():
         jax.config.update("jax_platforms", "cpu")
     quiet = {
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # otherwise a lock file refuses a second one

@@ -111,7 +111,7 @@ def alone(
 
     def aggregate(key, ctx, server, total):
         new = masked.mean_on_union(ctx, server.model, total)
-        return masked.moved(ctx.round, server, new), {}
+        return masked.move(ctx.round, server, new), {}
 
     return start.replace(
         update=update,

@@ -152,7 +152,7 @@ def steps(setup: Setup, index: int, chunk: int, key: Key) -> float:
     """
     stage, sizes = setup.stages[index], np.asarray(setup.data.train.size)
     root, present = keys.of_stage(keys.of_run(key)[1], index), clock.presence
-    draw = cohorts.drawing(root, stage, len(sizes), present(setup.system))
+    draw = cohorts.make_draw(root, stage, len(sizes), present(setup.system))
     ids = draw(np.arange(min(stage.num_rounds, _DRAWN), dtype=np.int32))
     # As in `placement.deal`: the largest first, a block as long as its first.
     longest = -np.sort(-np.append(sizes, 0)[ids], axis=1)[:, ::chunk]
@@ -254,7 +254,7 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
 def dry_run(config, name: str) -> str:
     """Returns the plan of a configuration and what a target's compiler says of it."""
     target = accelerators.make(name)
-    config, found = fit_rounds.fitted(config, experiment.build, progress=True)
+    config, found = fit_rounds.fit(config, experiment.build, progress=True)
     run = placed(experiment.build(config).setup, target)
     stages = expected(run, target, jax.random.key(config.seed))
     lines = plans.text(run, [stage.together for stage in stages])
@@ -274,7 +274,7 @@ def main():
             raise ValueError("expected TARGET --config=FILE, v5e:2x2 for example")
         print(dry_run(config, argv[1]))
 
-    with cli.guarded():
+    with cli.guard():
         app.run(run, flags_parser=cli.parse_flags)
 
 

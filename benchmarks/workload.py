@@ -251,7 +251,7 @@ def make_model(setup: Workload, data):
         name, options = OURS.get(setup.model, (setup.model, {}))
         shape = network.classes, network.shape
         model = sfl.models.build(name, *shape, **options, **widths)
-    return model.reading(sfl.data.make_preprocess(data.mean, data.std))
+    return model.with_preprocess(sfl.data.make_preprocess(data.mean, data.std))
 
 
 def make_stage(setup: Workload, model, rounds: int) -> sfl.Stage:

@@ -79,7 +79,7 @@ def main() -> None:
         return formats.say(f"{__doc__}{flags.FLAGS.module_help(__name__)}")
     hardware.use_cpu_cores()  # before JAX starts
     try:
-        with cli.guarded():
+        with cli.guard():
             app.run(do, flags_parser=cli.parse_flags)
     finally:
         interrupt.end_at_once()
@@ -104,7 +104,7 @@ def do(argv) -> None:
     resumed = WORKDIR.value if RESUME.value else None
     config = cli.configuration(flags.FLAGS, resumed)
     if FIELDS.value is not None:
-        return formats.say(cli.listing(FIELDS.value, config))
+        return formats.say(cli.list_fields(FIELDS.value, config))
     if PREPARE.value:
         from sparsefl_jax.data.prepared_tfds import prepare
 

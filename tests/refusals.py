@@ -41,7 +41,7 @@ def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     monkeypatch.setattr(simulate, "simulate", None)
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
     try:
-        with cli.guarded():
+        with cli.guard():
             cli.parse_flags(["launch.py", *arguments], values)
             cli.run(cli.configuration(values), None)
     except SystemExit as ended:

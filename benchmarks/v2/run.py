@@ -76,7 +76,7 @@ def play(config) -> tuple[dict, pd.DataFrame]:
     row = {"diverged": False, "commit": provenance.commit()}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            config, _ = fit_rounds.fitted(config, experiment.build)
+            config, _ = fit_rounds.fit(config, experiment.build)
             piloted = time.perf_counter()
             path = Path(folder, "run")
             summary = experiment.run(config, path, progress=False)

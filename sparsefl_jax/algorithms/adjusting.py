@@ -38,7 +38,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, schedules, top_k, trees
-from sparsefl_jax.sparsity.layer_densities import whole
+from sparsefl_jax.sparsity.layer_densities import counts
 from sparsefl_jax.training import local, means, screening, sparse_passes, through
 from sparsefl_jax.wire.messages import free_positions, pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
@@ -151,7 +151,7 @@ def fedmef(
     """
     select = masks.prunable(model.macs, prunable)
     if keep_inputs < 1:  # static branch
-        model = sparse_passes.saving(model, select, lambda kernel: keep_inputs)
+        model = sparse_passes.with_inputs(model, select, lambda kernel: keep_inputs)
 
     def squeezing(loss_fn, tx, received, doubt, batches):
         low = _smallest(received, doubt, select)
@@ -166,7 +166,7 @@ def fedmef(
     def move(old, mean, scores, alive, doubt):
         low = _smallest(old if prune_by == "received" else mean, doubt, select)
         holes = jax.tree.map(jnp.logical_not, mean.mask)
-        grown = top_k.largest(scores, doubt, select, within=holes)
+        grown = top_k.keep_top(scores, doubt, select, within=holes)
         # Both are True on leaves that are not selected, which stay dense.
         moves = mean.mask, low, grown
         mask = jax.tree.map(lambda m, gone, new: m & ~gone | new, *moves)
@@ -260,7 +260,7 @@ def fedrts(
         return frozen.contribute(ctx, uplink) | {"core": means.weighted_sum(*strong)}
 
     def aggregate(key, ctx, server, total):
-        mean = masked.averaged(server.model, total["mean"])
+        mean = masked.average(server.model, total["mean"])
         alive, strong = trees.split(mean.mask, select)[0], core(mean, ctx.round)
         strong_at = means.weighted_mean(total["core"], means.zeros(total["core"]))
         named_at = means.weighted_mean(total["grown"], means.zeros(total["grown"]))
@@ -280,7 +280,7 @@ def fedrts(
         def draw():
             scores, others = beta_logits(key, a, b), trees.split(mean.params, select)[1]
             scores = trees.merge(scores, others)
-            return top_k.largest(scores, budget(scores, ctx.round)[0], select)
+            return top_k.keep_top(scores, budget(scores, ctx.round)[0], select)
 
         mask = lax.cond(due(ctx.round), draw, lambda: mean.mask)
         new = masks.pruned(mean, mask)
@@ -335,7 +335,7 @@ def adjusting(
         scores = masks.uniform_scores(key, start.params, select)
         if first == "magnitude":  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
-        mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
+        mask = top_k.keep_top(scores, jnp.asarray(counts(scores)), select)
         return masked.Server(masks.pruned(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
@@ -351,7 +351,7 @@ def adjusting(
             grads, work = screening.screen(*given, select=select)
             steep = jax.tree.map(jnp.abs, grads)
             pruned = jax.tree.map(jnp.logical_not, trained.model.mask)
-            named = top_k.largest(steep, doubt, select, within=pruned)
+            named = top_k.keep_top(steep, doubt, select, within=pruned)
             return masks.apply(grads, named), named, work
 
         blank = zeros.params, zeros.mask, trained.metrics["work"]
@@ -370,7 +370,7 @@ def adjusting(
         return {"mean": mean, "grown": named}
 
     def aggregate(key, ctx, server, total):
-        mean = masked.averaged(server.model, total["mean"])
+        mean = masked.average(server.model, total["mean"])
         grads = means.weighted_mean(total["grown"], means.zeros(total["grown"]))
         steep = jax.tree.map(jnp.abs, grads)
         steep = trees.merge(steep, trees.split(mean.params, select)[1])
@@ -402,7 +402,7 @@ def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndar
       >>> in_doubt(np.array([0.4, 0.0]), alive, sizes).tolist()
       [[20, 10], [0, 0]]
     """
-    wanted = whole(rates[:, None], alive)
+    wanted = counts(rates[:, None], alive)
     return np.minimum(wanted, sizes - alive).astype(np.int32)
 
 
@@ -433,7 +433,7 @@ def beta_logits(key: Key, a: PyTree, b: PyTree) -> PyTree:
 def _smallest(model, count: Array, select: PyTree) -> PyTree:
     """Returns the mask of the `count` smallest alive weights of each layer."""
     scores = jax.tree.map(lambda w: -jnp.abs(w), model.params)
-    return top_k.largest(scores, count, select, within=model.mask)
+    return top_k.keep_top(scores, count, select, within=model.mask)
 
 
 def _squares(params: PyTree, mask: PyTree, select: PyTree) -> Array:

@@ -110,7 +110,7 @@ def fedmrn(
             def show(u, z, drawn, chosen):
                 masked = z * one_bit.levels(one_bit.bits(drawn, u / z, lowest), lowest)
                 clipped = z * jnp.clip(u / z, lowest, 1)
-                return one_bit.passed(u, jnp.where(chosen < share, masked, clipped))
+                return one_bit.pass_to(u, jnp.where(chosen < share, masked, clipped))
 
             return jax.tree.map(show, u, z, own, other), kept
 
@@ -149,7 +149,7 @@ def fedbat(
 
     The first floor(warmup T) of a client's T steps, at least one, train u from 0 as
     FedAvg does. Then a0 is the mean |u| of a kernel, and from here the network sees
-    `one_bit.signed`: alpha with probability (u / alpha + 1) / 2, otherwise -alpha. The
+    `one_bit.signs`: alpha with probability (u / alpha + 1) / 2, otherwise -alpha. The
     step size of a kernel is alpha = a0 exp(rho a), cut to `alpha_range`. The client
     learns a from 0 with the rate of the weights; a has no gradient while alpha is cut.
     It sends one more draw of the signs. If no step is left after the warm-up, a0 is the
@@ -199,7 +199,7 @@ def fedbat(
             first = optax.tree.where(step == plain + 1, _sizes(u), first)
             alpha = jax.tree.map(step_size, learnt.extra, first)
             drawn = one_bit.uniforms(key, u)
-            binary = jax.tree.map(one_bit.signed, u, alpha, drawn)
+            binary = jax.tree.map(one_bit.signs, u, alpha, drawn)
             return optax.tree.where(step > plain, binary, u), first
 
         zeros = jax.tree.map(lambda _: jnp.float32(0), kernels)

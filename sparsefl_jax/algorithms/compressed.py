@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.fedavg import fedavg, server_step, unmoved
+from sparsefl_jax.algorithms.fedavg import fedavg, keep_model, server_step
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Array, Count, EmptyState, Key, PyTree, Share
@@ -198,7 +198,7 @@ def compressed(
 
     def aggregate(key, ctx, server, total):
         combine_key, seed_key, step_key = jax.random.split(key, 3)
-        mean = means.weighted_mean(total, unmoved(server, total))
+        mean = means.weighted_mean(total, keep_model(server, total))
         delta, estimate, step = mean["delta"], server.estimate, server.step
         if feedback == "ef21":  # static branch: clients that sent nothing keep theirs
             changes = total["sum"]["delta"]

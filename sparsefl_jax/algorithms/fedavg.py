@@ -103,7 +103,7 @@ def fedavg(
         return means.weighted_sum(values, weight(ctx.client))
 
     def aggregate(key, ctx, server, total):
-        mean = means.weighted_mean(total, unmoved(server, total))
+        mean = means.weighted_mean(total, keep_model(server, total))
         step, opt_state = server_step(ctx, server_tx, server, mean["delta"])
         params = optax.apply_updates(server.params, step)
         return Server(params, mean["stats"], opt_state), {}
@@ -244,7 +244,7 @@ def scaffold(
     return averaging.replace(**steps, aggregate=aggregate, **keeps, clients=clients)
 
 
-def unmoved(server: Server, total: PyTree) -> PyTree:
+def keep_model(server: Server, total: PyTree) -> PyTree:
     """Returns the means of a round in which nobody was heard: changes of 0."""
     return means.zeros(total) | {"stats": server.stats}
 

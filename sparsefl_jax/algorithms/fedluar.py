@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sparsefl_jax.algorithms.fedavg import fedavg, server_step, unmoved
+from sparsefl_jax.algorithms.fedavg import fedavg, keep_model, server_step
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import check, integer
 from sparsefl_jax.core.types import Array, PyTree
@@ -115,7 +115,7 @@ def fedluar(
         return uplink | {"delta": delta}, client, metrics
 
     def aggregate(key, ctx, server, total):
-        mean = means.weighted_mean(total, unmoved(server, total))
+        mean = means.weighted_mean(total, keep_model(server, total))
         recycled, new = server.recycled, trees.layers(mean["delta"], kernels)
         last = jax.tree.map(jnp.where, [*recycled], server.last, new)
         pairs = zip(last, trees.layers(server.params, kernels), strict=True)

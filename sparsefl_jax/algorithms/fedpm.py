@@ -90,7 +90,7 @@ def fedpm(
         weight_key, score_key = jax.random.split(key)
         signed = supermask.signed_constants(weight_key, start.params)  # checks leaves
         frozen = start.params if given else signed
-        scored, _ = supermask.scored(frozen)
+        scored, _ = supermask.split_scored(frozen)
         scores = optax.tree.random_like(score_key, scored, jax.random.normal)
         return Server(frozen, scores, start.stats)
 
@@ -98,7 +98,7 @@ def fedpm(
         return pack_initial({"frozen": server.frozen}, initial) if given else {}
 
     def init_client(key, received, info):
-        scores, _ = supermask.scored(model.shapes()[0])
+        scores, _ = supermask.split_scored(model.shapes()[0])
         return local.init_optimizer(optimizer, scores, keep_optimizer)
 
     def broadcast(key, ctx, server):
@@ -125,7 +125,7 @@ def fedpm(
         kept = {"opt_state": client, "sums": none}
         trained = local.train(train_key, masked_loss, tx, start, batches, **kept)
         drawn = supermask.draw(mask_key, trained.model.params, frozen)
-        mask, _ = supermask.scored(supermask.mask_of(drawn))
+        mask, _ = supermask.split_scored(supermask.mask_of(drawn))
         uplink = {
             "mask": Packet(mask, bits=1, index="entropy"),
             "stats": Packet(trained.model.stats),

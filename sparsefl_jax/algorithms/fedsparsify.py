@@ -96,7 +96,7 @@ def fedsparsify_global(
         return Server(*begun, scores=scores, opt_state=state)
 
     def aggregate(key, ctx, server, total):
-        mean = masked.averaged(server.model, total)
+        mean = masked.average(server.model, total)
         if server_optimizer:  # static branch
             old, tx = server.model.params, server_optimizer
             gradient = jax.tree.map(_subtract, old, mean.params)
@@ -108,7 +108,7 @@ def fedsparsify_global(
             server = server._replace(opt_state=state)
         scores = server.scores or jax.tree.map(jnp.abs, mean.params)
         mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), mean.mask)
-        return masked.moved(ctx.round, server, masks.pruned(mean, mask)), {}
+        return masked.move(ctx.round, server, masks.pruned(mean, mask)), {}
 
     return frozen.replace(init=init, aggregate=aggregate, density_after=left)
 
@@ -169,7 +169,7 @@ def fedsparsify_local(
         return masked.summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
 
     def aggregate(key, ctx, server, total):
-        mean, voters = masked.averaged(server.model, total["mean"]), total["voters"]
+        mean, voters = masked.average(server.model, total["mean"]), total["voters"]
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(lambda votes: votes >= least, total["masks"])
         return masked.moved_if_heard(ctx, server, masks.pruned(mean, mask)), {}
@@ -201,7 +201,7 @@ def _make_purge(model, prunable, scope, density, rounds, **shape):
         size = int(sizes.sum()) if scope == "global" else sizes
         counts = jnp.asarray(schedules.alive(schedule, size))
         count = counts[jnp.minimum(round, len(counts) - 1)]
-        keep = top_k.at_least if scope == "global" else top_k.largest
+        keep = top_k.at_least if scope == "global" else top_k.keep_top
         return keep(scores, count, select)
 
     return purge, lambda round: 1 - schedule[min(round, rounds) - 1] if round else 1.0

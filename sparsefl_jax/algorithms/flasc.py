@@ -59,7 +59,7 @@ def flasc(
     client starts from them, with 0 in the place of the others, trains all n, and sends
     the largest entries of its change. The server's optimizer takes the negated mean
     change for a gradient, 0 where a client sent nothing. The paper has adapters of
-    large networks, see `Model.adapting`; the method runs on any network.
+    large networks, see `Model.with_adapters`; the method runs on any network.
 
     Down and up: the largest entries of all leaves together, float32, and their
     positions, which change in every round; a bit down says so. They are free at a
@@ -158,7 +158,7 @@ def rank_tiers(
     """A client of budget p trains the first max(1, ceil(p r)) of r ranks.
 
     These are the first columns of A and the first rows of B of each adapter, see
-    `Model.adapting`. All that belongs to no adapter is trained by every client.
+    `Model.with_adapters`. All that belongs to no adapter is trained by every client.
 
     Down and up: the ranks of the client and all other leaves, float32, without
     positions, because both ends know the budget; statistics. A client keeps nothing.
@@ -180,7 +180,7 @@ def rank_tiers(
       >>> import sparsefl_jax as sfl
       >>> network = sfl.models.build("encoder", 2, (10,), layers=1)
       >>> optimizer = sfl.training.make_optimizer()
-      >>> method = rank_tiers(network.adapting(16), optimizer)
+      >>> method = rank_tiers(network.with_adapters(16), optimizer)
     """
     server_tx = server_optimizer or optax.adam(1e-3)
     shared = {"server_optimizer": server_tx, "weighting": weighting}
@@ -226,7 +226,7 @@ def _counts(name: str, share: float, size: int, decay: float) -> np.ndarray:
     if 0.99999 < decay < 1:  # J would be in the millions
         raise UserError(f"decay={decay}, expected at most 0.99999, or 1 for no fall")
     falls = 0 if decay == 1 else math.ceil(math.log(size) / -math.log(decay))
-    kept = layer_densities.whole(share * decay ** np.arange(falls + 1), size)
+    kept = layer_densities.counts(share * decay ** np.arange(falls + 1), size)
     if kept[0] < 1:
         least = f"at least 1/{size} to leave one of {size} entries"
         raise UserError(f"{name}={share}, expected {least}")

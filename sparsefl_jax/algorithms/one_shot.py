@@ -216,7 +216,7 @@ def ssfl(
     """
     return one_shot(
         partial(saliency, scored(model, mode)),
-        keep=lambda size: max(1, layer_densities.whole(density, size)),
+        keep=lambda size: max(1, layer_densities.counts(density, size)),
         select=masks.prunable(model.macs, prunable),
         initial=initial,
         weight=means.WEIGHTINGS[weighting],

@@ -85,17 +85,17 @@ def pqsu(
     """
     check("index", index, POSITIONS)
     weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
-    filters.shrinking(model.macs, prunable)  # refuses globs that match none
+    filters.hidden_links(model.macs, prunable)  # refuses globs that match none
 
     def init(key, start: SparseModel):
-        mask = filters.largest(start.params, density, prunable)
+        mask = filters.keep_filters(start.params, density, prunable)
         return masks.pruned(start, mask)
 
     def init_client(key, received, info):
         return Client(jnp.float32(jnp.inf)) if selective else EmptyState()
 
     def broadcast(key, ctx, server):
-        kept = filters.kept(server.mask, prunable)
+        kept = filters.filters_left(server.mask, prunable)
         zeros = jax.tree.map(jnp.zeros_like, kept)
         new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
         positions = Packet(zeros, kept, new, bits=0, index=index)
@@ -129,7 +129,7 @@ def pqsu(
         return means.weighted_sum((params, stats), counted)
 
     def aggregate(key, ctx, server, total):
-        return masked.averaged(server, total), {}
+        return masked.average(server, total), {}
 
     def deploy(key, server):
         return {"global": server}

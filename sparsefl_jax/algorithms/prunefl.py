@@ -27,7 +27,7 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
-from sparsefl_jax.sparsity.layer_densities import floor_count, whole
+from sparsefl_jax.sparsity.layer_densities import counts, floor_count
 from sparsefl_jax.training import local, means, screening
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
@@ -156,7 +156,7 @@ def prunefl_initial(
 
     def aggregate(key, ctx, server, total):
         new = masked.mean_on_union(ctx, server.model, total)
-        return masked.moved(ctx.round, server, new), {}
+        return masked.move(ctx.round, server, new), {}
 
     changed = {"contribute": masked.summand_with_mask, "aggregate": aggregate}
     return masked.training_within(select, index, train).replace(**changed)
@@ -260,12 +260,12 @@ def prunefl(
 
     def aggregate(key, ctx, server, total):
         old, squared = server.model, total["squared"]
-        mean, due = masked.averaged(old, total["mean"]), squared["weight"] > 0
+        mean, due = masked.average(old, total["mean"]), squared["weight"] > 0
         halvings = ctx.round.astype(jnp.float32) / half_life
         new = lax.cond(
             due, lambda: reconfigure(mean, squared["sum"], halvings), lambda: mean
         )
-        return masked.moved(ctx.round, server, new), {}
+        return masked.move(ctx.round, server, new), {}
 
     changed = {"update": update, "contribute": contribute, "aggregate": aggregate}
     return frozen.replace(init_client=init_client, **changed)
@@ -326,7 +326,7 @@ def make_rule(
         alive = masks.counts(model.mask, select)
         kept = alive - floor_count(rate * alive.astype(jnp.float32))
         stay = top_k.largest_alive(model, kept, select)
-        room = whole(max_density, sizes.sum()) - jnp.sum(masks.counts(stay, select))
+        room = counts(max_density, sizes.sum()) - jnp.sum(masks.counts(stay, select))
         mask = jax.tree.map(jnp.logical_or, stay, joining(squared, stay, room))
         return masks.pruned(model, mask)
 

@@ -104,7 +104,7 @@ def feddst(
 
     def init(key, start):
         size = jax.tree.map(jnp.abs, start.params)
-        mask = top_k.largest(size, jnp.asarray(counts(start.params)), select)
+        mask = top_k.keep_top(size, jnp.asarray(counts(start.params)), select)
         return masked.Server(masks.pruned(start, mask), jnp.int32(0))
 
     def train(key, ctx, received, client, batches):
@@ -127,7 +127,7 @@ def feddst(
         if release:  # static branch
             sparse = masks.density(mean.mask, select) <= density
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
-        return masked.moved(ctx.round, server, masks.pruned(mean, mask)), {}
+        return masked.move(ctx.round, server, masks.pruned(mean, mask)), {}
 
     changed = {"contribute": masked.covered_summand, "aggregate": aggregate}
     return masked.training_within(select, index, train).replace(init=init, **changed)
@@ -206,7 +206,7 @@ def fedspa(
         key, (params, _) = jax.random.key(seed), model.shapes()
         key = key if shared else jax.random.fold_in(key, client)
         scores = masks.uniform_scores(key, params, select)
-        return top_k.largest(scores, jnp.asarray(counts(params)), select)
+        return top_k.keep_top(scores, jnp.asarray(counts(params)), select)
 
     def held(server, client):
         return server.model.mask if shared else drawn(server.seed, client)
@@ -267,7 +267,7 @@ def fedspa(
         return {"personal": masks.pruned(server.model, mask)}
 
     def aggregate(key, ctx, server, total):
-        return server._replace(model=masked.added(server.model, total)), {}
+        return server._replace(model=masked.add_mean(server.model, total)), {}
 
     def deploy(key, server):
         return {"global": masks.pruned(server.model, server.model.mask)}

@@ -238,7 +238,7 @@ def local_only(
     def update(key, ctx, downlink, client, batches):
         # The official code evaluates every client after each round, which resets its
         # dead layers, so that none is still dead when training begins.
-        thresholds = straight_through.revived(*client.trained)
+        thresholds = straight_through.revive(*client.trained)
         trained = client.trained._replace(thresholds=thresholds)
         client = client._replace(trained=trained)
         return {}, *train(key, ctx.round, client, batches)
@@ -312,7 +312,7 @@ def make_training(
             if thresholds_only:
                 params = jax.lax.stop_gradient(params)
             if released.reset == "same":
-                thresholds = straight_through.revived(params, thresholds)
+                thresholds = straight_through.revive(params, thresholds)
             pruned = straight_through.prune(params, thresholds, released.ste)
             value, others = loss_fn(key, pruned, *rest)
             penalty = sum(jnp.sum(jnp.exp(-t)) for t in thresholds.values())

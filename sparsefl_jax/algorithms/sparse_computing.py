@@ -115,7 +115,7 @@ def zerofl(
         return message, client, trained.metrics
 
     def aggregate(key, ctx, server, total):
-        new = masked.averaged if uplink == "weights" else masked.added
+        new = masked.average if uplink == "weights" else masked.add_mean
         return new(server, total), {}
 
     def deploy(key, server):
@@ -203,8 +203,8 @@ def sparsyfed(
         return trained._replace(model=sent, metrics=metrics), client
 
     def aggregate(key, ctx, server, total):
-        new = _alive(masked.averaged(server.model, total), select)
-        return masked.moved(ctx.round, server, new), {}
+        new = _alive(masked.average(server.model, total), select)
+        return masked.move(ctx.round, server, new), {}
 
     def deploy(key, server):
         params = _power(server.model.params, exponent, select)

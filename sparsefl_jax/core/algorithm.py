@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import optax
 
-from sparsefl_jax.core.check import check, checkable
+from sparsefl_jax.core.check import can_check, check
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -62,7 +62,7 @@ Optimizer = Callable[[Any], optax.GradientTransformation]
 Sampler = Callable[[Key, Array], Array]
 
 
-def nothing(server: PyTree) -> Message:
+def send_nothing(server: PyTree) -> Message:
     """Returns the empty message of a server that hands clients nothing."""
     return {}
 
@@ -72,7 +72,7 @@ def no_client_state(key: Key, received: Message, info: ClientInfo) -> EmptyState
     return EmptyState()
 
 
-def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
+def keep_row(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
     """Returns the state after training, whether or not the uplink arrived in time."""
     return after
 
@@ -132,8 +132,8 @@ class Algorithm:
     init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
     personalize: Callable[..., dict[str, SparseModel]] | None = None
     density_after: Callable[[int], float] | None = None
-    drop_uplink: Callable[[Context, PyTree, PyTree], PyTree] = as_it_left
-    send_once: Callable[[PyTree], Message] = nothing
+    drop_uplink: Callable[[Context, PyTree, PyTree], PyTree] = keep_row
+    send_once: Callable[[PyTree], Message] = send_nothing
     clients: int | None = None
     privacy: dict[str, Any] | None = None
     name: str = ""
@@ -208,7 +208,7 @@ def method(factory: Callable[P, T]) -> Callable[P, T]:
     """
     signature = inspect.signature(factory)
     parameters = signature.parameters
-    kinds = {n: p.annotation for n, p in parameters.items() if checkable(p.annotation)}
+    kinds = {n: p.annotation for n, p in parameters.items() if can_check(p.annotation)}
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -87,23 +87,23 @@ def integer(least: int, most: int | None = None) -> Any:
     return Annotated[int, f"[{least}, {end}"]
 
 
-def checkable(kind: Any) -> bool:
+def can_check(kind: Any) -> bool:
     """Returns whether `check` can check an annotation.
 
     Callables, lists, sequences, protocols, `Any`, annotations that are strings, and
     those with other facts than a range cannot be checked.
 
     Example:
-      >>> checkable(float), checkable(Literal["a", "b"] | None), checkable(Any)
+      >>> can_check(float), checkable(Literal["a", "b"] | None), checkable(Any)
       (True, True, False)
-      >>> checkable(Annotated[float, "(0, 1]"]), checkable(Annotated[float, "seconds"])
+      >>> can_check(Annotated[float, "(0, 1]"]), checkable(Annotated[float, "seconds"])
       (True, False)
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return all(map(checkable, parts))
+        return all(map(can_check, parts))
     if origin is Annotated:
-        return checkable(parts[0]) and str(parts[1])[0] in "[("
+        return can_check(parts[0]) and str(parts[1])[0] in "[("
     if origin is tuple:
         return parts[-1] is Ellipsis
     plain = type(kind) is type and kind not in (Parameter.empty, list)
@@ -205,7 +205,7 @@ def words(kind: Any) -> str:
 
 
 @contextlib.contextmanager
-def blaming(what: object, kind: type[Exception] = UserError) -> Iterator[None]:
+def blame(what: object, kind: type[Exception] = UserError) -> Iterator[None]:
     """Turns every error within the context into one line that begins with its cause.
 
     An error that comes out of a user's own code stays as it is.
@@ -215,7 +215,7 @@ def blaming(what: object, kind: type[Exception] = UserError) -> Iterator[None]:
       kind: the class of the error that is raised.
 
     Example:
-      >>> with blaming("a.json"):
+      >>> with blame("a.json"):
       ...     int("many")
       Traceback (most recent call last):
         ...
@@ -224,7 +224,7 @@ def blaming(what: object, kind: type[Exception] = UserError) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if kind is UserError and users_code.raised(error):
+        if kind is UserError and users_code.owns(error):
             raise
         raise kind(f"{what}: {one_line(error)}") from error
 

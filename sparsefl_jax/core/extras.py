@@ -6,7 +6,7 @@ from typing import Any
 from sparsefl_jax.core.check import UserError
 
 
-def imported(module: str, extra: str, what: str) -> Any:
+def import_extra(module: str, extra: str, what: str) -> Any:
     """Imports a module that is not part of the basic installation.
 
     Args:
@@ -18,7 +18,7 @@ def imported(module: str, extra: str, what: str) -> Any:
       ValueError: the module is not installed.
 
     Example:
-      >>> imported("no_such_module", "hf", "dataset='hf:a/b'")
+      >>> import_extra("no_such_module", "hf", "dataset='hf:a/b'")
       Traceback (most recent call last):
       sparsefl_jax.UserError: dataset='hf:a/b' needs no_such_module: pip install
       'sparsefl_jax[hf]'

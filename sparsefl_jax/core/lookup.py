@@ -4,10 +4,10 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 
-from sparsefl_jax.core.check import blaming, check
+from sparsefl_jax.core.check import blame, check
 
 
-def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
+def look_up(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
     """Returns the entry of a table, or imports a user's function.
 
     Args:
@@ -19,16 +19,16 @@ def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
       ValueError: the entry, module or function does not exist.
 
     Example:
-      >>> named("model.name", "mlp", {"mlp": max}) is max
+      >>> look_up("model.name", "mlp", {"mlp": max}) is max
       True
-      >>> named("model.name", "json:dump", {}).__name__
+      >>> look_up("model.name", "json:dump", {}).__name__
       'dump'
     """
     if ":" not in name:
         check(argument, name, table)
         return table[name]
     module, _, function = name.partition(":")
-    with blaming(f"{argument}={name!r}"):
+    with blame(f"{argument}={name!r}"):
         entry = getattr(importlib.import_module(module), function)
         inspect.signature(entry)
     return entry

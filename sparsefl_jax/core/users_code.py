@@ -33,7 +33,7 @@ def files(names: Sequence[str]) -> list[str]:
     return list(filter(None, paths.values()))
 
 
-def raised(error: BaseException | None) -> bool:
+def owns(error: BaseException | None) -> bool:
     """Returns whether an error, or one that caused it, comes out of a user's own code.
 
     It has come through such code, called by this package.
@@ -42,7 +42,7 @@ def raised(error: BaseException | None) -> bool:
         return False
     scopes = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
     below = itertools.dropwhile(lambda scope: not _ours(scope), scopes)
-    return any(map(_is_own, below)) or raised(error.__cause__ or error.__context__)
+    return any(map(_is_own, below)) or owns(error.__cause__ or error.__context__)
 
 
 def _ours(scope: Mapping[str, Any]) -> bool:

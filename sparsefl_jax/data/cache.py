@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.core.check import blaming
+from sparsefl_jax.core.check import blame
 from sparsefl_jax.system.hardware import cache_directory
 
 
@@ -52,7 +52,7 @@ def through(source: Source, identity: object, decode: Callable) -> dict:
         arrays = decode()
         if not store(entry, arrays):
             return arrays
-    with blaming(f"decoded data in {entry} are damaged, remove them"):
+    with blame(f"decoded data in {entry} are damaged, remove them"):
         return {file.stem: np.load(file, "r") for file in entry.glob("*.npy")}
 
 

@@ -46,7 +46,7 @@ def windows(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y.astype(np.int32)
 
 
-def followed(texts: list[str], following: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def cut_texts(texts: list[str], following: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns texts as tokens, and the next character after each of theirs.
 
     Args:
@@ -60,7 +60,7 @@ def followed(texts: list[str], following: list[str]) -> tuple[np.ndarray, np.nda
       ValueError: texts differ in length, or more than a character follows one.
 
     Example:
-      >>> x, y = followed(["abc"], ["d"])
+      >>> x, y = cut_texts(["abc"], ["d"])
       >>> "".join(ALPHABET[c] for c in y[0])
       'bcd'
     """

@@ -26,7 +26,7 @@ _ROUNDS = 256  # whose cohorts are drawn at a time, as each may draw for all cli
 _PASSES = 8  # of the Feistel network, twice as many as the proof needs
 
 
-def permuted(key: Key, num_clients: int, count: int) -> Array:
+def permute(key: Key, num_clients: int, count: int) -> Array:
     """Returns the first entries of a random permutation of the clients, in O(count).
 
     A Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations
@@ -44,9 +44,9 @@ def permuted(key: Key, num_clients: int, count: int) -> Array:
       Distinct ids [count] int32.
 
     Example:
-      >>> sorted(permuted(jax.random.key(0), 10, 10).tolist())
+      >>> sorted(permute(jax.random.key(0), 10, 10).tolist())
       [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-      >>> permuted(jax.random.key(0), 1_000_000_000, 3).shape
+      >>> permute(jax.random.key(0), 1_000_000_000, 3).shape
       (3,)
     """
     base = jnp.uint32(math.isqrt(num_clients - 1) + 1)
@@ -80,7 +80,7 @@ def _draw(key: Key, num_clients: int, count: int, present: Array | None) -> Arra
         draws = jax.random.uniform(key, (num_clients,)) + (~present).astype(jnp.float32)
         return lax.top_k(-draws, count)[1].astype(jnp.int32)
     if num_clients > SHUFFLED:
-        return permuted(key, num_clients, count)
+        return permute(key, num_clients, count)
     ids = jax.random.choice(key, num_clients, (count,), replace=False)
     return ids.astype(jnp.int32)
 
@@ -168,7 +168,7 @@ def cohorts(
     return lax.map(of_round, rounds, batch_size=min(_ROUNDS, len(rounds)))
 
 
-def drawing(
+def make_draw(
     key: Key, stage: Stage, num_clients: int, present: Callable | None = None
 ) -> Callable:
     """Returns a compiled `cohorts` of a stage, from NumPy to NumPy.

@@ -194,7 +194,7 @@ def pack(parts: Sequence[np.ndarray]) -> Rows:
     return Rows(index, size)
 
 
-def padded(data: FederatedData, widths: Sequence[int]) -> FederatedData:
+def pad(data: FederatedData, widths: Sequence[int]) -> FederatedData:
     """Pads the clients' tables, so that runs on other splits have the same shapes.
 
     Padding changes no result: valid rows come first, and their order in an epoch does
@@ -207,7 +207,7 @@ def padded(data: FederatedData, widths: Sequence[int]) -> FederatedData:
     Example:
       >>> x, y = np.zeros((8, 2), np.float32), np.arange(8) % 2
       >>> data = from_arrays(x, y, x_test=x, y_test=y, partition=[[0, 2], [1, 3, 5]])
-      >>> padded(data, (4, 1, 6)).train.index.tolist()
+      >>> pad(data, (4, 1, 6)).train.index.tolist()
       [[0, 2, 0, 0], [1, 3, 5, 0]]
     """
 

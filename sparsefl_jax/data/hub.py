@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from sparsefl_jax.core.check import UserError, blaming, check
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.columns import Columns, choose, kind_of
 
@@ -48,7 +48,7 @@ def find(name: str, **options: Any) -> Source:
 
 def _fetch(name: str) -> tuple[str, dict[str, Any]]:
     """Returns the title of a data set, and each split, a `datasets.Dataset`."""
-    datasets = imported("datasets", "hf", "a data set of Hugging Face")
+    datasets = import_extra("datasets", "hf", "a data set of Hugging Face")
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are raised
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
@@ -109,7 +109,7 @@ def _decode(
     arrays = {"num_classes": np.array(label.num_classes)} if named else {}
     for split, suffix in zip(splits, ("", "_test"), strict=False):
         rows = data[split]
-        with blaming(f"split {split!r}"):
+        with blame(f"split {split!r}"):
             if not _has_labels(rows, chosen.label):
                 raise UserError("it has samples without a label: leave them out")
             labels = rows[chosen.label][:]
@@ -155,7 +155,7 @@ def _images(rows: Any, column: str, title: str) -> np.ndarray:
     coded = rows.select_columns([column]).cast_column(column, Image(decode=False))
     images = np.zeros(0, np.uint8)
     for i, row in enumerate(tqdm(coded, title, unit=" samples", disable=None)):
-        with blaming(f"row {i}: {column!r}"):
+        with blame(f"row {i}: {column!r}"):
             if row[column] is None:
                 raise UserError("there is none")
             pixels = _pixels(Image().decode_example(row[column]))

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.data import characters
 from sparsefl_jax.data.cache import Source
 
@@ -93,10 +93,10 @@ class _File(msgspec.Struct):
 
 def _users(file: Path) -> Iterator[tuple]:
     """Yields (user, x [n, ...], y [n]) of a file, and frees each user's JSON lists."""
-    with blaming(f"file {str(file)!r}"):
+    with blame(f"file {str(file)!r}"):
         content = msgspec.json.decode(file.read_bytes(), type=_File)
         for user in content.users:
-            with blaming(f"user {user!r}"):
+            with blame(f"user {user!r}"):
                 if user not in content.user_data:
                     raise UserError("user_data lacks it")
                 found = content.user_data.pop(user)
@@ -109,7 +109,7 @@ def _users(file: Path) -> Iterator[tuple]:
 def _arrays(x, y):
     """Returns one user's samples and labels."""
     if x.dtype.kind == y.dtype.kind == "U":
-        return characters.followed(x.tolist(), y.tolist())
+        return characters.cut_texts(x.tolist(), y.tolist())
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise UserError(f"y is {y.dtype} {y.shape}, not integers")
     return _samples(x), y

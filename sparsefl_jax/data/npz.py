@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.data.cache import Source
 
 NAMES = ("x", "y", "x_test", "y_test", "users", "users_test")
@@ -23,7 +23,7 @@ def find(name: str) -> Source:
 def read(path: str | Path) -> dict[str, np.ndarray]:
     """Reads the arrays of a file by name; x may be called x_train, and y y_train."""
     with (
-        blaming("expected np.savez of numbers or strings"),
+        blame("expected np.savez of numbers or strings"),
         np.load(path, allow_pickle=False) as f,
     ):
         known = {key.removesuffix("_train"): key for key in f}

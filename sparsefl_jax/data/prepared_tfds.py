@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.columns import choose
 
@@ -67,7 +67,7 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
     Raises:
       ValueError: the name is unknown, TensorFlow is missing, or the download failed.
     """
-    with blaming(f"preparing {name!r} failed, which may need the extra [prepare]"):
+    with blame(f"preparing {name!r} failed, which may need the extra [prepare]"):
         builder = _builder(name, data_dir)
         builder.download_and_prepare(file_format="array_record")
     return str(builder.data_path)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.check import UserError, blaming, check, unread
+from sparsefl_jax.core.check import UserError, blame, check, unread
 from sparsefl_jax.data import cache, characters, hub, leaf, npz, samples
 from sparsefl_jax.data import prepared_tfds as tfds
 from sparsefl_jax.data.tokens import Tokenizer, hash_letters, make_tokenizer
@@ -146,7 +146,7 @@ def load(
     options |= {"data_dir": str(data_dir)} if data_dir else {}
     reader = _reader(found, options)
     options = columns | options
-    with blaming(f"data set {name!r} cannot be used"):
+    with blame(f"data set {name!r} cannot be used"):
         source = reader.find(found, **options)
         identity = found, sorted(options.items()), words and words.identity
         arrays = cache.through(source, identity, lambda: _decode(source, words))
@@ -184,7 +184,7 @@ def _decode(source: cache.Source, tokenizer: Tokenizer | None) -> dict:
         raise unread(tokenizer.given, f"{source.title!r} has no texts")
     if not tokenizer and characters.follow(texts.values(), labels.values()):
         for (x, before), (y, after) in zip(texts.items(), labels.items(), strict=True):
-            arrays[x], arrays[y] = characters.followed(before, after)
+            arrays[x], arrays[y] = characters.cut_texts(before, after)
         return arrays
     encode = tokenizer.encode if tokenizer else hash_letters
     arrays |= {x: encode(split) for x, split in texts.items()}

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from sparsefl_jax.core.check import UserError, blaming, check
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.extras import import_extra
 
 HASH = 768  # as many features as a DistilBERT has
 WORDS = "words"
@@ -140,8 +140,8 @@ def _read_vocabulary(folder: Path) -> Any:
     if not whole.is_file() and not pieces.is_file():
         names = "tokenizer.json or vocab.txt"
         raise UserError(f"{begin}, expected {WORDS!r} or a folder with {names}")
-    tokenizers = imported("tokenizers", "text", begin)
-    with blaming(f"{begin} cannot be used"):
+    tokenizers = import_extra("tokenizers", "text", begin)
+    with blame(f"{begin} cannot be used"):
         if whole.is_file():
             found = tokenizers.Tokenizer.from_file(str(whole))
         else:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models import huggingface
 from sparsefl_jax.models.base import Model
@@ -23,7 +23,7 @@ def save_peft(
 
     Args:
       folder: is created.
-      model: `pretrained_encoder(...).adapting(...)`.
+      model: `pretrained_encoder(...).with_adapters(...)`.
       params: its parameters, with A, B and whole modules.
       base: the folder of the pretrained encoder.
 
@@ -35,12 +35,12 @@ def save_peft(
       >>> from sparsefl_jax.testing import tiny_model
       >>> save_peft("adapter", tiny_model(), {}, base="folder")
       Traceback (most recent call last):
-      sparsefl_jax.UserError: model has no adapters, expected one of Model.adapting
+      sparsefl_jax.UserError: model has no adapters, expected one of Model.with_adapters
     """
     if model.merged is None:
-        raise UserError("model has no adapters, expected one of Model.adapting")
+        raise UserError("model has no adapters, expected one of Model.with_adapters")
     adapter = model.settings["adapter"]
-    safetensors = imported("safetensors.numpy", "export", "an export")
+    safetensors = import_extra("safetensors.numpy", "export", "an export")
     names, tensors = huggingface.names(base), {}
     targets, whole = {"lora_a": set(), "lora_b": set()}, set()
     for path, leaf in trees.by_path(params).items():

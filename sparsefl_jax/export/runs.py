@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 
-from sparsefl_jax.core.check import UserError, blaming, check
+from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.export.sparse_file import Sizes, save_sparse
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import results
@@ -69,7 +69,7 @@ def export_run(
             )
     check("name", name, sorted(deployed))
     sparse = deployed[name]
-    with blaming(Path(run) / "config.json"):
+    with blame(Path(run) / "config.json"):
         config = freeze(config)
         data = build.build_data(config)
         model = build.build_model(config, data)

@@ -19,8 +19,8 @@ import numpy as np
 from flax import traverse_util
 
 from sparsefl_jax import models
-from sparsefl_jax.core.check import UserError, blaming, check
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.sparsity import trees
@@ -104,7 +104,7 @@ def save_sparse(
       >>> back.params['fc1']['kernel'][0].tolist()
       [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     """
-    safetensors = imported("safetensors.numpy", "export", "an export")
+    safetensors = import_extra("safetensors.numpy", "export", "an export")
     check("index", index, INDEXES)
     sparse = _check_leaves(sparse)
     stored = {n: _encode(packet) for n, packet in _packets(sparse, index).items()}
@@ -149,11 +149,11 @@ def load_sparse(path: str | Path) -> Exported:
       >>> logits.shape
       (5, 3)
     """
-    imported("safetensors", "export", "an export")
+    import_extra("safetensors", "export", "an export")
     name = f"path={str(path)!r}"
     if not Path(path).is_file():
         raise UserError(f"{name}, expected a file that an export wrote")
-    with blaming(f"{name} cannot be read"):
+    with blame(f"{name} cannot be read"):
         head, stored = _read(Path(path))
         sparse = _model(head, stored)
         about = {key: getattr(head, key) for key in ("network", "reading", "run")}
@@ -245,4 +245,6 @@ def _network(network: dict | None, reading: dict | None) -> models.Model | None:
         return None
     network = {k: tuple(v) if isinstance(v, list) else v for k, v in network.items()}
     model = models.build(**network)
-    return model if reading is None else model.reading(make_preprocess(**reading))
+    return (
+        model if reading is None else model.with_preprocess(make_preprocess(**reading))
+    )

@@ -32,7 +32,7 @@ class Base(NamedTuple):
     params: PyTree
 
 
-def adapting(
+def with_adapters(
     model: Any,  # a `Model`
     rank: int,
     alpha: float | None = None,
@@ -83,7 +83,7 @@ def adapting(
       >>> from sparsefl_jax import Model
       >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
       >>> model = Model.from_flax(nn.Dense(4), example)
-      >>> small = model.adapting(2, targets=("kernel",), whole=("bias",))
+      >>> small = model.with_adapters(2, targets=("kernel",), whole=("bias",))
       >>> small.macs["lora_a"], small.macs["lora_b"], small.frozen.macs
       ({'kernel': 6}, {'kernel': 8}, 12)
       >>> params, stats = small.init(jax.random.key(0))
@@ -152,7 +152,7 @@ def freeze_weights(
     once = {path: jnp.asarray(v) for path, v in constants.items()}  # not in each trace
 
     def apply(params, *args, **options):
-        dtype = jax.tree.leaves(params)[0].dtype  # that of `Model.computing`
+        dtype = jax.tree.leaves(params)[0].dtype  # that of `Model.with_dtype`
         frozen = {path: v.astype(dtype) for path, v in once.items()}
         whole = unflatten_dict(frozen | _flat(params), sep="/")
         return model.apply(whole, *args, **options)

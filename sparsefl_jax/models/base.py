@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.check import UserError, blaming, check
+from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.core.types import Array, Frozen, PyTree
 from sparsefl_jax.models import adapters, modules, multiply_adds, saved_inputs
 from sparsefl_jax.models.layers import is_static
@@ -54,11 +54,11 @@ class Model(_Fields):
       settings: what else differs between networks of this name.
       frozen: the weights that are constants, see `types.Frozen`; by default none.
       merged: `(params) -> params` of the network without adapters, which computes the
-        same; None if this one has none, see `adapting`.
+        same; None if this one has none, see `with_adapters`.
     """
 
     __slots__ = ()
-    adapting = adapters.adapting
+    with_adapters = adapters.with_adapters
 
     def _replace(self, **changed) -> "Model":
         if {"init", "apply"} & changed.keys():
@@ -133,7 +133,7 @@ class Model(_Fields):
         """
         return _try_module(*modules.of_nnx(make), example, make=make)
 
-    def fitting(self, loss: Callable) -> "Model":
+    def with_loss(self, loss: Callable) -> "Model":
         """Returns the same network with another loss, for training and evaluation.
 
         Args:
@@ -157,16 +157,16 @@ class Model(_Fields):
           ...     sums = jax.tree.map(jnp.sum, sums)
           ...     return sums["loss"] / jnp.maximum(sums["count"], 1.0), sums
           >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
-          >>> model = Model.from_flax(nn.Dense(2), example).fitting(squared)
+          >>> model = Model.from_flax(nn.Dense(2), example).with_loss(squared)
           >>> model.loss(jnp.zeros((1, 2)), jnp.array([1]), jnp.ones(1))[0].item()
           1.0
         """
         return self._replace(loss=loss)
 
-    def computing(self, dtype: str) -> "Model":
-        """Returns the same network computed in `dtype`; call it before `reading`.
+    def with_dtype(self, dtype: str) -> "Model":
+        """Returns the same network computed in `dtype`.
 
-        Only `apply` changes: it casts parameters and input. Parameters, their gradients
+        Call it before `with_preprocess`. Only `apply` changes: it casts parameters and input. Parameters, their gradients
         (through the transpose of the cast), statistics and logits stay float32.
 
         Args:
@@ -182,7 +182,7 @@ class Model(_Fields):
           >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
           >>> model = Model.from_flax(nn.Dense(1, use_bias=False), example)
           >>> params = {"kernel": jnp.full((3, 1), 1 + 2**-9)}
-          >>> x, half = jnp.ones((1, 3)), model.computing("bfloat16")
+          >>> x, half = jnp.ones((1, 3)), model.with_dtype("bfloat16")
           >>> [m.apply(params, {}, x, train=False)[0].item() for m in (model, half)]
           [3.005859375, 3.0]
         """
@@ -202,7 +202,7 @@ class Model(_Fields):
 
         return self._replace_apply(apply)._replace(dtype=dtype)
 
-    def saving(self, hook: Callable, paths: Sequence[str]) -> "Model":
+    def with_inputs(self, hook: Callable, paths: Sequence[str]) -> "Model":
         """Returns the same network whose layers save other inputs in training.
 
         Args:
@@ -219,7 +219,7 @@ class Model(_Fields):
         Example:
           >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
           >>> model = Model.from_flax(nn.Dense(4), example)
-          >>> blind = model.saving(lambda x, kernel, weight: 0 * x, ["kernel"])
+          >>> blind = model.with_inputs(lambda x, kernel, weight: 0 * x, ["kernel"])
         """
 
         def apply(params, stats, x, *, train, weight=None, key=None):
@@ -231,7 +231,7 @@ class Model(_Fields):
 
         return self._replace_apply(apply, saving=(hook, tuple(paths)))
 
-    def reading(self, preprocess: Callable) -> "Model":
+    def with_preprocess(self, preprocess: Callable) -> "Model":
         """Returns the same network with `preprocess` in front of it.
 
         Args:
@@ -244,7 +244,8 @@ class Model(_Fields):
         Example:
           >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
           >>> model = Model.from_flax(nn.Dense(4), example)
-          >>> halved = model.reading(lambda key, x, train: x.astype(jnp.float32) / 2)
+          >>> halve = lambda key, x, train: x.astype(jnp.float32) / 2
+          >>> halved = model.with_preprocess(halve)
           >>> raw = jnp.ones((2, 3), jnp.uint8)
           >>> halved.apply(*halved.init(jax.random.key(0)), raw, train=False)[0].shape
           (2, 4)
@@ -262,7 +263,7 @@ def _try_module(
     kind: str, init: Callable, apply: Callable, example, **settings
 ) -> Model:
     """Returns the model of a user's module, after a test on three samples."""
-    with blaming(kind):
+    with blame(kind):
         model = _count(Model(init, apply, {}, name=kind, settings=settings), example)
         modules.try_out(model, example)
     return model

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from sparsefl_jax.core.check import UserError, blaming, check, integer
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.check import UserError, blame, check, integer
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import PyTree
 
 ACTIVATIONS = ("gelu", "relu")
@@ -109,7 +109,7 @@ def read(folder: str | Path, shapes: Callable) -> tuple[Sizes, dict[str, PyTree]
     """
     folder = Path(folder)
     expected = "expected config.json and model.safetensors of a BERT or a DistilBERT"
-    with blaming(f"folder={str(folder)!r} cannot be used, {expected}"):
+    with blame(f"folder={str(folder)!r} cannot be used, {expected}"):
         kind, sizes = _read_config(folder / "config.json")
         return sizes, _rename(_read_tensors(folder), kind, sizes, shapes(sizes))
 
@@ -151,7 +151,7 @@ def _read_config(path: Path) -> tuple[str, Sizes]:
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Returns the tensors of a folder as float32, by name."""
-    safetensors = imported("safetensors.numpy", "text", "model.safetensors")
+    safetensors = import_extra("safetensors.numpy", "text", "model.safetensors")
     tensors = safetensors.load_file(folder / "model.safetensors")
 
     def rename(name):

@@ -54,7 +54,7 @@ def per_sample(loss: Callable, logits: Array, targets: Array) -> tuple[Array, Ar
     """Returns every sample's share of correct targets and its loss, [B] float32.
 
     Args:
-      loss: `(logits, targets, weight) -> (loss, sums)`, as `Model.fitting` takes it.
+      loss: `(logits, targets, weight) -> (loss, sums)`, as `Model.with_loss` takes it.
       logits: [B, C] or [B, T, C] float32.
       targets: [B] or [B, T] labels.
 

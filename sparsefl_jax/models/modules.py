@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 from flax.traverse_util import unflatten_dict
 
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.core.types import Array, Key
 from sparsefl_jax.system import hardware
 
@@ -92,7 +92,7 @@ def of_nnx(make: Callable) -> tuple[str, Callable, Callable]:
       ValueError: `make` is a module or returns none, or the module has variables of
         another kind or unknown arguments.
     """
-    with blaming("make, expected a function of rngs that returns an nnx module"):
+    with blame("make, expected a function of rngs that returns an nnx module"):
         module = nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0)))
         given = arguments(module)
     graph, *states, others = nnx.split(module, *_KINDS, ...)

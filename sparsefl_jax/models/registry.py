@@ -4,8 +4,8 @@ import inspect
 from typing import Any
 
 from sparsefl_jax.core.algorithm import method
-from sparsefl_jax.core.check import blaming, check
-from sparsefl_jax.core.lookup import named
+from sparsefl_jax.core.check import blame, check
+from sparsefl_jax.core.lookup import look_up
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer
 from sparsefl_jax.models.base import Model
 
@@ -47,7 +47,7 @@ def build(
         function `(num_classes, input_shape, **kwargs) -> Model`.
       num_classes: the outputs of the last layer.
       input_shape: the shape of one sample, (H, W, C), (D,) or, of tokens, (T,).
-      dtype: the dtype to compute in, 'float32' or 'bfloat16', see `Model.computing`.
+      dtype: the dtype to compute in, 'float32' or 'bfloat16', see `Model.with_dtype`.
       **kwargs: keyword arguments of the model's factory.
 
     Returns:
@@ -62,10 +62,10 @@ def build(
       >>> model.macs["fc3"]
       {'bias': 0, 'kernel': 1280}
     """
-    factory = named("model", name, MODELS)
+    factory = look_up("model", name, MODELS)
     signature = inspect.signature(factory)
-    with blaming(f"model={name!r} takes {', '.join(signature.parameters)}"):
+    with blame(f"model={name!r} takes {', '.join(signature.parameters)}"):
         signature.bind(num_classes, input_shape, **kwargs)
     model = factory(num_classes, input_shape, **kwargs)
     check(f"{name}(...)", model, Model)
-    return model.computing(dtype)
+    return model.with_dtype(dtype)

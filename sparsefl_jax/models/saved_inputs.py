@@ -33,7 +33,7 @@ _ACTIVE: ContextVar[_Hooked | None] = ContextVar("saved_inputs", default=None)
 
 
 def affine(path: str, layer: Callable, params: PyTree, x: Array) -> Array:
-    """Applies a layer of a network that `Model.saving` may hook.
+    """Applies a layer of a network that `Model.with_inputs` may hook.
 
     Linen's `Conv`, `Dense` and `DenseGeneral` need no such call; a network that is
     written as a function calls it for its layers.
@@ -114,7 +114,7 @@ def hooked(
     """Returns a context in which layers save what a hook returns.
 
     Args:
-      hook: as `Model.saving` takes it.
+      hook: as `Model.with_inputs` takes it.
       paths: the kernels whose layers are hooked.
       weight: [B], 0 for padded samples; None if there are none.
 

@@ -134,6 +134,6 @@ def choose(config, name: str, density: float | None = None):
             for key in ("density", "max_density"):
                 if key in section:
                     del section[key]
-    if not defaults.densities(defaults.filled(config)):
+    if not defaults.densities(defaults.fill_in(config)):
         config.density = None
     return config

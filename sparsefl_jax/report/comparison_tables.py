@@ -10,7 +10,7 @@ from sparsefl_jax.report.comparison import Comparison
 from sparsefl_jax.report.costs import chosen_by
 from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.groups import Group, method_of, metric, seed_of
-from sparsefl_jax.report.load import finite
+from sparsefl_jax.report.load import is_finite
 from sparsefl_jax.report.tables import assumptions
 
 _PAPERS = Path(__file__).with_name("methods.bib")
@@ -136,7 +136,7 @@ def _rows(comparison: Comparison) -> list[list[str]]:
         label += f" ({metrics[line]})" * (len(set(metrics)) > 1)
         density, gbit, pflop = (of[n, "mean"] for n in ("density", "gbit", "pflop"))
         shares = percent(of["accuracy"]), percent(of["best"])
-        density = f"{100 * density:.3g}" if finite(density) else MISSING
+        density = f"{100 * density:.3g}" if is_finite(density) else MISSING
         spent = format_si(1e9 * gbit, "bit"), format_si(1e15 * pflop)
         n = str(len(groups[line].runs))
         rows.append([label, n, f"{of['rounds', 'mean']:g}", *shares, density, *spent])
@@ -164,9 +164,9 @@ def percent(found: Any, sign: str = "") -> str:
       >>> percent({"mean": 0.5, "ci95": 0.01}), percent({"mean": float("nan")})
       ('50.0 ± 1.0', '-')
     """
-    if not finite(found["mean"]):
+    if not is_finite(found["mean"]):
         return MISSING
-    half = f" ± {100 * found['ci95']:.1f}" if finite(found["ci95"]) else ""
+    half = f" ± {100 * found['ci95']:.1f}" if is_finite(found["ci95"]) else ""
     return f"{100 * found['mean']:{sign}.1f}{half}"
 
 

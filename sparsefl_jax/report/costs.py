@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.report.load import Record, Run, Table, by_round, column, finite
+from sparsefl_jax.report.load import Record, Run, Table, by_round, column, is_finite
 
 _SUFFIX, _POSITIONS = "_cumulative", "gbit_positions"
 _REACHED = ["accuracy", "client_p10", "client_median"]
@@ -51,7 +51,7 @@ class Axis(NamedTuple):
           >>> axis("gbit").text(0.04), axis("rounds").text(1200), axis("joule").text(2)
           ('40.0 Mbit', '1200', '2 joule')
         """
-        if not self.unit and finite(cost):
+        if not self.unit and is_finite(cost):
             return f"{cost:g}"
         return format_si(self.scale * cost, self.unit)
 
@@ -92,7 +92,7 @@ def accuracy(record: Record | None, model: str | None = None) -> float | None:
     if record is None:
         return None
     found = record if model is None else record["models"].get(model, {})
-    return found["accuracy"] if finite(found.get("accuracy")) else None
+    return found["accuracy"] if is_finite(found.get("accuracy")) else None
 
 
 def best_eval(run: Run, model: str | None = None) -> Record | None:

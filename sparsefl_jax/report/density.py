@@ -7,7 +7,7 @@ model.
 from sparsefl_jax.core.formats import MISSING, format_percent
 from sparsefl_jax.report.figure import short
 from sparsefl_jax.report.kept_masks import read_masks
-from sparsefl_jax.report.load import Run, finite
+from sparsefl_jax.report.load import Run, is_finite
 
 
 def density_rows(run: Run) -> list[list[str]]:
@@ -28,7 +28,7 @@ def density_rows(run: Run) -> list[list[str]]:
         rows.append(("all kernels", sum(sizes.values()), run.train[-1].get("density")))
     for name, model in (run.evals[-1]["models"] if run.evals else {}).items():
         density, alive = model.get("density"), model.get("parameters")
-        count = round(alive / density) if finite(alive) and density else None
+        count = round(alive / density) if is_finite(alive) and density else None
         rows.append((f"all parameters of {name}", count, density))
         if "layer_density" in model:
             over = f"mean over the layers of {name}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsefl_jax.report.load import Record, Run, by_round, column, stage_name
-from sparsefl_jax.system.files import naming
+from sparsefl_jax.system.files import name_file
 
 # Okabe and Ito's palette for colour-blind readers, without its yellow.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
@@ -36,7 +36,7 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         vector = path.suffix == ".svg"
-        with naming(path):
+        with name_file(path):
             metadata = {"Date": None} if vector else None
             figure.savefig(path, transparent=vector, metadata=metadata)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.load import Run, Table, read_run, run_folders
 from sparsefl_jax.system import files
@@ -105,7 +105,7 @@ def read_study(folder: Path) -> dict[str, Any]:
       ValueError: the file is damaged.
     """
     study = files.read_optional(folder / STUDY, Study)
-    with blaming(folder / STUDY):
+    with blame(folder / STUDY):
         for name, config in study.get("points", {}).items():
             check_point(name, config["seeds"])
     return study
@@ -143,7 +143,7 @@ def study_runs(folder: str | Path) -> list[Path] | None:
     study = read_study(folder)
     if not study:
         return None
-    with blaming(folder / STUDY):
+    with blame(folder / STUDY):
         runs = [
             folder / name / f"seed_{config['seed'] + i}"
             for name in study.get("shown") or study["points"]

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from sparsefl_jax.core.check import UserError, blaming, one_line
+from sparsefl_jax.core.check import UserError, blame, one_line
 from sparsefl_jax.system import files
 from sparsefl_jax.system.files import Count, Number
 from sparsefl_jax.system.log_lines import SCHEMA
@@ -215,7 +215,7 @@ def read_records(path: Path) -> list[Record]:
     if records and (schema := records.pop(0).get("schema")) != SCHEMA:
         raise UserError(f"{path}: schema={schema!r}, expected {SCHEMA}.")
     for number, record in enumerate(records, 2):
-        with blaming(f"{path}, line {number}"):
+        with blame(f"{path}, line {number}"):
             msgspec.convert(record, Train | Eval)
             if record["stage"] > len(records):
                 raise UserError(f"stage={record['stage']}, none before it")
@@ -248,11 +248,11 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     return files.read_optional(Path(run_dir) / "summary.json", Summary)
 
 
-def finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
     """Returns whether a value is a number that is neither NaN nor infinite.
 
     Example:
-      >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")
+      >>> is_finite(0.5), finite(None), finite(float("nan")), finite("0.5")
       (True, False, False, False)
     """
     number = isinstance(value, int | float | np.integer | np.floating)

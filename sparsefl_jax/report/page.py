@@ -22,7 +22,7 @@ from sparsefl_jax.report.comparison_figures import draw, looks
 from sparsefl_jax.report.comparison_tables import percent
 from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.groups import Group, metric
-from sparsefl_jax.report.load import finite, read_run
+from sparsefl_jax.report.load import is_finite, read_run
 from sparsefl_jax.system.files import write_text
 
 
@@ -197,7 +197,7 @@ def _differences(comparison: Comparison) -> list[Column]:
 
 def _points(gap: Mapping[str, float]) -> str:
     """Formats a difference; an asterisk says that its interval excludes 0."""
-    if not finite(gap["mean"]):
+    if not is_finite(gap["mean"]):
         return MISSING
     text = percent(gap, sign="+").replace("-", "\N{MINUS SIGN}")
     return text + "*" * bool(abs(gap["mean"]) > gap["ci95"])
@@ -227,7 +227,7 @@ def _render(template: str, **content) -> str:
     )
     filters = {"percent": format_percent, "si": format_si, "seconds": format_seconds}
     pages.filters.update(filters)
-    pages.tests["finite"] = finite
+    pages.tests["finite"] = is_finite
     pages.globals.update(costs=costs, density=density, tables=tables, mark=MARK)
     return pages.get_template(template).render(content)
 

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.simulation import rows
 from sparsefl_jax.sparsity import trees
@@ -100,7 +100,7 @@ def save(workdir: Path, snapshot: Snapshot, models: dict, about: dict) -> None:
     }
     path, steps = workdir / FILE, workdir / "clients"
     kept = [p for p in steps.glob("*") if p.name.isdecimal()]
-    with blaming(f"{path} could not be written", OSError):
+    with blame(f"{path} could not be written", OSError):
         if clients is not None:  # whole before the checkpoint that names it
             about["step"] = 1 + max((int(p.name) for p in kept), default=0)
             about["clients"] = rows.save(steps / str(about["step"]), clients)
@@ -126,7 +126,7 @@ def read(workdir: Path, *, state: bool = True) -> Saved | None:
     path = workdir / FILE
     if not path.exists():
         return None
-    with blaming(f"{path} cannot be read"), np.load(path) as file:
+    with blame(f"{path} cannot be read"), np.load(path) as file:
         about = json.loads(file["about"].tobytes())
         if about["format"] != FORMAT:  # others may lack what follows
             raise UserError(f"it has format {about['format']}, expected {FORMAT}")

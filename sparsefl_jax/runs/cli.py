@@ -14,7 +14,7 @@ from absl import flags as absl_flags
 
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats, users_code
-from sparsefl_jax.core.check import UserError, blaming, check, one_line, words
+from sparsefl_jax.core.check import UserError, blame, check, one_line, words
 from sparsefl_jax.runs import describe as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
 from sparsefl_jax.runs.config import defaults, fields
@@ -101,7 +101,7 @@ def dry_run(config, rounds: int = 0) -> None:
         raise UserError("--config is missing, expected a file in configs/")
     show, lines = processes.leads(), []
     if rounds:
-        config, found = fit_rounds.fitted(config, experiment.build, progress=show)
+        config, found = fit_rounds.fit(config, experiment.build, progress=show)
         lines += [found] if found else []
     plan = experiment.build(config)
     with Programs(plan) as programs:
@@ -110,15 +110,15 @@ def dry_run(config, rounds: int = 0) -> None:
     if rounds:
         lengths = [rounds] * len(plan.stages)
         found = fit_rounds.pilot(plan.setup, lengths, config.seed, progress=show)
-        lines += ["", plans.measured(plan.setup, rounds, found)]
-    elif budgets := fit_rounds.wanted(config):
+        lines += ["", plans.describe_measured(plan.setup, rounds, found)]
+    elif budgets := fit_rounds.budgets_of(config):
         asked = " and ".join(f"fit.{name}={v:g}" for name, v in budgets.items())
         lines.append(f"A pilot will set the rounds, by {asked}; --dry_run=2 runs it.")
     if show:
         formats.say("\n".join(lines))
 
 
-def listing(section: str = "all", config=None) -> str:
+def list_fields(section: str = "all", config=None) -> str:
     """Returns a list of fields with their types, defaults and meanings.
 
     Args:
@@ -131,7 +131,7 @@ def listing(section: str = "all", config=None) -> str:
       ValueError: there is no such section.
 
     Example:
-      >>> listing("until").splitlines()[2][:50]
+      >>> list_fields("until").splitlines()[2][:50]
       'until.accuracy  a finite number, in (0, 1] or None'
     """
     config = defaults.default_config() if config is None else config
@@ -199,7 +199,7 @@ def catalogue() -> str:
 def define_config(values) -> None:
     """Defines the flag `--config`, a file, and `--override`, which changes it.
 
-    `completed` writes `--config.FIELD=VALUE` as `--override=FIELD=VALUE`.
+    `complete_flags` writes `--config.FIELD=VALUE` as `--override=FIELD=VALUE`.
 
     Args:
       values: absl's `FlagValues`.
@@ -234,7 +234,7 @@ def configuration(values, resumed: str | None = None):
                 "--config.FIELD=VALUE is set, expected --config=FILE with it"
             )
         return None
-    with blaming(f"--config={path}"):
+    with blame(f"--config={path}"):
         config = defaults.load_config(path)
     if path.endswith(".json") and resumed is None:
         config.fit.by = None  # a new run fits its budget anew
@@ -244,16 +244,16 @@ def configuration(values, resumed: str | None = None):
     return config
 
 
-def completed(argv: list[str]) -> list[str]:
+def complete_flags(argv: list[str]) -> list[str]:
     """Completes a command line for absl.
 
     `--fields` without a value lists all fields, and `--dry_run` without a value runs no
     rounds.
 
     Example:
-      >>> completed(["x.py", "--fields", "--config.seed=3"])
+      >>> complete_flags(["x.py", "--fields", "--config.seed=3"])
       ['x.py', '--fields=all', '--override=seed=3']
-      >>> completed(["x.py", "--dry_run"])
+      >>> complete_flags(["x.py", "--dry_run"])
       ['x.py', '--dry_run=0']
     """
     usual = {"--fields": "--fields=all", "--dry_run": "--dry_run=0"}
@@ -276,14 +276,14 @@ def parse_flags(argv: list[str], values=absl_flags.FLAGS) -> list[str]:
     """
     try:
         argv = values.read_flags_from_files(argv, force_gnu=False)
-        rest = values(completed(argv))
+        rest = values(complete_flags(argv))
     except absl_flags.Error as error:
         raise UserError(one_line(error)) from error
     return rest
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
+def guard() -> Iterator[None]:
     """Prints user errors as one line, and ends the process with code 2.
 
     So are files that cannot be read or written, a loss that is not finite, and a lack
@@ -310,7 +310,7 @@ def _code(error: Exception) -> int | None:
     """Returns the exit code of an error that is told in one line, None for others."""
     if isinstance(error, UserError):
         return 2
-    if users_code.raised(error):
+    if users_code.owns(error):
         return None
     if isinstance(error, OSError):
         return 2

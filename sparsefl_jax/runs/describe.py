@@ -56,14 +56,14 @@ def text(plan: Plan, memories: Sequence[Memory] | None = None) -> str:
         "",
         *_stages(plan, memories),
         "",
-        f"total     {rounds} rounds, {largest(memories)}",
+        f"total     {rounds} rounds, {describe_largest(memories)}",
         *_notes(plan),
         *([statement] if statement else []),
     ]
     return "\n".join(lines)
 
 
-def measured(setup: Setup, rounds: int, found: Sequence[Sequence]) -> str:
+def describe_measured(setup: Setup, rounds: int, found: Sequence[Sequence]) -> str:
     """Returns the cost of some rounds of every stage, and an estimate for the run.
 
     Args:
@@ -98,7 +98,7 @@ def measured(setup: Setup, rounds: int, found: Sequence[Sequence]) -> str:
     return "\n".join(lines)
 
 
-def largest(memories: Sequence[Memory]) -> str:
+def describe_largest(memories: Sequence[Memory]) -> str:
     """Formats the memory of the largest stage, a lower bound before compilation."""
     known = all(memory.working_set is not None for memory in memories)
     size = format_si(max(memory.total() for memory in memories), "B")

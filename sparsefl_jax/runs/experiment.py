@@ -29,7 +29,7 @@ from sparsefl_jax.runs import (
     simulate,
 )
 from sparsefl_jax.runs.config.build import build_data, build_setup, check_stages, load
-from sparsefl_jax.runs.config.defaults import filled, freeze, plain
+from sparsefl_jax.runs.config.defaults import fill_in, freeze, plain
 from sparsefl_jax.runs.config.fields import Config, Described
 from sparsefl_jax.runs.describe import describe
 from sparsefl_jax.runs.plan import Plan, plan
@@ -99,14 +99,14 @@ def run(
     path, show = Path(workdir), progress and processes.leads()
     # First report fields that cannot change, then check the rest.
     if resume or (processes.leads() and (path / "config.json").exists()):
-        config = fit_rounds.resumed(config, folder.read_config(path)) or config
-        folder.check_folder(path, filled(config), resume)
+        config = fit_rounds.resume_rounds(config, folder.read_config(path)) or config
+        folder.check_folder(path, fill_in(config), resume)
     freeze(config)
     if not resume:
-        config, cost = fit_rounds.fitted(config, build, progress=show)
+        config, cost = fit_rounds.fit(config, build, progress=show)
         if cost and show:
             print(cost, file=sys.stderr)
-    each = all_seeds if config.seeds > 1 else one_seed
+    each = run_seeds if config.seeds > 1 else run_seed
     summary = each(freeze(config), path, resume, progress)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
@@ -190,7 +190,7 @@ def experiment(
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check_sinks(of_files["sinks"])
 
-    def made(config: Config, data: FederatedData, started: bool) -> Plan:
+    def make_plan(config: Config, data: FederatedData, started: bool) -> Plan:
         # `describe` made the configuration, and `initial` is given.
         return plan(make(stages, model, data, **settings))
 
@@ -198,8 +198,8 @@ def experiment(
     described = describe(setup, name) | of_files
     config = Described(**plain(described | {"seed": seed, "seeds": seeds}))
     path = Path(workdir)
-    each, begun = all_seeds if seeds > 1 else one_seed, (path / "config.json").exists()
-    each(config, path, begun, progress, lambda config: read(config.seed), made)
+    each, begun = run_seeds if seeds > 1 else run_seed, (path / "config.json").exists()
+    each(config, path, begun, progress, lambda config: read(config.seed), make_plan)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
     runs = []
@@ -246,10 +246,10 @@ def of_one_width(read: Callable, seeds: Sequence) -> Callable:
         return read
     each = [federated.widths(read(seed)) for seed in seeds]
     widths = tuple(map(max, zip(*each, strict=True)))
-    return lambda seed: federated.padded(read(seed), widths)
+    return lambda seed: federated.pad(read(seed), widths)
 
 
-def all_seeds(
+def run_seeds(
     config: Config,
     path: Path,
     resume: bool,
@@ -262,10 +262,10 @@ def all_seeds(
     A seed that fails stops no other one in a single process; the first error is raised
     after the last seed.
 
-    Args, raises: as `one_seed`. Returns the summary of each seed.
+    Args, raises: as `run_seed`. Returns the summary of each seed.
     """
     if resume:
-        config = folder.planned(config, plain(folder.read_config(path)))
+        config = folder.keep_schedule(config, plain(folder.read_config(path)))
     seeds = range(config.seed, config.seed + config.seeds)
     configs = [dataclasses.replace(config, seed=seed, seeds=1) for seed in seeds]
     read = of_one_width(read or reading_once(config), configs)
@@ -273,7 +273,7 @@ def all_seeds(
     if not resume:
         plan_of(configs[0], read(configs[0]), False)  # raises before writing anything
     leads = processes.leads()
-    with folder.claimed(path, config, resume):
+    with folder.claim(path, config, resume):
         if resume and leads:  # all are asked before any goes on
             for one, below in runs:
                 if (below / "config.json").exists():
@@ -302,19 +302,19 @@ def _in_turn(runs, *how) -> Iterator[dict | Exception]:
 
     Args:
       runs: pairs of a configuration and its folder.
-      *how: the further arguments of `one_seed`.
+      *how: the further arguments of `run_seed`.
     """
     for config, path in runs:
         begun = (path / "config.json").exists()
         try:
-            outcome = one_seed(config, path, begun, *how)
+            outcome = run_seed(config, path, begun, *how)
         except Exception as error:  # whatever it is, its caller goes on with the others
             traceback.clear_frames(error.__traceback__)  # which hold its arrays
             outcome = error
         yield outcome
 
 
-def one_seed(
+def run_seed(
     config: Config,
     path: Path,
     resume: bool,
@@ -340,7 +340,7 @@ def one_seed(
     message = "ending after this segment; again to leave at once"
     # Errors of a new run are raised before anything is written.
     planned = None if resume else plan_of(config, read(config), False)
-    with folder.claimed(path, config, resume):
+    with folder.claim(path, config, resume):
         going = folder.resumption(path, config) if leads else folder.Resumption(config)
         done, begun = processes.lead([going.done, going.saved is not None])
         if done:
@@ -353,8 +353,8 @@ def one_seed(
             planned = plan_of(going.config, read(going.config), begun)
         setup, key = planned.setup, jax.random.key(going.config.seed)
         with (
-            records.recording(path, going, planned, progress) as (at, recorder),
-            interrupt.listening(message) as interrupted,
+            records.open_records(path, going, planned, progress) as (at, recorder),
+            interrupt.await_signal(message) as interrupted,
             Programs(planned, recorder.waiting, interrupted) as programs,
         ):
             left = () if at.ended_by else simulate.simulate(key, programs, at)

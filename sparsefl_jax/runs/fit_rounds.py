@@ -30,7 +30,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder, simulate
-from sparsefl_jax.runs.config.defaults import filled
+from sparsefl_jax.runs.config.defaults import fill_in
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup
@@ -52,27 +52,27 @@ class Measured(NamedTuple):
     flops: float  # PFLOP for each of a client's samples, in all epochs
 
 
-def wanted(config) -> dict[str, float]:
+def budgets_of(config) -> dict[str, float]:
     """Returns the budgets that are still to set the rounds, by 'gbit' and 'pflop'."""
     if config.fit.get("by") is not None:
         return {}
     return {name: v for name in ("gbit", "pflop") if (v := config.fit.get(name))}
 
 
-def resumed(config, old):
+def resume_rounds(config, old):
     """Returns a configuration with the rounds that its budget set before, or None.
 
     Args:
       config: a configuration.
-      old: one that `fitted` returned. It may differ in what `folder.FREE` names.
+      old: one that `fit` returned. It may differ in what `folder.FREE` names.
     """
-    if not wanted(config) or old.fit.get("by") is None:
+    if not budgets_of(config) or old.fit.get("by") is None:
         return None
     same = with_rounds(config, old.num_rounds, old.fit["by"])
-    return None if folder.difference(filled(old), filled(same), folder.FREE) else same
+    return None if folder.difference(fill_in(old), fill_in(same), folder.FREE) else same
 
 
-def followed(config) -> bool:
+def follows_rounds(config) -> bool:
     """Returns whether other fields depend on the number of rounds, as FedSparsify's.
 
     It is False where no budget is left to set that number.
@@ -80,8 +80,8 @@ def followed(config) -> bool:
     longer = copy.deepcopy(config)
     longer.num_rounds *= 100  # what follows may be a half of it, rounded down
     return (
-        bool(wanted(config))
-        and len(folder.differences(filled(config), filled(longer))) > 1
+        bool(budgets_of(config))
+        and len(folder.differences(fill_in(config), fill_in(longer))) > 1
     )
 
 
@@ -95,7 +95,7 @@ def with_rounds(config, rounds: int, by: str | None = None):
     return config
 
 
-def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
+def fit(config, build: Callable, *, progress: bool = False) -> tuple:
     """Returns a configuration with the number of rounds that its budget allows.
 
     Args:
@@ -110,7 +110,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
       ValueError: the budget does not pay for one round, or rounds after the first of
         the last stage cost nothing of it.
     """
-    budgets = wanted(config)
+    budgets = budgets_of(config)
     if not budgets:
         return config, ""
     given = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
@@ -212,7 +212,7 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     # Up to `SHUFFLED` clients are all shuffled to draw a few of them.
     each = len(sizes) if len(sizes) <= cohorts.SHUFFLED else stage.cohort_size
     drawn = min(stage.num_rounds, max(1, _DRAWS // each))
-    draw = cohorts.drawing(root, stage, len(sizes), clock.presence(setup.system))
+    draw = cohorts.make_draw(root, stage, len(sizes), clock.presence(setup.system))
     ids = draw(np.arange(drawn, dtype=np.int32))
     clients, places = np.unique(ids, return_index=True)
     places = places[clients < len(sizes)] // stage.cohort_size

@@ -19,13 +19,13 @@ from typing import NamedTuple
 import jax
 
 from sparsefl_jax.core import users_code
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config.defaults import filled, plain
+from sparsefl_jax.runs.config.defaults import fill_in, plain
 from sparsefl_jax.runs.config.fields import TABLES, Config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import files, log_lines, processes
@@ -55,8 +55,8 @@ def read_config(workdir: str | Path) -> Config:
     if not path.exists():
         raise UserError(f"workdir={str(workdir)!r} has no config.json, expected a run")
     fields = files.read_json(path, dict)
-    with blaming(path):
-        return filled(fields)
+    with blame(path):
+        return fill_in(fields)
 
 
 def differences(old, new) -> dict[str, tuple]:
@@ -94,14 +94,14 @@ def difference(old, new, free: Container[str] = (*FREE, *LATER)) -> str:
     return ""
 
 
-def fixed(config) -> str:
+def fixed_fields(config) -> str:
     """Returns as text the fields that a resumed run may not change, except the seed.
 
     Fields at their defaults are left out, and 1 is written as 1.0, so that
     configurations between which `difference` finds nothing have the same text.
 
     Example:
-      >>> fixed(Config(epochs=3, num_rounds=7, seed=5))
+      >>> fixed_fields(Config(epochs=3, num_rounds=7, seed=5))
       '{"epochs": 3.0}'
     """
     fields = {
@@ -113,7 +113,7 @@ def fixed(config) -> str:
 
 
 def check_folder(workdir: Path, config: Config, resume: bool) -> None:
-    """Checks that a folder can hold the run; raises the ValueErrors of `claimed`."""
+    """Checks that a folder can hold the run; raises the ValueErrors of `claim`."""
     name = f"workdir={str(workdir)!r}"
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f"{name} is a file, expected a directory")
@@ -136,7 +136,7 @@ def check_folder(workdir: Path, config: Config, resume: bool) -> None:
 
 
 @contextlib.contextmanager
-def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
+def claim(workdir: Path, config, resume: bool) -> Iterator[None]:
     """Holds a run's folder for process 0; the others go on without.
 
     Args:
@@ -153,7 +153,7 @@ def claimed(workdir: Path, config, resume: bool) -> Iterator[None]:
         return
     check_folder(workdir, config, resume)
     workdir.mkdir(parents=True, exist_ok=True)
-    with locked(workdir):
+    with lock(workdir):
         # Another process may have written meanwhile.
         check_folder(workdir, config, resume)
         if not (workdir / "config.json").exists():
@@ -169,7 +169,7 @@ def amend(workdir: Path, config) -> None:
 
 
 @contextlib.contextmanager
-def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
+def lock(workdir: Path, wait: float = 1.0) -> Iterator[None]:
     """Holds a lock that the operating system releases when the process ends.
 
     Args:
@@ -243,7 +243,7 @@ def resumption(workdir: Path, config: Config) -> Resumption:
         return Resumption(config)
     if saved.about["key"] != root_key(config.seed):  # of another kind of generator
         raise UserError(f"{workdir / checkpoint.FILE} is of a run with another key")
-    found = continued(config, saved)
+    found = continue_from(config, saved)
     if ended and found.saved.snapshot.ended_by:
         return found._replace(done=True)
     log_lines.check_logs(workdir, saved.about["position"])
@@ -255,7 +255,7 @@ def root_key(seed: int) -> list[int]:
     return jax.random.key_data(jax.random.key(seed)).tolist()
 
 
-def continued(config: Config, saved: checkpoint.Saved) -> Resumption:
+def continue_from(config: Config, saved: checkpoint.Saved) -> Resumption:
     """Decides how a run continues from a checkpoint.
 
     More rounds extend the last stage; the first stage and the learning rate stay as
@@ -270,7 +270,7 @@ def continued(config: Config, saved: checkpoint.Saved) -> Resumption:
       ValueError: another field differs from the checkpoint's, or there are fewer
         rounds.
     """
-    old, at = plain(filled(saved.about["config"])), saved.snapshot
+    old, at = plain(fill_in(saved.about["config"])), saved.snapshot
     if differs := difference(old, config):
         raise UserError(f"the configuration is not that of the checkpoint: {differs}")
     before, now = old["num_rounds"], config.num_rounds
@@ -279,14 +279,14 @@ def continued(config: Config, saved: checkpoint.Saved) -> Resumption:
             f"num_rounds={now}, expected at least the {before} that the run has been "
             "planned for; until ends it earlier"
         )
-    config = planned(config, old)
+    config = keep_schedule(config, old)
     if at.ended_by and _is_lifted(old, config, at):
         done = at.stage == len(config.stages) - 1 and at.round == now
         at = at._replace(ended_by="rounds" if done else "")
     return Resumption(config, saved._replace(snapshot=at))
 
 
-def planned(config: Config, old: dict) -> Config:
+def keep_schedule(config: Config, old: dict) -> Config:
     """Keeps the old values of fields that depend on a changed `num_rounds`.
 
     A first stage with as many rounds as the run keeps its number of rounds, and a
@@ -378,7 +378,7 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
       >>> [name for name in old if old[name] != new[name]]
       ['num_classes']
     """
-    bare = federated.padded(data, [max(1, rows.size.max()) for rows in data[-3:]])
+    bare = federated.pad(data, [max(1, rows.size.max()) for rows in data[-3:]])
     fields = bare._asdict().items()
     return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
 
@@ -397,7 +397,7 @@ def own_code(config: dict) -> dict[str, int]:
     return {path: zlib.crc32(Path(path).read_bytes()) for path in paths if path}
 
 
-def described(saved: checkpoint.Saved, now: dict) -> str:
+def describe_start(saved: checkpoint.Saved, now: dict) -> str:
     """Describes where a run continues, and whether its results will be bit-identical.
 
     Args:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
-from sparsefl_jax.core.check import UserError, blaming
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.core.types import (
     Batches,
     ClientInfo,
@@ -89,7 +89,7 @@ def plan(setup: Setup) -> Plan:
     if setup.initial is not None:
         import chex  # only here: it takes a while
 
-        with blaming("initial"):
+        with blame("initial"):
             chex.assert_trees_all_equal_shapes_and_dtypes(setup.initial, start)
     stages = []
     for index, stage in enumerate(setup.stages):

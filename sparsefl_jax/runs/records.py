@@ -41,7 +41,7 @@ class Recorder(NamedTuple):
 
 
 @contextlib.contextmanager
-def recording(
+def open_records(
     workdir: Path, going: folder.Resumption, plan: Plan, progress: bool | str
 ) -> Iterator[tuple[Snapshot, Recorder]]:
     """Opens the files of a run where it stood, in process 0.
@@ -110,7 +110,7 @@ def _print_start(
 ) -> None:
     """Prints the plan of a run, or from where it continues."""
     saved = going.saved
-    opening = folder.described(saved, machine) if saved else describe.text(plan)
+    opening = folder.describe_start(saved, machine) if saved else describe.text(plan)
     if saved is None and (workdir / "metrics.jsonl").exists():
         opening = f"{opening}\nno checkpoint was saved here: it begins again"
     print(opening, f"writing to {workdir}", sep="\n", file=sys.stderr)

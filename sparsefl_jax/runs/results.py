@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
-from sparsefl_jax.core.check import UserError, blaming, check, integer
+from sparsefl_jax.core.check import UserError, blame, check, integer
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, folder
@@ -90,7 +90,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
       sparsefl_jax.UserError: workdir='no/such/run' has no config.json, expected a run
     """
     config, saved = _read(run)
-    with blaming(Path(run) / "config.json"):
+    with blame(Path(run) / "config.json"):
         config = freeze(config)
         setup = build.build_setup(config, build.build_data(config))
         algorithm = setup.stages[saved.snapshot.stage].algorithm

@@ -12,8 +12,8 @@ import numpy as np
 
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.check import UserError, blaming, check
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data.federated import FederatedData
@@ -107,12 +107,12 @@ def make(
 
     Raises:
       TypeError: there is no such setting.
-      ValueError: the network cannot read the samples, see `reading`.
+      ValueError: the network cannot read the samples, see `try_network`.
     """
-    return Setup(stages, reading(data, lambda: model), data, **settings)
+    return Setup(stages, try_network(data, lambda: model), data, **settings)
 
 
-def reading(
+def try_network(
     data: FederatedData, make: Callable[[], Model], name: str = "the network"
 ) -> Model:
     """Makes a network and passes one sample through it and its loss, by shape.
@@ -132,7 +132,7 @@ def reading(
       >>> from sparsefl_jax import from_arrays, models
       >>> x, y = np.ones((8, 5), np.float32), np.arange(8) % 2
       >>> data = from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
-      >>> reading(data, lambda: models.build("conv4", 2, (5,)), "conv4")
+      >>> try_network(data, lambda: models.build("conv4", 2, (5,)), "conv4")
       Traceback (most recent call last):
       sparsefl_jax.UserError: conv4 on samples of float32 [5]: conv_general_dilated lhs
       and rhs must
@@ -144,7 +144,7 @@ def reading(
         logits, _ = model.apply(*model.init(key), x, train=False)
         return model.loss(logits, y, jnp.ones(1))
 
-    with blaming(f"{name} on samples of {x.dtype} {list(x.shape[1:])}"):
+    with blame(f"{name} on samples of {x.dtype} {list(x.shape[1:])}"):
         model = make()
         jax.eval_shape(loss, jax.random.key(0), x, y)
     return model
@@ -277,7 +277,7 @@ def epsilon(
         return math.inf
     if not rounds:
         return 0.0
-    dp_accounting = imported("dp_accounting", "privacy", "noise_multiplier")
+    dp_accounting = import_extra("dp_accounting", "privacy", "noise_multiplier")
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     noise = dp_accounting.GaussianDpEvent(noise_multiplier)
@@ -406,7 +406,7 @@ def check_host(memory: Memory, devices: Sequence) -> None:
 
 
 @contextlib.contextmanager
-def explained(memory: Memory, stage: int) -> Iterator[None]:
+def explain(memory: Memory, stage: int) -> Iterator[None]:
     """Turns a device's out-of-memory error into one line that names the chunk.
 
     Raises:

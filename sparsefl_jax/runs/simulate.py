@@ -18,7 +18,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs.checkpoint import Best, Snapshot
 from sparsefl_jax.runs.plan import StagePlan, plan
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.setup import Limits, Setup, explained, guarantee, make
+from sparsefl_jax.runs.setup import Limits, Setup, explain, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
     initial_state,
@@ -151,9 +151,9 @@ def simulate(
     )
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
-        with explained(programs.plan.stages[at.stage].memory, at.stage):
+        with explain(programs.plan.stages[at.stage].memory, at.stage):
             evaluate = evaluation(setup.stages[at.stage])
-        with explained(programs.of(at.stage).memory, at.stage):
+        with explain(programs.of(at.stage).memory, at.stage):
             at, models = yield from _rounds(key, programs, evaluate, sparse, at)
         if at.ended_by:
             return
@@ -177,7 +177,7 @@ def _rounds(
     state = initial_state.start(key, placed, sparse, info, at.state, pace.where)
     population = placement.make_population(placed, data, setup.budgets, planned.clock)
     run_segment = rows.make_runner(program.segment, placed.mesh, pace.working)
-    draw = cohorts.drawing(key, stage, num_clients, clock.presence(setup.system))
+    draw = cohorts.make_draw(key, stage, num_clients, clock.presence(setup.system))
     seen = None
     evaluations = stage.num_rounds / setup.eval_every
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
@@ -273,7 +273,7 @@ def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Sna
         for path, density in record["layer_density"].items():
             if density == 0:  # the same text is shown once
                 warnings.warn(f"{path} has no weight left", stacklevel=2)
-    return records, at._replace(ended_by=reached(setup.until, at)), None
+    return records, at._replace(ended_by=limit_reached(setup.until, at)), None
 
 
 def _failure(setup: Setup, layouts: dict, log, round: int) -> Exception | None:
@@ -336,12 +336,12 @@ def _heading(at: Snapshot, phase: str) -> dict:
     return heading | {f"{name}_cumulative": cost for name, cost in at.costs().items()}
 
 
-def reached(until: Limits, at: Snapshot) -> str:
+def limit_reached(until: Limits, at: Snapshot) -> str:
     """Returns the name of the first limit that a cost has reached, or ''.
 
     Example:
       >>> at = Snapshot(bits=2 * 10**9, flops=1e14)
-      >>> reached(Limits(gbit=2.0, pflop=0.5), at), reached(Limits(gbit=2.5), at)
+      >>> limit_reached(Limits(gbit=2.0, pflop=0.5), at), reached(Limits(gbit=2.5), at)
       ('gbit', '')
     """
     limits = {name: limit or math.inf for name, limit in until._asdict().items()}

@@ -32,7 +32,7 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree
 from sparsefl_jax.simulation import exchange
 from sparsefl_jax.system import hardware, processes
-from sparsefl_jax.system.files import naming
+from sparsefl_jax.system.files import name_file
 
 STORES = ("auto", "device", "host", "disk")
 _DEVICE_SHARE = 0.5  # of the devices' memory, for all rows
@@ -290,7 +290,7 @@ def _column(shape: tuple[int, ...], dtype: np.dtype, where: str):
         return np.zeros(shape, dtype), None
     folder = hardware.cache_directory()
     folder.mkdir(parents=True, exist_ok=True)
-    with naming(folder):
+    with name_file(folder):
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         file.truncate(math.prod(shape) * dtype.itemsize)
     return np.memmap(file, dtype, "r", shape=shape).view(np.ndarray), file
@@ -302,7 +302,7 @@ def _write_rows(file, ids: np.ndarray, new: np.ndarray) -> None:
     A full disk is an error here; writing to a mapped page would kill the process.
     """
     new = np.ascontiguousarray(new).reshape(len(new), -1).view(np.uint8)
-    with naming(hardware.cache_directory()):
+    with name_file(hardware.cache_directory()):
         for index, row in zip(ids.tolist(), new, strict=True):
             file.seek(index * row.nbytes)
             file.write(row)
@@ -394,7 +394,7 @@ def _blocks(places: np.ndarray, size: int) -> Iterator[np.ndarray]:
 def _write(path: Path, leaf, places: np.ndarray) -> int:
     """Writes the rows of a leaf [N, ...] at `places`, which are all if it is JAX's."""
     total = 0
-    with naming(path), open(path, "wb") as file:
+    with name_file(path), open(path, "wb") as file:
         for part in _blocks(places, num_bytes(leaf) // max(1, len(leaf))):
             if isinstance(leaf, np.ndarray):
                 block = leaf[part]

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Meta
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.check import UserError, blaming, check, integer
+from sparsefl_jax.core.check import UserError, blame, check, integer
 from sparsefl_jax.core.types import Positive, Share
 from sparsefl_jax.simulation.clock import Device, System
 
@@ -162,10 +162,10 @@ def _read(name: str) -> list[Row]:
     if not name.endswith(".csv"):
         check("system", name, (*PRESETS, "a file .csv"))
     rows = []
-    with blaming(f"system={name!r}"), open(name, encoding="utf-8-sig") as file:
+    with blame(f"system={name!r}"), open(name, encoding="utf-8-sig") as file:
         head, *lines = csv.reader(file, skipinitialspace=True)
         for number, cells in enumerate(lines, 2):
-            with blaming(f"line {number}"):
+            with blame(f"line {number}"):
                 if cells:
                     rows.append(_row(head, cells))
         kinds = {(row.share is None, row.client is None) for row in rows}

@@ -20,7 +20,7 @@ from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks, top_k, trees, width
 
 
-def largest(
+def keep_filters(
     params: PyTree, density: float, prunable: masks.Globs = masks.KERNELS
 ) -> PyTree:
     """Keeps the ceil(density C) filters of each layer that have the largest L1 norm.
@@ -42,12 +42,12 @@ def largest(
     Example:
       >>> shapes = {'fc1': (1, 2), 'fc2': (2, 1)}
       >>> params = {k: {'kernel': jnp.ones(s)} for k, s in shapes.items()}
-      >>> largest(params, 0.5)['fc2']['kernel'].tolist()
+      >>> keep_filters(params, 0.5)['fc2']['kernel'].tolist()
       [[True], [False]]
     """
     leaves = trees.by_path(params)
     mask = trees.by_path(masks.full(params))
-    for link in shrinking(params, prunable):
+    for link in hidden_links(params, prunable):
         norms = _over_inputs(jnp.sum, jnp.abs(leaves[f"{link.layer}/kernel"]))
         kept = top_k.top_k(norms, width.num_kept(density, norms.size))
         reader = f"{link.reader}/kernel"
@@ -60,29 +60,31 @@ def largest(
     return jax.tree.unflatten(jax.tree.structure(params), list(mask.values()))
 
 
-def kept(mask: PyTree, prunable: masks.Globs = masks.KERNELS) -> dict[str, Array]:
+def filters_left(
+    mask: PyTree, prunable: masks.Globs = masks.KERNELS
+) -> dict[str, Array]:
     """Returns the filters that a mask leaves; the mask follows from them.
 
     Args:
-      mask: as `largest` returned it.
-      prunable: as `largest` received it.
+      mask: as `keep_filters` returned it.
+      prunable: as `keep_filters` received it.
 
     Returns:
       [C] bool by the name of the layer.
 
     Example:
       >>> mask = {k: {'kernel': jnp.ones((1, 1), bool)} for k in ('fc1', 'fc2')}
-      >>> kept(mask)
+      >>> filters_left(mask)
       {'fc1': Array([ True], dtype=bool)}
     """
-    leaves, pruned = trees.by_path(mask), shrinking(mask, prunable)
+    leaves, pruned = trees.by_path(mask), hidden_links(mask, prunable)
     return {
         link.layer: _over_inputs(jnp.any, leaves[f"{link.layer}/kernel"])
         for link in pruned
     }
 
 
-def shrinking(params: PyTree, prunable: masks.Globs = masks.KERNELS) -> list[Link]:
+def hidden_links(params: PyTree, prunable: masks.Globs = masks.KERNELS) -> list[Link]:
     """Returns the hidden layers that lose filters.
 
     Args:
@@ -93,7 +95,8 @@ def shrinking(params: PyTree, prunable: masks.Globs = masks.KERNELS) -> list[Lin
       ValueError: no hidden layer is prunable, or a layer has another name.
 
     Example:
-      >>> [link.layer for link in shrinking({k: {'kernel': 1} for k in ('fc1', 'fc2')})]
+      >>> params = {'fc1': {'kernel': 1}, 'fc2': {'kernel': 1}}
+      >>> [link.layer for link in hidden_links(params)]
       ['fc1']
     """
     chosen = trees.layer_paths(masks.prunable(params, prunable))

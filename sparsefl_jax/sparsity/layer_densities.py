@@ -159,7 +159,7 @@ def _share(
         full |= above
 
 
-def whole(densities: ArrayLike, sizes: ArrayLike) -> np.ndarray:
+def counts(densities: ArrayLike, sizes: ArrayLike) -> np.ndarray:
     """Returns the whole entries of layers at densities, int(d_l n_l).
 
     Args:
@@ -170,7 +170,7 @@ def whole(densities: ArrayLike, sizes: ArrayLike) -> np.ndarray:
       `[..., L]` int32, on the host.
 
     Example:
-      >>> whole(np.array([0.3, 0.29]), np.array([10, 100])).tolist()
+      >>> counts(np.array([0.3, 0.29]), np.array([10, 100])).tolist()
       [3, 29]
     """
     exact = np.asarray(densities, np.float64) * np.asarray(sizes)
@@ -178,7 +178,7 @@ def whole(densities: ArrayLike, sizes: ArrayLike) -> np.ndarray:
 
 
 def whole_up(densities: ArrayLike, sizes: ArrayLike) -> np.ndarray:
-    """Returns what `whole` does, but rounded up, ceil(d_l n_l).
+    """Returns what `counts` does, but rounded up, ceil(d_l n_l).
 
     Example:
       >>> whole_up(np.array([0.25, 0.07]), np.array([10, 100])).tolist()

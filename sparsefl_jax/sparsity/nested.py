@@ -84,7 +84,7 @@ def nested_ranks(
     layers = trees.layers(ranks, select)
     for budget in budgets:
         counts = nested_counts(mask, select, budget)
-        kept = trees.layers(top_k.largest(scores, counts, select, within=mask), select)
+        kept = trees.layers(top_k.keep_top(scores, counts, select, within=mask), select)
         layers = [
             jnp.where(k, r, jnp.maximum(r, counts[i]))
             for i, (r, k) in enumerate(zip(layers, kept, strict=True))

@@ -88,22 +88,22 @@ def levels(bit: Array, lowest: float) -> Array:
 
 
 @jax.custom_vjp
-def passed(u: Array, value: Array) -> Array:
+def pass_to(u: Array, value: Array) -> Array:
     """Returns the value; the gradient passes to `u` as if that had been returned.
 
     Example:
       >>> of_u, of_value = jax.grad(passed, (0, 1))(2.0, 5.0)
-      >>> float(passed(2.0, 5.0)), of_u.item(), of_value.item()
+      >>> float(pass_to(2.0, 5.0)), of_u.item(), of_value.item()
       (5.0, 1.0, 0.0)
     """
     return value
 
 
-passed.defvjp(lambda u, value: (value, None), lambda _, g: (g, None))
+pass_to.defvjp(lambda u, value: (value, None), lambda _, g: (g, None))
 
 
 @jax.custom_vjp
-def signed(u: Array, alpha: Array, uniform: Array) -> Array:
+def signs(u: Array, alpha: Array, uniform: Array) -> Array:
     """Returns s alpha, where s is a sign: 1 with probability (u / alpha + 1) / 2.
 
     With the gradient g of the result, that of u is g where |u / alpha| <= 1 and 0
@@ -120,9 +120,9 @@ def signed(u: Array, alpha: Array, uniform: Array) -> Array:
 
     Example:
       >>> u, uniform = jnp.array([0.5, 4.0]), jnp.array([0.1, 0.1])
-      >>> signed(u, jnp.float32(2.0), uniform).tolist()
+      >>> signs(u, jnp.float32(2.0), uniform).tolist()
       [-2.0, 2.0]
-      >>> total = lambda u, alpha: jnp.sum(signed(u, alpha, uniform))
+      >>> total = lambda u, alpha: jnp.sum(signs(u, alpha, uniform))
       >>> slope, step = jax.grad(total, (0, 1))(u, jnp.float32(2.0))
       >>> slope.tolist(), step.item()  # -1 - 0.25 + 1
       ([1.0, 0.0], -0.25)
@@ -131,7 +131,7 @@ def signed(u: Array, alpha: Array, uniform: Array) -> Array:
 
 
 def _signed_forward(u, alpha, uniform):
-    value = signed(u, alpha, uniform)
+    value = signs(u, alpha, uniform)
     return value, (u / alpha, jnp.sign(value))
 
 
@@ -142,4 +142,4 @@ def _signed_backward(residual, g):
     return jnp.where(inside, g, jnp.zeros_like(g)), jnp.sum(g * slope), None
 
 
-signed.defvjp(_signed_forward, _signed_backward)
+signs.defvjp(_signed_forward, _signed_backward)

@@ -177,7 +177,7 @@ def exchange(
     stay = top_k.largest_alive(model, kept, select)
     holes = None if anywhere else jax.tree.map(jnp.logical_not, stay)
     missing = alive - masks.counts(stay, select)
-    grown = top_k.largest(scores, missing, select, within=holes)
+    grown = top_k.keep_top(scores, missing, select, within=holes)
     grown = jax.tree.map(lambda g, s: g if s else jnp.zeros_like(g), grown, select)
     old = jax.tree.map(lambda s, g: s & ~g, stay, grown)
     params = masks.apply(model.params, old)

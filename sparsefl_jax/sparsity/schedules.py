@@ -90,4 +90,4 @@ def alive(pruned: np.ndarray, size: int | np.ndarray) -> np.ndarray:
       >>> alive(np.array([0.0, 0.0135]), 1000).tolist()
       [1000, 987]
     """
-    return size - layer_densities.whole(np.multiply.outer(pruned, size), 1)
+    return size - layer_densities.counts(np.multiply.outer(pruned, size), 1)

@@ -101,7 +101,7 @@ def is_dead(kernel: Array, threshold: Array) -> Array:
     return 100 * alive <= DEAD * threshold.size
 
 
-def revived(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
+def revive(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
     """Sets the thresholds of dead layers to 0; the gradient passes.
 
     Args:
@@ -112,7 +112,7 @@ def revived(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
       Thresholds by path.
 
     Example:
-      >>> revived({'w': jnp.ones((3, 2))}, {'w': jnp.array([2.0, 3.0])})['w'].tolist()
+      >>> revive({'w': jnp.ones((3, 2))}, {'w': jnp.array([2.0, 3.0])})['w'].tolist()
       [0.0, 0.0]
     """
 
@@ -173,7 +173,7 @@ def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
       >>> filter_masks(params, {'w': jnp.array([2.0, 2.0])})['w'].tolist()
       [[False, True]]
     """
-    thresholds = revived(params, thresholds)
+    thresholds = revive(params, thresholds)
 
     def mask_of(path, leaf):
         if path not in thresholds:

@@ -34,11 +34,11 @@ def has_score(params: PyTree) -> PyTree:
     return trees.map_by_path(lambda path, _: _kernel(path) in paths, params)
 
 
-def scored(params: PyTree) -> tuple[PyTree, PyTree]:
+def split_scored(params: PyTree) -> tuple[PyTree, PyTree]:
     """Splits a tree into the leaves that have scores and the others.
 
     Example:
-      >>> scored({'fc': {'kernel': 1, 'bias': 2}, 'bn': {'scale': 3}})[1]['bn']
+      >>> split_scored({'fc': {'kernel': 1, 'bias': 2}, 'bn': {'scale': 3}})[1]['bn']
       {'scale': 3}
     """
     return trees.split(params, has_score(params))
@@ -139,7 +139,7 @@ def draw(key: Key, scores: PyTree, frozen: PyTree) -> PyTree:
       >>> draw(jax.random.key(0), scores, frozen)['kernel'].tolist()
       [0.0, 1.0]
     """
-    weights, rest = scored(frozen)
+    weights, rest = split_scored(frozen)
     uniform = optax.tree.random_like(key, weights, _uniform)
     kept = jax.tree.map(keep, uniform, scores, weights)
     return trees.merge(kept, rest)

@@ -175,7 +175,7 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
     return valid & (keys >= _kth_largest(keys, k))
 
 
-def largest(
+def keep_top(
     scores: PyTree, counts: ArrayLike, select: PyTree, *, within: PyTree | None = None
 ) -> PyTree:
     """Keeps the `counts[l]` largest scores of each layer.
@@ -192,7 +192,7 @@ def largest(
 
     Example:
       >>> n = jnp.array([1], jnp.int32)
-      >>> largest({'w': jnp.array([1., 3., 2.])}, n, {'w': True})['w'].tolist()
+      >>> keep_top({'w': jnp.array([1., 3., 2.])}, n, {'w': True})['w'].tolist()
       [False, True, False]
     """
     within = masks.full(scores) if within is None else within
@@ -206,7 +206,7 @@ def largest(
 
 
 def largest_alive(model: SparseModel, counts: Array, select: PyTree) -> PyTree:
-    """Keeps the `counts[l]` alive weights of each layer that are largest, as `largest`.
+    """Keeps the `counts[l]` alive weights of each layer that are largest.
 
     Example:
       >>> w, m = jnp.array([1., -3., 9.]), jnp.array([True, True, False])
@@ -215,7 +215,7 @@ def largest_alive(model: SparseModel, counts: Array, select: PyTree) -> PyTree:
       [False, True, False]
     """
     size = jax.tree.map(jnp.abs, model.params)
-    return largest(size, counts, select, within=model.mask)
+    return keep_top(size, counts, select, within=model.mask)
 
 
 def largest_overall(scores: PyTree, count: ArrayLike, select: PyTree) -> PyTree:

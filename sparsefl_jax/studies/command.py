@@ -68,7 +68,7 @@ def run(
     except interrupt.StoppedError as error:
         print(f"{error}; the same command goes on with it", file=sys.stderr)
         sys.exit(error.code)
-    folders = [f for p in study for f in points.begun(folder, p)]
+    folders = [f for p in study for f in points.begun_folders(folder, p)]
     if folders:
         comparison = report.compare(report.read_groups(folders))
         formats.say(report.comparison_table(comparison))

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from sparsefl_jax.core.check import UserError, blaming, check, one_line
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.check import UserError, blame, check, one_line
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.studies import grid
@@ -51,7 +51,7 @@ def run_point(workdir: str | Path, name: str) -> None:
     (workdir / name).mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(run_folder.locked(workdir / name))
+            stack.enter_context(run_folder.lock(workdir / name))
         except ValueError:  # another process runs the point
             return
         on_disk.failure(workdir, name).unlink(missing_ok=True)
@@ -81,7 +81,7 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
     """Goes on with the seeds; yields what failed, and its error."""
     part = "the budget"
     try:
-        point = fitted(workdir, point)
+        point = fit(workdir, point)
         part = "the data"
         folders = on_disk.folders(workdir, point)
         runs = [(point.of_seed(seed), folder) for seed, folder in folders]
@@ -94,10 +94,10 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
             yield f"seed {seed}", outcome
 
 
-def fitted(workdir: Path, point: Point) -> Point:
+def fit(workdir: Path, point: Point) -> Point:
     """Returns the point with the rounds that its budget pays for."""
     point = on_disk.with_kept_rounds(workdir, point)
-    config, message = fit_rounds.fitted(point.config, experiment.build, progress=True)
+    config, message = fit_rounds.fit(point.config, experiment.build, progress=True)
     if message:
         print(f"{point.name}: {message}", file=sys.stderr, flush=True)
     return point._replace(config=config)
@@ -264,20 +264,20 @@ def slurm(workdir: Path, options: str) -> Callable:
       NAME=VALUE
     """
     parameters = _parse(options)
-    submitit = imported("submitit", "cluster", "--slurm")
+    submitit = import_extra("submitit", "cluster", "--slurm")
     if not {"timeout_min", "slurm_time"} & parameters.keys():
         raise UserError(
             "--slurm has no limit of time, expected --slurm=timeout_min=MINUTES; a "
             "point that takes longer is queued again and goes on"
         )
     folder = workdir.resolve()
-    with blaming("--slurm"):
+    with blame("--slurm"):
         executor = submitit.AutoExecutor(folder=folder / "jobs", cluster="slurm")
         executor.update_parameters(**{"name": "study"} | parameters)
 
     def start(names: Sequence[str]) -> list[_SlurmJob]:
         os.environ.update(environment())  # which jobs inherit
-        with blaming("--slurm"):
+        with blame("--slurm"):
             folders = [str(folder)] * len(names)
             jobs = executor.map_array(_RunPoint(), folders, names)
         return [_SlurmJob(job, _look()) for job in jobs]

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsefl_jax.core.check import UserError, blaming, one_line
+from sparsefl_jax.core.check import UserError, blame, one_line
 from sparsefl_jax.report.groups import STUDY as FILE
 from sparsefl_jax.report.groups import Group, check_point, read_study
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config.defaults import default_config, filled, freeze, plain
+from sparsefl_jax.runs.config.defaults import default_config, fill_in, freeze, plain
 from sparsefl_jax.system import files, shipped
 
 _TAKEN = (
@@ -54,7 +54,7 @@ def groups(points: Sequence[Point], metrics: Sequence[str] | None = None) -> lis
       metrics: of their evaluations, where they are known.
     """
     evals = [[{"metric": metric}] for metric in metrics or ()] or [[]] * len(points)
-    configs = [plain(filled(point.config)) for point in points]
+    configs = [plain(fill_in(point.config)) for point in points]
     return [
         Group(p.name, [Run(Path(p.name), [], e, [0], {}, c, None)], p.label or p.name)
         for p, e, c in zip(points, evals, configs, strict=True)
@@ -91,7 +91,7 @@ def load(path: str) -> list[Point]:
       did you mean studies/five_methods.py?
     """  # noqa: E501
     name, _, argument = shipped.find("study", "studies", path).partition(":")
-    with blaming(name):
+    with blame(name):
         get_study = runpy.run_path(name).get("get_study")
         if get_study is None:
             raise UserError("there is no get_study, expected it to return the points")
@@ -118,7 +118,7 @@ def check_points(points: Sequence[Point]) -> None:
             )
         if names.count(point.name) > 1:
             raise UserError(f"two points are called {point.name!r}")
-        with naming(point):
+        with name_point(point):
             freeze(point.config)
 
 
@@ -136,11 +136,11 @@ def write(workdir: Path, points: Sequence[Point]) -> None:
       ValueError: a folder holds the run of another configuration, or of other code.
     """
     workdir.mkdir(parents=True, exist_ok=True)
-    with writing(workdir):
+    with lock_page(workdir):
         known = read_study(workdir)
         held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
         for point in points:
-            config = plain(filled(point.config))
+            config = plain(fill_in(point.config))
             code = run_folder.own_code(config)
             _check_begun(workdir, point, held["code"].get(point.name, {}), code)
             held["code"][point.name] = code
@@ -157,11 +157,11 @@ def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:
     for folder in begun:
         kept = run_folder.read_config(folder)
         wanted = point.of_seed(kept.seed)
-        wanted = fit_rounds.resumed(wanted, kept) or wanted
+        wanted = fit_rounds.resume_rounds(wanted, kept) or wanted
         free = {*run_folder.FREE, "fit.by"}
         if (folder / "summary.json").exists():  # nothing reads its data again
             free.discard("dataset")
-        if differs := run_folder.difference(kept, filled(wanted), free):
+        if differs := run_folder.difference(kept, fill_in(wanted), free):
             raise UserError(
                 f"{folder} holds a run of another configuration: {differs}; {again}"
             )
@@ -190,19 +190,19 @@ def with_kept_rounds(workdir: Path, point: Point) -> Point:
             old = dataclasses.replace(old, seed=point.config.seed, seeds=seeds)
             kept.append(old)
     for old in kept:
-        if config := fit_rounds.resumed(point.config, old):
+        if config := fit_rounds.resume_rounds(point.config, old):
             return point._replace(config=config)
     return point
 
 
-def begun(workdir: Path, point: Point) -> list[Path]:
+def begun_folders(workdir: Path, point: Point) -> list[Path]:
     """Returns the folders of a point's runs that have records."""
     return [f for _, f in folders(workdir, point) if (f / "metrics.jsonl").exists()]
 
 
-def writing(workdir: Path):
+def lock_page(workdir: Path):
     """Holds the lock of the files that belong to no point, such as the page."""
-    return run_folder.locked(workdir, wait=60)
+    return run_folder.lock(workdir, wait=60)
 
 
 def read(workdir: str | Path) -> list[Point]:
@@ -215,7 +215,7 @@ def read(workdir: str | Path) -> list[Point]:
     if not (study := read_study(path.parent)):
         raise UserError(f"workdir={str(workdir)!r}, expected the folder of a study")
     labels = study.get("labels") or {}
-    with blaming(path):
+    with blame(path):
         return [
             Point(name, default_config(**values), labels.get(name, ""))
             for name, values in study["points"].items()
@@ -223,7 +223,7 @@ def read(workdir: str | Path) -> list[Point]:
 
 
 @contextlib.contextmanager
-def naming(point: Point) -> Iterator[None]:
+def name_point(point: Point) -> Iterator[None]:
     """Names the point in what cannot run."""
     try:
         yield

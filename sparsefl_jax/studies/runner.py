@@ -20,7 +20,7 @@ from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.groups import refuse_unlike
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.describe import largest
+from sparsefl_jax.runs.describe import describe_largest
 from sparsefl_jax.simulation import judge
 from sparsefl_jax.studies import places
 from sparsefl_jax.studies import points as on_disk
@@ -69,7 +69,9 @@ def run(
         start, listening = places.here(workdir), contextlib.nullcontext(lambda: 0)
     else:
         start = submit or places.pool(workdir, jobs)
-        listening = interrupt.listening("asking the points to end after this segment")
+        listening = interrupt.await_signal(
+            "asking the points to end after this segment"
+        )
     old = on_disk.read(workdir) if (workdir / on_disk.FILE).exists() else []
     if left := {point.name for point in old} - {point.name for point in points}:
         say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
@@ -82,7 +84,7 @@ def run(
     write_seldom = seldom(write)
 
     def tell(point: Point) -> None:
-        say(ending(workdir, point))
+        say(describe_ending(workdir, point))
         say(line(workdir, points))
         write_seldom()
 
@@ -96,7 +98,7 @@ def _build(points: Sequence[Point], unlike: bool) -> None:
     """Refuses points that cannot run, and runs that cannot be compared."""
     metrics = []  # and not the setups, whose data would fill the memory
     for point in points:
-        with on_disk.naming(point):
+        with on_disk.name_point(point):
             setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
         metrics.append(judge.resolve_metric(setup.metric, setup.stages))
     if not unlike:
@@ -116,16 +118,16 @@ def _with_rounds(
     """
     fitted, failed = [], []
     for point in points:
-        if fit_rounds.followed(point.config):
+        if fit_rounds.follows_rounds(point.config):
             on_disk.failure(workdir, point.name).unlink(missing_ok=True)
             try:
-                point = places.fitted(workdir, point)
+                point = places.fit(workdir, point)
             except UserError as error:  # a mistake is named before any runs
                 raise UserError(f"point {point.name!r}: {one_line(error)}") from error
             except Exception as error:
                 failed.append(point.name)
                 places.note_errors(workdir, point.name, [("the budget", error)])
-                say(ending(workdir, point))
+                say(describe_ending(workdir, point))
         fitted.append(point)
     return fitted, failed
 
@@ -175,15 +177,15 @@ def describe(points: Sequence[Point]) -> str:
     """
     rows = []
     for point in points:
-        with on_disk.naming(point):
+        with on_disk.name_point(point):
             plan = experiment.build(point.config, started=True)
         rounds = sum(stage.num_rounds for stage in plan.setup.stages)
         rows.append(
             [
                 point.label or point.name,
                 str(len(point.seeds)),
-                "by a pilot" if fit_rounds.wanted(point.config) else str(rounds),
-                largest([stage.memory for stage in plan.stages]),
+                "by a pilot" if fit_rounds.budgets_of(point.config) else str(rounds),
+                describe_largest([stage.memory for stage in plan.stages]),
             ]
         )
     runs = sum(len(point.seeds) for point in points)
@@ -203,7 +205,7 @@ def describe(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def ending(workdir: Path, point: Point) -> str:
+def describe_ending(workdir: Path, point: Point) -> str:
     """Describes the outcome of a point in one line.
 
     Args:
@@ -279,9 +281,9 @@ def write_page(workdir: Path, points: Sequence[Point], unlike: bool) -> None:
         if state.failed:
             kind = f"failed: {state.reason}"
         told.append((point.name, kind))
-        folders += on_disk.begun(workdir, point)
+        folders += on_disk.begun_folders(workdir, point)
     try:
-        with on_disk.writing(workdir):
+        with on_disk.lock_page(workdir):
             comparison = report.compare(report.read_groups(folders), unlike=unlike)
             title = workdir.resolve().name
             report.write_comparison(comparison, workdir, title=title, status=told)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blaming, one_line
+from sparsefl_jax.core.check import UserError, blame, one_line
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 # A larger number could overflow in a sum or a percentage.
@@ -102,7 +102,7 @@ def write_bytes(path: Path, content: bytes) -> None:
       OSError: the file cannot be written, such as on a full disk; names the file.
     """
     temporary = path.with_name(path.name + ".tmp")
-    with naming(path):
+    with name_file(path):
         temporary.write_bytes(content)
         os.replace(temporary, path)
 
@@ -118,7 +118,7 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
       ValueError: a number is not finite, for which JSON has no text.
     """
-    with blaming(path):
+    with blame(path):
         text = json.dumps(value, indent=2, allow_nan=False)
     write_text(path, text)
 
@@ -130,11 +130,11 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 
 @contextlib.contextmanager
-def naming(path: str | Path) -> Iterator[None]:
+def name_file(path: str | Path) -> Iterator[None]:
     """Adds the name of a file to an OSError that lacks it.
 
     Example:
-      >>> with naming("metrics.jsonl"):
+      >>> with name_file("metrics.jsonl"):
       ...     raise OSError(28, "No space left on device")
       Traceback (most recent call last):
         ...

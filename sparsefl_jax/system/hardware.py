@@ -44,7 +44,7 @@ def use_cpu_cores(count: int | None = None) -> None:
     names = {flag.partition("=")[0] for flag in flags}
     wanted = (f"{_COUNT}={count}", *_TIMEOUTS)
     missing = [flag for flag in wanted if flag.partition("=")[0] not in names]
-    if missing and started():
+    if missing and has_started():
         raise RuntimeError("use_cpu_cores() came after JAX had started; call it first")
     os.environ["XLA_FLAGS"] = " ".join([*flags, *missing])
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
@@ -67,7 +67,7 @@ def cores() -> list[int]:
     return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
-def started() -> bool:
+def has_started() -> bool:
     """Returns whether JAX has started its devices, after which no flag is read."""
     import jax
 

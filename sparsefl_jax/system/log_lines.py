@@ -28,7 +28,7 @@ def begin(workdir: Path, position: dict | None) -> dict[str, list[int]]:
     """
     ends = {name: (position or {}).get(name, [0, 0]) for name in FILES}
     for name, end in ends.items():
-        with files.naming(workdir / name), (workdir / name).open("ab") as file:
+        with files.name_file(workdir / name), (workdir / name).open("ab") as file:
             file.truncate(end[0])
     if position is None:  # the first line of metrics.jsonl
         ends[FILES[0]] = append(workdir / FILES[0], [{"schema": SCHEMA}], [0, 0])
@@ -53,7 +53,7 @@ def append(path: Path, records: Iterable[dict], end: list[int]) -> list[int]:
     plain = msgspec.json.decode(msgspec.json.encode(list(records)))
     content = "".join(json.dumps(line) + "\n" for line in plain).encode()
     # Unbuffered: no buffer can write the rest of a failed line later.
-    with files.naming(path), path.open("ab", buffering=0) as file:
+    with files.name_file(path), path.open("ab", buffering=0) as file:
         rest = memoryview(content)
         try:
             while rest:  # a full disk takes the part that fits first
@@ -68,7 +68,7 @@ def append(path: Path, records: Iterable[dict], end: list[int]) -> list[int]:
 def flush(workdir: Path) -> None:
     """Writes the logs to the disk."""
     for path in (workdir / name for name in FILES):
-        with files.naming(path), path.open("rb+") as file:
+        with files.name_file(path), path.open("rb+") as file:
             os.fsync(file)
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from flax.traverse_util import flatten_dict
 
-from sparsefl_jax.core.check import blaming, check
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.check import blame, check
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.system import files, log_lines
 
 PROJECT = "sparsefl_jax"  # unless the tool's own environment variable names another
@@ -94,7 +94,7 @@ def open_sinks(
         for name, lines in zip(log_lines.FILES, (records, [line]), strict=True):
             ends[name] = log_lines.append(workdir / name, lines, ends[name])
         for name, tool in tools.items():
-            with blaming(f"sinks={name!r}", OSError):
+            with blame(f"sinks={name!r}", OSError):
                 tool.write(rows)
 
     def flushed() -> dict:
@@ -103,7 +103,7 @@ def open_sinks(
 
     def close(name: str, kind, error, trace) -> None:
         try:
-            with blaming(f"sinks={name!r}", OSError):
+            with blame(f"sinks={name!r}", OSError):
                 tools[name].close(files.read_optional(workdir / "summary.json"))
         except OSError:
             if error is None:  # else the run's own error counts
@@ -111,7 +111,7 @@ def open_sinks(
 
     with contextlib.ExitStack() as stack:
         for name in names:
-            with blaming(f"sinks={name!r}", OSError):
+            with blame(f"sinks={name!r}", OSError):
                 tools[name] = TOOLS[name](workdir, step)
             stack.push(functools.partial(close, name))
         yield write, flushed
@@ -219,7 +219,7 @@ def check_sinks(names: Sequence[str]) -> None:
     """
     for name in names:
         check("sinks", name, sorted(TOOLS))
-        imported(_MODULES.get(name, name), name, f"sinks={name!r}")
+        import_extra(_MODULES.get(name, name), name, f"sinks={name!r}")
 
 
 def names_of(workdir: Path) -> tuple[str | None, str]:

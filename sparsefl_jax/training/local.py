@@ -15,7 +15,7 @@ import optax
 from jax import lax
 
 from sparsefl_jax.core.algorithm import method
-from sparsefl_jax.core.check import UserError, blaming, check
+from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -147,7 +147,7 @@ def make_optimizer(
         return tx.update(params, tx.init(params), params)
 
     shape = jax.ShapeDtypeStruct
-    with blaming(f"optimizer.name={name!r}"):
+    with blame(f"optimizer.name={name!r}"):
         jax.eval_shape(step, shape((), jnp.int32), shape((1,), jnp.float32))
     return optimizer
 

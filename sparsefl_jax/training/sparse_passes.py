@@ -54,7 +54,7 @@ def objective(
       >>> loss_fn = objective(model, lambda params: params, select)
     """
     if inputs is not None:  # static branch
-        model = saving(model, select, inputs)
+        model = with_inputs(model, select, inputs)
     loss_fn = local.objective(model)
 
     def work(count, used):
@@ -77,21 +77,21 @@ def objective(
     return sparse_loss
 
 
-def saving(model: Model, select: PyTree, inputs: Callable) -> Model:
+def with_inputs(model: Model, select: PyTree, inputs: Callable) -> Model:
     """Returns a model whose layers save their largest inputs; arguments as above.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model = sfl.testing.tiny_model()
       >>> select = sfl.masks.prunable(model.macs, ("*kernel",))
-      >>> model = saving(model, select, lambda kernel: 0.5)
+      >>> model = with_inputs(model, select, lambda kernel: 0.5)
     """
 
     def save(x, kernel, weight):
         kept = top_k.largest_share(x, inputs(kernel), weight)
         return jnp.where(kept, x, jnp.zeros_like(x))
 
-    return model.saving(save, trees.layer_paths(select))
+    return model.with_inputs(save, trees.layer_paths(select))
 
 
 def train(

@@ -291,7 +291,7 @@ def _keep_largest(scores: PyTree, density: float, by_leaf: bool) -> PyTree:
     if not by_leaf:  # static branch
         count = layer_densities.whole_up(density, sizes.sum())
         return top_k.largest_overall(scores, count, select)
-    return top_k.largest(scores, layer_densities.whole_up(density, sizes), select)
+    return top_k.keep_top(scores, layer_densities.whole_up(density, sizes), select)
 
 
 def _rows(leaf: Array, bucket: int) -> Array:

@@ -39,7 +39,7 @@ def test_the_entries_of_resnet18():
     for density, kept, doubt in ((0.2, 2220049, 753740), (0.1, 1102647, 412895)):
         budget = int(density * 11173962) - (11173962 - int(sizes.sum()))
         shares = layer_densities.erk(params, select, budget / sizes.sum())
-        alive = layer_densities.whole(shares, sizes)
+        alive = layer_densities.counts(shares, sizes)
         assert budget - len(sizes) < alive.sum() <= budget
         assert alive.sum() == pytest.approx(kept, abs=20)
         assert in_doubt(rates, alive, sizes).sum() == pytest.approx(doubt, abs=20)

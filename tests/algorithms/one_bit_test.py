@@ -91,9 +91,9 @@ def test_gradients_by_hand():
     g = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], np.float32)
 
     def shown(u, alpha):
-        return jnp.sum(one_bit.signed(u, alpha, jnp.array(drawn)) * g)
+        return jnp.sum(one_bit.signs(u, alpha, jnp.array(drawn)) * g)
 
-    value = one_bit.signed(jnp.array(u), jnp.float32(alpha), jnp.array(drawn))
+    value = one_bit.signs(jnp.array(u), jnp.float32(alpha), jnp.array(drawn))
     np.testing.assert_array_equal(value, signs * alpha)
     of_u, of_alpha = jax.grad(shown, (0, 1))(jnp.array(u), jnp.float32(alpha))
     assert of_u.tolist() == [1, 2, 3, 4, 0, 0]  # on |u / alpha| = 1 it passes

@@ -31,7 +31,7 @@ def test_filters_with_the_largest_norm_stay():
     model = models.build("lenet5_caffe", 10, shape, widths=widths)
     rng, (shapes, _) = np.random.default_rng(0), jax.eval_shape(model.init, KEY)
     params = jax.tree.map(lambda v: np.float32(rng.normal(size=v.shape)), shapes)
-    mask = filters.largest(params, 0.5)
+    mask = filters.keep_filters(params, 0.5)
     kept = {}
     for name in ("conv1", "conv2", "fc1"):
         kernel = np.asarray(params[name]["kernel"])
@@ -51,7 +51,7 @@ def test_filters_with_the_largest_norm_stay():
         if "bias" in mask[name]:  # fc1 has none
             biases = kept.get(name, np.ones(10, bool))
             np.testing.assert_array_equal(mask[name]["bias"], biases)
-    told = filters.kept(mask)
+    told = filters.filters_left(mask)
     jax.tree.map(np.testing.assert_array_equal, told, kept)
 
 

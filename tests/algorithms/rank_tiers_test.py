@@ -101,6 +101,6 @@ class _Network(nn.Module):
 def test_laws_on_adapters(coverage, monkeypatch):
     """Clients of budgets 0.3, 0.4 and 0.5 hold 3, 4 and 5 ranks of 10."""
     whole = base.model_of(_Network(), (8,))
-    model = whole.adapting(10, targets=("fc1/kernel",), whole=("fc2/*",))
+    model = whole.with_adapters(10, targets=("fc1/kernel",), whole=("fc2/*",))
     monkeypatch.setattr(small_world, "tiny_model", lambda: model)
     laws.check_algorithm(rank_tiers, progress=False, coverage=coverage, **SUM)

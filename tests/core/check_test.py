@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from sparsefl_jax.core.check import UserError, check, checkable, integer
+from sparsefl_jax.core.check import UserError, can_check, check, integer
 
 SHARE, COUNT = Annotated[float, "(0, 1]"], Annotated[int, "[1, inf)"]
 CHOICE = Literal["mean", "median"]
@@ -52,7 +52,7 @@ def test_what_is_no_integer_is_refused(wrong):
     ],
 )
 def test_an_annotation_says_what_is_allowed(kind, right, wrong, message):
-    assert checkable(kind)
+    assert can_check(kind)
     check("part", right, kind)
     with pytest.raises(ValueError) as caught:
         check("part", wrong, kind)

@@ -9,7 +9,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import folder, simulate
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.defaults import filled, plain
+from sparsefl_jax.runs.config.defaults import fill_in, plain
 from tests.refusals import launched
 
 FILES = {  # a method in a package, and all that it imports
@@ -59,12 +59,12 @@ def test_all_that_a_method_imports_counts_as_code(own):
         str(own / name): zlib.crc32(text.encode()) for name, text in FILES.items()
     }
     late = wanted.pop(str(own / "own_late.py"))
-    assert folder.own_code(plain(filled(config))) == wanted
+    assert folder.own_code(plain(fill_in(config))) == wanted
     __import__("own_late")
     (own / "own_helper.py").write_text("BIAS = 3.0")
     wanted[str(own / "own_helper.py")] = zlib.crc32(b"BIAS = 3.0")
     wanted[str(own / "own_late.py")] = late
-    assert folder.own_code(plain(filled(config))) == wanted
+    assert folder.own_code(plain(fill_in(config))) == wanted
 
 
 ERRORS = """

@@ -15,7 +15,7 @@ SIZES = [1, 2, 5, 17, 1024, 1025, 9999]
 def drawn(key, num_clients, count, rounds):
     """Returns the first ids of many permutations, [rounds, count]."""
     keys = jax.vmap(lambda r: jax.random.fold_in(key, r))(jnp.arange(rounds))
-    each = jax.vmap(lambda k: cohorts.permuted(k, num_clients, count))
+    each = jax.vmap(lambda k: cohorts.permute(k, num_clients, count))
     return np.asarray(jax.jit(each)(keys))
 
 
@@ -29,14 +29,14 @@ def assert_alike(counts):
 
 @pytest.mark.parametrize("num_clients", SIZES)
 def test_a_permutation_has_everyone_once(key, num_clients):
-    ids = cohorts.permuted(key, num_clients, num_clients)
+    ids = cohorts.permute(key, num_clients, num_clients)
     assert ids.dtype == jnp.int32
     np.testing.assert_array_equal(np.sort(ids), np.arange(num_clients))
 
 
 @pytest.mark.parametrize("num_clients", [10**6, 10**9, 2**31 - 1])
 def test_ids_of_huge_populations_are_different_and_all_over(key, num_clients):
-    ids = np.asarray(cohorts.permuted(key, num_clients, 2000))
+    ids = np.asarray(cohorts.permute(key, num_clients, 2000))
     assert len(np.unique(ids)) == 2000 and ids.min() >= 0 and ids.max() < num_clients
     assert_alike(np.bincount(ids // (num_clients // 50 + 1), minlength=50))
 

@@ -56,7 +56,7 @@ def network():
 
 def adapted_network(**options):
     given = {"targets": ("fc/kernel",), "whole": ("score/*",)} | options
-    return network().adapting(2, **given)
+    return network().with_adapters(2, **given)
 
 
 def small_encoder():
@@ -110,7 +110,7 @@ def test_multiply_adds_by_hand():
     """
     base = models.build("encoder", 2, (10,), layers=1)
     targets = ("*query/kernel", "*up/kernel")
-    model = base.adapting(4, targets=targets, whole=("score/*",))
+    model = base.with_adapters(4, targets=targets, whole=("score/*",))
     of_query = {"lora_a": {"kernel": 2560}, "lora_b": {"kernel": 2560}}
     of_up = {"lora_a": {"kernel": 2560}, "lora_b": {"kernel": 5120}}
     assert model.macs == {
@@ -126,7 +126,7 @@ def test_multiply_adds_by_hand():
 
 def test_a_new_network_computes_what_its_base_does(key):
     plain = small_encoder()
-    model = plain.adapting(2, 6.0, dropout=0.5)
+    model = plain.with_adapters(2, 6.0, dropout=0.5)
     (params, _), (own, _) = model.init(key), plain.init(KEY0)
     whole = {n: params[n] for n in ("pooler", "score")}
     want = logits(plain, own | whole, TOKENS)
@@ -141,9 +141,9 @@ def test_a_new_network_computes_what_its_base_does(key):
 def test_constants_and_adapters_follow_the_dtype(first, key):
     plain = small_encoder()
     if first == "computing":
-        model = plain.computing("bfloat16").adapting(2)
+        model = plain.with_dtype("bfloat16").with_adapters(2)
     else:
-        model = plain.adapting(2).computing("bfloat16")
+        model = plain.with_adapters(2).with_dtype("bfloat16")
     params, _ = model.init(key)
     traced = jax.make_jaxpr(lambda p: model.apply(p, {}, TOKENS, train=False)[0])
     products = [
@@ -164,7 +164,7 @@ def gradient(model, params, x, key=None):
 
 def test_the_first_step_by_hand(key):
     """dA = 0, dB = s A^T dW, so the merged kernel moves by -eta s^2 A A^T dW."""
-    model = raw_dense().adapting(RANK, 6.0, **TARGET)
+    model = raw_dense().with_adapters(RANK, 6.0, **TARGET)
     params, x = jax.device_get(model.init(key)[0]), normal(1, 5, IN)
     base = jax.device_get(raw_dense().init(KEY0)[0])
     dw = x.T @ (2 * (x @ base["kernel"] + base["bias"]))
@@ -178,17 +178,17 @@ def test_the_first_step_by_hand(key):
 
 def test_hooks_see_the_inputs_of_adapters(key):
     """What a layer saves is doubled, hence the gradient of its kernel."""
-    model = raw_dense().adapting(RANK, **TARGET)
+    model = raw_dense().with_adapters(RANK, **TARGET)
     params, x = moved(model.init(key)[0]), normal(1, 5, IN)
-    double = model.saving(lambda x, kernel, weight: 2 * x, ("lora_a/kernel",))
+    double = model.with_inputs(lambda x, kernel, weight: 2 * x, ("lora_a/kernel",))
     exact, found = (gradient(m, params, x)["lora_a"]["kernel"] for m in (model, double))
     np.testing.assert_allclose(found, 2 * exact, rtol=1e-6)
 
 
 def test_dropout_draws_in_training_alone(key):
     """Half of the inputs of the adapter are 0, the others are doubled."""
-    plain = raw_dense().adapting(RANK, **TARGET)
-    model = raw_dense().adapting(RANK, **TARGET, dropout=0.5)
+    plain = raw_dense().with_adapters(RANK, **TARGET)
+    model = raw_dense().with_adapters(RANK, **TARGET, dropout=0.5)
     params, x = jax.device_get(moved(plain.init(key)[0])), np.eye(IN, dtype=np.float32)
     base = jax.device_get(raw_dense().init(KEY0)[0])
     whole = params["lora_a"]["kernel"] @ params["lora_b"]["kernel"]
@@ -208,11 +208,13 @@ def test_dropout_draws_in_training_alone(key):
 
 def test_a_given_base_is_held_and_describes_the_network():
     base = {"kernel": np.ones((IN, OUT)), "bias": np.full(OUT, 2.0)}
-    model = raw_dense().adapting(RANK, **TARGET, base=base)
+    model = raw_dense().with_adapters(RANK, **TARGET, base=base)
     params, _ = model.init(KEY0)
     assert logits(model, params, np.ones((1, IN), np.float32)).tolist() == [[5.0] * OUT]
     assert model.frozen == Frozen(IN * OUT + OUT, IN * OUT, "the given network")
-    other = raw_dense().adapting(RANK, **TARGET, base=base | {"bias": np.ones(OUT)})
+    other = raw_dense().with_adapters(
+        RANK, **TARGET, base=base | {"bias": np.ones(OUT)}
+    )
     told = [describe.plain_value("model", m)["adapter"] for m in (model, other)]
     assert told[0].pop("base") != told[1].pop("base") and told[0] == told[1]
 
@@ -258,7 +260,7 @@ def test_a_folder_s_weights_are_held(tmp_path, key):
     assert frozen.frozen == Frozen(6 * 19 + 12, 0, "the pretrained network")
     sizes = [leaf.size for leaf in jax.tree.leaves(whole.shapes()[0])]
     for network in (whole, frozen):  # the embeddings are held now, or already
-        model = network.adapting(2)
+        model = network.with_adapters(2)
         assert model.frozen == frozen.frozen._replace(
             entries=sum(sizes) - 56, macs=model.frozen.macs
         )
@@ -292,7 +294,7 @@ REFUSED = "snip grasp ssfl sparsyfed spafl local_only fedpm heterofl fedrolex fj
 
 @pytest.mark.parametrize("name", REFUSED.split())
 def test_methods_that_cannot_train_adapters_say_so(name):
-    factory, model = getattr(sfl, name), raw_dense().adapting(RANK, **TARGET)
+    factory, model = getattr(sfl, name), raw_dense().with_adapters(RANK, **TARGET)
     given = {"weights": "initial"} if name == "fedpm" else needed(factory)
     refused(lambda: factory(model, SGD, **given), "model has adapters, expected none: ")
     factory(raw_dense(), SGD, **given)
@@ -311,18 +313,18 @@ def test_methods_that_cannot_train_adapters_say_so(name):
     ids=str,
 )
 def test_arguments_are_refused(change, told):
-    refused(lambda: raw_dense().adapting(**{"rank": RANK} | TARGET | change), told)
+    refused(lambda: raw_dense().with_adapters(**{"rank": RANK} | TARGET | change), told)
 
 
 def test_adapters_are_for_layers_of_linen_alone():
     example = jax.ShapeDtypeStruct((2, IN), jnp.float32)
     linear = Model.from_nnx(lambda rngs: nnx.Linear(IN, OUT, rngs=rngs), example)
-    model = linear.adapting(RANK, **TARGET)
+    model = linear.with_adapters(RANK, **TARGET)
     params, _ = model.init(KEY0)
     with pytest.raises(ValueError, match="targets: kernel, expected kernels of linen"):
         model.apply(params, {}, jnp.ones((2, IN)), train=False)
     with pytest.raises(ValueError, match="has adapters, expected none"):
-        model.adapting(RANK)
+        model.with_adapters(RANK)
 
 
 def configured(**adapter):
@@ -378,7 +380,7 @@ def network_of(folder):
 def peft_of(folder, key):
     """Writes an encoder and moved adapters; returns the network and its parameters."""
     targets = ("layer*/up/kernel", "*value/kernel")
-    model = network_of(folder).adapting(2, 6.0, targets=targets)
+    model = network_of(folder).with_adapters(2, 6.0, targets=targets)
     params = moved(model.init(key)[0])
     export.save_peft(f"{folder}/adapter", model, params, base=folder)
     return model, params
@@ -402,7 +404,7 @@ def test_the_files_for_peft_by_hand(kind, tmp_path, key):
         a, b = (written.pop(f"{name}.lora_{f}.weight") for f in "AB")
         found[f"{name}.weight"] = found[f"{name}.weight"] + scale * b @ a
     assert written.keys() <= found.keys()
-    frozen = network_of(folder).adapting(2, freeze=("*lora_a*",))
+    frozen = network_of(folder).with_adapters(2, freeze=("*lora_a*",))
     save = lambda: export.save_peft(tmp_path, frozen, frozen.init(key)[0], base=folder)  # noqa: E731
     refused(save, "params lack A or B, expected adapters")
     want = by_hand.forward(kind, found | written, [3, 1, 4, 1, 5])

@@ -48,7 +48,7 @@ def build_net(kind):
         loss = lambda params: loss_fn(None, params, stats, x, y, weight)  # noqa: E731
         return jax.grad(loss, has_aux=True), params
 
-    return model, model.computing("bfloat16"), gradients
+    return model, model.with_dtype("bfloat16"), gradients
 
 
 def equations(jaxpr):

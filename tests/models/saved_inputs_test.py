@@ -52,7 +52,7 @@ def test_weights_follow_from_what_is_saved_and_inputs_do_not(network):
     model, params, stats = network
     x = normal(1, 2, 4, 4, 2)
     exact, of_x = gradient(model, params, stats, x)
-    found, of_x_too = gradient(model.saving(positive, PATHS), params, stats, x)
+    found, of_x_too = gradient(model.with_inputs(positive, PATHS), params, stats, x)
     np.testing.assert_array_equal(of_x_too, of_x)
     for name in ("conv", "fc"):
         np.testing.assert_array_equal(found[name]["bias"], exact[name]["bias"])
@@ -78,11 +78,11 @@ def test_only_named_kernels_are_hooked_and_a_hook_of_all_changes_no_bit(network)
     model, params, stats = network
     x = normal(1, 2, 4, 4, 2)
     exact, _ = gradient(model, params, stats, x)
-    same = model.saving(lambda x, kernel, weight: x, PATHS)
+    same = model.with_inputs(lambda x, kernel, weight: x, PATHS)
     jax.tree.map(
         np.testing.assert_array_equal, gradient(same, params, stats, x)[0], exact
     )
-    one, _ = gradient(model.saving(positive, PATHS[1:]), params, stats, x)
+    one, _ = gradient(model.with_inputs(positive, PATHS[1:]), params, stats, x)
     np.testing.assert_array_equal(one["conv"]["kernel"], exact["conv"]["kernel"])
     assert np.any(one["fc"]["kernel"] != exact["fc"]["kernel"])
 
@@ -95,7 +95,7 @@ def test_the_hook_sees_kernel_and_padding_and_is_left_out_of_an_evaluation(netwo
         seen.append((x.shape, kernel.shape, weight.shape))
         return x
 
-    x, hooked = normal(1, 2, 4, 4, 2), model.saving(hook, PATHS)
+    x, hooked = normal(1, 2, 4, 4, 2), model.with_inputs(hook, PATHS)
     hooked.apply(params, stats, x, train=False)
     assert not seen
     hooked.apply(params, stats, x, train=True, weight=jnp.ones(2))

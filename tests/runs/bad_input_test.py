@@ -9,7 +9,7 @@ from ml_collections import config_dict
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.config.defaults import filled, freeze
+from sparsefl_jax.runs.config.defaults import fill_in, freeze
 from sparsefl_jax.runs.setup import Limits, Setup, check_setup
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
@@ -127,8 +127,8 @@ def test_lists_and_whole_numbers_are_as_good_as_tuples_and_floats(tmp_path):
 
 def test_a_field_of_an_earlier_version_that_is_empty_is_left_out():
     old = {"text_encoder": None, "observe_rounds": [], "hf": {"hash": None}}
-    kept = freeze(filled(old | {"seed": 3}))
+    kept = freeze(fill_in(old | {"seed": 3}))
     assert kept.seed == 3 and not hasattr(kept, "text_encoder")
     said = "hf: field='hash'"
     refused(lambda: freeze(config_dict.ConfigDict({"hf": {"hash": 9}})), said)
-    refused(lambda: filled({"text_encoder": "bert"}), "field='text_encoder'")
+    refused(lambda: fill_in({"text_encoder": "bert"}), "field='text_encoder'")

@@ -64,7 +64,7 @@ def test_what_follows_from_rounds_that_ran(world):
     method = sfl.fedavg(*world[2])
     parts = parts_of(world, [stage(method, 1), stage(method, 4)])
     found = [first, main], [5.0, 60.0]
-    lines = describe.measured(parts.setup, 2, found).splitlines()
+    lines = describe.describe_measured(parts.setup, 2, found).splitlines()
     assert lines[0].split()[2:] == ["1", "of", "1", "2", "of", "4"]
     assert lines[1].split()[-4:] == ["3.00", "Mbit", "9.00", "Mbit"]
     assert lines[2].split()[-4:] == ["3.00", "Mbit", "3.00", "Mbit"]

@@ -63,9 +63,9 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
     asked = config(gbit=rounds * ROUND)
     if rounds < 1:
         with pytest.raises(ValueError, match="does not pay for one round"):
-            fit_rounds.fitted(asked, experiment.build)
+            fit_rounds.fit(asked, experiment.build)
         return
-    found, said = fit_rounds.fitted(asked, experiment.build)
+    found, said = fit_rounds.fit(asked, experiment.build)
     assert found.num_rounds == int(rounds) and found.fit.by == "pilot"
     assert f"pays for {int(rounds)} rounds, by a pilot of 20 rounds" in said
 
@@ -73,11 +73,11 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
 def test_the_smaller_of_two_budgets_counts(monkeypatch):
     pretend(monkeypatch)
     asked = config(gbit=9 * ROUND, pflop=5.5e-3)  # a PFLOP in a thousand rounds
-    rounds = fit_rounds.fitted(asked, experiment.build)[0].num_rounds
+    rounds = fit_rounds.fit(asked, experiment.build)[0].num_rounds
     # Clients have not all the same number of samples.
     assert 4 <= rounds <= 7
     asked.fit.pflop = 1.0
-    assert fit_rounds.fitted(asked, experiment.build)[0].num_rounds == 9
+    assert fit_rounds.fit(asked, experiment.build)[0].num_rounds == 9
 
 
 def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch):
@@ -93,7 +93,7 @@ def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch):
     asked.algorithm.power = 2.0
     cost = {T: sum(alive(t, T) for t in range(T)) for T in range(2, 100)}
     pays = max(T for T, dense in cost.items() if dense <= budget)
-    found = fit_rounds.fitted(asked, experiment.build)[0].num_rounds
+    found = fit_rounds.fit(asked, experiment.build)[0].num_rounds
     assert found == pays and 2 * budget < pays
 
 
@@ -118,11 +118,11 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     """Started again, a budget is not measured again; another budget is."""
     asked, begun = config(gbit=3 * ROUND), config(gbit=3 * ROUND)
     begun.num_rounds, begun.fit.by = 77, "pilot"
-    kept = fit_rounds.resumed(asked, begun)
+    kept = fit_rounds.resume_rounds(asked, begun)
     assert (kept.num_rounds, kept.fit.by) == (77, "pilot")
-    assert fit_rounds.fitted(begun, build=None) == (begun, "")
+    assert fit_rounds.fit(begun, build=None) == (begun, "")
     asked.fit.gbit = 4 * ROUND
-    assert fit_rounds.resumed(asked, begun) is None
+    assert fit_rounds.resume_rounds(asked, begun) is None
 
 
 @pytest.mark.parametrize("resumed, by", [(None, None), ("a", "pilot")])
@@ -142,7 +142,7 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
     """Only the first round sends something, as with fine-tuning."""
     pretend(monkeypatch, alive=lambda round, rounds: float(round == 0))
     with pytest.raises(ValueError, match=r"fit.gbit=.*later rounds"):
-        fit_rounds.fitted(config(gbit=5 * ROUND), experiment.build)
+        fit_rounds.fit(config(gbit=5 * ROUND), experiment.build)
 
 
 @pytest.mark.parametrize("rounds", [26, 27])
@@ -152,13 +152,15 @@ def test_what_follows_the_rounds_is_noticed(rounds):
         given = config(gbit=1.0)
         given.num_rounds = rounds
         density = 0.2 if follows else None
-        assert fit_rounds.followed(methods.choose(given, method, density)) == follows
+        assert (
+            fit_rounds.follows_rounds(methods.choose(given, method, density)) == follows
+        )
 
 
 def test_fit_most_limits_the_rounds(monkeypatch):
     pretend(monkeypatch)
     asked = config(gbit=10 * ROUND, pilot=4, most=5)
-    found, said = fit_rounds.fitted(asked, experiment.build)
+    found, said = fit_rounds.fit(asked, experiment.build)
     assert (found.num_rounds, found.fit.by) == (5, "pilot")
     assert said.endswith("pays for 5 rounds, by fit.most")
 
@@ -167,10 +169,10 @@ def test_evaluations_are_spread_over_the_rounds(monkeypatch):
     """Twelve rounds in five parts: one every two rounds, and at least every round."""
     pretend(monkeypatch)
     asked = config(gbit=12 * ROUND, pilot=4, evaluations=5)
-    found, _ = fit_rounds.fitted(asked, experiment.build)
+    found, _ = fit_rounds.fit(asked, experiment.build)
     assert (found.num_rounds, found.eval_every) == (12, 2)
     asked.fit.evaluations = 40
-    assert fit_rounds.fitted(asked, experiment.build)[0].eval_every == 1
+    assert fit_rounds.fit(asked, experiment.build)[0].eval_every == 1
 
 
 def record(clients, down, up):
@@ -213,7 +215,7 @@ def test_first_exchanges_are_those_of_the_runs_cohorts(monkeypatch, draws):
     monkeypatch.setattr(fit_rounds, "_DRAWS", draws)
     setup = setup_of(9)
     root = keys.of_stage(keys.of_run(jax.random.key(5))[1], 0)
-    ids = cohorts.drawing(root, setup.stages[0], 12)(np.arange(9)).tolist()
+    ids = cohorts.make_draw(root, setup.stages[0], 12)(np.arange(9)).tolist()
     seen, new = set(), []
     for round, drawn in enumerate(ids):
         new.append(len(set(drawn) - seen) if 12 * round < draws else 0)

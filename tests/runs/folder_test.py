@@ -20,7 +20,7 @@ def test_a_file_system_without_locks_is_told_once(tmp_path, monkeypatch, number)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("default")
         for _ in range(2):
-            with folder.locked(tmp_path):
+            with folder.lock(tmp_path):
                 assert not folder.in_use(tmp_path)
     assert "no locks here" in str(told[0].message)
     assert len({str(one.message) for one in told}) == 1

@@ -200,7 +200,7 @@ ALIKE = {  # a setting: two methods, or networks, that differ in it alone
     "optimizer.learning_rate": lambda v: (sfl.fedavg(MODEL, rate(v)), MODEL),
     "algorithm.alpha": lambda v: (sfl.spafl(MODEL, rate(), alpha=v), MODEL),
     "algorithm.share": lambda v: (top_share(MODEL, rate(), v), MODEL),
-    "model.loss.amount": lambda v: (PLAIN, MODEL.fitting(sfl.method(smooth)(v))),
+    "model.loss.amount": lambda v: (PLAIN, MODEL.with_loss(sfl.method(smooth)(v))),
 }
 
 
@@ -217,7 +217,7 @@ def test_runs_that_differ_in_one_setting_are_never_seeds_of_one_another(field, e
     [
         (unnamed(MODEL, rate()), MODEL, "algorithm .* a name, .* with @sfl.method"),
         (sfl.fedavg(MODEL, lambda r: None), MODEL, "algorithm.optimizer is a function"),
-        (PLAIN, MODEL.fitting(smooth(1)), "model.loss is a function"),
+        (PLAIN, MODEL.with_loss(smooth(1)), "model.loss is a function"),
         # which may be any other
         (PLAIN, MODEL._replace(init=MODEL.init), "model is a Model without a name"),
     ],

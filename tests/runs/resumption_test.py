@@ -16,7 +16,7 @@ from sparsefl_jax.runs import checkpoint, cli, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import filled, freeze, load_config, plain
+from sparsefl_jax.runs.config.defaults import fill_in, freeze, load_config, plain
 from sparsefl_jax.system import interrupt, provenance
 from tests.runs.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -126,14 +126,14 @@ def test_padding_of_the_tables_changes_no_fingerprint():
 def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
     saved, old = checkpoint.read(finished), sfl.__version__
     now = provenance.facts(saved.about["machine"]["chunk"])
-    assert run_folder.described(saved, now).endswith(", bit for bit")
+    assert run_folder.describe_start(saved, now).endswith(", bit for bit")
     monkeypatch.setattr(sfl, "__version__", "9.9")
     jax.config.update("jax_enable_x64", True)
     try:
         now |= provenance.settings() | provenance.versions()
     finally:
         jax.config.update("jax_enable_x64", False)
-    said = run_folder.described(saved, now)
+    said = run_folder.describe_start(saved, now)
     changed = f"jax_enable_x64 False -> True, sparsefl_jax {old} -> 9.9"
     assert said.endswith(f"not bit for bit: {changed}")
 
@@ -179,9 +179,9 @@ def settle(tmp_path):
             config.update_from_flattened_dict({"lr_horizon": None} | began)
         new.update_from_flattened_dict(now)
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
-        about = {"config": plain(filled(old))}
+        about = {"config": plain(fill_in(old))}
         saved = checkpoint.Saved(Snapshot(**at), {}, about)
-        return run_folder.continued(freeze(new), saved)
+        return run_folder.continue_from(freeze(new), saved)
 
     return asked
 
@@ -269,7 +269,7 @@ def test_overrides_alone_change_the_configuration_of_the_run(run):
         cli.parse_flags([*arguments, *where], values)
         old, new = run_folder.read_config(run), cli.configuration(values, str(run))
         changed = ["eval_every", "num_rounds", "until.gbit"]
-        assert list(run_folder.differences(old, filled(new))) == changed
+        assert list(run_folder.differences(old, fill_in(new))) == changed
         assert new.until.gbit == 2.0 and new.eval_every == 4
 
 

@@ -50,7 +50,7 @@ def fate(monkeypatch):
             raise error
         return {"seed": config.seed}
 
-    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    monkeypatch.setattr(experiment, "run_seed", one_seed)
     return fates, ran
 
 
@@ -113,7 +113,7 @@ def test_seeds_read_their_data_set_once(fate, tmp_path, monkeypatch):
         return {"seed": config.seed, "rows": read(config).train.index}
 
     monkeypatch.setattr(build.datasets, "load", load)
-    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    monkeypatch.setattr(experiment, "run_seed", one_seed)
     monkeypatch.setattr(experiment.report, "read_groups", lambda paths: [])
     monkeypatch.setattr(experiment.report, "compare", lambda groups: None)
     monkeypatch.setattr(experiment.report, "write_comparison", lambda *of: None)

@@ -150,7 +150,9 @@ def test_only_who_is_there_is_drawn(key):
     """Of 9 clients the even ones are there in even rounds, 3 in odd ones."""
     available = np.zeros((9, 2))
     available[::2, 0] = available[[1, 4, 5], 1] = 1
-    ids = cohorts.drawing(key, Stage(None, 6, 4), 9, presence(available))(np.arange(6))
+    ids = cohorts.make_draw(key, Stage(None, 6, 4), 9, presence(available))(
+        np.arange(6)
+    )
     assert all(set(drawn) < {0, 2, 4, 6, 8} for drawn in ids[::2].tolist())
     assert all(sorted(drawn) == [1, 4, 5, 9] for drawn in ids[1::2].tolist())
     assert len({tuple(drawn) for drawn in ids[::2].tolist()}) > 1
@@ -159,7 +161,7 @@ def test_only_who_is_there_is_drawn(key):
 def test_tiers_of_budgets_are_drawn_from_who_is_there(key):
     present = presence([[1], [0], [1], [1], [0], [0], [1], [1]])
     sampler = cohorts.stratified_sampler([0.5] * 4 + [1.0] * 4, 6, present)
-    draw = cohorts.drawing(key, Stage(None, 3, 6, sampler=sampler), 8, present)
+    draw = cohorts.make_draw(key, Stage(None, 3, 6, sampler=sampler), 8, present)
     for drawn in draw(np.arange(2)).tolist():
         assert sorted(drawn) == [0, 2, 3, 6, 7, 8]
 

@@ -23,7 +23,7 @@ def test_a_sampler_that_repeats_a_client_or_splits_a_tier_is_refused(key):
     """In round 3, of 4, the ids are 2, 1, 2; empty places may be many."""
     table = jnp.array([[0, 1, 2], [9, 3, 9], [2, 1, 2], [0, 1, 2]], jnp.int32)
     stage = Stage(None, 4, 3, sampler=lambda key, round: table[round])
-    draw = cohorts.drawing(key, stage, 9)
+    draw = cohorts.make_draw(key, stage, 9)
     assert draw(np.arange(2)).tolist() == [[0, 1, 2], [9, 3, 9]]
     with pytest.raises(ValueError, match="draws client 2 twice in round 3, expected"):
         draw(np.arange(4))

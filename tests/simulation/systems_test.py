@@ -90,7 +90,7 @@ def test_refuses_what_is_no_system():
 def test_over_selection_draws_more_but_for_a_cohort_of_one():
     config = defaults.default_config()
     config.deadline.over = 1.3
-    assert [build._drawn(config, size) for size in (10, 1, 15)] == [13, 1, 20]
+    assert [build._num_drawn(config, size) for size in (10, 1, 15)] == [13, 1, 20]
 
 
 @pytest.mark.parametrize("seed", range(3))

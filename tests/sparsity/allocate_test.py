@@ -57,7 +57,7 @@ def test_a_traced_share_is_counted_as_on_the_host(share, size, count):
         jnp.float32(share), size
     )
     assert (int(found), found.dtype) == (count, jnp.int32)
-    assert layer_densities.whole(share, size) == count
+    assert layer_densities.counts(share, size) == count
 
 
 def test_ranks_go_by_score_and_then_by_index():
@@ -117,7 +117,7 @@ def test_erk_of_feddst_scales_sparsities():
         1 - found, [0.747919, 0.809973, 0.800015, 0.718524], atol=1e-6
     )
     sizes = trees.layer_sizes(tree, select)
-    kept = layer_densities.whole(found, sizes)
+    kept = layer_densities.counts(found, sizes)
     assert kept.tolist() == [63, 950, 51196, 140]
     other = layer_densities.erk(tree, select, 0.2)
     np.testing.assert_allclose(other, [0.833, 0.079, 0.200, 1], atol=1.5e-3)
@@ -128,5 +128,5 @@ def test_erk_of_feddst_leaves_every_layer_an_entry_and_meets_the_density():
     tree, select = shapes(**MNISTNET)
     found = layer_densities.erk_sparsity(tree, select, 0.01)
     sizes = trees.layer_sizes(tree, select)
-    assert layer_densities.whole(found, sizes)[1] == 1
+    assert layer_densities.counts(found, sizes)[1] == 1
     assert (found @ [250, 5000, 256000, 500]) == pytest.approx(2617.5)

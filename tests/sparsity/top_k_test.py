@@ -83,10 +83,10 @@ def test_the_largest_among_some_entries_are_no_others():
     scores = {"a": jnp.array([9.0, -2.0, -1.0, -3.0]), "b": jnp.array([5.0, 7.0])}
     among = {"a": jnp.arange(4) > 0, "b": jnp.array([True, False])}
     counts, select = jnp.array([2, 2], jnp.int32), {"a": True, "b": True}
-    found = top_k.largest(scores, counts, select, within=among)
+    found = top_k.keep_top(scores, counts, select, within=among)
     assert found["a"].tolist() == [False, True, True, False]
     assert found["b"].tolist() == [True, False]
-    dense = top_k.largest(scores, counts[:1], select | {"b": False}, within=among)
+    dense = top_k.keep_top(scores, counts[:1], select | {"b": False}, within=among)
     assert dense["b"].tolist() == [True, True]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config.defaults import filled, plain
+from sparsefl_jax.runs.config.defaults import fill_in, plain
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import runner
 from tests import tiny_study
@@ -19,10 +19,10 @@ from tests.refusals import refused
 @pytest.fixture
 def study(tmp_path, monkeypatch):
     """Returns points with a budget; pilots find seven rounds, and runs are instant."""
-    study, measured, real = [], [], fit_rounds.fitted
+    study, measured, real = [], [], fit_rounds.fit
 
     def fitted(config, build, progress):
-        if not fit_rounds.wanted(config):
+        if not fit_rounds.budgets_of(config):
             return real(config, build)
         measured.append(config.algorithm.name)
         if config.algorithm.name == "fedpm":
@@ -35,14 +35,14 @@ def study(tmp_path, monkeypatch):
     def run_each(runs):
         for config, folder in runs:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "config.json").write_text(json.dumps(plain(filled(config))))
+            (folder / "config.json").write_text(json.dumps(plain(fill_in(config))))
             (folder / "summary.json").write_text("{}")
             yield {"seed": config.seed}
 
     setup = SimpleNamespace(metric="pooled", stages=())
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(runner, "write_page", lambda *of: None)
-    monkeypatch.setattr(fit_rounds, "fitted", fitted)
+    monkeypatch.setattr(fit_rounds, "fit", fitted)
     monkeypatch.setattr(experiment, "run_each", run_each)
     tiny_study.write_study(tmp_path)
     study = tiny_study.points(tmp_path, methods=("fedavg", "fedpm", "fedprox"))
@@ -99,7 +99,7 @@ def test_a_pilot_that_fails_costs_its_point_alone(
     """FedPM's fails in its point's turn, or while all rounds are set that follow."""
     points, measured = study
     if before:
-        monkeypatch.setattr(fit_rounds, "followed", lambda config: True)
+        monkeypatch.setattr(fit_rounds, "follows_rounds", lambda config: True)
     states = runner.run(points, tmp_path / "out")
     assert measured == ["fedavg", "fedpm", "fedprox"]
     assert [states[p.name].done for p in points] == [2, 0, 2]

@@ -35,11 +35,11 @@ def ran(monkeypatch):
         assert resume == (path / "config.json").exists()
         if not (path / "summary.json").exists():
             names.append(f"{path.parent.name}/{path.name}")
-        with run_folder.claimed(path, config, resume):
+        with run_folder.claim(path, config, resume):
             (path / "summary.json").write_text('{"seconds": 2.0}')
         return {"seed": seed, "seconds": 2.0}
 
-    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    monkeypatch.setattr(experiment, "run_seed", one_seed)
     setup = SimpleNamespace(metric="pooled", stages=())
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(experiment, "of_one_width", lambda read, seeds: read)
@@ -52,19 +52,19 @@ ALL = ["fedavg/seed_0", "fedavg/seed_1", "fedprox/seed_0", "fedprox/seed_1"]
 
 
 def test_every_seed_that_fails_is_named(study, tmp_path, ran, monkeypatch):
-    runs = experiment.one_seed
+    runs = experiment.run_seed
 
     def one_seed(config, *rest):
         if config.algorithm["name"] == "fedavg":
             raise FloatingPointError(f"seed {config.seed}\nis bad")
         return runs(config, *rest)
 
-    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    monkeypatch.setattr(experiment, "run_seed", one_seed)
     states = runner.run(study, tmp_path / "out")
     reasons = states["fedavg"].failed.splitlines()
     assert reasons[:2] == ["seed 0: seed 0 is bad", "seed 1: seed 1 is bad"]
     assert "Traceback" in states["fedavg"].failed and states["fedprox"] == State(2)
-    monkeypatch.setattr(experiment, "one_seed", runs)
+    monkeypatch.setattr(experiment, "run_seed", runs)
     states = runner.run(study, tmp_path / "out")  # tried again
     assert states == {"fedavg": State(2), "fedprox": State(2)}
     assert ran == [*ALL[2:], *ALL[:2]]
@@ -146,14 +146,14 @@ def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
 
 
 def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
-    runs, both = experiment.one_seed, threading.Barrier(2, timeout=30)
+    runs, both = experiment.run_seed, threading.Barrier(2, timeout=30)
 
     def one_seed(config, *rest):
         if config.seed == 0:
             both.wait()  # each study holds a point
         return runs(config, *rest)
 
-    monkeypatch.setattr(experiment, "one_seed", one_seed)
+    monkeypatch.setattr(experiment, "run_seed", one_seed)
     told = []
 
     def go():
@@ -181,7 +181,7 @@ def test_a_look_at_a_lock_stops_no_run(tmp_path):
     thread.start()
     looking.wait()
     assert not run_folder.in_use(tmp_path)  # others may look at once
-    with run_folder.locked(tmp_path):
+    with run_folder.lock(tmp_path):
         assert run_folder.in_use(tmp_path)
     thread.join()
     assert not run_folder.in_use(tmp_path)

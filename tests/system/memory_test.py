@@ -13,7 +13,7 @@ from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import (
     Memory,
     Setup,
-    explained,
+    explain,
     memory_limit,
     smaller,
 )
@@ -178,10 +178,10 @@ def test_out_of_memory_keeps_the_run_and_names_the_chunk(tmp_path, monkeypatch):
 def test_a_real_failure_to_allocate_and_other_errors_of_the_runtime(world):
     alone, error = memory_of(world), jax.errors.JaxRuntimeError("INTERNAL: a bug")
     said = "stage 1 with chunk=1, expected a smaller chunk or model"
-    with pytest.raises(MemoryError, match=said), explained(alone, 1):
+    with pytest.raises(MemoryError, match=said), explain(alone, 1):
         # more than an address space holds
         jnp.ones((2**20, 2**20, 2**8), jnp.float32).block_until_ready()
-    with pytest.raises(type(error), match="INTERNAL"), explained(alone, 0):
+    with pytest.raises(type(error), match="INTERNAL"), explain(alone, 0):
         raise error
 
 

@@ -42,7 +42,7 @@ def world():
     user["users_test"] = user["users"]
     data = sfl.from_arrays(x, y, x_test=-x, y_test=y, partition="natural", **user)
     model = sfl.models.build("mlp", CLASSES, (8,), widths=(6,))
-    return data, model.fitting(squared)
+    return data, model.with_loss(squared)
 
 
 METHODS = {
@@ -105,7 +105,7 @@ def test_what_a_loss_must_return_is_said_in_one_line(world, value, names):
     def loss(logits, targets, weight):
         return jnp.array(value), dict.fromkeys(names, jnp.float32(0))
 
-    model = model.fitting(loss)
+    model = model.with_loss(loss)
     stage = sfl.Stage(sfl.fedavg(model, sfl.training.make_optimizer()), 1, CLIENTS)
     with pytest.raises(ValueError, match=r"^model.loss returned shapes .*, expected a"):
         sfl.run(jax.random.key(0), [stage], model, data)

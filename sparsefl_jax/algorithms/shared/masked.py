@@ -189,8 +189,8 @@ def largest_weights(
     """
     sizes, scores = trees.layer_sizes(params, select), jax.tree.map(jnp.abs, params)
     if scope == "layer":  # static branch
-        return top_k.largest(scores, layer_densities.whole(density, sizes), select)
-    count = int(layer_densities.whole(density, sizes.sum()))
+        return top_k.keep_top(scores, layer_densities.counts(density, sizes), select)
+    count = int(layer_densities.counts(density, sizes.sum()))
     return top_k.largest_overall(scores, count, select)
 
 
@@ -225,7 +225,7 @@ def training_within(
         return uplink, client, trained.metrics
 
     def aggregate(key, ctx, server, total):
-        return server._replace(model=averaged(server.model, total)), {}
+        return server._replace(model=average(server.model, total)), {}
 
     def deploy(key, server):
         return {"global": server.model}
@@ -248,7 +248,7 @@ def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Call
     def counts(params: PyTree, cut: float = 0.0) -> np.ndarray:
         allocate = getattr(layer_densities, allocation)
         shares = allocate(params, select, density * (1 - cut))
-        return layer_densities.whole(shares, trees.layer_sizes(params, select))
+        return layer_densities.counts(shares, trees.layer_sizes(params, select))
 
     return counts
 
@@ -303,12 +303,12 @@ def mean_on_union(ctx, old: SparseModel, total: PyTree) -> SparseModel:
       old: what stays if nobody was heard.
       total: the sum of `summand_with_mask`.
     """
-    new = averaged(old, total["mean"])
+    new = average(old, total["mean"])
     union = jax.tree.map(lambda votes: votes > 0, total["masks"])
     return means.if_heard(ctx, new._replace(mask=union), old)
 
 
-def moved(round: Array, server: Any, new: SparseModel, **others: Any) -> Any:
+def move(round: Array, server: Any, new: SparseModel, **others: Any) -> Any:
     """Returns a server with its next model, and `changed_at` by the masks.
 
     Args:
@@ -323,11 +323,11 @@ def moved(round: Array, server: Any, new: SparseModel, **others: Any) -> Any:
 
 
 def moved_if_heard(ctx, server: Any, new: SparseModel, **others: Any) -> Any:
-    """Returns what `moved` does, or the old server if nobody was heard."""
-    return means.if_heard(ctx, moved(ctx.round, server, new, **others), server)
+    """Returns what `move` does, or the old server if nobody was heard."""
+    return means.if_heard(ctx, move(ctx.round, server, new, **others), server)
 
 
-def added(old: SparseModel, total: PyTree) -> SparseModel:
+def add_mean(old: SparseModel, total: PyTree) -> SparseModel:
     """Returns a model plus the mean of the cohort's changes, with the old mask."""
     zeros, _ = means.zeros(total)
     change, stats = means.weighted_mean(total, (zeros, old.stats))
@@ -335,7 +335,7 @@ def added(old: SparseModel, total: PyTree) -> SparseModel:
     return old._replace(params=params, stats=stats)
 
 
-def averaged(old: SparseModel, total: PyTree) -> SparseModel:
+def average(old: SparseModel, total: PyTree) -> SparseModel:
     """Returns the mean of the cohort's models, with the old mask."""
     params, stats = means.weighted_mean(total, (old.params, old.stats))
     return old._replace(params=params, stats=stats)

@@ -17,15 +17,15 @@ from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.check import UserError, blaming, check, unread
-from sparsefl_jax.core.extras import imported
+from sparsefl_jax.core.check import UserError, blame, check, unread
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder
 from sparsefl_jax.runs.config import fields
-from sparsefl_jax.runs.config.defaults import check_unset, densities, naming
+from sparsefl_jax.runs.config.defaults import check_unset, densities, name_section
 from sparsefl_jax.runs.config.fields import Config
 from sparsefl_jax.runs.plan import StagePlan, reads_epochs, reads_mask
-from sparsefl_jax.runs.setup import Limits, Setup, reading
+from sparsefl_jax.runs.setup import Limits, Setup, try_network
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import layer_densities, masks, trees
@@ -66,11 +66,11 @@ def build_algorithm(
         raises a ValueError.
     """
     found = fields.factory("algorithm", name)
-    with blaming(f"{field}.name={name!r}"):
+    with blame(f"{field}.name={name!r}"):
         inspect.signature(found).bind(model, optimizer, **settings)
     if name in fields.TABLES["algorithm"]:  # a user's own may mean another density
         _check_densities(settings, model, field)
-    with naming(field, settings):
+    with name_section(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
         raise UserError(f"{field}.name={name!r}, expected to return an Algorithm")
@@ -144,16 +144,16 @@ def build_model(config, data):
         model = models.build(**describe_network(config, data))
         _, adapter = _settings(config.adapter)
         if "rank" in adapter:
-            with naming("adapter", adapter):
+            with name_section("adapter", adapter):
                 if "base" in adapter:
                     adapter["base"] = read_base(adapter["base"])
-                model = model.adapting(**adapter)
+                model = model.with_adapters(**adapter)
         given = describe_reading(config, data, model)
         if not model.tokens and config.augment:
             given["augment"] = config.augment
-        return model.reading(datasets.make_preprocess(**given))
+        return model.with_preprocess(datasets.make_preprocess(**given))
 
-    model = reading(data, make, f"model.name={config.model['name']!r}")
+    model = try_network(data, make, f"model.name={config.model['name']!r}")
     if model.tokens:
         check_unset(config, "augment", "input_scale", "scramble")
     elif data.x.dtype != "uint8":
@@ -167,8 +167,8 @@ def read_base(path: str) -> dict:
     Raises:
       ValueError: it cannot be read, or safetensors is missing.
     """
-    with blaming(f"base={path!r}"):
-        tensors = imported("safetensors.numpy", "export", "it").load_file(path)
+    with blame(f"base={path!r}"):
+        tensors = import_extra("safetensors.numpy", "export", "it").load_file(path)
     return unflatten_dict(tensors, sep="/").get("params", {})
 
 
@@ -268,10 +268,10 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     if config.first_stage:
         name, settings = _settings(config.first_stage)
         chosen = {key: settings.pop(key, value) for key, value in main.items()}
-        chosen["cohort_size"] = _drawn(config, chosen["cohort_size"])
+        chosen["cohort_size"] = _num_drawn(config, chosen["cohort_size"])
         first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
-    main["cohort_size"] = _drawn(config, main["cohort_size"])
+    main["cohort_size"] = _num_drawn(config, main["cohort_size"])
     name, settings = _settings(config.algorithm)
     chosen, arguments = _settings(config.server_optimizer)
     taken = inspect.signature(fields.factory("algorithm", name)).parameters
@@ -289,20 +289,22 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     if given:  # clipping and noise
         for name in {"clip", "noise_multiplier"} - given.keys():
             raise UserError(f"privacy.{name} is missing: {', '.join(given)} needs it")
-        with naming("privacy", given):
-            algorithm = private(algorithm, **given, fingerprint=folder.fixed(config))
+        with name_section("privacy", given):
+            algorithm = private(
+                algorithm, **given, fingerprint=folder.fixed_fields(config)
+            )
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 
 def _check_densities(settings: dict, model, field: str) -> None:
     """Checks that each density leaves at least one weight of the network."""
     params, _ = model.shapes()
-    with naming(field, ("prunable",)):
+    with name_section(field, ("prunable",)):
         layers = masks.prunable(params, tuple(settings.get("prunable", "*")))
     size = int(trees.layer_sizes(params, layers).sum())
     for key in ("density", "max_density", "densities"):
         least = np.min(settings.get(key) or 1.0)
-        if layer_densities.whole(least, size) < 1:
+        if layer_densities.counts(least, size) < 1:
             raise UserError(
                 f"{field}.{key}={least:g}, expected at least 1/{size} to leave one of "
                 f"{size} weights"
@@ -327,7 +329,7 @@ def check_stages(config, setup: Setup, planned: tuple[StagePlan, ...]) -> None:
         )
 
 
-def _drawn(config, cohort_size: int) -> int:
+def _num_drawn(config, cohort_size: int) -> int:
     """Returns how many clients are drawn; a cohort of one is never enlarged."""
     over = config.deadline.get("over")
     if over is None or cohort_size == 1:

@@ -139,7 +139,7 @@ def override(config, given: Mapping[str, Any]) -> list[str]:
             check(f"{section or 'config'}: field", key, known)
         kind = known[key].annotation if key in known else object
         where[key] = parse(value, kind) if isinstance(value, str) else value
-    lost = names and config.density is not None and not densities(filled(config))
+    lost = names and config.density is not None and not densities(fill_in(config))
     if lost and "density" not in given:
         left.append(f"density={config.density!r}")
         config.density = None
@@ -225,7 +225,7 @@ def freeze(config) -> Config:
       sparsefl_jax.UserError: optimizer.learning_rate=nan, expected a finite number
     """
     check("config", config, Config | ConfigDict)
-    config = filled(config)
+    config = fill_in(config)
     if isinstance(config, Described):
         raise UserError(
             "source='python': this run was made by sfl.experiment, which continues it "
@@ -240,7 +240,7 @@ def freeze(config) -> Config:
     return config
 
 
-def filled(config) -> Config:
+def fill_in(config) -> Config:
     """Returns a configuration with what named entries take, before any check.
 
     Args:
@@ -339,11 +339,11 @@ def check_unset(config: Config, *fields: str) -> None:
 
 
 @contextlib.contextmanager
-def naming(section: str, arguments: Container[str]) -> Iterator[None]:
+def name_section(section: str, arguments: Container[str]) -> Iterator[None]:
     """Adds the section to the name of an argument in the error of a factory.
 
     Example:
-      >>> with naming("algorithm", ("density",)):
+      >>> with name_section("algorithm", ("density",)):
       ...     raise UserError("density=2, expected in (0, 1]")
       Traceback (most recent call last):
       sparsefl_jax.UserError: algorithm.density=2, expected in (0, 1]

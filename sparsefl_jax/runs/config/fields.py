@@ -15,8 +15,8 @@ import optax
 
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
-from sparsefl_jax.core.check import check, checkable
-from sparsefl_jax.core.lookup import named
+from sparsefl_jax.core.check import can_check, check
+from sparsefl_jax.core.lookup import look_up
 from sparsefl_jax.core.types import Count, NonNegative, Positive, Share
 from sparsefl_jax.models import adapters
 from sparsefl_jax.training import local
@@ -430,7 +430,7 @@ def factory(section: str, name: str):
     Raises:
       ValueError: there is no such factory.
     """
-    return named(f"{section}.name", name, TABLES[section])
+    return look_up(f"{section}.name", name, TABLES[section])
 
 
 def _settable_arguments(function, first: int) -> dict[str, inspect.Parameter]:
@@ -444,7 +444,7 @@ def _settable_arguments(function, first: int) -> dict[str, inspect.Parameter]:
 def _kind(parameter) -> Any:
     """Returns the type of an argument, by its annotation or else by its default."""
     given, default = parameter.annotation, parameter.default
-    if checkable(given):
+    if can_check(given):
         return given
     if isinstance(default, tuple) and default:
         return tuple[type(default[0]), ...]
