@@ -94,9 +94,9 @@ def can_check(kind: Any) -> bool:
     those with other facts than a range cannot be checked.
 
     Example:
-      >>> can_check(float), checkable(Literal["a", "b"] | None), checkable(Any)
+      >>> can_check(float), can_check(Literal["a", "b"] | None), can_check(Any)
       (True, True, False)
-      >>> can_check(Annotated[float, "(0, 1]"]), checkable(Annotated[float, "seconds"])
+      >>> can_check(Annotated[float, "(0, 1]"]), can_check(Annotated[float, "seconds"])
       (True, False)
     """
     origin, parts = get_origin(kind), get_args(kind)

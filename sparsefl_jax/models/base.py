@@ -166,8 +166,9 @@ class Model(_Fields):
     def with_dtype(self, dtype: str) -> "Model":
         """Returns the same network computed in `dtype`.
 
-        Call it before `with_preprocess`. Only `apply` changes: it casts parameters and input. Parameters, their gradients
-        (through the transpose of the cast), statistics and logits stay float32.
+        Call it before `with_preprocess`. Only `apply` changes: it casts parameters and
+        input. Parameters, their gradients (through the transpose of the cast),
+        statistics and logits stay float32.
 
         Args:
           dtype: 'float32' or 'bfloat16'.

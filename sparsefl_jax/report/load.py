@@ -252,7 +252,7 @@ def is_finite(value: Any) -> bool:
     """Returns whether a value is a number that is neither NaN nor infinite.
 
     Example:
-      >>> is_finite(0.5), finite(None), finite(float("nan")), finite("0.5")
+      >>> is_finite(0.5), is_finite(None), is_finite(float("nan")), is_finite("0.5")
       (True, False, False, False)
     """
     number = isinstance(value, int | float | np.integer | np.floating)

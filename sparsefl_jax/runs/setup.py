@@ -430,5 +430,6 @@ def _list_parts(parts: dict[str, int]) -> str:
 def _too_large(memory: Memory, limit: float) -> UserError:
     return UserError(
         f"chunk={memory.chunk} takes {format_si(memory.total(), 'B')}, expected at "
-        f"most {format_si(limit, 'B')}: {_list_parts(memory.parts())}"
+        f"most {format_si(limit, 'B')} (memory_gb, or what the devices have): "
+        f"{_list_parts(memory.parts())}"
     )

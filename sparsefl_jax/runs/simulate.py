@@ -341,8 +341,8 @@ def limit_reached(until: Limits, at: Snapshot) -> str:
 
     Example:
       >>> at = Snapshot(bits=2 * 10**9, flops=1e14)
-      >>> limit_reached(Limits(gbit=2.0, pflop=0.5), at), reached(Limits(gbit=2.5), at)
-      ('gbit', '')
+      >>> limit_reached(Limits(gbit=2.0, pflop=0.5), at)
+      'gbit'
     """
     limits = {name: limit or math.inf for name, limit in until._asdict().items()}
     return next((name for name, c in at.costs().items() if c >= limits[name]), "")

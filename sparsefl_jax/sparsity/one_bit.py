@@ -92,7 +92,7 @@ def pass_to(u: Array, value: Array) -> Array:
     """Returns the value; the gradient passes to `u` as if that had been returned.
 
     Example:
-      >>> of_u, of_value = jax.grad(passed, (0, 1))(2.0, 5.0)
+      >>> of_u, of_value = jax.grad(pass_to, (0, 1))(2.0, 5.0)
       >>> float(pass_to(2.0, 5.0)), of_u.item(), of_value.item()
       (5.0, 1.0, 0.0)
     """

@@ -118,7 +118,7 @@ def test_reading_puts_preprocessing_in_front():
         assert (key is None) == (not train)
         return x.astype(jnp.float32) / 8 + (train and jax.random.normal(key))
 
-    model = plain.reading(preprocess)
+    model = plain.with_preprocess(preprocess)
     params, stats = model.init(jax.random.key(0))
     got, _ = model.apply(params, stats, raw, train=False)
     want, _ = plain.apply(params, stats, raw.astype(np.float32) / 8, train=False)
