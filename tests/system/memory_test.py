@@ -95,7 +95,7 @@ def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
 def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatch):
     monkeypatch.setattr(programs, "compile_stage", None)
     with pytest.raises(
-        ValueError, match="takes .*B, expected at most 10.0 kB: .*server .*B"
+        ValueError, match="takes .*B, expected at most 10.0 kB .*server .*B"
     ):
         plan(setup_of(world, memory_gb=1e-5))
     setup = setup_of(world, method=sfl.spafl, client_store="device")
@@ -132,9 +132,7 @@ def test_an_accelerator_has_its_own_limit():
     for chunk, want in (("auto", 2), ("4", 4)):  # a chunk that was set stays
         setup = Setup([], None, None, chunk=chunk)
         assert smaller(tight, 350, setup) == want
-    said = (
-        "chunk=4 takes 500 B, expected at most 150 B: server 100 B, working set 400 B"
-    )
+    said = "chunk=4 takes 500 B, expected at most 150 B (memory_gb, or what the devices have): server 100 B, working set 400 B"
     refused(lambda: smaller(tight, 150, Setup([], None, None)), said)
 
 
