@@ -1,5 +1,6 @@
 """A run that stops anywhere resumes as if it had not; nothing is overwritten."""
 
+import contextlib
 import json
 import random
 import signal
@@ -86,10 +87,16 @@ def test_a_signal_in_the_last_segment_starts_no_other_seed(
 
 
 KILLED = """
-import sys
+import sys, time
+import numpy as np
 from sparsefl_jax.runs import experiment, folder as run_folder
 from sparsefl_jax.system import hardware
 hardware.keep_compilations()
+savez = np.savez
+def slow(*args, **kwargs):  # so that a kill can come before the file has its name
+    savez(*args, **kwargs)
+    time.sleep(0.02)
+np.savez = slow
 experiment.run(run_folder.read_config(sys.argv[1]), sys.argv[2], resume=True)
 """
 
@@ -105,7 +112,9 @@ def test_killed_at_random_moments(config, tmp_path, kills):
     killed, during_checkpoint = 0, 0
 
     def unfinished() -> set:
-        return set(cut.glob("checkpoint.tmp"))
+        with contextlib.suppress(FileNotFoundError):  # it has its name by now
+            return {(cut / "checkpoint.tmp").stat().st_mtime_ns}
+        return set()
 
     while not (cut / "summary.json").exists():
         left = unfinished()  # by the last kill
