@@ -124,7 +124,7 @@ def a_partition(labels, num_clients, *, seed, stride: int = 1):
 
 def ctrl_c(monkeypatch) -> Callable:
     """A function that sends this process Ctrl-C and returns once a run has heard it."""
-    heard, listening = [], interrupt.await_signal
+    heard, listening = [], interrupt.watch_signals
 
     @contextlib.contextmanager
     def kept(tell):
@@ -137,5 +137,5 @@ def ctrl_c(monkeypatch) -> Callable:
         while not heard[-1]():
             time.sleep(0.001)
 
-    monkeypatch.setattr(interrupt, "await_signal", kept)
+    monkeypatch.setattr(interrupt, "watch_signals", kept)
     return send

@@ -354,7 +354,7 @@ def run_seed(
         setup, key = planned.setup, jax.random.key(going.config.seed)
         with (
             records.open_records(path, going, planned, progress) as (at, recorder),
-            interrupt.await_signal(message) as interrupted,
+            interrupt.watch_signals(message) as interrupted,
             Programs(planned, recorder.waiting, interrupted) as programs,
         ):
             left = () if at.ended_by else simulate.simulate(key, programs, at)

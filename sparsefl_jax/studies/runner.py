@@ -69,7 +69,7 @@ def run(
         start, listening = places.here(workdir), contextlib.nullcontext(lambda: 0)
     else:
         start = submit or places.pool(workdir, jobs)
-        listening = interrupt.await_signal(
+        listening = interrupt.watch_signals(
             "asking the points to end after this segment"
         )
     old = on_disk.read(workdir) if (workdir / on_disk.FILE).exists() else []

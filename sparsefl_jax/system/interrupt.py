@@ -40,7 +40,7 @@ def end_at_once() -> None:
 
 
 @contextlib.contextmanager
-def await_signal(message: str) -> Iterator[Callable[[], int]]:
+def watch_signals(message: str) -> Iterator[Callable[[], int]]:
     """Listens for `SIGNALS` while the context lasts.
 
     It does nothing outside the main thread, where Python allows no handlers, and leaves

@@ -17,7 +17,7 @@ from tests.tiny import tiny_config
 BUSY = """
 import hashlib
 from sparsefl_jax.system import interrupt
-with interrupt.await_signal("asked to end") as by:
+with interrupt.watch_signals("asked to end") as by:
     print("ready", flush=True)
     # A minute in C, without the interpreter's lock: no Python handler runs meanwhile.
     hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000_000)
@@ -74,7 +74,7 @@ def test_an_interrupted_command_has_the_code_of_its_signal(capsys):
 @pytest.mark.parametrize("signum", interrupt.SIGNALS)
 def test_one_signal_is_told_and_handlers_come_back(signum, capsys):
     before = signal.getsignal(signum)
-    with interrupt.await_signal("asked to end") as by:
+    with interrupt.watch_signals("asked to end") as by:
         assert by() == 0
         os.kill(os.getpid(), signum)
         begin = time.monotonic()
@@ -90,7 +90,7 @@ def test_other_threads_change_nothing():
     told = []
 
     def look():
-        with interrupt.await_signal("never said") as by:
+        with interrupt.watch_signals("never said") as by:
             told.append((by(), signal.getsignal(signal.SIGINT)))
 
     before = signal.getsignal(signal.SIGINT)
