@@ -171,6 +171,8 @@ def tune(workload: str, name: str, method: Method) -> dict:
     if further := rules.beyond(ranked[0], wanted, own):
         wanted = [*wanted, *further]
         ranked = _ranked(workload, name, method, wanted, share, first)
+    if not task.tuning_seeds:
+        return ranked[0]
     best = ranked[: rules.BEST]
     if method.across:  # the best of each value
         by_value = {str(each[method.across]): each for each in reversed(ranked)}
