@@ -55,14 +55,12 @@ def instructions(text: str, trips: float = 1, first: float | None = None) -> Ite
     Args:
       text: the compiled program.
       trips: how often a loop runs whose length depends on the data.
-      first: how often such a loop runs that is in an outermost one; by default `trips`.
+      first: how often such a loop runs that is in no other; by default `trips`.
 
     Yields:
       An `Instruction`.
     """
     computations, entry = _computations(text)
-    outermost = [one.text for one in computations[entry] if one.opcode == "while"]
-    outermost = {callee for loop in outermost for callee in _called(loop)}
     called = {
         name: [callee for one in body for callee in _called(one.text)]
         for name, body in computations.items()
@@ -74,7 +72,7 @@ def instructions(text: str, trips: float = 1, first: float | None = None) -> Ite
             times = counted[name]
             yield one._replace(times=times, where=name)
             if one.opcode == "while":
-                unknown = trips if first is None or name not in outermost else first
+                unknown = trips if first is None or name != entry else first
                 times *= _known_trips(one.text, computations) or unknown
             for callee in _called(one.text):
                 counted[callee] += times

@@ -163,8 +163,7 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
     plan, text = program.plan, program.segment.as_text()
     rounds = program.pace.length
     groups = -(-plan.stage.cohort_size // (plan.mesh.size * plan.chunk))
-    # In a scan of several rounds each is in a loop of no or one trip, here of one.
-    first = 1 if rounds > 1 else None
+    first = rounds if rounds > 1 else None  # the loop over rounds is in no other
     found = program.segment.memory_analysis()
     cycles = hlo.estimated_cycles(text, steps, first)
     moved = hlo.collectives(text, steps, first)

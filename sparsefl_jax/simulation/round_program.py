@@ -61,14 +61,6 @@ def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
     return log._replace(clients=jax.tree.map(lambda v: v[there], log.clients))
 
 
-def run_if(wanted: Array, fn: Callable, carry: PyTree) -> PyTree:
-    """Returns `fn(carry)` if `wanted`, else `carry`, as a loop of 0 or 1 trips.
-
-    Not a condition: for its branches XLA:GPU copies all rows.
-    """
-    return lax.fori_loop(0, jnp.int32(wanted), lambda _, carry: fn(carry), carry)
-
-
 def strong(tree: PyTree) -> PyTree:
     """Removes weak types, which would change a scan's carry or make jit trace twice."""
     return jax.tree.map(
@@ -261,7 +253,7 @@ def make_round(plan: placement.Plan) -> Callable:
 
 
 def make_segment(plan: placement.Plan) -> Callable:
-    """Returns a scan over rounds as a pure function, to be jitted with donation.
+    """Returns a loop over rounds as a pure function, to be jitted with donation.
 
     It can be mapped over seeds, see `examples/seeds.ipynb`.
 
@@ -280,21 +272,19 @@ def make_segment(plan: placement.Plan) -> Callable:
         length = rounds.shape[0]
 
         @jax.jit  # so that it is traced only once
-        def run(state, inputs):
+        def run(state, i):
+            inputs = jax.tree.map(lambda v: v[i], (rounds, ids, places))
             return round_fn(key, population, state, *inputs)
 
-        def body(state, inputs):
-            i, *of_round = inputs
-            if count is None or length == 1:  # static branch
-                return run(state, of_round)
-            _, log = jax.eval_shape(run, state, of_round)
-            nothing = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), log)
-            return run_if(
-                i < count, lambda old: run(old[0], of_round), (state, nothing)
-            )
+        def body(i, carry):
+            state, logs = carry
+            state, log = run(state, i)
+            return state, jax.tree.map(lambda v, new: v.at[i].set(new), logs, log)
 
-        inputs = jnp.arange(length), rounds, ids, places
-        state, logs = lax.scan(body, state, inputs)
+        _, log = jax.eval_shape(run, state, 0)
+        logs = jax.tree.map(lambda v: jnp.zeros((length, *v.shape), v.dtype), log)
+        most = length if count is None or length == 1 else count
+        state, logs = lax.fori_loop(0, most, body, (state, logs))
         state = lax.with_sharding_constraint(state, placement.shardings(plan, state))
         return state, logs
 

@@ -51,10 +51,10 @@ def test_loops_multiply_and_those_without_a_length_by_what_is_given():
     assert hlo.collectives(LOOPS, 10) == {"all-gather": 17, "all-reduce": 960}
     assert hlo.estimated_cycles(LOOPS) == 5 + 7 + 300
     assert hlo.estimated_cycles(LOOPS, 2.5) == 5 + 7 + 750
-    # Or as often as is said of loops that are in an outermost one.
-    assert hlo.collectives(LOOPS, 10, 4)["all-reduce"] == 3 * 4 * 32
+    # Or an outermost one as often as is said of these.
+    assert hlo.collectives(LOOPS, 10, 4)["all-reduce"] == 3 * 10 * 32
     unknown = LOOPS.replace('"known_trip_count":{"n":"3"},', "")
-    assert hlo.estimated_cycles(unknown, 10, 4) == 5 + 7 + 10 * 4 * 100
+    assert hlo.estimated_cycles(unknown, 10, 4) == 5 + 7 + 4 * 10 * 100
     assert hlo.largest_copy(LOOPS) == 32
     assert hlo.estimated_cycles("ENTRY %f (x: f32[]) -> f32[] {\n}") is None
 
