@@ -47,7 +47,9 @@ class Instruction(NamedTuple):
         return sum(_bytes(*found) for found in _SHAPE.findall(self.shape))
 
 
-def instructions(text: str, trips: float = 1, first: float | None = None) -> Iterator:
+def instructions(
+    text: str, trips: float = 1, first: float | None = None, steps: int | None = None
+) -> Iterator:
     """Walks through what a program runs, into loops, branches and fusions.
 
     All branches of a condition count.
@@ -56,6 +58,7 @@ def instructions(text: str, trips: float = 1, first: float | None = None) -> Ite
       text: the compiled program.
       trips: how often a loop runs whose length depends on the data.
       first: how often such a loop runs that is in no other; by default `trips`.
+      steps: the length of known loops that count as one whose length is unknown.
 
     Yields:
       An `Instruction`.
@@ -73,7 +76,8 @@ def instructions(text: str, trips: float = 1, first: float | None = None) -> Ite
             yield one._replace(times=times, where=name)
             if one.opcode == "while":
                 unknown = trips if first is None or name != entry else first
-                times *= _known_trips(one.text, computations) or unknown
+                known = _known_trips(one.text, computations)
+                times *= unknown if known in (None, 0, steps) else known
             for callee in _called(one.text):
                 counted[callee] += times
 
@@ -141,14 +145,16 @@ class Work(NamedTuple):
     bytes: float  # that the kernels read and write
 
 
-def work(text: str, trips: float = 1, first: float | None = None) -> Work:
+def work(
+    text: str, trips: float = 1, first: float | None = None, steps: int | None = None
+) -> Work:
     """Counts what a GPU runs; caches are left out.
 
     A slice or an update in place counts the bytes that it touches. The host waits once
     more than a loop has trips whose number the compiler does not know.
 
     Args:
-      text, trips, first: as `instructions` takes them.
+      text, trips, first, steps: as `instructions` takes them.
 
     Example:
       >>> work('''ENTRY %main (x: f32[8,2]) -> f32[8,2] {
@@ -157,7 +163,7 @@ def work(text: str, trips: float = 1, first: float | None = None) -> Work:
       ... }''')
       Work(kernels=1, waits=0, bytes=128)
     """
-    every = [*instructions(text, trips, first)]  # callers come first
+    every = [*instructions(text, trips, first, steps)]  # callers come first
     named = {one.name: one for one in every}
     bodies = {k: [*g] for k, g in itertools.groupby(every, lambda one: one.where)}
     kernels = waits = size = 0

@@ -167,7 +167,11 @@ def _of_stage(program: Program, steps: float, target: Target) -> Expected:
     found = program.segment.memory_analysis()
     cycles = hlo.estimated_cycles(text, steps, first)
     moved = hlo.collectives(text, steps, first)
-    less, more = (hlo.work(text, number, first) for number in (steps, steps + 1))
+    known = plan.steps
+    less, more = (hlo.work(text, n, first, known) for n in (steps, steps + 1))
+    waits = hlo.work(text, steps, first).waits
+    if known is not None:  # nobody waits for the end of these loops
+        less, more = (one._replace(waits=waits) for one in (less, more))
     each = np.subtract(more, less) / (rounds * groups)
     return Expected(
         devices=plan.mesh.size,

@@ -75,14 +75,15 @@ class Batches(NamedTuple):
 
     Steps beyond the client's own data have weight 0 for all samples, and `local.train`
     leaves the state unchanged in them. Clients that run together share `num_steps`, so
-    that it stays unbatched under vmap and bounds the loop.
+    that it stays unbatched under vmap and bounds the loop. It is NumPy's where all
+    clients of the run have as many, and there are no such steps.
     """
 
     x: Array  # [M, ...] uint8, float32 or integers, the client's rows
     y: Array  # [M] int32, or [M, T] where a sample has T targets
     order: Array  # [E, S, B] int32, rows of x
     weight: Array  # [E, S, B] float32, 1 for a valid sample and 0 for padding
-    num_steps: Array  # shape=(), int32: steps per epoch to run, at most S
+    num_steps: AnyArray  # shape=(), int32: steps per epoch to run, at most S
 
 
 class Work(NamedTuple):

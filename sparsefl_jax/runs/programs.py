@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.check import UserError, one_line
 from sparsefl_jax.runs.plan import Pace, Plan, StagePlan
 from sparsefl_jax.runs.setup import Memory, Setup, check_host, memory_limit, smaller
-from sparsefl_jax.simulation import placement, round_program
+from sparsefl_jax.simulation import clock, placement, round_program
 from sparsefl_jax.system import interrupt, processes
 from sparsefl_jax.system.progress import WAITING
 
@@ -47,7 +47,8 @@ def compile_stage(run: Plan, index: int) -> Compiled:
     limit, chunk, pace = processes.lead(mine)
     pace = Pace(*pace)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    facts = model.macs, model.frozen
+    full = clock.presence(setup.system) is None
+    facts = model.macs, model.frozen, setup.data.train.size if full else None
     while True:
         plan = placement.make_plan(stage, layers, devices, chunk, *facts)
         segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)

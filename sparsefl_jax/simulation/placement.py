@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import AnyArray, Array, ClientInfo, Frozen, PyTree
 from sparsefl_jax.data import flat
+from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.clock import Clock
@@ -49,6 +50,7 @@ class Plan(NamedTuple):
     layers: PyTree  # Python bools like params: the leaves whose masks are logged
     macs: PyTree = None  # as `Model.macs`, by which a clock measures training
     frozen: Frozen | None = None  # as `Model.frozen`
+    steps: np.int32 | None = None  # of an epoch, if all clients have as many
 
 
 def stage_devices(stage: Stage, devices: Sequence | None = None) -> list:
@@ -68,6 +70,7 @@ def make_plan(
     chunk: int = 1,
     macs: PyTree = None,
     frozen: Frozen | None = None,
+    sizes: np.ndarray | None = None,
 ) -> Plan:
     """Lays a stage out on devices.
 
@@ -79,11 +82,17 @@ def make_plan(
         the cohort.
       macs: as `Model.macs`; needed where there is a clock.
       frozen: as `Model.frozen`.
+      sizes: [N], the clients' training samples, if no place of a cohort is ever empty.
+        Where all fill as many steps, these are known when the program is compiled.
     """
     devices = stage_devices(stage, devices)
     share = -(-stage.cohort_size // len(devices))
-    mesh = Mesh(np.array(devices), ("clients",))
-    return Plan(stage, mesh, min(chunk, share), layers, macs, frozen)
+    mesh, chunk = Mesh(np.array(devices), ("clients",)), min(chunk, share)
+    steps = ()
+    if sizes is not None and stage.cohort_size % (chunk * len(devices)) == 0:
+        steps = np.unique(steps_per_epoch(sizes, stage.batch_size, stage.drop_last))
+    alike = np.int32(steps[0]) if len(steps) == 1 else None
+    return Plan(stage, mesh, chunk, layers, macs, frozen, alike)
 
 
 def make_population(

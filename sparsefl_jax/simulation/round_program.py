@@ -88,7 +88,8 @@ def make_client_fn(plan: placement.Plan) -> Callable:
         received = pack_once(algorithm.send_once(server), last_round, frozen) | downlink
         rows = population.index[info.index]
         own = population.x, population.y, rows, info.num_examples
-        data = batches(data_key, *own, stage=stage, num_steps=num_steps)
+        steps = num_steps if plan.steps is None else plan.steps
+        data = batches(data_key, *own, stage=stage, num_steps=steps)
         before = row
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         ledger.check_metrics(metrics)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
@@ -211,7 +212,7 @@ def train_steps(
     *,
     epoch: Array | int,
     first: Array | int,
-    last: Array | int,
+    last: Array | int | None,
     num_trips: Array | int,
     project: Callable = lambda params: params,
 ) -> LocalState:
@@ -223,7 +224,8 @@ def train_steps(
       tx: the optimizer.
       state: the state before the first of these steps.
       batches: the client's data.
-      epoch, first, last: int32 scalars, which may differ between clients.
+      epoch, first, last: int32 scalars, which may differ between clients; a `last` of
+        None means that all of them run all steps.
       num_trips: an int32 scalar that clients that run together share, at least
         `last - first`.
       project: a function of the parameters to apply after every step, such as a mask.
@@ -247,6 +249,8 @@ def train_steps(
         params = project(optax.apply_updates(state.params, updates))
         sums = jax.tree.map(jnp.add, state.sums, sums)
         new = LocalState(params, stats, opt_state, sums)
+        if last is None:  # static branch: a select would be a pass over all weights
+            return new
         return jax.tree.map(lambda n, o: jnp.where(step < last, n, o), new, state)
 
     state = lax.fori_loop(0, num_trips, body, state)
@@ -273,7 +277,9 @@ def train_epochs(
 
     def body(epoch, state):
         span: dict[str, Any] = {"epoch": epoch, "first": 0, "project": project}
-        span |= {"last": own_steps(batches, epoch), "num_trips": batches.num_steps}
+        static = isinstance(batches.num_steps, np.integer)
+        span["last"] = None if static else own_steps(batches, epoch)
+        span["num_trips"] = batches.num_steps
         step_key = jax.random.fold_in(key, epoch)
         return train_steps(step_key, loss_fn, tx, state, batches, **span)
 
