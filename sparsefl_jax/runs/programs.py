@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.check import UserError, one_line
+from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.runs.plan import Pace, Plan, StagePlan
 from sparsefl_jax.runs.setup import Memory, Setup, check_host, memory_limit, smaller
 from sparsefl_jax.simulation import clock, placement, round_program
@@ -24,7 +25,8 @@ class Compiled(NamedTuple):
     """The compiled program of a stage."""
 
     plan: placement.Plan
-    segment: jax.stages.Compiled  # `round_program.make_segment` of `pace.length` rounds
+    segment: jax.stages.Compiled  # of `pace.length` rounds, with a packed log
+    log: PyTree  # of a segment, by shape
     pace: Pace  # of process 0
     memory: Memory  # with the working set
 
@@ -51,9 +53,9 @@ def compile_stage(run: Plan, index: int) -> Compiled:
     facts = model.macs, model.frozen, setup.data.train.size if full else None
     while True:
         plan = placement.make_plan(stage, layers, devices, chunk, *facts)
-        segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
+        lowered, log = _lower(plan, _arguments(setup, plan, pace, planned))
         try:
-            compiled = segment.lower(*_arguments(setup, plan, pace, planned)).compile()
+            compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -74,7 +76,20 @@ def compile_stage(run: Plan, index: int) -> Compiled:
             chunk = smaller(needed, limit, setup)
         if chunk == plan.chunk:
             check_host(needed, devices)
-            return Compiled(plan, compiled, pace, needed)
+            return Compiled(plan, compiled, log, pace, needed)
+
+
+def _lower(plan: placement.Plan, arguments: tuple) -> tuple[jax.stages.Lowered, PyTree]:
+    """Lowers a segment with a packed log; returns it, and the log by shape."""
+    segment, logs = round_program.make_segment(plan), []
+
+    def packed(*given):
+        state, log = segment(*given)
+        logs[:] = [jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), log)]
+        return state, round_program.pack_log(log)
+
+    lowered = jax.jit(packed, donate_argnums=2).lower(*arguments)
+    return lowered, logs[0]
 
 
 def _arguments(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -59,6 +60,32 @@ def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
     """Returns the log of one round without the places that hold no client, NumPy."""
     there = log.clients.ids < num_clients
     return log._replace(clients=jax.tree.map(lambda v: v[there], log.clients))
+
+
+def pack_log(log: PyTree) -> Array:
+    """Returns a log as one array, uint8 [bytes]: it leaves the device in one piece."""
+    leaves = [jnp.uint8(v) if v.dtype == bool else v for v in jax.tree.leaves(log)]
+    return jnp.concatenate(
+        [lax.bitcast_convert_type(v, jnp.uint8).reshape(-1) for v in leaves]
+    )
+
+
+def unpack_log(packed: np.ndarray, like: PyTree) -> PyTree:
+    """Undoes `pack_log` on the host; `like` gives the shapes and dtypes.
+
+    Example:
+      >>> log = {"loss": jnp.float32([1.5, 2.0]), "seen": jnp.array([True])}
+      >>> unpack_log(np.asarray(pack_log(log)), log)
+      {'loss': array([1.5, 2. ], dtype=float32), 'seen': array([ True])}
+    """
+    leaves, treedef = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size * leaf.dtype.itemsize for leaf in leaves])
+    parts = np.split(packed, ends[:-1])
+    shaped = [
+        part.view(leaf.dtype).reshape(leaf.shape)
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(treedef, shaped)
 
 
 def strong(tree: PyTree) -> PyTree:

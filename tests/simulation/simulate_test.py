@@ -86,6 +86,30 @@ def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
     assert segment._cache_size() == 1
 
 
+def test_clients_of_equally_many_steps_train_as_by_hand(key):
+    """One of a sample and one of three fill a batch of three each, in each epoch."""
+    model, parts = linear(), [[0], [1, 2, 3]]
+    method = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
+    stage, sizes = Stage(method, 1, 2, epochs=2, batch_size=3), np.array([1, 3])
+    plan = placement.make_plan(stage, {"kernel": True}, sizes=sizes)
+    assert plan.steps == 1
+    small = stage._replace(batch_size=2)
+    assert placement.make_plan(small, {"kernel": True}, sizes=sizes).steps is None
+    sparse = initial_state.initial_model(key, model)
+    index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
+    facts = np.arange(2, dtype=np.int32), sizes.astype(np.int32)
+    info = ClientInfo(*facts, np.ones(2, np.float32))
+    population = placement.Population(X, Y, index, info)
+    state = initial_state.start(key, plan, sparse, info)
+    segment = jax.jit(round_program.make_segment(plan))
+    ids = np.array([[1, 0]], np.int32)
+    state, log = segment(key, population, state, np.zeros(1, np.int32), ids)
+    one, three = (step(step(np.zeros((2, 2)), rows), rows) for rows in parts)
+    kernel = state.server.params["kernel"]
+    np.testing.assert_allclose(kernel, (one + 3 * three) / 4, atol=1e-6)
+    assert log.clients.metrics["count"].tolist() == [[6, 2]]
+
+
 def test_a_run_ends_at_a_code_that_does_not_fit_its_bits(key):
     """Client 1 sends the code 4 r in round r: the first above 7 is in the third."""
     data, model, (network, optimizer) = federation([6, 6], 20, 4, (2, 3, 1), (5,))
