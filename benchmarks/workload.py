@@ -274,7 +274,8 @@ def prepare(setup: Workload, chunk="auto", model=None, data=None) -> Round:
         macs = ledger.macs_per_sample(model) * stage.batch_size
         in_turn = convolution.in_turn(devices[0].platform, macs)
         chunk = 1 if in_turn else stage.cohort_size
-    plan = placement.make_plan(stage, layers, devices, int(chunk))
+    sizes = data.train.size  # of which runs know the steps when they compile, too
+    plan = placement.make_plan(stage, layers, devices, int(chunk), sizes=sizes)
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
     population = placement.make_population(plan, data, budgets)
     key = jax.random.key(0)

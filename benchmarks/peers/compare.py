@@ -31,7 +31,10 @@ PEERS = {
     "Flower": "benchmarks.peers.flower",
     "PyTorch loop of SpaFL": "benchmarks.peers.spafl",
     "FedPruning": "benchmarks.peers.fedpruning",
+    "plain JAX": "benchmarks.peers.plain_jax",
+    "plain JAX, in turn": "benchmarks.peers.plain_jax in_turn",
 }
+JAX = [peer for peer in PEERS if "JAX" in peer]  # which need no other environment
 _LOOP = (
     *("mlp", "lenet5_caffe", "ic", "femnist", "conv4", "mnistnet"),
     *("fedsparsify_cnn", "resnet18", "vgg16"),
@@ -53,7 +56,8 @@ SETUPS = {
     **OWN,
 }
 OF = dict.fromkeys(SETUPS, ["PyTorch loop"]) | {
-    "pfl": ["PyTorch loop", "pfl-research", "Flower"],
+    **dict.fromkeys(("mlp", *OWN), ["PyTorch loop", *JAX]),
+    "pfl": ["PyTorch loop", "pfl-research", "Flower", *JAX],
     "spafl_fashion": ["PyTorch loop of SpaFL"],
     **dict.fromkeys(THEIRS, ["FedPruning"]),
 }
@@ -83,7 +87,8 @@ def run(
     with LOG.open("w") as log:
         for name in workload.chosen(only, TABLES):
             for peer in (peer for peer in OF[name] if peer in peers):
-                command = [python, "-m", PEERS[peer]]
+                interpreter = sys.executable if peer in JAX else python
+                command = [interpreter, "-m", *PEERS[peer].split()]
                 found = pair(ours, command, SETUPS[name], repeats, log)
                 yield {"set-up": name, "peer": peer} | found
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import Array, Batches, Key
+from sparsefl_jax.core.types import AnyArray, Array, Batches, Key
 
 
 def steps_per_epoch(size: Any, batch_size: int, drop_last: bool = False) -> Any:
@@ -46,7 +46,7 @@ def batches(
     size: Array,
     *,
     stage: Stage,
-    num_steps: Array,
+    num_steps: AnyArray,
 ) -> Batches:
     """Gathers a client's rows and shuffles them once for each epoch.
 
