@@ -2,14 +2,17 @@
 
     python -m benchmarks.table flash_mnist --list        # what there is, what is next
     python -m benchmarks.table flash_mnist               # everything missing, in order
-    python -m benchmarks.table flash_mnist --only spdst --seeds 1
+    python -m benchmarks.table flash_mnist --only spdst pdst --seeds 1
+    python -m benchmarks.table flash_mnist --only spdst --out rows   # one of several
+    python -m benchmarks.table flash_mnist --merge rows
 
 Each row and seed is a run in `runs/tables/NAME/ROW_seedS`: one seed of each row, then a
 second of each. A stopped run is resumed, a finished one is read. A row that needs a GPU
 runs where JAX finds one, or with `--only`; one whose data are missing ends the command
 with a line that says so. Results go to `benchmarks/tables/NAME.json` and to the pages,
-see `benchmarks/pages.py`; commit both. The field "counted" names the bits that an
-entry's Gbit include, if not all.
+see `benchmarks/pages.py`; commit both. Several processes would lose each other's rows
+there: with `--out` each writes a file a row, which `--merge` adds. The field "counted"
+names the bits that an entry's Gbit include, if not all.
 """
 
 import argparse
@@ -29,20 +32,23 @@ from benchmarks import pages  # noqa: E402
 from benchmarks.pages import ROOT, page, results  # noqa: E402
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
-from sparsefl_jax.core.check import one_line  # noqa: E402
+from sparsefl_jax.core.check import check, one_line  # noqa: E402
 from sparsefl_jax.runs import experiment  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 
-def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
+def fill(
+    table: Table, name: str, *, root=ROOT, only=None, seeds=None, out=None
+) -> None:
     """Runs or resumes the missing runs of a table, in its order.
 
     Args:
       table: the declaration.
       name: the name of its files.
       root: the directory that holds `runs/`, `benchmarks/` and `docs/`.
-      only: the row to run; None for all.
+      only: the rows to run; None for all.
       seeds: run only seeds below this number; None for all.
+      out: a folder for a file of each result; None adds them to the table.
 
     Raises:
       interrupt.StoppedError: after Ctrl-C; call again to continue.
@@ -57,19 +63,22 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
         experiment.run(row_config(table, row, seed), path, resume=begun)
         found = {"row": row, "seed": seed} | entry(path, table.best)
         extra = table.extra(path) if table.extra else {}
-        publish(table, name, found | extra, root)
+        if out is None:
+            publish(table, name, found | extra, root)
+        else:
+            Path(out).mkdir(parents=True, exist_ok=True)
+            files.write_json(Path(out, f"{row}_seed{seed}.json"), found | extra)
 
 
 def wanted(table: Table, only=None, seeds=None, every=False) -> list[tuple[str, int]]:
-    """Returns the runs of a table in order, restricted to a row and to seeds.
+    """Returns the runs of a table in order, restricted to rows and to seeds.
 
     Rows that need a GPU are left out where there is none, if not `only` or `every`.
     """
-    if only is not None and only not in table.rows:
-        raise ValueError(f"only={only!r}, expected one of {', '.join(table.rows)}")
+    for row in only or ():
+        check("only", row, table.rows)
     every |= jax.default_backend() == "gpu"
-    some = [r for r in table.rows if every or "a GPU" not in table.rows[r].needs]
-    rows = [only] if only else some
+    rows = only or [r for r, v in table.rows.items() if every or "a GPU" not in v.needs]
     return [(row, seed) for seed in range(seeds or table.seeds) for row in rows]
 
 
@@ -158,7 +167,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=pages.TABLES)
     parser.add_argument("--list", action="store_true", help="show, run nothing")
-    parser.add_argument("--only", help="one row")
+    parser.add_argument("--only", nargs="+", help="rows")
+    parser.add_argument("--out", help="folder for a file of each result")
+    parser.add_argument("--merge", help="folder of such files; runs nothing")
     parser.add_argument("--seeds", type=int, help="seeds below this number")
     args = parser.parse_args()
     table = pages.declared(args.name)
@@ -166,8 +177,12 @@ def main() -> None:
     try:
         if args.list:
             return print(listing(table, args.name, **chosen))
+        if args.merge:
+            for path in sorted(Path(args.merge).glob("*.json")):
+                publish(table, args.name, json.loads(path.read_text()))
+            return
         hardware.keep_compilations()
-        fill(table, args.name, **chosen)
+        fill(table, args.name, **chosen, out=args.out)
     except (interrupt.StoppedError, KeyboardInterrupt) as error:
         command = "python -m benchmarks.table " + " ".join(sys.argv[1:])
         print(f"{str(error) or 'interrupted'}; to go on:\n{command}", file=sys.stderr)

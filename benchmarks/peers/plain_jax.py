@@ -70,9 +70,8 @@ def main():
     each = (lambda fn: partial(jax.lax.map, fn)) if in_turn else jax.vmap
     network, key = NETWORKS[at["model"]](), jax.random.key(0)
     params = network.init(key, jnp.zeros((1, *at["shape"])))
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
     one_round = make_round(at, network, each)
-    turns.tell(version=f"jax {jax.__version__}", parameters=count)
+    turns.tell(version=f"jax {jax.__version__}", parameters=optax.tree.size(params))
     while turns.wait():
         key = jax.random.fold_in(key, 0)
         params = jax.block_until_ready(one_round(params, key))

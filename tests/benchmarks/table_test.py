@@ -1,5 +1,7 @@
 """A table's rows run one by one, are resumed, reused and written."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -115,6 +117,23 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
 
 
 @pytest.mark.slow
+def test_rows_of_several_processes_are_files_that_are_merged(root, monkeypatch):
+    for row in TABLE.rows:
+        tables.fill(TABLE, "tiny", root=root, only=[row], seeds=1, out=root / "rows")
+    assert not pages.results("tiny", root)
+    written = sorted(path.name for path in (root / "rows").iterdir())
+    assert written == ["dense_seed0.json", "thin_seed0.json"]
+    monkeypatch.setattr(pages, "declared", lambda name: TABLE)
+    monkeypatch.setattr(pages, "TABLES", ["tiny"])
+    monkeypatch.setattr(tables, "ROOT", root)
+    publish = functools.partial(tables.publish, root=root)
+    monkeypatch.setattr(tables, "publish", publish)
+    monkeypatch.setattr("sys.argv", ["table", "tiny", "--merge", str(root / "rows")])
+    tables.main()
+    assert list(pages.results("tiny", root)) == [("dense", 0), ("thin", 0)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pages.TABLES)
 def test_every_table_declares_what_can_be_configured(name):
     table = pages.declared(name)
@@ -141,6 +160,6 @@ NEEDING = Table(
 def test_what_a_row_needs_decides_whether_it_runs(root, monkeypatch):
     rows = [row for row in NEEDING.rows if row != "large"]
     assert tables.wanted(NEEDING) == [(row, seed) for seed in (0, 1) for row in rows]
-    assert tables.wanted(NEEDING, "large", 1) == [("large", 0)]
+    assert tables.wanted(NEEDING, ["large", "thin"], 1) == [("large", 0), ("thin", 0)]
     monkeypatch.setattr(tables.jax, "default_backend", lambda: "gpu")
     assert [row for row, _ in tables.wanted(NEEDING, seeds=1)] == list(NEEDING.rows)
