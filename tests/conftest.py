@@ -69,7 +69,7 @@ def savefig():
     from matplotlib.figure import Figure
 
     def write(self, path, **_):
-        texts = [text.get_text() for ax in self.axes for text in ax.texts]
+        texts = [text.get_text() for each in self.legends for text in each.texts]
         Path(path).write_text("\n".join(texts))
 
     drawing, Figure.savefig = Figure.savefig, write

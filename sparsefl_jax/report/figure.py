@@ -1,7 +1,6 @@
-"""What figures share: style and files, lines over rounds, names at their ends."""
+"""What figures share: style and files, lines over rounds, and their names."""
 
 import contextlib
-import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a
 INK, FAINT = "#1b1f23", "#8a94a0"
 SIZE = (4.9, 3.3)  # inches: a column of a paper, and legible on a phone
 STYLE = Path(__file__).with_name("style.mplstyle")
-_NAME = 0.15  # inches that a line of a name takes
+_NAME = 0.17  # inches that a line of a name takes
 _MAX_LAYERS = 12  # that are named
 
 
@@ -72,59 +71,16 @@ def label_powers(axis: Any) -> None:
 
 
 def name_lines(ax: Any) -> None:
-    """Writes the label of every line that has one beside its end, without overlaps.
+    """Names every line that has a label, in a legend beside the axes.
 
-    Call it last, as it takes the limits of the axes as they are. A figure that is too
-    low for all names grows.
+    A figure that is too low for all names grows.
     """
-    from matplotlib.colors import to_rgb
-
-    # This is how matplotlib labels lines that have no name.
-    lines = [line for line in ax.lines if not line.get_label().startswith("_child")]
-    if not lines:
-        return
-    ends = {line: tuple(line.get_xydata()[-1]) for line in lines}
-    to_axes = ax.transScale + ax.transLimits
-    heights = {line: to_axes.transform(end)[1] for line, end in ends.items()}
-    lines.sort(key=lambda line: heights[line])
-    names = [textwrap.fill(line.get_label(), 24) for line in lines]
-    sizes = np.array([_NAME * (1 + name.count("\n")) for name in names])
-    rows = ax.get_gridspec().nrows
+    lines, names = ax.get_legend_handles_labels()
+    names = [textwrap.fill(name.replace("$", r"\$"), 24) for name in names]
+    rows = sum(1 + name.count("\n") for name in names)
     width, height = ax.figure.get_size_inches()
-    height = max(height, rows * sizes.sum() + 0.7)
-    ax.figure.set_size_inches(width, height)
-    places = apart([heights[line] for line in lines], rows * sizes / (height - 0.6))
-    dotted = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.8}
-    for line, name, place in zip(lines, names, places, strict=True):
-        ax.annotate(
-            name.replace("$", r"\$"),
-            ends[line],
-            xytext=(1.04, place),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=8.5,
-            color=[0.75 * part for part in to_rgb(line.get_color())],
-            arrowprops=dotted | {"color": line.get_color()},
-        )
-
-
-def apart(ends: Sequence[float], sizes: Sequence[float]) -> np.ndarray:
-    """Returns where names stand: at the ends of lines, but none over another.
-
-    Args:
-      ends: increasing, from 0 at the bottom to 1 at the top.
-      sizes: how high each name is; if there is no room, the first are below 0.
-
-    Example:
-      >>> apart([0.0, 0.5, 0.5, 1.0], [0.25, 0.25, 0.25, 0.25]).tolist()
-      [0.0, 0.5, 0.75, 1.0]
-      >>> apart([0.75, 1.0, 1.0], [0.5, 0.5, 0.5]).tolist()
-      [0.0, 0.5, 1.0]
-    """
-    gaps = [(a + b) / 2 for a, b in itertools.pairwise(sizes)]
-    offsets = np.cumsum([0.0, *gaps])
-    lowest = np.maximum.accumulate(np.asarray(ends) - offsets)
-    return np.minimum(lowest, 1.0 - offsets[-1]) + offsets
+    ax.figure.set_size_inches(width, max(height, _NAME * rows + 0.7))
+    ax.figure.legend(lines, names, loc="outside right upper")
 
 
 def draw_line(ax: Any, values: Any, label: str, color: Any, width: float = 1.7) -> None:

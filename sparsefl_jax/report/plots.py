@@ -80,9 +80,9 @@ def accuracy_by_round(run: Run, path: Path) -> None:
         figure.draw_line(
             ax, column(evals, "val_accuracy"), "validation", COLORS[2], 1.2
         )
-        for name in ("median", "p10"):
+        for name, color in (("median", COLORS[5]), ("p10", COLORS[6])):
             values = column(evals, f"client_accuracy.{name}")
-            figure.draw_line(ax, values, f"clients, {name}", COLORS[5], 1.0)
+            figure.draw_line(ax, values, f"clients, {name}", color, 1.0)
         _draw_models(ax, run, evals, "accuracy")
         if (best := best_eval(run)) is not None:
             _mark_best(ax, run.done(best), best)
