@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.report.load import Record, Run, by_round, column, stage_name
+from sparsefl_jax.report.load import Record, Run, by_round, column
 from sparsefl_jax.system.files import name_file
 
 # Okabe and Ito's palette for colour-blind readers, without its yellow.
@@ -17,7 +17,6 @@ INK, FAINT = "#1b1f23", "#8a94a0"
 SIZE = (4.9, 3.3)  # inches: a column of a paper, and legible on a phone
 STYLE = Path(__file__).with_name("style.mplstyle")
 _NAME = 0.17  # inches that a line of a name takes
-_MAX_LAYERS = 12  # that are named
 
 
 @contextlib.contextmanager
@@ -53,11 +52,7 @@ def axes(
 
 def whole_numbers(axis: Any) -> None:
     """Puts the ticks of a matplotlib axis on whole numbers."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(
-        MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
-    )
+    axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def label_powers(axis: Any) -> None:
@@ -102,8 +97,7 @@ def draw_line(ax: Any, values: Any, label: str, color: Any, width: float = 1.7) 
 def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None:
     """Draws a line for each layer, coloured by depth, and one for all layers together.
 
-    Of many layers the first, the last and some between are named. The scale begins at
-    0, or is logarithmic if the values differ much.
+    The scale begins at 0, or is logarithmic if the values differ much.
 
     Args:
       ax: matplotlib axes.
@@ -119,10 +113,9 @@ def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None
     head = f"layer_{name}."
     layers = [field for field in table if field.startswith(head)]
     colors = matplotlib.colormaps["plasma"](np.linspace(0.0, 0.9, len(layers)))
-    named = spread(len(layers), _MAX_LAYERS)
-    for i, layer in enumerate(layers):
-        name = short(layer.removeprefix(head)) if i in named else ""
-        draw_line(ax, column(table, layer), name, colors[i], 1.3)
+    for layer, color in zip(layers, colors, strict=True):
+        name = short(layer.removeprefix(head))
+        draw_line(ax, column(table, layer), name, color, 1.3)
     low, high = ax.dataLim.intervaly
     if low > 0 and high > 20 * low:
         ax.set_yscale("log")
@@ -143,34 +136,14 @@ def short(layer: str) -> str:
     return layer.removesuffix("/kernel")
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Returns at most `most` evenly spaced indices below `count`.
-
-    Example:
-      >>> spread(9, 3), spread(2, 3)
-      ([0, 4, 8], [0, 1])
-    """
-    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
-
-
 def count_rounds(ax: Any, run: Run) -> None:
     """Makes an x axis of rounds from 0, and marks where each later stage begins."""
-    mark_stages(ax, run, [start + 0.5 for start in run.starts])
+    mark_stages(ax, [start + 0.5 for start in run.starts])
     whole_numbers(ax.xaxis)
     ax.set_xlim(left=0)
 
 
-def mark_stages(ax: Any, run: Run, positions: Sequence[float]) -> None:
-    """Draws dashed lines with names where the stages after the first begin."""
-    for i, position in enumerate(positions[1:], start=1):
+def mark_stages(ax: Any, positions: Sequence[float]) -> None:
+    """Draws dashed lines where the stages after the first begin."""
+    for position in positions[1:]:
         ax.axvline(position, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
-        ax.annotate(
-            stage_name(run, i),
-            (position, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="top",
-            fontsize=8.5,
-            color=FAINT,
-        )

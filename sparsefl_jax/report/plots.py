@@ -6,6 +6,7 @@ not finite are left out. Matplotlib is imported only when drawing.
 """
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
         if (best := best_eval(run)) is not None:
             _mark_best(ax, scale * best["gbit_cumulative"], best)
         starts = costs.progress(run)["gbit"].reindex(run.starts, fill_value=0.0)
-        figure.mark_stages(ax, run, list(scale * starts))
+        figure.mark_stages(ax, list(scale * starts))
         ax.set_xlim(left=0)
         figure.name_lines(ax)
 
@@ -226,7 +227,7 @@ def _draw_map(ax, counts: np.ndarray) -> None:
     shares = counts / np.maximum(counts.sum(axis=1), 1)[:, None]
     # Sorted by main class and its share, the map shows blocks instead of noise.
     order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
-    order = order[figure.spread(num_clients, _MAX_MAP_COLUMNS)]
+    order = order[:: math.ceil(num_clients / _MAX_MAP_COLUMNS)]
     extent = 0, num_clients, -0.5, num_classes - 0.5
     style = {"aspect": "auto", "origin": "lower", "extent": extent}
     image = ax.imshow(100 * shares[order].T, vmin=0, cmap="Blues", **style)
