@@ -4,14 +4,10 @@ A method has a colour. Its variants, such as densities, differ in the line style
 lines differ in the marker, so that they can be distinguished without colours.
 """
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.report import costs, figure
 from sparsefl_jax.report.comparison import Comparison
 from sparsefl_jax.report.costs import Axis
@@ -26,16 +22,8 @@ _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
 _ALIKE = 1.02  # costs that differ less are the same
 
 
-class Look(NamedTuple):
-    """The style of a group's line and points, as matplotlib takes it."""
-
-    color: str
-    linestyle: Any
-    marker: str
-
-
-def looks(groups: Sequence[Group]) -> list[Look]:
-    """Returns the look of each group.
+def looks(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Returns the style of each group's line and points, as matplotlib takes it.
 
     Example:
       >>> from pathlib import Path
@@ -43,7 +31,7 @@ def looks(groups: Sequence[Group]) -> list[Look]:
       >>> configs = [{"algorithm": {"name": name}} for name in "aba"]
       >>> runs = [Run(Path("a"), [], [], [0], {}, config, None) for config in configs]
       >>> a, b, c = looks([Group("", [run]) for run in runs])
-      >>> a.color == c.color != b.color, a.linestyle == b.linestyle != c.linestyle
+      >>> a["color"] == c["color"] != b["color"], a["linestyle"] != c["linestyle"]
       (True, True)
     """
     colors, variants, found = {}, {}, []
@@ -52,7 +40,8 @@ def looks(groups: Sequence[Group]) -> list[Look]:
         color = COLORS[colors.setdefault(method, len(colors)) % len(COLORS)]
         variants[color] = variants.get(color, -1) + 1
         style = _STYLES[variants[color] % len(_STYLES)]
-        found.append(Look(color, style, MARKERS[i % len(MARKERS)]))
+        mark = MARKERS[i % len(MARKERS)]
+        found.append({"color": color, "linestyle": style, "marker": mark})
     return found
 
 
@@ -105,28 +94,23 @@ def band(group: Group, name: str, value: str) -> Any:
 
 def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[Path]:
     """Draws a value of the evaluations over a cost, if there is any."""
-    groups = comparison.groups
-    bands = [band(group, axis.name, value) for group in groups]
-    if not any(map(len, bands)):
+    bands = [band(group, axis.name, value) for group in comparison.groups]
+    ends = [each["cost"].max() for each in bands if len(each)]
+    if not ends:
         return []
     with figure.axes(path, size=_SIZE) as ax:
-        scale = scale_costs(ax, [b["cost"].max() for b in bands if len(b)], axis)
-        styles = looks(groups)
-        for group, each, look in zip(groups, bands, styles, strict=True):
+        styles = looks(comparison.groups)
+        for group, each, style in zip(comparison.groups, bands, styles, strict=True):
             if not len(each):
                 continue
-            x, y, spread = (each * [scale, 100, 100]).to_numpy().T
-            style = look._replace(marker=look.marker if len(x) <= 25 else "")._asdict()
+            x, y, spread = (each * [axis.scale, 100, 100]).to_numpy().T
+            style = style | ({"marker": ""} if len(x) > 25 else {})
             ax.plot(x, y, label=group.label, **style)
-            ax.fill_between(
-                x, y - spread, y + spread, color=look.color, alpha=0.14, linewidth=0
-            )
+            low, high, color = y - spread, y + spread, style["color"]
+            ax.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0)
+        label_costs(ax, axis, ends)
         if ax.get_xscale() == "linear":
             ax.set_xlim(left=0)
-        else:
-            figure.label_powers(ax.xaxis)
-        if axis.name == "rounds":
-            figure.whole_numbers(ax.xaxis)
         figure.name_lines(ax)
     return [path]
 
@@ -134,56 +118,42 @@ def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[
 def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
     """Draws the last accuracy against a cost or a density, if they differ."""
     columns = [(axis.name, "mean"), ("accuracy", "mean")]
-    found = list(comparison.lines[columns].dropna().itertuples(name=None))
-    ends = [x for _, x, _ in found]
-    if not ends or max(ends) < _ALIKE * min(ends) or not max(ends):
+    found = comparison.lines[columns].dropna().set_axis(["cost", "share"], axis=1)
+    ends = found["cost"]
+    if not ends.max() > _ALIKE * ends.min():
         return []
     with figure.axes(path, size=_SIZE) as ax:
-        scale = scale_costs(ax, ends, axis)
-        kept = costs.on_front([(x, y) for _, x, y in found])
-        front = itertools.compress(found, kept)
-        best = sorted((scale * x, 100 * y) for _, x, y in front)
-        ax.plot(*zip(*best, strict=True), color=FAINT, lw=1, zorder=1)
+        kept = costs.on_front(list(found.itertuples(index=False, name=None)))
+        found *= [axis.scale, 100]
+        front = found[kept].sort_values(["cost", "share"])
+        ax.plot(front["cost"], front["share"], color=FAINT, lw=1, zorder=1)
         styles = looks(comparison.groups)
-        for (line, x, y), best in zip(found, kept, strict=True):
-            color = styles[line].color if best else FAINT
-            ax.plot(
-                scale * x,
-                100 * y,
-                label=comparison.groups[line].label,
-                marker=styles[line].marker,
-                color=color,
-                markerfacecolor=color if best else "none",
-                markersize=7.5,
-                linestyle="none",
-            )
-        if ax.get_xscale() == "log":
-            figure.label_powers(ax.xaxis)
+        for (line, x, y), best in zip(found.itertuples(name=None), kept, strict=True):
+            style = styles[line] | {"linestyle": "none", "markersize": 7.5}
+            if not best:
+                style |= {"color": FAINT, "markerfacecolor": "none"}
+            ax.plot(x, y, label=comparison.groups[line].label, **style)
+        label_costs(ax, axis, list(ends))
         figure.name_lines(ax)
     return [path]
 
 
-def scale_costs(ax, ends: Sequence[float], axis: Axis) -> float:
+def label_costs(ax, axis: Axis, ends: Sequence[float]) -> None:
     """Labels the axes of a cost and an accuracy, with logarithmic costs if they differ.
 
     Args:
-      ax: matplotlib axes.
-      ends: the last cost of each line, in units of the column.
+      ax: matplotlib axes, on which everything has been drawn.
       axis: of the cost.
-
-    Returns:
-      What costs are multiplied by to be drawn.
+      ends: the last cost of each line.
     """
-    positive = [end for end in ends if end > 0]
-    ax.set_ylabel("accuracy [%]")
-    if not axis.unit or not positive:
-        ax.set_xlabel(axis.title if not axis.unit else f"{axis.title} [{axis.unit}]")
-        return 1.0
-    spread = max(positive) >= _LOG_FROM * min(positive) and len(positive) == len(ends)
-    shown = min(positive) if spread else max(positive)
-    number, unit = format_si(axis.scale * shown, axis.unit).split(" ")
-    power = round(np.log10(axis.scale * shown / float(number)) / 3)
-    ax.set_xlabel(f"{axis.title} [{unit}]")
-    if spread:
+    from matplotlib.ticker import EngFormatter
+
+    ax.set(xlabel=axis.title, ylabel="accuracy [%]")
+    if not axis.unit:
+        return figure.whole_numbers(ax.xaxis)
+    ax.set_xlabel(f"{axis.title} [{axis.unit}]")
+    if max(ends) >= _LOG_FROM * min(ends) > 0:
         ax.set_xscale("log")
-    return axis.scale / 1000.0**power
+        figure.label_powers(ax.xaxis)
+    if axis.unit in ("bit", "FLOP"):
+        ax.xaxis.set_major_formatter(EngFormatter())

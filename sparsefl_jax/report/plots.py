@@ -14,7 +14,7 @@ import numpy as np
 
 from sparsefl_jax.data import FederatedData, partition_counts
 from sparsefl_jax.report import costs, figure
-from sparsefl_jax.report.comparison_figures import scale_costs
+from sparsefl_jax.report.comparison_figures import label_costs
 from sparsefl_jax.report.costs import accuracy, best_eval
 from sparsefl_jax.report.figure import COLORS, FAINT, INK
 from sparsefl_jax.report.load import Record, Run, by_round, column, read_run
@@ -114,15 +114,15 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with figure.axes(path) as ax:
-        evals = by_round(run, run.evals)
-        scale = scale_costs(ax, [evals["gbit_cumulative"].max()], costs.axis("gbit"))
-        evals.index = scale * evals["gbit_cumulative"]
+        evals, axis = by_round(run, run.evals), costs.axis("gbit")
+        evals.index = axis.scale * evals["gbit_cumulative"]
         _draw_models(ax, run, 100 * evals, "accuracy")
         if (best := best_eval(run)) is not None:
-            _mark_best(ax, scale * best["gbit_cumulative"], best)
+            _mark_best(ax, axis.scale * best["gbit_cumulative"], best)
         starts = costs.progress(run)["gbit"].reindex(run.starts, fill_value=0.0)
-        figure.mark_stages(ax, list(scale * starts))
+        figure.mark_stages(ax, list(axis.scale * starts))
         ax.set_xlim(left=0)
+        label_costs(ax, axis, [evals.index.max()])
         figure.name_lines(ax)
 
 

@@ -145,4 +145,4 @@ def test_a_run_made_in_python_is_like_the_same_run_of_a_configuration(tmp_path):
     assert unlikeness(groups) == ["", ""]
     named = ["mine, dataset data/mine.npz", "mine, dataset mine"]
     assert make_labels(groups) == named
-    assert [look.color for look in looks(groups)] == [COLORS[0], COLORS[0]]
+    assert [look["color"] for look in looks(groups)] == [COLORS[0], COLORS[0]]
