@@ -82,17 +82,13 @@ def read_masks(run: Run) -> Kept | None:
       >>> read_masks(Run(Path("no/such/run"), [], [], [0], {}, {}, None)) is None
       True
     """
-    folder = run.path / "masks"
-    if not (file := folder / "layers.json").exists():
+    folder, server = run.path / "masks", []
+    if not (folder / "layers.json").exists():
         return None
-    content, server = read_json(file, Layers), []
-    names, sizes = content["names"], content["sizes"]
-    if len(names) != len(sizes) or not names:
-        raise UserError(
-            f"{file} holds {len(names)} names and {len(sizes)} sizes, "
-            "expected equally many, and at least one"
-        )
-    width = math.ceil(sum(sizes) / 8)
+    layers = read_json(folder / "layers.json", Layers)
+    if len(layers["names"]) != len(layers["sizes"]):
+        raise UserError(f"{folder}/layers.json, expected as many names as sizes")
+    width = math.ceil(sum(layers["sizes"]) / 8)
     for stage, round, path in mask_files(folder):
         packed = open_array(path)
         if packed.shape != (width,) or packed.dtype != np.uint8:
@@ -101,7 +97,7 @@ def read_masks(run: Run) -> Kept | None:
             )
         if stage < len(run.starts):
             server.append(Snapshot(stage, round, run.starts[stage] + round, packed))
-    return Kept(names, sizes, server)
+    return Kept(layers["names"], layers["sizes"], server)
 
 
 def mask_files(folder: Path) -> list[tuple[int, int, Path]]:
@@ -113,9 +109,5 @@ def mask_files(folder: Path) -> list[tuple[int, int, Path]]:
       >>> mask_files(Path("no/such/run/masks"))
       []
     """
-    named = ((_NAME.fullmatch(path.name), path) for path in folder.glob("*.npy"))
-    return sorted(
-        (int(match[1]), int(match[2]), path)
-        for match, path in named
-        if match and path.is_file()
-    )
+    named = [(_NAME.fullmatch(path.name), path) for path in folder.glob("*.npy")]
+    return sorted((int(match[1]), int(match[2]), path) for match, path in named if match)
