@@ -46,21 +46,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     unlike = "compare runs on other data, another partition or another metric too"
     add("--unlike", action="store_true", help=unlike)
     costs = "costs at which to compare accuracies, such as gbit=0.1,0.4 (repeatable)"
-    add("--budget", action="append", default=[], metavar="COST=X,Y", help=costs)
+    kept = {"type": budget, "action": "append", "default": []}
+    add("--budget", metavar="COST=X,Y", help=costs, **kept)
     arguments = parser.parse_args(argv)
     try:
-        _report(arguments, dict(map(_budget, arguments.budget)))
+        _report(arguments)
     except (UserError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
 
 
-def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> None:
+def _report(arguments: argparse.Namespace) -> None:
     names, out = arguments.runs, arguments.out
     groups = report.read_groups(names)
     runs = [run for group in groups for run in group.runs]
-    comparison = report.compare(groups, budgets=budgets, unlike=arguments.unlike)
+    budgets, unlike = dict(arguments.budget), arguments.unlike
+    comparison = report.compare(groups, budgets=budgets, unlike=unlike)
     say(report.comparison_table(comparison))
     written, folders = [], [run.path for run in runs]
     for run in runs:
@@ -74,18 +76,15 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     print(f"wrote {len(written)} files: {places}", file=sys.stderr)
 
 
-def _budget(text: str) -> tuple[str, list[float]]:
+def budget(text: str) -> tuple[str, list[float]]:
     """Reads a cost with its budgets.
 
     Example:
-      >>> _budget("gbit=0.1,0.4")
+      >>> budget("gbit=0.1,0.4")
       ('gbit', [0.1, 0.4])
     """
     name, _, values = text.partition("=")
-    try:
-        return name, [float(value) for value in values.split(",")]
-    except ValueError:
-        raise UserError(f"--budget={text}, expected as in gbit=0.1,0.4") from None
+    return name, [float(value) for value in values.split(",")]
 
 
 if __name__ == "__main__":
