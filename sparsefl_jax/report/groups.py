@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.core.formats import MISSING
@@ -38,17 +38,21 @@ class Group(NamedTuple):
     progress: Sequence[Table] = ()  # of each run, see `costs.progress`
 
 
+# A point's name is that of its folder.
+Name = Annotated[str, Meta(pattern=r"^\w[\w.,=+-]{0,199}\Z")]
+
+
 class Seeds(Struct):
     """The seeds of a point's configuration."""
 
     seed: Count
-    seeds: Count
+    seeds: Annotated[int, Meta(ge=0, le=10_000)]
 
 
 class Study(Struct):
     """The points of all studies in a folder, and names of those that reports show."""
 
-    points: dict[str, Seeds]
+    points: dict[Name, Seeds]
     labels: dict[str, str] = {}
     shown: list[str] | None = None
 
@@ -104,29 +108,7 @@ def read_study(folder: Path) -> dict[str, Any]:
     Raises:
       ValueError: the file is damaged.
     """
-    study = files.read_optional(folder / STUDY, Study)
-    with blame(folder / STUDY):
-        for name, config in study.get("points", {}).items():
-            check_point(name, config["seeds"])
-    return study
-
-
-def check_point(name: str, seeds: int) -> None:
-    """Refuses a point whose name cannot be a folder's, or that has too many seeds.
-
-    Example:
-      >>> check_point("..", 1)
-      Traceback (most recent call last):
-        ...
-      sparsefl_jax.UserError: a point '..' of 1 seeds, expected a name of at most 200
-      letters,
-      digits and _.,=+- (it names a folder), and at most 10000 seeds
-    """
-    if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(name)) or seeds > 10_000:
-        raise UserError(
-            f"a point {name!r} of {seeds} seeds, expected a name of at most 200 "
-            "letters, digits and _.,=+- (it names a folder), and at most 10000 seeds"
-        )
+    return files.read_optional(folder / STUDY, Study)
 
 
 def study_runs(folder: str | Path) -> list[Path] | None:

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from sparsefl_jax.core.check import UserError, blame, one_line
 from sparsefl_jax.report.groups import STUDY as FILE
-from sparsefl_jax.report.groups import Group, check_point, read_study
+from sparsefl_jax.report.groups import Group, Study, read_study
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs import folder as run_folder
@@ -110,7 +112,6 @@ def check_points(points: Sequence[Point]) -> None:
         raise UserError("the study has no points, expected at least one")
     names = [point.name for point in points]
     for point in points:
-        check_point(point.name, point.config.seeds)
         if point.name.removesuffix(".tmp") in _TAKEN:
             raise UserError(
                 f"a point is called {point.name!r}, expected another name than the "
@@ -119,6 +120,8 @@ def check_points(points: Sequence[Point]) -> None:
         if names.count(point.name) > 1:
             raise UserError(f"two points are called {point.name!r}")
         with name_point(point):
+            seeds = {"seed": point.config.seed, "seeds": point.config.seeds}
+            msgspec.convert({"points": {point.name: seeds}}, Study)
             freeze(point.config)
 
 
