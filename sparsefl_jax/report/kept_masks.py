@@ -110,4 +110,6 @@ def mask_files(folder: Path) -> list[tuple[int, int, Path]]:
       []
     """
     named = [(_NAME.fullmatch(path.name), path) for path in folder.glob("*.npy")]
-    return sorted((int(match[1]), int(match[2]), path) for match, path in named if match)
+    return sorted(
+        (int(match[1]), int(match[2]), path) for match, path in named if match
+    )

@@ -73,6 +73,8 @@ def run(
         comparison = report.compare(report.read_groups(folders))
         formats.say(report.comparison_table(comparison))
         formats.say(f"\nreport: {folder / 'report.html'}")
-    if failed := [name for name, state in states.items() if state.failed]:
-        first = f"{failed[0]}: {states[failed[0]].reason}"
-        raise UserError(f"{len(failed)} of {len(states)} points failed, first {first}")
+    if failed := {n: s for n, s in states.items() if s.startswith("failed: ")}:
+        first, reason = next(iter(failed.items()))
+        reason = reason.removeprefix("failed: ")
+        told = f"{len(failed)} of {len(states)} points failed, first {first}: {reason}"
+        raise UserError(told)

@@ -63,19 +63,6 @@ def groups(points: Sequence[Point], metrics: Sequence[str] | None = None) -> lis
     ]
 
 
-class State(NamedTuple):
-    """How far a point has come."""
-
-    done: int  # seeds
-    failed: str = ""  # the reasons, a line each, and perhaps a traceback
-    running: bool = False
-
-    @property
-    def reason(self) -> str:
-        """Returns the first reason of a failure."""
-        return self.failed.splitlines()[0]
-
-
 def load(path: str) -> list[Point]:
     """Returns the points that a Python file's `get_study` names.
 
@@ -234,18 +221,14 @@ def name_point(point: Point) -> Iterator[None]:
         raise UserError(f"point {point.name!r}: {one_line(error)}") from error
 
 
-def state(workdir: Path, point: Point) -> State:
-    """Returns how far a point has come, by its files."""
-    done = sum((f / "summary.json").exists() for _, f in folders(workdir, point))
+def state(workdir: Path, point: Point) -> str:
+    """Returns 'done', 'running', 'missing' or 'failed: REASON', by a point's files."""
     note = failure(workdir, point.name)
-    reason = note.read_text().strip() if note.exists() else ""
-    running = done < len(point.seeds) and run_folder.in_use(workdir / point.name)
-    return State(done, reason, running)
-
-
-def complete(workdir: Path, point: Point) -> bool:
-    """Returns whether all runs of a point have ended; `write` has compared them."""
-    return all((f / "summary.json").exists() for _, f in folders(workdir, point))
+    if note.exists():
+        return f"failed: {note.read_text().splitlines()[0]}"
+    if all((f / "summary.json").exists() for _, f in folders(workdir, point)):
+        return "done"  # `write` has compared the configurations
+    return "running" if run_folder.in_use(workdir / point.name) else "missing"
 
 
 def failure(workdir: Path, name: str) -> Path:

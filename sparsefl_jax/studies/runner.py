@@ -39,7 +39,7 @@ def run(
     jobs: int = 1,
     submit: Callable | None = None,
     unlike: bool = False,
-) -> dict[str, on_disk.State]:
+) -> dict[str, str]:
     """Runs the points of a study that have not ended.
 
     A point that fails costs only itself: the others run, and the failed one is tried
@@ -55,7 +55,7 @@ def run(
       unlike: whether runs may differ in data, partition, table of devices or metric.
 
     Returns:
-      The states of all points, by name.
+      The states of all points, by name, as `points.state` words them.
 
     Raises:
       ValueError: a point cannot run, or the runs cannot be compared; before any runs.
@@ -78,7 +78,7 @@ def run(
     points, failed = _with_rounds(workdir, points)
     on_disk.write(workdir, points)
     able = [point for point in points if point.name not in failed]
-    missing = [point for point in able if not on_disk.complete(workdir, point)]
+    missing = [point for point in able if on_disk.state(workdir, point) != "done"]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     write = functools.partial(write_page, workdir, points, unlike)
     write_seldom = seldom(write)
@@ -138,7 +138,7 @@ def _work(workdir, missing, start, at_once: int, stopped, tell) -> None:
     waiting, running = list(points), {}
     while waiting or running:
         free = [name for name in waiting if not run_folder.in_use(workdir / name)]
-        for name in [n for n in free if on_disk.complete(workdir, points[n])]:
+        for name in [n for n in free if on_disk.state(workdir, points[n]) == "done"]:
             free.remove(name)
             waiting.remove(name)
             tell(points[name])  # another process has run it
@@ -152,8 +152,7 @@ def _work(workdir, missing, start, at_once: int, stopped, tell) -> None:
             if run_folder.in_use(workdir / name):
                 waiting.append(name)  # another process was faster
                 continue
-            left = not on_disk.complete(workdir, points[name])
-            if left and not on_disk.failure(workdir, name).exists():  # such as a kill
+            if on_disk.state(workdir, points[name]) == "missing":  # such as a kill
                 on_disk.note(workdir, name, f"{job.fate()}\n")
             tell(points[name])
         if number := stopped():
@@ -213,8 +212,8 @@ def describe_ending(workdir: Path, point: Point) -> str:
       point: one that no longer runs.
     """
     state = on_disk.state(workdir, point)
-    if state.failed:
-        return f"{point.name} failed: {state.reason}"
+    if state != "done":
+        return f"{point.name} {state}"
     summaries = [report.read_summary(f) for _, f in on_disk.folders(workdir, point)]
     models = [next(iter(s.get("accuracy", {}).values()), {}) for s in summaries]
     accuracies = ", ".join(
@@ -231,16 +230,11 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
       workdir: the study's folder.
       points: all of them.
     """
-    states = [on_disk.state(workdir, point) for point in points]
-    done = sum(on_disk.complete(workdir, point) for point in points)
-    failed = sum(bool(s.failed) for s in states)
-    running = sum(s.running for s in states)
-    parts = [
-        f"{done} of {len(points)} points done",
-        f"{running} running" if running else "",
-        f"{failed} failed" if failed else "",
-    ]
-    return ", ".join(filter(None, parts))
+    states = [on_disk.state(workdir, point).partition(":")[0] for point in points]
+    parts = [f"{states.count('done')} of {len(points)} points done"]
+    kinds = [kind for kind in ("running", "failed") if kind in states]
+    parts += [f"{states.count(kind)} {kind}" for kind in kinds]
+    return ", ".join(parts)
 
 
 def seldom(write: Callable[[], None]) -> Callable[[], None]:
@@ -272,21 +266,13 @@ def write_page(workdir: Path, points: Sequence[Point], unlike: bool) -> None:
       points: all of the study.
       unlike: whether runs may differ in data, partition, table of devices or metric.
     """
-    told, folders = [], []
-    for point in points:
-        state = on_disk.state(workdir, point)
-        kind = "running" if state.running else "missing"
-        if on_disk.complete(workdir, point):
-            kind = "done"
-        if state.failed:
-            kind = f"failed: {state.reason}"
-        told.append((point.name, kind))
-        folders += on_disk.begun_folders(workdir, point)
+    states = [(point.name, on_disk.state(workdir, point)) for point in points]
+    folders = [f for point in points for f in on_disk.begun_folders(workdir, point)]
     try:
         with on_disk.lock_page(workdir):
             comparison = report.compare(report.read_groups(folders), unlike=unlike)
             title = workdir.resolve().name
-            report.write_comparison(comparison, workdir, title=title, status=told)
+            report.write_comparison(comparison, workdir, title=title, status=states)
     except (ValueError, OSError) as error:
         say(f"the page cannot be written: {one_line(error)}")
 
