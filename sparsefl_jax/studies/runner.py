@@ -6,8 +6,6 @@ started again sees what is left, whoever ran the rest.
 """
 
 import contextlib
-import functools
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -80,17 +78,19 @@ def run(
     able = [point for point in points if point.name not in failed]
     missing = [point for point in able if on_disk.state(workdir, point) != "done"]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
-    write = functools.partial(write_page, workdir, points, unlike)
-    write_seldom = seldom(write)
+    due = 0.0
 
     def tell(point: Point) -> None:
+        nonlocal due
         say(describe_ending(workdir, point))
         say(line(workdir, points))
-        write_seldom()
+        if (begun := time.monotonic()) >= due:  # a page of many runs takes seconds
+            write_page(workdir, points, unlike)
+            due = begun + _WAIT * (time.monotonic() - begun)
 
     with listening as stopped:
         _work(workdir, missing, start, jobs, stopped, tell)
-    write()
+    write_page(workdir, points, unlike)
     return {point.name: on_disk.state(workdir, point) for point in points}
 
 
@@ -235,27 +235,6 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
     kinds = [kind for kind in ("running", "failed") if kind in states]
     parts += [f"{states.count(kind)} {kind}" for kind in kinds]
     return ", ".join(parts)
-
-
-def seldom(write: Callable[[], None]) -> Callable[[], None]:
-    """Returns a function that writes the page, as long as that takes little time.
-
-    The page of many runs takes seconds, so a call does nothing that comes before
-    twenty times as long has passed.
-
-    Args:
-      write: writes the page.
-    """
-    due = -math.inf
-
-    def write_if_due() -> None:
-        nonlocal due
-        begun = time.monotonic()
-        if begun >= due:
-            write()
-            due = begun + _WAIT * (time.monotonic() - begun)
-
-    return write_if_due
 
 
 def write_page(workdir: Path, points: Sequence[Point], unlike: bool) -> None:
