@@ -70,9 +70,6 @@ def run(
         listening = interrupt.watch_signals(
             "asking the points to end after this segment"
         )
-    old = on_disk.read(workdir) if (workdir / on_disk.FILE).exists() else []
-    if left := {point.name for point in old} - {point.name for point in points}:
-        say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
     points, failed = _with_rounds(workdir, points)
     on_disk.write(workdir, points)
     able = [point for point in points if point.name not in failed]
