@@ -166,22 +166,18 @@ def folders(workdir: Path, point: Point) -> list[tuple[int, Path]]:
 
 
 def with_kept_rounds(workdir: Path, point: Point) -> Point:
-    """Returns a point with the rounds that its budget has set, for the study or a run.
+    """Returns a point with the rounds that its budget has set for one of its runs.
 
     Args:
       workdir: the study's folder, which may not exist yet.
       point: as the study describes it.
     """
-    known = read(workdir) if (workdir / FILE).exists() else []
-    kept = [old.config for old in known if old.name == point.name]
+    seeds = {"seed": point.config.seed, "seeds": point.config.seeds}
     for _, folder in folders(workdir, point):
         if (folder / "config.json").exists():
-            old, seeds = run_folder.read_config(folder), point.config.seeds
-            old = dataclasses.replace(old, seed=point.config.seed, seeds=seeds)
-            kept.append(old)
-    for old in kept:
-        if config := fit_rounds.resume_rounds(point.config, old):
-            return point._replace(config=config)
+            old = dataclasses.replace(run_folder.read_config(folder), **seeds)
+            if config := fit_rounds.resume_rounds(point.config, old):
+                return point._replace(config=config)
     return point
 
 
