@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,26 +54,8 @@ def run_point(workdir: str | Path, name: str) -> None:
         except ValueError:  # another process runs the point
             return
         on_disk.failure(workdir, name).unlink(missing_ok=True)
-        errors = []
-        for error in _errors(workdir, known[name]):
-            errors.append(error)
-            note_errors(workdir, name, errors)
-
-
-def note_errors(workdir: Path, name: str, errors: Sequence[tuple]) -> None:
-    """Writes down why a point has failed, with the traceback of the last error.
-
-    Args:
-      workdir: the study's folder.
-      name: of the point.
-      errors: pairs of what failed and its error.
-    """
-    reasons = [f"{what}: {one_line(error)}" for what, error in errors]
-    error = errors[-1][1]
-    trace = ""
-    if not isinstance(error, UserError):
-        trace = "".join(traceback.format_exception(error))
-    on_disk.note(workdir, name, "\n".join([*reasons, trace]))
+        for what, error in _errors(workdir, known[name]):
+            on_disk.note(workdir, name, f"{what}: {one_line(error)}", error)
 
 
 def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:

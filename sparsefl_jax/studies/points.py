@@ -8,6 +8,7 @@ import contextlib
 import copy
 import dataclasses
 import runpy
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,8 +233,10 @@ def failure(workdir: Path, name: str) -> Path:
     return workdir / "failed" / f"{name}.txt"
 
 
-def note(workdir: Path, name: str, text: str) -> None:
-    """Writes down why a point has failed."""
+def note(workdir: Path, name: str, reason: str, error: Exception | None = None) -> None:
+    """Writes down why a point has failed, in a line, with the traceback of an error."""
+    trace = traceback.format_exception(error) if error else []
     path = failure(workdir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, text)
+    with path.open("a") as file:
+        file.write("".join([f"{reason}\n", *trace]))

@@ -123,7 +123,8 @@ def _with_rounds(
                 raise UserError(f"point {point.name!r}: {one_line(error)}") from error
             except Exception as error:
                 failed.append(point.name)
-                places.note_errors(workdir, point.name, [("the budget", error)])
+                reason = f"the budget: {one_line(error)}"
+                on_disk.note(workdir, point.name, reason, error)
                 say(describe_ending(workdir, point))
         fitted.append(point)
     return fitted, failed
@@ -150,7 +151,7 @@ def _work(workdir, missing, start, at_once: int, stopped, tell) -> None:
                 waiting.append(name)  # another process was faster
                 continue
             if on_disk.state(workdir, points[name]) == "missing":  # such as a kill
-                on_disk.note(workdir, name, f"{job.fate()}\n")
+                on_disk.note(workdir, name, job.fate())
             tell(points[name])
         if number := stopped():
             for job in running.values():

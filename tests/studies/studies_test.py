@@ -62,7 +62,7 @@ def test_every_seed_that_fails_is_named(study, tmp_path, ran, monkeypatch):
     states = runner.run(study, tmp_path / "out")
     assert states == {"fedavg": "failed: seed 0: seed 0 is bad", "fedprox": "done"}
     told = (tmp_path / "out/failed/fedavg.txt").read_text()
-    assert told.splitlines()[1] == "seed 1: seed 1 is bad" and "Traceback" in told
+    assert "\nseed 1: seed 1 is bad\n" in told and "Traceback" in told
     monkeypatch.setattr(experiment, "run_seed", runs)
     states = runner.run(study, tmp_path / "out")  # tried again
     assert states == {"fedavg": "done", "fedprox": "done"}
