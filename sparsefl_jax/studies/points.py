@@ -127,7 +127,7 @@ def write(workdir: Path, points: Sequence[Point]) -> None:
       ValueError: a folder holds the run of another configuration, or of other code.
     """
     workdir.mkdir(parents=True, exist_ok=True)
-    with lock_page(workdir):
+    with run_folder.lock(workdir, wait=60):  # of the files that belong to no point
         known = read_study(workdir)
         held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
         for point in points:
@@ -185,11 +185,6 @@ def with_kept_rounds(workdir: Path, point: Point) -> Point:
 def begun_folders(workdir: Path, point: Point) -> list[Path]:
     """Returns the folders of a point's runs that have records."""
     return [f for _, f in folders(workdir, point) if (f / "metrics.jsonl").exists()]
-
-
-def lock_page(workdir: Path):
-    """Holds the lock of the files that belong to no point, such as the page."""
-    return run_folder.lock(workdir, wait=60)
 
 
 def read(workdir: str | Path) -> list[Point]:

@@ -246,7 +246,7 @@ def write_page(workdir: Path, points: Sequence[Point], unlike: bool) -> None:
     states = [(point.name, on_disk.state(workdir, point)) for point in points]
     folders = [f for point in points for f in on_disk.begun_folders(workdir, point)]
     try:
-        with on_disk.lock_page(workdir):
+        with run_folder.lock(workdir, wait=60):
             comparison = report.compare(report.read_groups(folders), unlike=unlike)
             title = workdir.resolve().name
             report.write_comparison(comparison, workdir, title=title, status=states)
