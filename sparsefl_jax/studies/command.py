@@ -44,22 +44,19 @@ def run(
         raise UserError(
             f"--dry_run={dry_run} is not read in a study, expected --dry_run"
         )
-    known = dry_run is not None
-    given = {"slurm": slurm is not None, "jobs": jobs != 1}
-    if known and any(given.values()):
-        flag = max(given, key=given.get)
-        raise UserError(f"--{flag} is not read beside --dry_run")
-    if workdir is None and not known:
-        raise UserError("--workdir is missing, expected the folder of the study")
-    if all(given.values()):
+    given = ["jobs"] * (jobs != 1) + ["slurm"] * (slurm is not None)
+    if given and dry_run is not None:
+        raise UserError(f"--{given[0]} is not read beside --dry_run")
+    if len(given) > 1:
         raise UserError(f"--jobs={jobs} has no effect with --slurm")
-    if any(given.values()):  # leaves the memory of accelerators to the points
+    if given:  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(config, swept)
-    if known:
+    if dry_run is not None:
         return formats.say(runner.describe(study))
-    folder = Path(workdir)
-    submit = None
+    if workdir is None:
+        raise UserError("--workdir is missing, expected the folder of the study")
+    folder, submit = Path(workdir), None
     if slurm is not None:
         submit = places.slurm(folder, slurm)
         jobs = len(study)  # SLURM knows how many run at a time
