@@ -58,7 +58,7 @@ def test_what_a_method_brings_follows_the_rounds_of_a_sweep(name, field, values)
 
 SWEPT = [
     ("a=1;a=2", "'a' twice"),
-    ("algorithm.name=fedavg,pdst density=.05,.1", "expected ; before density="),
+    ("algorithm.name=fedavg,pdst density=.05,.1", "expected FIELD=VALUE,VALUE; ..."),
     ("seed=0,2", "seeds without a gap"),
     ("density=0.1", "density is an argument of none"),
     ("optimizer.learning_rate=.10000001,.10000002", "both called 'learning_rate=0.1'"),
