@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.check import check
 
 # If devices reach a collective further apart than this, XLA:CPU ends the process, or,
 # between processes, the collective fails.
@@ -208,20 +208,11 @@ def cache_directory() -> Path:
 
     It is `SPARSEFL_CACHE_DIR`, `XDG_CACHE_HOME/sparsefl_jax` or
     `~/.cache/sparsefl_jax`.
-
-    Raises:
-      ValueError: the environment sets none of them and there is no home directory.
     """
     if folder := os.environ.get("SPARSEFL_CACHE_DIR"):
         return Path(folder)
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "sparsefl_jax"
-    try:
-        return Path.home() / ".cache" / "sparsefl_jax"
-    except RuntimeError:
-        raise UserError(
-            "there is no home directory, expected HOME or SPARSEFL_CACHE_DIR to be set"
-        ) from None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "sparsefl_jax"
 
 
 def keep_compilations() -> None:
