@@ -181,26 +181,19 @@ def peak_memory(devices: Sequence) -> dict[str, int | None]:
       devices: JAX devices of one kind.
 
     Returns:
-      `devices`, their sum or None if they do not report it, and `process`.
+      `devices`, their sum or None if they do not report it, and `process`, None where
+      there is no /proc, as on macOS.
 
     Example:
       >>> import jax
       >>> peak_memory(jax.devices())["process"] > 10_000_000
       True
     """
+    peak = _proc("self/status", "VmHWM").removesuffix(" kB")
     return {
         "devices": _memory_statistic(devices, "peak_bytes_in_use"),
-        "process": _peak_of_process(),
+        "process": 1024 * int(peak) if peak else None,
     }
-
-
-def _peak_of_process() -> int:
-    if peak := _proc("self/status", "VmHWM").removesuffix(" kB"):
-        return 1024 * int(peak)
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if platform.system() == "Darwin" else 1024 * peak
 
 
 def cache_directory() -> Path:
