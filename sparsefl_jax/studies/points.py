@@ -78,8 +78,8 @@ def load(path: str) -> list[Point]:
       >>> load("studies/five_method.py")
       Traceback (most recent call last):
       sparsefl_jax.UserError: --study=studies/five_method.py: there is no such file;
-      did you mean studies/five_methods.py?
-    """  # noqa: E501
+      --list names all
+    """
     name, _, argument = shipped.find("study", "studies", path).partition(":")
     with blame(name):
         get_study = runpy.run_path(name).get("get_study")

@@ -5,7 +5,7 @@ They lie at the top of the repository; the wheel holds them as `sparsefl_jax/shi
 
 from pathlib import Path
 
-from sparsefl_jax.core.check import UserError, closest
+from sparsefl_jax.core.check import UserError
 
 
 def folder(kind: str) -> Path:
@@ -38,7 +38,7 @@ def find(flag: str, kind: str, given: str) -> str:
       The path, followed by the argument as given.
 
     Raises:
-      ValueError: there is no such file; it names the closest one.
+      ValueError: there is no such file.
 
     Example:
       >>> find("config", "configs", "flash_mnist:mini") == (
@@ -53,6 +53,4 @@ def find(flag: str, kind: str, given: str) -> str:
     name = f"{path.name.removesuffix('.py')}.py"
     if path.parent in (Path(), Path(kind)) and name in names(kind):
         return f"{folder(kind) / name}{colon}{argument}"
-    near = closest(name, names(kind))
-    hint = f"did you mean {kind}/{near[0]}?" if near else "--list names all"
-    raise UserError(f"--{flag}={file}: there is no such file; {hint}")
+    raise UserError(f"--{flag}={file}: there is no such file; --list names all")
