@@ -76,7 +76,6 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         "time": "seconds" in summary and duration(summary),
         "clock": "hours" in summary and f"{took} of virtual time on clients' devices",
         "": summary.get("unheard") and late,
-        "peak": memory(summary),
         "with": made_with(summary),
     }
     tables = (
@@ -150,15 +149,6 @@ def stage_rows(
         costs = [format_si(stage[k], "bit" * k.startswith("bits")) for k in keys[1:]]
         rows.append([stage["name"], str(stage["rounds"]), *costs])
     return rows if len(stages) > 1 else rows[:-1]
-
-
-def memory(summary: Mapping[str, Any]) -> str:
-    """Returns the peak memory in one line, estimated and, if possible, measured."""
-    sizes = summary.get("memory") or {}
-    words = {"process": "of host memory", "devices": "on the devices"}
-    words["estimated"] = "estimated"
-    known = {word: sizes[name] for name, word in words.items() if sizes.get(name)}
-    return ", ".join(f"{format_si(size, 'B')} {word}" for word, size in known.items())
 
 
 def duration(summary: Mapping[str, Any]) -> str:
