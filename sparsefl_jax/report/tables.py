@@ -70,19 +70,16 @@ def summary_table(summary: Mapping[str, Any]) -> str:
       <BLANKLINE>
       time  4.0 s
     """
-    took = format_seconds(3600 * summary.get("hours", 0.0))
-    late = f"rounds in which no uplink came in time: {summary.get('unheard') or 0:g}"
+    hours = summary.get("hours")
     facts = {
         "time": "seconds" in summary and duration(summary),
-        "clock": "hours" in summary and f"{took} of virtual time on clients' devices",
-        "": summary.get("unheard") and late,
+        "clock": hours and f"{format_seconds(3600 * hours)} of virtual time",
         "with": made_with(summary),
     }
     tables = (
         accuracy_rows(summary),
         stage_rows(summary, "communication", BITS),
         stage_rows(summary, "training FLOPs", FLOPS),
-        tier_rows(summary.get("tiers") or {}),
     )
     accuracy, *costs = (align(rows) if len(rows) > 1 else [] for rows in tables)
     blocks = [
