@@ -15,7 +15,6 @@ from sparsefl_jax.report.tables import assumptions
 
 _PAPERS = Path(__file__).with_name("methods.bib")
 _HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
-_FIRST = ["run", "method", "model", "n", "seeds"]
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -66,11 +65,6 @@ def comparison_csv(comparison: Comparison) -> str:
 
     Returns:
       CSV with a head. Missing values are empty; seeds are separated by spaces.
-
-    Example:
-      >>> from sparsefl_jax.report import compare
-      >>> comparison_csv(compare([]))
-      'run,method,model,n,seeds,rounds\n'
     """
     import pandas as pd
 
@@ -83,8 +77,8 @@ def comparison_csv(comparison: Comparison) -> str:
         group = comparison.groups[line]
         runs = group.runs
         seeds = " ".join(str(seed_of(run)) for run in runs)
-        head = group.name, method_of(runs[0]), model, len(runs), seeds
-        row = dict(zip(_FIRST, head, strict=True)) | found.to_dict()
+        row = {"run": group.name, "method": method_of(runs[0]), "model": model}
+        row |= {"n": len(runs), "seeds": seeds, **found.to_dict()}
         row |= {
             "assumed": " ".join(assumed_by(group)),
             "label": group.label,
@@ -95,8 +89,7 @@ def comparison_csv(comparison: Comparison) -> str:
         }
         asked = {f"config.{n}" if n in row else n: v[line] for n, v in fields.items()}
         rows.append(row | asked)
-    table = pd.DataFrame(rows, columns=None if rows else [*_FIRST, "rounds"])
-    return table.to_csv(index=False, lineterminator="\n")
+    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
 
 
 def latex_table(comparison: Comparison) -> str:
