@@ -73,9 +73,8 @@ def write_page(run_dir: str | Path) -> Path:
         fields=flatten(run.config).items(),
         made_with=[tables.made_with(run.summary)],
     )
-    path = run.path / "report.html"
-    write_text(path, page)
-    return path
+    write_text(run.path / "report.html", page)
+    return run.path / "report.html"
 
 
 def write_comparison(
@@ -112,19 +111,19 @@ def write_comparison(
         "comparison.tex": texts.latex_table(comparison),
         "methods.bib": "\n\n".join(texts.papers(groups)) + "\n",
     }
-    content = {
-        "comparison": comparison,
-        "title": title,
-        "status": status,
-        "states": Counter(state.partition(":")[0] for _, state in status),
-        "papers": files["methods.bib"],
-        "drawn": _pictures(drawn),
+    files["report.html"] = _render(
+        "comparison.html",
+        comparison=comparison,
+        title=title,
+        status=status,
+        states=Counter(state.partition(":")[0] for _, state in status),
+        papers=files["methods.bib"],
+        drawn=_pictures(drawn),
         **(_content(comparison) if groups else {}),
-    }
-    write_text(out / "report.html", _render("comparison.html", **content))
+    )
     for name, text in files.items():
         write_text(out / name, text)
-    return [out / "report.html", *(out / name for name in files), *drawn]
+    return [*(out / name for name in files), *drawn]
 
 
 def _content(comparison: Comparison) -> dict:
