@@ -8,7 +8,7 @@ import numpy as np
 from sparsefl_jax.core.check import check
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report import costs
-from sparsefl_jax.report.costs import Axis, Curve, accuracy, best_eval, last_eval
+from sparsefl_jax.report.costs import Axis, accuracy, best_eval, last_eval
 from sparsefl_jax.report.differences import make_labels
 from sparsefl_jax.report.groups import Group, apart, refuse_unlike, seed_of, unlikeness
 from sparsefl_jax.report.load import Table
@@ -194,20 +194,16 @@ def _measure(comparison: Comparison) -> Comparison:
     return comparison._replace(seeds=seeds, models=found)
 
 
-def _curves(group: Group, axis: Axis) -> list[Curve]:
+def _curves(group: Group, axis: Axis) -> list:
     """Returns the accuracy of each run over a cost."""
     return [costs.curve(table, axis.name) for table in group.progress]
 
 
 def _ends(groups: Sequence[Group], axis: Axis) -> list[float]:
-    """Returns the cost of each run at its last evaluation, if any.
+    """Returns the cost of each run at its last evaluation, if it has cost anything.
 
     Runs that have not ended count only if none has.
     """
     ended = [e for e in groups if all(run.summary for run in e.runs)]
-    return [
-        end
-        for group in ended or groups
-        for curve in _curves(group, axis)
-        if len(curve.cost) and (end := float(curve.cost[-1])) > 0
-    ]
+    curves = [curve for e in ended or groups for curve in _curves(e, axis)]
+    return [curve.index.max() for curve in curves if curve.index.max() > 0]

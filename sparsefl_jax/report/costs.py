@@ -6,7 +6,7 @@ axis of cost.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,13 +54,6 @@ class Axis(NamedTuple):
         if not self.unit and is_finite(cost):
             return f"{cost:g}"
         return format_si(self.scale * cost, self.unit)
-
-
-class Curve(NamedTuple):
-    """A run's accuracy over one of its costs."""
-
-    cost: np.ndarray  # [n] float64, increasing
-    accuracy: np.ndarray  # [n] float64, shares
 
 
 def final_evals(run: Run) -> list[Record]:
@@ -173,8 +166,8 @@ def axes(tables: Sequence[Table]) -> list[Axis]:
     return list(map(axis, [*known, *sorted(names - set(known)), "rounds"]))
 
 
-def curve(table: Table, name: str) -> Curve:
-    """Returns the headline accuracy of a run's last stage over a cost.
+def curve(table: Table, name: str) -> Any:
+    """Returns the headline accuracy of a run's last stage by cost, a Series [n].
 
     The costs of earlier stages are included, their evaluations are not. Of evaluations
     at the same cost the last one counts.
@@ -184,14 +177,14 @@ def curve(table: Table, name: str) -> Curve:
       name: of the axis.
     """
     points = table.reindex(columns=[name, "accuracy"]).dropna()
-    return Curve(*points.drop_duplicates(name, keep="last").to_numpy().T)
+    return points.drop_duplicates(name, keep="last").set_index(name)["accuracy"]
 
 
-def accuracy_at(curve: Curve, budget: float) -> float | None:
+def accuracy_at(curve: Any, budget: float) -> float | None:
     """Interpolates a run's accuracy linearly between its evaluations.
 
     Args:
-      curve: of the run.
+      curve: of the run, as the function `curve` returns it.
       budget: a cost, in units of the curve's.
 
     Returns:
@@ -199,40 +192,41 @@ def accuracy_at(curve: Curve, budget: float) -> float | None:
       nothing is extrapolated.
 
     Example:
-      >>> curve = Curve(np.array([1.0, 3.0]), np.array([0.5, 0.7]))
+      >>> import pandas as pd
+      >>> curve = pd.Series([0.5, 0.7], [1.0, 3.0])
       >>> accuracy_at(curve, 2.5), accuracy_at(curve, 4), accuracy_at(curve, 0.5)
       (0.65, None, None)
     """
-    if not len(curve.cost):
+    slack = SLACK * abs(budget)  # of no cost, the least and the most are NaN
+    if not curve.index.min() - slack <= budget <= curve.index.max() + slack:
         return None
-    slack = SLACK * abs(budget)
-    if not curve.cost[0] - slack <= budget <= curve.cost[-1] + slack:
-        return None
-    return float(np.interp(budget, *curve))
+    return float(np.interp(budget, curve.index, curve))
 
 
-def mean_accuracy(curve: Curve, budget: float) -> float | None:
+def mean_accuracy(curve: Any, budget: float) -> float | None:
     """Returns the area under the accuracy over [0, budget], divided by the budget.
 
     The accuracy is linear between evaluations and rises linearly from 0 at no cost to
     the first evaluation, so that a costly first stage counts against a method.
 
     Args:
-      curve: of a run.
+      curve: of a run, as the function `curve` returns it.
       budget: the cost at which the area ends, the same for all runs.
 
     Returns:
       A share; None if the run ended before the budget.
 
     Example:
-      >>> curve = Curve(np.array([1.0, 2.0]), np.array([0.4, 0.8]))
+      >>> import pandas as pd
+      >>> curve = pd.Series([0.4, 0.8], [1.0, 2.0])
       >>> mean_accuracy(curve, 2.0)  # (0.4 / 2 + 0.6) / 2
       0.4
     """
-    if budget <= 0 or not len(curve.cost) or curve.cost[-1] < budget * (1 - SLACK):
+    if not curve.index.max() >= budget * (1 - SLACK):
         return None
-    origin = [0.0] if curve.cost[0] > 0 else []
-    cost, accuracy = (np.concatenate([origin, values]) for values in curve)
+    origin = [0.0] if curve.index[0] > 0 else []
+    pair = curve.index, curve
+    cost, accuracy = (np.concatenate([origin, values]) for values in pair)
     x = np.append(cost[cost < budget], budget)
     return float(np.trapezoid(np.interp(x, cost, accuracy), x) / budget)
 
@@ -241,22 +235,21 @@ def default_budgets(ends: Sequence[float], whole: bool = False) -> list[float]:
     """Returns half the smallest cost, the smallest, the median and the largest one.
 
     Args:
-      ends: what each run has cost at its last evaluation; zeros do not count.
+      ends: what each run that costs anything has cost at its last evaluation.
       whole: whether budgets are whole numbers, such as rounds.
 
     Returns:
       Up to four budgets, rounded down and increasing; none if no run costs anything.
 
     Example:
-      >>> default_budgets([0.43, 0.43, 0.9, 2.0, 0.0])
+      >>> default_budgets([0.43, 0.43, 0.9, 2.0])
       [0.2, 0.4, 0.6, 2.0]
       >>> default_budgets([7, 7], whole=True)
       [3, 6]
     """
-    positive = [end for end in ends if end > 0]
-    if not positive:
+    if not ends:
         return []
-    low, middle, high = min(positive), float(np.median(positive)), max(positive)
+    low, middle, high = min(ends), float(np.median(ends)), max(ends)
     budgets = [_round_down(low) / 2, *map(_round_down, (low, middle, high))]
     budgets = [float(f"{budget:.3g}") for budget in budgets]
     if whole:

@@ -4,18 +4,18 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sparsefl_jax.report import compare, costs, read_groups, read_run
 from sparsefl_jax.report.costs import (
-    Curve,
     accuracy_at,
     mean_accuracy,
     on_front,
 )
 from tests.report.report_test import write_run
 
-CURVE = Curve(np.array([1.0, 2.0, 4.0]), np.array([0.2, 0.6, 0.7]))
+CURVE = pd.Series([0.2, 0.6, 0.7], [1.0, 2.0, 4.0])
 
 
 def lines(points, stage=0, extra=(), more=None):
@@ -46,7 +46,7 @@ def write(folder, points, seed=0, method="fedavg", ended=True, **config):
 
 
 def test_a_budget_that_rounding_puts_behind_the_end_counts():
-    curve = Curve(np.array([0.1, 0.3]), np.array([0.5, 0.9]))
+    curve = pd.Series([0.5, 0.9], [0.1, 0.3])
     assert accuracy_at(curve, 0.1 + 0.2) == 0.9  # 0.30000000000000004
     assert mean_accuracy(curve, 0.1 + 0.2) is not None
 
@@ -58,9 +58,9 @@ def test_the_area_is_the_mean_up_to_the_budget():
     assert mean_accuracy(CURVE, 3.0) == pytest.approx((0.1 + 0.4 + 0.625) / 3)
     assert mean_accuracy(CURVE, 0.5) == pytest.approx(0.05)
     assert mean_accuracy(CURVE, 4.1) is None
-    free = Curve(np.array([0.0, 2.0]), np.array([0.4, 0.8]))
+    free = pd.Series([0.4, 0.8], [0.0, 2.0])
     assert mean_accuracy(free, 2.0) == pytest.approx(0.6)
-    assert mean_accuracy(Curve(np.zeros(0), np.zeros(0)), 1.0) is None
+    assert mean_accuracy(CURVE[:0], 1.0) is None
 
 
 def test_the_front_leaves_out_what_another_point_dominates():
@@ -90,9 +90,9 @@ def test_up_and_down_are_summed_over_all_stages(tmp_path):
     assert spent["gbit_down"] == pytest.approx(25e-9)
     assert spent["rounds"] == 5
     curve = costs.curve(costs.progress(run), "gbit_up")  # of the last stage alone
-    np.testing.assert_allclose(curve.cost, [9e-9, 15e-9])
-    assert curve.accuracy.tolist() == [0.2, 0.6]
-    assert costs.curve(costs.progress(run), "rounds").cost.tolist() == [3, 5]
+    np.testing.assert_allclose(curve.index, [9e-9, 15e-9])
+    assert curve.tolist() == [0.2, 0.6]
+    assert costs.curve(costs.progress(run), "rounds").index.tolist() == [3, 5]
 
 
 def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
@@ -105,7 +105,7 @@ def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
     dense, sparse = costs.progress(dense), costs.progress(sparse)
     assert "gbit_values" not in [axis.name for axis in costs.axes([dense])]
     assert "gbit_values" in [axis.name for axis in costs.axes([dense, sparse])]
-    np.testing.assert_allclose(costs.curve(sparse, "gbit_values").cost, [7e-9, 14e-9])
+    np.testing.assert_allclose(costs.curve(sparse, "gbit_values").index, [7e-9, 14e-9])
 
 
 def groups_of(folder):
@@ -151,9 +151,7 @@ def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
     gbit = found.axes[0]
     assert found.budgets["gbit"] == [2.0, 4.0] and found.common["gbit"] == 4.0
     (run,) = found.groups[0].runs
-    assert costs.curve(costs.progress(run), "gbit").accuracy.tolist() == [
-        0.6
-    ]  # the last
+    assert costs.curve(costs.progress(run), "gbit").tolist() == [0.6]  # the last
     assert np.isnan(found.lines[found.at(gbit)[2.0], "mean"][0])
 
 
