@@ -17,7 +17,6 @@ from sparsefl_jax.report.groups import Group, method_of
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*")
 _DASHES = ((5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 2), (3, 1, 1, 1, 1, 1))
 _STYLES = ("-", *((0, dashes) for dashes in _DASHES))
-_SIZE = (5.8, 3.6)  # inches
 _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
 _ALIKE = 1.02  # costs that differ less are the same
 
@@ -98,7 +97,7 @@ def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[
     ends = [each["cost"].max() for each in bands if len(each)]
     if not ends:
         return []
-    with figure.axes(path, size=_SIZE) as ax:
+    with figure.axes(path) as ax:
         styles = looks(comparison.groups)
         for group, each, style in zip(comparison.groups, bands, styles, strict=True):
             if not len(each):
@@ -122,7 +121,7 @@ def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
     ends = found["cost"]
     if not ends.max() > _ALIKE * ends.min():
         return []
-    with figure.axes(path, size=_SIZE) as ax:
+    with figure.axes(path) as ax:
         kept = costs.on_front(list(found.itertuples(index=False, name=None)))
         found *= [axis.scale, 100]
         front = found[kept].sort_values(["cost", "share"])

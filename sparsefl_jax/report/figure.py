@@ -40,11 +40,9 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
 
 
 @contextlib.contextmanager
-def axes(
-    path: Path, xlabel: str = "", ylabel: str = "", size: tuple[float, float] = SIZE
-) -> Iterator:
+def axes(path: Path, xlabel: str = "", ylabel: str = "") -> Iterator:
     """Yields axes with labels, and saves the figure on exit."""
-    with canvas(path, size) as figure:
+    with canvas(path) as figure:
         ax = figure.subplots()
         ax.set(xlabel=xlabel, ylabel=ylabel)
         yield ax
