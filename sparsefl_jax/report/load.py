@@ -176,17 +176,6 @@ def read_run(run_dir: str | Path) -> Run:
     )
 
 
-def stage_name(run: Run, stage: int) -> str:
-    """Returns the name of a stage, or its number while the run has not ended.
-
-    Example:
-      >>> stage_name(Run(Path("a"), [], [], [0], {}, {}, None), 0)
-      'stage 0'
-    """
-    stages = run.summary.get("stages", [])
-    return stages[stage]["name"] if stage < len(stages) else f"stage {stage}"
-
-
 def run_folders(run_dir: str | Path) -> list[Path]:
     """Returns the folders of the single runs of a run.
 

@@ -41,7 +41,7 @@ from sparsefl_jax.core.formats import (
     format_seconds,
     format_si,
 )
-from sparsefl_jax.report.load import Record, Run, stage_name
+from sparsefl_jax.report.load import Record, Run
 
 Rows = list[list[str]]
 
@@ -181,8 +181,10 @@ def assumptions(run: Run) -> list[str]:
     for record in run.train:
         for place, reason in record.get("assumed", {}).items():
             reasons[record["stage"], *place.split("/", 1)] = reason
+    names = [stage["name"] for stage in run.summary.get("stages", [])]
+    names += [f"stage {i}" for i in range(len(names), len(run.starts))]
     return [
-        f"Not charged: {packet!r}, {direction}, in {stage_name(run, stage)} ({reason})."
+        f"Not charged: {packet!r}, {direction}, in {names[stage]} ({reason})."
         for (stage, direction, packet), reason in reasons.items()
     ]
 
