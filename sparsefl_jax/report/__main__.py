@@ -38,10 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="folder of a run")
-    where = (
-        "folder of the comparison (default: 'comparison' beside the first RUN, or RUN"
-        " itself if it is the only one and has several seeds)"
-    )
+    where = "folder of the comparison (default: RUN, or one beside the first RUN)"
     add("--out", metavar="DIR", type=Path, help=where)
     unlike = "compare runs on other data, another partition or another metric too"
     add("--unlike", action="store_true", help=unlike)
@@ -49,31 +46,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = {"type": budget, "action": "append", "default": []}
     add("--budget", metavar="COST=X,Y", help=costs, **kept)
     arguments = parser.parse_args(argv)
+    names, out = arguments.runs, arguments.out
     try:
-        _report(arguments)
+        groups = report.read_groups(names)
+        runs = [run for group in groups for run in group.runs]
+        budgets, unlike = dict(arguments.budget), arguments.unlike
+        comparison = report.compare(groups, budgets=budgets, unlike=unlike)
+        say(report.comparison_table(comparison))
+        written, folders = [], [run.path for run in runs]
+        for run in runs:
+            written += [*report.plot_run(run.path), report.write_page(run.path)]
+        if len(runs) > 1 or out is not None:
+            first = Path(names[0])
+            folder = out or (first if len(names) == 1 else first.parent / "comparison")
+            written += report.write_comparison(comparison, folder)
+            folders.append(folder)
     except (UserError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
-    return 0
-
-
-def _report(arguments: argparse.Namespace) -> None:
-    names, out = arguments.runs, arguments.out
-    groups = report.read_groups(names)
-    runs = [run for group in groups for run in group.runs]
-    budgets, unlike = dict(arguments.budget), arguments.unlike
-    comparison = report.compare(groups, budgets=budgets, unlike=unlike)
-    say(report.comparison_table(comparison))
-    written, folders = [], [run.path for run in runs]
-    for run in runs:
-        written += [*report.plot_run(run.path), report.write_page(run.path)]
-    if len(runs) > 1 or out is not None:
-        first = Path(names[0])
-        folder = out or (first if len(names) == 1 else first.parent / "comparison")
-        written += report.write_comparison(comparison, folder)
-        folders.append(folder)
     places = ", ".join(dict.fromkeys(map(str, folders)))
     print(f"wrote {len(written)} files: {places}", file=sys.stderr)
+    return 0
 
 
 def budget(text: str) -> tuple[str, list[float]]:
