@@ -219,10 +219,8 @@ def metric(group: Group) -> str:
 
 def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
     """Returns a key that the runs of a group share, and the seed of this run."""
-    if run.path != run_dir:
+    if run.path != run_dir or not run.config:
         return str(run_dir.resolve()), seed_of(run)
-    if not run.config:
-        return str(run_dir.resolve()), None
     rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}
     return json.dumps(rest, sort_keys=True), run.config.get("seed")
 
