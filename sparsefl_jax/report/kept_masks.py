@@ -34,7 +34,6 @@ class Snapshot(NamedTuple):
 
     stage: int
     round: int
-    done: int  # rounds of all stages
     packed: np.ndarray  # uint8 [bytes], on disk
 
 
@@ -56,7 +55,7 @@ class Kept(NamedTuple):
 
         Example:
           >>> kept = Kept(["a/kernel", "b/kernel"], [3, 1], [])
-          >>> snapshot = Snapshot(0, 5, 5, np.packbits([True, False, True, True]))
+          >>> snapshot = Snapshot(0, 5, np.packbits([True, False, True, True]))
           >>> kept.active(snapshot)["a/kernel"].tolist()
           [True, False, True]
         """
@@ -96,7 +95,7 @@ def read_masks(run: Run) -> Kept | None:
                 f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 [{width}]"
             )
         if stage < len(run.starts):
-            server.append(Snapshot(stage, round, run.starts[stage] + round, packed))
+            server.append(Snapshot(stage, round, packed))
     return Kept(layers["names"], layers["sizes"], server)
 
 

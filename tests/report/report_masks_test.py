@@ -23,7 +23,6 @@ def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
         np.save(folder / f"server_{stage}_{done:06d}.npy", np.packbits(mask))
     kept = kept_masks.read_masks(run)
     assert [s[:2] for s in kept.server] == sorted(at)
-    assert [s.done for s in kept.server] == [1, 4, 200_001, 1_000_001]
     whole = kept.active(kept.server[0])
     np.testing.assert_array_equal(whole["b/kernel"], mask[5:16])
     np.testing.assert_array_equal(whole["d/kernel"], mask[56:])
