@@ -24,11 +24,6 @@ from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.config.defaults import default_config, fill_in, freeze, plain
 from sparsefl_jax.system import files, shipped
 
-_TAKEN = (
-    *(FILE, "failed", "jobs", "lock", "logs"),
-    *("comparison.csv", "comparison.tex", "figures", "methods.bib", "report.html"),
-)
-
 
 class Point(NamedTuple):
     """A configuration of a study; its seeds run one after another."""
@@ -100,11 +95,6 @@ def check_points(points: Sequence[Point]) -> None:
         raise UserError("the study has no points, expected at least one")
     names = [point.name for point in points]
     for point in points:
-        if point.name.removesuffix(".tmp") in _TAKEN:
-            raise UserError(
-                f"a point is called {point.name!r}, expected another name than the "
-                "study's own files have"
-            )
         if names.count(point.name) > 1:
             raise UserError(f"two points are called {point.name!r}")
         with name_point(point):
