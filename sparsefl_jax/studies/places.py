@@ -221,10 +221,7 @@ class _SlurmJob(NamedTuple):
         self.job.cancel(check=False)
 
     def fate(self) -> str:
-        log = self.job.paths.stderr
-        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-        last = next(filter(str.strip, reversed(lines)), "without a word")
-        return f"job {self.job.job_id} ended: {last} (see {log})"
+        return f"job {self.job.job_id} ended (see {self.job.paths.stderr})"
 
 
 def slurm(workdir: Path, options: str) -> Callable:
