@@ -172,33 +172,21 @@ def describe(points: Sequence[Point]) -> str:
     Raises:
       ValueError: names a point that cannot run, and why.
     """
-    rows = []
+    rows, names = [], []
     for point in points:
         with on_disk.name_point(point):
             plan = experiment.build(point.config, started=True)
-        rounds = sum(stage.num_rounds for stage in plan.setup.stages)
-        rows.append(
-            [
-                point.label or point.name,
-                str(len(point.seeds)),
-                "by a pilot" if fit_rounds.budgets_of(point.config) else str(rounds),
-                describe_largest([stage.memory for stage in plan.stages]),
-            ]
-        )
-    runs = sum(len(point.seeds) for point in points)
-    lines = [
-        *formats.align([_HEAD, *rows]),
-        "",
-        f"{len(points)} points, {runs} runs",
-        "",
-    ]
+        rounds = str(sum(stage.num_rounds for stage in plan.setup.stages))
+        if fit_rounds.budgets_of(point.config):
+            rounds = "by a pilot"
+        memory = describe_largest([stage.memory for stage in plan.stages])
+        names.append(point.label or point.name)
+        rows.append([names[-1], str(len(point.seeds)), rounds, memory])
+    lines = [*formats.align([_HEAD, *rows]), ""]
     if settings := compare_fields(on_disk.groups(points)).settings:
         lines.append("what differs, beside the method and what follows from it:")
-        for i, point in enumerate(points):
-            values = (
-                f"{name}={of[i]}" for name, of in settings.items() if of[i] != "-"
-            )
-            lines.append(f"  {point.label or point.name}: {', '.join(values) or '-'}")
+        rows = zip(names, *settings.values(), strict=True)
+        lines += formats.align([["point", *settings], *rows])
     return "\n".join(lines)
 
 
