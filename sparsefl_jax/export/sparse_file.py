@@ -150,10 +150,7 @@ def load_sparse(path: str | Path) -> Exported:
       (5, 3)
     """
     import_extra("safetensors", "export", "an export")
-    name = f"path={str(path)!r}"
-    if not Path(path).is_file():
-        raise UserError(f"{name}, expected a file that an export wrote")
-    with blame(f"{name} cannot be read"):
+    with blame(f"path={str(path)!r} cannot be read"):
         head, stored = _read(Path(path))
         sparse = _model(head, stored)
         about = {key: getattr(head, key) for key in ("network", "reading", "run")}
