@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 
 from sparsefl_jax import export
-from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError, one_line
 
 
@@ -43,10 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
-    rows = [(name, f"{size:,}") for name, size in sizes._asdict().items()]
-    formats.say("\n".join(formats.align([("", "byte"), *rows])))
-    size = sizes.payload + sizes.header
-    print(f"wrote {path}, {size:,} byte", file=sys.stderr)
+    told = ", ".join(f"{name} {size:,}" for name, size in sizes._asdict().items())
+    print(f"wrote {path}; bytes: {told}", file=sys.stderr)
     return 0
 
 
