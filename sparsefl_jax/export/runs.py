@@ -63,10 +63,7 @@ def export_run(
     if name is None:
         name = next(iter(deployed))
         if name == "newcomer":
-            raise UserError(
-                "this method's server has no trained model, expected a client, or "
-                "name='newcomer' for the model that clients start from"
-            )
+            raise UserError("no trained model, expected a client, or name='newcomer'")
     check("name", name, sorted(deployed))
     sparse = deployed[name]
     with blame(Path(run) / "config.json"):
