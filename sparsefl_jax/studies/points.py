@@ -4,18 +4,17 @@ A study's folder holds `study.json`, the points with their configurations, and f
 point a folder of its name with a run for every seed, `seed_0`, `seed_1`, ...
 """
 
-import contextlib
 import copy
 import dataclasses
 import runpy
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from sparsefl_jax.core.check import UserError, blame, one_line
+from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.report.groups import STUDY as FILE
 from sparsefl_jax.report.groups import Group, Study, read_study
 from sparsefl_jax.report.load import Run
@@ -97,7 +96,7 @@ def check_points(points: Sequence[Point]) -> None:
     for point in points:
         if names.count(point.name) > 1:
             raise UserError(f"two points are called {point.name!r}")
-        with name_point(point):
+        with blame(f"point {point.name!r}"):
             seeds = {"seed": point.config.seed, "seeds": point.config.seeds}
             msgspec.convert({"points": {point.name: seeds}}, Study)
             freeze(point.config)
@@ -192,15 +191,6 @@ def read(workdir: str | Path) -> list[Point]:
             Point(name, default_config(**values), labels.get(name, ""))
             for name, values in study["points"].items()
         ]
-
-
-@contextlib.contextmanager
-def name_point(point: Point) -> Iterator[None]:
-    """Names the point in what cannot run."""
-    try:
-        yield
-    except Exception as error:  # a method of one's own may raise any
-        raise UserError(f"point {point.name!r}: {one_line(error)}") from error
 
 
 def state(workdir: Path, point: Point) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
-from sparsefl_jax.core.check import UserError, check, one_line
+from sparsefl_jax.core.check import UserError, blame, check, one_line
 from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.groups import refuse_unlike
 from sparsefl_jax.runs import experiment, fit_rounds
@@ -95,7 +95,7 @@ def _build(points: Sequence[Point], unlike: bool) -> None:
     """Refuses points that cannot run, and runs that cannot be compared."""
     metrics = []  # and not the setups, whose data would fill the memory
     for point in points:
-        with on_disk.name_point(point):
+        with blame(f"point {point.name!r}"):
             setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
         metrics.append(judge.resolve_metric(setup.metric, setup.stages))
     if not unlike:
@@ -174,7 +174,7 @@ def describe(points: Sequence[Point]) -> str:
     """
     rows, names = [], []
     for point in points:
-        with on_disk.name_point(point):
+        with blame(f"point {point.name!r}"):
             plan = experiment.build(point.config, started=True)
         rounds = str(sum(stage.num_rounds for stage in plan.setup.stages))
         if fit_rounds.budgets_of(point.config):
