@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
+from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import comparison_tables as texts
 from sparsefl_jax.report import costs, density, tables
@@ -196,10 +196,7 @@ def _differences(comparison: Comparison) -> list[Column]:
 
 def _points(gap: Mapping[str, float]) -> str:
     """Formats a difference; an asterisk says that its interval excludes 0."""
-    if not is_finite(gap["mean"]):
-        return MISSING
-    text = percent(gap, sign="+").replace("-", "\N{MINUS SIGN}")
-    return text + "*" * bool(abs(gap["mean"]) > gap["ci95"])
+    return percent(gap, sign="+") + "*" * bool(abs(gap["mean"]) > gap["ci95"])
 
 
 def _rows(groups: Sequence[Group], values: dict[str, list[str]]) -> list[Sequence]:

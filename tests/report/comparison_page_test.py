@@ -72,7 +72,7 @@ def test_the_page_shows_results_costs_and_differences(made):
     assert at[1:5] == ["-", "73.5 ± 6.4", "-", "-"]
     last = [r for r in rows if r[0] == "spafl"]
     # Paired by seed the differences are the same in both: no width.
-    (difference,) = [r for r in last if r[2:3] == ["−30.0 ± 0.0*"]]
+    (difference,) = [r for r in last if r[2:3] == ["-30.0 ± 0.0*"]]
     assert difference[1] == "2"
     for words in (
         "Differences from fedavg",
