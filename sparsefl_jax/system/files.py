@@ -86,12 +86,10 @@ def open_array(path: Path) -> np.ndarray:
 
 @contextlib.contextmanager
 def _name_file(path: Path) -> Iterator[None]:
-    """Names the file, once, in errors while it is read."""
+    """Names the file in errors while it is read."""
     try:
         yield
     except Exception as error:  # NumPy raises errors of many types
-        if isinstance(error, OSError) and error.strerror:
-            error = OSError(error.strerror)
         raise UserError(f"{path} cannot be read: {one_line(error)}") from None
 
 
