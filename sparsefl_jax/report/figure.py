@@ -33,10 +33,9 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
     with matplotlib.rc_context(fname=STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
-        vector = path.suffix == ".svg"
+        metadata = {"Date": None} if path.suffix == ".svg" else None
         with name_file(path):
-            metadata = {"Date": None} if vector else None
-            figure.savefig(path, transparent=vector, metadata=metadata)
+            figure.savefig(path, transparent=True, metadata=metadata)
 
 
 @contextlib.contextmanager
