@@ -29,8 +29,7 @@ from sparsefl_jax.system.files import write_text
 class Column(NamedTuple):
     """A column of a table that can be sorted, with a text and a value for each line."""
 
-    title: str
-    unit: str
+    title: str  # with the unit
     texts: Sequence[str]
     values: Sequence[float]  # to sort by; NaN comes last
     best: float | None = None  # the value to mark
@@ -155,11 +154,11 @@ def _results(comparison: Comparison) -> list[Column]:
     found = comparison.lines
     counts = [len(group.runs) for group in comparison.groups]
     titles = {"accuracy": "last", "best": "best", "density": "density reached"}
-    columns = [Column("seeds", "", list(map(str, counts)), counts)]
+    columns = [Column("seeds", list(map(str, counts)), counts)]
     columns += _shares(comparison, titles)
     for axis in comparison.axes:
         totals = list(found[axis.name, "mean"])
-        columns.append(Column(axis.title, "", list(map(axis.text, totals)), totals))
+        columns.append(Column(axis.title, list(map(axis.text, totals)), totals))
     clients = {f"client_{n}": f"clients {n}" for n in ("median", "p10")}
     known = {k: v for k, v in clients.items() if np.any(found[k, "count"])}
     return columns + _shares(comparison, known)
@@ -178,7 +177,7 @@ def _shares(comparison: Comparison, titles: Mapping[str, str]) -> list[Column]:
         elif found["mean"].count() > 1:
             best = found["mean"].max()
         texts = [percent(of) for _, of in found.iterrows()]
-        columns.append(Column(title, "%", texts, list(found["mean"]), best))
+        columns.append(Column(f"{title} %", texts, list(found["mean"]), best))
     return columns
 
 
@@ -186,11 +185,11 @@ def _differences(comparison: Comparison) -> list[Column]:
     """Returns the columns of differences from the first line, paired by seed."""
     found = comparison.gaps.iloc[1:]
     pairs = list(found["accuracy", "count"])
-    columns = [Column("pairs", "", [f"{n:g}" for n in pairs], pairs)]
+    columns = [Column("pairs", [f"{n:g}" for n in pairs], pairs)]
     at = comparison.titles(comparison.axes[0])
     for name, title in ({"accuracy": "last", "best": "best"} | at).items():
         texts = [_points(of) for _, of in found[name].iterrows()]
-        columns.append(Column(title, "points", texts, list(found[name, "mean"])))
+        columns.append(Column(f"{title} points", texts, list(found[name, "mean"])))
     return columns
 
 
