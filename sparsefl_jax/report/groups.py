@@ -122,16 +122,13 @@ def study_runs(folder: str | Path) -> list[Path] | None:
       True
     """
     folder = Path(folder)
-    study = read_study(folder)
-    if not study:
+    if not (study := read_study(folder)):
         return None
-    with blame(folder / STUDY):
-        runs = [
-            folder / name / f"seed_{config['seed'] + i}"
-            for name in study.get("shown") or study["points"]
-            for config in [study["points"][name]]
-            for i in range(config["seeds"])
-        ]
+    runs = []
+    for name in study.get("shown") or study["points"]:
+        with blame(folder / STUDY):
+            seed, seeds = (study["points"][name][key] for key in ("seed", "seeds"))
+        runs += [folder / name / f"seed_{seed + i}" for i in range(seeds)]
     begun = [run for run in runs if (run / "metrics.jsonl").is_file()]
     if not begun:
         raise UserError(f"run_dir={str(folder)!r} is a study none of whose runs began")
