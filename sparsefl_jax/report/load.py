@@ -94,14 +94,11 @@ class Summary(Struct):
     accuracy: dict[str, dict[str, Value]] | None = None
     best: dict | None = None
     client_accuracy: dict[str, Value] | None = None
-    memory: dict[str, Value] | None = None
     versions: dict[str, Any] | None = None
     data: dict[str, Count] | None = None
     seconds: Value = None
     rounds_per_second: Value = None
     hours: Value = None
-    unheard: Value = None
-    tiers: dict[str, Tier] | None = None
 
 
 class Config(Struct):
