@@ -5,7 +5,6 @@ model.
 """
 
 from sparsefl_jax.core.formats import MISSING, format_percent
-from sparsefl_jax.report.figure import short
 from sparsefl_jax.report.kept_masks import read_masks
 from sparsefl_jax.report.load import Run, is_finite
 
@@ -23,7 +22,10 @@ def density_rows(run: Run) -> list[list[str]]:
     by_layer = (run.train[-1].get("layer_density") if run.train else None) or {}
     kept = read_masks(run)
     sizes = dict(zip(kept.names, kept.sizes, strict=True)) if kept else {}
-    rows = [(short(name), sizes.get(name), x) for name, x in by_layer.items()]
+    rows = [
+        (name.removesuffix("/kernel"), sizes.get(name), x)
+        for name, x in by_layer.items()
+    ]
     if by_layer:
         rows.append(("all kernels", sum(sizes.values()), run.train[-1].get("density")))
     for name, model in (run.evals[-1]["models"] if run.evals else {}).items():

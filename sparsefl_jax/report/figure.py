@@ -111,7 +111,7 @@ def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None
     layers = [field for field in table if field.startswith(head)]
     colors = matplotlib.colormaps["plasma"](np.linspace(0.0, 0.9, len(layers)))
     for layer, color in zip(layers, colors, strict=True):
-        name = short(layer.removeprefix(head))
+        name = layer.removeprefix(head).removesuffix("/kernel")
         draw_line(ax, column(table, layer), name, color, 1.3)
     low, high = ax.dataLim.intervaly
     if low > 0 and high > 20 * low:
@@ -121,16 +121,6 @@ def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None
         ax.set_ylim(bottom=0)
     count_rounds(ax, run)
     name_lines(ax)
-
-
-def short(layer: str) -> str:
-    """Returns a layer's name without the suffix that all names share.
-
-    Example:
-      >>> short("conv1/kernel")
-      'conv1'
-    """
-    return layer.removesuffix("/kernel")
 
 
 def count_rounds(ax: Any, run: Run) -> None:
