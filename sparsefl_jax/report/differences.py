@@ -15,7 +15,6 @@ _IGNORED = (
 )
 _NAMES = ("algorithm.name", "first_stage.name")  # which the label begins with
 _DENSITIES = ("algorithm.density", "first_stage.density", "density")
-_LONGEST = 28  # letters of a value in a label
 
 
 class Fields(NamedTuple):
@@ -110,7 +109,6 @@ def _words(name: str, value: str) -> str:
     whole = name.startswith("first_stage.") or name.endswith(".name")
     words = name if whole else name.rpartition(".")[2]
     words = words.replace("_", " ").replace(".", " ")
-    value = value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…"
     return "" if value == MISSING else f"{words} {value}"
 
 
