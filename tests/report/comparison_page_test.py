@@ -99,10 +99,12 @@ def test_runs_that_go_on_or_have_no_evaluation_are_marked(tmp_path):
     running = write(tmp_path / "a", [(1, 0.5), (2, 0.6)], ended=False)
     begun = write(tmp_path / "b", [(1, None)], method="spdst", ended=False)
     ended = write(tmp_path / "c", [(1, 0.5), (4, 0.6)], method="fedpm")
-    write_comparison([running, begun, ended], tmp_path / "out")
+    blank = write(tmp_path / "d", [(1, 0.5)], method="fedprox", ended=False)
+    (blank / "metrics.jsonl").write_text('{"schema": 1}\n')
+    write_comparison([running, begun, ended, blank], tmp_path / "out")
     page = Page((tmp_path / "out" / "report.html").read_text())
     names = {row[0].strip() for row in page.rows}
-    assert {"fedavgso far", "spdstso far", "fedpm"} <= names
+    assert {"fedavgso far", "spdstso far", "fedpm", "fedproxso far"} <= names
     write_comparison([begun], tmp_path / "none")
     page = Page((tmp_path / "none" / "report.html").read_text())
     assert "No run has been evaluated yet." in page.text
