@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from sparsefl_jax.models import convolution, lowerings
-from sparsefl_jax.models.convolution import Layer, Lowering, choose
+from sparsefl_jax.models import lowerings
+from sparsefl_jax.models.convolution import Lowering
 from sparsefl_jax.models.forms import fast
 from tests.networks import quick_jit
 
@@ -142,16 +142,3 @@ def test_parts_of_a_bfloat16_batch_are_added_in_float32():
     dw = fast(jax.grad(lambda w: form(x, w).sum(dtype=jnp.float32)), lowering)
     # 99 of each image: sums in bfloat16, with its 8 bits, would drift.
     assert (dw(kernel.astype(jnp.bfloat16)) == 32 * 99).all()
-
-
-def test_auto_takes_what_the_table_says():
-    layer = Layer(64, 12, 12, 20, 50, 5)
-    x = jnp.ones((layer.batch, 12, 12, layer.inputs), jnp.float32)
-    kernel = jnp.ones((5, 5, layer.inputs, layer.outputs), jnp.float32)
-
-    def jaxpr(lowering):
-        return str(jax.make_jaxpr(formed(lowering))(x, kernel))
-
-    assert layer in convolution.table()
-    assert jaxpr("auto") == jaxpr(choose(layer, "cpu"))
-    assert jaxpr("auto") != jaxpr("plain")

@@ -60,20 +60,6 @@ def test_equal_maxima_share_equally_in_every_pool(size, stride, dtype, order):
     assert_shared(x, g, size, stride, dtype, order)
 
 
-@pytest.mark.slow
-def test_more_ties_than_bfloat16_counts_to():
-    """289 equal entries: 256 + 1 is 256 in bfloat16."""
-
-    @quick_jit
-    @fast
-    @jax.grad
-    def gradient(x):
-        return nn.max_pool(x, (17, 17), (17, 17)).astype(jnp.float32).sum()
-
-    dx = np.float32(gradient(jnp.zeros((1, 17, 17, 1), jnp.bfloat16)))
-    np.testing.assert_allclose(dx, 1 / 289, rtol=0.01)
-
-
 def maxima(function, *shapes) -> int:
     """Counts the maxima in the program of a function that XLA has optimised."""
     like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]

@@ -91,18 +91,6 @@ def test_frozen_embeddings_are_no_parameters(folder, key):
         transformer.pretrained_encoder(CLASSES, (9,), folder=folder)
 
 
-def test_multiply_adds_by_hand():
-    model = models.build("encoder", 2, (7,), layers=1, width=6, heads=2, hidden=5)
-    layer = model.macs["layer1"]
-    square = {name: 7 * 36 for name in ("query", "key", "value", "out")}
-    kernels = {n: part["kernel"] for n, part in layer.items() if "kernel" in part}
-    assert kernels == square | {"up": 7 * 30, "down": 7 * 30}
-    assert model.macs["pooler"]["kernel"] == 36  # of the first token alone
-    assert model.macs["score"] == {"bias": 0, "kernel": 12}
-    others = jax.tree.leaves([model.macs["embed"], layer["norm1"], layer["norm2"]])
-    assert not any(others) and model.tokens
-
-
 @pytest.mark.parametrize("chosen", ["all", "layers"])
 def test_dense_layers_are_pruned_and_a_configuration_leaves_out_the_head(chosen):
     model = models.build("encoder", 2, (7,), layers=1)
@@ -131,27 +119,21 @@ def test_padding_changes_nothing_and_a_padded_sample_is_finite(key):
         ({"model_type": "gpt2"}, "model_type='gpt2', expected one of bert, distilbert"),
         ({"num_hidden_layers": 3}, "lacks a tensor 'bert.encoder.layer.2"),
         ({"vocab_size": 12}, "of shape (12, 6)"),
-        (None, "cannot be used"),
+        ("nan", "has values that are not finite"),
+        ("cut", "cannot be used"),
     ],
     ids=str,
 )
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, changes, told):
     pytest.importorskip("safetensors", reason="needs the extra [text]")
-    found = by_hand.tensors("bert", CLASSES)
-    folder = by_hand.write(tmp_path / "bad", "bert", found, **changes or {})
-    if changes is None:
+    found, damaged = by_hand.tensors("bert", CLASSES), isinstance(changes, str)
+    if changes == "nan":
+        found["classifier.bias"] = np.full(CLASSES, np.nan, np.float32)
+    options = {} if damaged else changes
+    folder = by_hand.write(tmp_path / "bad", "bert", found, **options)
+    if changes == "cut":
         (tmp_path / "bad" / "model.safetensors").write_bytes(b"cut")
     refused(lambda: transformer.pretrained_encoder(CLASSES, (7,), folder=folder), told)
-
-
-def test_weights_that_are_not_finite_are_refused(tmp_path):
-    pytest.importorskip("safetensors", reason="needs the extra [text]")
-    found = by_hand.tensors("bert", CLASSES)
-    name = next(iter(found))
-    found[name] = np.full_like(found[name], np.nan)
-    folder = by_hand.write(tmp_path / "bad", "bert", found)
-    said = "has values that are not finite"
-    refused(lambda: transformer.pretrained_encoder(CLASSES, (7,), folder=folder), said)
 
 
 @pytest.mark.slow
