@@ -56,10 +56,6 @@ LAYOUTS = {
         {"image": datasets.Image(), "label": classes(10)},
         {"train": (grey(3), [5, 0, 4]), "test": (grey(1), [7])},
     ),
-    "cifar10": (
-        {"img": datasets.Image(), "label": classes(10)},
-        {"train": (colour(3), [6, 9, 9]), "test": (colour(1), [3])},
-    ),
     "cifar100": (
         {"img": datasets.Image(), "fine_label": classes(100)}
         | {"coarse_label": classes(20)},
@@ -74,14 +70,11 @@ LAYOUTS = {
         },
     ),
 }
-LAYOUTS["fashion_mnist"] = LAYOUTS["mnist"]
 HUB = {
     "femnist": "flwrlabs/femnist",
     "shakespeare": "flwrlabs/shakespeare",
     "twitter": "stanfordnlp/sentiment140",
     "mnist": "ylecun/mnist",
-    "fashion_mnist": "zalando-datasets/fashion_mnist",
-    "cifar10": "uoft-cs/cifar10",
     "cifar100": "uoft-cs/cifar100",
     "sst2": "stanfordnlp/sst2",
 }

@@ -107,7 +107,6 @@ def test_few_test_samples_are_moved_with_a_warning():
         ({"partition": [[0.5], [1]]}, "not a list of integers"),
         ({"partition": [[0]]}, "1 parts; num_clients=2"),
         ({"partition": [[0], [1]], "alpha": 1}, "alpha has no effect"),
-        ({"val_fraction": 1.0}, "val_fraction=1.0"),
         ({"test_split": "natural"}, "needs users"),
         ({"val_fraction": 0.001}, "=0.001 holds no sample out"),
         ({"test_fraction": 0.3}, "test_fraction=0.3 has no effect here: test_split='"),

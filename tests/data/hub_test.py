@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: layouts, columns, splits and caches, and a run."""
+"""Data sets of Hugging Face: layouts, columns, splits and caches; what is refused."""
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from tests.hub_layouts import (
     TEXT,
     classes,
     datasets,
+    grey,
     into_cache,
     isolate,
     parts_of,
@@ -29,11 +30,10 @@ def place(tmp_path, monkeypatch):
     return isolate(tmp_path, monkeypatch)
 
 
+IMAGE = datasets.Image()
 SHAPES = {
     "femnist": ((4, 28, 28, 1), [61, 3, 4, 5], 62, 0),
     "mnist": ((3, 28, 28, 1), [5, 0, 4], 10, 1),
-    "fashion_mnist": ((3, 28, 28, 1), [5, 0, 4], 10, 1),
-    "cifar10": ((3, 32, 32, 3), [6, 9, 9], 10, 1),
     "cifar100": ((2, 32, 32, 3), [19, 29], 100, 1),
     "sst2": ((3, 768), [1, 0, 1], 2, 1),
     "twitter": ((3, 768), [0, 2, 0], 3, 1),
@@ -161,3 +161,49 @@ def test_what_is_not_there_is_refused(place):
     refused(lambda: sources.load("hf:some/thing"), "'hf:some/thing' cannot be used: ")
     refused(lambda: sources.load("hf:./thing"), "'hf:./thing' cannot be used: ")
     refused(lambda: sources.load("hf:csv"), "expected ORGANISATION/NAME, a folder or")
+
+
+LISTS = datasets.List(INT), [[1], [1, 2]]
+UNEQUAL = IMAGE, [picture(0, 4, 4), picture(0, 4, 5)]
+REFUSED = [
+    (LAYOUTS["twitter"], {}, "name hf.image, hf.text or hf.table, one of text (text)"),
+    (table(a=(IMAGE, [None, *grey(1)]), y=LABEL), {}, "row 0: 'a': there is none"),
+    (LAYOUTS["sst2"], {"test": "test"}, "split 'test': it has samples without a label"),
+    (table(a=LISTS, y=LABEL), {}, "its lists differ in length"),
+    (table(a=UNEQUAL, y=LABEL), {}, "but the first image has (4, 4, 1): resize them"),
+    (LAYOUTS["mnist"], {"label": "lable"}, "hf.label='lable' (did you mean 'label'?)"),
+    (LAYOUTS["mnist"], {"image": "label"}, "type='classes', expected one of image"),
+]
+
+
+@pytest.mark.parametrize(
+    "layout, hf, told", REFUSED, ids=[told for *_, told in REFUSED]
+)
+def test_what_leaves_a_choice_or_is_broken_is_one_line(layout, hf, told, place):
+    name = write(place / "mine", layout)
+    refused(lambda: sources.load(name, hf=hf), told)
+
+
+def damaged(place, what):
+    name = write(place / "mine", LAYOUTS["mnist"])
+    [file] = (place / "mine" / "data").glob("train*")
+    if what == "image":
+        rows = datasets.Dataset.from_dict(
+            {"image": [{"bytes": b"no image", "path": None}], "label": [1]},
+            features=datasets.Features(LAYOUTS["mnist"][0]),
+        )
+        rows.to_parquet(file)
+        return name
+    if what == "arrow":
+        parts_of(LAYOUTS["mnist"]).save_to_disk(place / what)
+        [file] = (place / what / "train").glob("*.arrow")
+    file.write_bytes(b"" if what == "empty" else file.read_bytes()[:300])
+    (place / "hollow").mkdir()
+    return name if what in ("cut", "empty") else f"hf:{place / what}"
+
+
+@pytest.mark.parametrize("what", ("cut", "empty", "image", "arrow", "hollow", "absent"))
+def test_damaged_files_are_one_line(what, place):
+    name = damaged(place, what)
+    told = "split 'train': row 0: 'image': cannot" if what == "image" else ""
+    refused(lambda: sources.load(name), told or f"data set '{name}'")

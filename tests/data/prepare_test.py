@@ -48,14 +48,6 @@ class SparseflDots(tfds.core.GeneratorBasedBuilder):
             PIL.Image.fromarray(image).save(file, "png")
             file.seek(0)
             yield i, {"picture": file, "kind": i % 3}
-
-
-class SparseflBroken(SparseflDots):
-    """Fails half-way."""
-
-    def _examples(self, num):
-        yield 0, {"picture": io.BytesIO(b""), "kind": 0}
-        raise OSError("the server is down\\nsecond line")
 '''
 
 
