@@ -70,18 +70,11 @@ def test_federate_is_seeded_and_val_follows_fraction():
     assert a.val.size.tolist() == [10] * 4 and a.train.size.tolist() == [40] * 4
 
 
-def test_from_arrays_takes_functions_lists_and_natural_users():
+def test_from_arrays_takes_lists_and_natural_users():
     x, y = arrays(40)
     given = [np.arange(10), np.arange(10, 40)]
     fed = split_of(x, y, partition=given)
     assert rows(fed.train, 1).tolist() == list(range(10, 40))
-
-    def halves(labels, num_clients, *, seed, flip=False):
-        parts = np.array_split(np.arange(len(labels)), num_clients)
-        return parts[::-1] if flip else parts
-
-    fed = split_of(x, y, num_clients=2, partition=halves, flip=True)
-    assert rows(fed.train, 0).tolist() == list(range(20, 40))
     users = np.array(["b", "a"] * 20)
     both = {"users": users, "users_test": users, "test_split": "natural"}
     fed = split_of(x, y, partition="natural", **both)
