@@ -96,17 +96,6 @@ def test_conv4(norm, density):
     assert num_entries(small.stats) == normed
 
 
-def test_mlp():
-    shape = (6, 6, 1)
-    sparse = prune(start("mlp", shape, widths=(20, 30)), 0.4)
-    a, b = (n + 1 for n in alive(sparse, "fc1", "fc2"))
-    _, small = check(sparse, "mlp", shape, widths=(20, 30))
-    assert num_entries(small.params) == 37 * a + (a + 1) * b + (b + 1) * 10
-    # A filter of zeros replaces the rest; training may change its bias.
-    assert not small.mask["fc1"]["kernel"][:, -1].any()
-    assert small.mask["fc1"]["bias"].all() and small.params["fc1"]["bias"][-1] == 1
-
-
 @pytest.mark.parametrize(
     "variant, base, density",
     [("postactivation", 8, 0.1), ("preactivation", 16, 0.6)],

@@ -16,7 +16,7 @@ from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.simulation.inference import make_recalibration
 from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.sparsity import masks
-from tests.export.export_test import same
+from tests.networks import same
 from tests.refusals import refused
 from tests.tiny import tiny_config
 

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from sparsefl_jax.models import base
-from tests.networks import normal, quick_jit
+from tests.networks import gradients, normal
 
 PATHS = ("conv/kernel", "fc/kernel")
 
@@ -33,26 +33,12 @@ def positive(x, kernel, weight):
     return jnp.where(x > 0, x, 0.0)
 
 
-def gradient(model, params, stats, x, **options):
-    """Returns the gradients of the sum of the logits' squares."""
-
-    @quick_jit
-    def both(params, x):
-        def loss(params, x):
-            logits, _ = model.apply(params, stats, x, train=True, **options)
-            return jnp.sum(logits**2)
-
-        return jax.grad(loss, (0, 1))(params, x)
-
-    return both(params, x)
-
-
 def test_weights_follow_from_what_is_saved_and_inputs_do_not(network):
     """By hand: dw of a dense layer is x~^T g; of a convolution, by `lax` at x~."""
     model, params, stats = network
     x = normal(1, 2, 4, 4, 2)
-    exact, of_x = gradient(model, params, stats, x)
-    found, of_x_too = gradient(model.with_inputs(positive, PATHS), params, stats, x)
+    exact, of_x = gradients(model, params, stats, x)
+    found, of_x_too = gradients(model.with_inputs(positive, PATHS), params, stats, x)
     np.testing.assert_array_equal(of_x_too, of_x)
     for name in ("conv", "fc"):
         np.testing.assert_array_equal(found[name]["bias"], exact[name]["bias"])
@@ -77,12 +63,12 @@ def test_weights_follow_from_what_is_saved_and_inputs_do_not(network):
 def test_only_named_kernels_are_hooked_and_a_hook_of_all_changes_no_bit(network):
     model, params, stats = network
     x = normal(1, 2, 4, 4, 2)
-    exact, _ = gradient(model, params, stats, x)
+    exact, _ = gradients(model, params, stats, x)
     same = model.with_inputs(lambda x, kernel, weight: x, PATHS)
     jax.tree.map(
-        np.testing.assert_array_equal, gradient(same, params, stats, x)[0], exact
+        np.testing.assert_array_equal, gradients(same, params, stats, x)[0], exact
     )
-    one, _ = gradient(model.with_inputs(positive, PATHS[1:]), params, stats, x)
+    one, _ = gradients(model.with_inputs(positive, PATHS[1:]), params, stats, x)
     np.testing.assert_array_equal(one["conv"]["kernel"], exact["conv"]["kernel"])
     assert np.any(one["fc"]["kernel"] != exact["fc"]["kernel"])
 

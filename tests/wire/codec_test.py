@@ -15,6 +15,7 @@ from sparsefl_jax.wire import packets, streams
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
+from tests.networks import same
 from tests.wire.arithmetic_test import entropy
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
@@ -120,14 +121,6 @@ def test_bits_do_not_overflow_and_keep_leading_axes():
     assert int(bits.positions.sum()) == 5000 * 11_173_962
 
 
-def assert_same(a, b):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        x, y = np.asarray(x), np.asarray(y)
-        assert x.shape == y.shape and x.dtype == y.dtype
-        assert x.tobytes() == y.tobytes()
-
-
 def receiver(packet):
     """Returns the receiver's knowledge: no values and no fresh positions."""
 
@@ -188,8 +181,8 @@ def test_decode_inverts_encode_and_length_is_what_is_charged(
     assert slack <= {"packed": 2 * len(shapes), "entropy": 2}.get(index, 0)
     assert math.ceil(charged / 8) <= len(data) <= math.ceil((charged + slack) / 8)
     back = streams.decode(data, receiver(packet))
-    assert_same(back.values, packet.values)
-    assert_same(back.mask, packet.mask)
+    assert same(back.values, packet.values)
+    assert same(back.mask, packet.mask)
 
 
 @pytest.mark.parametrize(("n", "ones", "bits"), [(0, 0, 0), (8, 4, 12), (7, 1, 8)])
@@ -246,4 +239,4 @@ def test_a_round_counts_codes_that_do_not_fit(dtype, bits, fits, misfits):
 
 def test_special_floats_survive():
     packet = Packet({"w": np.array([np.nan, -0.0, np.inf, 1e-42], np.float32)})
-    assert_same(streams.decode(streams.encode(packet), packet).values, packet.values)
+    assert same(streams.decode(streams.encode(packet), packet).values, packet.values)

@@ -38,10 +38,8 @@ def round_log(counts, correct, client=None, server=None):
     return round_program.RoundLog(**fields | dict(clients=clients, server=server or {}))
 
 
-def record_of(log, **packet):
-    layout = packets.layout(
-        {"p": packets.Packet({"w": np.zeros(4, np.float32)}, **packet)}
-    )
+def record_of(log):
+    layout = packets.layout({"p": packets.Packet({"w": np.zeros(4, np.float32)})})
     layouts = {"down": layout, "up": layout}
     return ledger.round_record(log, layouts, NETWORK, ["w"], batch_size=8)
 
@@ -67,9 +65,3 @@ def test_a_cohorts_samples_are_summed_exactly():
     record = record_of(round_log(counts, counts))
     assert record["samples"] == 2**24 + 3
     assert record["train_accuracy"] == 1.0
-
-
-def test_a_record_says_what_is_assumed_to_be_free():
-    record = record_of(round_log([1], [0]), bits=0, assumed="the paper does not")
-    assert record["bits_up"] == 0
-    assert record["assumed"] == {p: "the paper does not" for p in ("down/p", "up/p")}
