@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from sparsefl_jax.models import lowerings
 from sparsefl_jax.models.convolution import Lowering
 from sparsefl_jax.models.forms import fast
 from tests.networks import quick_jit
@@ -26,7 +25,6 @@ TRIED = {
     (5, 2): ("winograd4",),
 }
 PARTED = Lowering("patches", "patches", "patches", 1)
-TILED = Lowering("winograd2", "patches", "winograd2", 1)
 
 
 def reference(x, kernel, stride, pad):
@@ -37,12 +35,11 @@ def reference(x, kernel, stride, pad):
     )
 
 
-def operands(size, clients=None):
-    lead = () if clients is None else (clients,)
+def operands(size):
     rng = np.random.default_rng(size)
     # Oblong, so that height and width cannot be confused.
-    x = rng.normal(size=(*lead, BATCH, SIDE, SIDE + 2, INPUTS))
-    kernel = rng.normal(size=(*lead, size, size, INPUTS, OUTPUTS))
+    x = rng.normal(size=(BATCH, SIDE, SIDE + 2, INPUTS))
+    kernel = rng.normal(size=(size, size, INPUTS, OUTPUTS))
     return jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32)
 
 
@@ -83,19 +80,6 @@ def test_every_lowering_equals_lax(size, pad, stride):
     want, *others = run(x, kernel)
     for got in others:
         assert_close(got, want, 2e-5)
-
-
-@pytest.mark.parametrize("form", [*lowerings.NAMES, TILED])
-def test_vmap_over_clients_equals_a_loop(form):
-    x, kernel = operands(3, clients=2)
-
-    @quick_jit
-    def run(x, kernel):
-        loop = [passes(x[i], kernel[i], pad=1) for i in range(2)]
-        return jax.vmap(formed(form, pad=1))(x, kernel), loop
-
-    got, loop = run(x, kernel)
-    assert_close(got, [np.stack(v) for v in zip(*loop, strict=True)], 2e-5)
 
 
 @pytest.mark.parametrize("form", ["plain", "canonical", "patches", "winograd2", PARTED])

@@ -8,7 +8,7 @@ import pytest
 
 from sparsefl_jax.models import Model, convolution, layers
 from sparsefl_jax.models.convolution import choose
-from sparsefl_jax.models.forms import fast
+from sparsefl_jax.models.forms import equations, fast
 from sparsefl_jax.training import local
 from tests.models.convolution_test import formed, operands
 from tests.networks import quick_jit
@@ -49,16 +49,6 @@ def build_net(kind):
         return jax.grad(loss, has_aux=True), params
 
     return model, model.with_dtype("bfloat16"), gradients
-
-
-def equations(jaxpr):
-    """Yields all equations, including those of inner programs."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(equation.params, is_leaf=lambda v: v is not None):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)
 
 
 @pytest.mark.parametrize("kind", ["batch", "group"])

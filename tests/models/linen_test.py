@@ -173,12 +173,3 @@ def norms_of_single_samples(self, x):
 
 def test_what_mixes_no_valid_sample_with_padding_passes():
     Model.from_flax(a_module(norms_of_single_samples), EXAMPLE)
-
-
-def test_integers_are_tried_out_as_well():
-    def mean_of_words(self, x, deterministic):
-        x = nn.Dropout(0.1, deterministic=deterministic)(nn.Embed(9, 4)(x))
-        return nn.Dense(2)(x.mean(1))
-
-    example = jax.ShapeDtypeStruct((1, 7), jnp.int32)
-    Model.from_flax(a_module(mean_of_words), example)
