@@ -32,16 +32,6 @@ def test_erk_meets_the_density_within_one(shape_list, density):
     assert (found * size).sum() / size.sum() == pytest.approx(density, rel=1e-4)
 
 
-def test_counts_forgive_the_last_place_only():
-    whole = np.arange(1, 400)
-    counts = jnp.float32(whole) / jnp.float32(400) * jnp.float32(400)
-    for count in (layer_densities.floor_count, layer_densities.ceil_count):
-        np.testing.assert_array_equal(count(counts), whole)
-    assert int(layer_densities.floor_count(jnp.float32(2.999))) == 2
-    assert int(layer_densities.ceil_count(jnp.float32(2.001))) == 3
-    assert layer_densities.floor_count(jnp.array([2.5])).dtype == jnp.int32
-
-
 @pytest.mark.parametrize(
     ("share", "size", "count"),
     [

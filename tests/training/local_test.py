@@ -173,15 +173,6 @@ def test_a_given_optimizer_state_is_continued(key):
     assert not np.allclose(*moved)
 
 
-def test_the_rate_follows_the_schedule():
-    schedule = optax.schedules.exponential_decay(1.0, 1, 0.5)
-    optimizer = local.make_optimizer("sgd", schedule=schedule, momentum=0.9)
-    for round in (0, 2):
-        tx = optimizer(jnp.int32(round))
-        step, _ = tx.update(jnp.ones(1), tx.init(jnp.ones(1)))
-        np.testing.assert_allclose(step, [-(0.5**round)])
-
-
 def test_weight_decay_is_that_of_an_optimizer_with_its_own():
     # Adam's first step has the size of the rate; AdamW's own default would be 1e-4.
     params, grads = {"w": jnp.float32([2.0])}, {"w": jnp.float32([1.0])}
