@@ -3,25 +3,20 @@
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
 from benchmarks import __main__, measure, population, workload
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
 
 TINY = workload.Workload("mlp", 8, 12, 4, widths=(4,), batch_size=8)
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    """Compiles quickly, because no test is about speed."""
-    jax.config.update("jax_disable_most_optimizations", True)
+def _rate(monkeypatch):
     monkeypatch.setattr(measure, "matmul_rate", lambda _: 1e11)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.runs.config.defaults import freeze
 from tests.report import equal_cost_test
 
+LARGEST = ("algorithm.max_density", "first_stage.max_density")
+
 
 @pytest.mark.parametrize(
     ("name", "row", "fields"),
@@ -17,13 +19,8 @@ from tests.report import equal_cost_test
         (
             "fedsparsify_cifar10_100",
             "iid_prunefl.7",
-            {
-                "partition.name": "iid",
-                "num_clients": 100,
-                "cohort_size": 10,
-                "algorithm.max_density": 0.7,
-                "first_stage.max_density": 0.7,
-            },
+            {"partition.name": "iid", "num_clients": 100, "cohort_size": 10}
+            | dict.fromkeys(LARGEST, 0.7),
         ),
         ("complement_twitter", "all_fedavg", {"cohort_size": 436}),
         ("flash_pathological", "spdst,release", {"model.softmax_output": True}),

@@ -13,22 +13,18 @@ from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.system import interrupt
-from tests.tiny import ctrl_c, network, write_images
+from tests.tiny import ctrl_c, network
 
 CONFIG = """
-from sparsefl_jax.runs.config import build, defaults
+from pathlib import Path
+from tests.tiny import tiny_config
 
 def get_config(argument=""):
-    config = defaults.default_config()
-    config.dataset = {dataset!r}
-    config.normalize, config.num_clients = False, 6
-    config.model = {{"name": "mlp", "widths": (8,)}}
-    config.algorithm = {{"name": argument}}
+    config = tiny_config(Path(__file__).parent)
+    config.first_stage, config.algorithm = {}, {"name": argument}
     if argument == "pdst":
         config.density = 0.5
         config.algorithm.density = config.get_oneway_ref("density")
-    config.num_rounds, config.eval_every = 4, 2
-    config.cohort_size, config.batch_size = 2, 8
     return config
 """
 TABLE = Table(
@@ -42,9 +38,7 @@ TABLE = Table(
 
 @pytest.fixture
 def root(tmp_path, monkeypatch, unplotted):
-    dataset = tmp_path / "tiny.npz"
-    write_images(dataset, 120)
-    (tmp_path / "tiny_config.py").write_text(CONFIG.format(dataset=str(dataset)))
+    (tmp_path / "tiny_config.py").write_text(CONFIG)
     marks = "# Title\n<!-- table tiny -->\nold\n<!-- end -->\nrest\n<!-- end -->\n"
     document = pages.page("tiny", tmp_path)
     document.parent.mkdir(parents=True)
@@ -149,8 +143,6 @@ NEEDING = Table(
     {
         "dense": Row("tiny_config.py:fedavg"),
         "large": Row("tiny_config.py:fedavg", needs="a GPU (12 PFLOP)"),
-        "thin": Row("tiny_config.py:pdst"),
-        "other": Row("tiny_config.py:pdst", overrides={"density": 0.25}),
         "far": Row("tiny_config.py:pdst", needs="FEMNIST"),
     },
     seeds=2,
