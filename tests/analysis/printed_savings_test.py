@@ -6,14 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import (
-    fedavg,
-    fedsparsify_global,
-    sensitivity,
-    sparsyfed,
-    spdst,
-    zerofl,
-)
+import sparsefl_jax as sfl
 from sparsefl_jax.analysis import fedsparsify as paper
 from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.sparsity import masks
@@ -46,7 +39,7 @@ def test_fedsparsify(name, sparsity):
     """Of one client, as all ten hold the same; round 201 sends what 200 has left."""
     table, make = FEDSPARSIFY[name]
     model = make()
-    method = fedsparsify_global(model, STILL, density=1 - sparsity, rounds=200)
+    method = sfl.fedsparsify_global(model, STILL, density=1 - sparsity, rounds=200)
     alive, sent = exchanged(silent.rounds(model, method, 201, clients=1))
     assert alive == sent  # though the paper's C.C. has an upload after its purge
     row = f"{table}, S = {sparsity}"
@@ -63,7 +56,7 @@ def test_fedsparsify(name, sparsity):
 def test_fedavg_of_fedsparsify(name):
     table, make = FEDSPARSIFY[name]
     model = make()
-    simulated = silent.rounds(model, fedavg(model, STILL), 200, clients=1)
+    simulated = silent.rounds(model, sfl.fedavg(model, STILL), 200, clients=1)
     entries = sum(map(sum, exchanged(simulated)))
     found = {f"{table}, S = 0: C.C.": 10 * entries / 1e6}
     settle(f"test_fedavg_of_fedsparsify[{name}]", found)
@@ -78,7 +71,7 @@ def test_flash_saves(name):
         "femnist_cnn": (network("femnist_cnn", 62, MNIST),
                         ("conv2/kernel", "fc1/kernel"), "FEMNIST", (0.05,)),
     }[name]  # fmt: skip
-    method = spdst(model, STILL, prunable=prunable)
+    method = sfl.spdst(model, STILL, prunable=prunable)
     run, rng = silent.simulator(model, method, 1, clients=1), np.random.default_rng(0)
     dense = silent.distinct(model)
     select = masks.prunable(dense.params, prunable)
@@ -105,7 +98,7 @@ def test_flash_saves(name):
 def test_stage_one_of_flash():
     """Each client sends a word for every layer, however wide the layers are."""
     model = network("resnet18", 10, CIFAR, base=2)
-    method = sensitivity(model, STILL, density=0.1, prunable=CONVOLUTIONS)
+    method = sfl.sensitivity(model, STILL, density=0.1, prunable=CONVOLUTIONS)
     simulated = silent.rounds(model, method, 1, clients=10, epochs=2)
     place = "ResNet-18: bits of stage 1, 20 layers, 10 clients"
     settle("test_stage_one_of_flash", {place: simulated.total("bits_up")})
@@ -117,7 +110,7 @@ def test_sparsyfed_saves():
     initial, names = silent.distinct(model), ("weights", "dense", "stats")
     for sparsity in (0.9, 0.95, 0.99):
         # The silent network has no inputs to save.
-        method = sparsyfed(model, STILL, density=1 - sparsity, sparse_inputs=False)
+        method = sfl.sparsyfed(model, STILL, density=1 - sparsity, sparse_inputs=False)
         simulated = silent.rounds(model, method, 2, initial=initial, clients=1)
         first, second = (
             sum(round["entries_down"][name] for name in names)
@@ -138,7 +131,7 @@ def test_zerofl_saves():
     initial = silent.distinct(model)
     for sp in (0.9, 0.95):
         for ratio in (0.0, 0.1, 0.2):
-            method = zerofl(
+            method = sfl.zerofl(
                 model,
                 STILL,
                 density=1 - sp,
