@@ -21,7 +21,6 @@ PRINTED = {  # of each notebook, what it has to print in the small setting
 
 FOLDERS = ("examples", "docs")
 FILES = {p.stem: p for folder in FOLDERS for p in (ROOT / folder).glob("*.ipynb")}
-LARGEST = {"tutorial": 250_000}  # bytes; it has more figures than the others
 
 
 def read(name):
@@ -57,7 +56,6 @@ def test_the_committed_outputs_are_those_of_one_run_without_an_error(name):
     assert "error" not in {output.output_type for output in outputs(notebook)}
     assert not any(o.get("name") == "stderr" for o in outputs(notebook))
     assert printed(notebook)
-    assert FILES[name].stat().st_size < LARGEST.get(name, 100_000)
 
 
 @pytest.mark.slow
