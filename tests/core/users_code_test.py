@@ -13,10 +13,8 @@ from sparsefl_jax.runs.config.defaults import fill_in, plain
 from tests.refusals import launched
 
 FILES = {  # a method in a package, and all that it imports
-    "an_own_package/__init__.py": "from an_own_package.parts import scale",
-    "an_own_package/parts/__init__.py": "from . import leaf",
-    "an_own_package/parts/scale.py": "import numpy, json\nSCALE = 1.0",
-    "an_own_package/parts/leaf.py": "import an_own_package.method",
+    "an_own_package/__init__.py": "from . import scale",
+    "an_own_package/scale.py": "import numpy, json, an_own_package.method",
     "an_own_package/method.py": """
 try:
     from ..own_helper import BIAS
@@ -92,15 +90,11 @@ def our_check(model, optimizer):
 
 def network(num_classes, input_shape):
     return {}["the network's"]
-
-def partition(y, num_clients, seed):
-    raise FloatingPointError("no share")
 """
 KEPT = [
     ("algorithm.name=own_errors:in_jax", "key"),
     ("algorithm.name=own_errors:in_our_helper", "key"),
     ("model.name=own_errors:network", "the network's"),
-    ("partition.name=own_errors:partition", "no share"),
     ("algorithm.name=own_broken:mine", "while it loads"),
 ]
 ONE_LINE = [
