@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
+import jax
+import pytest
 
 from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
@@ -102,16 +103,14 @@ def records(path):
 
 
 def close(one, other):
-    """Returns whether two nests of records are equal, numbers to 1e-6."""
-    if isinstance(one, dict):
-        same = one.keys() == other.keys()
-        return same and all(close(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        both = zip(one, other, strict=True)
-        return len(one) == len(other) and all(close(a, b) for a, b in both)
-    if isinstance(one, float):
-        return np.isclose(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)
-    return one == other
+    """Returns whether two nests of records are equal, floats to 1e-6."""
+
+    def alike(a, b):
+        approximately = {"rel": 1e-6, "abs": 1e-6, "nan_ok": True}
+        return a == (pytest.approx(b, **approximately) if isinstance(b, float) else b)
+
+    same = jax.tree.structure(one) == jax.tree.structure(other)
+    return same and jax.tree.all(jax.tree.map(alike, one, other))
 
 
 def configurations(folder):
