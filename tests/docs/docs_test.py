@@ -6,18 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import flax.linen as nn
-import jax
 import numpy as np
 import pytest
 
+import sparsefl_jax as sfl
 from benchmarks import __main__ as benchmarks
 from benchmarks import pages as tables
-from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.data.federated import from_arrays
-from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import simulate
-from sparsefl_jax.training import local
+from tests.networks import mostly_slow
 from tests.refusals import ROOT, given
 
 README = ROOT / "README.md"
@@ -35,7 +30,7 @@ def blocks(page: Path, *languages: str) -> list[str]:
     return [text for _, language, text in found if language in languages]
 
 
-def name(page: Path) -> str:
+def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT / "docs"))
 
 
@@ -49,7 +44,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     written = {
         p.relative_to(tmp_path / "site") for p in tmp_path.rglob("site/**/*.html")
     }
-    assert {Path(name(page)).with_suffix(".html") for page in PAGES} <= written
+    assert {Path(name_of(page)).with_suffix(".html") for page in PAGES} <= written
     reference = (tmp_path / "site" / "api" / "method_authors.html").read_text()
     assert 'id="sparsefl_jax.Packet"' in reference  # docstrings are there
 
@@ -88,18 +83,13 @@ def test_every_file_and_function_that_a_page_names_is_there():
             )
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(
-            page, id=name(page), marks=[pytest.mark.slow] * (name(page) in SLOW)
-        )
-        for page in PAGES
-        if blocks(page, "python")
-    ],
-)
-def test_the_code_of_a_page_runs(page, monkeypatch, tmp_path):
+CODE = [name_of(page) for page in PAGES if blocks(page, "python")]
+
+
+@mostly_slow(CODE, quick={*CODE} - {*SLOW})
+def test_the_code_of_a_page_runs(name, monkeypatch, tmp_path):
     """All of it in order; the included template counts as the first block."""
+    page = ROOT / "docs" / name
     if "import datasets" in page.read_text():
         pytest.importorskip("datasets", reason="needs the extra [hf]")
     monkeypatch.chdir(tmp_path)  # a page may write files
@@ -115,19 +105,17 @@ def test_the_method_of_the_readme_learns_and_is_counted(key):
     exec(TEMPLATE.search(README.read_text())[1], names)
     x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int32)
-    data = from_arrays(x, y, x_test=x, y_test=y, num_clients=4)
-    model = Model.from_flax(nn.Dense(2), jax.ShapeDtypeStruct((1, 5), np.float32))
-    method = names["random_mask"](
-        model, local.make_optimizer(learning_rate=0.5), density=1.0
-    )
-    stage = Stage(method, num_rounds=2, cohort_size=4, epochs=2, batch_size=10)
-    run = simulate.run(key, [stage], model, data, eval_every=2)
-    first, second, evaluated = run.metrics
+    data = sfl.from_arrays(x, y, x_test=x, y_test=y, num_clients=4)
+    model = sfl.models.build("mlp", 2, (5,), widths=(4,))
+    optimizer = sfl.training.make_optimizer(learning_rate=0.5)
+    method = names["random_mask"](model, optimizer, density=1.0)
+    stage = sfl.Stage(method, num_rounds=2, cohort_size=4, epochs=4, batch_size=10)
+    first, second, evaluated = sfl.run(key, [stage], model, data, eval_every=2).metrics
     assert evaluated["models"]["global"]["accuracy"] > 0.9
-    # 5 x 2 weights and 2 biases in float32; 10 positions, in the first round only.
-    assert first["bits_up"] == second["bits_up"] == 4 * 12 * 32
-    assert first["bits_down"] == 4 * (12 * 32 + 10)
-    assert second["bits_down"] == 4 * 12 * 32
+    # 28 weights and 6 biases in float32; 28 positions, in the first round only.
+    assert first["bits_up"] == second["bits_up"] == 4 * 34 * 32
+    assert first["bits_down"] == 4 * (34 * 32 + 28)
+    assert second["bits_down"] == 4 * 34 * 32
 
 
 COMMAND = re.compile(r"^(?:\S*/)?python3? (?:-m (\S+)|(launch\.py))(.*)", re.M)
