@@ -12,9 +12,10 @@ from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.plan import plan
 from tests.tiny import write_images
 
+VARIANTS = ("without13", "thresholds_only", "fedpm,initial", "release", "local,release")
 METHODS = {
     "flash": flash.METHODS,
-    "spafl": (*spafl.METHODS, "without13", "thresholds_only", "fedpm,initial"),
+    "spafl": (*spafl.METHODS, *VARIANTS),
     "fedsparsify": fedsparsify.METHODS,
     "complement": complement.METHODS,
     "compressed": tuple(compressed_cifar10.RIVALS),
