@@ -1,13 +1,11 @@
 """Every benchmark at tiny settings: its counts and its files."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import sparsefl_jax as sfl
-from benchmarks import __main__, measure, population, workload
+from benchmarks import __main__, measure, workload
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
 
@@ -82,28 +80,3 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
     model = 4 * (784 * 32 + 32 + 32 * 10 + 10)
     few, many = (1e6 * r["temporaries, MB"] for r in (few, many))
     assert many - few < 248 * 1024 < 3 * model < few
-
-
-@pytest.mark.usefixtures("environments")
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
-    small = population.SETUP._replace(widths=(3,))
-    cases = {
-        "stateless": (small._replace(method=sfl.fedavg), [100]),
-        "host": (small, [100, 1000]),
-        "disk": (small, [5000]),
-    }
-    monkeypatch.setattr(population, "CASES", cases)
-    monkeypatch.setattr(population, "ROUNDS", 2)
-    told = written("population", tmp_path, "--only", *cases, "--most", "5000")
-    assert [r["where"] for r in told] == ["stateless", "host", "host", "disk"]
-    del told[2]
-    model = 4 * (784 * 3 + 3 + 3 * 10 + 10)
-    kept = [r["kept by each, KiB"] for r in told]
-    assert kept == [0, model / 2**10, model / 2**10]
-    # Three segments of two rounds of 20 clients: at most 120 of 5000 have a row.
-    files = [2**20 * r["files, MiB"] for r in told]
-    assert files[:2] == [0, 0] and 40 * model <= files[2] < 1000 * model
-    assert all(r["peak, MiB"] > 50 for r in told)  # JAX alone needs more
-    images = population.IMAGES * 28 * 28 / 2**20
-    assert all(r["arrays on devices, MiB"] > images for r in told)
