@@ -55,17 +55,10 @@ def test_the_delta_of_many_rounds_keeps_its_digits():
     assert found == pytest.approx(float(exact), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "density, dimension, said",
-    [
-        (1.0, 431_080, "rounds=500, expected more for eq. 15"),
-        (2, 580, "density=2, expected in"),
-    ],
-)
-def test_premises_that_do_not_hold_are_refused(density, dimension, said):
-    diameter = 0.01 * math.sqrt(dimension)
-    with pytest.raises(ValueError, match=said):
-        analysis.generalization(density, diameter, 1.0, 1e-8, 64, 60_000, 500)
+def test_a_premise_that_does_not_hold_is_refused():
+    diameter = 0.01 * math.sqrt(431_080)
+    with pytest.raises(ValueError, match="rounds=500, expected more for eq. 15"):
+        analysis.generalization(1.0, diameter, 1.0, 1e-8, 64, 60_000, 500)
 
 
 def test_fedsparsify_theorem_1_by_hand():

@@ -15,6 +15,7 @@ from benchmarks import accelerators, targets, workload
 from benchmarks.accelerators import Target
 from sparsefl_jax.models import lowerings
 from sparsefl_jax.models.forms import fast
+from tests.networks import mostly_slow
 from tests.refusals import refused
 
 WORLD = workload.Workload("mlp", 16, 24, 8, widths=(64, 32), batch_size=8)
@@ -22,7 +23,6 @@ WORLD = workload.Workload("mlp", 16, 24, 8, widths=(64, 32), batch_size=8)
 IMAGES = 16 * 24 * 28 * 28
 MODEL = 4 * (784 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10)
 EXTRAS = {"v5e:2x2": "aot-tpu", "h100:4": "aot-gpu"}
-TWO = ("fedavg", "spafl")
 
 
 @pytest.fixture(scope="module")
@@ -98,25 +98,15 @@ def test_a_mesh_says_what_a_convolution_is_for(platform, form):
         assert jaxpr("auto") == jaxpr(form)
 
 
-@pytest.mark.parametrize(
-    ("name", "method"),
-    [
-        *((name, method) for name in EXTRAS for method in TWO),
-        *(
-            pytest.param(name, method, marks=pytest.mark.slow)
-            for name in EXTRAS
-            for method in sfl.ALGORITHMS
-            if method not in TWO
-        ),
-    ],
-)
-def test_every_method_compiles(name, method, compiled):
-    one = compiled(name, method)
+@pytest.mark.parametrize("target", EXTRAS)
+@mostly_slow(sfl.ALGORITHMS, quick=("fedavg", "spafl"))
+def test_every_method_compiles(target, name, compiled):
+    one = compiled(target, name)
     assert one.devices == 4 and one.chunk == 2
     assert 0 < one.memory["peak"] < one.available
     assert one.flops > 0 and one.step.bytes > 0
     assert one.round.kernels > one.step.kernels > 0
-    assert (one.seconds is None) == (EXTRAS[name] == "aot-gpu")
+    assert (one.seconds is None) == (EXTRAS[target] == "aot-gpu")
 
 
 @pytest.mark.parametrize("name", EXTRAS)
