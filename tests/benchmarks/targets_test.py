@@ -4,6 +4,7 @@ Most tests need an extra, `aot-tpu` or `aot-gpu`; `pip install -e '.[aot-tpu]'`.
 others compile for the CPU's devices in a target's place.
 """
 
+import functools
 import re
 
 import jax
@@ -28,19 +29,20 @@ EXTRAS = {"v5e:2x2": "aot-tpu", "h100:4": "aot-gpu"}
 @pytest.fixture(scope="module")
 def compiled(pytestconfig):
     """Returns what a compiler says of a stage of a small MLP, for 4 devices."""
-    found, made = {}, {}
 
+    @functools.cache
+    def made(name):
+        try:
+            return accelerators.make(name)
+        except ValueError as error:
+            assert EXTRAS[name] in str(error)
+            pytest.skip(str(error))
+
+    @functools.cache
     def of(name, method):
-        if (name, method) not in found:
-            if name not in made:
-                try:
-                    made[name] = accelerators.make(name)
-                except ValueError as error:
-                    assert EXTRAS[name] in str(error)
-                    pytest.skip(str(error))
-            jax.config.update("jax_disable_most_optimizations", False)
-            found[name, method] = expected(made[name], method)
-        return found[name, method]
+        target = made(name)
+        jax.config.update("jax_disable_most_optimizations", False)
+        return expected(target, method)
 
     yield of
     quick = pytestconfig.getoption("markexpr") == "not slow"  # as in conftest.py

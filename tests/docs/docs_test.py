@@ -41,10 +41,6 @@ def test_the_site_builds_without_a_warning(tmp_path):
     command += ["-d", str(tmp_path / "trees"), "docs", str(tmp_path / "site")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
-    written = {
-        p.relative_to(tmp_path / "site") for p in tmp_path.rglob("site/**/*.html")
-    }
-    assert {Path(name_of(page)).with_suffix(".html") for page in PAGES} <= written
     reference = (tmp_path / "site" / "api" / "method_authors.html").read_text()
     assert 'id="sparsefl_jax.Packet"' in reference  # docstrings are there
 

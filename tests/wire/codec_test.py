@@ -16,6 +16,7 @@ from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
 from tests.networks import same
+from tests.refusals import refused
 from tests.wire.arithmetic_test import entropy
 
 pytestmark = pytest.mark.usefixtures("strict_dtypes")
@@ -26,11 +27,8 @@ def total(packet):
     return message_bits(packets.layout(message), packets.count(message))
 
 
-@pytest.mark.parametrize("kwargs", [{"index": "x"}, {"bits": 1.5}])
-def test_packet_refuses(kwargs):
-    ((name, value),) = kwargs.items()
-    with pytest.raises(ValueError, match=f"{name}={value!r}, expected"):
-        Packet({}, **kwargs)
+def test_a_packet_s_index_is_one_of_the_codes():
+    refused(lambda: Packet({}, index="x"), "index='x', expected one of")
 
 
 def test_an_assumption_needs_something_that_is_free():
@@ -38,9 +36,9 @@ def test_an_assumption_needs_something_that_is_free():
     for free in ({"bits": 0}, {"mask": mask, "index": "none"}):
         layout = packets.layout({"p": Packet(values, **free, assumed="so the table")})
         assert packets.assumptions({"up": layout}) == {"up/p": "so the table"}
-    for charged in ({}, {"mask": mask, "index": "coo"}):
-        with pytest.raises(ValueError, match="assumed='so', expected bits=0"):
-            Packet(values, **charged, assumed="so")
+    said = "assumed='so', expected bits=0"
+    refused(lambda: Packet(values, assumed="so"), said)
+    refused(lambda: Packet(values, mask, index="coo", assumed="so"), said)
 
 
 FLOATS = {"w": jnp.zeros(2)}
@@ -51,14 +49,13 @@ FLOATS = {"w": jnp.zeros(2)}
     [
         (Packet(FLOATS, bits=16), "bits=16 for float32 values 'up/w'"),
         (Packet(FLOATS, {"w": jnp.zeros(3, bool)}, index="coo"), "mask of packet 'up'"),
-        (Packet(FLOATS, FLOATS, index="none"), "mask of packet 'up' is .*float32"),
-        (Packet(jnp.zeros(2, jnp.complex64), bits=0), "has .* values, expected bool"),
-        (Packet(FLOATS, fresh=jnp.float32(0.5)), "fresh of packet 'up' is .* one bool"),
+        (Packet(FLOATS, FLOATS, index="none"), "mask of packet 'up' is "),
+        (Packet(jnp.zeros(2, jnp.complex64), bits=0), " values, expected bool"),
+        (Packet(FLOATS, fresh=jnp.float32(0.5)), "fresh of packet 'up' is "),
     ],
 )
 def test_layout_refuses_what_does_not_fit(packet, said):
-    with pytest.raises(ValueError, match=said):
-        packets.layout({"up": packet})
+    refused(lambda: packets.layout({"up": packet}), said)
 
 
 def test_an_optional_packet_takes_a_bit_in_every_round():
@@ -214,8 +211,7 @@ def test_entropy_is_charged_per_packet_and_by_client():
 
 def test_encode_refuses_codes_that_do_not_fit():
     packet = Packet({"w": np.array([0, 4], np.int8)}, bits=3)
-    with pytest.raises(ValueError, match="bits=3 but codes reach from 0 to 4"):
-        streams.encode(packet)
+    refused(lambda: streams.encode(packet), "bits=3 but codes reach from 0 to 4")
 
 
 @pytest.mark.parametrize(
