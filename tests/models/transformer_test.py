@@ -134,30 +134,3 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, changes, told):
     if changes == "cut":
         (tmp_path / "bad" / "model.safetensors").write_bytes(b"cut")
     refused(lambda: transformer.pretrained_encoder(CLASSES, (7,), folder=folder), told)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_outputs_equal_those_of_transformers(kind, tmp_path, key):
-    torch = pytest.importorskip("torch", reason="needs torch")
-    library = pytest.importorskip("transformers", reason="needs transformers")
-    name = {"bert": "Bert", "distilbert": "DistilBert"}[kind]
-    sizes = {"vocab_size": 50, "max_position_embeddings": 12, "num_labels": CLASSES}
-    own = by_hand.CONFIGS[kind].items()
-    sizes = {k: v for k, v in own if k != "model_type"} | sizes
-    torch.manual_seed(0)
-    network = getattr(library, f"{name}ForSequenceClassification")(
-        getattr(library, f"{name}Config")(**sizes)
-    )
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    network.eval().save_pretrained(tmp_path)
-    x = np.random.default_rng(0).integers(1, 50, (4, 9))
-    x[1, 5:] = x[2, 1:] = 0
-    tokens = torch.tensor(x)
-    options = {"attention_mask": (tokens != 0).long()}
-    with torch.no_grad():
-        want = network(tokens, **options).logits.numpy()
-    model = transformer.pretrained_encoder(CLASSES, (9,), folder=str(tmp_path))
-    x = jnp.asarray(x, jnp.int32)
-    np.testing.assert_allclose(logits(model, key, x), want, atol=1e-4)
