@@ -389,21 +389,6 @@ def test_the_files_for_peft_by_hand(kind, tmp_path, key):
     np.testing.assert_allclose(logits(model, params, TOKENS[:1])[0], want, atol=1e-4)
 
 
-@pytest.mark.slow
-def test_peft_reads_the_files(tmp_path, key):
-    torch = pytest.importorskip("torch", reason="needs torch")
-    library = pytest.importorskip("transformers", reason="needs transformers")
-    peft = pytest.importorskip("peft", reason="needs peft")
-    folder = by_hand.write(tmp_path / "a", "bert", by_hand.tensors("bert", 2))
-    model, params = peft_of(folder, key)
-    network = library.BertForSequenceClassification.from_pretrained(folder)
-    network = peft.PeftModel.from_pretrained(network, f"{folder}/adapter").eval()
-    tokens = torch.tensor(np.array(TOKENS))
-    with torch.no_grad():
-        want = network(tokens, attention_mask=(tokens != 0).long()).logits.numpy()
-    np.testing.assert_allclose(logits(model, params, TOKENS), want, atol=1e-4)
-
-
 def test_a_configuration_takes_the_frozen_weights_from_an_export(tmp_path):
     pytest.importorskip("safetensors", reason="needs the extra [export]")
     data, path = data_of(texts=True), tmp_path / "base.safetensors"
