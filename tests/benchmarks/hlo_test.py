@@ -131,9 +131,8 @@ def test_kernels_waits_and_bytes_by_hand():
     """A row of a table is read and written to another one in every trip of a loop."""
     copy = 2 * 4 * 50 * 8
     row = 32 + 4 + 32  # a slice, its index, the result
-    put = (
-        32 + 4 + 32 + 32
-    )  # a row and its index; the row in its place, and its negative
+    # A row and its index; the row in its place, and its negative.
+    put = 32 + 4 + 32 + 32
     condition = 4 + 4 + 1
     for trips in (1, 5):
         found = hlo.work(KERNELS, trips)

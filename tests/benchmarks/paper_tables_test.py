@@ -22,7 +22,6 @@ LARGEST = ("algorithm.max_density", "first_stage.max_density")
             {"partition.name": "iid", "num_clients": 100, "cohort_size": 10}
             | dict.fromkeys(LARGEST, 0.7),
         ),
-        ("complement_twitter", "all_fedavg", {"cohort_size": 436}),
         ("flash_pathological", "spdst,release", {"model.softmax_output": True}),
         ("flash_mnist", "spdst_d05", {"first_stage.density": 0.05, "num_rounds": 400}),
         ("spafl_cifar10", "local", {"algorithm.initial": "sent"}),

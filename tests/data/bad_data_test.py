@@ -40,7 +40,6 @@ DAMAGES = {
     "text": lambda path: path.write_text("no archive"),
     "other zip": other_zip,
     "lacks y": lambda path: np.savez(path, x=IMAGES, x_test=IMAGES, y_test=LABELS),
-    "absent": Path.unlink,
 }
 
 

@@ -89,7 +89,6 @@ def test_few_test_samples_are_moved_with_a_warning():
 @pytest.mark.parametrize(
     "kwargs, said",
     [
-        ({"partition": "dirichelt"}, "did you mean 'dirichlet'"),
         ({"partition": [[0], []]}, "client 1 of the partition has no training sample"),
         ({"partition": [[0], [40]]}, "rows from 40 to 40, expected 0 to 39"),
         ({"partition": [[0.5], [1]]}, "not a list of integers"),

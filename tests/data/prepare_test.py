@@ -4,7 +4,6 @@ The builder hands over encoded images, so TFDS needs no TensorFlow to write them
 """
 
 import importlib
-import importlib.util
 import sys
 
 import numpy as np
@@ -37,12 +36,10 @@ class SparseflDots(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, download_manager):
-        return {"train": self._examples(30), "validation": self._examples(9)}
+        sizes = {"train": 30, "validation": 9}
+        return {name: self._generate_examples(num) for name, num in sizes.items()}
 
-    def _generate_examples(self):
-        raise NotImplementedError
-
-    def _examples(self, num):
+    def _generate_examples(self, num):
         for i in range(num):
             image, file = np.full((8, 8), 80 * (i % 3), np.uint8), io.BytesIO()
             PIL.Image.fromarray(image).save(file, "png")

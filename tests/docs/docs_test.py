@@ -73,10 +73,8 @@ def test_every_file_and_function_that_a_page_names_is_there():
         assert paths, f"{page.name}: no {file}"
         if function:
             text = paths[0].read_text()
-            assert re.search(rf"^(def|class) {function}\b", text, re.M), (
-                file,
-                function,
-            )
+            found = re.search(rf"^(def|class) {function}\b", text, re.M)
+            assert found, (file, function)
 
 
 CODE = [name_of(page) for page in PAGES if blocks(page, "python")]
@@ -127,12 +125,6 @@ def printed_commands():
     return [(program, rest, says.strip()) for program, (rest, _, says) in lines]
 
 
-def config_of(arguments: list[str], monkeypatch):
-    """Returns the configuration of a command line, as `launch.py` reads it."""
-    ours = (a for a in arguments if re.match(r"--config[.=]", a))
-    return given(monkeypatch, *ours)
-
-
 LAUNCHES = [rest for program, rest, _ in printed_commands() if program == "launch.py"]
 
 
@@ -145,10 +137,11 @@ def test_every_printed_launch_command_is_understood(monkeypatch):
         if any("[" in argument for argument in arguments):
             continue  # a pattern with options
         assert arguments and all(a.startswith("--") for a in arguments), arguments
-        ours = [a for a in arguments if not re.match(r"--config[.=]", a)]
-        assert {re.match(r"--(\w+)", a)[1] for a in ours} <= known, arguments
+        fields = [a for a in arguments if re.match(r"--config[.=]", a)]
+        options = {re.match(r"--(\w+)", a)[1] for a in arguments if a not in fields}
+        assert options <= known, arguments
         if any(a.startswith("--config=") for a in arguments):
-            assert config_of(arguments, monkeypatch).num_rounds > 0
+            assert given(monkeypatch, *fields).num_rounds > 0
 
 
 def test_every_printed_module_takes_the_options_that_are_printed():

@@ -355,22 +355,16 @@ def network_of(folder):
     return transformer.pretrained_encoder(2, (5,), folder=folder, frozen=False)
 
 
-def peft_of(folder, key):
-    """Writes an encoder and moved adapters; returns the network and its parameters."""
-    targets = ("layer*/up/kernel", "*value/kernel")
-    model = network_of(folder).with_adapters(2, 6.0, targets=targets)
-    params = moved(model.init(key)[0])
-    export.save_peft(f"{folder}/adapter", model, params, base=folder)
-    return model, params
-
-
 @pytest.mark.parametrize("kind", ("bert", "distilbert"))
 def test_the_files_for_peft_by_hand(kind, tmp_path, key):
     """W + s (B A) of the file, [out, in], in the formulas of the encoder."""
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs [text]")
     found = by_hand.tensors(kind, 2)
     folder = by_hand.write(tmp_path / "a", kind, found)
-    model, params = peft_of(folder, key)
+    globs = ("layer*/up/kernel", "*value/kernel")
+    model = network_of(folder).with_adapters(2, 6.0, targets=globs)
+    params = moved(model.init(key)[0])
+    export.save_peft(tmp_path / "a/adapter", model, params, base=folder)
     told = json.loads((tmp_path / "a/adapter/adapter_config.json").read_text())
     written = safetensors.load_file(tmp_path / "a/adapter/adapter_model.safetensors")
     written = {n.removeprefix("base_model.model."): v for n, v in written.items()}

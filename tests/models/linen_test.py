@@ -102,7 +102,6 @@ def answer(x, told):
 
 
 FLAGS = {
-    "train": lambda self, x, train=False: answer(x, train),
     "is_training": lambda self, x, *, is_training=False: answer(x, is_training),
     "deterministic": lambda self, x, deterministic=True: answer(x, not deterministic),
     "use_running_average": lambda self, x, use_running_average=None: answer(
@@ -144,7 +143,6 @@ REFUSED = [
     (lambda self, x, train: centred(self, x, train), "in training a padded sample"),
     (lambda self, x, train: centred(self, x, not train), "in evaluation a padded s"),
     (lambda self, x: one_dense(self, x).sum(0), "3 samples become (2,)"),
-    (lambda self, x: x.mean((1, 2)), "Mine: 0 parameters, expected at least 1"),
     (caching, "collections ['cache']"),
 ]
 

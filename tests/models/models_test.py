@@ -158,7 +158,6 @@ def test_resnet_of_sparsyfed_begins_truncated():
 @pytest.mark.parametrize(
     "name, data, options, said",
     [
-        ("lenet", MNIST, {}, "model='lenet'"),
         ("mlp", MNIST, {"width": 3}, "argument 'width'"),
         ("conv4", CIFAR, {"norm": "layer"}, "norm='layer', expected one of"),
         ("conv4", (10, (16, 16, 3)), {}, "smaller than a kernel or a pool"),

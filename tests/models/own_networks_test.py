@@ -40,7 +40,6 @@ def test_a_partition_of_ones_own_deals_out_the_samples(tmp_path):
         ({"name": "tests.tiny:nothing"}, "model.name='tests.tiny:nothing': module"),
         ({"name": "tests.tiny:a_list"}, "expected a Model"),
         ({"name": "json:dumps"}, "too many positional arguments"),
-        ({"name": "tests.tiny:a_network", "witdh": 5}, "did you mean 'width'"),
     ],
     ids=str,
 )

@@ -15,14 +15,6 @@ from sparsefl_jax.runs.setup import Setup
 RECORD = json.loads(benchmark.TABLE.read_text())
 
 
-def world(*sizes, **options):
-    """Returns a stage, its network and its data."""
-    given = workload.Workload(*sizes, **options)
-    data = workload.make_data(given)
-    model = workload.make_model(given, data)
-    return workload.make_stage(given, model, 1), model, data
-
-
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_the_form_is_the_fastest_over_all_networks_of_the_record(platform):
     each = [one["ms"] for one in RECORD[platform]["rounds"].values()]
@@ -46,7 +38,10 @@ def test_clients_run_in_turn_where_that_is_faster_in_the_record(platform):
 @pytest.mark.parametrize(("platform", "chunk"), [("tpu", 1), ("gpu", 4)])
 def test_a_plan_has_the_chunk_of_its_platform(platform, chunk):
     """An MLP of 3e7 multiply-adds a step; two devices, eight clients a round."""
-    stage, model, data = world("mlp", 16, 300, 8, batch_size=256)
+    given = workload.Workload("mlp", 16, 300, 8, batch_size=256)
+    data = workload.make_data(given)
+    model = workload.make_model(given, data)
+    stage = workload.make_stage(given, model, 1)
     devices = [SimpleNamespace(platform=platform)] * 2
     setup = Setup([stage], model, data, devices=devices, memory_gb=10.0)
     (stage,) = plan(setup).stages

@@ -43,9 +43,8 @@ def test_erk_meets_the_density_within_one(shape_list, density):
     ],
 )
 def test_a_traced_share_is_counted_as_on_the_host(share, size, count):
-    found = jax.jit(layer_densities.count_of, static_argnums=1)(
-        jnp.float32(share), size
-    )
+    counted = jax.jit(layer_densities.count_of, static_argnums=1)
+    found = counted(jnp.float32(share), size)
     assert (int(found), found.dtype) == (count, jnp.int32)
     assert layer_densities.counts(share, size) == count
 

@@ -114,9 +114,8 @@ def test_a_slice_reads_every_input_and_its_norms_are_cut_and_not_scaled():
 
 
 def test_what_cannot_be_sliced_is_named():
-    strange = chain() | {"bn1": {"scale": jnp.ones(5)}}
+    strange, stats = {"bn1": {"scale": jnp.ones(5)}}, {"mean": jnp.zeros((2, 2))}
     said = "leaf 'bn1/scale' of shape (5,), expected"
-    refused(lambda: width.window(strange, 0.5), said)
-    stats = {"mean": jnp.zeros((2, 2))}
+    refused(lambda: width.window(chain() | strange, 0.5), said)
     said = "statistic 'mean' has shape (2, 2)"
     refused(lambda: width.window_of_stats(stats, 0.5), said)

@@ -107,10 +107,8 @@ def test_bits_do_not_overflow_and_keep_leading_axes():
     # ResNet-18, ten clients, 32 bits: 3 575 667 840 wraps in int32.
     values, mask = shape_of(11_173_962, jnp.float32), shape_of(11_173_962, bool)
     layout = {"p": Packet(values, mask, index="bitmap")}
-    entries, ones = (
-        np.full((500, 10, 1), 11_173_962, np.int32),
-        np.ones((500, 10), bool),
-    )
+    entries = np.full((500, 10, 1), 11_173_962, np.int32)
+    ones = np.ones((500, 10), bool)
     bits = message_bits(layout, {"p": packets.Count(entries, ones, ones)})
     assert bits.values.shape == (500, 10) and bits.values.dtype == np.int64
     assert int(bits.values[0].sum()) == 3_575_667_840
