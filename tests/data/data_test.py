@@ -1,4 +1,4 @@
-"""Sources, embedded samples, the cache of decoded data, batches and augmentation."""
+"""Sources, the cache of decoded data, batches and augmentation."""
 
 import os
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.data import cache as decoded
-from sparsefl_jax.data import samples, sources
+from sparsefl_jax.data import sources
 from tests.refusals import refused
 
 
@@ -15,28 +15,6 @@ def cache(tmp_path, monkeypatch):
     """Sets an empty cache directory."""
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-# --- embedded samples
-
-
-@pytest.mark.needs("data/tfds")
-@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist", "mnist"])
-def test_sample_equals_its_source(name, shared):
-    import tensorflow_datasets as tfds
-
-    data = samples.read(f"{name}_sample")
-    with np.load(samples.FOLDER / f"{name}_sample.npz") as f:
-        index = {split: f[f"index_{split}"] for split in ("train", "test")}
-    for split, suffix in (("train", ""), ("test", "_test")):
-        images, labels = data[f"x{suffix}"], data[f"y{suffix}"]
-        source = tfds.data_source(
-            name, split=split, data_dir=shared / "data" / "tfds", download=False
-        )
-        for i in range(0, len(images), 97):
-            example = source[int(index[split][i])]
-            np.testing.assert_array_equal(images[i], example["image"])
-            assert labels[i] == example["label"]
 
 
 # --- arrays and files
