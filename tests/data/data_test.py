@@ -1,4 +1,4 @@
-"""Sources, the cache of decoded data, batches and augmentation."""
+"""Sources: arrays, files, users, and the cache of decoded data."""
 
 import os
 

@@ -25,30 +25,13 @@ def by_loops(x, g, size, stride):
     return y, dx
 
 
-def assert_shared(x, g, size, stride, dtype="float32", order=lambda f: f):
-    """Checks value and gradient of images [N, B, H, W, C], `order` about a pool."""
-
-    def both(x, g):
-        y, vjp = jax.vjp(lambda x: nn.max_pool(x, (size, size), (stride, stride)), x)
-        return y, vjp(g)[0]
-
-    got = quick_jit(order(both))(jnp.asarray(x, dtype), jnp.asarray(g, dtype))
-    pairs = [by_loops(*pair, size, stride) for pair in zip(x, g, strict=True)]
-    tolerance = 1e-6 if dtype == "float32" else 0.05
-    for a, b in zip(got, zip(*pairs, strict=True), strict=True):
-        assert a.dtype == dtype
-        np.testing.assert_allclose(np.float32(a), np.stack(b), tolerance, tolerance)
+ORDERS = {
+    "outside": lambda both: fast(jax.vmap(both)),
+    "inside": lambda both: jax.vmap(fast(both)),
+}
 
 
-def mapped_outside(both):
-    return fast(jax.vmap(both))
-
-
-def mapped_inside(both):
-    return jax.vmap(fast(both))
-
-
-@pytest.mark.parametrize("order", [mapped_inside, mapped_outside])
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     "size, stride, dtype",
     [(2, 2, "float32"), (3, 1, "float32"), (3, 1, "bfloat16"), (3, 3, "float32")],
@@ -58,7 +41,18 @@ def test_equal_maxima_share_equally_in_every_pool(size, stride, dtype, order):
     x = np.random.default_rng(size).integers(0, 3, (2, 3, 6, 7, 2)).astype(np.float32)
     x[x == 2] = np.inf
     g = np.round(normal(stride, 2, 3, *sides, 2), 1)
-    assert_shared(x, g, size, stride, dtype, order)
+
+    def both(x, g):
+        y, vjp = jax.vjp(lambda x: nn.max_pool(x, (size, size), (stride, stride)), x)
+        return y, vjp(g)[0]
+
+    run = quick_jit(ORDERS[order](both))
+    got = run(jnp.asarray(x, dtype), jnp.asarray(g, dtype))
+    pairs = [by_loops(*pair, size, stride) for pair in zip(x, g, strict=True)]
+    tolerance = 1e-6 if dtype == "float32" else 0.05
+    for a, b in zip(got, zip(*pairs, strict=True), strict=True):
+        assert a.dtype == dtype
+        np.testing.assert_allclose(np.float32(a), np.stack(b), tolerance, tolerance)
 
 
 def maxima(function, *shapes) -> int:
