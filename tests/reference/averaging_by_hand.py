@@ -8,8 +8,7 @@ from sparsefl_jax.algorithms import fedprox
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
-from tests.reference.by_hand import close, server_context
-from tests.reference.by_hand import gradient as cross_entropy_gradient
+from tests.reference.by_hand import close, gradient, server_context
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
 MU = 0.5  # of FedProx
@@ -61,7 +60,7 @@ def local_sgd(model, data, rate, velocity=None, pull=0.0):
     velocity = velocity or jax.tree.map(jnp.zeros_like, params)
     stats = model.stats
     for rows in valid(data):
-        grads, stats = cross_entropy_gradient(params, stats, data.x[rows], data.y[rows])
+        grads, stats = gradient(params, stats, data.x[rows], data.y[rows])
         grads = jax.tree.map(
             lambda g, p, p0: g + pull * (p - p0), grads, params, model.params
         )

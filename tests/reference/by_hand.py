@@ -13,6 +13,7 @@ from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire import charges, packets
 
 KEY = jax.random.key(0)
+LAYERS = ("fc1", "fc2")  # of the small world
 
 
 def needed(factory) -> dict:
@@ -26,12 +27,12 @@ def needed(factory) -> dict:
     }
 
 
-@jax.jit
-def gradient(params, stats, x, y):
+@functools.partial(jax.jit, static_argnames="train")
+def gradient(params, stats, x, y, train=True):
     """Returns the gradient of a batch's mean cross-entropy, and new statistics."""
 
     def loss(params):
-        logits, new = small_world.tiny_model().apply(params, stats, x, train=True)
+        logits, new = small_world.tiny_model().apply(params, stats, x, train=train)
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
         return -jnp.mean(chosen), new
 

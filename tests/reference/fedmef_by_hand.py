@@ -8,16 +8,9 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.reference import averaging_by_hand as averaging
+from tests.reference import regrowth_by_hand as regrowth
 from tests.reference import sparse_passes_by_hand as passes
-from tests.reference.by_hand import close
-from tests.reference.regrowth_by_hand import (
-    DOUBT,
-    ERK,
-    LAYERS,
-    best,
-    counts,
-    first_batch,
-)
+from tests.reference.by_hand import LAYERS, close
 
 PENALTY, KEPT = 0.5, 0.5
 MEF = {"density": 0.5, "adjust_every": 2, "adjust_until": 4}
@@ -56,7 +49,7 @@ def gradient(params, stats, x, y):
 
 def smallest(params, mask, count):
     return {
-        n: best(-np.abs(params[n]["kernel"]), count[n], mask[n]["kernel"])
+        n: regrowth.best(-np.abs(params[n]["kernel"]), count[n], mask[n]["kernel"])
         for n in LAYERS
     }
 
@@ -67,7 +60,7 @@ def squeezes(world, times):
     for round in range(len(world.cohorts)):
         old, new, sent = states[round].server, states[round + 1].server, []
         due, mask = round == 2, jax.device_get(old.model.mask)
-        doubt = DOUBT[round] if due else dict.fromkeys(LAYERS, 0)
+        doubt = regrowth.DOUBT[round] if due else dict.fromkeys(LAYERS, 0)
         low = smallest(old.model.params, mask, doubt)
         for _, data, passing in averaging.clients(world, round):
             rate = averaging.RATE * 0.9 ** (times * round)
@@ -76,11 +69,11 @@ def squeezes(world, times):
             want = mask, params, stats
             close((got.mask, got.params, got.stats), want, atol=2e-6)
             assert grown.sent == due and grown.bits == 32
-            grads, _ = gradient(params, stats, *first_batch(data))
+            grads, _ = gradient(params, stats, *regrowth.first_batch(data))
             named = {}
             for n in LAYERS:
                 steep, holes = np.abs(grads[n]["kernel"]), ~mask[n]["kernel"]
-                told = best(steep, doubt[n], holes)
+                told = regrowth.best(steep, doubt[n], holes)
                 named[n] = np.where(told, grads[n]["kernel"], 0)
                 if due:
                     np.testing.assert_array_equal(grown.mask[n]["kernel"], told)
@@ -90,10 +83,11 @@ def squeezes(world, times):
         trained, slope = averaging.mean(sent, averaging.sizes(world, round))
         want = jax.tree.map(np.copy, mask)
         for n in LAYERS:
-            grown = best(np.abs(slope[n]), doubt[n], ~mask[n]["kernel"])
+            grown = regrowth.best(np.abs(slope[n]), doubt[n], ~mask[n]["kernel"])
             want[n]["kernel"] = mask[n]["kernel"] & ~low[n] | grown
             assert not np.any(low[n] & np.asarray(new.model.mask[n]["kernel"]))
-        assert counts(want) == ERK and new.changed_at == (3 if round >= 2 else 0)
+        assert regrowth.counts(want) == regrowth.ERK
+        assert new.changed_at == (3 if round >= 2 else 0)
         close(new.model.mask, want)
         close(new.model.params, masks.apply(trained, want), atol=2e-6)
     return raised

@@ -6,8 +6,7 @@ import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
 from tests.reference.averaging_by_hand import RATE, moved, valid
-from tests.reference.by_hand import close
-from tests.reference.by_hand import gradient as cross_entropy_gradient
+from tests.reference.by_hand import close, gradient
 from tests.reference.work_by_hand import same as same_work
 
 EPSILON = 0.01
@@ -58,7 +57,7 @@ def steps(server, data, key, rate, velocity):
     scores, stats = server.scores, server.stats
     seen = jax.tree.map(lambda _: 0.0, scores)
 
-    def gradient(g, w, s):
+    def by_score(g, w, s):
         p = 1 / (1 + np.exp(-s))
         return g * w * p * p * (1 - p)
 
@@ -66,8 +65,8 @@ def steps(server, data, key, rate, velocity):
         own = jax.random.fold_in(jax.random.fold_in(key, 0), step)
         mask = draw(jax.random.split(own)[0], scores)
         drawn = jax.tree.map(lambda m, w: np.where(m, w, 0), mask, server.frozen)
-        grads, stats = cross_entropy_gradient(drawn, stats, data.x[rows], data.y[rows])
-        grads = jax.tree.map(gradient, grads, server.frozen, scores)
+        grads, stats = gradient(drawn, stats, data.x[rows], data.y[rows])
+        grads = jax.tree.map(by_score, grads, server.frozen, scores)
         scores, velocity = moved(scores, velocity, grads, rate)
         alive = jax.tree.map(lambda m, n=rows.size: n * np.mean(m), mask)
         seen = jax.tree.map(jnp.add, seen, alive)

@@ -7,10 +7,9 @@ from sparsefl_jax.algorithms import fedavg, fiarse
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.reference.averaging_by_hand import RATE, clients, mean, moved, valid
-from tests.reference.by_hand import close, gradient
+from tests.reference.by_hand import LAYERS, close, gradient
 from tests.reference.width_by_hand import with_budgets
 
-LAYERS = ("fc1", "fc2")
 SIZE = (small_world.FEATURES + small_world.CLASSES) * small_world.HIDDEN
 
 

@@ -17,6 +17,7 @@ GRADUAL = {
     **{"density": 1.0, "decay": 0.5, "train": "masked"},
     "server_optimizer": optax.adamw(ETA, weight_decay=0.5),
 }
+HALVED = {"down": (212, 106, 53, 26, 13), "masked": True, "decay": 0.5}
 
 
 def sends_the_largest(world, down=(53,), up=(21,), masked=False, decay=0.0):

@@ -7,20 +7,11 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
-from tests.reference.averaging_by_hand import (
-    MOMENTUM,
-    RATE,
-    clients,
-    mean,
-    sizes,
-    valid,
-)
-from tests.reference.by_hand import close
-from tests.reference.by_hand import gradient as cross_entropy_gradient
+from tests.reference import averaging_by_hand as averaging
+from tests.reference.by_hand import LAYERS, close, gradient
 
 MRN = {"magnitude": 0.05}  # of the size of an update here
 BAT = {"alpha_range": (0.01, 0.03), "warmup": 0.4, "rho": 3.0}
-LAYERS = ("fc1", "fc2")
 
 
 def learns_masks(world, lowest=0.0):
@@ -61,12 +52,12 @@ def rounds(world):
     states, _ = small_world.path(world)
     for round in range(len(world.cohorts)):
         found = []
-        for index, data, passing in clients(world, round):
+        for index, data, passing in averaging.clients(world, round):
             key, *_ = plain_loop.inputs(world, states[round], round, index)
             own = jax.random.split(jax.random.fold_in(key, index), 3)[2]
-            found.append((own, RATE * 0.9**round, data, passing.up))
+            found.append((own, averaging.RATE * 0.9**round, data, passing.up))
         old, new = (states[r].server for r in (round, round + 1))
-        yield old, new, sizes(world, round), found
+        yield old, new, averaging.sizes(world, round), found
 
 
 def compare(up, sent, *exact):
@@ -82,7 +73,7 @@ def compare(up, sent, *exact):
 
 def merges(old, new, moves, weights):
     """Checks the server's weighted mean."""
-    kernels, biases = mean(moves, weights)
+    kernels, biases = averaging.mean(moves, weights)
     for layer in LAYERS:
         change = {"kernel": kernels[layer], "bias": biases[layer]}
         want = jax.tree.map(np.add, old.params[layer], change)
@@ -122,13 +113,13 @@ class Client:
         for n in LAYERS:
             kernel = self.params[n]["kernel"] + np.float32(shown[n])
             params[n] = {"kernel": kernel, "bias": self.values["b", n]}
-        found = cross_entropy_gradient(params, self.stats, data.x[rows], data.y[rows])
+        found = gradient(params, self.stats, data.x[rows], data.y[rows])
         grads, self.stats = jax.device_get(found)
         return grads
 
     def step(self, grads):
-        for name, gradient in grads.items():
-            self.velocity[name] = MOMENTUM * self.velocity[name] + gradient
+        for name, slope in grads.items():
+            self.velocity[name] = averaging.MOMENTUM * self.velocity[name] + slope
             self.values[name] = self.values[name] - self.rate * self.velocity[name]
 
     def sent(self):
@@ -150,7 +141,7 @@ def masked_client(server, data, key, rate, lowest):
             else jax.random.normal(own, shape)
         )
         z[n] = np.float32(MRN["magnitude"]) * np.asarray(drawn)
-    steps = list(valid(data))
+    steps = list(averaging.valid(data))
     for step, rows in enumerate(steps):
         own = jax.random.fold_in(jax.random.fold_in(train_key, 0), step)
         first, second = jax.random.split(jax.random.split(own)[0])
@@ -178,7 +169,7 @@ def mask(drawn, q, lowest):
 
 def signed_client(server, data, key, rate):
     train_key, sign_key = jax.random.split(key)
-    client, steps = Client(server, rate, a=0.0), list(valid(data))
+    client, steps = Client(server, rate, a=0.0), list(averaging.valid(data))
     plain, first = max(int(BAT["warmup"] * len(steps)), 1), None
     low, high = BAT["alpha_range"]
 

@@ -5,8 +5,7 @@ import numpy as np
 
 from sparsefl_jax.testing import small_world
 from tests.reference.averaging_by_hand import RATE, clients, mean, moved, valid
-from tests.reference.by_hand import close, same
-from tests.reference.by_hand import gradient as cross_entropy_gradient
+from tests.reference.by_hand import close, gradient, same
 
 DENSITY = 0.5
 
@@ -70,7 +69,7 @@ def train(params, server, data, rate):
     for rows in valid(data):
         x, y = data.x[rows], data.y[rows]
         total, count = total + loss(params, x, y), count + rows.size
-        grads, stats = cross_entropy_gradient(params, stats, x, y)
+        grads, stats = gradient(params, stats, x, y)
         params, velocity = moved(params, velocity, grads, rate)
         params = jax.tree.map(lambda p, m: np.where(m, p, 0), params, server.mask)
     return params, stats, total / count

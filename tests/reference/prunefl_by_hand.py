@@ -11,8 +11,7 @@ from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.reference.averaging_by_hand import RATE, clients, mean, moved, sizes, valid
-from tests.reference.by_hand import close
-from tests.reference.by_hand import gradient as cross_entropy_gradient
+from tests.reference.by_hand import close, gradient
 from tests.reference.work_by_hand import BATCH, SORTING, densities, layers, plus, times
 from tests.reference.work_by_hand import same as same_work
 
@@ -75,7 +74,7 @@ def steps(model, data, rate, velocity):
     params, mask, stats = model
     grads = []
     for rows in itertools.islice(valid(data), 2):
-        g, stats = cross_entropy_gradient(params, stats, data.x[rows], data.y[rows])
+        g, stats = gradient(params, stats, data.x[rows], data.y[rows])
         grads.append(g)
         params, velocity = moved(params, velocity, g, rate)
         params = masks.apply(params, mask)

@@ -11,9 +11,7 @@ from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.reference.averaging_by_hand import RATE, clients, local_sgd, sizes, valid
 from tests.reference.averaging_by_hand import mean as mean_of
-from tests.reference.by_hand import KEY, close, gradient, linear_loss, model_of
-
-LAYERS = ("fc1", "fc2")
+from tests.reference.by_hand import KEY, LAYERS, close, gradient, linear_loss, model_of
 
 
 def best(scores, count, among):
@@ -119,18 +117,6 @@ def readjusts(world):
     assert logs[1].mismatch > 0
 
 
-@jax.jit
-def evaluated(params, stats, x, y):
-    """Returns the gradient of a batch's mean cross-entropy as in an evaluation."""
-
-    def loss(params):
-        logits, _ = small_world.tiny_model().apply(params, stats, x, train=False)
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
-        return -jnp.mean(chosen)
-
-    return jax.grad(loss)(params)
-
-
 def first_batch(data):
     rows = next(valid(data))
     return data.x[rows], data.y[rows]
@@ -174,7 +160,7 @@ def adds_changes(world, dynamic=False, shared=True):
             assert passing.up["weights"].fresh == dynamic
             changes.append((change, stats))
             if dynamic:
-                grads = evaluated(params, stats, *first_batch(data))
+                grads, _ = gradient(params, stats, *first_batch(data), train=False)
                 steep = jax.tree.map(np.abs, grads)
                 kept = {n: ERK[n] - EXCHANGED[round][n] for n in LAYERS}
                 close(passing.client, swapped(params, mask, steep, kept, ERK)[1])
@@ -269,7 +255,8 @@ def scores_of_all(world):
     for round in range(len(world.cohorts)):
         start, total = states[round].server, 0
         for index, data, passing in clients(world, round):
-            grads = evaluated(start.params, start.stats, *first_batch(data))
+            batch = first_batch(data)
+            grads, _ = gradient(start.params, start.stats, *batch, train=False)
             scores = [np.abs(start.params[n]["kernel"] * grads[n]["kernel"])
                       for n in LAYERS]  # fmt: skip
             sent = passing.up["scores"].values

@@ -10,8 +10,7 @@ import numpy as np
 from sparsefl_jax.testing import plain_loop, small_world
 from tests.reference import averaging_by_hand as averaging
 from tests.reference import by_hand
-
-LAYERS = ("fc1", "fc2")
+from tests.reference.by_hand import LAYERS
 
 
 def largest(x, share):
