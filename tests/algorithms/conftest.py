@@ -1,3 +1,3 @@
 """Fixtures of the tests of methods."""
 
-from tests.algorithms.given_updates import given_updates as given_updates
+from tests.algorithms.rounds import given_updates as given_updates

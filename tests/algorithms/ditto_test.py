@@ -7,28 +7,19 @@ import pytest
 
 from sparsefl_jax.algorithms import ditto
 from sparsefl_jax.core.types import SparseModel
-from tests.algorithms.scaffold_test import (
-    COHORTS,
-    ENTRIES,
-    MODEL,
-    PLAIN,
-    RATE,
-    TARGETS,
-    play,
-)
+from tests.algorithms import scaffold_test as quadratic
+from tests.algorithms.scaffold_test import ENTRIES, MODEL, PLAIN, RATE, TARGETS, play
 from tests.reference.by_hand import batches, context
-
-STEPS = (1, 3, 2)
 
 
 def by_hand(lam):
     """Returns x and all v_i, None before a client was drawn, after each round."""
     x, own = np.arange(ENTRIES) * 1.0, [None] * 3
-    for ids in COHORTS:
+    for ids in quadratic.COHORTS:
         moved = []
         for i in ids:
             y, v = x, x if own[i] is None else own[i]
-            for _ in range(STEPS[i]):
+            for _ in range(quadratic.STEPS[i]):
                 y = y - RATE * (y - TARGETS[i])
                 v = v - RATE * ((v - TARGETS[i]) + lam * (v - x))
             moved.append(y)
@@ -40,7 +31,8 @@ def by_hand(lam):
 @pytest.mark.parametrize("lam", [0.0, 0.5])
 def test_rounds_by_hand(lam):
     method = ditto(MODEL, PLAIN, lam=lam)
-    for (server, clients, _), (x, own) in zip(play(method), by_hand(lam), strict=True):
+    for told, (x, own) in zip(play(method), by_hand(lam), strict=True):
+        _, clients, *_, server, _ = told
         np.testing.assert_allclose(server.params["w"], x, atol=1e-5)
         for client, v in zip(clients, own, strict=True):
             assert bool(client.drawn) == (v is not None)

@@ -12,7 +12,7 @@ import pytest
 from sparsefl_jax.algorithms import fedluar
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from tests.algorithms.given_updates import play
+from tests.algorithms import rounds
 from tests.reference.averaging_by_hand import mean
 from tests.reference.by_hand import bare, bits, close, same, server_context
 
@@ -51,6 +51,13 @@ def make(**arguments):
     return fedluar(bare(START), OPTIMIZER, **arguments)
 
 
+def play(method):
+    _, stats = jax.tree.map(jnp.zeros_like, UPDATES[0][0])
+    starts = [SparseModel(jax.tree.map(jnp.asarray, START), None, stats)] * 3
+    data = lambda round, i: UPDATES[round][i]  # noqa: E731
+    return rounds.play(method, starts, data, [range(3)] * ROUNDS, sizes=SIZES)
+
+
 @pytest.mark.parametrize(
     "fill, weighting", [("recycle", "examples"), ("freeze", "uniform")]
 )
@@ -59,8 +66,8 @@ def test_rounds_and_bits_by_hand(fill, weighting):
     method = make(layers=2, select="cyclic", fill=fill, weighting=weighting)
     weights = SIZES if weighting == "examples" else (1, 1, 1)
     w, u, s, age = jax.tree.map(np.float64, START), {}, {}, dict.fromkeys(KERNELS, 0)
-    rounds = zip(TURNS, UPDATES, play(method, START, UPDATES), strict=True)
-    for skipped, updates, (before, _, downs, ups, server, metrics) in rounds:
+    told = zip(TURNS, UPDATES, play(method), strict=True)
+    for skipped, updates, (before, _, downs, ups, server, metrics) in told:
         skipped = {KERNELS[i] for i in skipped}
         change, stats = mean(updates, weights)
         for name in KERNELS:
@@ -111,7 +118,7 @@ def test_what_is_frozen_keeps_its_weights_bit_for_bit(noise, momentum):
         return method.aggregate(key, ctx, server, total)
 
     noised = method.replace(aggregate=aggregate)
-    for before, *_, server, _ in play(noised, START, UPDATES):
+    for before, *_, server, _ in play(noised):
         for name, frozen in zip(KERNELS, before.recycled, strict=True):
             if frozen:
                 same(server.params[name]["kernel"], before.params[name]["kernel"])

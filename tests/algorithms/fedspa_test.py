@@ -8,7 +8,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedspa
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire.messages import unpack_model
-from tests.reference.by_hand import batches, context, model_of, one_client
+from tests.reference.by_hand import batches, context, linear_loss, model_of, one_client
 from tests.reference.regrowth_by_hand import halved
 from tests.refusals import refused
 
@@ -53,18 +53,12 @@ def test_a_client_exchanges_fewer_and_fewer_weights(key):
 
 def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):
     """As in DisPFL's code: the gradient (30, 40), clipped at 10, is (6, 8)."""
-
-    def objective(key, params, stats, x, y, weight):
-        loss = 30 * params["w"][0] + 40 * params["w"][1]
-        zero = jnp.float32(0)
-        return loss, (stats, {"loss": loss, "correct": zero, "count": zero})
-
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=1.0, clip=10.0)
-    model = model_of(objective, {"w": 2}, {"w": jnp.ones(2)})
+    model = model_of(linear_loss, {"w": 2}, {"w": jnp.ones(2)})
     options = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)}
     method = fedspa(model, optimizer, **options)
     server = method.init(key, masks.dense({"w": jnp.ones(2)}, {}))
-    _, uplink, _ = one_client(method, server, context(), batches(1, [1.0]), key)
+    _, uplink, _ = one_client(method, server, context(), batches(1, [30.0, 40.0]), key)
     change = unpack_model(uplink)
     kept = np.asarray(change.mask["w"])
     assert kept.sum() == 1

@@ -10,7 +10,14 @@ from sparsefl_jax.algorithms import flash, hetero_jmwst, jmwst, nst
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
-from tests.reference.by_hand import KEY, batches, context, linear_loss, model_of
+from tests.reference.by_hand import (
+    KEY,
+    batches,
+    context,
+    linear_loss,
+    mean_of,
+    model_of,
+)
 
 ONES = np.ones(40)
 
@@ -95,12 +102,7 @@ def test_surgery_takes_the_smallest_and_grows_zeros_without_momentum_from_before
 
 def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     """The gradient of (sum w)^2 / 2 is the sum of the weights: its own, not all."""
-
-    def loss(key, params, stats, x, y, weight):
-        total = jnp.sum(params["w"])
-        sums = {"loss": total, "correct": total, "count": jnp.sum(weight)}
-        return total**2 / 2, (stats, sums)
-
+    loss = mean_of(lambda params, x: jnp.sum(params["w"]) ** 2 / 2)
     optimizer = local.make_optimizer("sgd", learning_rate=0.1)
     options = {"density": 0.5, "prunable": ("w",), "prune_rate": 0.0}
     method = nst(model_of(loss, {"w": 1}), optimizer, **options)

@@ -13,14 +13,8 @@ from sparsefl_jax.core.types import Batches, SparseModel
 from sparsefl_jax.sparsity import filters, masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.packets import Packet
-from tests.reference.by_hand import (
-    KEY,
-    bits,
-    context,
-    model_of,
-    same,
-    server_context,
-)
+from tests.reference import by_hand
+from tests.reference.by_hand import KEY, bits, context, mean_of, model_of, same
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -70,17 +64,9 @@ def one_client(method, kept, rows, epochs):
     return method.update(jax.random.key(0), ctx, downlink, kept, data), ctx
 
 
-def loss_fn(key, params, stats, x, y, weight):
-    del key, y
-    losses = jnp.where(weight > 0, jnp.sum(params["w"]) + x[:, 0], 0.0)
-    count, total = jnp.sum(weight), jnp.sum(losses)
-    sums = {"loss": total, "correct": jnp.float32(0), "count": count}
-    return total / jnp.maximum(count, 1), (stats, sums)
-
-
 def made(**kwargs):
     macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
-    model = model_of(loss_fn, macs)
+    model = model_of(mean_of(lambda p, x: jnp.sum(p["w"]) + x[:, 0]), macs)
     return pqsu(model, lambda round: optax.sgd(1.0), density=0.5, **kwargs)
 
 
@@ -104,7 +90,7 @@ def test_the_last_epochs_loss_decides(epochs, before, loss):
     assert float(summand["weight"]) == sent
     assert float(summand["sum"][0]["w"][0]) == sent * (10 - 2 * epochs)
     server = SparseModel({"w": jnp.full(2, 7.0)}, None, {})
-    new, _ = method.aggregate(KEY, server_context(), server, summand)
+    new, _ = method.aggregate(KEY, by_hand.server_context(), server, summand)
     assert new.params["w"].tolist() == [10.0 - 2 * epochs if sent else 7.0] * 2
 
 

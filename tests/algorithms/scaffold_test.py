@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -13,61 +12,27 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs.setup import Setup, check_setup
 from sparsefl_jax.training import local
-from tests.reference.by_hand import batches, bits, context, model_of, server_context
+from tests.algorithms import rounds
+from tests.reference.by_hand import batches, bits, mean_of, model_of
 from tests.refusals import refused
 
 ENTRIES, RATE = 3, 0.5
 PLAIN = local.make_optimizer("sgd", learning_rate=RATE)
 
 
-def quadratic(key, params, stats, x, y, weight):
-    """Loss |w - x|^2 / 2, its gradient w minus the mean of x."""
-    count = jnp.sum(weight)
-    total = jnp.sum(weight[:, None] * (params["w"][None] - x) ** 2) / 2
-    sums = {"loss": total, "correct": jnp.float32(0), "count": count}
-    return total / jnp.maximum(count, 1), (stats, sums)
-
-
-MODEL = model_of(quadratic, {"w": 1}, {"w": np.zeros(ENTRIES)})
+SQUARES = mean_of(lambda params, x: jnp.sum((params["w"][None] - x) ** 2, 1) / 2)
+MODEL = model_of(SQUARES, {"w": 1}, {"w": np.zeros(ENTRIES)})
 TARGETS = np.array([[0.0, 4.0, 1.0], [8.0, 0.0, 3.0], [2.0, 2.0, -5.0]])
 STEPS = (1, 3, 2)
 COHORTS = [(0, 1), (1, 2), (0, 2), (0, 1, 2)]
 
 
-def play(method, cohorts=COHORTS, targets=TARGETS, steps=STEPS, lost=(), starts=None):
-    """Yields the server, the clients' states and the uplinks of each round.
-
-    Args:
-      method: an algorithm on `MODEL`.
-      cohorts: the clients of each round.
-      targets: [N, entries], the samples of each client.
-      steps: of each client.
-      lost: pairs (round, client) whose uplink does not arrive.
-      starts: the model that each client begins from, by default the same.
-    """
-    key = jax.random.key(0)
+def play(method, cohorts=COHORTS, steps=STEPS, lost=()):
+    """Plays rounds of clients whose loss is |w - target|^2 / 2."""
     start = SparseModel({"w": jnp.arange(ENTRIES, dtype=jnp.float32)}, None, {})
-    servers = [method.init(key, m) for m in starts or [start] * len(targets)]
-    infos = [context(index=i).client for i in range(len(targets))]
-    clients = [method.first_state(key, *of) for of in zip(servers, infos, strict=True)]
-    server = servers[0]
-    update = jax.jit(method.update)
-    for round, ids in enumerate(cohorts):
-        total, ups = 0, []
-        for i in ids:
-            ctx = context(round, index=i)
-            data = batches(max(steps), targets[i], own=steps[i])
-            down = method.broadcast(key, ctx, server)
-            up, after, _ = update(key, ctx, down, clients[i], data)
-            if (round, i) in lost:
-                clients[i] = method.drop_uplink(ctx, clients[i], after)
-                continue
-            one = method.contribute(ctx, up)
-            total = one if total == 0 else jax.tree.map(jnp.add, total, one)
-            clients[i] = after
-            ups.append(up)
-        server, _ = method.aggregate(key, server_context(round), server, total)
-        yield server, list(clients), ups
+    each = [batches(max(steps), t, own=n) for t, n in zip(TARGETS, steps, strict=True)]
+    data = lambda round, i: each[i]  # noqa: E731
+    return rounds.play(method, [start] * 3, data, cohorts, lost=lost)
 
 
 def by_hand(cohorts=COHORTS, global_rate=1.0):
@@ -93,15 +58,16 @@ def test_rounds_by_hand(global_rate):
     server_optimizer = None if global_rate == 1 else optax.sgd(global_rate)
     method = scaffold(MODEL, PLAIN, clients=3, server_optimizer=server_optimizer)
     hand = by_hand(global_rate=global_rate)
-    for (server, clients, _), (x, c, own) in zip(play(method), hand, strict=True):
+    for (_, clients, *_, server, _), want in zip(play(method), hand, strict=True):
+        x, c, own = want
         np.testing.assert_allclose(server.params["w"], x, atol=1e-5)
         np.testing.assert_allclose(server.control["w"], c, atol=1e-5)
         np.testing.assert_allclose([v["w"] for v in clients], own, atol=1e-5)
 
 
 def test_c_is_the_mean_of_all_variates_also_if_an_uplink_is_lost():
-    lost = (1, 2), (3, 0)
-    for server, clients, _ in play(scaffold(MODEL, PLAIN, clients=3), lost=lost):
+    method, lost = scaffold(MODEL, PLAIN, clients=3), [(1, 2), (3, 0)]
+    for _, clients, *_, server, _ in play(method, lost=lost):
         mean = np.mean([v["w"] for v in clients], 0)
         np.testing.assert_allclose(server.control["w"], mean, atol=1e-6)
         assert np.abs(mean).max() > 0.1
@@ -109,8 +75,8 @@ def test_c_is_the_mean_of_all_variates_also_if_an_uplink_is_lost():
 
 def test_a_client_without_a_step_sends_zeros_and_keeps_its_variate():
     method = scaffold(MODEL, PLAIN, clients=3)
-    states = [client for _, client, _ in play(method, steps=(0, 3, 2))]
-    for _, clients, ups in play(method, steps=(0, 3, 2), cohorts=[(0,)]):
+    states = [clients for _, clients, *_ in play(method, steps=(0, 3, 2))]
+    for _, clients, _, ups, *_ in play(method, [(0,)], (0, 3, 2)):
         assert not ups[0]["delta"].values["w"].any()
         assert not ups[0]["control"].values["w"].any()
         assert not clients[0]["w"].any()
@@ -119,10 +85,8 @@ def test_a_client_without_a_step_sends_zeros_and_keeps_its_variate():
 
 def test_messages_are_twice_those_of_fedavg():
     method = scaffold(MODEL, PLAIN, clients=3)
-    server, _, (up, _) = next(play(method))
-    down = method.broadcast(None, context(), server)
-    for message in (down, up):
-        assert bits(message) == 2 * 32 * ENTRIES
+    _, _, downs, ups, *_ = next(play(method))
+    assert bits(downs[0]) == bits(ups[0]) == 2 * 32 * ENTRIES
 
 
 @pytest.mark.parametrize(
@@ -145,7 +109,8 @@ def test_weight_decay_and_a_schedule_are_plain():
     settings = {"schedule": lambda round: 0.5 * 0.5**round, "weight_decay": 0.1}
     optimizer = local.make_optimizer("sgd", **settings)
     method, x = scaffold(MODEL, optimizer, clients=1), np.arange(ENTRIES) * 1.0
-    for round, (server, clients, _) in enumerate(play(method, cohorts=[(0,)] * 4)):
+    for round, told in enumerate(play(method, [(0,)] * 4)):
+        _, clients, *_, server, _ = told
         gradient = x - TARGETS[0] + 0.1 * x
         np.testing.assert_allclose(clients[0]["w"], gradient, atol=1e-5)
         x = x - 0.5 * 0.5**round * gradient

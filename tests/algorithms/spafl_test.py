@@ -15,8 +15,8 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks, straight_through
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
-from tests.algorithms.scaffold_test import play
-from tests.reference.by_hand import bare, batches, context, model_of
+from tests.algorithms import rounds
+from tests.reference.by_hand import bare, batches, context, mean_of, model_of
 
 
 def test_a_weight_of_zero_has_no_slope_through_its_importance():
@@ -64,26 +64,15 @@ def test_one_percent_of_the_filters_is_dead_and_one_filter_more_is_not(filters):
         assert bool(is_dead(kernel, threshold)) == (alive <= most)
 
 
-def quiet_loss(key, params, stats, x, y, weight):
-    """A loss that tells nothing: the regulariser alone moves thresholds."""
-    del key, x, y
-    zero = jnp.zeros((), jnp.float32)
-    sums = {"loss": zero, "correct": zero, "count": jnp.sum(weight)}
-    return 0.0 * sum(jnp.sum(p) for p in jax.tree.leaves(params)), (stats, sums)
-
-
 @pytest.mark.parametrize("variant", ["paper", "release_fashion_mnist"])
 @pytest.mark.parametrize("factory", [spafl, local_only])
 def test_a_layer_that_died_is_alive_when_the_next_round_begins(factory, variant):
     """The official code evaluates every client in between, which revives it there."""
 
-    def loss(key, params, stats, *batch):
-        value, told = quiet_loss(key, params, stats, *batch)
-        return value + jnp.sum(params["w"]), told
-
     optimizer = sfl.training.make_optimizer(learning_rate=0.5)
     settings = {"prunable": ("w",), "variant": variant, "initial": "sent"}
-    method = factory(model_of(loss, {"w": 1}), optimizer, **settings)
+    total = mean_of(lambda params, x: jnp.sum(params["w"]))
+    method = factory(model_of(total, {"w": 1}), optimizer, **settings)
     model = SparseModel({"w": jnp.full((4, 3), 5.0)}, {"w": jnp.ones((4, 3), bool)}, {})
     ctx, key, data = context(1, 0), jax.random.key(0), batches(1, [1.0])
     server = method.init(key, model)
@@ -198,12 +187,6 @@ def federation_by_hand(options):
     return told
 
 
-def linear(key, params, *rest):
-    """A loss whose gradient is `slopes()` everywhere."""
-    value, told = quiet_loss(key, params, *rest)
-    return value + jnp.sum(jnp.float32(slopes()) * params["w"]), told
-
-
 @functools.cache
 def federation(**options):
     """The same by the method, its variant made of what the options say."""
@@ -214,16 +197,17 @@ def federation(**options):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(VARIANTS, "paper", variant)
-        model = model_of(linear, {"w": 1})
+        sloping = mean_of(lambda p, x: jnp.sum(jnp.float32(slopes()) * p["w"]))
+        model = model_of(sloping, {"w": 1})
         settings = {"alpha": ALPHA, "prunable": ("w",), "variant": "paper"}
         method = spafl(model, optimizer, **settings, **options)
     starts = [
         SparseModel({"w": jnp.float32(weights(i))}, {"w": jnp.ones(SHAPE, bool)}, {})
         for i in (0, 1)
     ]
-    world = {"targets": np.zeros((2, 1)), "steps": (STEPS, STEPS), "starts": starts}
-    told = []
-    for server, clients, _ in play(method, [(0, 1)] * 2, **world):
+    data, told = batches(STEPS, [0.0]), []
+    played = rounds.play(method, starts, lambda round, i: data, [(0, 1)] * 2)
+    for _, clients, *_, server, _ in played:
         told += [c.trained.params["w"] for c in clients]
         told += [server.thresholds["w"], server.delta["w"]]
     return told

@@ -66,13 +66,21 @@ def bare(params) -> Model:
     return Model(lambda key: (_arrays(params), {}), None, macs)
 
 
-def linear_loss(key, params, stats, x, y, weight):
-    """Loss sum(w * x), its gradient the mean of x; right while w[0] is below 4.25."""
-    count = jnp.sum(weight)
-    total = jnp.sum(weight[:, None] * x * params["w"][None])
-    right = jnp.where(params["w"][0] < 4.25, count, 0.0)
-    sums = {"loss": total, "correct": right, "count": count}
-    return total / jnp.maximum(count, 1), (stats, sums)
+def mean_of(losses, is_right=lambda params: False):
+    """Returns the objective whose mean is that of `losses(params, x)`, one a sample."""
+
+    def objective(key, params, stats, x, y, weight):
+        count = jnp.sum(weight)
+        total = jnp.sum(jnp.where(weight > 0, losses(params, x), 0.0))
+        right = jnp.where(is_right(params), count, 0.0)
+        sums = {"loss": total, "correct": right, "count": count}
+        return total / jnp.maximum(count, 1), (stats, sums)
+
+    return objective
+
+
+# Loss sum(w * x), its gradient the mean of x; right while w[0] is below 4.25.
+linear_loss = mean_of(lambda p, x: x @ p["w"], lambda p: p["w"][0] < 4.25)
 
 
 def batches(steps, row, *, epochs=1, own=None) -> Batches:
