@@ -5,15 +5,8 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import complement
-from sparsefl_jax.algorithms.complement import _kept
 from sparsefl_jax.core.types import SparseModel
 from tests.reference.by_hand import bare, server_context
-
-
-def test_zeros_are_not_kept_where_they_reach_the_quantile():
-    """Six of eight are zeros, so that the median is 0, which all reach."""
-    w = jnp.array([0.0, -3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
-    assert np.flatnonzero(_kept(w, 0.5)).tolist() == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +21,10 @@ def test_zeros_are_not_kept_where_they_reach_the_quantile():
 def test_the_mean_replaces_the_model_once_and_is_then_added_with_a_factor(
     pruned, ratio, density, whole
 ):
-    """Also if no uplink of round 0 arrived, so that round 3 is the first of them."""
+    """Also if no uplink of round 0 arrived, so that round 3 is the first of them.
+
+    At density 1 the quantile is 0, which zeros reach; they are not kept.
+    """
     given = {"density": density, "aggregation_ratio": ratio}
     method = complement(bare({"w": 1}), None, **given)
     params = {"w": jnp.array([4.0, 0.0, 0.0, -1.0])}
@@ -43,3 +39,4 @@ def test_the_mean_replaces_the_model_once_and_is_then_added_with_a_factor(
     least = np.quantile(np.abs(whole), 1 - density)
     kept = np.where(np.abs(whole) >= least, whole, 0)
     np.testing.assert_allclose(new.model.params["w"], kept, rtol=1e-6)
+    np.testing.assert_array_equal(new.model.mask["w"], kept != 0)

@@ -12,16 +12,9 @@ from sparsefl_jax.sparsity import masks, schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, unpack_model
+from tests.reference import by_hand
 from tests.reference.averaging_by_hand import flat
-from tests.reference.by_hand import (
-    KEY,
-    bare,
-    batches,
-    close,
-    context,
-    merged,
-    one_client,
-)
+from tests.reference.by_hand import KEY, bare, batches, context, merged, one_client
 from tests.reference.fedsparsify_by_hand import DENSITY, ROUNDS
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
@@ -126,10 +119,10 @@ def test_the_momentum_of_what_is_purged_has_no_effect():
     start, momentum = np.array([4.0, 3.0, -2.0, 1.0]), optax.sgd(1.0, momentum=0.5)
     method, server = begun({"w": start}, server_optimizer=momentum)
     server = sent_back(method, server, 0, w=[4, 3.5, 2.5, 1])
-    close(server.model.params, {"w": np.array([4, 3.5, 0, 0])})
+    by_hand.close(server.model.params, {"w": np.array([4, 3.5, 0, 0])})
     server = sent_back(method, server, 1, w=[5, 0.25, 0, 0])
     # Momentum adds half of the first round's step, 0.5, to the second entry.
-    close(server.model.params, {"w": np.array([5, 0.5, 0, 0])})
+    by_hand.close(server.model.params, {"w": np.array([5, 0.5, 0, 0])})
 
 
 def test_a_client_does_not_keep_what_it_received_as_pruned(key):

@@ -12,11 +12,9 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, unpack_model
-from tests.algorithms.fjord_test import data
-from tests.reference.by_hand import bare, bits, context, merged, one_client, same
+from tests.reference.by_hand import bare, bits, context, merged, same
 
-KEY, RATE = jax.random.key(0), 0.1
-OPTIMIZER = local.make_optimizer("sgd", learning_rate=RATE)
+KEY, OPTIMIZER = jax.random.key(0), local.make_optimizer()
 TINY = small_world.tiny_model()  # kernels of 8 x 16 and 16 x 4
 SHAPES = {"a": (30, 40), "b": (14, 26)}  # 1564 weights
 RNG = np.random.default_rng(0)
@@ -90,17 +88,7 @@ def test_without_a_threshold_the_gradient_is_that_of_the_weights():
     np.testing.assert_array_equal(slope, np.ones(4))
 
 
-# --- Training
-
-
-def trained(budget, steps=4, **arguments):
-    method = fiarse(TINY, OPTIMIZER, **arguments)
-    params, stats = TINY.init(KEY)
-    server, ctx = method.init(KEY, start(params, stats)), context(budget=budget)
-    every = data(40)
-    some = {n: getattr(every, n)[:, :steps] for n in ("order", "weight")}
-    batches = every._replace(**some, num_steps=jnp.int32(steps))
-    return method, server, *one_client(method, server, ctx, batches)
+# --- The server
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -123,11 +111,11 @@ def test_only_what_is_held_moves_by_the_mean_change(rate):
 
 
 def test_deployed_at_every_size_and_cut_for_each_client():
-    method, server, down, _, _ = trained(0.25, sizes=(0.25, 1.0))
-    models = method.deploy(KEY, server)
+    method = fiarse(TINY, OPTIMIZER, sizes=(0.25, 1.0))
+    server, ctx = method.init(KEY, start(*TINY.init(KEY))), context(budget=0.25)
+    models, down = method.deploy(KEY, server), method.broadcast(KEY, ctx, server)
     assert list(models) == ["global", "d0.25", "d1.0"]
-    info = context(budget=0.25).client
-    mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
+    mine = method.personalize(KEY, server, EmptyState(), ctx.client)["personal"]
     for part in (models["d0.25"], mine):
         same(part[:2], unpack_model(down)[:2])
     assert int(models["d1.0"].mask["fc1"]["kernel"].sum()) == 128

@@ -8,16 +8,8 @@ import pytest
 from sparsefl_jax.algorithms import flasc
 from sparsefl_jax.core.types import SparseModel
 from tests.models.adapters_test import SGD, adapted_network, run, train_records
-from tests.reference.by_hand import (
-    KEY,
-    batches,
-    bits,
-    context,
-    linear_loss,
-    merged,
-    model_of,
-    one_client,
-)
+from tests.reference import by_hand
+from tests.reference.by_hand import KEY, batches, bits, context, merged, one_client
 from tests.refusals import refused
 
 # --- Rounds of a linear loss: the gradient is the mean of the samples
@@ -25,7 +17,7 @@ from tests.refusals import refused
 W = np.float32([4.0, -3.0, 2.0, -1.0, 0.5])
 ROWS = [[0.3, -0.1, 0.2, 0.05, -0.4], [-0.2, 0.1, 0.6, 0.05, -0.1]]
 DATA = [batches(2, row) for row in ROWS]  # two steps of a rate of 0.1
-LINEAR = model_of(linear_loss, {"w": 1}, {"w": W})
+LINEAR = by_hand.model_of(by_hand.linear_loss, {"w": 1}, {"w": W})
 
 
 def round_of(method, server=None, number=0):

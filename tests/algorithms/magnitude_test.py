@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import fedavg, magnitude
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from tests.reference.by_hand import bare, bits, context
+from tests.reference.by_hand import bare
 
 PARAMS = {
     "a": {"kernel": np.float32([[3, -4, 0.5], [0.1, 2, -2]]), "bias": np.zeros(3)},
@@ -44,14 +44,6 @@ def test_masks_by_print(kwargs, a, b):
         kept = np.where(alive, PARAMS[name]["kernel"], 0)
         np.testing.assert_array_equal(model.params[name]["kernel"], kept)
     assert model.mask["a"]["bias"].all()
-
-
-def test_positions_travel_once():
-    method = magnitude(bare(PARAMS), OPTIMIZER, density=0.4)
-    server = method.init(None, start())
-    for last, positions in ((-1, 10), (0, 0)):
-        down = method.broadcast(None, context(1, last), server)
-        assert bits(down) == 32 * (4 + 3) + positions
 
 
 def test_fedavg_deploys_its_model_pruned_as_well():

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import compressed, fedbat, fedmrn
+from sparsefl_jax.algorithms import fedbat, fedmrn
 from sparsefl_jax.algorithms.binarised import _cut
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import one_bit
-from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from tests.reference import by_hand
 from tests.reference.by_hand import batches, bits, context, linear_loss, model_of
@@ -57,17 +57,12 @@ def test_noise():
     np.testing.assert_array_equal(tiny, np.float32(1e-8))
 
 
-def test_bits_by_hand():
-    up, *_ = one_client(fedmrn(MODEL, SGD), model=MODEL, row=np.ones(8))
-    # 8 * 16 + 16 * 4 entries of kernels, 20 biases, 16 statistics
-    assert bits(up) == 192 + 32 + 32 * (20 + 16)
-
-
-@pytest.mark.slow
-def test_seeds_are_of_a_client_and_a_round():
-    world = small_world.make_world(fedmrn, {})
-    passings = (p for round in range(4) for p in plain_loop.passings(world, round))
-    assert len({int(p.up["seed"].values) for p in passings}) == 12
+# A seed; two step sizes.
+@pytest.mark.parametrize(("factory", "more"), [(fedmrn, 32), (fedbat, 2 * 32)])
+def test_bits_by_hand(factory, more):
+    """8 * 16 + 16 * 4 entries of kernels, 20 biases, 16 statistics."""
+    up, *_ = one_client(factory(MODEL, SGD), model=MODEL, row=np.ones(8))
+    assert bits(up) == 192 + more + 32 * (20 + 16)
 
 
 def test_an_update_beyond_the_noise_is_clipped():
@@ -118,11 +113,3 @@ def test_the_step_size_is_the_mean_change_of_the_warm_up():
         assert float(up["alpha"].values["w"]) == pytest.approx(want, rel=1e-6)
         assert float(metrics["step_size"]) == pytest.approx(want, rel=1e-6)
         np.testing.assert_allclose(np.abs(move["w"]), want, rtol=1e-6)
-
-
-def test_bits_are_those_of_signs():
-    whole = fedbat(small_world.tiny_model(), SGD)
-    up, *_ = one_client(whole, model=small_world.tiny_model(), row=np.ones(8))
-    assert bits(up) == 192 + 2 * 32 + 32 * (20 + 16)
-    sent = [one_client(m)[0] for m in (bat(), compressed(VECTOR, SGD, up="sign"))]
-    assert [*map(bits, sent)] == [4 + 32] * 2

@@ -166,20 +166,16 @@ def test_a_run_that_the_accountant_does_not_know_is_refused():
 
 def test_arguments_out_of_range_are_refused():
     method = averaging()
-    for wrong, told in (
-        ({"clip": math.inf}, "clip=inf, expected a finite number"),
-        ({"noise_multiplier": -1}, "noise_multiplier=-1"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            sfl.private(method, **{"clip": 1, "noise_multiplier": 1} | wrong)
     personal = method.replace(personalize=lambda key, server, client, info: {})
     twice = sfl.private(method, clip=1, noise_multiplier=0)
-    for wrong, told in (
-        (personal, "personalize is set, expected None"),
-        (twice, "private already"),
+    for whole, wrong, told in (
+        (method, {"clip": math.inf}, "clip=inf, expected a finite number"),
+        (method, {"noise_multiplier": -1}, "noise_multiplier=-1"),
+        (personal, {}, "personalize is set, expected None"),
+        (twice, {}, "private already"),
     ):
         with pytest.raises(ValueError, match=told):
-            sfl.private(wrong, clip=1, noise_multiplier=1)
+            sfl.private(whole, **{"clip": 1, "noise_multiplier": 1} | wrong)
     with pytest.raises(ValueError, match="stats, expected.*running statistics"):
         twice.contribute(CTX, uplink(w=[1]) | {"stats": Packet({"mean": 1.0})})
 

@@ -9,14 +9,8 @@ from sparsefl_jax.algorithms import prunefl, prunefl_initial
 from sparsefl_jax.algorithms.prunefl import make_rule
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
-from tests.reference.by_hand import (
-    KEY,
-    batches,
-    context,
-    linear_loss,
-    model_of,
-    server_context,
-)
+from tests.reference import by_hand
+from tests.reference.by_hand import KEY, batches, context, linear_loss, model_of
 from tests.reference.prunefl_by_hand import greedy
 
 SELECT = {"a": True, "b": False, "c": True}
@@ -126,12 +120,12 @@ def test_the_mask_after_that_and_the_weight_of_what_grew():
         "mean": {"sum": (weights, {}), "weight": jnp.float32(1)},
         "squared": {"sum": {"w": rows}, "weight": jnp.float32(1)},
     }
-    new, _ = method.aggregate(None, server_context(7), server, total)
+    new, _ = method.aggregate(None, by_hand.server_context(7), server, total)
     alive = [True, True, True, False, False, False, False, True]
     assert new.model.mask["w"].tolist() == alive and new.changed_at == 8
     assert new.model.params["w"].tolist() == [5, 4, 3, 0, 0, 0, 0, 0]
     total["squared"]["weight"] = jnp.float32(0)
-    new, _ = method.aggregate(None, server_context(7), server, total)
+    new, _ = method.aggregate(None, by_hand.server_context(7), server, total)
     assert new.model.mask["w"].tolist() == [True] * 4 + [False] * 4
     assert new.changed_at == 0
 
