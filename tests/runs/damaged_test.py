@@ -14,14 +14,8 @@ from matplotlib.figure import Figure
 import sparsefl_jax as sfl
 from sparsefl_jax.export import __main__ as export_main
 from sparsefl_jax.report import __main__ as report_main
-from sparsefl_jax.runs import (
-    checkpoint,
-    experiment,
-    records,
-)
-from sparsefl_jax.runs import (
-    folder as run_folder,
-)
+from sparsefl_jax.runs import checkpoint, experiment, records
+from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import files
@@ -142,15 +136,6 @@ def paths(document, head=()):
             yield from paths(value, (*head, key))
 
 
-def replaced(run, file, content):
-    """Replaces the content of a file."""
-    (run / file).unlink()
-    if content == "/":
-        (run / file).mkdir()
-    elif content is not None:
-        (run / file).write_bytes(content)
-
-
 def one_line_at_most(entry, source, file, content, run):
     """Checks that an entry point refuses a file in one line with its name or the run's.
 
@@ -159,7 +144,11 @@ def one_line_at_most(entry, source, file, content, run):
     """
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(source, run)
-    replaced(run, file, content)
+    (run / file).unlink()
+    if content == "/":
+        (run / file).mkdir()
+    elif content is not None:
+        (run / file).write_bytes(content)
     line = refusal(entry, run)
     assert line.count("\n") == bool(line), line
     clients = Path("clients") in file.parents  # which are named as a whole

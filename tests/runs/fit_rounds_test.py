@@ -145,32 +145,24 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
         fit_rounds.fit(config(gbit=5 * ROUND), experiment.build)
 
 
-@pytest.mark.parametrize("rounds", [26, 27])
-def test_what_follows_the_rounds_is_noticed(rounds):
+@pytest.mark.parametrize(
+    "method, rounds", [("feddst", 26), ("feddst", 27), ("fedavg", 9)]
+)
+def test_what_follows_the_rounds_is_noticed(method, rounds):
     """FedDST adjusts its mask until halfway: 13 of 26 rounds, and 13 of 27."""
-    for method, follows in (("feddst", True), ("fedavg", False)):
-        given = config(gbit=1.0)
-        given.num_rounds = rounds
-        density = 0.2 if follows else None
-        assert (
-            fit_rounds.follows_rounds(methods.choose(given, method, density)) == follows
-        )
+    follows = method == "feddst"
+    asked = config(method, 0.2 if follows else None, gbit=1.0)
+    asked.num_rounds = rounds
+    assert fit_rounds.follows_rounds(asked) == follows
 
 
-def test_fit_most_limits_the_rounds(monkeypatch):
-    pretend(monkeypatch)
-    asked = config(gbit=10 * ROUND, pilot=4, most=5)
-    found, said = fit_rounds.fit(asked, experiment.build)
-    assert (found.num_rounds, found.fit.by) == (5, "pilot")
-    assert said.endswith("pays for 5 rounds, by fit.most")
-
-
-def test_evaluations_are_spread_over_the_rounds(monkeypatch):
+def test_most_limits_the_rounds_over_which_evaluations_are_spread(monkeypatch):
     """Twelve rounds in five parts: one every two rounds, and at least every round."""
     pretend(monkeypatch)
-    asked = config(gbit=12 * ROUND, pilot=4, evaluations=5)
-    found, _ = fit_rounds.fit(asked, experiment.build)
-    assert (found.num_rounds, found.eval_every) == (12, 2)
+    asked = config(gbit=13 * ROUND, pilot=4, most=12, evaluations=5)
+    found, said = fit_rounds.fit(asked, experiment.build)
+    assert said.endswith("pays for 12 rounds, by fit.most")
+    assert (found.num_rounds, found.eval_every, found.fit.by) == (12, 2, "pilot")
     asked.fit.evaluations = 40
     assert fit_rounds.fit(asked, experiment.build)[0].eval_every == 1
 

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
@@ -11,6 +10,7 @@ from sparsefl_jax.runs.setup import Limits
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import same
+from tests.simulation.store_test import everyone
 from tests.tiny import federation
 
 pytestmark = pytest.mark.slow
@@ -63,11 +63,8 @@ def run(world, key, every=ROUNDS, **settings):
         key, [stage], model, data, eval_every=every, **settings
     ):
         state, _ = segment.snapshot.state, segment.models  # which are kept
-        rows = state.clients
-        if isinstance(rows, Store):
-            rows = rows.take(np.arange(len(SIZES)))
-        state = jax.device_get(state._replace(clients=rows))
-        yield segment._replace(snapshot=segment.snapshot._replace(state=state))
+        snapshot = segment.snapshot._replace(state=everyone(state))
+        yield segment._replace(snapshot=snapshot)
 
 
 def spied(patch, module, name):
@@ -105,11 +102,7 @@ def test_the_run_of_these_tests_costs_what_is_thought(each):
 
 @pytest.mark.parametrize(
     "name, last, where",
-    [
-        ("gbit", 7, "host"),
-        ("pflop", 5, "device"),
-        ("gbit", 5, "disk"),
-    ],
+    [("gbit", 7, "host"), ("pflop", 5, "device"), ("gbit", 5, "disk")],
 )
 def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
     world, key, each, name, last, where

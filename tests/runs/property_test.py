@@ -78,11 +78,6 @@ VALID = {
 SECTIONS = ("partition", "algorithm", "first_stage", "model")
 
 
-def section(name, **arguments):
-    """Draws the arguments of an entry of this name."""
-    return st.fixed_dictionaries({"name": st.just(name)} | arguments)
-
-
 @st.composite
 def changes(draw):
     """Draws valid values by dotted field."""

@@ -216,25 +216,26 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
 
 
 @pytest.mark.parametrize(
-    ("by", "began", "now", "after"),
+    ("by", "round", "began", "now", "after"),
     [
-        ("rounds", {}, {"num_rounds": 5}, ""),
-        ("rounds", {}, {"until.gbit": 2.0}, "rounds"),
-        ("gbit", {"until.gbit": 0.5}, {"until.gbit": 1.0}, "gbit"),  # 1 is spent
-        ("gbit", {"until.gbit": 0.5}, {"until.gbit": 1.5}, ""),
-        ("gbit", {"until.gbit": 0.5}, {"num_rounds": 8}, "gbit"),
-        ("accuracy", {"until.accuracy": 0.5}, {"until.accuracy": 0.6}, ""),
+        ("rounds", 4, {}, {"num_rounds": 5}, ""),
+        ("rounds", 4, {}, {"until.gbit": 2.0}, "rounds"),
+        ("gbit", 2, {"until.gbit": 0.5}, {"until.gbit": 1.0}, "gbit"),  # 1 is spent
+        ("gbit", 2, {"until.gbit": 0.5}, {"until.gbit": 1.5}, ""),
+        ("gbit", 2, {"until.gbit": 0.5}, {"num_rounds": 8}, "gbit"),
+        (
+            "gbit",
+            4,
+            {"until.gbit": 0.5},
+            {"until.gbit": 2.0},
+            "rounds",
+        ),  # the end
+        ("accuracy", 2, {"until.accuracy": 0.5}, {"until.accuracy": 0.6}, ""),
     ],
 )
-def test_a_run_goes_on_when_its_end_is_lifted(settle, by, began, now, after):
-    found = settle(began, now, ended_by=by, round=4 if by == "rounds" else 2)
+def test_a_run_goes_on_when_its_end_is_lifted(settle, by, round, began, now, after):
+    found = settle(began, now, ended_by=by, round=round)
     assert found.saved.snapshot.ended_by == after
-
-
-def test_a_limit_lifted_after_the_last_round_leaves_nothing_to_run(settle):
-    at = {"ended_by": "gbit", "round": 4}
-    found = settle({"until.gbit": 0.5}, {"until.gbit": 2.0}, **at)
-    assert found.saved.snapshot.ended_by == "rounds"
 
 
 def test_of_a_finished_run_nothing_is_left(run, capsys):
