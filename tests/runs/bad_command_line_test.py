@@ -1,8 +1,9 @@
-"""Bad command lines and configuration files: each is refused in one line."""
+"""Command lines and configuration files: what is named on them, and what is refused."""
 
 import pytest
 
 from sparsefl_jax import models
+from sparsefl_jax.runs import cli
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import freeze
 from tests.refusals import ROOT, given, launched
@@ -16,60 +17,71 @@ def get_config(arg):
     {}
     return config
 """
-MINI = "configs/flash_cifar10.py:mini"
-LINES = [
-    (
-        [f"--config={MINI}", "--config.cohort_size=ten"],
-        "cohort_size='ten', expected an integer",
-    ),
-    (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),
-]
-FILES = [
-    ("config.num_clinets = 3", "did you mean 'num_clients'"),
-    ("raise ValueError('first\\nsecond')", "first second"),
-    ("config = )", "a_config.py, line 6"),
+REFUSED = [  # a file's name, a line in it, and what is said of it
+    ("a", "config.cohort_size = 'ten'", "cohort_size='ten', expected an integer"),
+    ("no_such", "", "no_such.py:arg: there is no such"),
+    ("a", "config.num_clinets = 3", "did you mean 'num_clients'"),
+    ("a", "raise ValueError('first\\nsecond')", "first second"),
+    ("a", "config = )", "a.py, line 6"),
 ]
 
 
-@pytest.mark.parametrize("arguments, said", LINES, ids=lambda v: str(v)[-40:])
-def test_a_command_line_is_refused(monkeypatch, capsys, arguments, said):
-    code, err = launched(monkeypatch, capsys, arguments)
+@pytest.mark.parametrize("name, line, said", REFUSED)
+def test_a_configuration_is_refused_in_one_line(
+    tmp_path, monkeypatch, capsys, name, line, said
+):
+    (tmp_path / "a.py").write_text(FILE.replace("{}", line, 1))
+    code, err = launched(monkeypatch, capsys, [f"--config={tmp_path}/{name}.py:arg"])
     assert code == 2 and err.startswith("error: ") and said in err
     assert err.count("\n") == 1 and "\\n" not in err
 
 
-SWITCHED = [  # a file, flags, a section, what it must hold
+MINI = "flash_cifar10.py:mini"
+METHOD, STAGE = "--config.algorithm.name", "--config.first_stage.name"
+OWN = f"{METHOD}=tests.tiny:a_method --config.algorithm.strength=2 {STAGE}=none"
+JMWST = f"{METHOD}=jmwst {STAGE}=sensitivity --config.density=0.05"
+LOCAL = f"{METHOD}=fedsparsify_local --config.num_rounds=7 --config.density=0.5"
+WIDTHS = models.MODELS["mlp"].__kwdefaults__["widths"]
+PRUNABLE = ("conv[23]/kernel", "fc1/kernel")
+PURGED = {"density": 0.5, "rounds": 7}  # which still follows num_rounds
+NAMED = [  # a command line, a section, and what it must hold
+    (f"{MINI} --config.model.name=mlp", "model", {"name": "mlp", "widths": WIDTHS}),
+    (f"{MINI} {OWN}", "algorithm", {"strength": 2, "weighting": "examples"}),
+    (f"{MINI} {JMWST}", "first_stage", {"density": 0.05}),
+    (f"{MINI} {JMWST}", "algorithm", {"density": 0.05, "prunable": PRUNABLE}),
+    # `rounds` still follows num_rounds
     (
-        "flash_cifar10.py:mini",
-        "--config.model.name=mlp --config.model.dtype=bfloat16",
-        "model",
-        {"name": "mlp", "widths": models.MODELS["mlp"].__kwdefaults__["widths"]},
-    ),
-    (
-        "flash_cifar10.py:mini",
-        "--config.algorithm.name=tests.tiny:a_method --config.algorithm.strength=2 "
-        "--config.first_stage.name=none",
+        f"fedsparsify_fashion_mnist.py {LOCAL}",
         "algorithm",
-        {"name": "tests.tiny:a_method", "strength": 2, "weighting": "examples"},
+        {"density": 0.5, "rounds": 7},
     ),
+    (f"{MINI} {METHOD}=fedavg {STAGE}=none", "algorithm", {"density": None}),
 ]
 
 
-@pytest.mark.parametrize("file, line, field, said", SWITCHED, ids=str)
-def test_a_name_on_the_command_line_takes_its_own_arguments(
-    monkeypatch, file, line, field, said
+@pytest.mark.parametrize("line, section, held", NAMED, ids=str)
+def test_what_is_named_on_a_command_line_has_arguments_of_its_own_and_the_density(
+    monkeypatch, line, section, held
 ):
-    config = given(monkeypatch, f"--config={ROOT}/configs/{file}", *line.split())
-    config = freeze(config)
-    assert {key: getattr(config, field).get(key) for key in said} == said
-    if field != "model":
-        build.build_stages(freeze(config), network(config.model["name"]))
+    config = freeze(given(monkeypatch, *f"--config={ROOT}/configs/{line}".split()))
+    build.build_stages(config, network(config.model["name"]))
+    found = getattr(config, section)
+    assert {name: found.get(name) for name in held} == held
 
 
-@pytest.mark.parametrize("line, said", FILES)
-def test_a_configuration_file_is_refused(tmp_path, monkeypatch, capsys, line, said):
-    (tmp_path / "a_config.py").write_text(FILE.replace("{}", line, 1))
-    arguments = [f"--config={tmp_path}/a_config.py:arg"]
-    code, err = launched(monkeypatch, capsys, arguments)
-    assert code == 2 and err.startswith("error: ") and said in err
-    assert err.count("\n") == 1
+def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
+    line = f"--config={ROOT}/configs/{MINI} {METHOD}=fedavg {STAGE}=none"
+    assert freeze(given(monkeypatch, *line.split())).density is None
+    with pytest.raises(ValueError, match="density=0.05 has no effect here: 'fed"):
+        freeze(given(monkeypatch, *f"{line} --config.density=0.05".split()))
+
+
+@pytest.mark.parametrize(
+    "flags, verb",
+    [("dry_run resume", "dry_run"), ("sweep config workdir distributed", "sweep")],
+)
+def test_flags_that_would_be_ignored_are_refused(flags, verb):
+    *fine, unread = flags.split()
+    cli.check_flags(fine)
+    with pytest.raises(ValueError, match=f"--{unread} is not read beside --{verb}"):
+        cli.check_flags(flags.split())

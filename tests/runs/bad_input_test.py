@@ -15,7 +15,7 @@ from tests.refusals import change, refused
 from tests.tiny import tiny_config
 
 NAN, INF = math.nan, math.inf
-HETERO = {"name": "hetero_jmwst"}
+HETERO, SPAFL = {"name": "hetero_jmwst"}, {"name": "spafl", "alpha": 0.1}
 
 # What is changed in a configuration that runs, and what the line must say.
 REFUSED = [
@@ -71,6 +71,33 @@ REFUSED = [
     ({"budgets": ((0.5, 0.6), (1.0, 0.6))}, "sum to 1"),
     ({"fit.gbit": 1.0, "fit.by": "plan"}, "fit.by='plan'"),
     ({"init_from": "no/such/run"}, "no/such/run"),
+    ({"budgets": ((0.5, 0.01), (1.0, 0.99))}, "but none has 0.5"),
+    ({"budgets": ((1.0, 1.0),), "num_clients": 0}, "num_clients=0, expected their num"),
+    # without effect
+    ({"density": 0.05}, "density=0.05 has no effect here: first_stage.density is"),
+    (
+        {"density": 0.05, "first_stage": {}, "algorithm": {"name": "fedavg"}},
+        "density=0.05 has no effect here: 'fedavg' takes none",
+    ),
+    (
+        {"server_optimizer.name": "adam", "algorithm": SPAFL, "first_stage": {}},
+        "server_optimizer.name='adam' has no effect here",
+    ),
+    ({"init_what": "mask"}, "init_what='mask' has no effect here: it goes with i"),
+    (
+        {"first_stage": {"name": "snip", "epochs": 3, "density": 0.5}},
+        "first_stage.epochs=3 has no effect here: 'snip' takes the bat",
+    ),
+    (
+        {"system": "mobile", "deadline": {"seconds": 9.0, "quantile": 0.5}},
+        "deadline.quantile=0.5 has no effect here: deadline.seconds is 9.0",
+    ),
+    (
+        {"budgets": ((0.5, 0.5), (1.0, 0.5)), "cohort_size": 2},
+        "budgets have no effect here, expected none, or a method that reads",
+    ),
+    ({"system": "iot", "deadline.over": 1.5}, "deadline.over=1.5 has no effect here"),
+    ({"until.hours": 1.5}, "until.hours=1.5 has no effect here: it goes"),
 ]
 
 
@@ -108,6 +135,16 @@ def test_a_resumed_run_says_first_what_cannot_change(tmp_path):
     config.density = 0.2
     said = "density is 0.5 there and 0.2 here; a resumed run keeps its configuration"
     refused(lambda: experiment.run(config, run, resume=True, progress=False), said)
+
+
+def test_what_a_first_stage_reads_is_its_own(tmp_path):
+    config = tiny_config(tmp_path)
+    own = {"name": "snip", "density": 0.5, "drop_last": True, "num_rounds": 1}
+    config.epochs, config.first_stage = 3, own  # the main stage reads the epochs
+    (first, main) = experiment.build(config).setup.stages
+    assert (first.drop_last, main.drop_last) == (True, False)
+    config.first_stage = {"name": "fedavg", "epochs": 3}
+    experiment.build(config)
 
 
 def test_lists_and_whole_numbers_are_as_good_as_tuples_and_floats(tmp_path):

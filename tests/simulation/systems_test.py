@@ -11,7 +11,7 @@ from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.simulation import systems
-from tests.refusals import change, refused
+from tests.refusals import refused
 from tests.tiny import tiny_config
 
 HEAD = "tier,share,gflops,mbit_down,mbit_up"
@@ -133,13 +133,3 @@ def test_other_devices_or_budgets_are_not_gone_on_with(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"checkpoint: {said} changed"):
             start(gflops, budgets, facts)
-
-
-@pytest.mark.parametrize(
-    "field, system",
-    [("deadline.seconds", ""), ("until.hours", ""), ("deadline.over", "iot")],
-)
-def test_refuses_a_field_without_effect(tmp_path, field, system):
-    config = tiny_config(tmp_path)
-    change(config, {"system": system, field: 1.5})
-    refused(lambda: freeze(config), f"{field}=1.5 has no effect here: it goes")
