@@ -1,4 +1,4 @@
-"""FedPM: the estimator, the constants, the merge, and that it learns."""
+"""FedPM: the estimator, the constants, the merge, and what clients keep."""
 
 import math
 
@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import Stage, from_arrays, models
 from sparsefl_jax.algorithms import fedpm
 from sparsefl_jax.algorithms.fedpm import Server
-from sparsefl_jax.runs import simulate
 from sparsefl_jax.sparsity import masks, supermask
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
@@ -108,37 +106,3 @@ def test_a_forgetful_client_keeps_nothing():
     assert not jax.tree.leaves(method.first_state(None, server, None))
     sizes = [v.size for v in jax.tree.leaves(kept.first_state(None, server, None))]
     assert sum(sizes) == 2 * 8 + 1  # Adam's moments and its count, no weights
-
-
-@pytest.mark.slow
-def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
-    """Otherwise 500 evaluations, and the best one, would test a single draw."""
-    y = np.arange(24) % 4
-    x = np.eye(4, 8, dtype=np.float32)[y]
-    data = from_arrays(x, y, num_clients=2)
-    model = models.build("mlp", 4, (8,), widths=(16,))
-    method = fedpm(model, local.make_optimizer("adam"))
-    stage = Stage(method.replace(aggregate=_unmoved), 4, 2, batch_size=12)
-
-    def masks_of(eval_every):
-        found = {}
-        for s in simulate.segments(key, [stage], model, data, eval_every=eval_every):
-            *_, record = (r for r in s.records if r["phase"] == "train")
-            mask = found[s.snapshot.round] = s.models["global"].mask
-            kernels = [np.asarray(mask[name]["kernel"]) for name in ("fc1", "fc2")]
-            kept, size = sum(m.sum() for m in kernels), sum(m.size for m in kernels)
-            assert record["density"] == pytest.approx(kept / size) and 0 < kept < size
-            assert record["mismatch"] == 0  # of the old and the new scores, in one draw
-        return found
-
-    every, second = masks_of(1), masks_of(2)
-    kernels = [np.asarray(mask["fc1"]["kernel"]).tobytes() for mask in every.values()]
-    assert len(set(kernels)) == 4
-    for round, mask in second.items():
-        jax.tree.map(np.testing.assert_array_equal, mask, every[round])
-
-
-def _unmoved(key, ctx, server, total):
-    """If an aggregation leaves the scores alone, only the draw differs."""
-    del key, ctx, total
-    return server, {}

@@ -8,20 +8,15 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import Context
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.setup import Limits
-from sparsefl_jax.simulation import (
-    clock,
-    initial_state,
-    placement,
-    round_program,
-)
+from sparsefl_jax.simulation import clock, round_program
 from sparsefl_jax.simulation.clock import Clock, Device, System
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import charges, numbers, packets
-from tests.simulation.simulate_test import PARTS, X, Y, linear, step
+from tests.simulation.simulate_test import PARTS, X, linear, step, two_clients
 from tests.tiny import federation
 
 FAST, SLOW = (1e3, 1e2, 50.0, 0.5), (10.0, 40.0, 10.0, 1.0)  # FLOP/s, bit/s, bit/s, s
@@ -53,23 +48,11 @@ def test_bits_on_the_device_do_not_overflow():
 
 def a_round(method, deadline, *, chunk=1, devices=1, x=X, ids=(0, 1)):
     """Runs a round of clients of one and three samples; returns state and log."""
-    index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
-    facts = np.arange(2, dtype=np.int32), np.array([1, 3], np.int32)
-    info = ClientInfo(*facts, np.ones(2, np.float32))
     told = None if deadline is None else Clock(DEVICES, np.float32(deadline))
-    population = placement.Population(x, Y, index, info, told)
-    stage = Stage(method, 1, len(ids), batch_size=3)
-    place = jax.devices()[:devices]
-    plan = placement.make_plan(
-        stage, {"kernel": True}, place, chunk, macs={"kernel": 4}
-    )
-    mask = {"kernel": jnp.array([[True, False], [False, True]])}
-    sparse = SparseModel({"kernel": jnp.zeros((2, 2))}, mask, {})
-    key = jax.random.key(0)
-    state = initial_state.start(key, plan, sparse, population.info)
-    ids = np.array([ids], np.int32)
-    run = jax.jit(round_program.make_segment(plan), donate_argnums=2)
-    state, log = run(key, population, state, np.zeros(1, np.int32), ids)
+    place, ids = jax.devices()[:devices], np.array([ids], np.int32)
+    how = {"clock": told, "x": x, "place": place, "chunk": chunk}
+    run, begun = two_clients(method, ids, jnp.eye(2, dtype=bool), **how)
+    state, log = run(*begun, np.zeros(1, np.int32), ids)
     return jax.device_get((state, jax.tree.map(lambda v: v[0], log)))
 
 

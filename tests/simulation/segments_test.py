@@ -12,6 +12,8 @@ from sparsefl_jax.runs import setup as setups
 from tests.runs.seeds_test import MODEL, data
 
 METHOD = sfl.spdst(MODEL, sfl.training.make_optimizer(learning_rate=0.1))
+WHOLE = sfl.fedpm(MODEL, sfl.training.make_optimizer("adam"))
+DRAWN = WHOLE.replace(aggregate=lambda key, ctx, server, total: (server, {}))
 
 
 def rounds_of(seconds, monkeypatch, method=METHOD, **settings):
@@ -21,9 +23,13 @@ def rounds_of(seconds, monkeypatch, method=METHOD, **settings):
     return sfl.segments(key, stages, MODEL, data(0), eval_every=4, **settings)
 
 
-def test_the_length_of_segments_changes_no_result(monkeypatch):
-    """Evaluations, and the masks that are kept, are after rounds 4 and 6."""
-    one, long = (list(rounds_of(s, monkeypatch)) for s in (1e-9, 4.0))
+@pytest.mark.parametrize("method", [METHOD, DRAWN], ids=lambda method: method.name)
+def test_the_length_of_segments_changes_no_result(monkeypatch, method):
+    """Evaluations, and the masks that are kept, are after rounds 4 and 6.
+
+    FedPM draws a mask for each, another one also if the server stays as it was.
+    """
+    one, long = (list(rounds_of(s, monkeypatch, method)) for s in (1e-9, 4.0))
     assert [s.snapshot.round for s in one] == [1, 2, 3, 4, 5, 6]
     assert [s.snapshot.round for s in long] == [4, 6]
     assert sum((s.records for s in one), []) == sum((s.records for s in long), [])
@@ -35,6 +41,8 @@ def test_the_length_of_segments_changes_no_result(monkeypatch):
     states = [(told[-1].snapshot.state, told[-1].models) for told in (one, long)]
     jax.tree.map(np.testing.assert_array_equal, *kept)
     jax.tree.map(np.testing.assert_array_equal, *states)
+    masks = [s.models["global"].mask["fc1"]["kernel"] for s in long]
+    assert np.array_equal(*masks) == (method is METHOD)
 
 
 @pytest.mark.parametrize(

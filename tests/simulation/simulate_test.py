@@ -12,7 +12,6 @@ from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, placement, round_program
-from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.packets import Packet
 from tests.refusals import refused
@@ -58,20 +57,31 @@ def step(w, rows):
     return w - RATE * x.T @ (p - np.eye(2)[y]) / len(rows)
 
 
-def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number(key):
-    model = linear()
-    method = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
-    stage = Stage(method, 3, 2, batch_size=3)
-    plan = placement.make_plan(stage, {"kernel": True})
-    params, stats = model.init(key)
-    sparse = SparseModel(params, masks.full(params), stats)
+def two_clients(method, ids, mask, *, clock=None, x=X, place=None, chunk=1):
+    """Returns a stage's program, and its first arguments: a key, clients, the state.
+
+    Args:
+      method: on `linear`.
+      ids: [R, K], the clients of each round, of which client 0 has one sample.
+      mask: of the kernel.
+      clock, x, place, chunk: of the population and of the plan.
+    """
     index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
     facts = np.arange(2, dtype=np.int32), np.array([1, 3], np.int32)
     info = ClientInfo(*facts, np.ones(2, np.float32))
-    population = placement.Population(X, Y, index, info)
-    start = initial_state.start(key, plan, sparse, info)
+    population = placement.Population(x, Y, index, info, clock)
+    stage = Stage(method, *ids.shape, batch_size=3)
+    plan = placement.make_plan(stage, {"kernel": True}, place, chunk, {"kernel": 4})
+    sparse = SparseModel({"kernel": jnp.zeros((2, 2))}, {"kernel": mask}, {})
+    state = initial_state.start(jax.random.key(0), plan, sparse, info)
     segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
+    return segment, (jax.random.key(0), population, state)
+
+
+def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number():
+    method = fedavg(linear(), local.make_optimizer("sgd", learning_rate=RATE))
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1, 0]] * 3, np.int32)
+    segment, (key, population, start) = two_clients(method, ids, jnp.ones((2, 2), bool))
     want = np.zeros((2, 2))
     for count in (1, 2, 3):
         state = jax.tree.map(jnp.copy, start)  # as a segment's state is donated

@@ -99,23 +99,6 @@ def test_an_answer_of_another_kind_is_named(name):
     assert f"law 'signature', odd: {said}" in str(error.value)
 
 
-def test_a_wrong_argument_is_told_in_one_line():
-    def mistaken(model, optimizer):
-        whole = fedavg(model, optimizer)
-
-        def update(key, ctx, server, client, batches):
-            return whole.update(key, ctx, {"params": server.params}, client, batches)
-
-        return whole.replace(update=update)
-
-    said = (
-        "law 'signature', mistaken: update fails with AttributeError: 'dict' object "
-        "has no attribute 'params'"
-    )
-    with pytest.raises(laws.ContractError, match=said):
-        laws.check_algorithm(mistaken)
-
-
 def twice(whole, choose):
     """Trains twice in odd rounds, as `choose` has it, and counts both."""
 
