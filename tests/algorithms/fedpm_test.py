@@ -31,20 +31,6 @@ def test_estimator_by_hand():
     assert not nothing.any() and not none.any()
 
 
-def test_masks_are_drawn_with_the_scores_probabilities(key):
-    frozen = {"fc": {"kernel": jnp.full((4, 10_000), -2.0)}}
-    odds = jnp.log(jnp.array([1 / 99, 1.0, 3.0, 1e6]))
-    scores = {"fc": {"kernel": jnp.broadcast_to(odds[:, None], (4, 10_000))}}
-    drawn = supermask.draw(key, scores, frozen)["fc"]["kernel"]
-    assert set(np.unique(drawn)) == {-2, 0}
-    share = np.mean(np.asarray(drawn) != 0, 1)
-    want = np.array([0.01, 0.5, 0.75, 1.0])
-    error = 5 * np.sqrt(want * (1 - want) / 10_000) + 1e-4
-    assert (np.abs(share - want) <= error).all()
-    again = supermask.draw(jax.random.key(1), scores, frozen)["fc"]["kernel"]
-    assert np.mean(again[1] != drawn[1]) > 0.4
-
-
 def test_constants_have_the_size_of_the_fan_in(key):
     shapes = {
         "conv": {"kernel": (5, 5, 3, 64), "bias": (64,)},

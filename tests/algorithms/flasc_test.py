@@ -7,9 +7,10 @@ import pytest
 
 from sparsefl_jax.algorithms import flasc
 from sparsefl_jax.core.types import SparseModel
+from tests.algorithms import rounds
 from tests.models.adapters_test import SGD, adapted_network, run, train_records
 from tests.reference import by_hand
-from tests.reference.by_hand import KEY, batches, bits, context, merged, one_client
+from tests.reference.by_hand import batches, bits
 from tests.refusals import refused
 
 # --- Rounds of a linear loss: the gradient is the mean of the samples
@@ -20,17 +21,11 @@ DATA = [batches(2, row) for row in ROWS]  # two steps of a rate of 0.1
 LINEAR = by_hand.model_of(by_hand.linear_loss, {"w": 1}, {"w": W})
 
 
-def round_of(method, server=None, number=0):
-    """Returns the messages of two clients in a round, the server before and after."""
-    start = SparseModel({"w": jnp.asarray(W)}, None, {})
-    server = method.init(KEY, start) if server is None else server
-    sent = [
-        (context(number, index=i), one_client(method, server, context(number), each))
-        for i, each in enumerate(DATA)
-    ]
-    new, _ = merged(method, server, *((ctx, up) for ctx, (_, up, _) in sent),
-                    round=number)  # fmt: skip
-    return [(down, up) for _, (down, up, _) in sent], server, new
+def play(method, number=1):
+    """Returns rounds of two clients with these samples."""
+    starts = [SparseModel({"w": jnp.asarray(W)}, None, {})] * 2
+    data = lambda round, i: DATA[i]  # noqa: E731
+    return rounds.play(method, starts, data, [(0, 1)] * number)
 
 
 SUM = {"server_optimizer": optax.sgd(1.0)}
@@ -39,9 +34,10 @@ SUM = {"server_optimizer": optax.sgd(1.0)}
 def test_a_round_by_hand():
     """3 of 5 come down, and all are trained from there: the changes are -0.2 rows."""
     method = flasc(LINEAR, SGD, density=0.6, up_density=0.4, **SUM)
-    messages, _, new = round_of(method)
+    ((_, _, downs, ups, new, _),) = play(method)
     changes = [[-0.06, 0, 0, 0, 0.08], [0.04, 0, -0.12, 0, 0]]
-    for (down, up), change in zip(messages, changes, strict=True):
+    for i, change in enumerate(changes):
+        down, up = downs[i], ups[i]
         assert down["params"].values["w"].tolist() == [4, -3, 2, 0, 0]
         np.testing.assert_allclose(up["delta"].values["w"], change, atol=1e-6)
         assert up["delta"].mask["w"].tolist() == [c != 0 for c in change]
@@ -55,23 +51,21 @@ def test_a_round_by_hand():
 def test_what_is_masked_is_not_trained():
     """The receiver knows the positions of what goes up."""
     method = flasc(LINEAR, SGD, density=0.6, train="masked", **SUM)
-    messages, _, new = round_of(method)
-    for (_, up), row in zip(messages, ROWS, strict=True):
+    ((*_, ups, new, _),) = play(method)
+    for i, row in enumerate(ROWS):
         change = -0.2 * np.array(row) * [1, 1, 1, 0, 0]
-        np.testing.assert_allclose(up["delta"].values["w"], change, atol=1e-6)
-        assert bits(up) == 3 * 32
+        np.testing.assert_allclose(ups[i]["delta"].values["w"], change, atol=1e-6)
+        assert bits(ups[i]) == 3 * 32
     assert new.dense.params["w"][3:].tolist() == W[3:].tolist()
 
 
 def test_densities_fall_in_steps_to_one_entry():
     method = flasc(LINEAR, SGD, density=1.0, decay=0.5, decay_every=2, **SUM)
-    server, found = None, []
-    for number in range(8):
-        messages, _, server = round_of(method, server, number)
-        found += [
-            {int(p.mask["w"].sum()) for m in messages for d in m for n, p in d.items()
-             if n != "stats"}
-        ]  # fmt: skip
+    found = []
+    for _, _, downs, ups, *_ in play(method, 8):
+        packets = [down["params"] for down in downs.values()]
+        packets += [up["delta"] for up in ups.values()]
+        found.append({int(packet.mask["w"].sum()) for packet in packets})
     assert found == [{5}, {5}, {2}, {2}, {1}, {1}, {1}, {1}]
 
 
@@ -96,7 +90,7 @@ def test_leaves_that_are_not_ranked_travel_whole():
 def test_the_server_has_adam_by_default():
     """Its first step is 1e-3 in the direction of the change."""
     method = flasc(LINEAR, SGD, density=1.0)
-    _, _, new = round_of(method)
+    ((*_, new, _),) = play(method)
     change = np.mean(ROWS, 0) * -0.2
     moved = new.dense.params["w"] - W
     np.testing.assert_allclose(moved, 1e-3 * np.sign(change), atol=1e-6)
