@@ -38,21 +38,20 @@ ROWS = {"v": np.ones((3, 2), np.float32)}
 MODEL = sfl.SparseModel(ROWS, {"v": ROWS["v"] > 0}, {})
 
 
-def saved(path):
-    """Saves a checkpoint in which clients keep rows."""
-    state = placement.State({"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32))
+def saved(path, kept=ROWS):
+    """Saves a checkpoint in which clients keep rows, and returns what lies there."""
+    state = placement.State({"w": np.ones(2, np.float32)}, kept, np.ones(3, np.int32))
     at = Snapshot(0, 1, state, 0, 0.0)
     checkpoint.save(path, at, {"global": MODEL}, {})
+    return {path.name for path in (path / "clients").iterdir()}
 
 
-def test_foreign_files_in_clients_do_not_block_a_checkpoint(tmp_path):
-    saved(tmp_path)
+def test_a_checkpoint_leaves_no_older_rows_and_what_is_foreign(tmp_path):
+    assert saved(tmp_path) == {"1"}
     (tmp_path / "clients/.DS_Store").touch()
     (tmp_path / "clients/mine").mkdir()
-    for _ in range(2):
-        saved(tmp_path)
-    left = {path.name for path in (tmp_path / "clients").iterdir()}
-    assert left == {".DS_Store", "mine", "3"}
+    assert saved(tmp_path) == {".DS_Store", "mine", "2"}
+    assert saved(tmp_path, ()) == {".DS_Store", "mine"}  # of a stage without rows
 
 
 @contextlib.contextmanager

@@ -138,12 +138,6 @@ def test_another_setup_in_the_same_folder_is_refused_by_what_differs(
     assert "\n" not in str(error.value)
 
 
-def test_other_data_are_refused_for_more_rounds(ended):
-    changed = ended.data._replace(x=ended.data.x + 1)
-    with pytest.raises(ValueError, match="reads is not that of the checkpoint"):
-        ended.run(stages(rounds=5), data=changed)
-
-
 @pytest.mark.slow
 def test_three_stages_run_and_more_rounds_extend_the_last(ended, tmp_path):
     def run(rounds):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 SIZES = (3, 9, 4, 6, 12, 5, 6)  # samples of the clients: an odd number of them
 COHORT, ROUNDS, EXTRA = 3, 8, 10_000
-WEIGHTS, MACS = 6 * 5 + 5 + 5 * 4 + 4, 6 * 5 + 5 * 4
+MACS = 6 * 5 + 5 * 4
 
 
 def dear_at_times(*parts):
@@ -87,17 +87,6 @@ def trained(told):
 def each(world):
     """Returns the same run round by round."""
     return list(run(world, jax.random.key(0), every=1))
-
-
-def test_the_run_of_these_tests_costs_what_is_thought(each):
-    """Kernels and one bias have an even size, the other one five."""
-    half = (WEIGHTS - 5) // 2
-    for t, record in enumerate(trained(each)):
-        assert record["bits_down"] == 32 * COHORT * (WEIGHTS + EXTRA * (t % 4 == 3))
-        sent = half + (2 if t % 2 else 3)
-        assert record["bits_up"] == COHORT * (32 * sent + WEIGHTS)
-        assert record["flops"] == 11 * 6 * MACS * record["samples"]
-    assert len({r["flops"] for r in trained(each)}) > 3
 
 
 @pytest.mark.parametrize(

@@ -162,22 +162,6 @@ def test_what_is_saved_of_a_store_is_what_took_part(world, key, tmp_path, where)
     )
     assert segment.records + again[0] == there[0]
     jax.tree.map(np.testing.assert_array_equal, there[1], again[1])
-    (tmp_path / "clients/1/0.bin").write_bytes(b"0" * 12)
-    with pytest.raises(ValueError, match="a checksum in .* differs"):
-        checkpoint.read(tmp_path)
-
-
-def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
-    settings = {"eval_every": 1, "client_store": "host"}
-    for kept, segment in enumerate(segments(world, "nst", key, 3, **settings), 1):
-        checkpoint.save(tmp_path, segment.snapshot, segment.models, {})
-        assert [path.name for path in (tmp_path / "clients").iterdir()] == [str(kept)]
-    assert kept == 3
-    # A stage without rows does not keep those of the stage before, either.
-    bare = segment.snapshot.state._replace(clients=())
-    at = segment.snapshot._replace(state=bare)
-    checkpoint.save(tmp_path, at, segment.models, {})
-    assert not list((tmp_path / "clients").iterdir())
 
 
 def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatch):
