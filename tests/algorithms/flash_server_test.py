@@ -10,7 +10,7 @@ from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
-from tests.reference.by_hand import bare, context, merged, same, server_context
+from tests.reference.by_hand import bare, context, merged
 
 SELECT = {"a": True, "b": True, "bias": False}
 LAYERS = ("a", "b")
@@ -153,21 +153,6 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
         if submask == "magnitude":
             np.testing.assert_array_equal(small.mask, largest(mean, fewer))
     np.testing.assert_allclose(deployed["aggregated"].params["bias"], 1.25)
-
-
-@pytest.mark.parametrize("submask", ["magnitude", "frozen"])
-def test_hetero_jmwst_sends_positions_after_a_round_that_nobody_was_heard_in(submask):
-    """Of 'magnitude' all hold the largest mask in round 0, and their own in round 1."""
-    method = hetero(submask=submask)
-    old = method.init(jax.random.key(0), jax.tree.map(jnp.ones_like, ONE))
-    uplink = pack_up(jax.tree.map(jnp.asarray, ONE), ONE.mask, SELECT, index="coo")
-    total = jax.tree.map(jnp.zeros_like, method.contribute(CONTEXTS[0], uplink))
-    lost = server_context(0, heard=0)
-    new, _ = method.aggregate(jax.random.key(0), lost, old, total)
-    changed_at = {"magnitude": [1, 0], "frozen": [0, 0]}[submask]  # by tier
-    assert new.whole.changed_at.tolist() == changed_at
-    same(new.whole.model, old.whole.model)
-    same(new.whole.mask, old.whole.mask)
 
 
 def test_hetero_jmwst_moves_its_mask_every_r_int_rounds():

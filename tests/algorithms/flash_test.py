@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import flash, hetero_jmwst, jmwst, nst
+from sparsefl_jax.algorithms import flash, nst
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
@@ -116,22 +116,3 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     want[0] = 0
     np.testing.assert_allclose(up["weights"].values["w"], want, atol=1e-6)
     np.testing.assert_array_equal(up["weights"].mask["w"], kept["w"])
-
-
-@pytest.mark.parametrize(
-    ("factory", "given"),
-    [(jmwst, {"density": 0.5}), (hetero_jmwst, {"densities": (0.5,)})],
-)
-def test_clients_move_their_masks_every_r_int_rounds(factory, given):
-    vector, optimizer = model_of(linear_loss, {"w": 1}), local.make_optimizer()
-    method = factory(vector, optimizer, r_int=3, prunable=("w",), **given)
-    down = pack_up(model(), model().mask, {"w": True}, index="bitmap")
-
-    @jax.jit
-    def moves(round):
-        ctx = context()._replace(round=round)
-        up, *_ = method.update(KEY, ctx, down, (), batches(4, ONES))
-        return up["weights"].fresh
-
-    found = [bool(moves(jnp.int32(round))) for round in range(5)]
-    assert found == [True, False, False, True, False]

@@ -18,6 +18,7 @@ from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import context, server_context
 from tests.simulation.simulate_test import linear
+from tests.testing.contract_laws_test import flat_model, images
 from tests.tiny import federation
 
 OPTIMIZER = sfl.training.make_optimizer("sgd", learning_rate=0.5)
@@ -204,22 +205,8 @@ def test_a_configuration_makes_its_method_private():
 @pytest.mark.slow
 def test_a_private_method_obeys_the_laws_of_methods():
     def method(model, optimizer):
-        _, zeros = model.init(jax.random.key(0))
+        plain = sfl.fedavg(model, optimizer, weighting="uniform")
+        return sfl.private(plain, clip=0.1, noise_multiplier=0.5)
 
-        def apply(params, stats, x, **kwargs):
-            return model.apply(params, zeros, x, **kwargs)[0], {}
-
-        still = model._replace(apply=apply)
-        plain = sfl.fedavg(still, optimizer, weighting="uniform")
-
-        def init(key, start):
-            return plain.init(key, start._replace(stats={}))
-
-        def deploy(key, server):
-            (found,) = plain.deploy(key, server).values()
-            return {"global": found._replace(stats=zeros)}
-
-        changed = plain.replace(init=init, deploy=deploy)
-        return sfl.private(changed, clip=0.1, noise_multiplier=0.5)
-
-    sfl.check_algorithm(method, progress=False)
+    data = images()  # whose network has no statistics
+    sfl.check_algorithm(method, model=flat_model(data), data=data, progress=False)

@@ -1,6 +1,5 @@
 """Unequal ranks of adapters: who holds what, both means, bits, identities."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,12 +8,12 @@ import pytest
 
 from sparsefl_jax.algorithms import rank_tiers
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.models import base
-from sparsefl_jax.testing import laws, small_world
+from sparsefl_jax.testing import laws
 from sparsefl_jax.wire.packets import Packet
 from tests.models.adapters_test import SGD, adapted_network, network, run, train_records
 from tests.reference.by_hand import KEY, bare, bits, close, context, merged, same
 from tests.refusals import refused
+from tests.testing.contract_laws_test import flat_model, images
 
 SUM = {"server_optimizer": optax.sgd(1.0)}
 RANK = 4
@@ -90,17 +89,12 @@ def test_budgets_are_for_adapters():
     refused(lambda: run(method, model, budgets=budgets), "budgets have no effect here")
 
 
-class _Network(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(4, name="fc2")(nn.tanh(nn.Dense(16, name="fc1")(x)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("coverage", (False, True))
-def test_laws_on_adapters(coverage, monkeypatch):
+def test_laws_on_adapters(coverage):
     """Clients of budgets 0.3, 0.4 and 0.5 hold 3, 4 and 5 ranks of 10."""
-    whole = base.model_of(_Network(), (8,))
-    model = whole.with_adapters(10, targets=("fc1/kernel",), whole=("fc2/*",))
-    monkeypatch.setattr(small_world, "tiny_model", lambda: model)
-    laws.check_algorithm(rank_tiers, progress=False, coverage=coverage, **SUM)
+    data = images()
+    parts = {"targets": ("fc1/kernel",), "whole": ("fc2/*",)}
+    model = flat_model(data, widths=(16,)).with_adapters(10, **parts)
+    given = {"model": model, "data": data, "progress": False, "coverage": coverage}
+    laws.check_algorithm(rank_tiers, **given, **SUM)

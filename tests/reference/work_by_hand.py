@@ -193,7 +193,8 @@ OTHERS = {
     **dict.fromkeys(
         ("fedsparsify_global", "fedsparsify_adam", "fedsparsify_local"), received
     ),
-    **dict.fromkeys(("sensitivity", "jmwst", "nst", "hetero_jmwst"), operated),
+    **dict.fromkeys(("sensitivity", "jmwst", "nst"), operated),
+    **dict.fromkeys(("hetero_jmwst", "hetero_jmwst_frozen"), operated),
     **dict.fromkeys(("spafl", "local_only", "spafl_seed", "local_sent"), thresholds),
     **{"jmwst_2": partial(operated, every=2), "ditto": twice, "finetune": tuned},
     **dict.fromkeys(("magnitude", "magnitude_layer"), received),

@@ -254,9 +254,9 @@ def images(sizes=(9, 40, 3, 27, 11, 5)):
     )
 
 
-def flat_model(data):
-    """Returns one layer of 80 x 3 weights on images."""
-    model = sfl.models.build("mlp", data.num_classes, data.x.shape[1:], widths=())
+def flat_model(data, widths=()):
+    """Returns one layer of 80 x 3 weights on images, or more layers."""
+    model = sfl.models.build("mlp", data.num_classes, data.x.shape[1:], widths=widths)
     return model.with_preprocess(sfl.data.make_preprocess(data.mean, data.std))
 
 

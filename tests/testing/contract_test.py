@@ -131,6 +131,7 @@ TABLE = {
     "grasp": row(sfl.grasp, HALF, votes_for, scores=flows),
     "hetero_spdst": row(sfl.hetero_spdst, TIERS),
     "hetero_jmwst": row(sfl.hetero_jmwst, TIERS),
+    "hetero_jmwst_frozen": row(sfl.hetero_jmwst, TIERS | {"submask": "frozen"}),
     "ssfl": row(sfl.ssfl, HALF, regrowth.scores_of_all),
     "ssfl_seed": row(sfl.ssfl, HALF | {"initial": "seed"}),
     "magnitude": row(sfl.magnitude, {"density": 0.3}, frozen),
