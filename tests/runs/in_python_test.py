@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -101,31 +100,14 @@ def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
     assert equal(stopped[:3], whole[:3]) and stopped.metrics == whole.metrics
 
 
-def doubled(logits, targets, weight):
-    """Twice the cross-entropy."""
-    loss, sums = sfl.models.cross_entropy(logits, targets, weight)
-    return 2 * loss, sums
-
-
-class Wider(nn.Module):
-    """Another network."""
-
-    features: int = 4
-
-    @nn.compact
-    def __call__(self, x):
-        """Returns logits."""
-        return nn.Dense(self.features)(x.reshape(len(x), -1))
-
-
-OTHER = sfl.Model.from_flax(Wider(), jax.ShapeDtypeStruct((1, 2, 3, 1), np.float32))
+OTHER = sfl.models.build("mlp", 4, (2, 3, 1), widths=(8,))
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (dict(parts=stages(0.25)), "first_stage.density is 0.5 there and 0.25 here"),
-        (dict(model=OTHER), "model."),
+        (dict(model=OTHER), "model.widths"),
         (dict(name="mine"), "algorithm.name is 'spdst' there and 'mine' here"),
         (dict(parts=stages(rounds=3)), "num_rounds=3, expected at least the 4 "),
     ],
@@ -184,7 +166,7 @@ def told(method, ended, model=MODEL):
 
 def smooth(amount):
     def loss(logits, targets, weight):
-        return doubled(logits * amount, targets, weight)
+        return sfl.models.cross_entropy(amount * logits, targets, weight)
 
     return loss
 

@@ -28,14 +28,12 @@ del ONCE["fresh"], ONCE["chunks seeds"]  # another breaks it too; it compiles lo
 ONCE["late, as to optimizers"] = momentum_begun_anew
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(change, marks=[] if change in ONCE.values() else pytest.mark.slow)
-        for change in BROKEN
-    ],
-    ids=lambda change: change.__name__,
-)
+def mostly_slow(changes, quick):
+    slow = pytest.mark.slow
+    return [c if c in quick else pytest.param(c, marks=slow) for c in changes]
+
+
+@pytest.mark.parametrize("change", mostly_slow(BROKEN, [*ONCE.values()]))
 def test_law_catches_a_broken_method(change):
     def broken(model, optimizer):
         return change(fedavg(model, optimizer))
@@ -196,14 +194,7 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(change, marks=pytest.mark.slow if number > 1 else [])
-        for number, change in enumerate(HONEST)
-    ],
-    ids=lambda change: change.__name__,
-)
+@pytest.mark.parametrize("change", mostly_slow(HONEST, [charged_always, lazy_delta]))
 def test_an_honest_method_passes(change):
     def honest(model, optimizer):
         return change(fedavg(model, optimizer))

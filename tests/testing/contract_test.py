@@ -5,12 +5,12 @@ from functools import partial
 from typing import NamedTuple
 
 import optax
-import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms.sparse_computing import UPLINKS
 from sparsefl_jax.testing import laws, small_world
 from sparsefl_jax.training import local
+from tests.networks import mostly_slow
 from tests.reference import averaging_by_hand as averaging
 from tests.reference import fedsparsify_by_hand as fedsparsify
 from tests.reference import regrowth_by_hand as regrowth
@@ -176,7 +176,7 @@ for uplink in UPLINKS:
 
 
 # It is FedAvg within a mask. The others need `-m slow`: a default run is short.
-QUICK = "spdst"
+QUICK = ("spdst",)
 
 
 def broken_laws(world) -> list[str]:
@@ -189,13 +189,7 @@ def broken_laws(world) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow)
-        for name in TABLE
-    ],
-)
+@mostly_slow(TABLE, quick=QUICK)
 def test_method(name):
     row = TABLE[name]
     world = small_world.make_world(row.factory, row.kwargs, optimizer=row.optimizer)
