@@ -1,13 +1,14 @@
-"""SparsyFed: rounds by hand, exponent 1, and the bound of the density."""
+"""SparsyFed and ZeroFL: a round by hand, exponent 1, and zeros that do not travel."""
 
 import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import sparsyfed
+from sparsefl_jax.algorithms import sparsyfed, zerofl
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.reference import sparsyfed_by_hand as by_hand
+from tests.reference import zerofl_by_hand
 from tests.reference.averaging_by_hand import first_round
 from tests.reference.sparse_passes_by_hand import close
 
@@ -16,24 +17,31 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 SPARSE = {"density": by_hand.DENSITY}
 
 
+def a_round(world, sends, merges, *how):
+    passings, server = first_round(world)
+    passings, state = jax.device_get(passings), small_world.start(world)
+    sends(world, 0, state, passings, *how)
+    merges(world, 0, state.server, passings, server, *how)
+
+
+def test_a_round_of_zerofl_by_hand():
+    uplink = "top_of_diff"
+    given = zerofl_by_hand.SPARSE | {"uplink": uplink}
+    world = small_world.make_world(zerofl, given)
+    a_round(world, zerofl_by_hand.sends, zerofl_by_hand.aggregates, uplink)
+
+
 def test_a_round_by_hand():
     """In it no weight that a client received as 0 has become another."""
     world = small_world.make_world(sparsyfed, SPARSE)
     by_hand.starts(world)
-    a_round(world)
+    a_round(world, by_hand.sends, by_hand.averages)
     # A start with fewer weights than are sent: zeros do not travel.
     compiled = {k: v for k, v in world.shared.items() if k != ("start",)}
     mask = by_hand.kernels(lambda m: m.at[2:].set(False), world.model.mask)
     assert by_hand.support(mask).sum() < by_hand.COUNT
-    model = world.model._replace(mask=mask)
-    a_round(world._replace(model=model, shared=compiled))
-
-
-def a_round(world):
-    passings, server = first_round(world)
-    passings, state = jax.device_get(passings), small_world.start(world)
-    by_hand.sends(world, 0, state, passings)
-    by_hand.averages(world, 0, state.server, passings, server)
+    fewer = world._replace(model=world.model._replace(mask=mask), shared=compiled)
+    a_round(fewer, by_hand.sends, by_hand.averages)
 
 
 @pytest.mark.slow
