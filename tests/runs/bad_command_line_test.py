@@ -27,9 +27,7 @@ REFUSED = [  # a file's name, a line in it, and what is said of it
 
 
 @pytest.mark.parametrize("name, line, said", REFUSED)
-def test_a_configuration_is_refused_in_one_line(
-    tmp_path, monkeypatch, capsys, name, line, said
-):
+def test_a_file_is_refused(tmp_path, monkeypatch, capsys, name, line, said):
     (tmp_path / "a.py").write_text(FILE.replace("{}", line, 1))
     code, err = launched(monkeypatch, capsys, [f"--config={tmp_path}/{name}.py:arg"])
     assert code == 2 and err.startswith("error: ") and said in err
@@ -60,9 +58,7 @@ NAMED = [  # a command line, a section, and what it must hold
 
 
 @pytest.mark.parametrize("line, section, held", NAMED, ids=str)
-def test_what_is_named_on_a_command_line_has_arguments_of_its_own_and_the_density(
-    monkeypatch, line, section, held
-):
+def test_what_is_named_has_arguments_of_its_own(monkeypatch, line, section, held):
     config = freeze(given(monkeypatch, *f"--config={ROOT}/configs/{line}".split()))
     build.build_stages(config, network(config.model["name"]))
     found = getattr(config, section)

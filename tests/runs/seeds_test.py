@@ -61,9 +61,7 @@ def fate(monkeypatch):
         {0: (ValueError, "no"), 2: (TypeError, "mine")},
     ],
 )
-def test_seeds_that_fail_are_told_after_all_and_the_first_error_is_raised(
-    fate, tmp_path, capsys, errors
-):
+def test_the_first_error_is_raised_after_all_seeds(fate, tmp_path, capsys, errors):
     fates, ran = fate
     fates |= {seed: kind(text) for seed, (kind, text) in errors.items()}
     first = min(fates)
