@@ -17,6 +17,7 @@ from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.packets import Packet
 from tests.algorithms import rounds
 from tests.reference.averaging_by_hand import flat
+from tests.reference.regrowth_by_hand import best
 from tests.refusals import refused
 
 SIZES = (1, 3, 2)
@@ -66,33 +67,25 @@ def vector(tree):
 
 def top(density):
     """Returns top-k over all entries."""
-
-    def code(x, sizes):
-        return np.where(_largest(x, density), x, 0)
-
-    return code
+    return lambda x, sizes: np.where(largest(x, density), x, 0)
 
 
 def ternary(density):
     """Returns STC of each leaf."""
 
     def one(x):
-        kept = _largest(x, density) & (x != 0)
+        kept = largest(x, density)
         return np.where(kept, np.abs(x[kept]).mean() * np.sign(x), 0)
 
-    return lambda x, sizes: np.concatenate([one(v) for v in _leaves(x, sizes)])
+    def code(x, sizes):
+        return np.concatenate([one(v) for v in np.split(x, np.cumsum(sizes)[:-1])])
+
+    return code
 
 
-def _largest(x, density):
-    """Returns where the k largest are, of equal ones the first."""
-    mask = np.zeros(x.size, bool)
-    order = np.argsort(-np.abs(x), kind="stable")
-    mask[order[: int(np.ceil(density * x.size))]] = True
-    return mask
-
-
-def _leaves(x, sizes):
-    return np.split(x, np.cumsum(sizes)[:-1])
+def largest(x, density):
+    """Returns where the k largest are, of equal ones the first, and none are zeros."""
+    return best(np.abs(x), int(np.ceil(density * x.size)), x != 0)
 
 
 def close(tree, want, atol=2e-6):

@@ -32,17 +32,9 @@ def world():
     return make_world(7)
 
 
-def segments(world, method, key, rounds=6, count=None, **settings):
+def segments(world, method, key, rounds=6, **settings):
     data, model, parts = world
-    algorithm = METHODS[method](*parts)
-    if count is not None:  # gets an entry whenever a client's round is traced
-
-        def update(*args):
-            count.append(1)
-            return METHODS[method](*parts).update(*args)
-
-        algorithm = algorithm.replace(update=update)
-    stage = sfl.Stage(algorithm, rounds, COHORT, batch_size=4)
+    stage = sfl.Stage(METHODS[method](*parts), rounds, COHORT, batch_size=4)
     return sfl.segments(key, [stage], model, data, **settings)
 
 
@@ -86,8 +78,8 @@ def test_rows_elsewhere_give_what_those_on_the_device_give(
     assert any(len(np.unique(v, axis=0)) > 2 for v in jax.tree.leaves(here[1].clients))
 
 
-def test_the_device_holds_a_working_set_and_traces_once(key, monkeypatch):
-    world, held, traces, fetch = make_world(40), [], [], processes.fetch
+def test_the_device_holds_a_working_set(key, monkeypatch):
+    world, held, fetch = make_world(40), [], processes.fetch
     there = whole(segments(world, "spafl", key, 4, eval_every=4, client_store="device"))
     row = rows.num_bytes(there[1].clients) // 40
 
@@ -99,14 +91,9 @@ def test_the_device_holds_a_working_set_and_traces_once(key, monkeypatch):
     monkeypatch.setattr(processes, "fetch", watched)
     # An eighth of the memory holds four rows: a cohort's three, on two devices.
     monkeypatch.setattr(hardware, "memory", lambda _: 8 * 4 * row)
-    told, traced = [], []
-    for segment in segments(world, "spafl", key, 4, traces, eval_every=4):
-        told.append(segment)
-        traced.append(len(traces))
-    here = whole(told)
+    here = whole(segments(world, "spafl", key, 4, eval_every=4))
     assert there[2] == [4] and here[2] == [1, 2, 3, 4]
     assert max(held) == 2 * 4  # weights and their momentum, of four rows
-    assert traced[0] > 0 and len(set(traced)) == 1
     assert there[0] == here[0]
     jax.tree.map(np.testing.assert_array_equal, there[1], here[1])
 
