@@ -19,7 +19,7 @@ def get_config(arg):
 """
 REFUSED = [  # a file's name, a line in it, and what is said of it
     ("a", "config.cohort_size = 'ten'", "cohort_size='ten', expected an integer"),
-    ("no_such", "", "no_such.py:arg: there is no such"),
+    ("no_such", "", "no_such.py: there is no such"),
     ("a", "config.num_clinets = 3", "did you mean 'num_clients'"),
     ("a", "raise ValueError('first\\nsecond')", "first second"),
     ("a", "config = )", "a.py, line 6"),
@@ -36,6 +36,7 @@ def test_a_file_is_refused(tmp_path, monkeypatch, capsys, name, line, said):
 
 MINI = "flash_cifar10.py:mini"
 METHOD, STAGE = "--config.algorithm.name", "--config.first_stage.name"
+PLAIN = f"{MINI} {METHOD}=fedavg {STAGE}=none"
 OWN = f"{METHOD}=tests.tiny:a_method --config.algorithm.strength=2 {STAGE}=none"
 JMWST = f"{METHOD}=jmwst {STAGE}=sensitivity --config.density=0.05"
 LOCAL = f"{METHOD}=fedsparsify_local --config.num_rounds=7 --config.density=0.5"
@@ -43,7 +44,7 @@ WIDTHS = models.MODELS["mlp"].__kwdefaults__["widths"]
 PRUNABLE = ("conv[23]/kernel", "fc1/kernel")
 PURGED = {"density": 0.5, "rounds": 7}  # which still follows num_rounds
 NAMED = [  # a command line, a section, and what it must hold
-    (f"{MINI} --config.model.name=mlp", "model", {"name": "mlp", "widths": WIDTHS}),
+    (f"{PLAIN} --config.model.name=mlp", "model", {"name": "mlp", "widths": WIDTHS}),
     (f"{MINI} {OWN}", "algorithm", {"strength": 2, "weighting": "examples"}),
     (f"{MINI} {JMWST}", "first_stage", {"density": 0.05}),
     (f"{MINI} {JMWST}", "algorithm", {"density": 0.05, "prunable": PRUNABLE}),
@@ -53,7 +54,7 @@ NAMED = [  # a command line, a section, and what it must hold
         "algorithm",
         {"density": 0.5, "rounds": 7},
     ),
-    (f"{MINI} {METHOD}=fedavg {STAGE}=none", "algorithm", {"density": None}),
+    (PLAIN, "algorithm", {"density": None}),
 ]
 
 
@@ -66,7 +67,7 @@ def test_what_is_named_has_arguments_of_its_own(monkeypatch, line, section, held
 
 
 def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
-    line = f"--config={ROOT}/configs/{MINI} {METHOD}=fedavg {STAGE}=none"
+    line = f"--config={ROOT}/configs/{PLAIN}"
     assert freeze(given(monkeypatch, *line.split())).density is None
     with pytest.raises(ValueError, match="density=0.05 has no effect here: 'fed"):
         freeze(given(monkeypatch, *f"{line} --config.density=0.05".split()))
