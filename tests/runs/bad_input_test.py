@@ -9,6 +9,7 @@ from ml_collections import config_dict
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import fill_in, freeze
 from sparsefl_jax.runs.setup import Limits, Setup, check_setup
 from tests.refusals import change, refused
@@ -62,7 +63,6 @@ REFUSED = [
     ({"fit.gbit": 1.0, "fit.by": "plan"}, "fit.by='plan'"),
     ({"init_from": "no/such/run"}, "no/such/run"),
     ({"budgets": ((0.5, 0.01), (1.0, 0.99))}, "but none has 0.5"),
-    ({"budgets": ((1.0, 1.0),), "num_clients": 0}, "num_clients=0, expected their num"),
     # without effect
     ({"density": 0.05}, "density=0.05 has no effect here: first_stage.density is"),
     (
@@ -135,6 +135,13 @@ def test_what_a_first_stage_reads_is_its_own(tmp_path):
     assert (first.drop_last, main.drop_last) == (True, False)
     config.first_stage = {"name": "fedavg", "epochs": 3}
     experiment.build(config)
+
+
+def test_budgets_of_natural_users_need_their_number(tmp_path):
+    config = tiny_config(tmp_path)
+    config.num_clients, config.budgets = 0, ((0.5, 0.5), (1.0, 0.5))
+    said = "num_clients=0, expected their number"
+    refused(lambda: build.build_budgets(freeze(config)), said)
 
 
 def test_lists_and_whole_numbers_are_as_good_as_tuples_and_floats(tmp_path):

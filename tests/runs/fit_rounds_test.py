@@ -150,9 +150,9 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
 )
 def test_what_follows_the_rounds_is_noticed(method, rounds):
     """FedDST adjusts its mask until halfway: 13 of 26 rounds, and 13 of 27."""
-    follows = method == "feddst"
-    asked = config(method, 0.2 if follows else None, gbit=1.0)
+    asked, follows = config(gbit=1.0), method == "feddst"
     asked.num_rounds = rounds
+    methods.choose(asked, method, 0.2 if follows else None)
     assert fit_rounds.follows_rounds(asked) == follows
 
 
