@@ -292,6 +292,8 @@ def test_a_lost_uplink_leaves_the_memory_as_it_was():
         ({"up": "majority", "feedback": "ef"}, "feedback='ef', expected one of none"),
         ({"up": "majority"}, "server_optimizer=None, expected one"),
         ({"feedback": "ef21"}, "clients=None, expected"),
+        ({"clients": 5}, "clients=5, expected one of None"),
+        ({"start": "gradient"}, "start='gradient', expected one of zero"),
         ({"feedback": "none", "stale": "reset"}, "stale='reset', expected one of keep"),
     ],
 )
