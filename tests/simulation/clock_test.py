@@ -50,7 +50,7 @@ def a_round(method, deadline, *, chunk=1, devices=1, x=X, ids=(0, 1)):
     """Runs a round of clients of one and three samples; returns state and log."""
     told = None if deadline is None else Clock(DEVICES, np.float32(deadline))
     place, ids = jax.devices()[:devices], np.array([ids], np.int32)
-    how = {"clock": told, "x": x, "place": place, "chunk": chunk}
+    how = {"clock": told, "x": x, "devices": place, "chunk": chunk}
     run, begun = two_clients(method, ids, jnp.eye(2, dtype=bool), **how)
     state, log = run(*begun, np.zeros(1, np.int32), ids)
     return jax.device_get((state, jax.tree.map(lambda v: v[0], log)))

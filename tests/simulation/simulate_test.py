@@ -57,21 +57,23 @@ def step(w, rows):
     return w - RATE * x.T @ (p - np.eye(2)[y]) / len(rows)
 
 
-def two_clients(method, ids, mask, *, clock=None, x=X, place=None, chunk=1):
+def two_clients(method, ids, mask, *, clock=None, x=X, epochs=1, **how):
     """Returns a stage's program, and its first arguments: a key, clients, the state.
 
     Args:
       method: on `linear`.
       ids: [R, K], the clients of each round, of which client 0 has one sample.
       mask: of the kernel.
-      clock, x, place, chunk: of the population and of the plan.
+      clock, x: of the population.
+      epochs: local ones.
+      **how: further arguments of the plan.
     """
     index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
     facts = np.arange(2, dtype=np.int32), np.array([1, 3], np.int32)
     info = ClientInfo(*facts, np.ones(2, np.float32))
     population = placement.Population(x, Y, index, info, clock)
-    stage = Stage(method, *ids.shape, batch_size=3)
-    plan = placement.make_plan(stage, {"kernel": True}, place, chunk, {"kernel": 4})
+    stage = Stage(method, *ids.shape, epochs=epochs, batch_size=3)
+    plan = placement.make_plan(stage, {"kernel": True}, macs={"kernel": 4}, **how)
     sparse = SparseModel({"kernel": jnp.zeros((2, 2))}, {"kernel": mask}, {})
     state = initial_state.start(jax.random.key(0), plan, sparse, info)
     segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
@@ -96,25 +98,17 @@ def test_rounds_of_fedavg_by_hand_and_none_beyond_a_number():
     assert segment._cache_size() == 1
 
 
-def test_clients_of_equally_many_steps_train_as_by_hand(key):
+def test_clients_of_equally_many_steps_train_as_by_hand():
     """One of a sample and one of three fill a batch of three each, in each epoch."""
-    model, parts = linear(), [[0], [1, 2, 3]]
-    method = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
-    stage, sizes = Stage(method, 1, 2, epochs=2, batch_size=3), np.array([1, 3])
-    plan = placement.make_plan(stage, {"kernel": True}, sizes=sizes)
-    assert plan.steps == 1
-    small = stage._replace(batch_size=2)
-    assert placement.make_plan(small, {"kernel": True}, sizes=sizes).steps is None
-    sparse = initial_state.initial_model(key, model)
-    index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
-    facts = np.arange(2, dtype=np.int32), sizes.astype(np.int32)
-    info = ClientInfo(*facts, np.ones(2, np.float32))
-    population = placement.Population(X, Y, index, info)
-    state = initial_state.start(key, plan, sparse, info)
-    segment = jax.jit(round_program.make_segment(plan))
-    ids = np.array([[1, 0]], np.int32)
-    state, log = segment(key, population, state, np.zeros(1, np.int32), ids)
-    one, three = (step(step(np.zeros((2, 2)), rows), rows) for rows in parts)
+    method = fedavg(linear(), local.make_optimizer("sgd", learning_rate=RATE))
+    for batch_size, steps in ((3, 1), (2, None)):
+        stage = Stage(method, 1, 2, epochs=2, batch_size=batch_size)
+        plan = placement.make_plan(stage, {"kernel": True}, sizes=np.array([1, 3]))
+        assert plan.steps == steps
+    ids, how = np.array([[1, 0]], np.int32), {"epochs": 2, "sizes": np.array([1, 3])}
+    segment, begun = two_clients(method, ids, jnp.ones((2, 2), bool), **how)
+    state, log = segment(*begun, np.zeros(1, np.int32), ids)
+    one, three = (step(step(np.zeros((2, 2)), rows), rows) for rows in PARTS)
     kernel = state.server.params["kernel"]
     np.testing.assert_allclose(kernel, (one + 3 * three) / 4, atol=1e-6)
     assert log.clients.metrics["count"].tolist() == [[6, 2]]
