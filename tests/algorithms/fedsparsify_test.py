@@ -114,6 +114,15 @@ def test_a_random_order_ignores_magnitude():
     np.testing.assert_array_equal(one, other)
 
 
+def test_what_a_first_stage_has_pruned_does_not_grow_back():
+    """The schedule keeps three of four; of two that are alive, the others tie at 0."""
+    method, server = begun({"w": np.zeros(4)}, density=0.75)
+    mask = jnp.array([True, True, False, False])
+    server = method.init(KEY, server.model._replace(mask={"w": mask}))
+    server = sent_back(method, server, 0, w=[4, 3, 0, 0])
+    np.testing.assert_array_equal(server.model.mask["w"], mask)
+
+
 def test_the_momentum_of_what_is_purged_has_no_effect():
     """Round 2 would move the third entry to 2.25, above the second."""
     start, momentum = np.array([4.0, 3.0, -2.0, 1.0]), optax.sgd(1.0, momentum=0.5)
