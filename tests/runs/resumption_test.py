@@ -123,6 +123,15 @@ def test_padding_of_the_tables_changes_no_fingerprint():
     assert [name for name in old if old[name] != new[name]] == ["train"]
 
 
+@pytest.mark.parametrize("name", ["x", "y", "x_test", "y_test"])
+def test_every_array_has_a_fingerprint(name):
+    x, y = np.zeros((4, 2), np.float32), np.arange(4) % 2
+    data = datasets.from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
+    other = data._replace(**{name: getattr(data, name) + 1})
+    old, new = map(run_folder.fingerprint, (data, other))
+    assert [field for field in old if old[field] != new[field]] == [name]
+
+
 def test_another_setting_or_version_is_no_bit_for_bit(finished, monkeypatch):
     saved, old = checkpoint.read(finished), sfl.__version__
     now = provenance.facts(saved.about["machine"]["chunk"])
