@@ -6,12 +6,14 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.algorithms import flash, nst
+from sparsefl_jax.algorithms import flash, nst, pdst
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from tests.reference.by_hand import (
     KEY,
+    bare,
     batches,
     context,
     linear_loss,
@@ -116,3 +118,14 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     want[0] = 0
     np.testing.assert_allclose(up["weights"].values["w"], want, atol=1e-6)
     np.testing.assert_array_equal(up["weights"].mask["w"], kept["w"])
+
+
+@pytest.mark.parametrize(("allocation", "whole"), [("erk", True), ("uniform", False)])
+def test_the_mask_of_pdst_has_the_densities_of_its_allocation(allocation, whole):
+    """By ERK a is 50 times as dense as b: 1 and 296 / 10000, not 1.47 and 0.029."""
+    kernels = {"a": jnp.ones((2, 2)), "b": jnp.ones((100, 100))}
+    model = bare({name: {"kernel": kernel} for name, kernel in kernels.items()})
+    method = pdst(model, local.make_optimizer(), density=0.03, allocation=allocation)
+    start = masks.dense(*model.init(KEY))
+    mask = method.init(KEY, start).model.mask
+    assert mask["a"]["kernel"].all() == whole and not mask["b"]["kernel"].all()

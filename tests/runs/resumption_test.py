@@ -247,6 +247,12 @@ def test_a_run_goes_on_when_its_end_is_lifted(settle, by, round, began, now, aft
     assert found.saved.snapshot.ended_by == after
 
 
+def test_a_run_never_gets_fewer_rounds(settle):
+    with pytest.raises(ValueError, match="num_rounds=3, expected at least the 4"):
+        settle({}, {"num_rounds": 3})
+    assert settle({}, {"num_rounds": 4}).saved.snapshot.ended_by == ""
+
+
 def test_of_a_finished_run_nothing_is_left(run, capsys):
     before = files(run)
     resume(run, fields={"eval_every": 1}, progress=True)
