@@ -39,7 +39,7 @@ from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, schedules, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import counts
-from sparsefl_jax.training import local, means, screening, sparse_passes, through
+from sparsefl_jax.training import local, means, screening, sparse_passes
 from sparsefl_jax.wire.messages import free_positions, pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
@@ -160,7 +160,7 @@ def fedmef(
             loss, others = loss_fn(key, params, *rest)
             return loss + penalty * _squares(params, low, select), others
 
-        steps = through.num_steps(batches).astype(jnp.float32)
+        steps = local.num_steps(batches).astype(jnp.float32)
         return penalised, _at_larger_rate(tx, optimizer(0), low, steps, select)
 
     def move(old, mean, scores, alive, doubt):

@@ -13,8 +13,7 @@ of the authors' code.
 """
 
 import math
-from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +21,31 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms.fedavg import fedavg
+from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.types import Array, Fraction, NonNegative, Positive, PyTree
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, one_bit, trees
-from sparsefl_jax.training import local, means, through
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import unpack_params
 from sparsefl_jax.wire.packets import Packet
+
+
+class Learnt(NamedTuple):
+    """What the optimizer changes."""
+
+    update: PyTree  # float32; None in the place of leaves that are not kernels
+    extra: PyTree  # float32, what a method learns beside it
+    rest: PyTree  # float32, the other leaves; None in the place of kernels
+
+
+class Progress(NamedTuple):
+    """What a step leaves for the next one, in the place of the statistics."""
+
+    stats: PyTree  # float32
+    step: Array  # shape=(), int32: steps so far
+    kept: PyTree  # what a method keeps
 
 
 @method
@@ -38,7 +54,7 @@ def fedmrn(
     optimizer: Optimizer,
     *,
     noise: Literal["uniform", "gaussian", "bernoulli"] = "uniform",
-    magnitude: Positive = 0.01,
+    magnitude: types.Positive = 0.01,
     mask: Literal["binary", "signed"] = "binary",
     progressive: bool = True,
     prunable: masks.Globs = masks.KERNELS,
@@ -114,7 +130,7 @@ def fedmrn(
 
             return jax.tree.map(show, u, z, own, other), kept
 
-        learnt, *others = train(seen=seen)
+        learnt, *others = train(seen)
         q = jax.tree.map(jnp.divide, learnt.update, z)
         drawn = one_bit.uniforms(mask_key, q)
         bits = jax.tree.map(lambda d, q: one_bit.bits(d, q, lowest), drawn, q)
@@ -139,8 +155,8 @@ def fedbat(
     model: Model,
     optimizer: Optimizer,
     *,
-    rho: NonNegative = 6.0,
-    warmup: Fraction = 0.5,
+    rho: types.NonNegative = 6.0,
+    warmup: types.Fraction = 0.5,
     alpha_range: tuple[float, float] = (5e-4, 5e-2),
     prunable: masks.Globs = masks.KERNELS,
     weighting: means.Weighting = "examples",
@@ -203,7 +219,7 @@ def fedbat(
             return optax.tree.where(step > plain, binary, u), first
 
         zeros = jax.tree.map(lambda _: jnp.float32(0), kernels)
-        learnt, end, metrics = train(seen=seen, extra=zeros, kept=zeros)
+        learnt, end, metrics = train(seen, zeros, zeros)
         u = learnt.update
         first = optax.tree.where(plain < num_steps, end.kept, _sizes(u))
         alpha = jax.tree.map(step_size, learnt.extra, first)
@@ -225,10 +241,17 @@ def fedbat(
 def _learning(model, optimizer, prunable, weighting, learn, decode) -> Algorithm:
     """Returns FedAvg whose clients learn codes of what they change of the kernels.
 
+    The network sees a kernel as it was received plus a function of its update, which is
+    trained from 0; the other leaves are trained as usual. The optimizer starts anew.
+
     Args:
       learn: `(key, train, kernels, num_steps) -> (codes, logged, *trained)`: what a
-        client sends of its kernels, its metrics, and what `train` returned, which is
-        `through.train` that lacks `seen`, `extra` and `kept`.
+        client sends of its kernels, its metrics, and what `train` returned.
+        `train(seen, extra, kept) -> (learnt, end, metrics)` takes
+        `seen(key, step, learnt, kept) -> (update, kept)`: what the network sees in the
+        place of `learnt.update` in a step, from 1, and what the next step gets. The
+        gradient flows through it. `extra`, float32, is learnt too, and the first step
+        gets `kept`. `num_steps` counts the client's own steps in all epochs.
       decode: `(uplink) -> update` of the kernels, None in the place of other leaves.
       model, optimizer, prunable, weighting: as in `fedmrn`.
     """
@@ -237,14 +260,31 @@ def _learning(model, optimizer, prunable, weighting, learn, decode) -> Algorithm
 
     def update(key, ctx, downlink, client, batches):
         train_key, code_key = jax.random.split(key)
-        received, num_steps = unpack_params(downlink), through.num_steps(batches)
-        kernels, _ = trees.split(received.params, select)
-        given = train_key, loss_fn, optimizer(ctx.round), received, batches
-        train = partial(through.train, *given, select=select)
-        told = learn(code_key, train, kernels, num_steps)
+        received, tx = unpack_params(downlink), optimizer(ctx.round)
+        kernels, rest = trees.split(received.params, select)
+
+        def train(seen, extra=(), kept=()):
+            def seen_loss(key, learnt, progress, x, y, weight):
+                own, key = jax.random.split(key)
+                step = progress.step + 1
+                update, kept = seen(own, step, learnt, progress.kept)
+                moved = jax.tree.map(jnp.add, kernels, update)
+                params = trees.merge(moved, learnt.rest)
+                loss, (stats, sums) = loss_fn(key, params, progress.stats, x, y, weight)
+                return loss, (Progress(stats, step, kept), sums)
+
+            zeros = jax.tree.map(jnp.zeros_like, kernels)
+            begin = Progress(received.stats, jnp.int32(0), kept)
+            start = SparseModel(Learnt(zeros, extra, rest), None, begin)
+            trained = local.train(train_key, seen_loss, tx, start, batches)
+            return trained.model.params, trained.model.stats, trained.metrics
+
+        told = learn(code_key, train, kernels, local.num_steps(batches))
         codes, logged, learnt, end, metrics = told
-        others = {"rest": Packet(learnt.rest), "stats": Packet(end.stats)}
-        return codes | others, client, metrics | logged
+        change = jax.tree.map(jnp.subtract, learnt.rest, rest)
+        others = {"rest": Packet(change), "stats": Packet(end.stats)}
+        work = local.dense_work(metrics["count"], received.params)
+        return codes | others, client, metrics | {"work": work} | logged
 
     def contribute(ctx, uplink):
         delta = trees.merge(decode(uplink), uplink["rest"].values)

@@ -203,6 +203,12 @@ def own_steps(batches: Batches, epoch: Array | int) -> Array:
     return jnp.sum(jnp.any(batches.weight[epoch] > 0, axis=-1), dtype=jnp.int32)
 
 
+def num_steps(batches: Batches) -> Array:
+    """Counts a client's own steps in all epochs; shape=(), int32, at least 1."""
+    epochs = range(batches.order.shape[0])
+    return jnp.maximum(sum(own_steps(batches, epoch) for epoch in epochs), 1)
+
+
 def train_steps(
     key: Key,
     loss_fn: Callable,
