@@ -286,7 +286,7 @@ def fedrts(
         new = masks.pruned(mean, mask)
         return masked.moved_if_heard(ctx, server, new, a=a, b=b), {}
 
-    return frozen.replace(init=init, contribute=contribute, aggregate=aggregate)
+    return frozen.replace(init, contribute, aggregate)
 
 
 def adjusting(
@@ -382,8 +382,7 @@ def adjusting(
         return masked.moved_if_heard(ctx, server, new), {}
 
     frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
-    steps = {"init": init, "update": update, "contribute": contribute}
-    return frozen.replace(**steps, aggregate=aggregate), select, due, budget
+    return frozen.replace(init, update, contribute, aggregate), select, due, budget
 
 
 def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -291,7 +291,7 @@ def _learning(model, optimizer, prunable, weighting, learn, decode) -> Algorithm
         sent = {"delta": Packet(delta), "stats": uplink["stats"]}
         return averaging.contribute(ctx, sent)
 
-    return averaging.replace(update=update, contribute=contribute)
+    return averaging.replace(update, contribute)
 
 
 def _sizes(update: PyTree) -> PyTree:

@@ -103,7 +103,7 @@ def complement(
         return {"global": server.model, "unpruned": whole}
 
     method = masked.training_within(everything, index, train, optional=True)
-    return method.replace(init=init, aggregate=aggregate, deploy=deploy)
+    return method.replace(init, aggregate, deploy)
 
 
 def _kept(w: Array, density: float) -> Array:

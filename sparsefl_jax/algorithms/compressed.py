@@ -265,7 +265,7 @@ def quantized(
         received = {"params": params, "stats": downlink["stats"]}
         return averaging.update(key, ctx, received, client, batches)
 
-    return averaging.replace(broadcast=broadcast, update=update)
+    return averaging.replace(broadcast, update)
 
 
 def rounding(bits: int, unbiased: bool) -> Compressor:

@@ -156,7 +156,7 @@ def fedprox(
         pulled = proximal(loss_fn, mu, downlink["params"].values)
         return fit(key, pulled, optimizer(ctx.round), downlink, client, batches)
 
-    return averaging.replace(update=update)
+    return averaging.replace(update)
 
 
 @method
@@ -239,9 +239,8 @@ def scaffold(
     def drop_uplink(ctx, before, after):
         return before
 
-    steps = {"init": init, "broadcast": broadcast, "update": update}
-    keeps = {"init_client": init_client, "drop_uplink": drop_uplink}
-    return averaging.replace(**steps, aggregate=aggregate, **keeps, clients=clients)
+    changed = init, init_client, broadcast, update, aggregate, drop_uplink
+    return averaging.replace(*changed, clients=clients)
 
 
 def keep_model(server: Server, total: PyTree) -> PyTree:

@@ -151,5 +151,4 @@ def fedluar(
         noise = jax.random.gumbel(key, (count,), jnp.float32)
         return top_k.top_k(chance + noise, layers)
 
-    changed = {"init": init, "broadcast": broadcast, "update": update}
-    return averaging.replace(**changed, aggregate=aggregate)
+    return averaging.replace(init, broadcast, update, aggregate)

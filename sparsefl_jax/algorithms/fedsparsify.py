@@ -110,7 +110,7 @@ def fedsparsify_global(
         mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), mean.mask)
         return masked.move(ctx.round, server, masks.pruned(mean, mask)), {}
 
-    return frozen.replace(init=init, aggregate=aggregate, density_after=left)
+    return frozen.replace(init, aggregate, density_after=left)
 
 
 @method
@@ -178,8 +178,7 @@ def fedsparsify_local(
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
         return min(1.0, most * left(round))
 
-    changed = {"update": update, "contribute": contribute, "aggregate": aggregate}
-    return frozen.replace(**changed, density_after=density_after)
+    return frozen.replace(update, contribute, aggregate, density_after)
 
 
 def _subtract(old, mean):

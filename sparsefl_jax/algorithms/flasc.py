@@ -217,8 +217,7 @@ def rank_tiers(
         mean = means.weighted_sum({"delta": delta, "stats": stats}, jnp.float32(1))
         return averaging.aggregate(key, ctx, server, mean)
 
-    changed = {"broadcast": broadcast, "update": update, "contribute": contribute}
-    return averaging.replace(**changed, aggregate=aggregate)
+    return averaging.replace(broadcast, update, contribute, aggregate)
 
 
 def _counts(name: str, share: float, size: int, decay: float) -> np.ndarray:

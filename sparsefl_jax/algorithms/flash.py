@@ -187,10 +187,11 @@ def jmwst(
         changed_at = last_change(ctx.round, server.mask, mask, server.changed_at)
         return Changing(mean, mask, changed_at), {}
 
-    contribute = partial(summand, select=select, weights=weights)
-    steps = {"init": init, "broadcast": broadcast, "contribute": contribute}
+    def contribute(ctx, uplink):
+        return summand(ctx, uplink, select, weights)
+
     method = masked.training_within(select, index, train)
-    return method.replace(**steps, aggregate=aggregate, deploy=both)
+    return method.replace(init, broadcast, contribute, aggregate, deploy)
 
 
 @method
@@ -251,11 +252,9 @@ def nst(
         mask = target_mask(mean, mean_densities(total), density, select)
         return masked.moved_if_heard(ctx, server, mean, mask=mask), {}
 
-    contribute = partial(summand, select=select)
-    begins = {"init": init, "init_client": init_client, "send_once": send_once}
     method = masked.training_within(select, index, train)
-    ends = {"contribute": contribute, "aggregate": aggregate, "deploy": both}
-    return method.replace(**begins, **ends)
+    changed = init, init_client, send_once, aggregate, deploy
+    return method.replace(*changed, contribute=partial(summand, select=select))
 
 
 def summand(
@@ -290,7 +289,7 @@ def target_mask(
     return top_k.largest_alive(model, counts, select)
 
 
-def both(key, server: Changing) -> dict[str, SparseModel]:
+def deploy(key, server: Changing) -> dict[str, SparseModel]:
     """Returns the aggregate cut to the target, and the aggregate, which is denser."""
     masked = masks.pruned(server.model, server.mask)
     return {"masked": masked, "aggregated": server.model}

@@ -187,6 +187,5 @@ def _nest(
             models[f"d{density}"] = masks.pruned(aggregated, mask)
         return models | {"aggregated": aggregated}
 
-    steps = {"init": init, "broadcast": broadcast, "contribute": summand}
     method = masked.training_within(select, index, train)
-    return method.replace(**steps, aggregate=aggregate, deploy=deploy)
+    return method.replace(init, broadcast, aggregate, deploy, contribute=summand)

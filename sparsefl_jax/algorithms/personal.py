@@ -102,8 +102,7 @@ def ditto(
         params, stats = _read_own(client, (server.params, server.stats))
         return {"personal": masks.dense(params, stats)}
 
-    changed = {"init_client": init_client, "update": update}
-    return averaging.replace(**changed, personalize=personalize)
+    return averaging.replace(init_client, update, personalize)
 
 
 @method

@@ -111,10 +111,9 @@ def private(
 
     privacy = {"clip": clip, "noise_multiplier": noise_multiplier, "delta": delta}
     privacy |= {"fingerprint": fingerprint}
-    steps = {"update": update, "contribute": contribute, "aggregate": aggregate}
     known = {"name": algorithm.name, "privacy": privacy}
-    settings = algorithm.settings | {"privacy": privacy}
-    return algorithm.replace(**steps, **known, settings=settings)
+    known |= {"settings": algorithm.settings | {"privacy": privacy}}
+    return algorithm.replace(update, contribute, aggregate, **known)
 
 
 def _difference(summand: PyTree) -> PyTree:

@@ -158,8 +158,8 @@ def prunefl_initial(
         new = masked.mean_on_union(ctx, server.model, total)
         return masked.move(ctx.round, server, new), {}
 
-    changed = {"contribute": masked.summand_with_mask, "aggregate": aggregate}
-    return masked.training_within(select, index, train).replace(**changed)
+    method = masked.training_within(select, index, train)
+    return method.replace(aggregate, contribute=masked.summand_with_mask)
 
 
 @method
@@ -267,8 +267,7 @@ def prunefl(
         )
         return masked.move(ctx.round, server, new), {}
 
-    changed = {"update": update, "contribute": contribute, "aggregate": aggregate}
-    return frozen.replace(init_client=init_client, **changed)
+    return frozen.replace(init_client, update, contribute, aggregate)
 
 
 def make_rule(

@@ -129,8 +129,8 @@ def feddst(
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
         return masked.move(ctx.round, server, masks.pruned(mean, mask)), {}
 
-    changed = {"contribute": masked.covered_summand, "aggregate": aggregate}
-    return masked.training_within(select, index, train).replace(init=init, **changed)
+    method = masked.training_within(select, index, train)
+    return method.replace(init, aggregate, contribute=masked.covered_summand)
 
 
 @method

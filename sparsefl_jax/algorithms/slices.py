@@ -205,8 +205,7 @@ def fedrolex(
         mask = width.window(server.model.params, info.budget, server.round)
         return {"personal": masks.pruned(server.model, mask)}
 
-    required = (init, broadcast, sliced.update, sliced.contribute, aggregate, deploy)
-    return Algorithm(*required, personalize=personalize)
+    return sliced.replace(init, broadcast, aggregate, deploy, personalize)
 
 
 @method

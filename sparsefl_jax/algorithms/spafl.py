@@ -247,9 +247,7 @@ def local_only(
         return {"newcomer": masks.dense(server.params, server.stats)}
 
     silent = finetune(model, optimizer, prunable=prunable)  # sends and sums nothing
-    begins = {"init": init, "send_once": send_once, "init_client": init_client}
-    trains = {"update": update, "personalize": personalize}
-    return silent.replace(**begins, **trains, deploy=deploy)
+    return silent.replace(init, send_once, init_client, update, personalize, deploy)
 
 
 def make_training(

@@ -210,9 +210,8 @@ def sparsyfed(
         params = _power(server.model.params, exponent, select)
         return {"global": _alive(server.model._replace(params=params), select)}
 
-    steps = {"init": init, "contribute": contribute, "aggregate": aggregate}
     method = masked.training_within(select, index, train, optional=True)
-    return method.replace(**steps, deploy=deploy)
+    return method.replace(init, aggregate, deploy, contribute=contribute)
 
 
 def _keep_largest(params: PyTree, share: float, select: PyTree) -> PyTree:

@@ -139,12 +139,17 @@ class Algorithm:
     name: str = ""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def replace(self, **changed: Any) -> "Algorithm":
+    def replace(self, *functions: Callable, **changed: Any) -> "Algorithm":
         """Returns the method with other values, and the rest as it is.
 
         With another function it is another method, which has no name and no settings
         until they are given: its own factory, decorated with `method`, does so.
+
+        Args:
+          *functions: each takes the place of the one that it is called like: `init`.
+          **changed: other values by name, functions too.
         """
+        changed |= {function.__name__: function for function in functions}
         if changed.keys() - _FACTS:
             changed = {"name": "", "settings": {}} | changed
         return dataclasses.replace(self, **changed)

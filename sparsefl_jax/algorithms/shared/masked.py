@@ -81,7 +81,7 @@ def spdst(
     def init_client(key, received, info):
         return local.init_optimizer(optimizer, model.shapes()[0], keep_optimizer)
 
-    return training_within(select, index, train).replace(init_client=init_client)
+    return training_within(select, index, train).replace(init_client)
 
 
 @method
@@ -118,7 +118,7 @@ def pdst(
         mask = masks.bernoulli(key, start.params, layers, select)
         return frozen.init(key, start._replace(mask=mask))
 
-    return frozen.replace(init=init)
+    return frozen.replace(init)
 
 
 @method
@@ -164,7 +164,7 @@ def magnitude(
         mask = largest_weights(start.params, density, select, scope)
         return frozen.init(key, start._replace(mask=mask))
 
-    return frozen.replace(init=init)
+    return frozen.replace(init)
 
 
 def largest_weights(
