@@ -6,11 +6,15 @@ the baseline of its Table 2: clients train weights and thresholds, nothing trave
 eq. (13) is left out. Where the paper and the released code differ, `VARIANTS` has both.
 The code, news-vt/SpaFL_NeruIPS_2024, has one folder for each data set, and the folders
 differ from each other too.
+
+A kernel has its outputs, the filters or neurons, on the last axis. Filter i is alive
+while its importance, the mean of its |w|, lies above its threshold, eq. (1).
 """
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +25,12 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks, straight_through, trees
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import Initial, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
+DEAD = 1  # at most this percentage of filters alive: thresholds are reset to 0
 UNCHARGED = "the paper does not charge how the thresholds moved"
 
 
@@ -33,7 +38,7 @@ class Variant(NamedTuple):
     """How thresholds are trained and how eq. (13) moves weights."""
 
     divisor: str  # n of eq. (13): the 'inputs' of a filter, or its 'kernel' area
-    ste: str  # the estimator of `straight_through.unit_step`
+    ste: str  # the estimator of `unit_step`
     reset: str  # a dead layer is found by the 'same' forward pass or the 'previous' one
     warmup: bool  # alpha is multiplied by sigmoid(10 round - 5)
 
@@ -173,7 +178,7 @@ def spafl(
         return Server(server.model, new, delta), metrics
 
     def deploy(key, server):  # the model of a client that joins now
-        mask = straight_through.filter_masks(server.model.params, server.thresholds)
+        mask = filter_masks(server.model.params, server.thresholds)
         return {"newcomer": masks.pruned(server.model, mask)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
@@ -238,7 +243,7 @@ def local_only(
     def update(key, ctx, downlink, client, batches):
         # The official code evaluates every client after each round, which resets its
         # dead layers, so that none is still dead when training begins.
-        thresholds = straight_through.revive(*client.trained)
+        thresholds = revive(*client.trained)
         trained = client.trained._replace(thresholds=thresholds)
         client = client._replace(trained=trained)
         return {}, *train(key, ctx.round, client, batches)
@@ -284,7 +289,7 @@ def make_training(
         kernels, moved = trees.by_path(old.params), dict(updates.thresholds)
         for path, threshold in old.thresholds.items():
             to = moved[path] - threshold if released.reset == "same" else -threshold
-            dead = straight_through.is_dead(kernels[path], threshold)
+            dead = is_dead(kernels[path], threshold)
             moved[path] = jnp.where(dead, to, moved[path])
         params = updates.params
         if thresholds_only:  # weight decay would move them
@@ -295,7 +300,7 @@ def make_training(
         return optax.chain(optimizer(round), optax.stateless(reset))
 
     def begin(params, stats):
-        trained = Trained(params, straight_through.zeros(params, select))
+        trained = Trained(params, zero_thresholds(params, select))
         opt_state = local.init_optimizer(moving, trained, keep_optimizer)
         return Client(trained, stats, opt_state)
 
@@ -310,8 +315,8 @@ def make_training(
             if thresholds_only:
                 params = jax.lax.stop_gradient(params)
             if released.reset == "same":
-                thresholds = straight_through.revive(params, thresholds)
-            pruned = straight_through.prune(params, thresholds, released.ste)
+                thresholds = revive(params, thresholds)
+            pruned = prune(params, thresholds, released.ste)
             value, others = loss_fn(key, pruned, *rest)
             penalty = sum(jnp.sum(jnp.exp(-t)) for t in thresholds.values())
             return value + strength * penalty, others
@@ -324,7 +329,7 @@ def make_training(
         loss, tx = regularised(round), moving(round)
         after = local.train(key, loss, tx, before, batches, **kept)
         trained, _, stats = after.model
-        mask = straight_through.filter_masks(*trained)
+        mask = filter_masks(*trained)
         # Thresholds take five operations per weight and step: |w| and its sum, and the
         # two gradients through the mask.
         size = int(trees.layer_sizes(trained.params, select).sum())
@@ -350,7 +355,7 @@ def _clamp(trained: Trained) -> Trained:
 
 def personalize(key, server, client: Client, info) -> dict[str, SparseModel]:
     """Returns a client's personal model: its weights where its filters are alive."""
-    mask = straight_through.filter_masks(*client.trained)
+    mask = filter_masks(*client.trained)
     own = SparseModel(client.trained.params, mask, client.stats)
     return {"personal": masks.pruned(own, mask)}
 
@@ -385,6 +390,190 @@ def moved_by_importance(
         by_area = divisor == "kernel" and kernel.ndim == 4
         n = math.prod(kernel.shape[:2] if by_area else kernel.shape[:-1])
         step = delta[path] * jnp.sign(jnp.sum(kernel, axes)) / n
-        return kernel - straight_through.along_outputs(step, kernel)
+        return kernel - along_outputs(step, kernel)
 
     return trees.map_by_path(moved, params)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def unit_step(d: Array, estimator: str = "identity") -> Array:
+    """Returns 1 where d > 0, else 0; an estimator defines the gradient.
+
+    Args:
+      d: any float array.
+      estimator: where the gradient passes the step: 'identity' for everywhere, 'window'
+        for where |d| > 1, as in SpaFL's official CIFAR code.
+
+    Returns:
+      An array of the shape and dtype of `d`.
+
+    Example:
+      >>> unit_step(jnp.array([-0.5, 0.0, 0.5])).tolist()
+      [0.0, 0.0, 1.0]
+      >>> jax.grad(unit_step)(jnp.float32(-0.5)).item()
+      1.0
+    """
+    return (d > 0).astype(d.dtype)
+
+
+def _step_backward(estimator, d, g):
+    return (g if estimator == "identity" else jnp.where(jnp.abs(d) > 1, g, 0.0),)
+
+
+unit_step.defvjp(lambda d, estimator: (unit_step(d, estimator), d), _step_backward)
+
+
+def importance(kernel: Array) -> Array:
+    """Returns the mean |w| of every filter; the slope of |w| at 0 is 0.
+
+    Args:
+      kernel: float32 [..., O].
+
+    Returns:
+      float32 [O].
+
+    Example:
+      >>> importance(jnp.array([[1.0, 0.0], [-3.0, 0.0]])).tolist()
+      [2.0, 0.0]
+    """
+    # The derivative of `jnp.abs` at 0 is 1.
+    size = kernel * jax.lax.stop_gradient(jnp.sign(kernel))
+    return jnp.mean(size, tuple(range(kernel.ndim - 1)))
+
+
+def along_outputs(values: Array, kernel: Array) -> Array:
+    """Gives values the axes of a kernel.
+
+    Args:
+      values: [O].
+      kernel: [..., O].
+
+    Returns:
+      [1, ..., 1, O].
+
+    Example:
+      >>> along_outputs(jnp.ones(2), jnp.ones((5, 3, 2))).shape
+      (1, 1, 2)
+    """
+    return jnp.expand_dims(values, tuple(range(kernel.ndim - 1)))
+
+
+def is_dead(kernel: Array, threshold: Array) -> Array:
+    """Returns whether at most 1 % of a layer's filters are alive.
+
+    It counts in integers: a mean in float32 puts 5 of 500 above 0.01.
+
+    Args:
+      kernel: float32 [..., O].
+      threshold: float32 [O].
+
+    Returns:
+      shape=(), bool.
+
+    Example:
+      >>> is_dead(jnp.ones((3, 2)), jnp.array([2.0, 3.0])).item()
+      True
+    """
+    alive = jnp.sum(importance(kernel) > threshold, dtype=jnp.int32)
+    return 100 * alive <= DEAD * threshold.size
+
+
+def revive(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
+    """Sets the thresholds of dead layers to 0; the gradient passes.
+
+    Args:
+      params: the parameters.
+      thresholds: [O] by the path of a kernel [..., O].
+
+    Returns:
+      Thresholds by path.
+
+    Example:
+      >>> revive({'w': jnp.ones((3, 2))}, {'w': jnp.array([2.0, 3.0])})['w'].tolist()
+      [0.0, 0.0]
+    """
+
+    def revive(kernel, threshold):
+        cut = jnp.where(is_dead(kernel, threshold), threshold, 0.0)
+        return threshold - jax.lax.stop_gradient(cut)
+
+    leaves = trees.by_path(params)
+    return {path: revive(leaves[path], t) for path, t in thresholds.items()}
+
+
+def prune(
+    params: PyTree, thresholds: dict[str, Array], estimator: str = "identity"
+) -> PyTree:
+    """Sets pruned filters to 0, differentiably in parameters and thresholds.
+
+    Let g be the gradient of a layer's result and n the inputs of a filter. With the
+    estimator 'identity' the gradients are
+
+        threshold_i: -sum_j g_ij w_ij
+        w_ij:        p_i g_ij + sign(w_ij) / n sum_j' g_ij' w_ij'
+
+    Args:
+      params: the parameters.
+      thresholds: [O] by the path of a kernel [..., O].
+      estimator: as in `unit_step`.
+
+    Returns:
+      A tree like `params`.
+
+    Example:
+      >>> pruned = prune({'w': jnp.array([[1.0, 3.0]])}, {'w': jnp.array([2.0, 2.0])})
+      >>> pruned['w'].tolist()
+      [[0.0, 3.0]]
+    """
+
+    def prune_leaf(path, kernel):
+        if path not in thresholds:
+            return kernel
+        alive: Any = unit_step(importance(kernel) - thresholds[path], estimator)
+        return kernel * along_outputs(alive, kernel)
+
+    return trees.map_by_path(prune_leaf, params)
+
+
+def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
+    """Returns the mask that thresholds define, after reviving dead layers.
+
+    Args:
+      params: the parameters.
+      thresholds: [O] by the path of a kernel [..., O].
+
+    Returns:
+      A bool tree like `params`, True on leaves without thresholds.
+
+    Example:
+      >>> params = {'b': jnp.ones(2), 'w': jnp.array([[1.0, 3.0]])}
+      >>> filter_masks(params, {'w': jnp.array([2.0, 2.0])})['w'].tolist()
+      [[False, True]]
+    """
+    thresholds = revive(params, thresholds)
+
+    def mask_of(path, leaf):
+        if path not in thresholds:
+            return jnp.ones(leaf.shape, bool)
+        alive = importance(leaf) > thresholds[path]
+        return jnp.broadcast_to(along_outputs(alive, leaf), leaf.shape)
+
+    return trees.map_by_path(mask_of, params)
+
+
+def zero_thresholds(params: PyTree, select: PyTree) -> dict[str, Array]:
+    """Returns a threshold of 0 for every filter of the selected kernels.
+
+    Args:
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+
+    Returns:
+      float32 [O] by the path of a kernel [..., O].
+
+    Example:
+      >>> zero_thresholds({'w': jnp.ones((3, 2))}, {'w': True})['w'].tolist()
+      [0.0, 0.0]
+    """
+    chosen = zip(trees.layer_paths(select), trees.layers(params, select), strict=True)
+    return {path: jnp.zeros(kernel.shape[-1:], jnp.float32) for path, kernel in chosen}

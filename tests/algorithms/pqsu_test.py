@@ -8,9 +8,9 @@ import pytest
 
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import pqsu
-from sparsefl_jax.algorithms.pqsu import Client, _unpack
+from sparsefl_jax.algorithms.pqsu import Client, _unpack, filters_left, keep_filters
 from sparsefl_jax.core.types import Batches, SparseModel
-from sparsefl_jax.sparsity import filters, masks
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.packets import Packet
 from tests.reference import by_hand
@@ -25,7 +25,7 @@ def test_filters_with_the_largest_norm_stay():
     model = models.build("lenet5_caffe", 10, shape, widths=widths)
     rng, (shapes, _) = np.random.default_rng(0), jax.eval_shape(model.init, KEY)
     params = jax.tree.map(lambda v: np.float32(rng.normal(size=v.shape)), shapes)
-    mask = filters.keep_filters(params, 0.5)
+    mask = keep_filters(params, 0.5)
     kept = {}
     for name in ("conv1", "conv2", "fc1"):
         kernel = np.asarray(params[name]["kernel"])
@@ -45,7 +45,7 @@ def test_filters_with_the_largest_norm_stay():
         if "bias" in mask[name]:  # fc1 has none
             biases = kept.get(name, np.ones(10, bool))
             np.testing.assert_array_equal(mask[name]["bias"], biases)
-    told = filters.filters_left(mask)
+    told = filters_left(mask)
     jax.tree.map(np.testing.assert_array_equal, told, kept)
 
 

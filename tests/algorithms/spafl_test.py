@@ -9,10 +9,17 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import local_only, spafl
-from sparsefl_jax.algorithms.spafl import VARIANTS, Variant, moved_by_importance
+from sparsefl_jax.algorithms.spafl import (
+    VARIANTS,
+    Variant,
+    filter_masks,
+    is_dead,
+    moved_by_importance,
+    prune,
+)
 from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.sparsity import masks, straight_through
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 from tests.algorithms import rounds
@@ -26,9 +33,7 @@ def test_a_weight_of_zero_has_no_slope_through_its_importance():
     kernel = jnp.array([[0.0, 0.0], [0.3, -0.2]])
     g = jnp.array([[2.0, 5.0], [1.0, 4.0]])
     found = jax.grad(
-        lambda k: jnp.sum(
-            g * straight_through.prune({"w": k}, {"w": jnp.array([0.1, 0.3])})["w"]
-        )
+        lambda k: jnp.sum(g * prune({"w": k}, {"w": jnp.array([0.1, 0.3])})["w"])
     )(kernel)
     want = [[2.0, 0.0], [1.0 + 0.3 / 2, 0.8 / 2]]  # -1 / 2 times 4 * -0.2
     np.testing.assert_allclose(found, want, atol=1e-6)
@@ -50,7 +55,7 @@ def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes(
     alive, others, kept
 ):
     threshold = jnp.full(200, others).at[:alive].set(0.5)
-    found = straight_through.filter_masks({"w": jnp.ones((2, 200))}, {"w": threshold})
+    found = filter_masks({"w": jnp.ones((2, 200))}, {"w": threshold})
     assert int(found["w"][0].sum()) == kept
 
 
@@ -58,10 +63,10 @@ def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes(
 def test_one_percent_of_the_filters_is_dead_and_one_filter_more_is_not(filters):
     """A mean in float32 took 5 of 500 for more than 0.01, which PyTorch does not."""
     kernel, most = jnp.ones((2, filters)), filters // 100
-    is_dead = jax.jit(straight_through.is_dead)
+    find_dead = jax.jit(is_dead)
     for alive in (0, most, most + 1):
         threshold = jnp.full(filters, 2.0).at[:alive].set(0.5)
-        assert bool(is_dead(kernel, threshold)) == (alive <= most)
+        assert bool(find_dead(kernel, threshold)) == (alive <= most)
 
 
 @pytest.mark.parametrize("variant", ["paper", "release_fashion_mnist"])
