@@ -25,7 +25,7 @@ from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.sparsity import masks, regrow
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_up, unpack_model
+from sparsefl_jax.wire.packets import pack_up, unpack_model
 
 ROWS = {
     "one client": "pdst",

@@ -40,8 +40,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, schedules, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import counts
 from sparsefl_jax.training import local, means, screening, sparse_passes
-from sparsefl_jax.wire.messages import free_positions, pack_up, unpack_model
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, free_positions, pack_up, unpack_model
 
 Start = Literal["random", "magnitude"]  # the first mask
 

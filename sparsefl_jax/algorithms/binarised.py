@@ -28,8 +28,7 @@ from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, one_bit, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import unpack_params
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, unpack_params
 
 
 class Learnt(NamedTuple):

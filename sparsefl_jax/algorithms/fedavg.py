@@ -27,8 +27,7 @@ from sparsefl_jax.core.types import Count, NonNegative, PyTree, ServerContext, S
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import unpack_params
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, unpack_params
 
 
 class Server(NamedTuple):

@@ -21,8 +21,7 @@ from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local, means, screening
-from sparsefl_jax.wire.messages import Initial, pack_initial
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Initial, Packet, pack_initial
 
 
 class Server(NamedTuple):
@@ -72,7 +71,7 @@ def fedpm(
       epsilon: the value of a mask's zero in the mean.
       keep_optimizer: clients keep their optimizer's state between rounds.
       initial: how a client gets weights that are 'initial', before its first round:
-        'sent', 32 bits each, or 'seed', see `messages.pack_initial`. Constants follow
+        'sent', 32 bits each, or 'seed', see `packets.pack_initial`. Constants follow
         from a seed and are not charged.
 
     Raises:

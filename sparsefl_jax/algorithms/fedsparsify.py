@@ -17,7 +17,7 @@ from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_up, unpack_model
+from sparsefl_jax.wire.packets import pack_up, unpack_model
 
 ALL = ("*",)
 

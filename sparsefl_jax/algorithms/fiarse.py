@@ -17,8 +17,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, pack_down, pack_up, unpack_model
 
 
 @method

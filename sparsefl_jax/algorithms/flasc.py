@@ -24,8 +24,7 @@ from sparsefl_jax.core.types import Array, Count, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees, width
 from sparsefl_jax.training import means
-from sparsefl_jax.wire.messages import is_new, last_change, pack_slice
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, is_new, last_change, pack_slice
 
 RANK = {"lora_a/kernel": 1, "lora_b/kernel": 0}  # the axis of the rank in A and in B
 

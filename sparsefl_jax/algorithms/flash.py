@@ -29,8 +29,7 @@ from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, regrow, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import last_change, pack_down, unpack_model
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, last_change, pack_down, unpack_model
 
 
 class Changing(NamedTuple):

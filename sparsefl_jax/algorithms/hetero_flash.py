@@ -20,7 +20,7 @@ from sparsefl_jax.core.types import Count, Fraction, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import last_change, pack_down
+from sparsefl_jax.wire.packets import last_change, pack_down
 
 Submask = Literal["frozen", "magnitude"]
 

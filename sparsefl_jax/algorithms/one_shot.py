@@ -27,8 +27,7 @@ from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import Initial, pack_initial
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Initial, Packet, pack_initial
 from sparsefl_jax.wire.positions import POSITIONS
 
 Mode = Literal["train", "inference"]
@@ -203,7 +202,7 @@ def ssfl(
       mode: 'inference' scores a batch as in an evaluation, like the released code;
         'train' as in training, which networks with batch normalisation need.
       initial: how clients get the initial network: 'sent', or 'seed', 32 bits, see
-        `messages.pack_initial`.
+        `packets.pack_initial`.
 
     Raises:
       ValueError: `density` is out of range, another argument is unknown, a glob matches

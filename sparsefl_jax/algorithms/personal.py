@@ -23,7 +23,7 @@ from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_up, unpack_model
+from sparsefl_jax.wire.packets import pack_up, unpack_model
 
 
 class Client(NamedTuple):

@@ -28,8 +28,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks, quantization, top_k, trees, width
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import is_new
-from sparsefl_jax.wire.packets import Message, Packet
+from sparsefl_jax.wire.packets import Message, Packet, is_new
 from sparsefl_jax.wire.positions import POSITIONS
 
 

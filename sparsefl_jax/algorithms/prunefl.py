@@ -29,8 +29,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import counts, floor_count
 from sparsefl_jax.training import local, means, screening
-from sparsefl_jax.wire.messages import pack_up, unpack_model
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, pack_up, unpack_model
 
 _CHANGE, _PATIENCE = 0.1, 5  # settled: five times in a row, no more than a tenth
 

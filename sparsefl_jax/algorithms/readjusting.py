@@ -29,8 +29,8 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.training.screening import readjust
-from sparsefl_jax.wire.messages import pack_slice, pack_up, unpack_model, unpack_params
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.packets import Packet, pack_up, unpack_model
 
 
 class Dense(NamedTuple):
@@ -228,7 +228,7 @@ def fedspa(
             return {"params": Packet(server.model.params), "stats": stats}
         weights, dense = trees.split(server.model.params, select)
         mask, _ = trees.split(held(server, ctx.client.index), select)
-        packed = pack_slice(weights, mask)
+        packed = packets.pack_slice(weights, mask)
         return {"weights": packed, "dense": Packet(dense), "stats": stats}
 
     def exchange(key, round, trained, batches):
@@ -245,7 +245,7 @@ def fedspa(
     def update(key, ctx, downlink, client, batches):
         train_key, screen_key = jax.random.split(key)
         if dynamic:  # static branch
-            start = masks.pruned(unpack_params(downlink), client)
+            start = masks.pruned(packets.unpack_params(downlink), client)
         else:
             start = unpack_model(downlink)
         given = train_key, loss_fn, optimizer(ctx.round), start, batches

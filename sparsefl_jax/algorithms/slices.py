@@ -30,8 +30,7 @@ from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.sparsity import masks, trees, width
 from sparsefl_jax.sparsity.nested import place_within
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_slice, unpack_params
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, pack_slice, unpack_params
 
 
 class Rolling(NamedTuple):

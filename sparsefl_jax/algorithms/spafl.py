@@ -27,8 +27,7 @@ from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import Initial, pack_initial
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Initial, Packet, pack_initial
 
 DEAD = 1  # at most this percentage of filters alive: thresholds are reset to 0
 UNCHARGED = "the paper does not charge how the thresholds moved"
@@ -119,7 +118,7 @@ def spafl(
       charge_delta: charge the change that eq. (13) needs; False: assume with the paper
         that it is free.
       initial: how a client gets w(0): 'sent', 32 bits a value, or 'seed', 32 bits in
-        all, see `messages.pack_initial`. The paper does not count it.
+        all, see `packets.pack_initial`. The paper does not count it.
 
     Returns:
       The method. Its server keeps the thresholds and their change, each a dict of [O]

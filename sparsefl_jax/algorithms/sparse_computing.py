@@ -26,8 +26,7 @@ from sparsefl_jax.models import adapters
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means, sparse_passes
-from sparsefl_jax.wire.messages import pack_up, unpack_params
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, pack_up, unpack_params
 
 Uplink = Literal["weights", "diff_on_top", "top_of_diff"]
 UPLINKS = get_args(Uplink)

@@ -31,7 +31,7 @@ from sparsefl_jax.simulation.judge import check_metric, resolve_metric
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.wire import ledger, packets
-from sparsefl_jax.wire.messages import pack_once
+from sparsefl_jax.wire.packets import pack_once
 
 # Duration of a segment on CPUs, and a guess of their rate, for responsiveness only.
 _SECONDS, _CPU_RATE = 4.0, 5e10  # FLOP/s per device

@@ -27,7 +27,7 @@ from sparsefl_jax.simulation import clock, exchange, placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import ledger, packets
-from sparsefl_jax.wire.messages import pack_once
+from sparsefl_jax.wire.packets import pack_once
 
 
 class PerClient(NamedTuple):

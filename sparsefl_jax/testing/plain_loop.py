@@ -20,8 +20,7 @@ from sparsefl_jax.simulation import placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.testing.compare import fail
 from sparsefl_jax.testing.small_world import World, jit, once, path, population_of
-from sparsefl_jax.wire.messages import pack_once
-from sparsefl_jax.wire.packets import Message, Packet, stable
+from sparsefl_jax.wire.packets import Message, Packet, pack_once, stable
 from sparsefl_jax.wire.positions import POSITIONS
 from sparsefl_jax.wire.streams import decode, encode
 

@@ -7,7 +7,7 @@ import pytest
 
 from sparsefl_jax.algorithms import fedmef
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference.by_hand import batches, context, one_client, server_context
 from tests.reference.regrowth_by_hand import halved
 

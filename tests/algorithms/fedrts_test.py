@@ -11,8 +11,7 @@ from sparsefl_jax.algorithms import fedrts, fedtiny
 from sparsefl_jax.algorithms.adjusting import beta_logits, in_doubt
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_up
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, pack_up
 from tests.reference.by_hand import close, context, merged, server_context
 from tests.reference.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.reference.regrowth_by_hand import halved

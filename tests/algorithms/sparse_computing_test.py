@@ -6,7 +6,7 @@ import pytest
 
 from sparsefl_jax.algorithms import sparsyfed, zerofl
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference import sparsyfed_by_hand as by_hand
 from tests.reference import zerofl_by_hand
 from tests.reference.averaging_by_hand import first_round

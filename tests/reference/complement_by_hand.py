@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference.averaging_by_hand import sizes
 from tests.reference.by_hand import same
 

@@ -6,7 +6,7 @@ import numpy as np
 from sparsefl_jax.algorithms import fedmef
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference import averaging_by_hand as averaging
 from tests.reference import regrowth_by_hand as regrowth
 from tests.reference import sparse_passes_by_hand as passes

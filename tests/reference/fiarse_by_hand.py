@@ -5,7 +5,7 @@ import numpy as np
 
 from sparsefl_jax.algorithms import fedavg, fiarse
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference.averaging_by_hand import RATE, clients, mean, moved, valid
 from tests.reference.by_hand import LAYERS, close, gradient
 from tests.reference.width_by_hand import with_budgets

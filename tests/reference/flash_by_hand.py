@@ -6,7 +6,7 @@ import numpy as np
 from sparsefl_jax.algorithms import jmwst, pdst
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference.averaging_by_hand import fedavg_by_hand, headline, is_fedavg
 from tests.reference.by_hand import same
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference.averaging_by_hand import RATE, clients, mean, moved, sizes, valid
 from tests.reference.by_hand import close, gradient
 from tests.reference.work_by_hand import BATCH, SORTING, densities, layers, plus, times

@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference.averaging_by_hand import RATE, clients, local_sgd, sizes, valid
 from tests.reference.averaging_by_hand import mean as mean_of
 from tests.reference.by_hand import KEY, LAYERS, close, gradient, linear_loss, model_of

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.testing import small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference import sparse_passes_by_hand as passes
 from tests.reference.sparse_passes_by_hand import kernels
 from tests.reference.work_by_hand import KERNELS, SORTING, densities, multiplies, times

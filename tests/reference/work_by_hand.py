@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 
 KERNELS = (
     small_world.FEATURES * small_world.HIDDEN + small_world.HIDDEN * small_world.CLASSES

@@ -24,7 +24,7 @@ from sparsefl_jax.core.types import Array, Context, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import last_change, pack_down, pack_up, unpack_model
+from sparsefl_jax.wire.packets import last_change, pack_down, pack_up, unpack_model
 
 # Names of functions of `layer_densities`.
 Allocation = Literal["uniform", "erk", "erk_sparsity"]
