@@ -22,8 +22,8 @@ import numpy as np
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import AnyArray, Array, Key, PyTree, Work
 from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.arithmetic import DEVICE
 from sparsefl_jax.wire.charges import message_bits
-from sparsefl_jax.wire.numbers import DEVICE
 
 ROUNDING = 1e-5  # what float32 may add to a time, as a share
 

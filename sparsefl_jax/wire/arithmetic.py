@@ -6,16 +6,37 @@ k, the number of ones: a one narrows the interval to k / n of its length, a zero
 (n - k) / n. With H the entropy of k / n in bits, a stream takes at least ceil(n H)
 bits and at most two more; it is empty if all values are equal. That holds for n < 2^31:
 a step rounds by less than 1 in at least 2^32, and all steps by less than a bit.
+
+Bits are counted in `Numbers`: exact on the host, float32 on the device.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-
-from sparsefl_jax.wire.numbers import HOST, Numbers
 
 WORD = 32  # bits that leave the register together
 LOW, FULL = (1 << WORD) - 1, 1 << 2 * WORD  # the register holds two words
+
+
+class Numbers(NamedTuple):
+    """A library of arrays, and its types for whole and for real numbers."""
+
+    xp: Any  # numpy or jax.numpy
+    whole_type: Any
+    real_type: Any
+
+    def whole(self, value: Any) -> Any:
+        """Returns a whole number, or an array of them, for counting bits."""
+        return self.xp.asarray(value, self.whole_type)
+
+    def real(self, value: Any) -> Any:
+        """Returns a real number, or an array of them."""
+        return self.xp.asarray(value, self.real_type)
+
+
+HOST = Numbers(np, np.int64, np.float64)
+DEVICE = Numbers(jnp, jnp.float32, jnp.float32)  # bits overflow its int32
 
 
 def encode(values: np.ndarray) -> np.ndarray:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from sparsefl_jax.wire.arithmetic import zeros_and_ones_bits
-from sparsefl_jax.wire.numbers import HOST, Numbers
+from sparsefl_jax.wire.arithmetic import HOST, Numbers, zeros_and_ones_bits
 from sparsefl_jax.wire.packets import Count, Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS, position_bits
 

@@ -10,9 +10,12 @@ and then its values; `entropy` writes those of all leaves as `packed` does posit
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
-from sparsefl_jax.wire.codes import from_codes, read, to_codes, write
+from sparsefl_jax.core.check import UserError
+from sparsefl_jax.wire import positions
 from sparsefl_jax.wire.packets import Packet, layout
 from sparsefl_jax.wire.positions import POSITIONS, read_positions, write_positions
 
@@ -82,7 +85,7 @@ def decode(data: bytes, like: Packet) -> Packet:
         out = np.zeros(leaf.shape, leaf.dtype)
         if like.bits:
             nnz = int(mask.sum())
-            codes = read(stream[offset:], nnz, like.bits)
+            codes = positions.read(stream[offset:], nnz, like.bits)
             out[mask] = from_codes(codes, leaf.dtype, like.bits)
             offset += nnz * like.bits
         else:
@@ -106,7 +109,8 @@ def _body(packet: Packet) -> list[np.ndarray]:
         if _positions_travel(packet):
             stream.append(write_positions(packet.index, mask))
         if packet.bits:
-            stream.append(write(to_codes(values[mask], packet.bits), packet.bits))
+            codes = to_codes(values[mask], packet.bits)
+            stream.append(positions.write(codes, packet.bits))
     return stream
 
 
@@ -136,3 +140,55 @@ def _leaves(packet: Packet) -> list:
 def _positions_travel(packet: Packet) -> bool:
     masked = packet.mask is not None
     return packet.index in POSITIONS and masked and bool(packet.fresh)
+
+
+def to_codes(values: np.ndarray, width: int) -> np.ndarray:
+    """Returns a float's bit pattern, or an integer's two's complement, as a code.
+
+    Args:
+      values: [n] floats of `width` bits, or integers of at least that many.
+      width: bits of one code, 1 to 32.
+
+    Returns:
+      [n] uint32.
+
+    Raises:
+      ValueError: an integer needs more than `width` bits.
+
+    Example:
+      >>> to_codes(np.array([-1, 1], np.int8), 2).tolist()
+      [3, 1]
+    """
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        return values.view(f"u{values.dtype.itemsize}").astype(np.uint32)
+    signed = np.issubdtype(values.dtype, np.signedinteger)
+    low, high = (-(1 << width - 1), 1 << width - 1) if signed else (0, 1 << width)
+    wide = values.astype(np.int64)
+    if wide.size and (wide.min() < low or wide.max() >= high):
+        what = f"bits={width} but codes reach from {wide.min()} to {wide.max()}"
+        raise UserError(f"{what}, expected {low} to {high - 1}.")
+    return (wide & ((1 << width) - 1)).astype(np.uint32)
+
+
+def from_codes(codes: np.ndarray, dtype: DTypeLike, width: int) -> np.ndarray:
+    """Returns the numbers that `to_codes` encoded.
+
+    Args:
+      codes: [n] uint32.
+      dtype: of the numbers.
+      width: bits of one code, 1 to 32.
+
+    Returns:
+      [n] of that dtype.
+
+    Example:
+      >>> from_codes(np.array([3, 1], np.uint32), np.int8, 2).tolist()
+      [-1, 1]
+    """
+    dtype = np.dtype(dtype)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return codes.astype(f"u{dtype.itemsize}").view(dtype)
+    wide = codes.astype(np.int64)
+    if np.issubdtype(dtype, np.signedinteger):
+        wide -= (wide >> (width - 1)) << width
+    return wide.astype(dtype)

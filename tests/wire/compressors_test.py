@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.wire import compressors, golomb, packets
+from sparsefl_jax.wire import compressors, packets
 from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire.positions import write_gaps
 
 RNG = np.random.default_rng(0)
 UPDATE = {
@@ -109,7 +110,7 @@ def test_stc_charges_a_bit_a_value_a_magnitude_a_leaf_and_no_zero():
     values, positions = charged(message)
     assert values == 6 + 2 * 32
     assert positions == 6 + 4 + sum(
-        golomb.write_gaps(flat(m)).size for m in jax.tree.leaves(message["delta"].mask)
+        write_gaps(flat(m)).size for m in jax.tree.leaves(message["delta"].mask)
     )
     few, back = sent("stc", {"w": jnp.array([0.0, -3.0, 0.0, 0.0])}, density=0.5)
     assert few["delta"].mask["w"].sum() == 1  # no zero travels as a magnitude
