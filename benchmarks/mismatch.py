@@ -21,7 +21,7 @@ import numpy as np
 
 import sparsefl_jax as sfl
 from configs import flash_cifar10
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.sparsity import masks, regrow
 from sparsefl_jax.training import local

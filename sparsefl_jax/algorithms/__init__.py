@@ -26,6 +26,9 @@ from sparsefl_jax.algorithms.flash import nst as nst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.hetero_flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.hetero_flash import hetero_spdst as hetero_spdst
+from sparsefl_jax.algorithms.masked import magnitude as magnitude
+from sparsefl_jax.algorithms.masked import pdst as pdst
+from sparsefl_jax.algorithms.masked import spdst as spdst
 from sparsefl_jax.algorithms.one_shot import grasp as grasp
 from sparsefl_jax.algorithms.one_shot import snip as snip
 from sparsefl_jax.algorithms.one_shot import ssfl as ssfl
@@ -36,9 +39,6 @@ from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
 from sparsefl_jax.algorithms.readjusting import feddst as feddst
 from sparsefl_jax.algorithms.readjusting import fedspa as fedspa
-from sparsefl_jax.algorithms.shared.masked import magnitude as magnitude
-from sparsefl_jax.algorithms.shared.masked import pdst as pdst
-from sparsefl_jax.algorithms.shared.masked import spdst as spdst
 from sparsefl_jax.algorithms.slices import fedrolex as fedrolex
 from sparsefl_jax.algorithms.slices import fjord as fjord
 from sparsefl_jax.algorithms.slices import heterofl as heterofl

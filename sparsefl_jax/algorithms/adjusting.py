@@ -32,7 +32,7 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Count, NonNegative, PyTree, ServerContext, Share

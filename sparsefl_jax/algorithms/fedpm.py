@@ -17,8 +17,7 @@ from jax.flatten_util import ravel_pytree
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
-from sparsefl_jax.models import adapters
-from sparsefl_jax.models.base import Model
+from sparsefl_jax.models import Model, adapters
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local, means, screening
 from sparsefl_jax.wire.packets import Initial, Packet, pack_initial

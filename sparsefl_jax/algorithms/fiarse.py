@@ -10,7 +10,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model

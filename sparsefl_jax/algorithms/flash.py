@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.check import UserError

@@ -12,8 +12,7 @@ import numpy as np
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms import flash
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import flash, masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Count, Fraction, PyTree, Share

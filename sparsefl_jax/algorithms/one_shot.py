@@ -23,8 +23,7 @@ import jax.numpy as jnp
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, Key, Positive, PyTree, Share, SparseModel
-from sparsefl_jax.models import adapters
-from sparsefl_jax.models.base import Model
+from sparsefl_jax.models import Model, adapters
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Initial, Packet, pack_initial

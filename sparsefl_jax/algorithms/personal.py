@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.algorithms.fedavg import fedavg, proximal
-from sparsefl_jax.algorithms.shared import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Array, EmptyState, PyTree, Share, SparseModel

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, no_client_state
 from sparsefl_jax.core.check import check
 from sparsefl_jax.core.types import Array, Count, Fraction, Share, SparseModel

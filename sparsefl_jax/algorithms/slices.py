@@ -24,8 +24,7 @@ from jax import lax
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.models import adapters
-from sparsefl_jax.models.base import Model
+from sparsefl_jax.models import Model, adapters
 from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.sparsity import masks, trees, width
 from sparsefl_jax.sparsity.nested import place_within

@@ -23,8 +23,7 @@ import optax
 from sparsefl_jax.algorithms.personal import finetune
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
-from sparsefl_jax.models import adapters
-from sparsefl_jax.models.base import Model
+from sparsefl_jax.models import Model, adapters
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Initial, Packet, pack_initial

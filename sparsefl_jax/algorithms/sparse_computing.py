@@ -19,11 +19,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.shared import masked
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Fraction, PyTree, Share, SparseModel
-from sparsefl_jax.models import adapters
-from sparsefl_jax.models.base import Model
+from sparsefl_jax.models import Model, adapters
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means, sparse_passes
 from sparsefl_jax.wire.packets import Packet, pack_up, unpack_params

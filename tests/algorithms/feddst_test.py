@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import feddst
-from sparsefl_jax.algorithms.shared.masked import Server
+from sparsefl_jax.algorithms.masked import Server
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets

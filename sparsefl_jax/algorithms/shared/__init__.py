@@ -1,1 +1,0 @@
-"""What several methods share."""
