@@ -29,7 +29,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms import masked
@@ -281,7 +280,7 @@ def fedrts(
             scores = trees.merge(scores, others)
             return top_k.keep_top(scores, budget(scores, ctx.round)[0], select)
 
-        mask = lax.cond(due(ctx.round), draw, lambda: mean.mask)
+        mask = jax.lax.cond(due(ctx.round), draw, lambda: mean.mask)
         new = masks.pruned(mean, mask)
         return masked.moved_if_heard(ctx, server, new, a=a, b=b), {}
 
@@ -354,7 +353,7 @@ def adjusting(
             return masks.apply(grads, named), named, work
 
         blank = zeros.params, zeros.mask, trained.metrics["work"]
-        grads, named, work = lax.cond(adjust, name, lambda: blank)
+        grads, named, work = jax.lax.cond(adjust, name, lambda: blank)
         grads, named = (trees.split(tree, select)[0] for tree in (grads, named))
         uplink = pack_up(trained.model, received.mask, select, index=index)
         values, bits = (named, 0) if move is None else (grads, 32)
@@ -377,7 +376,7 @@ def adjusting(
         def adjusted():
             return move(server.model, mean, steep, *budget(mean.params, ctx.round))
 
-        new = lax.cond(due(ctx.round), adjusted, lambda: mean)
+        new = jax.lax.cond(due(ctx.round), adjusted, lambda: mean)
         return masked.moved_if_heard(ctx, server, new), {}
 
     frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)

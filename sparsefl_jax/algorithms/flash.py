@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core import types
@@ -182,7 +181,7 @@ def jmwst(
         mean = merged(ctx, server.model, total)
         vote = (ctx.round % r_int == 0) & (ctx.heard > 0)
         voted = partial(target_mask, mean, mean_densities(total), density, select)
-        mask = lax.cond(vote, voted, lambda: server.mask)
+        mask = jax.lax.cond(vote, voted, lambda: server.mask)
         changed_at = last_change(ctx.round, server.mask, mask, server.changed_at)
         return Changing(mean, mask, changed_at), {}
 
@@ -345,7 +344,7 @@ def learner(
                 work = work._replace(extra=work.extra + sorting)
                 return Training(state._replace(params=params), mask, work, carry)
 
-            return lax.cond(when, cut, lambda same: same, training)
+            return jax.lax.cond(when, cut, lambda same: same, training)
 
         def part(training, epoch, first, last, num_trips):
             before, mask, work, carry = training
@@ -376,7 +375,7 @@ def learner(
             rest = batches.num_steps - shared
             training = part(training, 0, half, num_steps, rest)
         else:
-            training = lax.fori_loop(0, epochs, epoch, training)
+            training = jax.lax.fori_loop(0, epochs, epoch, training)
         (params, stats, opt_state, sums), mask, work, _ = training
         model = SparseModel(params, mask, stats)
         return local.Trained(model, opt_state, {**sums, "work": work})

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 
 from sparsefl_jax.algorithms import flash, masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
@@ -168,10 +167,10 @@ def _nest(
             vote = (ctx.round % r_int == 0) & (ctx.heard > 0)
             layers = masks.layer_densities(mean.mask, select)
             voted = partial(flash.target_mask, mean, layers, tiers[-1], select)
-            mask = lax.cond(vote, voted, lambda: old.mask)
+            mask = jax.lax.cond(vote, voted, lambda: old.mask)
             adjust = vote | moving
         whole = old._replace(model=mean, mask=mask)
-        ranks = lax.cond(adjust, lambda: rank(key, whole), lambda: server.ranks)
+        ranks = jax.lax.cond(adjust, lambda: rank(key, whole), lambda: server.ranks)
         new, changed_at = Nested(whole, ranks), []
         for tier, since in enumerate(old.changed_at):
             before = held(server, jnp.int32(tier), ctx.round)

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms import masked
@@ -137,7 +136,7 @@ def prunefl_initial(
             past = at.iteration - start
             due = (past >= 0) & (past % reconfigure_every == 0)
             at = at._replace(state=state, work=done, start=start)
-            at = lax.cond(due, cut, lambda same: same, at)
+            at = jax.lax.cond(due, cut, lambda same: same, at)
             return at._replace(iteration=at.iteration + 1)
 
         def unsettled(at: Search) -> Array:
@@ -147,7 +146,7 @@ def prunefl_initial(
         idle, limit = screening.work(zero, received.mask), jnp.int32(max_iterations)
         untrained = local.start(tx, received), received.mask, idle
         begin = Search(*untrained, none, limit, zero, none)
-        found = lax.while_loop(unsettled, iterate, begin)
+        found = jax.lax.while_loop(unsettled, iterate, begin)
         trained = SparseModel(found.state.params, found.mask, found.state.stats)
         metrics = {**found.state.sums, "work": found.work}
         metrics["iterations"] = found.iteration.astype(jnp.float32)
@@ -261,7 +260,7 @@ def prunefl(
         old, squared = server.model, total["squared"]
         mean, due = masked.average(old, total["mean"]), squared["weight"] > 0
         halvings = ctx.round.astype(jnp.float32) / half_life
-        new = lax.cond(
+        new = jax.lax.cond(
             due, lambda: reconfigure(mean, squared["sum"], halvings), lambda: mean
         )
         return masked.move(ctx.round, server, new), {}
@@ -349,7 +348,7 @@ def make_rule(
             return jnp.where(time > 0, total / time, jnp.float32(0))
 
         # The greedy rule ends at the candidates worth more than the resulting ratio.
-        above, _ = lax.while_loop(
+        above, _ = jax.lax.while_loop(
             lambda pair: pair[1] > pair[0],
             lambda pair: (pair[1], ratio(pair[1])),
             (jnp.float32(-1), ratio(jnp.float32(jnp.inf))),

@@ -19,7 +19,6 @@ from typing import Annotated, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method, no_client_state
@@ -112,14 +111,14 @@ def feddst(
         tx = optimizer(ctx.round)
         trained = local.train(train_key, loss_fn, tx, received, batches)
 
-        def exchange(trained):
+        def move(trained):
             params, step = trained.model.params, local.own_steps(batches, -1) - 1
             table = jnp.asarray(np.stack([counts(params, rate) for rate in rates]))
             kept = table[(ctx.round - 1) // adjust_every], jnp.asarray(counts(params))
             options = {"select": select, "step": step, "anywhere": release}
             return readjust(screen_key, loss_fn, trained, batches, *kept, **options)
 
-        return lax.cond(due(ctx.round), exchange, lambda same: same, trained), client
+        return jax.lax.cond(due(ctx.round), move, lambda same: same, trained), client
 
     def aggregate(key, ctx, server, total):
         mean = masked.covered_average(ctx, server.model, total)
@@ -240,7 +239,7 @@ def fedspa(
             kept = jnp.asarray(alive - gone)[round], jnp.asarray(alive)
             return readjust(key, tested, trained, batches, *kept, select=select)
 
-        return lax.cond(round < len(gone), move, lambda same: same, trained)
+        return jax.lax.cond(round < len(gone), move, lambda same: same, trained)
 
     def update(key, ctx, downlink, client, batches):
         train_key, screen_key = jax.random.split(key)

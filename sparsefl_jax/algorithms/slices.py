@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.check import UserError
@@ -279,7 +278,7 @@ def fjord(
             loss, _, stats, sums = at_width(key, part, stats, at, x, y, weight)
             return loss, (stats, sums)
         whole, logits, stats, sums = at_width(key, params, stats, place, x, y, weight)
-        soft = jax.nn.softmax(lax.stop_gradient(logits))
+        soft = jax.nn.softmax(jax.lax.stop_gradient(logits))
         again = jax.random.clone(key)  # both passes see the same augmented samples
         loss, _, stats, more = at_width(again, part, stats, at, x, soft, weight)
         seen = sums["seen"] + more["seen"]

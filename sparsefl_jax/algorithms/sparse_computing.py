@@ -17,7 +17,6 @@ from typing import Annotated, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
@@ -220,9 +219,9 @@ def _keep_largest(params: PyTree, share: float, select: PyTree) -> PyTree:
 
 def _sparse(params: PyTree, density: float, select: PyTree) -> PyTree:
     """Returns each leaf's largest weights; the gradient passes to all of them."""
-    mask = _keep_largest(lax.stop_gradient(params), density, select)
+    mask = _keep_largest(jax.lax.stop_gradient(params), density, select)
     kept = masks.apply(params, mask)
-    return jax.tree.map(lambda w, k: w + lax.stop_gradient(k - w), params, kept)
+    return jax.tree.map(lambda w, k: w + jax.lax.stop_gradient(k - w), params, kept)
 
 
 def _power(params: PyTree, exponent: float, select: PyTree) -> PyTree:

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 
 from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import UserError, blame, check
@@ -259,7 +258,7 @@ def train_steps(
             return new
         return jax.tree.map(lambda n, o: jnp.where(step < last, n, o), new, state)
 
-    state = lax.fori_loop(0, num_trips, body, state)
+    state = jax.lax.fori_loop(0, num_trips, body, state)
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
     loss = jnp.where(jnp.all(jnp.array(finite)), state.sums["loss"], jnp.nan)
     return state._replace(sums=state.sums | {"loss": loss})
@@ -290,7 +289,7 @@ def train_epochs(
         return train_steps(step_key, loss_fn, tx, state, batches, **span)
 
     last = batches.order.shape[0] if last is None else last
-    return lax.fori_loop(first, last, body, state)
+    return jax.lax.fori_loop(first, last, body, state)
 
 
 def train(
