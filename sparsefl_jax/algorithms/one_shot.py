@@ -14,20 +14,18 @@ for Efficient Federated Learning", TMLR 2026, https://arxiv.org/abs/2405.09037.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.check import check
-from sparsefl_jax.core.types import Array, Key, Positive, PyTree, Share, SparseModel
+from sparsefl_jax.core.types import Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models import Model, adapters
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Initial, Packet, pack_initial
-from sparsefl_jax.wire.positions import POSITIONS
+from sparsefl_jax.wire.positions import Index
 
 Mode = Literal["train", "inference"]
 
@@ -41,7 +39,7 @@ def snip(
     prunable: masks.Globs = masks.KERNELS,
     first_samples: bool = False,
     mode: Mode = "train",
-    index: str = "bitmap",
+    index: Index = "bitmap",
 ) -> Algorithm:
     """SNIP on one batch of a client: keeps the largest |w dL/dw|, over all layers.
 
@@ -72,13 +70,12 @@ def snip(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = snip(model, optimizer, density=0.1, prunable=("*",))
     """
-    return one_shot(
-        partial(saliency, scored(model, mode)),
-        keep=lambda size: round(size * density),
-        select=masks.prunable(model.macs, prunable),
-        first_samples=first_samples,
-        index=index,
-    )
+    score, select = saliency(model, mode), masks.prunable(model.macs, prunable)
+
+    def keep(size):
+        return round(size * density)
+
+    return one_shot(score, keep, select, first_samples=first_samples, index=index)
 
 
 @method
@@ -92,7 +89,7 @@ def grasp(
     prunable: masks.Globs = masks.KERNELS,
     first_samples: bool = False,
     mode: Mode = "train",
-    index: str = "bitmap",
+    index: Index = "bitmap",
 ) -> Algorithm:
     """GraSP on one batch of a client: keeps the largest w * Hg, over all layers.
 
@@ -158,15 +155,13 @@ def grasp(
         curved = masks.apply(along(masks.apply(grads, select)), select)
         return jax.tree.map(jnp.multiply, params, curved), sums
 
-    return one_shot(
-        score,
-        # n - int(n (1 - d)) is ceil(n d).
-        keep=lambda size: layer_densities.whole_up(density, size),
-        passes=3,
-        select=select,
-        first_samples=first_samples,
-        index=index,
-    )
+    def keep(size):
+        return layer_densities.whole_up(
+            density, size
+        )  # n - int(n (1 - d)) is ceil(n d)
+
+    batch = {"first_samples": first_samples, "index": index}
+    return one_shot(score, keep, select, passes=3, **batch)
 
 
 @method
@@ -212,13 +207,13 @@ def ssfl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = ssfl(model, optimizer, density=0.5)
     """
-    return one_shot(
-        partial(saliency, scored(model, mode)),
-        keep=lambda size: max(1, layer_densities.counts(density, size)),
-        select=masks.prunable(model.macs, prunable),
-        initial=initial,
-        weight=means.WEIGHTINGS[weighting],
-    )
+    score, select = saliency(model, mode), masks.prunable(model.macs, prunable)
+
+    def keep(size):
+        return max(1, layer_densities.counts(density, size))
+
+    weight = means.WEIGHTINGS[weighting]
+    return one_shot(score, keep, select, initial=initial, weight=weight)
 
 
 def scored(model: Model, mode: Mode) -> Callable:
@@ -232,33 +227,32 @@ def scored(model: Model, mode: Mode) -> Callable:
     return loss_fn
 
 
-def saliency(
-    loss_fn: Callable, key: Key, params: PyTree, stats: PyTree, *batch: Array
-) -> tuple[PyTree, dict[str, Array]]:
-    """Computes |w dL/dw|, the change of the loss, to first order, if w is removed.
+def saliency(model: Model, mode: Mode) -> Callable:
+    """Returns the score |w dL/dw|: the change of the loss, to first order, without w.
 
     Args:
-      loss_fn: as `local.objective` returns it.
-      key: of dropout and augmentation.
-      params, stats: the model.
-      *batch: samples [B, ...], labels [B], and [B] float32, 0 for padded samples.
+      model, mode: as in `scored`.
 
     Returns:
-      The scores, a tree like `params`, and the sums of `loss_fn`.
+      `score`, as `one_shot` takes it.
     """
-    gradient = jax.grad(loss_fn, argnums=1, has_aux=True)
-    grads, (_, sums) = gradient(key, params, stats, *batch)
-    return jax.tree.map(lambda g, w: jnp.abs(g * w), grads, params), sums
+    gradient = jax.grad(scored(model, mode), argnums=1, has_aux=True)
+
+    def score(key, params, *batch):
+        grads, (_, sums) = gradient(key, params, *batch)
+        return jax.tree.map(lambda g, w: jnp.abs(g * w), grads, params), sums
+
+    return score
 
 
 def one_shot(
     score: Callable,
-    *,
     keep: Callable,
     select: PyTree,
+    *,
     passes: int = 1,
     first_samples: bool = False,
-    index: str = "bitmap",
+    index: Index = "bitmap",
     initial: Initial = "sent",
     weight: Callable | None = None,
 ) -> Algorithm:
@@ -293,7 +287,6 @@ def one_shot(
     Raises:
       ValueError: the index is unknown.
     """
-    check("index", index, POSITIONS)
 
     def best(scores):
         size = int(trees.layer_sizes(scores, select).sum())

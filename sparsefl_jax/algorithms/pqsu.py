@@ -22,14 +22,14 @@ import jax.numpy as jnp
 
 from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
-from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, EmptyState, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks, quantization, top_k, trees, width
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Message, Packet, is_new
-from sparsefl_jax.wire.positions import POSITIONS
+from sparsefl_jax.wire.positions import Index
 
 
 class Client(NamedTuple):
@@ -48,7 +48,7 @@ def pqsu(
     quantize: Literal["both", "up", "none"] = "both",
     selective: bool = True,
     weighting: means.Weighting = "uniform",
-    index: str = "bitmap",
+    index: Index = "bitmap",
 ) -> Algorithm:
     """PQSU: trains a network with fewer filters, and sends weights in 8 bits.
 
@@ -91,7 +91,6 @@ def pqsu(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = pqsu(model, optimizer, density=0.5, quantize="up")
     """
-    check("index", index, POSITIONS)
     weight, loss_fn = means.WEIGHTINGS[weighting], local.objective(model)
     hidden_links(model.macs, prunable)  # refuses globs that match none
 

@@ -25,7 +25,7 @@ the encoder and the decoder all read it from one table of these steps.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ from sparsefl_jax.core.types import Array
 from sparsefl_jax.wire import arithmetic
 from sparsefl_jax.wire.arithmetic import HOST, Numbers
 
+Index = Literal["bitmap", "coo", "golomb", "packed"]
 _GOLDEN = math.log((math.sqrt(5) - 1) / 2)  # ln(phi - 1)
 
 
