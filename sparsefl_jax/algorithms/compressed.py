@@ -145,10 +145,17 @@ def compressed(
     coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
     step_coder = None if down is None else _compressor("down", down, given, DOWN)
     feedback = feedback or coder.feedback
-    chosen = feedback, stale, start, clients, weighting, server_optimizer
-    _refuse_combinations(coder.votes, *chosen)
+    estimates = feedback == "ef21"
+    check("feedback", feedback, ("none",) if coder.votes else FEEDBACK)  # or a coder's
+    check("stale", stale, ("keep", "reset") if feedback == "ef" else ("keep",))
+    check("start", start, ("zero", "gradient") if estimates else ("zero",))
+    check("clients", clients, Count if estimates else (None,))
+    if estimates:
+        check("weighting", weighting, (None, "uniform"))
+    if coder.votes and server_optimizer is None:
+        raise UserError("server_optimizer=None, expected one with up='majority'")
     pending_of, remember = FEEDBACK[feedback]
-    equal = feedback == "ef21" or coder.votes
+    equal = estimates or coder.votes
     weighting = weighting or ("uniform" if equal else "examples")
     server_tx = server_optimizer or optax.sgd(1.0)
     kept = {"server_optimizer": server_tx, "keep_optimizer": keep_optimizer}
@@ -156,7 +163,7 @@ def compressed(
 
     def init(key, start):
         zeros = jax.tree.map(jnp.zeros_like, start.params)
-        estimate = zeros if feedback == "ef21" else EmptyState()
+        estimate = zeros if estimates else EmptyState()
         step = EmptyState()
         if step_coder is not None:  # static branch
             changed = jax.tree.map(lambda v: jnp.zeros(v.shape, jnp.int32), zeros)
@@ -200,7 +207,7 @@ def compressed(
         combine_key, seed_key, step_key = jax.random.split(key, 3)
         mean = means.weighted_mean(total, keep_model(server, total))
         delta, estimate, step = mean["delta"], server.estimate, server.step
-        if feedback == "ef21":  # static branch: clients that sent nothing keep theirs
+        if estimates:  # static branch: clients that sent nothing keep theirs
             changes = total["sum"]["delta"]
             delta = jax.tree.map(lambda h, q: h + q / clients, estimate, changes)
             estimate = delta
@@ -383,18 +390,3 @@ def _refuse_unread(up, down, given: dict) -> None:
         read = any(compressors.reads(name, argument) for name in names)
         if value is not None and not read:
             raise UserError(f"{argument}={value!r}, expected None with {up=}, {down=}")
-
-
-def _refuse_combinations(
-    votes, feedback, stale, start, clients, weighting, server_optimizer
-) -> None:
-    """Refuses arguments that do not go together."""
-    check("feedback", feedback, ("none",) if votes else FEEDBACK)  # or a compressor's
-    check("stale", stale, ("keep", "reset") if feedback == "ef" else ("keep",))
-    estimates = feedback == "ef21"
-    check("start", start, ("zero", "gradient") if estimates else ("zero",))
-    check("clients", clients, Count if estimates else (None,))
-    if estimates:
-        check("weighting", weighting, (None, "uniform"))
-    if votes and server_optimizer is None:
-        raise UserError("server_optimizer=None, expected one with up='majority'")

@@ -24,7 +24,7 @@ from sparsefl_jax.algorithms import masked
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, regrow, top_k, trees
 from sparsefl_jax.training import local, means
@@ -293,15 +293,6 @@ def deploy(key, server: Changing) -> dict[str, SparseModel]:
     return {"masked": masked, "aggregated": server.model}
 
 
-class Training(NamedTuple):
-    """The state of a masked client, and its work so far."""
-
-    state: local.LocalState
-    mask: PyTree  # bool
-    work: Work
-    carry: regrow.Carry  # what a surgery leaves for the next one
-
-
 def learner(
     loss_fn: Callable, select: PyTree, density: float, prune_rate: float, decay: bool
 ) -> Callable:
@@ -342,7 +333,7 @@ def learner(
                     key, state.params, mask, rate, select=select, carry=carry
                 )
                 work = work._replace(extra=work.extra + sorting)
-                return Training(state._replace(params=params), mask, work, carry)
+                return state._replace(params=params), mask, work, carry
 
             return jax.lax.cond(when, cut, lambda same: same, training)
 
@@ -356,7 +347,7 @@ def learner(
             )
             count = state.sums["count"] - before.sums["count"]
             work = jax.tree.map(jnp.add, work, local.work(count, mask))
-            return Training(state, mask, work, carry)
+            return state, mask, work, carry
 
         def epoch(e, training):
             training = part(training, e, 0, num_steps, batches.num_steps)
@@ -365,7 +356,8 @@ def learner(
 
         none = local.work(jnp.zeros((), jnp.float32), model.mask)
         carry = regrow.start_carry(model.params, select, density)
-        training = Training(local.start(tx, model), model.mask, none, carry)
+        # The client's state, its mask, its work so far, and what a surgery leaves.
+        training = local.start(tx, model), model.mask, none, carry
         num_steps = local.own_steps(batches, 0)
         if epochs == 1:  # static branch
             half, shared = num_steps // 2 + 1, batches.num_steps // 2 + 1

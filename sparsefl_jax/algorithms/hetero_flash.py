@@ -104,8 +104,7 @@ def hetero_jmwst(
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
     options = densities, submask, average, prunable, index
-    surgery = {"rate": prune_rate, "decay": prune_rate_decay}
-    return _nest(model, optimizer, *options, r_int=r_int, **surgery)
+    return _nest(model, optimizer, *options, r_int, prune_rate, prune_rate_decay)
 
 
 def _nest(
