@@ -288,12 +288,7 @@ def fedrts(
 
 
 def adjusting(
-    model: Model,
-    optimizer: Optimizer,
-    options: tuple,
-    *,
-    move: Callable | None = None,
-    adapt: Callable = lambda loss_fn, tx, received, doubt, batches: (loss_fn, tx),
+    model, optimizer, options: tuple, move=None, adapt=None
 ) -> tuple[Algorithm, PyTree, Callable, Callable]:
     """Returns the parts of a method that adjusts its mask.
 
@@ -306,8 +301,8 @@ def adjusting(
         the entries named, whose gradients then travel, float32; `old` was broadcast.
         None: the positions travel alone, and the method has an `aggregate` of its own.
       adapt: `(loss_fn, tx, received, doubt, batches) -> (loss_fn, tx)`, the loss and
-        the optimizer of a client in a round; `doubt` is [L] int32, k_l in rounds that
-        adjust, otherwise 0.
+        the optimizer of a client in a round, None as they are; `doubt` is [L] int32,
+        k_l in rounds that adjust, otherwise 0.
 
     Returns:
       method: it adjusts by `move`, if there is one.
@@ -340,7 +335,9 @@ def adjusting(
         received, adjust = unpack_model(downlink), due(ctx.round)
         train_key, screen_key = jax.random.split(key)
         doubt = jnp.where(adjust, budget(received.params, ctx.round)[1], 0)
-        loss, tx = adapt(loss_fn, optimizer(ctx.round), received, doubt, batches)
+        loss, tx = loss_fn, optimizer(ctx.round)
+        if adapt is not None:  # static branch
+            loss, tx = adapt(loss, tx, received, doubt, batches)
         trained = local.train(train_key, loss, tx, received, batches)
         zeros = jax.tree.map(jnp.zeros_like, received)
 

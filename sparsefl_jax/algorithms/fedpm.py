@@ -127,10 +127,8 @@ def fedpm(
         trained = local.train(train_key, masked_loss, tx, start, batches, **kept)
         drawn = draw(mask_key, trained.model.params, frozen)
         mask, _ = split_scored(mask_of(drawn))
-        uplink = {
-            "mask": Packet(mask, bits=1, index="entropy"),
-            "stats": Packet(trained.model.stats),
-        }
+        uplink = {"mask": Packet(mask, bits=1, index="entropy")}
+        uplink["stats"] = Packet(trained.model.stats)
         return uplink, trained.opt_state, trained.metrics
 
     def contribute(ctx, uplink):

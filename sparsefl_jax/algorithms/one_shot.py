@@ -156,9 +156,8 @@ def grasp(
         return jax.tree.map(jnp.multiply, params, curved), sums
 
     def keep(size):
-        return layer_densities.whole_up(
-            density, size
-        )  # n - int(n (1 - d)) is ceil(n d)
+        # It is n - int(n (1 - d)).
+        return layer_densities.whole_up(density, size)
 
     batch = {"first_samples": first_samples, "index": index}
     return one_shot(score, keep, select, passes=3, **batch)

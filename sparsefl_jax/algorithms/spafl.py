@@ -343,10 +343,11 @@ def make_training(
 
 def _clamp(trained: Trained) -> Trained:
     """Returns kernels clipped to [-1, 1] and thresholds to [0, 1], section 3.1."""
-    params = trees.map_by_path(
-        lambda path, v: jnp.clip(v, -1.0, 1.0) if path in trained.thresholds else v,
-        trained.params,
-    )
+
+    def cut(path, v):
+        return jnp.clip(v, -1.0, 1.0) if path in trained.thresholds else v
+
+    params = trees.map_by_path(cut, trained.params)
     thresholds = jax.tree.map(lambda t: jnp.clip(t, 0.0, 1.0), trained.thresholds)
     return Trained(params, thresholds)
 

@@ -181,10 +181,8 @@ def bernoulli(key: Key, params: PyTree, densities: ArrayLike, select: PyTree) ->
     shapes = [x.shape for x in trees.layers(params, select)]
     densities = jnp.broadcast_to(jnp.asarray(densities, jnp.float32), (len(shapes),))
     keys = jax.random.split(key, len(shapes))
-    drawn = [
-        jax.random.bernoulli(keys[i], densities[i], s) for i, s in enumerate(shapes)
-    ]
-    return total(params, select, drawn)
+    each = zip(keys, densities, shapes, strict=True)
+    return total(params, select, [jax.random.bernoulli(*layer) for layer in each])
 
 
 def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:

@@ -191,10 +191,8 @@ def start(
     """Returns the state before the first step; arguments as in `train`."""
     if isinstance(opt_state, EmptyState):
         opt_state = tx.init(model.params)
-    zero = jnp.zeros((), jnp.float32)
-    return LocalState(
-        model.params, model.stats, opt_state, dict.fromkeys(SUMS, zero) | dict(sums)
-    )
+    sums = dict.fromkeys(SUMS, jnp.zeros((), jnp.float32)) | dict(sums)
+    return LocalState(model.params, model.stats, opt_state, sums)
 
 
 def own_steps(batches: Batches, epoch: Array | int) -> Array:

@@ -23,7 +23,7 @@ import numpy as np
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Frozen, PyTree, Work
 from sparsefl_jax.wire.charges import message_bits
-from sparsefl_jax.wire.packets import Count, Message, assumptions
+from sparsefl_jax.wire.packets import assumptions
 
 # Of `update`: the summed loss, the number of samples that are predicted correctly, the
 # number of processed samples, and their `Work`, which becomes FLOPs; `density`, that of
@@ -98,16 +98,15 @@ def with_frozen(metrics: dict[str, Any], frozen: Frozen | None) -> dict[str, Any
     return metrics | {"work": work._replace(extra=extra)}
 
 
-def _traffic(
-    direction: str, layout: Message, count: dict[str, Count], cohort: int
-) -> dict:
+def _traffic(direction: str, layouts: dict, clients: Any) -> dict:
     """Returns the bits and entries of one direction, by the names of their fields."""
-    bits = message_bits(layout, count)
+    count = getattr(clients, direction)
+    bits = message_bits(layouts[direction], count)
     entries = {
         name: int(np.sum(np.where(c.sent, np.sum(c.entries, -1, dtype=np.int64), 0)))
         for name, c in count.items()
     }
-    per_client = np.broadcast_to(bits.total, (cohort,))
+    per_client = np.broadcast_to(bits.total, (len(clients.ids),))
     return {
         f"bits_{direction}": int(np.sum(per_client)),
         f"bits_{direction}_values": int(np.sum(bits.values)),
@@ -147,8 +146,8 @@ def round_record(
         "train_accuracy": correct / max(count, 1.0),
         "samples": int(count),
         "clients": np.asarray(log.clients.ids).tolist(),
-        **_traffic("down", layouts["down"], log.clients.down, len(log.clients.ids)),
-        **_traffic("up", layouts["up"], log.clients.up, len(log.clients.ids)),
+        **_traffic("down", layouts, log.clients),
+        **_traffic("up", layouts, log.clients),
         "flops": flops(model.macs, work),
         "flops_dense": per_sample * count,
         "flops_executed": float(per_sample * int(log.executed_steps) * batch_size),

@@ -291,12 +291,7 @@ def _low_bits(
 POSITIONS = {
     "bitmap": Code(_bitmap_bits, _write_bitmap, _read_bitmap, header=False),
     "coo": Code(_coo_bits, _write_coo, _read_coo),
-    "golomb": Code(
-        _golomb_bits,
-        write_gaps,
-        read_gaps,
-        measure=unary_bits,
-    ),
+    "golomb": Code(_golomb_bits, write_gaps, read_gaps, measure=unary_bits),
     "packed": Code(_packed_bits, arithmetic.encode, _read_packed),
 }
 
