@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedpm
-from sparsefl_jax.algorithms.fedpm import Server
-from sparsefl_jax.sparsity import masks, supermask
+from sparsefl_jax.algorithms.fedpm import Server, keep, signed_constants
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from tests.reference.by_hand import bare, merged
@@ -20,10 +20,10 @@ def test_estimator_by_hand():
     scores = jnp.log(jnp.array([1.0, 3.0, 1.0, 1 / 3]))
     weights = jnp.array([2.0, -4.0, 2.0, 8.0])
     uniform = jnp.array([0.4, 0.7, 0.6, 0.3])
-    assert supermask.keep(uniform, scores, weights).tolist() == [2, -4, 0, 0]
+    assert keep(uniform, scores, weights).tolist() == [2, -4, 0, 0]
 
     def loss(uniform, scores, weights):
-        return jnp.sum(supermask.keep(uniform, scores, weights) * jnp.arange(1.0, 5.0))
+        return jnp.sum(keep(uniform, scores, weights) * jnp.arange(1.0, 5.0))
 
     nothing, found, none = jax.grad(loss, (0, 1, 2))(uniform, scores, weights)
     # dL/dm p p (1 - p): 1 * 2 / 8, 2 * -4 * 9/64, 3 * 2 / 8, 4 * 8 * 3/64.
@@ -38,7 +38,7 @@ def test_constants_have_the_size_of_the_fan_in(key):
         "fc": {"kernel": (100, 7)},
     }
     params = jax.tree.map(jnp.zeros, shapes, is_leaf=lambda s: type(s) is tuple)
-    frozen = supermask.signed_constants(key, params)
+    frozen = signed_constants(key, params)
     for layer, name, fan_in in (
         ("conv", "kernel", 75), ("conv", "bias", 75), ("fc", "kernel", 100)
     ):  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedspa
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference.by_hand import batches, context, linear_loss, model_of, one_client
 from tests.reference.regrowth_by_hand import halved
 from tests.refusals import refused

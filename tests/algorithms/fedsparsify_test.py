@@ -11,7 +11,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks, schedules
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_up, unpack_model
+from sparsefl_jax.wire.packets import pack_up, unpack_model
 from tests.reference import by_hand
 from tests.reference.averaging_by_hand import flat
 from tests.reference.by_hand import KEY, bare, batches, context, merged, one_client

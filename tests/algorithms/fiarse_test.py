@@ -11,7 +11,7 @@ from sparsefl_jax.core.types import EmptyState
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_up, unpack_model
+from sparsefl_jax.wire.packets import pack_up, unpack_model
 from tests.reference.by_hand import bare, bits, context, merged, same
 
 KEY, OPTIMIZER = jax.random.key(0), local.make_optimizer()

@@ -8,8 +8,7 @@ import pytest
 from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sensitivity
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.wire.messages import pack_up, unpack_model
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, pack_up, unpack_model
 from tests.reference.by_hand import bare, context, merged
 
 SELECT = {"a": True, "b": True, "bias": False}

@@ -10,7 +10,7 @@ from sparsefl_jax.algorithms import flash, nst, pdst
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_up
+from sparsefl_jax.wire.packets import pack_up
 from tests.reference.by_hand import (
     KEY,
     bare,

@@ -7,7 +7,7 @@ import numpy as np
 from sparsefl_jax.algorithms import fedprox
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.wire.messages import unpack_model
+from sparsefl_jax.wire.packets import unpack_model
 from tests.reference.by_hand import close, gradient, server_context
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0

@@ -15,7 +15,7 @@ from sparsefl_jax.runs.setup import Limits
 from sparsefl_jax.simulation import clock, round_program
 from sparsefl_jax.simulation.clock import Clock, Device, System
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import charges, numbers, packets
+from sparsefl_jax.wire import arithmetic, charges, packets
 from tests.simulation.simulate_test import PARTS, X, linear, step, two_clients
 from tests.tiny import federation
 
@@ -34,7 +34,7 @@ def test_the_device_counts_the_bits_of_the_host(index):
             packet = packets.Packet(ones, mask, fresh, bits=bits, index=index)
             told = packets.layout({"p": packet}), packets.count({"p": packet})
             want = charges.message_bits(*told).total
-            got = charges.message_bits(*told, numbers.DEVICE).total
+            got = charges.message_bits(*told, arithmetic.DEVICE).total
             assert got.dtype == jnp.float32 and got == want
 
 
@@ -42,7 +42,7 @@ def test_bits_on_the_device_do_not_overflow():
     values, mask = (jax.ShapeDtypeStruct((2**29,), v) for v in (np.float32, bool))
     packet = packets.Packet(values, mask, index="coo")
     count = packets.Count(np.array([2**29], np.int32), np.True_, np.True_)
-    bits = charges.packet_bits(packet, count, numbers.DEVICE).total
+    bits = charges.packet_bits(packet, count, arithmetic.DEVICE).total
     assert float(bits) == pytest.approx(2**29 * (32 + 29) + 30, rel=1e-6)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.wire import golomb
-from sparsefl_jax.wire.numbers import DEVICE, HOST
+from sparsefl_jax.wire import positions
+from sparsefl_jax.wire.arithmetic import DEVICE, HOST
 
 PHI = (1 + math.sqrt(5)) / 2
 
@@ -34,8 +34,8 @@ def written(flat):
 def test_the_table_of_steps_is_the_papers_formula():
     for n in (1, 2, 3, 10, 117):
         for k in range(1, n + 1):
-            assert int((golomb.steps(n) >= k).sum()) == low_bits(n, k), (n, k)
-    big = golomb.steps(11_173_962)
+            assert int((positions.gap_steps(n) >= k).sum()) == low_bits(n, k), (n, k)
+    big = positions.gap_steps(11_173_962)
     for share, b in ((0.1, 3), (0.02, 5), (1e-3, 9)):
         assert int((big >= round(share * 11_173_962)).sum()) == b
 
@@ -45,10 +45,10 @@ def test_the_table_of_steps_is_the_papers_formula():
 def test_streams_are_those_of_the_paper_and_come_back(n, share, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
     for flat in (rng.random(n) < share, np.arange(n) > 0, np.arange(n) < n - 1):
-        stream = golomb.write_gaps(flat)
+        stream = positions.write_gaps(flat)
         assert "".join(map(str, stream)) == written(flat)
         behind = np.concatenate([stream, np.ones(40, np.uint8)])
-        back, taken = golomb.read_gaps(behind, (n,), int(flat.sum()))
+        back, taken = positions.read_gaps(behind, (n,), int(flat.sum()))
         assert taken == stream.size and back.tobytes() == flat.tobytes()
 
 
@@ -58,14 +58,16 @@ def test_four_of_a_hundred_by_hand():
     Gaps of 1, 32, 20, 47: ceil(g / 16) are 1, 2, 2, 3; g - 1 = 0, 16 + 15, 16 + 3,
     2 * 16 + 14.
     """
-    assert golomb.steps(100)[3] == 4
+    assert positions.gap_steps(100)[3] == 4
     flat = np.isin(np.arange(100), (0, 32, 52, 99))
-    assert golomb.unary_bits(jnp.asarray(flat)).item() == 8
+    assert positions.unary_bits(jnp.asarray(flat)).item() == 8
     for numbers in (HOST, DEVICE):
-        bits = [golomb.position_bits((100,), k, 8, numbers) for k in (4, 5)]
+        bits = [
+            positions.POSITIONS["golomb"].bits((100,), k, 8, numbers) for k in (4, 5)
+        ]
         assert [int(b) for b in bits] == [4 * 4 + 8, 5 * 3 + 8]
-    stream = golomb.write_gaps(flat)
+    stream = positions.write_gaps(flat)
     assert "".join(map(str, stream)) == "00000" + "101111" + "100011" + "1101110"
-    back, taken = golomb.read_gaps(stream, (100,), 4)
+    back, taken = positions.read_gaps(stream, (100,), 4)
     assert back.tolist() == flat.tolist() and taken == 24
-    assert golomb.most_unary(100, 4) == 4 + 6
+    assert positions.most_unary(100, 4) == 4 + 6
