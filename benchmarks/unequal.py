@@ -20,10 +20,9 @@ import pandas as pd
 from benchmarks.measure import markdown
 from benchmarks.pages import ROOT, redraw
 from benchmarks.v2.outcome import paired
+from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.report import read_run
-from sparsefl_jax.runs import results
-from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import freeze
+from sparsefl_jax.runs import build, results
 from sparsefl_jax.simulation.inference import make_evaluator
 from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.studies import points as on_disk

@@ -20,9 +20,9 @@ two epochs. It is not a row of the paper. Measured with seed 0: 38.6 %, best 47.
 (chance 10 %), in 27 s on 2 CPU cores with compilation (2026-11-23).
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("feddst", "fedavg", "spdst", "jmwst")
 

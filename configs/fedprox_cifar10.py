@@ -7,8 +7,8 @@ python launch.py --config=configs/fedprox_cifar10.py[:mini]
 of 40. It gave 22.8 % (chance 10 %) with seed 0 in 26 s of processor time (2026-11-23).
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 
 def get_config(arg: str = ""):

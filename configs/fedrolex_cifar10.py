@@ -18,9 +18,9 @@ clients a round. It gave 30.4 % (chance 10 %) with seed 0, with 231 Mbit each wa
 run.
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("fedrolex", "heterofl")
 WIDTHS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)

@@ -18,9 +18,9 @@ commit bb93a0f, 2026-11-25), and fedtiny 41.8 % in 120 s of processor time (comm
 cb258cc, 2026-11-25).
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("fedrts", "fedtiny", "fedmef", "feddst", "fedavg")
 

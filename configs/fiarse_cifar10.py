@@ -20,9 +20,9 @@ with seed 0, with 460 Mbit up and 471 Mbit down, in 68 s on 2 CPU cores with com
 (commit bb93a0f, 2026-11-25). The other methods have not been run.
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 SIZES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 METHODS = {

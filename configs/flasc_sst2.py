@@ -23,8 +23,8 @@ class: 55.0 %) with seed 0, with 31.8 Mbit up and 32.5 Mbit down, in 38 s on two
 cores with compilation (2026-11-26). The other methods have not been run.
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = {
     "flasc": {"name": "flasc", "density": 1 / 4},

@@ -23,8 +23,8 @@ rounds of five epochs. It is not a row of the paper. It gave 81.2 % (chance 10 %
 seed 0 (2026-11-26).
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 PRUNING = {
     "magnitude": {"criterion": "magnitude", "scope": "layer"},

@@ -9,7 +9,7 @@ samples. Ten clients whose classes differ, an MLP, SPDST at density 0.1. With an
 files (extra `hf`) needs no such arrays: columns are recognised by their types.
 """
 
-from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.config import default_config
 
 
 def get_config(arg: str = "mine.npz"):

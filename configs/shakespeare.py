@@ -15,8 +15,8 @@ characters in 21 s; spdst 38.7 % at density 0.23 in 50 s; spafl 24.7 % at densit
 in 32 s (always the most frequent character, a space: 16.7 %).
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("fedavg", "spdst", "spafl")
 

@@ -18,9 +18,9 @@ and the last layer. It is not a row of the paper. Measured with seed 0: 35.4 % (
 0.42 and 0.52 Gbit travelled.
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("sparsyfed", "topk", "fedavg")
 

@@ -13,9 +13,9 @@ clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper. Mea
 with seed 0: 46.4 % (chance 10 %) in 39 s on 2 CPU cores with compilation (2026-11-23).
 """
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("ssfl", "random", "fedavg")
 

@@ -19,9 +19,9 @@ bitmaps as positions (`--config.algorithm.index=bitmap`) 2.31 Gbit travelled.
 """
 
 from sparsefl_jax.algorithms.sparse_computing import UPLINKS
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 RATIOS = {"r0": 0.0, "r1": 0.1, "r2": 0.2}
 

@@ -253,7 +253,7 @@ def found(*names: str):
 
 def get_config(name: str):
     """Returns a row of `RUNS` as a configuration, for `--config=FILE:NAME`."""
-    defaults = found("runs.config.defaults", "runs.config.objects", "configuration")
+    defaults = found("config.defaults", "runs.config.defaults", "runs.config.objects", "configuration")
     algorithm, fields, _, _ = RUNS[name]
     config = defaults.default_config()
     samples = Path(os.environ["SAME_RESULTS_SAMPLES"])

@@ -11,7 +11,7 @@ clients train adapters of its two hidden layers, and a new last layer, on Fashio
 `studies/adapters.py:tune` tries all rates on another seed.
 """
 
-from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.config import default_config
 from sparsefl_jax.studies.points import Point
 
 BASE = "runs/adapters_base/base/seed_0/model.safetensors"

@@ -7,7 +7,7 @@ python launch.py --study=studies/five_methods.py --workdir=runs/five_methods
 An MLP on 2,000 images that come with the package, divided among 20 clients.
 """
 
-from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.config import default_config
 from sparsefl_jax.studies import sweep
 
 METHODS = ("fedavg", "complement", "fedsparsify_global", "jmwst", "spdst")

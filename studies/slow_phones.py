@@ -5,7 +5,7 @@ python launch.py --study=studies/slow_phones.py --workdir=runs/slow_phones
 An MLP on 2,000 Fashion-MNIST images that come with the package, and 20 clients.
 """
 
-from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.config import default_config
 from sparsefl_jax.studies import sweep
 
 METHODS = ("fedavg", "spdst", "jmwst")

@@ -8,7 +8,7 @@ A quarter of the clients each can hold all weights of an MLP for Fashion-MNIST, 
 1/16 and 1/64 of them. docs/unequal_clients.md has the setting and the results.
 """
 
-from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.config import default_config
 from sparsefl_jax.studies.points import Point
 
 SIZES = (1.0, 1 / 4, 1 / 16, 1 / 64)  # shares of the weights

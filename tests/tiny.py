@@ -12,8 +12,8 @@ import numpy as np
 
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, spafl
+from sparsefl_jax.config import defaults
 from sparsefl_jax.data import from_arrays
-from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt
 from sparsefl_jax.training import local
 

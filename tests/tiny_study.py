@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.config import defaults
 from sparsefl_jax.studies import sweep
 from tests.launches import ROOT, SECONDS
 from tests.tiny import write_images

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.config import defaults
 from sparsefl_jax.presets import methods
-from sparsefl_jax.runs.config import defaults
 
 # The outcome, see outcome.py.
 BUDGETS = 10  # evenly spaced in log bits, over the last decade of the budget

@@ -1,8 +1,8 @@
 """Shared by the experiments of Complement Sparsification (AAAI 2023)."""
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("cs", "fedavg", "prunefl", "pqsu")
 

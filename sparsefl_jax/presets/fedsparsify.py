@@ -1,8 +1,8 @@
 """Shared by the experiments of FedSparsify (2022, Tables 1, 2)."""
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 _METHODS = {  # what each is called here, and what its two stages have of their own
     "global": ("fedsparsify_global", {}, {}),

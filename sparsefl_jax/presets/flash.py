@@ -1,8 +1,8 @@
 """Shared by the experiments of FLASH (TMLR 2023, Table 1)."""
 
+from sparsefl_jax.config import default_config
 from sparsefl_jax.presets import methods, mini
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = (
     *("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst", "hetero_jmwst"),

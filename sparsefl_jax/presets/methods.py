@@ -6,8 +6,8 @@ A study that names methods wants each of them as its paper runs it.
 from collections.abc import Callable
 from functools import partial
 
-from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.fields import arguments
+from sparsefl_jax.config import defaults
+from sparsefl_jax.config.fields import arguments
 
 _ONE_CLIENT = {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
 # PruneFL's rule with a constant time: the density alone limits the mask.

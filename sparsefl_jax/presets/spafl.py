@@ -1,10 +1,10 @@
 """Shared by the experiments of SpaFL (NeurIPS 2024, Tables 2, 3, 5)."""
 
+from sparsefl_jax.config import default_config
+from sparsefl_jax.config.fields import arguments
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import methods
 from sparsefl_jax.presets.options import parse_options
-from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.fields import arguments
 
 METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
 VARIANTS = {"without13": "spafl", "thresholds_only": "spafl", "initial": "fedpm"}

@@ -13,12 +13,12 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 from sparsefl_jax import algorithms, data, models, report
+from sparsefl_jax.config import defaults, fields
+from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.core import formats, users_code
 from sparsefl_jax.core.check import UserError, blame, check, one_line, words
 from sparsefl_jax.runs import describe as plans
 from sparsefl_jax.runs import experiment, fit_rounds, folder
-from sparsefl_jax.runs.config import defaults, fields
-from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import interrupt, membership, processes, shipped
 

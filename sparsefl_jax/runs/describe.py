@@ -28,7 +28,7 @@ from sparsefl_jax.core.formats import (
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import checkpoint
-from sparsefl_jax.runs.config.build import OF_SETUP
+from sparsefl_jax.runs.build import OF_SETUP
 from sparsefl_jax.runs.plan import Plan
 from sparsefl_jax.runs.setup import Memory, Setup, guarantee
 from sparsefl_jax.simulation import clock, initial_state

@@ -14,6 +14,8 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax import report
+from sparsefl_jax.config.defaults import fill_in, freeze, plain
+from sparsefl_jax.config.fields import Config, Described
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check, integer, one_line
 from sparsefl_jax.core.types import Count
@@ -28,9 +30,7 @@ from sparsefl_jax.runs import (
     results,
     simulate,
 )
-from sparsefl_jax.runs.config.build import build_data, build_setup, check_stages, load
-from sparsefl_jax.runs.config.defaults import fill_in, freeze, plain
-from sparsefl_jax.runs.config.fields import Config, Described
+from sparsefl_jax.runs.build import build_data, build_setup, check_stages, load
 from sparsefl_jax.runs.describe import describe
 from sparsefl_jax.runs.plan import Plan, plan
 from sparsefl_jax.runs.programs import Programs

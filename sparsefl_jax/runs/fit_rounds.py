@@ -25,12 +25,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from sparsefl_jax.config.defaults import fill_in
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder, simulate
-from sparsefl_jax.runs.config.defaults import fill_in
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup

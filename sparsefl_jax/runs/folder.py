@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import jax
 
+from sparsefl_jax.config.defaults import fill_in, plain
+from sparsefl_jax.config.fields import TABLES, Config
 from sparsefl_jax.core import users_code
 from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.core.flatten import flatten
@@ -25,8 +27,6 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config.defaults import fill_in, plain
-from sparsefl_jax.runs.config.fields import TABLES, Config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import files, log_lines, processes
 

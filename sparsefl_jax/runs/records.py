@@ -17,12 +17,12 @@ import numpy as np
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
+from sparsefl_jax.config.defaults import plain
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.report import costs, tables
 from sparsefl_jax.report.kept_masks import mask_files
 from sparsefl_jax.runs import checkpoint, describe, folder
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config.defaults import plain
 from sparsefl_jax.runs.plan import Plan
 from sparsefl_jax.runs.setup import Memory, guarantee
 from sparsefl_jax.runs.simulate import Segment

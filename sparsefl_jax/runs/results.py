@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.config.defaults import freeze, load_config
+from sparsefl_jax.config.fields import Config
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.check import UserError, blame, check, integer
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.report.load import read_records
-from sparsefl_jax.runs import checkpoint, folder
+from sparsefl_jax.runs import build, checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
-from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import freeze, load_config
-from sparsefl_jax.runs.config.fields import Config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.simulation import initial_state, placement

@@ -6,11 +6,11 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
+from sparsefl_jax.config import defaults, fields
+from sparsefl_jax.config.defaults import fill_in
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config import defaults, fields
-from sparsefl_jax.runs.config.defaults import fill_in
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -79,7 +79,7 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
       ValueError: a field does not exist, no method takes it, or the seeds have gaps.
 
     Example:
-      >>> from sparsefl_jax.runs.config.defaults import default_config
+      >>> from sparsefl_jax.config import default_config
       >>> axes = {"algorithm.name": ["fedavg", "pdst"], "density": [0.05, 0.1]}
       >>> [point.name for point in sweep(default_config(), axes)]
       ['fedavg', 'pdst-density=0.05', 'pdst-density=0.1']

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from sparsefl_jax.config.defaults import default_config, fill_in, freeze, plain
 from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.report.groups import STUDY as FILE
 from sparsefl_jax.report.groups import Group, Study, read_study
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config.defaults import default_config, fill_in, freeze, plain
 from sparsefl_jax.system import files, shipped
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.config.defaults import default_config, freeze
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import setup
-from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import default_config, freeze
+from sparsefl_jax.runs import build, setup
 from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import table as tables
 from benchmarks.pages import declared
+from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.runs.config.defaults import freeze
 from tests.report import equal_cost_test
 
 LARGEST = ("algorithm.max_density", "first_stage.max_density")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.config import defaults
+from sparsefl_jax.config.defaults import fill_in, plain
 from sparsefl_jax.runs import folder, simulate
-from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.config.defaults import fill_in, plain
 from tests.refusals import launched
 
 FILES = {  # a method in a package, and all that it imports

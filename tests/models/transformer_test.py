@@ -7,8 +7,8 @@ import pytest
 
 from configs import flash_sst2
 from sparsefl_jax import models
+from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.models import transformer
-from sparsefl_jax.runs.config.defaults import freeze
 from sparsefl_jax.sparsity import masks, trees
 from tests.reference import transformer_by_hand as by_hand
 from tests.refusals import refused

@@ -3,14 +3,13 @@
 import pytest
 
 from sparsefl_jax import models
-from sparsefl_jax.runs import cli
-from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import freeze
+from sparsefl_jax.config.defaults import freeze
+from sparsefl_jax.runs import build, cli
 from tests.refusals import ROOT, given, launched
 from tests.tiny import network
 
 FILE = """
-from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.config import default_config
 
 def get_config(arg):
     config = default_config()

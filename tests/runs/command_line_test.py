@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sparsefl_jax.runs.config import fields
+from sparsefl_jax.config import fields
 from tests.refusals import ROOT
 
 MINI = "configs/flash_cifar10.py:mini"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from absl import flags
 
+from sparsefl_jax.config.defaults import default_config, freeze
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs.config.defaults import default_config, freeze
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.testing import tiny_model
 

@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
+from sparsefl_jax.config.fields import Config
 from sparsefl_jax.runs import folder
-from sparsefl_jax.runs.config.fields import Config
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])

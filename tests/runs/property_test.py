@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from sparsefl_jax.config import defaults
 from sparsefl_jax.data.holdout import TEST_SPLITS
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.config import defaults
 from tests.refusals import change
 
 pytestmark = pytest.mark.slow

@@ -12,11 +12,10 @@ from absl import flags
 import sparsefl_jax as sfl
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
-from sparsefl_jax.runs import checkpoint, cli, experiment, records
+from sparsefl_jax.config.defaults import fill_in, freeze, load_config, plain
+from sparsefl_jax.runs import build, checkpoint, cli, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
-from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.defaults import fill_in, freeze, load_config, plain
 from sparsefl_jax.system import interrupt, provenance
 from tests.runs.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config

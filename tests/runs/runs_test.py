@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.config import load_config
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import checkpoint, experiment
-from sparsefl_jax.runs.config.defaults import load_config
 from sparsefl_jax.simulation import placement
 from tests.refusals import refused
 from tests.tiny import tiny_config

@@ -1,7 +1,7 @@
 """The study of adapters: its points, and its tables from records by hand."""
 
 from benchmarks import adapters
-from sparsefl_jax.runs.config.defaults import freeze
+from sparsefl_jax.config.defaults import freeze
 from studies import adapters as study
 from tests.refusals import refused
 

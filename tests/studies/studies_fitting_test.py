@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparsefl_jax.config.defaults import fill_in, plain
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
-from sparsefl_jax.runs.config.defaults import fill_in, plain
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import runner
 from tests import tiny_study

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from sparsefl_jax import report
+from sparsefl_jax.config.defaults import default_config, freeze
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment
-from sparsefl_jax.runs.config.defaults import default_config, freeze
 from sparsefl_jax.studies import grid, places, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point

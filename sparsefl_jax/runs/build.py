@@ -15,15 +15,15 @@ from flax.traverse_util import unflatten_dict
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
+from sparsefl_jax.config import fields
+from sparsefl_jax.config.defaults import check_unset, densities, name_section
+from sparsefl_jax.config.fields import Config
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.check import UserError, blame, check, unread
 from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import folder
-from sparsefl_jax.runs.config import fields
-from sparsefl_jax.runs.config.defaults import check_unset, densities, name_section
-from sparsefl_jax.runs.config.fields import Config
 from sparsefl_jax.runs.plan import StagePlan, reads_epochs, reads_mask
 from sparsefl_jax.runs.setup import Limits, Setup, try_network
 from sparsefl_jax.simulation import clock, systems

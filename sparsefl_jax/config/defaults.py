@@ -18,9 +18,7 @@ from typing import Any, get_args
 
 from ml_collections.config_dict import ConfigDict
 
-from sparsefl_jax.core.check import UserError, check, integer, unread
-from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.runs.config.fields import (
+from sparsefl_jax.config.fields import (
     MEANINGS,
     SECTIONS,
     TABLES,
@@ -28,6 +26,8 @@ from sparsefl_jax.runs.config.fields import (
     Described,
     arguments,
 )
+from sparsefl_jax.core.check import UserError, check, integer, unread
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.system import files, shipped, sinks
 
 NONE = "none"  # as the name of a first stage: there is none

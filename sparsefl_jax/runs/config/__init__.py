@@ -1,1 +1,0 @@
-"""Configurations: their fields, checks, and the objects built from them."""
