@@ -4,12 +4,14 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models", ICL
 https://arxiv.org/abs/1710.06963: the server clips every client's difference and adds
 Gaussian noise to their sum. Here K clients are drawn without replacement, and
 neighbours differ in one client's data (replace one): one clipped difference takes the
-place of another, so the sum moves by at most 2 clip. `runs.setup` is the accountant.
+place of another, so the sum moves by at most 2 clip. `promise` is the accountant.
 """
 
+import functools
 import math
 import zlib
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ import optax
 
 from sparsefl_jax.core.algorithm import Algorithm, Message
 from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.core.used_arguments import reads
 
@@ -114,6 +117,92 @@ def private(
     known = {"name": algorithm.name, "privacy": privacy}
     known |= {"settings": algorithm.settings | {"privacy": privacy}}
     return algorithm.replace(update, contribute, aggregate, **known)
+
+
+def promise(
+    privacy: Mapping[str, Any], num_clients: int, cohort_size: int, rounds: int
+) -> dict[str, Any]:
+    """Returns what the released models of a private method promise.
+
+    Args:
+      privacy: as `Algorithm.privacy`.
+      num_clients: N, all clients.
+      cohort_size: K, clients of a round.
+      rounds: number of rounds that were run.
+
+    Returns:
+      Facts for the summary. The plan and the page print `statement`; `noise`, if any,
+      is appended to the error of a run that diverges.
+    """
+    clip, multiplier, at = (privacy[k] for k in ("clip", "noise_multiplier", "delta"))
+    at = num_clients**-1.1 if at is None else at
+    spent = epsilon(num_clients, cohort_size, rounds, multiplier, at)
+    finite = math.isfinite(spent)  # the page and the summary have None if not
+    said = f"epsilon={spent:.4g} at delta={at:.3g}" if finite else "no epsilon"
+    facts = {
+        **{"epsilon": spent if finite else None, "delta": at, "clip": clip},
+        **{"noise_multiplier": multiplier, "rounds": rounds},
+        "statement": (
+            f"Differential privacy of clients (one replaced by another) after "
+            f"{rounds} rounds: {said}, clip={clip:g}, noise_multiplier={multiplier:g}. "
+            "This is of the released models, not of metrics.jsonl, whose losses and "
+            "accuracies come from samples without noise."
+        ),
+    }
+    if multiplier:
+        deviation = multiplier * 2 * clip / cohort_size
+        facts["noise"] = (
+            f"each round adds noise of deviation {deviation:.3g} to "
+            f"the mean change of a weight: noise_multiplier={multiplier:g}, "
+            f"clip={clip:g}, {cohort_size=}"
+        )
+    return facts
+
+
+@functools.cache  # plan, run and summary call it
+def epsilon(
+    num_clients: int,
+    cohort_size: int,
+    rounds: int,
+    noise_multiplier: float,
+    delta: float,
+) -> float:
+    """Returns the epsilon of the models that some rounds release.
+
+    Google's `dp-accounting` computes it: Renyi differential privacy of the Gaussian
+    mechanism on K of N clients drawn without replacement, which is Theorem 27 of Wang,
+    Balle and Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical
+    Moments Accountant", AISTATS 2019, https://arxiv.org/abs/1808.00087, in its
+    docstring and takes neighbours to differ in one replaced client. Its
+    noise multiplier is "the ratio of the standard deviation of the Gaussian noise to
+    the l2-sensitivity of the function to which it is added", as it is here.
+
+    Args:
+      num_clients: N.
+      cohort_size: K, clients of a round.
+      rounds: number of rounds that were run.
+      noise_multiplier: deviation of the noise over the sensitivity of the sum, 2 clip.
+      delta: in (0, 1).
+
+    Returns:
+      Epsilon; infinite without noise, 0 without rounds.
+
+    Raises:
+      ValueError: `dp-accounting` is not installed (extra `privacy`).
+    """
+    if not noise_multiplier:
+        return math.inf
+    if not rounds:
+        return 0.0
+    dp_accounting = import_extra("dp_accounting", "privacy", "noise_multiplier")
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
+    noise = dp_accounting.GaussianDpEvent(noise_multiplier)
+    sampled = dp_accounting.SampledWithoutReplacementDpEvent(
+        num_clients, cohort_size, noise
+    )
+    accountant.compose(sampled, rounds)
+    return float(accountant.get_epsilon(delta))
 
 
 def _difference(summand: PyTree) -> PyTree:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.algorithms.private import epsilon
 from sparsefl_jax.config.defaults import default_config, freeze
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import build, setup
@@ -113,7 +114,7 @@ def test_epsilon_of_full_cohorts_is_that_of_the_gaussian_mechanism_by_hand():
     rounds, multiplier, delta = 20, 5.0, 1e-3
     spent = orders * rounds / (2 * multiplier**2)
     told = spent + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-    found = setup.epsilon(50, 50, rounds, multiplier, delta)
+    found = epsilon(50, 50, rounds, multiplier, delta)
     assert found == pytest.approx(told.min(), rel=1e-3)
 
 
@@ -123,10 +124,10 @@ def test_epsilon_is_that_of_dp_accounting_for_replaced_clients():
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     accountant.compose(dp_accounting.SelfComposedDpEvent(event, 30))
-    found = setup.epsilon(500, 20, 30, 2.0, 1e-4)
+    found = epsilon(500, 20, 30, 2.0, 1e-4)
     assert found == pytest.approx(accountant.get_epsilon(1e-4), rel=1e-9)
-    assert setup.epsilon(500, 20, 30, 0.0, 1e-4) == math.inf
-    assert setup.epsilon(500, 20, 0, 2.0, 1e-4) == 0
+    assert epsilon(500, 20, 30, 0.0, 1e-4) == math.inf
+    assert epsilon(500, 20, 0, 2.0, 1e-4) == 0
 
 
 def traced(method):
