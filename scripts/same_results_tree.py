@@ -253,7 +253,8 @@ def found(*names: str):
 
 def get_config(name: str):
     """Returns a row of `RUNS` as a configuration, for `--config=FILE:NAME`."""
-    defaults = found("config.defaults", "runs.config.defaults", "runs.config.objects", "configuration")
+    older = "runs.config.defaults", "runs.config.objects", "configuration"
+    defaults = found("config.defaults", *older)
     algorithm, fields, _, _ = RUNS[name]
     config = defaults.default_config()
     samples = Path(os.environ["SAME_RESULTS_SAMPLES"])
