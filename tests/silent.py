@@ -37,14 +37,15 @@ class Rounds(NamedTuple):
 
     def entries(self, direction, packet):
         """Returns the entries sent of every leaf, [R, K] by path."""
-        count = getattr(self.logs, direction)[packet]
+        count = getattr(self.logs.clients, direction)[packet]
         paths = trees.leaf_paths(self.layouts[direction][packet].values)
         return {path: count.entries[..., i] for i, path in enumerate(paths)}
 
     def view(self, function, packets, *args, **kwargs):
         """Applies a view of `costs` to the messages of both directions."""
+        counts = self.logs.clients._asdict()
         return sum(
-            function(self.layouts[way], getattr(self.logs, way), names, *args, **kwargs)
+            function(self.layouts[way], counts[way], names, *args, **kwargs)
             for way, names in packets.items()
         )
 
