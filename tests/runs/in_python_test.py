@@ -107,7 +107,7 @@ OTHER = sfl.models.build("mlp", 4, (2, 3, 1), widths=(8,))
     ("change", "told"),
     [
         (dict(parts=stages(0.25)), "first_stage.density is 0.5 there and 0.25 here"),
-        (dict(model=OTHER), "model.widths"),
+        (dict(model=OTHER), "model.parameters is 180 there and 92 here"),
         (dict(name="mine"), "algorithm.name is 'spdst' there and 'mine' here"),
         (dict(parts=stages(rounds=3)), "num_rounds=3, expected at least the 4 "),
     ],
