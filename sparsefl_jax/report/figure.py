@@ -33,9 +33,10 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
     with matplotlib.rc_context(fname=STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
-        metadata = {"Date": None} if path.suffix == ".svg" else None
+        vector = path.suffix == ".svg"
+        metadata = {"Date": None} if vector else None
         with name_file(path):
-            figure.savefig(path, transparent=True, metadata=metadata)
+            figure.savefig(path, transparent=vector, metadata=metadata)
 
 
 @contextlib.contextmanager
