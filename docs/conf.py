@@ -56,7 +56,7 @@ nitpicky = True
 # of the package handles.
 UNLISTED = (
     r"core\.algorithm\.T|data\.sources\.Dataset|export\.sparse_file\.\w+|runs\.\w+\.\w+|studies\.points\.\w+|"
-    r"training\.local\.\w+|report\.[\w.]+|wire\.(?:charges|numbers|packets)\.\w+"
+    r"training\.local\.\w+|report\.[\w.]+|wire\.(?:arithmetic|charges|packets)\.\w+"
 )
 nitpick_ignore_regex = [
     ("py:class", rf"sparsefl_jax\.(?:{UNLISTED})"),

@@ -117,7 +117,7 @@ class Algorithm:
         rounds of a stage. By default {}.
       clients: the number of all clients, if the method divides by it. A run of another
         number is refused.
-      privacy: the arguments of `private`, from which `runs.setup` computes what the
+      privacy: the arguments of `private`, from which its `promise` computes what the
         released models reveal; None if the method is not private.
       name: the name of its factory, if that is decorated with `method`.
       settings: the arguments of its factory, by name.
