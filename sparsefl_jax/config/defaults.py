@@ -1,8 +1,9 @@
 """Configurations: changed by files in `configs/`, flags and studies; frozen for a run.
 
-The first are `ConfigDict`s. `freeze` checks one and makes a `Config` of it, the one
-value that a run sees: every field is known, has the right type, is finite, in range,
-and has an effect. The meaning of an argument is checked where it is used.
+What files and flags change is a `ConfigDict`. `freeze` checks it and makes a `Config`
+of it, the one value that a run sees: every field is known, has the right type, is
+finite, in range, and has an effect. The meaning of an argument is checked where it is
+used.
 """
 
 import ast
@@ -51,9 +52,9 @@ def default_config(**values: Any) -> Any:  # a ConfigDict
     A file in `configs/` starts from here. The sections `model`, `partition`,
     `algorithm`, `first_stage`, `optimizer` and `server_optimizer` take the keyword
     arguments of the entry given by their `name`. What they do not set has the entry's
-    default, but a method's `density`, `max_density`, `rounds` and `clients` are those
-    of the run. `--fields` lists all fields with their meanings; `runs.folder` lists
-    those that may change when a run is resumed.
+    default, but a method's `density`, `max_density`, `rounds` and `clients`, and a
+    network's `folder`, are those of the run. `--fields` lists all fields with their
+    meanings; `runs.folder` lists those that may change when a run is resumed.
 
     Args:
       **values: fields with other values than their defaults, sections in whole.
@@ -204,7 +205,7 @@ def freeze(config) -> Config:
     """Returns a configuration with a plain value for each field.
 
     Sections get the defaults of the entries that they name, and of the run what these
-    entries take: its `density`, its number of `rounds` and of `clients`.
+    entries take: its `density`, its number of `rounds` and of `clients`, its `folder`.
 
     Args:
       config: a configuration, see `defaults.default_config`; a `Config` is returned as

@@ -28,7 +28,7 @@ Whole = Annotated[int, "[0, inf)"]
 def section(kind: type) -> Any:
     """Returns a field that holds a section, a dictionary with the fields of a class.
 
-    A section with a name holds only what is set.
+    A section with a name leaves out what is None.
     """
     usual = {f.name: f.default for f in dataclasses.fields(kind)}
     if "name" in usual:
@@ -126,7 +126,7 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class FirstStage:
-    """A stage before it, with numbers of its own.
+    """A stage before the main one, with numbers of its own.
 
     Attributes:
       name: method of a first stage that finds a mask, or 'none'.

@@ -2,7 +2,7 @@
 
 A new method is one file in `algorithms/`: a factory that returns an `Algorithm` of pure
 functions for *one* client. `data.cohorts` draws clients; `simulation.round_program`
-maps over them, sums what they contribute, and scans over the rounds of a segment.
+maps over them, sums what they contribute, and loops over the rounds of a segment.
 
     @method
     def my_method(model, optimizer, *, strength: Positive = 0.1):
@@ -99,8 +99,8 @@ class Algorithm:
         one represents the method, see `target`; if one of them is cut to the target
         density, it comes first.
       init_client: `(key, received, info) -> client`, the state of a client before its
-        first round. `received` is the decoded message of `send_once`. By
-        default clients keep no state.
+        first round. `received` is the message of `send_once`. By default
+        clients keep no state.
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
         personal models, the first of which gives the headline accuracy; None if the
         method has none.

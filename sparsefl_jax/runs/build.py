@@ -1,6 +1,6 @@
 """Builds the parts of a run from a configuration: data, model, optimizer, stages.
 
-All names are looked up and all arguments checked before anything is compiled.
+All names are looked up and all arguments checked before a round is compiled.
 """
 
 import inspect

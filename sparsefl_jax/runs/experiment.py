@@ -50,7 +50,7 @@ def build(config, started: bool = False) -> Plan:
       started: whether there is a checkpoint, so that `init_from` is not needed.
 
     Raises:
-      ValueError: the run is not possible; raised before any compilation.
+      ValueError: the run is not possible; raised before a round is compiled.
     """
     config = freeze(config)
     return _plan(config, build_data(config), started)

@@ -2,8 +2,8 @@
 
 A resumed run continues as if it had never stopped. Therefore the configuration and the
 content of the data are compared with those of the checkpoint. Only the evaluation
-interval and the end of the run may change. More rounds extend the last stage, and
-schedules keep the horizon that they had at the start.
+interval, the end of the run and what changes no result may differ. More rounds extend
+the last stage, and schedules keep the horizon that they had at the start.
 """
 
 import contextlib

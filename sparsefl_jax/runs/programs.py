@@ -39,7 +39,7 @@ def compile_stage(run: Plan, index: int) -> Compiled:
       index: which of its stages.
 
     Raises:
-      ValueError: it does not fit, however small the chunk.
+      ValueError: it does not fit, with the chunk that is set or with any.
     """
     setup, planned = run.setup, run.stages[index]
     stage, model = setup.stages[index], setup.model

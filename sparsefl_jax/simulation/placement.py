@@ -1,6 +1,6 @@
 """Places a stage on devices: its mesh, its shards, and the clients of each device.
 
-A cohort is ordered by size, given to the devices in snake order and cut into chunks. A
+A cohort is ordered by size and cut into chunks, which the devices get in snake order. A
 device runs a chunk for as many steps as the longest client of that chunk needs.
 """
 

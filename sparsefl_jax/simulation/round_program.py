@@ -1,4 +1,4 @@
-"""The program of a round, which maps over clients in chunks, and the scan of rounds.
+"""The program of a round, which maps over clients in chunks, and the loop of rounds.
 
 Training is vmapped, sharded and scanned here, for every method alike; `runs.programs`
 compiles it.
@@ -101,7 +101,7 @@ def make_client_fn(plan: placement.Plan) -> Callable:
     Returns:
       `client_fn(key, round, num_steps, server, population, row, last_round, info) ->
       (summand, row, log)`. The log is `(metrics, down, up, time)`, as in
-      `PerClient` and `RoundLog`. Of a late client the summand is 0.
+      `PerClient`. Of a late client the summand is 0.
     """
     stage, macs, frozen = plan.stage, plan.macs, plan.frozen
     algorithm = stage.algorithm

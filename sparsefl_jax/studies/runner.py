@@ -1,8 +1,8 @@
 """Runs what is missing of a study, and says what is known of it.
 
 The points run one after another in this process, or side by side in processes or jobs
-of their own. The outcome of a point is in its folder alone, so that a study that is
-started again sees what is left, whoever ran the rest.
+of their own. The outcome of a point is in the files of the study alone, so that a study
+that is started again sees what is left, whoever ran the rest.
 """
 
 import contextlib

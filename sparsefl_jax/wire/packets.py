@@ -59,8 +59,8 @@ class Packet:
 
     Raises:
       ValueError: `bits` or `index` is not one of those, a mask comes without `index`,
-          `'entropy'` with more than a bit, or `assumed` is set although everything is
-          charged.
+          `'entropy'` with other than one bit, or `assumed` is set although everything
+          is charged.
 
     Example:
       >>> Packet({'w': jnp.zeros(3)}).index
@@ -285,7 +285,8 @@ def pack_down(
     Args:
       ctx: as `broadcast` has it: when the client last took part.
       model: the model to send; weights outside its mask are sent as 0.
-      changed_at: shape=(), int32, the round since which the mask stands, see `renewed`.
+      changed_at: shape=(), int32, the round since which the mask stands, see
+        `last_change`.
       select: tree of Python bools, the prunable leaves.
       index: how positions are written, see `packets.Packet`.
       optional: whether data decides if the mask has changed, so that a bit has to say

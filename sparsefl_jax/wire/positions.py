@@ -71,7 +71,7 @@ def position_bits(
       index: one of `POSITIONS`.
       shape: of the leaf.
       nnz: how many entries travel, whole `numbers` of any shape.
-      unary: `unary_bits` of the same masks; other codes do not read it.
+      unary: `unary_bits` of the same masks, which 'golomb' alone reads.
       numbers: where to count: `HOST` or `DEVICE`.
 
     Returns:
