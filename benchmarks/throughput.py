@@ -71,7 +71,7 @@ def row(name: str, beside: str, samples: int, chunk, repeats: int) -> dict:
         | rates
         | measure.times("ms a round", 1e3 / setup.all_rounds, seconds[""])
         | {"GFLOP/s": gflops, "matmul": matmul, "fraction": gflops / matmul}
-        | {"peak, MB": (peak["devices"] or peak["process"]) / 1e6}
+        | {"peak, MB": (peak["devices"] or peak["process"] or np.nan) / 1e6}
         | {"temporaries, MB": one.bytes["temporaries"] / 1e6}
         | {"compile s": one.compile_seconds}
     )

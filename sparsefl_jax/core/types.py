@@ -76,7 +76,8 @@ class Batches(NamedTuple):
     Steps beyond the client's own data have weight 0 for all samples, and `local.train`
     leaves the state unchanged in them. Clients that run together share `num_steps`, so
     that it stays unbatched under vmap and bounds the loop. It is NumPy's where all
-    clients of the run have as many, and there are no such steps.
+    clients of the run have as many, so that there are no such steps: a method that
+    makes some, by a weight of 0, has to set `num_steps` to JAX's.
     """
 
     x: Array  # [M, ...] uint8, float32 or integers, the client's rows

@@ -171,7 +171,7 @@ def make_runner(segment: Callable, mesh: Mesh, size: int | None) -> Callable:
     """Lets a segment run on rows that live anywhere.
 
     Args:
-      segment: from `round_program.make_segment`.
+      segment: as from `round_program.make_segment`; its log may be packed.
       mesh: the mesh of the devices.
       size: W, the rows of a working set; None if all rows live on the device.
 

@@ -111,10 +111,11 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
 def _seeds(seeds, config) -> tuple[int, int]:
     if seeds is None:
         return config.seed, config.seeds
-    whole = all(type(seed) is int for seed in seeds)
-    if not whole or list(seeds) != list(range(seeds[0], seeds[0] + len(seeds))):
+    whole = seeds and all(type(seed) is int for seed in seeds)
+    first = min(seeds) if whole else 0
+    if not whole or sorted(seeds) != list(range(first, first + len(seeds))):
         raise UserError(f"--sweep: seed={list(seeds)}, expected seeds without a gap")
-    return seeds[0], len(seeds)
+    return first, len(seeds)
 
 
 def _apply(config, chosen: dict) -> dict:

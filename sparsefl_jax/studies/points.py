@@ -23,6 +23,11 @@ from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.system import files, shipped
 
+_TAKEN = (
+    *(FILE, "failed", "jobs", "lock", "logs", "figures"),
+    *("comparison.csv", "comparison.tex", "methods.bib", "report.html"),
+)
+
 
 class Point(NamedTuple):
     """A configuration of a study; its seeds run one after another."""
@@ -94,6 +99,8 @@ def check_points(points: Sequence[Point]) -> None:
         raise UserError("the study has no points, expected at least one")
     names = [point.name for point in points]
     for point in points:
+        if point.name in _TAKEN:
+            raise UserError(f"a point is called {point.name!r}, as a file of the study")
         if names.count(point.name) > 1:
             raise UserError(f"two points are called {point.name!r}")
         with blame(f"point {point.name!r}"):
@@ -213,5 +220,5 @@ def note(workdir: Path, name: str, reason: str, error: Exception | None = None) 
     trace = traceback.format_exception(error) if error else []
     path = failure(workdir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write("".join([f"{reason}\n", *trace]))
+    before = path.read_text() if path.exists() else ""
+    files.write_text(path, "".join([before, f"{reason}\n", *trace]))

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefl_jax.core.check import check
+from sparsefl_jax.core.check import blame, check
 
 # If devices reach a collective further apart than this, XLA:CPU ends the process, or,
 # between processes, the collective fails.
@@ -201,10 +201,14 @@ def cache_directory() -> Path:
 
     It is `SPARSEFL_CACHE_DIR`, `XDG_CACHE_HOME/sparsefl_jax` or
     `~/.cache/sparsefl_jax`.
+
+    Raises:
+      ValueError: the environment sets none of them and there is no home directory.
     """
     if folder := os.environ.get("SPARSEFL_CACHE_DIR"):
         return Path(folder)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    with blame("HOME or SPARSEFL_CACHE_DIR is not set"):
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "sparsefl_jax"
 
 

@@ -31,6 +31,7 @@ NAMED = [  # axes, and the names that they make
     ),
     ("cohort_size=2,3; epochs=1", ["cohort_size=2-epochs=1", "cohort_size=3-epochs=1"]),
     ("seed=3..5", ["fedavg"]),
+    ("seed=5,3,4", ["fedavg"]),
 ]
 
 
@@ -60,6 +61,7 @@ SWEPT = [
     ("a=1;a=2", "'a' twice"),
     ("algorithm.name=fedavg,pdst density=.05,.1", "expected FIELD=VALUE,VALUE; ..."),
     ("seed=0,2", "seeds without a gap"),
+    ("seed=3..1", "seeds without a gap"),
     ("density=0.1", "density is an argument of none"),
     ("optimizer.learning_rate=.10000001,.10000002", "both called 'learning_rate=0.1'"),
 ]
@@ -125,7 +127,7 @@ def test_a_method_keeps_what_a_configuration_has_set():
     assert same.first_stage.epochs == 3 and same.algorithm.keep_optimizer
 
 
-NO_FOLDERS = ["a/b", "..", 201 * "a"]
+NO_FOLDERS = ["a/b", "..", 201 * "a", "lock", "report.html"]
 
 
 @pytest.mark.parametrize("name", NO_FOLDERS)

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from sparsefl_jax.system import hardware
+from tests.refusals import refused
 
 
 def run(code, **environment):
@@ -68,3 +69,10 @@ def test_the_room_of_a_control_group_and_those_above_it(tmp_path, version):
     rooms = hardware._group_rooms(tmp_path, tmp_path / "sys")
     assert rooms == [1000 - 700 + 50 + 30]
     assert hardware._group_rooms(tmp_path / "absent", tmp_path / "sys") == []
+
+
+def test_a_cache_without_a_home_directory_is_refused(monkeypatch):
+    for name in ("SPARSEFL_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    refused(hardware.cache_directory, "HOME or SPARSEFL_CACHE_DIR is not set")
