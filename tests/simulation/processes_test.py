@@ -178,7 +178,7 @@ def test_what_one_refuses_ends_both(tmp_path):
     "arguments, said",
     [
         (("here", 2, 0), "coordinator='here', expected host:port"),
-        (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected in .0, inf."),
+        (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected above 0"),
     ],
 )
 def test_start_refuses(arguments, said):
