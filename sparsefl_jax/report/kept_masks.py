@@ -110,5 +110,7 @@ def mask_files(folder: Path) -> list[tuple[int, int, Path]]:
     """
     named = [(_NAME.fullmatch(path.name), path) for path in folder.glob("*.npy")]
     return sorted(
-        (int(match[1]), int(match[2]), path) for match, path in named if match
+        (int(match[1]), int(match[2]), path)
+        for match, path in named
+        if match and path.is_file()
     )
