@@ -178,7 +178,8 @@ def test_jobs_that_slurm_preempts_go_on(whole, slurm, tmp_path):
     _slurm(slurm, "scontrol", "requeue", second)
     code, output = ended(begun)
     assert code == 0 and "2 of 2 points done" in output, output
-    log = (tmp_path / f"jobs/{first}_0_log.err").read_text()
+    logs = tmp_path.glob(f"jobs/{first}_0_log.*")  # submitit's own lines go to .out
+    log = "".join(path.read_text() for path in logs)
     assert "ending after this segment" in log and "Requeued job" in log
     assert records(tmp_path) == whole
 
