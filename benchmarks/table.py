@@ -178,7 +178,8 @@ def main() -> None:
         if args.list:
             return print(listing(table, args.name, **chosen))
         if args.merge:
-            for path in sorted(Path(args.merge).glob("*.json")):
+            found = sorted(Path(args.merge).glob("*.json"))
+            for path in found or sys.exit(f"error: --merge={args.merge} has no result"):
                 publish(table, args.name, json.loads(path.read_text()))
             return
         hardware.keep_compilations()
