@@ -291,16 +291,18 @@ def prepare(setup: Workload, chunk="auto", model=None, data=None) -> Round:
     draw = lambda key: cohorts.cohorts(key, stage, setup.clients, first)  # noqa: E731
     segment, root, ids = round_program.make_segment(plan), key, draw(key)
     if setup.seeds:
-        segment = jax.vmap(segment, in_axes=(0, None, 0, None, 0))
+        axes = 0, None, 0, None, 0, None, None, None
+        segment = jax.vmap(segment, in_axes=axes)
         root = jax.random.split(key, setup.seeds)
         ids = jax.numpy.stack([draw(key) for key in root])
     begun = time.perf_counter()
     segment = jax.jit(segment, donate_argnums=2)
-    compiled = segment.lower(root, population, start(), first, ids).compile()
+    rest = ids, None, None, stage.algorithm.rates(first)
+    compiled = segment.lower(root, population, start(), first, *rest).compile()
     compile_seconds = time.perf_counter() - begun
 
     def step(state, t):
-        return compiled(root, population, state, first + np.int32(t), ids)
+        return compiled(root, population, state, first + np.int32(t), *rest)
 
     planned = compiled.memory_analysis()
     sizes = {

@@ -289,4 +289,4 @@ def _rate(optimizer: Optimizer) -> Callable:
         if value and not plain:  # variates are gradients in plain SGD alone
             raise UserError(f"optimizer.{field}={value!r}, expected none with scaffold")
     check("optimizer.learning_rate", settings["learning_rate"], float)
-    return settings["schedule"] or (lambda round: settings["learning_rate"])
+    return optimizer.rate

@@ -36,6 +36,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
+import jax
+import numpy as np
 import optax
 
 from sparsefl_jax.core.check import can_check, check
@@ -77,7 +79,13 @@ def keep_row(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
     return after
 
 
-_FACTS = {"clients", "privacy", "name", "settings"}  # of an `Algorithm`: no functions
+_FACTS = {
+    "clients",
+    "privacy",
+    "name",
+    "settings",
+    "remake",
+}  # of an `Algorithm`: no functions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +129,8 @@ class Algorithm:
         released models reveal; None if the method is not private.
       name: the name of its factory, if that is decorated with `method`.
       settings: the arguments of its factory, by name.
+      remake: `(optimizer) -> Algorithm`, its factory with another optimizer; None if it
+        takes none, or if `replace` has changed what it returned.
     """
 
     init: Callable[[Key, SparseModel], PyTree]
@@ -138,6 +148,7 @@ class Algorithm:
     privacy: dict[str, Any] | None = None
     name: str = ""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    remake: Callable[[Any], "Algorithm"] | None = None
 
     def replace(self, *functions: Callable, **changed: Any) -> "Algorithm":
         """Returns the method with other values, and the rest as it is.
@@ -151,12 +162,33 @@ class Algorithm:
         """
         changed |= {function.__name__: function for function in functions}
         if changed.keys() - _FACTS:
-            changed = {"name": "", "settings": {}} | changed
+            changed = {"name": "", "settings": {}, "remake": None} | changed
         return dataclasses.replace(self, **changed)
 
     def first_state(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree:
         """Returns the state of a client that has not taken part yet."""
         return self.init_client(key, self.send_once(server), info)
+
+    def rates(self, rounds: np.ndarray) -> np.ndarray | None:
+        """Returns the clients' learning rates if they can be an input, else None.
+
+        Args:
+          rounds: [R] int32.
+
+        Returns:
+          [R] float32.
+        """
+        optimizer = self.settings.get("optimizer")
+        if self.remake is None or not hasattr(optimizer, "at"):
+            return None
+        return np.array([optimizer.rate(round) for round in rounds], np.float32)
+
+    def at_rate(self, round: Array, rate: Array | None) -> "Algorithm":
+        """Returns the method in a round whose rate is an input; None: itself."""
+        if rate is None or self.remake is None:
+            return self
+        with jax.ensure_compile_time_eval():  # a factory may compute with arrays
+            return self.remake(self.settings["optimizer"].at(round, rate))
 
 
 def target(models: Mapping[str, Any]) -> Any:
@@ -232,6 +264,14 @@ def method(factory: Callable[P, T]) -> Callable[P, T]:
             return made  # it has a name of its own
         name = settings.pop("name") if "name" in parameters else factory.__name__
         known = {"name": name, "settings": settings}
+        if isinstance(made, Algorithm) and "optimizer" in parameters:
+
+            def remake(optimizer):
+                again = signature.bind(*args, **kwargs)
+                again.arguments["optimizer"] = optimizer
+                return factory(*again.args, **again.kwargs)
+
+            known["remake"] = remake
         if dataclasses.is_dataclass(made):
             return cast(T, dataclasses.replace(cast(Any, made), **known))
         if isinstance(made, tuple) and known.keys() <= {*made._fields}:

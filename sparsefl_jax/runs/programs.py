@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -115,7 +116,8 @@ def _arguments(
     population = jax.tree.map(lambda leaf: placed(leaf, everywhere), population)
     state = jax.tree.map(placed, state, placement.shardings(plan, state))
     rounds, ids = shape((pace.length,), jnp.int32), shape(cohort, jnp.int32)
-    return key, population, state, rounds, ids, places, shape((), jnp.int32)
+    rates = plan.stage.algorithm.rates(np.arange(pace.length))
+    return key, population, state, rounds, ids, places, shape((), jnp.int32), rates
 
 
 class Programs:

@@ -187,7 +187,8 @@ def _rounds(
     while at.round < stage.num_rounds:
         rounds = np.arange(at.round, at.round + pace.length, dtype=np.int32)
         count = np.int32(_rounds_left(setup, at, pace.length))
-        state, logs = run_segment(key, population, state, rounds, draw(rounds), count)
+        given = rounds, draw(rounds), count, stage.algorithm.rates(rounds)
+        state, logs = run_segment(key, population, state, *given)
         logs = round_program.unpack_log(processes.fetch(logs), program.log)
         records, at, failure = _account(setup, planned, placed.layers, logs, count, at)
         models = deployed(at.round, state.server)

@@ -99,15 +99,18 @@ def make_client_fn(plan: placement.Plan) -> Callable:
     """Returns one client's part of a round, from the server's state to its summand.
 
     Returns:
-      `client_fn(key, round, num_steps, server, population, row, last_round, info) ->
-      (summand, row, log)`. The log is `(metrics, down, up, time)`, as in
+      `client_fn(key, round, rate, num_steps, server, population, row, last_round, info)
+      -> (summand, row, log)`. The log is `(metrics, down, up, time)`, as in
       `PerClient`. Of a late client the summand is 0.
     """
     stage, macs, frozen = plan.stage, plan.macs, plan.frozen
     algorithm = stage.algorithm
 
     @partial(fast, lowering=lowering(plan.mesh.devices.flat[0].platform, plan.chunk))
-    def client_fn(key, round, num_steps, server, population, row, last_round, info):
+    def client_fn(
+        key, round, rate, num_steps, server, population, row, last_round, info
+    ):
+        update = algorithm.at_rate(round, rate).update
         ctx = Context(round, last_round, info)
         client_key = keys.of_client(key, info.index)
         down_key, data_key, update_key = keys.of_exchange(client_key)
@@ -118,7 +121,7 @@ def make_client_fn(plan: placement.Plan) -> Callable:
         steps = num_steps if plan.steps is None else plan.steps
         data = batches(data_key, *own, stage=stage, num_steps=steps)
         before = row
-        uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
+        uplink, row, metrics = update(update_key, ctx, downlink, row, data)
         ledger.check_metrics(metrics)
         metrics = ledger.with_frozen(metrics, frozen)
         summand, time = algorithm.contribute(ctx, uplink), ()
@@ -141,7 +144,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
     """Returns the program that runs one chunk of clients on each device.
 
     Returns:
-      `chunk_fn(key, round, server, population, way, clients, num_steps [D],
+      `chunk_fn(key, round, rate, server, population, way, clients, num_steps [D],
       last_round, ids)`, with last_round and ids [D, chunk], and `way` from
       `exchange.routes`. It returns the sum of summands per device [D, ...], logs
       [D, chunk, ...], and all rows.
@@ -150,7 +153,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
     client_fn = make_client_fn(plan)
 
     def on_one_device(
-        key, round, server, population, way, clients, num_steps, last_round, ids
+        key, round, rate, server, population, way, clients, num_steps, last_round, ids
     ):
         num_clients = population.info.index.shape[0]
         one_info = jax.tree.map(lambda v: v[0], population.info)
@@ -159,9 +162,8 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
         def run_client(row, last_round, index):
             info = jax.tree.map(lambda v: v[index], population.info)
             row = unpack(row, like)
-            summand, row, log = client_fn(
-                key, round, num_steps[0], server, population, row, last_round, info
-            )
+            given = key, round, rate, num_steps[0], server, population
+            summand, row, log = client_fn(*given, row, last_round, info)
             return summand, pack(row), log
 
         ids, last_round = ids[0], last_round[0]
@@ -181,12 +183,12 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
         out = jax.tree.map(lambda v: v[None], out)
         return *out, exchange.write(clients, rows, way)
 
-    def chunk_fn(key, round, server, population, way, clients, *dealt):
+    def chunk_fn(key, round, rate, server, population, way, clients, *dealt):
         rows, divided = exchange.spec(clients, mesh.size), P("clients")
-        in_specs = *(P(),) * 5, rows, *(divided,) * 3
+        in_specs = *(P(),) * 6, rows, *(divided,) * 3
         out_specs = divided, divided, rows
         mapped = exchange.per_device(on_one_device, mesh, in_specs, out_specs)
-        return mapped(key, round, server, population, way, clients, *dealt)
+        return mapped(key, round, rate, server, population, way, clients, *dealt)
 
     return chunk_fn
 
@@ -195,21 +197,22 @@ def make_round(plan: placement.Plan) -> Callable:
     """Returns one round as a pure function.
 
     Returns:
-      `round_fn(key, population, state, round, ids [K], places) -> (state, RoundLog)`.
-      `key` is the stage's root key. An id of N is a place without a client. If
-      `state.clients` is a working set, `places` [K] int32 are the places of the
-      cohort's rows in it, N for a place without a client.
+      `round_fn(key, population, state, round, ids [K], places, rate) ->
+      (state, RoundLog)`. `key` is the stage's root key. An id of N is a place without a
+      client. If `state.clients` is a working set, `places` [K] int32 are the places of
+      the cohort's rows in it, N for a place without a client. `rate` is the clients'
+      learning rate; None for that of the method.
     """
     stage, mesh, chunk, layers = plan.stage, plan.mesh, plan.chunk, plan.layers
     algorithm, chunk_fn = stage.algorithm, make_chunk_fn(plan)
 
-    def map_cohort(key, population, state, round, *dealt):
+    def map_cohort(key, population, state, round, rate, *dealt):
         """Maps over the groups [G, D, chunk] of a cohort; rows change in place."""
 
         def call(clients, num_steps, ids, places):
             way = exchange.routes(places, clients)
             last_round = jnp.take(state.last_round, ids, axis=0, mode="clip")
-            given = key, round, state.server, population, way, clients
+            given = key, round, rate, state.server, population, way, clients
             return chunk_fn(*given, num_steps, last_round, ids)
 
         def group(carry, inputs):
@@ -240,7 +243,7 @@ def make_round(plan: placement.Plan) -> Callable:
             "finite": jnp.all(jnp.array([jnp.all(jnp.isfinite(v)) for v in leaves])),
         }
 
-    def round_fn(key, population, state, round, ids, places=None):
+    def round_fn(key, population, state, round, ids, places=None, rate=None):
         client_key = keys.of_round(key, keys.CLIENTS, round)
         server_key = keys.of_round(key, keys.SERVER, round)
         deploy_key = keys.of_round(key, keys.DEPLOY, round + 1)
@@ -255,7 +258,7 @@ def make_round(plan: placement.Plan) -> Callable:
         steps = steps_per_epoch(sizes, stage.batch_size, stage.drop_last)
         steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
         clients, total, log = map_cohort(
-            client_key, population, state, round, steps, dealt, places
+            client_key, population, state, round, rate, steps, dealt, places
         )
         metrics, down, up, time = jax.tree.map(
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
@@ -289,19 +292,23 @@ def make_segment(plan: placement.Plan) -> Callable:
       plan: the devices and the chunk of the stage.
 
     Returns:
-      `segment(key, population, state, rounds [R], ids [R, K], places, count) ->
+      `segment(key, population, state, rounds [R], ids [R, K], places, count, rates) ->
       (state, log)`. The log is a `RoundLog` stacked [R]. `places` [R, K] are as in
       `make_round`. Only the first `count` rounds run, from 1 to R, or all if it is
-      None; the log of the others is zeros.
+      None; the log of the others is zeros. `rates` [R] float32 are the clients'
+      learning rates, so that runs that differ in them share a program; with None they
+      are those of the method and part of the program.
     """
     round_fn = make_round(plan)
 
-    def segment(key, population, state, rounds, ids, places=None, count=None):
+    def segment(
+        key, population, state, rounds, ids, places=None, count=None, rates=None
+    ):
         length = rounds.shape[0]
 
         @jax.jit  # so that it is traced only once
         def run(state, i):
-            inputs = jax.tree.map(lambda v: v[i], (rounds, ids, places))
+            inputs = jax.tree.map(lambda v: v[i], (rounds, ids, places, rates))
             return round_fn(key, population, state, *inputs)
 
         def body(i, carry):

@@ -176,18 +176,21 @@ def make_runner(segment: Callable, mesh: Mesh, size: int | None) -> Callable:
       size: W, the rows of a working set; None if all rows live on the device.
 
     Returns:
-      `run(key, population, state, rounds [R], cohorts [R, K], count) -> (state, log)`,
-      which runs the first `count` rounds. A `Store` in `state` is changed in place.
+      `run(key, population, state, rounds [R], cohorts [R, K], count, rates [R]) ->
+      (state, log)`, which runs the first `count` rounds. A `Store` in `state` is
+      changed in place.
     """
 
-    def run(key, population, state, rounds, cohorts, count):
+    def run(key, population, state, rounds, cohorts, count, rates):
         if size is None:
-            return segment(key, population, state, rounds, cohorts, None, count)
+            given = rounds, cohorts, None, count, rates
+            return segment(key, population, state, *given)
         store, num_clients = state.clients, state.last_round.shape[0]
         ids, places = find(cohorts, size, num_clients)
         working = processes.put(store.take(ids), NamedSharding(mesh, P("clients")))
         state = state._replace(clients=working)
-        state, log = segment(key, population, state, rounds, cohorts, places, count)
+        given = rounds, cohorts, places, count, rates
+        state, log = segment(key, population, state, *given)
         ran = np.isin(ids, cohorts[:count]) & (ids < num_clients)
         new = jax.tree.map(lambda v: v[ran], processes.fetch(state.clients))
         store.scatter(ids[ran], new)

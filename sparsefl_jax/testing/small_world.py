@@ -250,7 +250,8 @@ def run(
     rounds = (first + steps).astype(np.int32)
     given = jax.device_put(state, placed), rounds, world.cohorts[rounds]
     program = segment(world, split)
-    out = program(world.key, world.population, *given, count=np.int32(count))
+    rest = {"count": np.int32(count), "rates": world.algorithm.rates(rounds)}
+    out = program(world.key, world.population, *given, **rest)
     state, log = jax.device_get(out)
     return state, jax.tree.map(lambda v: v[:count], log)
 

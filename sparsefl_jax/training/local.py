@@ -4,6 +4,7 @@ A step beyond the client's own data leaves the whole state unchanged. It selects
 *result*, because multiplying by a zero weight would let `0 * NaN` through.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -52,6 +53,42 @@ class Trained(NamedTuple):
     metrics: dict  # sums over processed samples, and `work`
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Optimizer:
+    """A client optimizer whose learning rate follows the round.
+
+    Called with a round, it returns the optax transformation of that round.
+
+    Attributes:
+      make: `(rate) -> optax.GradientTransformation`.
+      rate: `(round) -> rate`.
+      name: of the optimizer in optax.
+      settings: the other arguments of `make_optimizer`, by name.
+    """
+
+    make: Callable
+    rate: Callable
+    name: str = ""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, round: Array | int) -> optax.GradientTransformation:
+        """Returns the transformation of a round."""
+        return self.make(self.rate(round))
+
+    def at(self, round: Array, rate: Array) -> "Optimizer":
+        """Returns the optimizer within a compiled round, whose rate is an input.
+
+        The rate of another round that is known only when the program runs is NaN.
+        """
+
+        def known(other):
+            if isinstance(other, int | np.integer):
+                return self.rate(other)
+            return jnp.where(other == round, rate, jnp.nan)
+
+        return dataclasses.replace(self, rate=known)
+
+
 def objective(model: Model, *, train: bool = True) -> Callable:
     """Returns the loss of a model as a function of its parameters.
 
@@ -98,7 +135,7 @@ def make_optimizer(
     weight_decay: float = 0.0,
     clip: float = 0.0,
     **kwargs: Any,
-) -> Callable:
+) -> Optimizer:
     """Returns a client optimizer whose learning rate follows the round.
 
     Args:
@@ -111,9 +148,8 @@ def make_optimizer(
       **kwargs: further arguments of the optimizer, such as `momentum`.
 
     Returns:
-      `optimizer(round) -> optax.GradientTransformation`, which has a `name` and
-      `settings`, see `core.algorithm.method`. Its state does not hold the rate, so it
-      can be kept from one round to the next.
+      `optimizer(round) -> optax.GradientTransformation`, an `Optimizer`. Its state does
+      not hold the rate, so it can be kept from one round to the next.
 
     Raises:
       ValueError: optax has no such optimizer, it lacks an argument or needs more than
@@ -138,9 +174,10 @@ def make_optimizer(
     before = [optax.clip_by_global_norm(clip)] if clip else []
     before += [optax.add_decayed_weights(weight_decay)] if weight_decay else []
 
-    def optimizer(round):
-        rate = learning_rate if schedule is None else schedule(round)
-        return optax.chain(*before, factory(rate, **kwargs))
+    optimizer = Optimizer(
+        lambda rate: optax.chain(*before, factory(rate, **kwargs)),
+        schedule or (lambda round: learning_rate),
+    )
 
     def step(round, params):
         tx = optimizer(round)

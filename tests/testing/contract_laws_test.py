@@ -324,9 +324,10 @@ def test_laws_catch_a_broken_simulator():
     segment, calls = small_world.segment(world, False), itertools.count(1)
 
     def damaged(by):
-        def run(key, population, state, rounds, ids, count):
+        def run(key, population, state, rounds, ids, count, rates):
             change = by(state, ids, count) * (rounds[-1] > 1)
-            state, log = segment(key, population, state, rounds, ids, count=count)
+            given = key, population, state, rounds, ids, None, count, rates
+            state, log = segment(*given)
             moved = jax.tree.map(lambda v: v + change, state.server)
             return state._replace(server=moved), log
 
@@ -343,9 +344,10 @@ def test_laws_catch_a_broken_simulator():
             laws.LAWS[law](world)
     chunked = small_world.segment(world, True)
 
-    def gossip(key, population, state, rounds, ids, count):
+    def gossip(key, population, state, rounds, ids, count, rates):
         rows = jnp.sum(jax.tree.leaves(state.clients)[0])
-        state, log = chunked(key, population, state, rounds, ids, count=count)
+        given = key, population, state, rounds, ids, None, count, rates
+        state, log = chunked(*given)
         none = jnp.where(rounds[-1] > 1, 0 * rows, 0.0)
         server = jax.tree.map(lambda v: v + none, state.server)
         return state._replace(server=server), log
