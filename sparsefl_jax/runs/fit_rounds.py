@@ -11,8 +11,9 @@ stage may send a dense model, so it is counted separately. A client's first exch
 transfers data that it then keeps, such as positions, and a pilot has many first
 exchanges. They are measured separately; their number in the run follows from its
 cohorts. Costs of methods whose masks shrink are in proportion to the share of weights
-that `Algorithm.density_after` returns. `fit.most` limits the rounds of methods whose
-messages are so small that spending the budget would take days.
+that `Algorithm.density_after` returns. There is no pilot where the bits of an exchange
+follow from the shapes of its messages, as FedAvg's do. `fit.most` limits the rounds of
+methods whose messages are so small that spending the budget would take days.
 """
 
 import copy
@@ -23,7 +24,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Literal
 
 from sparsefl_jax.config.defaults import fill_in
 from sparsefl_jax.core import keys
@@ -36,6 +39,8 @@ from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.system.progress import Progress, compiling
+from sparsefl_jax.wire.charges import packet_bits
+from sparsefl_jax.wire.packets import Count
 
 PILOT = 20  # rounds, without `fit.pilot`
 _MOST = 1_000_000  # rounds, without `fit.most`
@@ -117,7 +122,13 @@ def fit(config, build: Callable, *, progress: bool = False) -> tuple:
     length, seed = config.fit.get("pilot") or PILOT, config.seed
     most = config.fit.get("most") or _MOST
     setup = build(with_rounds(config, length)).setup
-    measured = measure(setup, budgets, seed, progress=progress)
+    known = exchange_by_shape(setup) if [*budgets] == ["gbit"] else None
+    if known is None:
+        measured = measure(setup, budgets, seed, progress=progress)
+    else:
+        (new, *_), (later, *_), _ = exchanges(setup, seed)
+        begin = {"gbit": float(new * known[0] + later * known[1])}
+        measured = Measured(begin, *known, 0.0)
     left = {n: v * (1 + 1e-9) - measured.begin[n] for n, v in budgets.items()}
     if min(left.values()) < 0:
         raise UserError(f"{given} does not pay for one round of the run")
@@ -132,9 +143,43 @@ def fit(config, build: Callable, *, progress: bool = False) -> tuple:
             break
         setup = build(with_rounds(config, rounds)).setup
     limit = "fit.most" if config.fit.get("most") else "the default of fit.most"
-    by = limit if rounds == most else f"a pilot of {length} rounds"
+    source = (
+        f"a pilot of {length} rounds" if known is None else "the sizes of its messages"
+    )
+    by = limit if rounds == most else source
     config = with_rounds(config, rounds, "pilot")
     return config, f"{given} pays for {rounds} rounds, by {by}"
+
+
+def exchange_by_shape(setup: Setup) -> tuple[float, float] | None:
+    """Returns the Gbit of a client's first exchange and of a later one.
+
+    It is None if they do not follow from the shapes of its messages, because of a mask
+    or because data decides what is sent, or if the run has several stages or a system.
+    """
+    if len(setup.stages) > 1 or setup.system is not None:
+        return None
+    one, own = plan(setup).stages[0].round, set()
+
+    def sent(*arguments):
+        down, up, *_ = one.client(*arguments)
+        own.update(down, up)
+        return [[jnp.asarray(p.sent) for p in m.values()] for m in (down, up)]
+
+    always = jax.make_jaxpr(sent)(*one.arguments).jaxpr.outvars
+    all_sent = all(isinstance(flag, Literal) and flag.val for flag in always)
+    bits = np.zeros(2)
+    for message in one.layouts.values():
+        for name, packet in message.items():
+            plain = packet.index == "none" and packet.mask is None
+            if not all_sent or not plain or packet.optional:
+                return None
+            sizes = np.array([leaf.size for leaf in jax.tree.leaves(packet.values)])
+            once = np.array([True, name in own])
+            count = Count(np.tile(sizes, (2, 1)), fresh=once, sent=once)
+            bits += packet_bits(packet, count).total
+    first, again = (bits / 1e9).tolist()
+    return first, again
 
 
 def measure(

@@ -57,9 +57,8 @@ def read_once():
 
 
 @pytest.mark.parametrize("rounds", [0.5, 1, 7.99, 5000.5])
-def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
-    """Dense models cost the same in every round."""
-    pretend(monkeypatch)
+def test_a_dense_budget_pays_for_whole_rounds(rounds):
+    """Dense models cost the same in every round, which needs no pilot."""
     asked = config(gbit=rounds * ROUND)
     if rounds < 1:
         with pytest.raises(ValueError, match="does not pay for one round"):
@@ -67,7 +66,17 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
         return
     found, said = fit_rounds.fit(asked, experiment.build)
     assert found.num_rounds == int(rounds) and found.fit.by == "pilot"
-    assert f"pays for {int(rounds)} rounds, by a pilot of 20 rounds" in said
+    assert f"pays for {int(rounds)} rounds, by the sizes of its messages" in said
+
+
+def test_exchanges_follow_from_shapes_or_need_a_pilot():
+    """SpaFL hands each client the network once; a mask says what travels."""
+    setup = lambda *of: experiment.build(config(*of)).setup  # noqa: E731
+    once = 32 * WEIGHTS / 1e9
+    assert fit_rounds.exchange_by_shape(setup()) == pytest.approx((2 * once, 2 * once))
+    first, again = fit_rounds.exchange_by_shape(setup("spafl"))
+    assert 0 < again < 0.1 * first and first - again == pytest.approx(once)
+    assert fit_rounds.exchange_by_shape(setup("pdst", 0.2)) is None
 
 
 def test_the_smaller_of_two_budgets_counts(monkeypatch):
@@ -142,7 +151,7 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
     """Only the first round sends something, as with fine-tuning."""
     pretend(monkeypatch, alive=lambda round, rounds: float(round == 0))
     with pytest.raises(ValueError, match=r"fit.gbit=.*later rounds"):
-        fit_rounds.fit(config(gbit=5 * ROUND), experiment.build)
+        fit_rounds.fit(config("pdst", 0.2, gbit=5 * ROUND), experiment.build)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +165,8 @@ def test_what_follows_the_rounds_is_noticed(method, rounds):
     assert fit_rounds.follows_rounds(asked) == follows
 
 
-def test_most_limits_the_rounds_over_which_evaluations_are_spread(monkeypatch):
+def test_most_limits_the_rounds_over_which_evaluations_are_spread():
     """Twelve rounds in five parts: one every two rounds, and at least every round."""
-    pretend(monkeypatch)
     asked = config(gbit=13 * ROUND, pilot=4, most=12, evaluations=5)
     found, said = fit_rounds.fit(asked, experiment.build)
     assert said.endswith("pays for 12 rounds, by fit.most")
