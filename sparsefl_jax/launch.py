@@ -34,12 +34,8 @@ WORKDIR = flags.DEFINE_string(
 LIST = flags.DEFINE_bool(
     "list", False, "List the methods, networks, data sets, partitions and files."
 )
-DRY_RUN = flags.DEFINE_integer(
-    "dry_run",
-    None,
-    "Print the plan of a run or a study without training; --dry_run=2 also runs two "
-    "rounds of each stage of a run and prints their cost.",
-    lower_bound=0,
+DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Print the plan of a run or a study without training."
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
 PREPARE = flags.DEFINE_string("prepare", None, "Download this data set of TFDS.")
@@ -121,6 +117,6 @@ def do(argv) -> None:
             slurm=SLURM.value,
             dry_run=DRY_RUN.value,
         )
-    if DRY_RUN.value is not None:
-        return cli.dry_run(config, DRY_RUN.value)
+    if DRY_RUN.value:
+        return cli.dry_run(config)
     return cli.run(config, WORKDIR.value, RESUME.value)

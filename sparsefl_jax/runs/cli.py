@@ -89,32 +89,18 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
         formats.say(report.summary_table(summary))
 
 
-def dry_run(config, rounds: int = 0) -> None:
-    """Compiles the stages of a run and prints its plan and the cost of rounds.
-
-    Args:
-      config: the configuration of the run.
-      rounds: number of rounds of each stage to run, after the pilot if the run has a
-        budget; 0 trains nothing.
-    """
+def dry_run(config) -> None:
+    """Compiles the stages of a run and prints its plan."""
     if config is None:
         raise UserError("--config is missing, expected a file in configs/")
-    show, lines = processes.leads(), []
-    if rounds:
-        config, found = fit_rounds.fit(config, experiment.build, progress=show)
-        lines += [found] if found else []
     plan = experiment.build(config)
     with Programs(plan) as programs:
         memories = [programs.of(stage).memory for stage in range(len(plan.stages))]
-    lines.append(plans.text(plan, memories))
-    if rounds:
-        lengths = [rounds] * len(plan.stages)
-        found = fit_rounds.pilot(plan.setup, lengths, config.seed, progress=show)
-        lines += ["", plans.describe_measured(plan.setup, rounds, found)]
-    elif budgets := fit_rounds.budgets_of(config):
+    lines = [plans.text(plan, memories)]
+    if budgets := fit_rounds.budgets_of(config):
         asked = " and ".join(f"fit.{name}={v:g}" for name, v in budgets.items())
-        lines.append(f"A pilot will set the rounds, by {asked}; --dry_run=2 runs it.")
-    if show:
+        lines.append(f"A pilot will set the rounds, by {asked}.")
+    if processes.leads():
         formats.say("\n".join(lines))
 
 
@@ -247,17 +233,13 @@ def configuration(values, resumed: str | None = None):
 def complete_flags(argv: list[str]) -> list[str]:
     """Completes a command line for absl.
 
-    `--fields` without a value lists all fields, and `--dry_run` without a value runs no
-    rounds.
+    `--fields` without a value lists all fields.
 
     Example:
       >>> complete_flags(["x.py", "--fields", "--config.seed=3"])
       ['x.py', '--fields=all', '--override=seed=3']
-      >>> complete_flags(["x.py", "--dry_run"])
-      ['x.py', '--dry_run=0']
     """
-    usual = {"--fields": "--fields=all", "--dry_run": "--dry_run=0"}
-    words = [usual.get(word, word) for word in argv]
+    words = ["--fields=all" if word == "--fields" else word for word in argv]
     return [re.sub(r"^--?config\.", "--override=", word) for word in words]
 
 

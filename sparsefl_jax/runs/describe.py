@@ -63,41 +63,6 @@ def text(plan: Plan, memories: Sequence[Memory] | None = None) -> str:
     return "\n".join(lines)
 
 
-def describe_measured(setup: Setup, rounds: int, found: Sequence[Sequence]) -> str:
-    """Returns the cost of some rounds of every stage, and an estimate for the run.
-
-    Args:
-      setup: the run.
-      rounds: number of rounds of each stage; the last one included an evaluation.
-      found: their records and seconds by stage, as `fit_rounds.pilot` returns them.
-    """
-    columns, total = [], np.zeros(3)
-    for stage, records, seconds in zip(setup.stages, *found, strict=True):
-        first, *later = ([r["bits_down"] + r["bits_up"], r["flops"]] for r in records)
-        each = np.mean(later or [first], axis=0)
-        left = stage.num_rounds - len(records)
-        took = seconds / len(records)
-        spent = np.sum([first, *later], axis=0) + left * each
-        total += [*spent, took * stage.num_rounds]
-        column = {
-            "measured rounds": f"{len(records)} of {stage.num_rounds}",
-            "the first: both ways": format_si(first[0], "bit"),
-            "a later one": format_si(each[0], "bit"),
-            "           training": format_si(each[1], "FLOP"),
-            "           time": format_seconds(took),
-        }
-        columns.append(column)
-    bits, flops = format_si(total[0], "bit"), format_si(total[1], "FLOP")
-    lines = [
-        *_rows(columns),
-        "",
-        f"follows   {bits}, {flops}, {format_seconds(total[2])}",
-        "This assumes that all other rounds cost the same as these. Time includes "
-        f"one evaluation in {rounds} rounds, and no compilation.",
-    ]
-    return "\n".join(lines)
-
-
 def describe_largest(memories: Sequence[Memory]) -> str:
     """Formats the memory of the largest stage, a lower bound before compilation."""
     known = all(memory.working_set is not None for memory in memories)

@@ -19,8 +19,7 @@ methods whose messages are so small that spending the budget would take days.
 import copy
 import math
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -38,7 +37,7 @@ from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import clock
-from sparsefl_jax.system.progress import Progress, compiling
+from sparsefl_jax.system.progress import Progress
 from sparsefl_jax.wire.charges import packet_bits
 from sparsefl_jax.wire.packets import Count
 
@@ -187,6 +186,8 @@ def measure(
 ) -> Measured:
     """Runs a pilot, which ends with the first round that reaches a budget.
 
+    It writes nothing.
+
     Args:
       setup: of the pilot.
       budgets: by 'gbit' and 'pflop'.
@@ -196,8 +197,21 @@ def measure(
     Raises:
       ValueError: no client was available in the rounds that predict later ones.
     """
-    lengths, until = [stage.num_rounds for stage in setup.stages], Limits(**budgets)
-    (*_, main), _ = pilot(setup, lengths, seed, until=until, progress=progress)
+    total, last = sum(stage.num_rounds for stage in setup.stages), len(setup.stages) - 1
+    # An evaluation ends a stage, and there is no other.
+    setup = setup._replace(eval_every=total, until=Limits(**budgets))
+    if progress:
+        print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
+    records = []
+    with (
+        Progress(total, show=progress, title="pilot: ") as bar,
+        Programs(plan(setup)) as programs,
+    ):
+        for segment in simulate.simulate(jax.random.key(seed), programs):
+            if segment.records:
+                records += segment.records
+                bar.update(segment.records)
+    main = [r for r in records if r["phase"] == "train" and r["stage"] == last]
     if not main:  # the stages before have spent the budget
         return Measured(dict.fromkeys(budgets, math.inf), 0.0, 0.0, 0.0)
     begin = {name: main[0][f"{name}_cumulative"] for name in budgets}
@@ -294,52 +308,3 @@ def _each_exchange(records: list[dict], shares: np.ndarray) -> tuple[float, floa
     each = spent / np.where(known, weights, 1.0)
     first, again = np.where(known, each, each[::-1])  # if one is unknown, use the other
     return float(first), float(again)
-
-
-def pilot(
-    setup: Setup,
-    rounds: Sequence[int],
-    seed: int,
-    *,
-    until: Limits | None = None,
-    progress: bool = False,
-) -> tuple[list[list[dict]], list[float]]:
-    """Runs the first rounds of every stage to measure their cost; writes nothing.
-
-    Args:
-      setup: of the run.
-      rounds: number of rounds of each stage, at most all of them.
-      seed: of the run.
-      until: limits that end the pilot early.
-      progress: whether to announce and show the rounds.
-
-    Returns:
-      Of each stage the records of its rounds, and their seconds with one evaluation and
-      without compilation.
-    """
-    stages = [
-        stage._replace(num_rounds=min(count, stage.num_rounds))
-        for stage, count in zip(setup.stages, rounds, strict=True)
-    ]
-    total = sum(stage.num_rounds for stage in stages)
-    # An evaluation ends a stage, and there is no other.
-    setup = setup._replace(stages=stages, eval_every=total, until=until or Limits())
-    records, seconds = [[] for _ in stages], [0.0 for _ in stages]
-    if progress:
-        print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
-    with (
-        Progress(total, show=progress, title="pilot: ") as bar,
-        Programs(plan(setup)) as programs,
-        compiling() as compiled,
-    ):
-        begin = time.perf_counter()
-        for segment in simulate.simulate(jax.random.key(seed), programs):
-            if not segment.records:
-                continue
-            now, stage = time.perf_counter(), segment.records[-1]["stage"]
-            waited = compiled()
-            records[stage] += [r for r in segment.records if r["phase"] == "train"]
-            seconds[stage] += now - begin - waited
-            bar.update(segment.records)
-            begin = now
-    return records, seconds

@@ -21,7 +21,7 @@ def run(
     jobs: int = 1,
     unlike: bool = False,
     slurm: str | None = None,
-    dry_run: int | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Runs a study, or goes on with it, and prints its table.
 
@@ -33,26 +33,23 @@ def run(
       jobs: points at a time on this machine.
       unlike: whether runs may differ in data, partition, table of devices or metric.
       slurm: parameters of submitit's jobs, `NAME=VALUE,NAME=VALUE`; or None.
-      dry_run: 0 to print what is known of all points instead, see `runner.describe`.
+      dry_run: whether to print what is known of all points instead, see
+        `runner.describe`.
 
     Raises:
       ValueError: in one line, on what cannot run, and at the end if a point failed.
     """
     if not file and config is None:
         raise UserError("--sweep varies a configuration, expected --config with it")
-    if dry_run:
-        raise UserError(
-            f"--dry_run={dry_run} is not read in a study, expected --dry_run"
-        )
     given = ["jobs"] * (jobs != 1) + ["slurm"] * (slurm is not None)
-    if given and dry_run is not None:
+    if given and dry_run:
         raise UserError(f"--{given[0]} is not read beside --dry_run")
     if len(given) > 1:
         raise UserError(f"--jobs={jobs} has no effect with --slurm")
     if given:  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(config, swept)
-    if dry_run is not None:
+    if dry_run:
         return formats.say(runner.describe(study))
     if workdir is None:
         raise UserError("--workdir is missing, expected the folder of the study")

@@ -1,4 +1,4 @@
-"""What is known of a run before it begins, by hand, and what a few rounds cost."""
+"""What is known of a run before it begins, by hand."""
 
 import re
 
@@ -51,23 +51,3 @@ def test_fedavg_by_hand(world):
     assert told["memory: server"] == format_si(devices * 4 * DENSE, "B")
     assert "memory: working set" not in told  # which no shape tells
     assert told["total"].startswith("4 rounds, at least ")
-
-
-def test_what_follows_from_rounds_that_ran(world):
-    """Of four rounds two are measured, whose first costs more; and a stage of one."""
-
-    def record(bits, flops):
-        return {"bits_down": bits, "bits_up": 2 * bits, "flops": flops}
-
-    first = [record(10**6, 1e9)]
-    main = [record(3 * 10**6, 2e9), record(10**6, 1e9)]
-    method = sfl.fedavg(*world[2])
-    parts = parts_of(world, [stage(method, 1), stage(method, 4)])
-    found = [first, main], [5.0, 60.0]
-    lines = describe.describe_measured(parts.setup, 2, found).splitlines()
-    assert lines[0].split()[2:] == ["1", "of", "1", "2", "of", "4"]
-    assert lines[1].split()[-4:] == ["3.00", "Mbit", "9.00", "Mbit"]
-    assert lines[2].split()[-4:] == ["3.00", "Mbit", "3.00", "Mbit"]
-    assert lines[4].split()[-4:] == ["5.0", "s", "30.0", "s"]
-    # 3, then 9 and three times 3 Mbit; 1, then 2 and three times 1 GFLOP; 5 and 4 x 30.
-    assert lines[6] == "follows   21.0 Mbit, 6.00 GFLOP, 2 min 5 s"

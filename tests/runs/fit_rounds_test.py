@@ -13,7 +13,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
-from sparsefl_jax.runs import cli, experiment, fit_rounds
+from sparsefl_jax.runs import cli, experiment, fit_rounds, simulate
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.testing import tiny_model
 
@@ -34,17 +34,19 @@ def config(method="fedavg", density=None, **fit):
 def pretend(monkeypatch, alive=lambda round, rounds: 1.0):
     """Lets pilots find dense messages times `alive`, always of the same clients."""
 
-    def run(setup, lengths, seed, *, until, progress):
-        records, gbit = [], 0.0
-        for round in range(lengths[-1]):
-            bits = [32 * WEIGHTS * alive(round, lengths[-1])] * 3
+    def run(key, programs):
+        records, gbit, (stage,) = [], 0.0, programs.setup.stages
+        for round in range(stage.num_rounds):
+            bits = [32 * WEIGHTS * alive(round, stage.num_rounds)] * 3
             each = {"bits_down_by_client": bits, "bits_up_by_client": bits}
             gbit += 2 * sum(bits) / 1e9
             spent = {"gbit_cumulative": gbit, "pflop_cumulative": (round + 1) / 1e3}
-            records.append({"clients": [0, 1, 2], "flops": 1e12} | each | spent)
-        return [records], [1.0]
+            spent |= {"bits_down": sum(bits), "bits_up": sum(bits)}
+            one = {"phase": "train", "stage": 0, "clients": [0, 1, 2], "flops": 1e12}
+            records.append(one | each | spent)
+        yield SimpleNamespace(records=records)
 
-    monkeypatch.setattr(fit_rounds, "pilot", run)
+    monkeypatch.setattr(simulate, "simulate", run)
 
 
 @pytest.fixture(scope="module", autouse=True)

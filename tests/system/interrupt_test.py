@@ -45,7 +45,7 @@ def test_a_second_signal_leaves_at_once():
 EXITING = """
 import sys, threading, time
 from sparsefl_jax.launch import main
-sys.argv = ["launch.py", "--dry_run=0", "--resume"]
+sys.argv = ["launch.py", "--dry_run", "--resume"]
 threading.Thread(target=time.sleep, args=[60]).start()  # for which Python waits
 try:
     main()
