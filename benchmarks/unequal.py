@@ -20,9 +20,9 @@ import pandas as pd
 from benchmarks.measure import markdown
 from benchmarks.pages import ROOT, redraw
 from benchmarks.v2.outcome import paired
-from sparsefl_jax.config.defaults import freeze
+from sparsefl_jax.config import build, defaults
 from sparsefl_jax.report import read_run
-from sparsefl_jax.runs import build, results
+from sparsefl_jax.runs import results
 from sparsefl_jax.simulation.inference import make_evaluator
 from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.studies import points as on_disk
@@ -47,8 +47,9 @@ def entry(point: str, folder: Path) -> dict:
       a share of these bits, `gflop` and `seconds`. Seed, commit and versions.
     """
     result, summary = results.load_run(folder), read_run(folder).summary
-    data = build.build_data(freeze(result.config))
-    model, rows = build.build_model(freeze(result.config), data), used_rows(data.val)
+    config = defaults.freeze(result.config)
+    data = build.build_data(config)
+    model, rows = build.build_model(config, data), used_rows(data.val)
     test = make_evaluator(model, data.x_test, data.y_test)
     val = make_evaluator(model, data.x[rows], data.y[rows])
     models, stage = tiers(folder, result), summary["stages"][-1]
@@ -68,13 +69,12 @@ def entry(point: str, folder: Path) -> dict:
 
 def tiers(folder: Path, result: results.Result) -> list:
     """Returns the model of each tier, largest first, or FedAvg's only model."""
-    config = result.config
-    if not config.budgets:
+    if not result.config.budgets:
         return [next(iter(result.models.values()))]
-    budgets = sorted((budget for budget, _ in config.budgets), reverse=True)
-    if "densities" in config.algorithm:
+    budgets = sorted((budget for budget, _ in result.config.budgets), reverse=True)
+    if "densities" in result.config.algorithm:
         return [result.models[f"d{budget}"] for budget in budgets]
-    owners = build.build_budgets(freeze(config))
+    owners = build.build_budgets(defaults.freeze(result.config))
     ids = [int(np.flatnonzero(owners == np.float32(each))[0]) for each in budgets]
     return [personal["personal"] for personal in results.load_clients(folder, ids)]
 

@@ -54,7 +54,7 @@ def default_config(**values: Any) -> Any:  # a ConfigDict
     arguments of the entry given by their `name`. What they do not set has the entry's
     default, but a method's `density`, `max_density`, `rounds` and `clients`, and a
     network's `folder`, are those of the run. `--fields` lists all fields with their
-    meanings; `runs.folder` lists those that may change when a run is resumed.
+    meanings; `config.changes` lists those that may change when a run is resumed.
 
     Args:
       **values: fields with other values than their defaults, sections in whole.

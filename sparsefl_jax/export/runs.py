@@ -4,11 +4,12 @@ from pathlib import Path
 
 import jax
 
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.export.sparse_file import Sizes, save_sparse
-from sparsefl_jax.runs import build, results
 from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.runs import results
 from sparsefl_jax.simulation.inference import make_recalibration
 from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.sparsity import masks

@@ -1,7 +1,11 @@
 """The networks by name."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import blame, check
@@ -69,3 +73,40 @@ def build(
     model = factory(num_classes, input_shape, **kwargs)
     check(f"{name}(...)", model, Model)
     return model.with_dtype(dtype)
+
+
+def try_network(data, make: Callable[[], Model], name: str = "the network") -> Model:
+    """Makes a network and passes one sample through it and its loss, by shape.
+
+    Args:
+      data: the samples, a `FederatedData`.
+      make: `() -> Model`, for samples of this shape.
+      name: of the network, in messages.
+
+    Returns:
+      The network.
+
+    Raises:
+      ValueError: `make` or the network fails; raised before any compilation.
+
+    Example:
+      >>> import numpy as np
+      >>> from sparsefl_jax import from_arrays, models
+      >>> x, y = np.ones((8, 5), np.float32), np.arange(8) % 2
+      >>> data = from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
+      >>> try_network(data, lambda: models.build("conv4", 2, (5,)), "conv4")
+      Traceback (most recent call last):
+      sparsefl_jax.UserError: conv4 on samples of float32 [5]: conv_general_dilated lhs
+      and rhs must
+      have the same number of dimensions, but got (1, 5) and (5, 5, 5, 64).
+    """
+    x, y = (jax.ShapeDtypeStruct((1, *v.shape[1:]), v.dtype) for v in (data.x, data.y))
+
+    def loss(key, x, y):
+        logits, _ = model.apply(*model.init(key), x, train=False)
+        return model.loss(logits, y, jnp.ones(1))
+
+    with blame(f"{name} on samples of {x.dtype} {list(x.shape[1:])}"):
+        model = make()
+        jax.eval_shape(loss, jax.random.key(0), x, y)
+    return model

@@ -28,9 +28,8 @@ from sparsefl_jax.core.formats import (
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import checkpoint
-from sparsefl_jax.runs.build import OF_SETUP
 from sparsefl_jax.runs.plan import Plan
-from sparsefl_jax.runs.setup import Memory, Setup, guarantee
+from sparsefl_jax.runs.setup import OF_CONFIG, Memory, Setup, guarantee
 from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import provenance
@@ -159,7 +158,7 @@ def describe(setup: Setup, name: str | None = None) -> dict:
         "first_stage": sections[0] if sections else {},
         "middle_stages": {str(i): s for i, s in enumerate(sections) if i},
         **numbers,
-        **{field: getattr(setup, field) for field in OF_SETUP},
+        **{field: getattr(setup, field) for field in OF_CONFIG},
         "budgets": plain_value("budgets", setup.budgets) or (),
         "initial": plain_value("initial", setup.initial),
         "until": setup.until._asdict(),

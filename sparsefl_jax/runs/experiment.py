@@ -14,6 +14,8 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax import report
+from sparsefl_jax.config.build import build_data, load
+from sparsefl_jax.config.changes import keep_schedule
 from sparsefl_jax.config.defaults import fill_in, freeze, plain
 from sparsefl_jax.config.fields import Config, Described
 from sparsefl_jax.core.algorithm import Stage
@@ -30,11 +32,10 @@ from sparsefl_jax.runs import (
     results,
     simulate,
 )
-from sparsefl_jax.runs.build import build_data, build_setup, check_stages, load
 from sparsefl_jax.runs.describe import describe
-from sparsefl_jax.runs.plan import Plan, plan
+from sparsefl_jax.runs.plan import Plan, check_stages, plan
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.setup import Setup, make
+from sparsefl_jax.runs.setup import Setup, build_setup, make
 from sparsefl_jax.runs.simulate import Run, Segment
 from sparsefl_jax.system import hardware, interrupt, processes, sinks
 from sparsefl_jax.system.progress import Progress
@@ -65,7 +66,7 @@ def _plan(config: Config, data: FederatedData, started: bool) -> Plan:
         if what != "weights":
             results.check_kept(setup.stages[0].algorithm, initial, what)
         planned = planned._replace(setup=setup._replace(initial=initial))
-    check_stages(config, setup, planned.stages)
+    check_stages(config, planned)
     return planned
 
 
@@ -82,7 +83,7 @@ def run(
       workdir: a directory, created if absent.
       resume: whether to continue the run in `workdir`; otherwise `workdir` must not
         hold a run. `config` may differ from that of the run in the fields of
-        `folder.FREE` and `folder.LATER`.
+        `config.changes.FREE` and `LATER`.
       progress: whether to show the plan and the progress.
 
     Returns:
@@ -265,7 +266,7 @@ def run_seeds(
     Args, raises: as `run_seed`. Returns the summary of each seed.
     """
     if resume:
-        config = folder.keep_schedule(config, plain(folder.read_config(path)))
+        config = keep_schedule(config, plain(folder.read_config(path)))
     seeds = range(config.seed, config.seed + config.seeds)
     configs = [dataclasses.replace(config, seed=seed, seeds=1) for seed in seeds]
     read = of_one_width(read or reading_once(config), configs)

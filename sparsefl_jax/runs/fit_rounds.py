@@ -27,12 +27,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
+from sparsefl_jax.config import changes
 from sparsefl_jax.config.defaults import fill_in
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.runs import folder, simulate
+from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup
@@ -68,12 +69,13 @@ def resume_rounds(config, old):
 
     Args:
       config: a configuration.
-      old: one that `fit` returned. It may differ in what `folder.FREE` names.
+      old: one that `fit` returned. It may differ in what `changes.FREE` names.
     """
     if not budgets_of(config) or old.fit.get("by") is None:
         return None
     same = with_rounds(config, old.num_rounds, old.fit["by"])
-    return None if folder.difference(fill_in(old), fill_in(same), folder.FREE) else same
+    differs = changes.difference(fill_in(old), fill_in(same), changes.FREE)
+    return None if differs else same
 
 
 def follows_rounds(config) -> bool:
@@ -85,7 +87,7 @@ def follows_rounds(config) -> bool:
     longer.num_rounds *= 100  # what follows may be a half of it, rounded down
     return (
         bool(budgets_of(config))
-        and len(folder.differences(fill_in(config), fill_in(longer))) > 1
+        and len(changes.differences(fill_in(config), fill_in(longer))) > 1
     )
 
 

@@ -7,41 +7,26 @@ the last stage, and schedules keep the horizon that they had at the start.
 """
 
 import contextlib
-import dataclasses
-import json
 import time
 import warnings
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
+from sparsefl_jax.config import changes
 from sparsefl_jax.config.defaults import fill_in, plain
 from sparsefl_jax.config.fields import TABLES, Config
 from sparsefl_jax.core import users_code
 from sparsefl_jax.core.check import UserError, blame
-from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.data import federated
-from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import files, log_lines, processes
 
-# Fields that change a run's results by rounding at most. The location of the data is
-# one of them, because the checkpoint has a checksum of their content.
-FREE = (
-    *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
-    *("memory_gb", "sinks", "writers"),
-    *(f"hf.{option}" for option in OPTIONS),
-)
-# Fields that set how often a run is evaluated and when it ends.
-LATER = (
-    *("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds"),
-    *("until.accuracy", "until.gbit", "until.hours", "until.pflop"),
-)
 _OURS = ("lock", "config.json.tmp")  # possible leftovers of a run killed at its start
 
 
@@ -59,59 +44,6 @@ def read_config(workdir: str | Path) -> Config:
         return fill_in(fields)
 
 
-def differences(old, new) -> dict[str, tuple]:
-    """Returns all fields that differ, by dotted name, with both values.
-
-    A field that is missing in one of them, because it is newer, has its default there.
-    A budget comes first, because the number of rounds depends on it.
-
-    Example:
-      >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
-      {'num_rounds': (4, 8)}
-    """
-    default, old, new = (flatten(plain(c)) for c in (Config(), old, new))
-    pairs = {
-        name: tuple(c.get(name, default.get(name)) for c in (old, new))
-        for name in sorted(old | new, key=lambda name: (name[:4] != "fit.", name))
-    }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def difference(old, new, free: Container[str] = (*FREE, *LATER)) -> str:
-    """Describes the first field that differs but may not change; '' if there is none.
-
-    Args:
-      old, new: configurations, as `plain` takes them.
-      free: the fields that may change.
-
-    Example:
-      >>> difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
-      'b.c is 2 there and 3 here'
-    """
-    for name, (there, here) in differences(old, new).items():
-        if name not in free:
-            return f"{name} is {there!r} there and {here!r} here"
-    return ""
-
-
-def fixed_fields(config) -> str:
-    """Returns as text the fields that a resumed run may not change, except the seed.
-
-    Fields at their defaults are left out, and 1 is written as 1.0, so that
-    configurations between which `difference` finds nothing have the same text.
-
-    Example:
-      >>> fixed_fields(Config(epochs=3, num_rounds=7, seed=5))
-      '{"epochs": 3.0}'
-    """
-    fields = {
-        name: here
-        for name, (_, here) in differences(Config(), config).items()
-        if name not in (*FREE, *LATER, "seed")
-    }
-    return json.dumps(json.loads(json.dumps(fields), parse_int=float))
-
-
 def check_folder(workdir: Path, config: Config, resume: bool) -> None:
     """Checks that a folder can hold the run; raises the ValueErrors of `claim`."""
     name = f"workdir={str(workdir)!r}"
@@ -119,7 +51,7 @@ def check_folder(workdir: Path, config: Config, resume: bool) -> None:
         raise UserError(f"{name} is a file, expected a directory")
     begun = (workdir / "config.json").exists()
     if resume or begun:
-        if differs := difference(read_config(workdir), config):
+        if differs := changes.difference(read_config(workdir), config):
             raise UserError(
                 f"{name} holds a run of another configuration: {differs}; a resumed "
                 "run keeps its configuration"
@@ -233,8 +165,8 @@ def resumption(workdir: Path, config: Config) -> Resumption:
       ValueError: the run cannot continue.
     """
     ended = (workdir / "summary.json").exists()
-    changed = differences(read_config(workdir), config)
-    if ended and not changed.keys() - set(FREE):
+    changed = changes.differences(read_config(workdir), config)
+    if ended and not changed.keys() - set(changes.FREE):
         return Resumption(config, done=True)
     saved = checkpoint.read(workdir)
     if saved is None:
@@ -271,7 +203,7 @@ def continue_from(config: Config, saved: checkpoint.Saved) -> Resumption:
         rounds.
     """
     old, at = plain(fill_in(saved.about["config"])), saved.snapshot
-    if differs := difference(old, config):
+    if differs := changes.difference(old, config):
         raise UserError(f"the configuration is not that of the checkpoint: {differs}")
     before, now = old["num_rounds"], config.num_rounds
     if now < before:
@@ -279,48 +211,11 @@ def continue_from(config: Config, saved: checkpoint.Saved) -> Resumption:
             f"num_rounds={now}, expected at least the {before} that the run has been "
             "planned for; until ends it earlier"
         )
-    config = keep_schedule(config, old)
+    config = changes.keep_schedule(config, old)
     if at.ended_by and _is_lifted(old, config, at):
         done = at.stage == len(config.stages) - 1 and at.round == now
         at = at._replace(ended_by="rounds" if done else "")
     return Resumption(config, saved._replace(snapshot=at))
-
-
-def keep_schedule(config: Config, old: dict) -> Config:
-    """Keeps the old values of fields that depend on a changed `num_rounds`.
-
-    A first stage with as many rounds as the run keeps its number of rounds, and a
-    learning rate that decays over the run keeps its horizon.
-
-    Args:
-      config: the configuration with which a run continues.
-      old: its configuration so far, as `plain` returns it.
-
-    Returns:
-      The configuration with these fields set.
-
-    Raises:
-      ValueError: the configuration sets one of them to another value; `lr_horizon` may
-        change together with `num_rounds`.
-    """
-    refusal = "{}={}, expected {}, as the run began with"
-    if config.first_stage:
-        before = old["first_stage"].get("num_rounds") or old["num_rounds"]
-        now = config.first_stage.get("num_rounds")
-        if now not in (None, before):
-            raise UserError(refusal.format("first_stage.num_rounds", now, before))
-        if config.num_rounds != before:
-            first = config.first_stage | {"num_rounds": before}
-            config = dataclasses.replace(config, first_stage=first)
-    if config.final_learning_rate is None or config.lr_decay is not None:
-        return config
-    before = old["lr_horizon"] or old["num_rounds"]
-    if config.lr_horizon is None and config.num_rounds != before:
-        return dataclasses.replace(config, lr_horizon=before)
-    now = config.lr_horizon or config.num_rounds
-    if now != before and config.num_rounds == old["num_rounds"]:
-        raise UserError(refusal.format("lr_horizon", now, before))
-    return config
 
 
 def _is_lifted(old: dict, config: Config, at: Snapshot) -> bool:

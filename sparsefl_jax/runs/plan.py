@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.config.defaults import densities
+from sparsefl_jax.config.fields import Config
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
-from sparsefl_jax.core.check import UserError, blame
+from sparsefl_jax.core.check import UserError, blame, unread
 from sparsefl_jax.core.types import (
     Batches,
     ClientInfo,
@@ -272,6 +274,24 @@ def _warn_of_dense(params: PyTree, layouts: dict) -> None:
         largest = ", ".join(f"{path} ({shares[path]:.1%})" for path in dense[:3])
         what = f"no mask covers {whole:.1%} of the parameters, which stay dense"
         warnings.warn(f"{what}: {largest}; see prunable", stacklevel=3)
+
+
+def check_stages(config: Config, run: Plan) -> None:
+    """Checks that the epochs and the mask of the first stage are used.
+
+    Raises:
+      ValueError: they are not.
+    """
+    epochs = config.first_stage.get("epochs") or 1
+    if epochs > 1 and not reads_epochs(run.stages[0].round):
+        why = f"{config.first_stage['name']!r} takes the batches of one epoch"
+        raise unread(f"first_stage.epochs={epochs}", why)
+    masked = any(field.startswith("first_stage") for field in densities(config))
+    if masked and not reads_mask(run.setup.stages[1].algorithm, run.setup.model):
+        raise UserError(
+            f"first_stage.name={config.first_stage['name']!r}: its mask has no "
+            f"effect here, as {config.algorithm['name']!r} starts from one of its own"
+        )
 
 
 def reads_epochs(one: Round) -> bool:

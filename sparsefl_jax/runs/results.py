@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.config.build import build_data
 from sparsefl_jax.config.defaults import freeze, load_config
 from sparsefl_jax.config.fields import Config
 from sparsefl_jax.core import keys
@@ -15,9 +16,9 @@ from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.check import UserError, blame, check, integer
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.report.load import read_records
-from sparsefl_jax.runs import build, checkpoint, folder
+from sparsefl_jax.runs import checkpoint, folder
 from sparsefl_jax.runs.checkpoint import Best
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import Setup, build_setup
 from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.simulation import initial_state, placement
 from sparsefl_jax.simulation.rows import unpack
@@ -91,7 +92,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     config, saved = _read(run)
     with blame(Path(run) / "config.json"):
         config = freeze(config)
-        setup = build.build_setup(config, build.build_data(config))
+        setup = build_setup(config, build_data(config))
         algorithm = setup.stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
         raise UserError(f"run={str(run)!r} has no personal models")

@@ -1,25 +1,28 @@
 """The setup of a run: its parts, their checks, its memory, what privacy it promises."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.algorithms.private import promise
+from sparsefl_jax.config import build
+from sparsefl_jax.config.fields import Config
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.registry import try_network
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.simulation.rows import STORES
 from sparsefl_jax.system import hardware
 
+OF_CONFIG = ("eval_every", "chunk", "metric", "client_store", "memory_gb")
 FILL = 0.9  # of an accelerator's memory; the rest is a reserve
 
 
@@ -110,42 +113,25 @@ def make(
     return Setup(stages, try_network(data, lambda: model), data, **settings)
 
 
-def try_network(
-    data: FederatedData, make: Callable[[], Model], name: str = "the network"
-) -> Model:
-    """Makes a network and passes one sample through it and its loss, by shape.
+def build_setup(config: Config, data: FederatedData) -> Setup:
+    """Builds the run of a configuration on its data.
 
     Args:
-      data: the samples.
-      make: `() -> Model`, for samples of this shape.
-      name: of the network, in messages.
-
-    Returns:
-      The network.
-
-    Raises:
-      ValueError: `make` or the network fails; raised before any compilation.
-
-    Example:
-      >>> from sparsefl_jax import from_arrays, models
-      >>> x, y = np.ones((8, 5), np.float32), np.arange(8) % 2
-      >>> data = from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
-      >>> try_network(data, lambda: models.build("conv4", 2, (5,)), "conv4")
-      Traceback (most recent call last):
-      sparsefl_jax.UserError: conv4 on samples of float32 [5]: conv_general_dilated lhs
-      and rhs must
-      have the same number of dimensions, but got (1, 5) and (5, 5, 5, 64).
+      config: as `freeze` returns it.
+      data: as `build_data` returns them.
     """
-    x, y = (jax.ShapeDtypeStruct((1, *v.shape[1:]), v.dtype) for v in (data.x, data.y))
-
-    def loss(key, x, y):
-        logits, _ = model.apply(*model.init(key), x, train=False)
-        return model.loss(logits, y, jnp.ones(1))
-
-    with blame(f"{name} on samples of {x.dtype} {list(x.shape[1:])}"):
-        model = make()
-        jax.eval_shape(loss, jax.random.key(0), x, y)
-    return model
+    model = build.build_model(config, data)
+    system = build.build_system(config, len(data.train.size))
+    budgets = build.build_budgets(config, system)
+    return Setup(
+        build.build_stages(config, model, budgets, system),
+        model,
+        data,
+        budgets=budgets,
+        system=system,
+        until=Limits(**config.until),
+        **{field: getattr(config, field) for field in OF_CONFIG},
+    )
 
 
 def check_setup(setup: Setup) -> None:

@@ -6,11 +6,10 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
-from sparsefl_jax.config import defaults, fields
+from sparsefl_jax.config import changes, defaults, fields
 from sparsefl_jax.config.defaults import fill_in
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import methods
-from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -101,7 +100,7 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
             for field, value in taken.items()
         )
         same = points.setdefault(name or config.algorithm.name, point)
-        if run_folder.differences(fill_in(same), fill_in(point)):
+        if changes.differences(fill_in(same), fill_in(point)):
             raise UserError(f"--sweep: two points are both called {name!r}")
     if unread := [name for name in axes if name not in used]:
         raise UserError(f"--sweep: {unread[0]} is an argument of none of the methods")

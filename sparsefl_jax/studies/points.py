@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from sparsefl_jax.config import changes
 from sparsefl_jax.config.defaults import default_config, fill_in, freeze, plain
 from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.report.groups import STUDY as FILE
@@ -145,10 +146,10 @@ def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:
         kept = run_folder.read_config(folder)
         wanted = point.of_seed(kept.seed)
         wanted = fit_rounds.resume_rounds(wanted, kept) or wanted
-        free = {*run_folder.FREE, "fit.by"}
+        free = {*changes.FREE, "fit.by"}
         if (folder / "summary.json").exists():  # nothing reads its data again
             free.discard("dataset")
-        if differs := run_folder.difference(kept, fill_in(wanted), free):
+        if differs := changes.difference(kept, fill_in(wanted), free):
             raise UserError(
                 f"{folder} holds a run of another configuration: {differs}; {again}"
             )

@@ -10,9 +10,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms.private import epsilon
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import default_config, freeze
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import build, setup
+from sparsefl_jax.runs import setup
 from sparsefl_jax.runs.plan import trace
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet

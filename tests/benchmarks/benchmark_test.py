@@ -13,9 +13,8 @@ import pytest
 from benchmarks.v2 import rules, run
 from benchmarks.v2.rules import DECAY, MOMENTUM, RATE, Method
 from sparsefl_jax import models
-from sparsefl_jax.config import defaults
+from sparsefl_jax.config import build, defaults
 from sparsefl_jax.config.defaults import freeze
-from sparsefl_jax.runs import build
 from tests.tiny import network as tiny_network
 
 OWN = {"algorithm.scope": ("global", "leaf"), "algorithm.power": (1.0, 2.0, 3.0)}

@@ -8,9 +8,10 @@ import pytest
 from benchmarks import pages
 from benchmarks import table as tables
 from benchmarks.tables import Row, Table
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import build, experiment, simulate
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, network
 

@@ -8,10 +8,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from configs import shakespeare
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.data import characters, sources, tokens
 from sparsefl_jax.models.loss import cross_entropy, per_sample
-from sparsefl_jax.runs import build
 from tests.data.leaf_test import write
 from tests.reference import transformer_by_hand as by_hand
 from tests.refusals import refused

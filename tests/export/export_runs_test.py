@@ -9,9 +9,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import export
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.export import __main__
-from sparsefl_jax.runs import build, experiment, records, results
+from sparsefl_jax.runs import experiment, records, results
 from sparsefl_jax.simulation.inference import make_recalibration
 from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.sparsity import masks

@@ -14,11 +14,11 @@ from flax.traverse_util import flatten_dict
 import sparsefl_jax as sfl
 from configs import flash_sst2
 from sparsefl_jax import export, models
-from sparsefl_jax.config import defaults
+from sparsefl_jax.config import build, defaults
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.core.types import Frozen
 from sparsefl_jax.models import Model, base, transformer
-from sparsefl_jax.runs import build, describe, experiment, results, setup
+from sparsefl_jax.runs import describe, experiment, results, setup
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger

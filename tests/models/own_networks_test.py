@@ -5,8 +5,8 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import models
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
-from sparsefl_jax.runs import build
 from tests.refusals import refused
 from tests.tiny import tiny_config
 

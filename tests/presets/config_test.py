@@ -5,9 +5,9 @@ import importlib
 import pytest
 
 from configs import feddst_mnist, fedrts_cifar10, ssfl_cifar10
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import densities, freeze
 from sparsefl_jax.presets import complement, fedsparsify
-from sparsefl_jax.runs import build
 from tests.tiny import network
 
 OPTIONS = {

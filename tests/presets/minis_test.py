@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.data import samples
-from sparsefl_jax.runs import build, experiment
+from sparsefl_jax.runs import experiment
 from sparsefl_jax.system import shipped
 
 CONFIGS = sorted(path.stem for path in shipped.folder("configs").glob("[!_]*.py"))

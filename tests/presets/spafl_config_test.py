@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.config import defaults
+from sparsefl_jax.config import build, defaults
 from sparsefl_jax.presets import spafl
-from sparsefl_jax.runs import build
 
 FILES = ("spafl_fashion_mnist", "spafl_cifar10", "spafl_cifar100")
 

@@ -3,8 +3,9 @@
 import pytest
 
 from sparsefl_jax import models
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
-from sparsefl_jax.runs import build, cli
+from sparsefl_jax.runs import cli
 from tests.refusals import ROOT, given, launched
 from tests.tiny import network
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from ml_collections import config_dict
 
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import fill_in, freeze
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import build, experiment, simulate
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.setup import Limits, Setup, check_setup
 from tests.refusals import change, refused
 from tests.tiny import tiny_config

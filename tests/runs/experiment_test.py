@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.report import read_records, read_run
-from sparsefl_jax.runs import build, experiment, records, simulate
+from sparsefl_jax.runs import experiment, records, simulate
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
 

@@ -12,9 +12,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
+from sparsefl_jax.config.changes import differences
 from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.describe import describe
-from sparsefl_jax.runs.folder import differences, read_config
+from sparsefl_jax.runs.folder import read_config
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt
 from tests.reference.by_hand import needed

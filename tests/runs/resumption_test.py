@@ -12,8 +12,9 @@ from absl import flags
 import sparsefl_jax as sfl
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
+from sparsefl_jax.config import build, changes
 from sparsefl_jax.config.defaults import fill_in, freeze, load_config, plain
-from sparsefl_jax.runs import build, checkpoint, cli, experiment, records
+from sparsefl_jax.runs import checkpoint, cli, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.system import interrupt, provenance
@@ -284,7 +285,7 @@ def test_overrides_alone_change_the_configuration_of_the_run(run):
         cli.parse_flags([*arguments, *where], values)
         old, new = run_folder.read_config(run), cli.configuration(values, str(run))
         changed = ["eval_every", "num_rounds", "until.gbit"]
-        assert list(run_folder.differences(old, fill_in(new))) == changed
+        assert list(changes.differences(old, fill_in(new))) == changed
         assert new.until.gbit == 2.0 and new.eval_every == 4
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.config import build
 from sparsefl_jax.config.fields import Config
 from sparsefl_jax.report import read_summary
-from sparsefl_jax.runs import build, experiment, programs
+from sparsefl_jax.runs import experiment, programs
 from sparsefl_jax.system import interrupt
 from tests.tiny import tiny_config
 

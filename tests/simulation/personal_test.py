@@ -7,10 +7,11 @@ import pytest
 
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, fedspa, heterofl, local_only, spafl
+from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import from_arrays
-from sparsefl_jax.runs import build, experiment, results, simulate
+from sparsefl_jax.runs import experiment, results, simulate
 from sparsefl_jax.simulation import initial_state, judge, placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sparsefl_jax.config import defaults
+from sparsefl_jax.config import build, defaults
 from sparsefl_jax.config.defaults import freeze
-from sparsefl_jax.runs import build, setup
 from sparsefl_jax.runs import folder as run_folder
+from sparsefl_jax.runs import setup
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.simulation import systems
 from tests.refusals import refused

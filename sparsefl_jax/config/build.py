@@ -16,44 +16,19 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.config import fields
-from sparsefl_jax.config.defaults import check_unset, densities, name_section
-from sparsefl_jax.config.fields import Config
+from sparsefl_jax.config.changes import fixed_fields
+from sparsefl_jax.config.defaults import check_unset, name_section
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.check import UserError, blame, check, unread
+from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.runs import folder
-from sparsefl_jax.runs.plan import StagePlan, reads_epochs, reads_mask
-from sparsefl_jax.runs.setup import Limits, Setup, try_network
+from sparsefl_jax.models.registry import try_network
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
-
-OF_SETUP = ("eval_every", "chunk", "metric", "client_store", "memory_gb")
-
-
-def build_setup(config: Config, data) -> Setup:
-    """Builds the run of a configuration on its data.
-
-    Args:
-      config: as `freeze` returns it.
-      data: as `build_data` returns them.
-    """
-    model = build_model(config, data)
-    system = build_system(config, len(data.train.size))
-    budgets = build_budgets(config, system)
-    return Setup(
-        build_stages(config, model, budgets, system),
-        model,
-        data,
-        budgets=budgets,
-        system=system,
-        until=Limits(**config.until),
-        **{field: getattr(config, field) for field in OF_SETUP},
-    )
 
 
 def build_algorithm(
@@ -290,9 +265,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
         for name in {"clip", "noise_multiplier"} - given.keys():
             raise UserError(f"privacy.{name} is missing: {', '.join(given)} needs it")
         with name_section("privacy", given):
-            algorithm = private(
-                algorithm, **given, fingerprint=folder.fixed_fields(config)
-            )
+            algorithm = private(algorithm, **given, fingerprint=fixed_fields(config))
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 
@@ -309,24 +282,6 @@ def _check_densities(settings: dict, model, field: str) -> None:
                 f"{field}.{key}={least:g}, expected at least 1/{size} to leave one of "
                 f"{size} weights"
             )
-
-
-def check_stages(config, setup: Setup, planned: tuple[StagePlan, ...]) -> None:
-    """Checks that the epochs and the mask of the first stage are used.
-
-    Raises:
-      ValueError: they are not.
-    """
-    epochs = config.first_stage.get("epochs") or 1
-    if epochs > 1 and not reads_epochs(planned[0].round):
-        why = f"{config.first_stage['name']!r} takes the batches of one epoch"
-        raise unread(f"first_stage.epochs={epochs}", why)
-    masked = any(field.startswith("first_stage") for field in densities(config))
-    if masked and not reads_mask(setup.stages[1].algorithm, setup.model):
-        raise UserError(
-            f"first_stage.name={config.first_stage['name']!r}: its mask has no "
-            f"effect here, as {config.algorithm['name']!r} starts from one of its own"
-        )
 
 
 def _num_drawn(config, cohort_size: int) -> int:
