@@ -22,6 +22,7 @@ from jax.stages import Compiled
 
 from benchmarks import accelerators, hlo, workload
 from benchmarks.accelerators import Target
+from sparsefl_jax.config import command_line
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.formats import MISSING, align, format_si
@@ -29,13 +30,11 @@ from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs import describe as plans
+from sparsefl_jax.runs import describe, experiment, fit_rounds, programs
 from sparsefl_jax.runs.plan import Plan, plan
-from sparsefl_jax.runs.programs import Compiled as Program
-from sparsefl_jax.runs.programs import compile_stage
 from sparsefl_jax.runs.setup import FILL, Memory, Setup, make
 from sparsefl_jax.simulation import clock
+from sparsefl_jax.system.membership import guard
 
 COHORT = 10  # where a set-up leaves it open
 CHOICES = {"only": workload.SETUPS}
@@ -132,12 +131,12 @@ def placed(setup: Setup, target: Target) -> Plan:
 
 def expected(run: Plan, target: Target, key: Key) -> list[Expected]:
     """Compiles the stages of a `placed` run; the key is that of the run."""
-    programs = [compile_stage(run, index) for index in range(len(run.stages))]
+    compiled = [programs.compile_stage(run, i) for i in range(len(run.stages))]
     counts = [
         steps(run.setup, index, program.plan.chunk, key)
-        for index, program in enumerate(programs)
+        for index, program in enumerate(compiled)
     ]
-    pairs = zip(programs, counts, strict=True)
+    pairs = zip(compiled, counts, strict=True)
     return [_of_stage(program, count, target) for program, count in pairs]
 
 
@@ -159,7 +158,7 @@ def steps(setup: Setup, index: int, chunk: int, key: Key) -> float:
     return float(np.mean(-(-longest // stage.batch_size)))
 
 
-def _of_stage(program: Program, steps: float, target: Target) -> Expected:
+def _of_stage(program: programs.Compiled, steps: float, target: Target) -> Expected:
     plan, text = program.plan, program.segment.as_text()
     rounds = program.pace.length
     groups = -(-plan.stage.cohort_size // (plan.mesh.size * plan.chunk))
@@ -260,7 +259,7 @@ def dry_run(config, name: str) -> str:
     config, found = fit_rounds.fit(config, experiment.build, progress=True)
     run = placed(experiment.build(config).setup, target)
     stages = expected(run, target, jax.random.key(config.seed))
-    lines = plans.text(run, [stage.together for stage in stages])
+    lines = describe.text(run, [stage.together for stage in stages])
     return "\n".join([*([found] if found else []), lines, "", text(target, stages)])
 
 
@@ -268,17 +267,17 @@ def main():
     """Prints what `dry_run` returns; a mistake is one line, as in `launch.py`."""
     if {"--help", "-h"} & set(sys.argv):
         return print(__doc__)
-    cli.define_config(flags.FLAGS)
+    command_line.define_config(flags.FLAGS)
 
     def run(argv):
         logging.set_verbosity(logging.WARNING)
-        config = cli.configuration(flags.FLAGS)
+        config = command_line.configuration(flags.FLAGS)
         if len(argv) != 2 or config is None:
             raise ValueError("expected TARGET --config=FILE, v5e:2x2 for example")
         print(dry_run(config, argv[1]))
 
-    with cli.guard():
-        app.run(run, flags_parser=cli.parse_flags)
+    with guard():
+        app.run(run, flags_parser=command_line.parse_flags)
 
 
 if __name__ == "__main__":

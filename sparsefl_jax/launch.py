@@ -12,17 +12,26 @@
 `python -m sparsefl_jax` and `python launch.py` are the same command.
 """
 
+import datetime
+import inspect
+import shlex
 import sys
+from collections.abc import Collection
+from pathlib import Path
 
 from absl import app, flags, logging
 
+from sparsefl_jax import algorithms, data, models, report
+from sparsefl_jax.config import command_line
+from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.runs import cli
+from sparsefl_jax.runs import describe, experiment, fit_rounds, folder
+from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.studies import command
-from sparsefl_jax.system import hardware, interrupt, membership
+from sparsefl_jax.system import hardware, interrupt, membership, processes, shipped
 
-cli.define_config(flags.FLAGS)
+command_line.define_config(flags.FLAGS)
 FIELDS = flags.DEFINE_string(
     "fields",
     None,
@@ -69,14 +78,28 @@ WAIT_MINUTES = flags.DEFINE_float(
 )
 
 
+_PROCESSES = "distributed coordinator processes process_id wait_minutes"
+_OF_A_STUDY = "workdir dry_run jobs slurm unlike"
+READS = {  # the flags that each command uses; the first one given decides
+    "list": "",
+    "fields": "config",
+    "prepare": "",
+    "study": _OF_A_STUDY,
+    "sweep": f"config {_OF_A_STUDY}",
+    "dry_run": f"config workdir {_PROCESSES}",
+    "resume": f"config workdir {_PROCESSES}",
+    "config": f"workdir {_PROCESSES}",
+}
+
+
 def main() -> None:
     """Runs the command line; a user's mistake ends it with one line and code 2."""
     if {"--help", "-h"} & set(sys.argv):  # instead of absl's own
         return formats.say(f"{__doc__}{flags.FLAGS.module_help(__name__)}")
     hardware.use_cpu_cores()  # before JAX starts
     try:
-        with cli.guard():
-            app.run(do, flags_parser=cli.parse_flags)
+        with membership.guard():
+            app.run(do, flags_parser=command_line.parse_flags)
     finally:
         interrupt.end_at_once()
 
@@ -88,7 +111,7 @@ def do(argv) -> None:
         raise UserError(f"{argv[1]!r} is not understood, expected --name=value")
     study = STUDY.value or SWEEP.value
     defined = *flags.FLAGS.get_key_flags_for_module(__name__), flags.FLAGS["config"]
-    cli.check_flags([f.name for f in defined if f.present and f.value is not False])
+    check_flags([f.name for f in defined if f.present and f.value is not False])
     which = COORDINATOR.value, PROCESSES.value, PROCESS_ID.value
     wait = WAIT_MINUTES.value
     if DISTRIBUTED.value or which != (None, None, None):
@@ -96,11 +119,12 @@ def do(argv) -> None:
     elif wait is not None:
         raise UserError(f"--wait_minutes={wait:g} is read in several processes alone")
     if LIST.value:
-        return print(cli.catalogue())
-    resumed = WORKDIR.value if RESUME.value else None
-    config = cli.configuration(flags.FLAGS, resumed)
+        return print(catalogue())
+    if resumed := WORKDIR.value if RESUME.value else None:
+        folder.read_config(resumed)  # which there is
+    config = command_line.configuration(flags.FLAGS, resumed)
     if FIELDS.value is not None:
-        return formats.say(cli.list_fields(FIELDS.value, config))
+        return formats.say(command_line.list_fields(FIELDS.value, config))
     if PREPARE.value:
         from sparsefl_jax.data.prepared_tfds import prepare
 
@@ -117,6 +141,95 @@ def do(argv) -> None:
             slurm=SLURM.value,
             dry_run=DRY_RUN.value,
         )
+    if RESUME.value and resumed is None:
+        raise UserError("--workdir is missing, expected the directory of a run")
+    if config is None:
+        raise UserError(
+            "--config is missing, expected configs/flash_cifar10.py:mini, say"
+        )
     if DRY_RUN.value:
-        return cli.dry_run(config)
-    return cli.run(config, WORKDIR.value, RESUME.value)
+        return print_plan(config)
+    return start_run(config, WORKDIR.value, RESUME.value)
+
+
+def check_flags(given: Collection[str]) -> None:
+    """Checks that no flag would be ignored because of another one.
+
+    `--workdir` may stand beside the `--dry_run` of a run, which does not read it.
+
+    Args:
+      given: the names of the flags that are set.
+
+    Raises:
+      ValueError: a flag would be ignored; the message names both.
+
+    Example:
+      >>> check_flags(["list", "workdir"])
+      Traceback (most recent call last):
+        ...
+      sparsefl_jax.UserError: --workdir is not read beside --list, expected one without
+      the other
+    """
+    verb = next((verb for verb in READS if verb in given), None)
+    for name in given:
+        if verb and name not in (verb, *READS[verb].split()):
+            raise UserError(
+                f"--{name} is not read beside --{verb}, expected one without the other"
+            )
+
+
+def start_run(config, workdir: str | None, resume: bool = False) -> None:
+    """Starts or resumes a run as `experiment.run` does, and prints its table."""
+    if workdir is None:
+        freeze(config)
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        dataset = Path(config.dataset).stem
+        workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
+    try:
+        summary = experiment.run(config, workdir, resume=resume)
+    except interrupt.StoppedError as error:
+        if processes.leads():
+            again = f"sparsefl --resume --workdir={shlex.quote(str(workdir))}"
+            print(f"{error}; to continue:\n{again}", file=sys.stderr)
+        sys.exit(error.code)
+    if processes.leads() and isinstance(summary, list):
+        comparison = report.compare(report.read_groups([workdir]))
+        formats.say(report.comparison_table(comparison))
+    elif processes.leads():
+        formats.say(report.summary_table(summary))
+
+
+def print_plan(config) -> None:
+    """Compiles the stages of a run and prints its plan."""
+    plan = experiment.build(config)
+    with Programs(plan) as programs:
+        memories = [programs.of(stage).memory for stage in range(len(plan.stages))]
+    lines = [describe.text(plan, memories)]
+    if budgets := fit_rounds.budgets_of(config):
+        asked = " and ".join(f"fit.{name}={v:g}" for name, v in budgets.items())
+        lines.append(f"A pilot will set the rounds, by {asked}.")
+    if processes.leads():
+        formats.say("\n".join(lines))
+
+
+def catalogue() -> str:
+    """Lists methods, models, data sets, partitioners, configurations and studies."""
+
+    def first_line(thing) -> str:
+        text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
+        return text.strip().splitlines()[0]
+
+    groups: dict[str, dict] = {
+        "methods": algorithms.ALGORITHMS,
+        "models": models.MODELS,
+        "data sets": data.DATASETS,
+        "partitioners": data.PARTITIONERS,
+    }
+    for kind in ("configs", "studies"):
+        files = {name: shipped.folder(kind) / name for name in shipped.names(kind)}
+        groups[kind] = {name: f.read_text().lstrip('"') for name, f in files.items()}
+    lines = []
+    for title, table in groups.items():
+        lines += [f"{title}:"]
+        lines += [f"  {name:22} {first_line(entry)}" for name, entry in table.items()]
+    return "\n".join(lines)

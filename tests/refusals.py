@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from sparsefl_jax.runs import cli, simulate
+from sparsefl_jax import launch
+from sparsefl_jax.config import command_line
+from sparsefl_jax.runs import simulate
+from sparsefl_jax.system import membership
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,22 +31,22 @@ def refused(call, said: str) -> None:
 def given(monkeypatch, *arguments: str):
     """Returns the configuration of a command line."""
     values = flags.FlagValues()
-    cli.define_config(values)
-    cli.parse_flags(["launch.py", *arguments], values)
-    return cli.configuration(values)
+    command_line.define_config(values)
+    command_line.parse_flags(["launch.py", *arguments], values)
+    return command_line.configuration(values)
 
 
 def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     """Returns exit code and standard error of `launch.py`, without a new process."""
     values = flags.FlagValues()
-    cli.define_config(values)
+    command_line.define_config(values)
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(simulate, "simulate", None)
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
     try:
-        with cli.guard():
-            cli.parse_flags(["launch.py", *arguments], values)
-            cli.run(cli.configuration(values), None)
+        with membership.guard():
+            command_line.parse_flags(["launch.py", *arguments], values)
+            launch.start_run(command_line.configuration(values), None)
     except SystemExit as ended:
         code = ended.code
     except Exception:  # as the interpreter does

@@ -5,12 +5,14 @@ connections close, and so the next computation of the others fails. If process 0
 ended, or one of them stops answering, JAX itself ends the others.
 """
 
+import contextlib
 import os
 import re
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax.core import users_code
 from sparsefl_jax.core.check import UserError, check, one_line
 from sparsefl_jax.system import processes
 
@@ -133,6 +136,43 @@ def _meet() -> None:
     zeros = processes.put(np.zeros(mesh.size, np.float32), sharded)
     jax.block_until_ready(jax.jit(jnp.sum, out_shardings=replicated)(zeros))
     processes.most(0)
+
+
+@contextlib.contextmanager
+def guard() -> Iterator[None]:
+    """Prints user errors as one line, and ends the process with code 2.
+
+    So are files that cannot be read or written, a loss that is not finite, and a lack
+    of memory. All else keeps its traceback, as does what a user's own code raises.
+    Modules in the current folder can be imported too, wherever `launch.py` is. With
+    `SPARSEFL_DEBUG=1` every exception is raised with its traceback.
+    """
+    sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
+    if os.environ.get("SPARSEFL_DEBUG"):
+        yield
+        return
+    try:
+        yield
+    except KeyboardInterrupt:
+        leave("interrupted; what was saved is kept", 130)
+    except Exception as error:
+        code = _code(error)
+        if code is None:
+            raise
+        leave(f"error: {one_line(error)}", code)
+
+
+def _code(error: Exception) -> int | None:
+    """Returns the exit code of an error that is told in one line, None for others."""
+    if isinstance(error, UserError):
+        return 2
+    if users_code.owns(error):
+        return None
+    if isinstance(error, OSError):
+        return 2
+    if isinstance(error, RuntimeError):  # XLA's errors are of this class
+        return 1 if "RESOURCE_EXHAUSTED" in str(error) or lost(error) else None
+    return 1 if isinstance(error, FloatingPointError | MemoryError) else None
 
 
 def lost(error: object) -> bool:

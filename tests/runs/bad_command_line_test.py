@@ -2,10 +2,9 @@
 
 import pytest
 
-from sparsefl_jax import models
+from sparsefl_jax import launch, models
 from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
-from sparsefl_jax.runs import cli
 from tests.refusals import ROOT, given, launched
 from tests.tiny import network
 
@@ -79,6 +78,6 @@ def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
 )
 def test_flags_that_would_be_ignored_are_refused(flags, verb):
     *fine, unread = flags.split()
-    cli.check_flags(fine)
+    launch.check_flags(fine)
     with pytest.raises(ValueError, match=f"--{unread} is not read beside --{verb}"):
-        cli.check_flags(flags.split())
+        launch.check_flags(flags.split())

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from absl import flags
 
+from sparsefl_jax.config import command_line
 from sparsefl_jax.config.defaults import default_config, freeze
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
-from sparsefl_jax.runs import cli, experiment, fit_rounds, simulate
+from sparsefl_jax.runs import experiment, fit_rounds, simulate
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.testing import tiny_model
 
@@ -143,9 +144,11 @@ def test_a_new_run_of_a_kept_configuration_fits_its_budget(tmp_path, resumed, by
     path = tmp_path / "config.json"
     path.write_text(kept.to_json_best_effort())
     values = flags.FlagValues()
-    cli.define_config(values)
-    cli.parse_flags(["launch.py", f"--config={path}", "--config.fit.gbit=2.0"], values)
-    found = cli.configuration(values, resumed)
+    command_line.define_config(values)
+    command_line.parse_flags(
+        ["launch.py", f"--config={path}", "--config.fit.gbit=2.0"], values
+    )
+    found = command_line.configuration(values, resumed)
     assert (found.fit.gbit, found.fit.by) == (2.0, by)
 
 

@@ -12,9 +12,9 @@ from absl import flags
 import sparsefl_jax as sfl
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
-from sparsefl_jax.config import build, changes
+from sparsefl_jax.config import build, changes, command_line
 from sparsefl_jax.config.defaults import fill_in, freeze, load_config, plain
-from sparsefl_jax.runs import checkpoint, cli, experiment, records
+from sparsefl_jax.runs import checkpoint, experiment, records
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.system import interrupt, provenance
@@ -281,9 +281,12 @@ def test_overrides_alone_change_the_configuration_of_the_run(run):
         values = flags.FlagValues()
         flags.DEFINE_bool("resume", False, "", flag_values=values)
         flags.DEFINE_string("workdir", None, "", flag_values=values)
-        cli.define_config(values)
-        cli.parse_flags([*arguments, *where], values)
-        old, new = run_folder.read_config(run), cli.configuration(values, str(run))
+        command_line.define_config(values)
+        command_line.parse_flags([*arguments, *where], values)
+        old, new = (
+            run_folder.read_config(run),
+            command_line.configuration(values, str(run)),
+        )
         changed = ["eval_every", "num_rounds", "until.gbit"]
         assert list(changes.differences(old, fill_in(new))) == changed
         assert new.until.gbit == 2.0 and new.eval_every == 4

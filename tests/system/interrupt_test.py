@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from sparsefl_jax.runs import cli, experiment, programs
-from sparsefl_jax.system import interrupt
+from sparsefl_jax.runs import experiment, programs
+from sparsefl_jax.system import interrupt, membership
 from tests.launches import ROOT, SECONDS
 from tests.tiny import tiny_config
 
@@ -65,7 +65,7 @@ def test_a_signal_while_python_exits_leaves_no_traceback():
 
 
 def test_an_interrupted_command_has_the_code_of_its_signal(capsys):
-    with pytest.raises(SystemExit) as ended, cli.guard():
+    with pytest.raises(SystemExit) as ended, membership.guard():
         raise KeyboardInterrupt
     assert ended.value.code == 128 + signal.SIGINT
     assert capsys.readouterr().err.startswith("interrupted")
