@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-
 from sparsefl_jax.config import changes
 from sparsefl_jax.config.defaults import fill_in, plain
 from sparsefl_jax.config.fields import TABLES, Config
@@ -173,18 +171,11 @@ def resumption(workdir: Path, config: Config) -> Resumption:
         if ended:
             raise UserError(f"workdir={str(workdir)!r} has no checkpoint to extend")
         return Resumption(config)
-    if saved.about["key"] != root_key(config.seed):  # of another kind of generator
-        raise UserError(f"{workdir / checkpoint.FILE} is of a run with another key")
     found = continue_from(config, saved)
     if ended and found.saved.snapshot.ended_by:
         return found._replace(done=True)
     log_lines.check_logs(workdir, saved.about["position"])
     return found
-
-
-def root_key(seed: int) -> list[int]:
-    """Returns the numbers of a run's root key, as its checkpoints hold them."""
-    return jax.random.key_data(jax.random.key(seed)).tolist()
 
 
 def continue_from(config: Config, saved: checkpoint.Saved) -> Resumption:

@@ -126,8 +126,7 @@ def _about(going: folder.Resumption, plan: Plan) -> dict[str, Any]:
     about |= {"commit": machine["commit"], "code": code}
     if saved:  # keep the versions it began with
         about |= saved.about
-    key = folder.root_key(going.config.seed)
-    return about | {"machine": machine, "config": config, "key": key}
+    return about | {"machine": machine, "config": config}
 
 
 def draw(workdir: Path) -> None:

@@ -206,7 +206,7 @@ def test_a_foreign_checkpoint_is_refused(finished, config, tmp_path):
     shutil.copytree(finished / "seed_4", run)
     shutil.copy(finished / "seed_3/config.json", run)
     (run / "summary.json").unlink()
-    refuses("another key", config, run, resume=True)
+    refuses("checkpoint: seed is 4 there and 3 here", config, run, resume=True)
     saved = checkpoint.read(run)
     shapes = placement.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
     with pytest.raises(ValueError, match="does not fit this run"):
