@@ -15,6 +15,7 @@ from sparsefl_jax import training as training
 from sparsefl_jax.algorithms import *  # noqa: F403
 from sparsefl_jax.algorithms import ALGORITHMS as ALGORITHMS
 from sparsefl_jax.algorithms.private import private as private
+from sparsefl_jax.config.fields import Limits as Limits
 from sparsefl_jax.core.algorithm import Algorithm as Algorithm
 from sparsefl_jax.core.algorithm import Stage as Stage
 from sparsefl_jax.core.algorithm import method as method
@@ -34,7 +35,6 @@ from sparsefl_jax.runs.checkpoint import Snapshot as Snapshot
 from sparsefl_jax.runs.experiment import experiment as experiment
 from sparsefl_jax.runs.results import load_clients as load_clients
 from sparsefl_jax.runs.results import load_run as load_run
-from sparsefl_jax.runs.setup import Limits as Limits
 from sparsefl_jax.runs.simulate import Run as Run
 from sparsefl_jax.runs.simulate import Segment as Segment
 from sparsefl_jax.runs.simulate import run as run

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import optax
 
@@ -30,7 +30,8 @@ def section(kind: type) -> Any:
 
     A section with a name leaves out what is None.
     """
-    usual = {f.name: f.default for f in dataclasses.fields(kind)}
+    fields = inspect.signature(kind).parameters
+    usual = {name: fields[name].default for name in fields}
     if "name" in usual:
         usual = {key: value for key, value in usual.items() if value is not None}
     factory = functools.partial(dict, usual)
@@ -192,9 +193,11 @@ class Privacy:
     delta: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Until:
-    """Limits that end a run.
+class Limits(NamedTuple):
+    """Limits that end a run early; None for no limit.
+
+    A run ends with the first round after which its cost, of all stages so far, reaches
+    `gbit`, `pflop` or `hours`, or with the first evaluation that reaches `accuracy`.
 
     Attributes:
       gbit: end the run after this traffic, Gbit both ways.
@@ -334,7 +337,7 @@ class Config:
     seeds: Count = 1
     init_from: str | None = None
     init_what: Literal["model", "weights", "mask"] = "model"
-    until: dict = section(Until)
+    until: dict = section(Limits)
     fit: dict = section(Fit)
     system: str | None = None
     deadline: dict = section(Deadline)

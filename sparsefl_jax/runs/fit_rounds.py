@@ -29,6 +29,7 @@ from jax.extend.core import Literal
 
 from sparsefl_jax.config import changes
 from sparsefl_jax.config.defaults import fill_in
+from sparsefl_jax.config.fields import Limits
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check
@@ -36,7 +37,7 @@ from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.system.progress import Progress
 from sparsefl_jax.wire.charges import packet_bits

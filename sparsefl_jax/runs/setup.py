@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsefl_jax.algorithms.private import promise
 from sparsefl_jax.config import build
-from sparsefl_jax.config.fields import Config
+from sparsefl_jax.config.fields import Config, Limits
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check
@@ -24,19 +24,6 @@ from sparsefl_jax.system import hardware
 
 OF_CONFIG = ("eval_every", "chunk", "metric", "client_store", "memory_gb")
 FILL = 0.9  # of an accelerator's memory; the rest is a reserve
-
-
-class Limits(NamedTuple):
-    """Limits that end a run early; None for no limit.
-
-    A run ends with the first round after which its cost, of all stages so far, reaches
-    `gbit`, `pflop` or `hours`, or with the first evaluation that reaches `accuracy`.
-    """
-
-    gbit: types.Positive | None = None  # 1e9 bits, both ways, all clients
-    pflop: types.Positive | None = None  # 1e15 training FLOPs at the masks
-    hours: types.Positive | None = None  # of virtual time, with a `system`
-    accuracy: types.Share | None = None  # of the headline model of the last stage
 
 
 class Setup(NamedTuple):

@@ -9,9 +9,10 @@ from ml_collections import config_dict
 
 from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import fill_in, freeze
+from sparsefl_jax.config.fields import Limits
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import experiment, simulate
-from sparsefl_jax.runs.setup import Limits, Setup, check_setup
+from sparsefl_jax.runs.setup import Setup, check_setup
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
 

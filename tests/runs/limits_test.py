@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.config.fields import Limits
 from sparsefl_jax.runs import checkpoint, programs
-from sparsefl_jax.runs.setup import Limits
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import same

@@ -7,11 +7,11 @@ import optax
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax.config.fields import Limits
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Context
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import checkpoint
-from sparsefl_jax.runs.setup import Limits
 from sparsefl_jax.simulation import clock, round_program
 from sparsefl_jax.simulation.clock import Clock, Device, System
 from sparsefl_jax.training import local
