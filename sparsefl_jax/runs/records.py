@@ -66,7 +66,9 @@ def open_records(
         return
     about: dict[str, Any] = _about(going, plan) | {"data": data}
     if progress and (going.saved or progress != "rounds"):
-        _print_start(workdir, going, plan, about["machine"])
+        saved, machine = going.saved, about["machine"]
+        start = folder.describe_start(saved, machine) if saved else describe.text(plan)
+        print(start, f"writing to {workdir}", sep="\n", file=sys.stderr)
     folder.amend(workdir, config)
     remove_later_masks(workdir, at)
     counts = datasets.partition_counts(setup.data)
@@ -103,17 +105,6 @@ def open_records(
             return written
 
         yield at, Recorder(record, save, finish, bar.compiling)
-
-
-def _print_start(
-    workdir: Path, going: folder.Resumption, plan: Plan, machine: dict
-) -> None:
-    """Prints the plan of a run, or from where it continues."""
-    saved = going.saved
-    opening = folder.describe_start(saved, machine) if saved else describe.text(plan)
-    if saved is None and (workdir / "metrics.jsonl").exists():
-        opening = f"{opening}\nno checkpoint was saved here: it begins again"
-    print(opening, f"writing to {workdir}", sep="\n", file=sys.stderr)
 
 
 def _about(going: folder.Resumption, plan: Plan) -> dict[str, Any]:

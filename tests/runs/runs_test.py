@@ -110,7 +110,7 @@ def test_a_start_that_does_not_fit_is_refused(finished, config, tmp_path):
 
 
 def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
-    finished, config, tmp_path, monkeypatch, capsys
+    finished, config, tmp_path, monkeypatch
 ):
     config.init_from, config.checkpoint_minutes = str(finished / "seed_3"), 0.0
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
@@ -126,7 +126,6 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
     monkeypatch.undo()
     assert not (tmp_path / "cut/checkpoint.npz").exists()
     experiment.run(config, tmp_path / "cut", resume=True)
-    assert "no checkpoint was saved here: it begins again" in capsys.readouterr().err
     assert records_of(tmp_path / "cut") == records_of(tmp_path / "whole")
 
 
