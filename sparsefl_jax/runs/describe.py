@@ -114,10 +114,6 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
         sizes = memory.parts().items()
         column |= {f"memory: {part}": format_si(size, "B") for part, size in sizes}
         columns.append(column)
-    return _rows(columns)
-
-
-def _rows(columns: Sequence[dict[str, str]]) -> list[str]:
     return align([[name, *(each[name] for each in columns)] for name in columns[0]])
 
 

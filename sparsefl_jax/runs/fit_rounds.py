@@ -18,7 +18,6 @@ methods whose messages are so small that spending the budget would take days.
 
 import copy
 import math
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -203,8 +202,6 @@ def measure(
     total, last = sum(stage.num_rounds for stage in setup.stages), len(setup.stages) - 1
     # An evaluation ends a stage, and there is no other.
     setup = setup._replace(eval_every=total, until=Limits(**budgets))
-    if progress:
-        print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
     records = []
     with (
         Progress(total, show=progress, title="pilot: ") as bar,
