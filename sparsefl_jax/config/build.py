@@ -30,6 +30,8 @@ from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
+OF_DATA_SET = ("data_dir", "writers", "num_classes", "tokenizer", "max_tokens")
+
 
 def build_algorithm(
     name: str, settings: dict, model, optimizer, field: str = "algorithm"
@@ -79,15 +81,8 @@ def build_optimizer(config):
 
 def load(config):
     """Reads the data set of a configuration."""
-    return datasets.load(
-        config.dataset,
-        data_dir=config.data_dir,
-        writers=config.writers,
-        num_classes=config.num_classes,
-        hf=dict(config.hf),
-        tokenizer=config.tokenizer,
-        max_tokens=config.max_tokens,
-    )
+    settings = {field: getattr(config, field) for field in OF_DATA_SET}
+    return datasets.load(config.dataset, hf=dict(config.hf), **settings)
 
 
 def build_data(config, read=load):
