@@ -16,9 +16,6 @@ al., FjORD, NeurIPS 2021, https://arxiv.org/abs/2102.13451; Alam et al., FedRole
 NeurIPS 2022, https://arxiv.org/abs/2212.01548.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -26,13 +23,6 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models import wiring
 from sparsefl_jax.sparsity import layer_densities, trees
-
-
-class _Leaf(NamedTuple):
-    """What slicing does to a leaf."""
-
-    axes: tuple[int, ...]  # channels along each axis, 0 for one that stays whole
-    role: str  # 'hidden' or 'head' for a layer's leaf, 'norm' for a normalisation's
 
 
 def num_kept(rate: Array | float, channels: int) -> Array:
@@ -74,7 +64,10 @@ def window(params: PyTree, rate: Array | float, start: Array | int = 0) -> PyTre
       >>> window(params, 0.5, 3)['fc2']['kernel'].sum(1).tolist()
       [2, 0, 0, 2]
     """
-    return _map(lambda leaf, known: _cut(leaf.shape, known.axes, rate, start), params)
+    axes = _read(params)
+    return trees.map_by_path(
+        lambda path, leaf: _cut(leaf.shape, axes[path], rate, start), params
+    )
 
 
 def window_of_stats(
@@ -143,8 +136,9 @@ def scale(params: PyTree, rate: Array | float) -> PyTree:
       (2.0, 1.0)
     """
     rate = jnp.asarray(rate, jnp.float32)
-    return _map(
-        lambda leaf, known: leaf / rate if known.role == "hidden" else leaf, params
+    *hidden, _ = wiring.layers(params)
+    return trees.map_by_path(
+        lambda path, leaf: leaf / rate if _module(path) in hidden else leaf, params
     )
 
 
@@ -158,8 +152,8 @@ def num_classes(params: PyTree) -> int:
       >>> num_classes({'fc': {'kernel': jnp.zeros((3, 4))}})
       4
     """
-    pairs = zip(jax.tree.leaves(params), _read(params), strict=True)
-    return next(leaf.shape[-1] for leaf, known in pairs if known.role == "head")
+    *_, head = wiring.layers(params).values()
+    return head[-1]
 
 
 def columns(params: PyTree, classes: Array) -> PyTree:
@@ -177,13 +171,14 @@ def columns(params: PyTree, classes: Array) -> PyTree:
       >>> columns(params, jnp.array([True, False]))['fc']['kernel'].tolist()
       [[True, False]]
     """
+    *_, head = wiring.layers(params)
 
-    def keep(leaf, known):
-        mask = classes if known.role == "head" else jnp.ones(1, jnp.bool_)
+    def keep(path, leaf):
+        mask = classes if _module(path) == head else jnp.ones(1, jnp.bool_)
         axes = range(len(leaf.shape) - 1)
         return jnp.broadcast_to(jnp.expand_dims(mask, axes), leaf.shape)
 
-    return _map(keep, params)
+    return trees.map_by_path(keep, params)
 
 
 def check_sliceable(model: SparseModel) -> None:
@@ -207,19 +202,13 @@ def check_sliceable(model: SparseModel) -> None:
     """
     window_of_stats(model.stats, 1.0)
     counted = {_module(path) for path in trees.leaf_paths(model.stats)}
-    leaves = zip(trees.leaf_paths(model.params), _read(model.params), strict=True)
-    for path, known in leaves:
-        if known.role == "norm" and _module(path) not in counted:
+    known = counted | wiring.layers(model.params).keys()
+    for module in map(_module, _read(model.params)):
+        if module not in known:
             raise UserError(
-                f"width slicing: {_module(path)!r} normalises without statistics of "
+                f"width slicing: {module!r} normalises without statistics of "
                 "its channels, expected norm 'batch', 'static' or None"
             )
-
-
-def _map(function: Callable, params: PyTree) -> PyTree:
-    """Maps a function over every leaf and what slicing does to it."""
-    leaves, treedef = jax.tree.flatten(params)
-    return treedef.unflatten(map(function, leaves, _read(params)))
 
 
 def _module(path: str) -> str:
@@ -227,27 +216,25 @@ def _module(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _read(params: PyTree) -> list[_Leaf]:
-    """Returns what slicing does to every leaf, in tree order."""
+def _read(params: PyTree) -> dict[str, tuple[int, ...]]:
+    """Returns by path the channels along each axis of a leaf, 0 for one kept whole."""
     modules, kernels = wiring.modules(params), wiring.layers(params)
     last = next(reversed(kernels), None)
     if last is None or len(kernels[last]) != 2:
         what = "there is no" if last is None else f"the last layer, {last!r}, is not a"
         raise UserError(f"width slicing: {what} dense layer")
     axes = wiring.channels(kernels)
-    written = {channels[-1] for channels in axes.values()}
-    roles = []
-    for path in trees.leaf_paths(params):
+    written, found = {channels[-1] for channels in axes.values()}, {}
+    for path, leaf in trees.by_path(params).items():
         module, _, name = path.rpartition("/")
-        names, shape = modules[module].keys(), tuple(modules[module][name].shape)
+        names, shape = modules[module].keys(), tuple(leaf.shape)
         if names <= {"kernel", "bias"} and module in kernels:
-            role = "head" if module == last else "hidden"
-            roles.append(_Leaf(axes[module][0 if name == "kernel" else -1 :], role))
+            found[path] = axes[module][0 if name == "kernel" else -1 :]
         elif names <= {"scale", "bias"} and shape[-1] in written:
-            roles.append(_Leaf(shape[-1:], "norm"))
+            found[path] = shape[-1:]
         else:
             raise UserError(
                 f"width slicing: leaf {path!r} of shape {shape}, expected kernels, "
                 "biases and normalisations of channels"
             )
-    return roles
+    return found
