@@ -12,7 +12,6 @@ again, and a program without convolutions, pools and sums of half precision.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 
 import jax
@@ -163,11 +162,6 @@ def _convolution(eqn, left: Array, right: Array, lowering) -> list | None:
     """Computes a pass of a layer in a fast form; None where it stays as it is."""
     name = _pass_of(eqn)
     if name is None:
-        warnings.warn(
-            f"a convolution with a kernel of {list(right.shape)} is slow on CPU: its "
-            "layout, groups, precision or dtype are not those of flax.linen.Conv",
-            stacklevel=2,
-        )
         return None
     p, out, platform = eqn.params, eqn.outvars[0].aval, convolution.platform()
     layer, edges = _layer(name, p, left.shape, right.shape, out.shape)
