@@ -47,7 +47,7 @@ def check_sizes(sizes: Sizes) -> None:
 
 
 # The names of sizes in `config.json`, and of tensors by the names of our modules: those
-# of a layer, the others, and those of a task, which may be absent.
+# of a layer, and the others, of which those of a task may be absent.
 _KINDS = ("bert", "distilbert")
 _SIZES = {
     "layers": ("num_hidden_layers", "n_layers"),
@@ -75,11 +75,10 @@ _WHOLE = {
     "embed/position": ("embeddings.position_embeddings",) * 2,
     "embed/norm": ("embeddings.LayerNorm", "embeddings.LayerNorm"),
     "embed/text": ("embeddings.token_type_embeddings", None),
-}
-_HEAD = {
     "pooler": ("pooler.dense", "pre_classifier"),
     "score": ("classifier", "classifier"),
 }
+_HEAD = ("pooler", "score")
 _BEFORE_LAYER = {"bert": "encoder.layer.", "distilbert": "transformer.layer."}
 _POOLERS = {"bert": "tanh", "distilbert": "relu"}
 # What a configuration may say that would change the network, and what is read here.
@@ -185,13 +184,12 @@ def _by_module(kind: str, sizes: Sizes, begin: str) -> dict[str, str]:
 
     `begin` stands before the encoder's tensors if a task's head is in the file.
     """
-    whole, head = (_column(table, kind) for table in (_WHOLE, _HEAD))
-    found = {module: begin + name for module, name in whole.items()}
+    found = {}
+    for module, name in _column(_WHOLE, kind).items():
+        # BERT's pooler stands inside, a task's head outside.
+        found[module] = f"{begin if '.' in name else ''}{name}"
     for i in range(sizes.layers):
         before = f"{begin}{_BEFORE_LAYER[kind]}{i}."
         for module, name in _column(_LAYER, kind).items():
             found[f"layer{i + 1}/{module}"] = before + name
-    for module, name in head.items():
-        # BERT's pooler stands inside, a task's head outside.
-        found[module] = f"{begin if '.' in name else ''}{name}"
     return found
