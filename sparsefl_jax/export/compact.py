@@ -71,20 +71,21 @@ def compact(
       ((784, 40), 5120)
     """
     sparse = jax.tree.map(np.asarray, sparse)
-    _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)
+    params, stats = build(name, num_classes, input_shape, **kwargs).shapes()
+    like = SparseModel(params, params, stats)
+    for path, found, expected in trees.unlike(sparse, like):
+        raise UserError(f"sparse holds {path} of shape {found}, expected {expected}")
     kept = jax.tree.map(lambda v, m: np.where(m, v, v.dtype.type(0)), *sparse[:2])
     sparse = sparse._replace(params=kept)
     flat = SparseModel(*(traverse_util.flatten_dict(t, sep="/") for t in sparse))
     shrinking = links(sparse.params, kwargs.get("variant"))
     for link in shrinking:
-        if f"{link.norm}/scale" in flat.params and not _statistics(flat.stats, link):
+        after = f"{link.layer}/bias" in flat.params
+        unknown = after or not _statistics(flat.stats, link)
+        if f"{link.norm}/scale" in flat.params and unknown:
             raise UserError(
-                f"norm={kwargs.get('norm')!r} of model {name!r} mixes channels, "
-                "expected 'batch', 'static' or None to compact it"
-            )
-        if {f"{link.layer}/bias", f"{link.norm}/scale"} <= set(flat.params):
-            raise UserError(
-                f"model {name!r} normalises after the activation, expected before it"
+                f"model {name!r} normalises groups of channels, or after the "
+                "activation, expected batch normalisation before it, or none"
             )
         _shrink(flat, link)
     widths = tuple(flat.params[f"{link.layer}/kernel"].shape[-1] for link in shrinking)
@@ -93,21 +94,10 @@ def compact(
     return model, small
 
 
-def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
-    params, stats = model.shapes()
-    for part, like in {"params": params, "mask": params, "stats": stats}.items():
-        for path, found, expected in trees.unlike(getattr(sparse, part), like):
-            raise UserError(
-                f"sparse.{part} holds {path} of shape {found}, expected {expected} as "
-                f"in model {name!r}"
-            )
-
-
 def _statistics(stats: dict, link: Link) -> list[np.ndarray]:
     """Returns the mean and variance of the normalisation; [] if it has none."""
-    names = (("mean", "var"), ("batch_mean", "batch_var"))
-    paths = ([f"{link.norm}/{name}" for name in pair] for pair in names)
-    return next(([stats[p] for p in pair] for pair in paths if pair[0] in stats), [])
+    paths = sorted(path for path in stats if path.startswith(f"{link.norm}/"))
+    return [stats[path] for path in paths]
 
 
 def _shrink(flat: SparseModel, link: Link) -> None:

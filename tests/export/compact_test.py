@@ -163,9 +163,9 @@ def test_unstructured_masks_lose_what_is_empty_and_what_nobody_reads():
 @pytest.mark.parametrize(
     "name, change, said",
     [
-        ("resnet18", {"norm": "group"}, "norm='group' of model 'resnet18' mixes"),
-        ("resnet18", {"base": 4}, "params holds bn1/bias of shape (2,), exp"),
-        ("fedsparsify_cnn", {}, "normalises after the activation"),
+        ("resnet18", {"norm": "group"}, "'resnet18' normalises groups of channels"),
+        ("resnet18", {"base": 4}, "holds params/bn1/bias of shape (2,), expected (4,)"),
+        ("fedsparsify_cnn", {}, "normalises groups of channels, or after the act"),
     ],
 )
 def test_what_cannot_be_compacted_is_refused_in_a_line(name, change, said):
