@@ -207,10 +207,8 @@ def small_cnn(
     widths: tuple[int, ...] = (16, 32, 64, 64),
 ) -> Model:
     """Small CNN for experiments that take seconds, 89,834 parameters."""
-    widths, options = (
-        (*check_widths(widths, 4), num_classes),
-        _initializers(he_normal()),
-    )
+    widths = (*check_widths(widths, 4), num_classes)
+    options = _initializers(he_normal())
     # A small head keeps large learning rates from diverging at the start.
     return _cnn(input_shape, widths, 3, 1, (1, 2, 3), options, normal(0.01))
 
