@@ -8,7 +8,6 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.sparsity.layer_densities import ceil_count, whole_up
@@ -245,7 +244,8 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
     Kernels have their outputs on the last axis. The other axes (H, W and I of a
     convolution, the inputs of a dense layer) are flattened in that order, and each
     output's column is cut into groups of m neighbours: in an HWIO kernel, input
-    channels of one tap. A last group of rest < m entries keeps ceil(n / m * rest).
+    channels of one tap. A last group of rest < m entries keeps ceil(n / m * rest), and
+    so does the only group of a layer with fewer inputs.
     Source: Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021,
     https://arxiv.org/abs/2104.08378.
 
@@ -259,19 +259,12 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
     Returns:
       A bool tree, True on the leaves that are not selected.
 
-    Raises:
-      ValueError: a selected leaf has fewer than m inputs.
-
     Example:
       >>> w = jnp.array([[1.], [4.], [3.], [2.]])
       >>> n_of_m({'w': w}, 2, 4, {'w': True})['w'][:, 0].tolist()
       [False, True, True, False]
     """
     leaves = trees.layers(scores, select)
-    for path, leaf in zip(trees.layer_paths(select), leaves, strict=True):
-        inputs = math.prod(leaf.shape[:-1]) if leaf.ndim > 1 else 0
-        if inputs < m:
-            raise UserError(f"m={m}, but {path!r} has {inputs} inputs, expected >= m.")
     per_layer = jnp.broadcast_to(jnp.asarray(n, jnp.int32), (len(leaves),))
     kept = [_n_of_m(x, per_layer[i], m) for i, x in enumerate(leaves)]
     return masks.total(scores, select, kept)

@@ -44,7 +44,6 @@ REFUSED = [
     ({"seeds": 2, "seed": 2**31 - 1}, "seed=2147483647, expected in [0, "),
     ({"cohort_size": 0}, "cohort_size=0, expected at least 1"),
     ({"cohort_size": 9}, "cohort_size=9, expected at most the number of clients, 8"),
-    ({"first_stage.group": 7}, "m=7, but 'fc1/kernel' has 6 inputs"),
     ({"first_stage.group": 4, "first_stage.density": 0.1}, "group=4"),  # none is left
     ({"model": {"name": "small_cnn"}}, "smaller than a kernel or a pool"),
     (

@@ -70,7 +70,7 @@ def test_nested_counts_of_a_large_whole_layer_are_those_of_decimals():
     assert found.tolist() == [707_788]
 
 
-@pytest.mark.parametrize(("n", "m"), [(2, 4), (2, 5)])
+@pytest.mark.parametrize(("n", "m"), [(2, 4), (2, 5), (7, 20)])
 def test_n_of_m_counts_and_takes_the_largest(key, n, m):
     kernel = jax.random.normal(key, (3, 3, 2, 4))  # 18 inputs, 4 outputs
     select = {"k": True, "b": False}
