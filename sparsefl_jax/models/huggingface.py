@@ -5,14 +5,13 @@ them: the encoder alone, or under a head for another task, whose weights are lef
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from sparsefl_jax.core.check import UserError, blame, check, integer
+from sparsefl_jax.core.check import UserError, check, integer
 from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import PyTree
 
@@ -90,29 +89,6 @@ _EXPECTED = {
 }
 
 
-def read(folder: str | Path, shapes: Callable) -> tuple[Sizes, dict[str, PyTree]]:
-    """Reads an encoder.
-
-    Args:
-      folder: see the module.
-      shapes: `(sizes) -> dict`, the shapes of the parameters, nested dicts by our
-        names, that the network of these sizes has.
-
-    Returns:
-      `(sizes, weights)`: the parameters, nested dicts of float32, but those of `pooler`
-      and `score` that the file does not hold in these shapes.
-
-    Raises:
-      ValueError: the folder lacks a file, its network is of another kind, a tensor is
-        missing or has another shape, or safetensors is not installed.
-    """
-    folder = Path(folder)
-    expected = "expected config.json and model.safetensors of a BERT or a DistilBERT"
-    with blame(f"folder={str(folder)!r} cannot be used, {expected}"):
-        kind, sizes = _read_config(folder / "config.json")
-        return sizes, _rename(_read_tensors(folder), kind, sizes, shapes(sizes))
-
-
 def names(folder: str | Path) -> dict[str, str]:
     """Returns the names of a classifier's tensors in Hugging Face's libraries.
 
@@ -122,7 +98,7 @@ def names(folder: str | Path) -> dict[str, str]:
     Returns:
       Names without '.weight' or '.bias' by the path of our module, such as 'layer1/up'.
     """
-    kind, sizes = _read_config(Path(folder) / "config.json")
+    kind, sizes = read_config(folder)
     return _by_module(kind, sizes, f"{kind}.")
 
 
@@ -132,8 +108,17 @@ def _column(table: dict, kind: str) -> dict[str, str]:
     return {ours: theirs[at] for ours, theirs in table.items() if theirs[at]}
 
 
-def _read_config(path: Path) -> tuple[str, Sizes]:
-    """Returns the kind of a network and its sizes."""
+def read_config(folder: str | Path) -> tuple[str, Sizes]:
+    """Returns the kind of a network, 'bert' or 'distilbert', and its sizes.
+
+    Args:
+      folder: see the module; only its `config.json` is read.
+
+    Raises:
+      ValueError: the network is of another kind.
+      OSError: there is no such file.
+    """
+    path = Path(folder) / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     kind = config.get("model_type")
     check("model_type", kind, _KINDS)
@@ -148,20 +133,30 @@ def _read_config(path: Path) -> tuple[str, Sizes]:
     return kind, sizes
 
 
-def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of a folder as float32, by name."""
+def read_weights(
+    folder: str | Path, kind: str, sizes: Sizes, shapes: PyTree
+) -> dict[str, PyTree]:
+    """Reads the weights of a network.
+
+    Args:
+      folder: see the module; its `model.safetensors` is read.
+      kind, sizes: as `read_config` returns them.
+      shapes: those of the network's parameters, nested dicts by our names.
+
+    Returns:
+      The parameters with our axes, nested dicts of float32, but those of `pooler` and
+      `score` that the file does not hold in these shapes.
+
+    Raises:
+      ValueError: a tensor is missing or has another shape or values that are not
+        finite, or safetensors is not installed.
+    """
     safetensors = import_extra("safetensors.numpy", "text", "model.safetensors")
-    tensors = safetensors.load_file(folder / "model.safetensors")
-
-    def rename(name):
+    tensors, stored = {}, safetensors.load_file(Path(folder) / "model.safetensors")
+    for name, tensor in stored.items():
         # The first releases of BERT call the leaves of a normalisation gamma and beta.
-        return name.replace(".gamma", ".weight").replace(".beta", ".bias")
-
-    return {rename(k): np.asarray(v, np.float32) for k, v in tensors.items()}
-
-
-def _rename(tensors, kind: str, sizes: Sizes, shapes: PyTree) -> dict[str, PyTree]:
-    """Returns the tensors under the names of our modules, with our axes."""
+        name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
+        tensors[name] = np.asarray(tensor, np.float32)
     begin = f"{kind}." if any(n.startswith(f"{kind}.") for n in tensors) else ""
     names, leaves = _by_module(kind, sizes, begin), {}
     for path, like in flatten_dict(shapes, sep="/").items():

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.core.types import Frozen, PyTree
 from sparsefl_jax.models import adapters, huggingface
 from sparsefl_jax.models.base import Model, model_of
@@ -135,7 +135,8 @@ def encoder(
     """
     sizes = Sizes(layers, width, heads, hidden, vocabulary, input_shape[0])
     huggingface.check_sizes(sizes)
-    return _model(sizes, num_classes, input_shape, dropout)
+    check("dropout", dropout, "[0, 1)")
+    return model_of(_Encoder(sizes, num_classes, dropout), input_shape, jnp.int32)
 
 
 def pretrained_encoder(
@@ -164,27 +165,20 @@ def pretrained_encoder(
       ValueError: the folder holds no such network, texts are too long for it, or
         `dropout` is out of range.
     """
-    shapes = partial(_shapes, num_classes=num_classes)
-    sizes, weights = huggingface.read(folder, shapes)
+    check("dropout", dropout, "[0, 1)")
+    expected = "expected config.json and model.safetensors of a BERT or a DistilBERT"
+    with blame(f"{folder=} cannot be used, {expected}"):
+        kind, sizes = huggingface.read_config(folder)
+        module = _Encoder(sizes, num_classes, dropout)
+        model = model_of(module, input_shape, jnp.int32)
+        weights = huggingface.read_weights(folder, kind, sizes, model.shapes()[0])
     if input_shape[0] > sizes.positions:
         raise UserError(f"{input_shape=}, expected at most {sizes.positions} tokens")
-    model = _model(sizes, num_classes, input_shape, dropout)
     model = _starting_from(model, weights)._replace(frozen=Frozen(source=PRETRAINED))
     if not frozen:
         return model
     embeddings = flatten_dict({"embed": weights["embed"]}, sep="/")
     return adapters.freeze_weights(model, embeddings, PRETRAINED)
-
-
-def _model(sizes: Sizes, num_classes, input_shape, dropout: float) -> Model:
-    check("dropout", dropout, "[0, 1)")
-    return model_of(_Encoder(sizes, num_classes, dropout), input_shape, jnp.int32)
-
-
-def _shapes(sizes: Sizes, num_classes: int) -> PyTree:
-    init = partial(_Encoder(sizes, num_classes, 0.0).init, train=False)
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    return jax.eval_shape(init, jax.random.key(0), tokens)["params"]
 
 
 def _starting_from(model: Model, weights: dict[str, PyTree]) -> Model:
