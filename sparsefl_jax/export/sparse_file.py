@@ -107,7 +107,7 @@ def save_sparse(
     safetensors = import_extra("safetensors.numpy", "export", "an export")
     check("index", index, INDEXES)
     sparse = _check_leaves(sparse)
-    stored = {n: _encode(packet) for n, packet in _packets(sparse, index).items()}
+    stored = _encode(sparse, index)
     head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {})
     text = msgspec.json.encode(head, order="sorted", enc_hook=lambda v: v.tolist())
     content = safetensors.save(stored, {_KEY: text.decode()})
@@ -159,8 +159,8 @@ def load_sparse(path: str | Path) -> Exported:
 
 
 def _check_leaves(sparse: SparseModel) -> SparseModel:
-    """Returns NumPy leaves after checking that a file can restore them."""
-    sparse = SparseModel(*(jax.tree.map(np.asarray, tree) for tree in sparse))
+    """Returns contiguous leaves after checking that a file can restore them."""
+    sparse = jax.tree.map(lambda leaf: np.asarray(leaf, order="C"), sparse)
     if _shapes(sparse.params) != _shapes(sparse.mask):
         raise UserError("mask has other leaves than params, expected the same shapes")
     for part, tree in sparse._asdict().items():
@@ -180,26 +180,21 @@ def _nest(flat: dict[str, Any]) -> dict:
     return traverse_util.unflatten_dict(flat, sep="/")
 
 
-def _packets(sparse: SparseModel, index: str) -> dict[str, codec.Packet]:
-    """Returns a packet for each tensor of the file, by its name."""
+def _encode(sparse: SparseModel, index: str) -> dict[str, np.ndarray]:
+    """Returns the tensors of the file by name."""
     params, masks, stats = map(trees.by_path, sparse)
-    packets = {}
+    stored, packets = {f"stats/{path}": leaf for path, leaf in stats.items()}, {}
     for path, mask in masks.items():
         leaf = params[path]
         if index != "none":
             packets[f"params/{path}"] = codec.Packet(leaf, mask, index=index)
             continue
-        packets[f"params/{path}"] = codec.Packet(np.where(mask, leaf, np.float32(0)))
+        stored[f"params/{path}"] = np.where(mask, leaf, np.float32(0))
         if not mask.all():
             packets[f"mask/{path}"] = codec.Packet(mask, bits=1)
-    return packets | {f"stats/{path}": codec.Packet(v) for path, v in stats.items()}
-
-
-def _encode(packet: codec.Packet) -> np.ndarray:
-    """Returns the array in the file: float32 as it is, anything else as a stream."""
-    if packet.mask is None and packet.bits == 32:
-        return np.asarray(packet.values, order="C")
-    return np.frombuffer(streams.encode(packet), np.uint8)
+    for name, packet in packets.items():
+        stored[name] = np.frombuffer(streams.encode(packet), np.uint8)
+    return stored
 
 
 def _read(path: Path) -> tuple[Head, dict[str, np.ndarray]]:
@@ -217,7 +212,7 @@ def _read(path: Path) -> tuple[Head, dict[str, np.ndarray]]:
 
 
 def _model(head: Head, stored: dict[str, np.ndarray]) -> SparseModel:
-    """Inverts `_packets` and `_encode`."""
+    """Inverts `_encode`."""
     params, mask = {}, {}
     for path, shape in head.shapes.items():
         array, bits = stored[f"params/{path}"], stored.get(f"mask/{path}")
