@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blame, one_line
+from sparsefl_jax.core.check import UserError, blame
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 # A larger number could overflow in a sum or a percentage.
@@ -35,7 +35,7 @@ def read_json(path: Path, kind: Any = Any) -> Any:
     Raises:
       ValueError: the file cannot be read, or does not fit the type.
     """
-    with _name_file(path):
+    with blame(f"{path} cannot be read"):
         value = msgspec.json.decode(path.read_bytes())
         msgspec.convert(value, kind)
     return value
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
     Raises:
       ValueError: the file cannot be read, or is not UTF-8.
     """
-    with _name_file(path):
+    with blame(f"{path} cannot be read"):
         return path.read_text(encoding="utf-8")
 
 
@@ -80,17 +80,8 @@ def open_array(path: Path) -> np.ndarray:
     Raises:
       ValueError: the file cannot be read.
     """
-    with _name_file(path):
+    with blame(f"{path} cannot be read"):
         return np.lib.format.open_memmap(path, mode="r")
-
-
-@contextlib.contextmanager
-def _name_file(path: Path) -> Iterator[None]:
-    """Names the file in errors while it is read."""
-    try:
-        yield
-    except Exception as error:  # NumPy raises errors of many types
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:
