@@ -12,21 +12,19 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import methods
 from sparsefl_jax.studies.points import Point
 
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-
 
 def parse(text: str) -> dict[str, list]:
     """Parses the fields of a sweep and their values.
 
     Args:
-      text: `FIELD=VALUE,VALUE; FIELD=...`. A value is a Python literal or plain text;
-        `0..2` stands for 0, 1, 2. Commas inside brackets do not separate values.
+      text: `FIELD=VALUE,VALUE; FIELD=...`. A value is a Python literal or plain text.
+        Commas inside brackets do not separate values.
 
     Raises:
       ValueError: a part is no field with values, or a field comes twice.
 
     Example:
-      >>> parse("algorithm.name=fedavg,spdst; density=.05,.1; seed=0..2")
+      >>> parse("algorithm.name=fedavg,spdst; density=.05,.1; seed=0,1,2")
       {'algorithm.name': ['fedavg', 'spdst'], 'density': [0.05, 0.1], 'seed': [0, 1, 2]}
     """
     axes = {}
@@ -36,7 +34,7 @@ def parse(text: str) -> dict[str, list]:
             raise UserError(f"--sweep has {part!r}, expected FIELD=VALUE,VALUE; ...")
         if name in axes:
             raise UserError(f"--sweep has {name!r} twice, expected all values at once")
-        axes[name] = [value for each in split(values) for value in _values(each)]
+        axes[name] = [literal(value) for value in split(values)]
     if not axes:
         raise UserError(f"--sweep={text!r}, expected FIELD=VALUE,VALUE; FIELD=...")
     return axes
@@ -54,13 +52,6 @@ def literal(text: str):
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def _values(text: str) -> list:
-    if match := _RANGE.fullmatch(text):
-        first, last = map(int, match.groups())
-        return list(range(first, last + 1))
-    return [literal(text)]
 
 
 def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:

@@ -30,7 +30,6 @@ NAMED = [  # axes, and the names that they make
         ["fedavg", "pdst-density=0.05", "pdst-density=0.1"],
     ),
     ("cohort_size=2,3; epochs=1", ["cohort_size=2-epochs=1", "cohort_size=3-epochs=1"]),
-    ("seed=3..5", ["fedavg"]),
     ("seed=5,3,4", ["fedavg"]),
 ]
 
@@ -61,7 +60,7 @@ SWEPT = [
     ("a=1;a=2", "'a' twice"),
     ("algorithm.name=fedavg,pdst density=.05,.1", "expected FIELD=VALUE,VALUE; ..."),
     ("seed=0,2", "seeds without a gap"),
-    ("seed=3..1", "seeds without a gap"),
+    ("seed=3..5", "seeds without a gap"),
     ("density=0.1", "density is an argument of none"),
     ("optimizer.learning_rate=.10000001,.10000002", "both called 'learning_rate=0.1'"),
 ]
