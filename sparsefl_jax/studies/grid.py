@@ -1,6 +1,5 @@
 """A sweep: every combination of some fields' values, as the points of a study."""
 
-import ast
 import copy
 import itertools
 import re
@@ -34,7 +33,7 @@ def parse(text: str) -> dict[str, list]:
             raise UserError(f"--sweep has {part!r}, expected FIELD=VALUE,VALUE; ...")
         if name in axes:
             raise UserError(f"--sweep has {name!r} twice, expected all values at once")
-        axes[name] = [literal(value) for value in split(values)]
+        axes[name] = [defaults.parse(value) for value in split(values)]
     if not axes:
         raise UserError(f"--sweep={text!r}, expected FIELD=VALUE,VALUE; FIELD=...")
     return axes
@@ -44,14 +43,6 @@ def split(values: str) -> list[str]:
     """Splits at commas outside brackets."""
     parts = map(str.strip, re.split(r",(?![^(\[{]*[)\]}])", values))
     return [part for part in parts if part]
-
-
-def literal(text: str):
-    """Returns the value of a Python literal; any other text stays as it is."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:

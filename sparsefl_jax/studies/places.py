@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from sparsefl_jax.config import defaults
 from sparsefl_jax.core.check import UserError, blame, check, one_line
 from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.runs import experiment, fit_rounds
@@ -269,7 +270,7 @@ def _parse(options: str) -> dict:
         name, _, value = part.partition("=")
         if not (name and value) or "=" in value and value[0] not in "[({":
             raise UserError(f"--slurm has {part!r}, expected NAME=VALUE")
-        parameters[name] = grid.literal(value)
+        parameters[name] = defaults.parse(value)
     return parameters
 
 
