@@ -68,7 +68,7 @@ class Packet:
       >>> Packet(jnp.zeros(3), jnp.ones(3, bool))
       Traceback (most recent call last):
       sparsefl_jax.UserError: index='', expected one of none, bitmap, coo, golomb,
-      packed, entropy for a packet with a mask.
+      packed, entropy
     """
 
     values: PyTree
@@ -83,11 +83,7 @@ class Packet:
     def __post_init__(self):
         if not self.index and self.mask is None:
             object.__setattr__(self, "index", "none")
-        if self.index not in INDEXES:
-            where = " for a packet with a mask" if self.mask is not None else ""
-            raise UserError(
-                f"index={self.index!r}, expected one of {', '.join(INDEXES)}{where}."
-            )
+        check("index", self.index, INDEXES)
         check("bits", self.bits, integer(0, 32))
         if self.index == "entropy" and self.bits != 1:
             raise UserError(f"bits={self.bits!r}, expected 1 with index='entropy'.")
