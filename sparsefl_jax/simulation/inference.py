@@ -37,18 +37,18 @@ def make_evaluator(
     x: np.ndarray,
     y: np.ndarray,
     *,
-    batch_size: int | None = None,
     devices: Sequence | None = None,
     shapes: SparseModel | None = None,
 ) -> Callable:
     """Compiles the evaluation of sparse models on a test set.
 
+    A device processes at most 50 samples at a time on CPUs, whose caches hold so many,
+    and 250 elsewhere.
+
     Args:
       model: a `Model`.
       x: [n, ...], test samples.
       y: [n] or [n, T] int32, labels.
-      batch_size: the largest number of samples that a device processes at a time; None
-        for 50 on CPUs, whose caches hold so many, and 250 elsewhere.
       devices: the devices that share the samples; None for all.
       shapes: of the models to come, for which it compiles at once; None: at the first
         of them.
@@ -59,9 +59,8 @@ def make_evaluator(
     """
     mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
     count = len(y)
-    if batch_size is None:
-        batch_size = 50 if mesh.devices.flat[0].platform == "cpu" else 250
-    batch_size = min(batch_size, -(-count // mesh.size))
+    most = 50 if mesh.devices.flat[0].platform == "cpu" else 250
+    batch_size = min(most, -(-count // mesh.size))
     shape = mesh.size, -(-count // (batch_size * mesh.size)), batch_size
     replicated, divided = (NamedSharding(mesh, P(*axis)) for axis in ((), ("samples",)))
     x, y = (  # the first samples again where the last batches have room

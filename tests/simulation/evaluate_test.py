@@ -10,7 +10,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.simulation import inference, judge
 
 
-@pytest.mark.parametrize("count", [1, 7])
+@pytest.mark.parametrize("count", [1, 107])
 def test_masked_entries_count_as_zero(count):
     model = models.build("mlp", 3, (2, 2, 1), widths=(5,))
     params, stats = model.init(jax.random.key(0))
@@ -18,7 +18,7 @@ def test_masked_entries_count_as_zero(count):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(count, 2, 2, 1)).astype(np.float32)
     y = rng.integers(0, 3, count)
-    run = inference.make_evaluator(model, x, y, batch_size=3)
+    run = inference.make_evaluator(model, x, y)
     correct, loss = run(SparseModel(params, mask, stats))
 
     kept = jax.tree.map(lambda p, m: np.where(m, p, 0), params, mask)
