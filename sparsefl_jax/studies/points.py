@@ -49,14 +49,14 @@ class Point(NamedTuple):
         return config
 
 
-def groups(points: Sequence[Point], metrics: Sequence[str] | None = None) -> list:
+def groups(points: Sequence[Point], metrics: Sequence[str]) -> list:
     """Returns points as the groups of runs of a comparison, before any has run.
 
     Args:
       points: of a study.
-      metrics: of their evaluations, where they are known.
+      metrics: of their evaluations.
     """
-    evals = [[{"metric": metric}] for metric in metrics or ()] or [[]] * len(points)
+    evals = [[{"metric": metric}] for metric in metrics]
     configs = [plain(fill_in(point.config)) for point in points]
     return [
         Group(p.name, [Run(Path(p.name), [], e, [0], {}, c, None)], p.label or p.name)

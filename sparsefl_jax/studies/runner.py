@@ -14,7 +14,6 @@ from pathlib import Path
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError, blame, check, one_line
-from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.groups import refuse_unlike
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
@@ -27,7 +26,6 @@ from sparsefl_jax.system import interrupt
 
 _POLL = 0.2  # seconds between looks at processes and jobs
 _WAIT = 20.0  # times as long as the page takes, until it is written again
-_HEAD = ["point", "seeds", "rounds", "memory"]
 
 
 def run(
@@ -164,7 +162,7 @@ def _work(workdir, missing, start, at_once: int, stopped, tell) -> None:
 
 
 def describe(points: Sequence[Point]) -> str:
-    """Returns the points of a study and what is known of each, without running any.
+    """Returns what is known of each point of a study, without running any.
 
     Args:
       points: all of the study.
@@ -172,7 +170,7 @@ def describe(points: Sequence[Point]) -> str:
     Raises:
       ValueError: names a point that cannot run, and why.
     """
-    rows, names = [], []
+    rows = [["point", "seeds", "rounds", "memory"]]
     for point in points:
         with blame(f"point {point.name!r}"):
             plan = experiment.build(point.config, started=True)
@@ -180,14 +178,9 @@ def describe(points: Sequence[Point]) -> str:
         if fit_rounds.budgets_of(point.config):
             rounds = "by a pilot"
         memory = describe_largest([stage.memory for stage in plan.stages])
-        names.append(point.label or point.name)
-        rows.append([names[-1], str(len(point.seeds)), rounds, memory])
-    lines = [*formats.align([_HEAD, *rows]), ""]
-    if settings := compare_fields(on_disk.groups(points)).settings:
-        lines.append("what differs, beside the method and what follows from it:")
-        rows = zip(names, *settings.values(), strict=True)
-        lines += formats.align([["point", *settings], *rows])
-    return "\n".join(lines)
+        name = point.label or point.name
+        rows.append([name, str(len(point.seeds)), rounds, memory])
+    return "\n".join(formats.align(rows))
 
 
 def describe_ending(workdir: Path, point: Point) -> str:
