@@ -18,8 +18,7 @@ from sparsefl_jax.config import changes
 from sparsefl_jax.config.defaults import default_config, fill_in, freeze, plain
 from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.report.groups import STUDY as FILE
-from sparsefl_jax.report.groups import Group, Study, read_study
-from sparsefl_jax.report.load import Run
+from sparsefl_jax.report.groups import Study, read_study
 from sparsefl_jax.runs import fit_rounds
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.system import files, shipped
@@ -47,21 +46,6 @@ class Point(NamedTuple):
         config = copy.deepcopy(self.config)
         config.seed, config.seeds = seed, 1
         return config
-
-
-def groups(points: Sequence[Point], metrics: Sequence[str]) -> list:
-    """Returns points as the groups of runs of a comparison, before any has run.
-
-    Args:
-      points: of a study.
-      metrics: of their evaluations.
-    """
-    evals = [[{"metric": metric}] for metric in metrics]
-    configs = [plain(fill_in(point.config)) for point in points]
-    return [
-        Group(p.name, [Run(Path(p.name), [], e, [0], {}, c, None)], p.label or p.name)
-        for p, e, c in zip(points, evals, configs, strict=True)
-    ]
 
 
 def load(path: str) -> list[Point]:

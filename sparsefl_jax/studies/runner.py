@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparsefl_jax import report
+from sparsefl_jax.config.defaults import fill_in, plain
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import UserError, blame, check, one_line
-from sparsefl_jax.report.groups import refuse_unlike
+from sparsefl_jax.report.groups import Group, refuse_unlike
+from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.describe import describe_largest
@@ -91,13 +93,16 @@ def run(
 
 def _build(points: Sequence[Point], unlike: bool) -> None:
     """Refuses points that cannot run, and runs that cannot be compared."""
-    metrics = []  # and not the setups, whose data would fill the memory
+    groups = []  # and not the setups, whose data would fill the memory
     for point in points:
         with blame(f"point {point.name!r}"):
             setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
-        metrics.append(judge.resolve_metric(setup.metric, setup.stages))
+        evals = [{"metric": judge.resolve_metric(setup.metric, setup.stages)}]
+        config = plain(fill_in(point.config))
+        run = Run(Path(point.name), [], evals, [0], {}, config, None)
+        groups.append(Group(point.name, [run], point.label or point.name))
     if not unlike:
-        refuse_unlike(on_disk.groups(points, metrics))
+        refuse_unlike(groups)
 
 
 def _with_rounds(
