@@ -152,9 +152,8 @@ def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
             if kind and "memory" not in kind.split(","):
                 continue
             names = ("limit_in_bytes", "usage_in_bytes") if kind else ("max", "current")
-            top = Path(root, "memory" if kind else "")
-            group = top / path.lstrip("/")
-            for folder in (group, *group.parents):
+            group = Path(root, "memory" if kind else "", path.lstrip("/"))
+            for folder in (group, *group.parents):  # those above the root have no files
                 with contextlib.suppress(OSError, ValueError):
                     limit, used = (
                         int((folder / f"memory.{name}").read_text()) for name in names
@@ -167,8 +166,6 @@ def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
                         for name in ("inactive_file", "active_file")
                     )
                     rooms.append(max(limit - used + cached, 0))
-                if folder == top:
-                    break
     return rooms
 
 
