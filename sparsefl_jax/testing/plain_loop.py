@@ -36,17 +36,12 @@ class Passing(NamedTuple):
 
 
 @once
-def client_by_wire(world: World) -> Callable:
-    """Compiles one client's part of a round, `run(*inputs) -> Passing`.
+def client_by_wire(world: World, jit: Callable = jit) -> Callable:
+    """Compiles one client's part of a round by `jit`, `run(*inputs) -> Passing`.
 
     It is three programs, between which only messages pass, as `delivered` has them. A
     value that one program keeps for another is a tracer that no other program takes.
     """
-    return by_wire(world, jit)
-
-
-def by_wire(world: World, jit: Callable) -> Callable:
-    """Returns one client's part of a round, each of its programs as `jit` makes it."""
     algorithm = world.algorithm
 
     @jit

@@ -82,7 +82,7 @@ def law_jit(world: World) -> None:
     They are called as a notebook would, in the last round alone: each call compiles its
     loops anew.
     """
-    run_client = plain_loop.by_wire(world, lambda function: function)
+    run_client = plain_loop.client_by_wire(world, lambda function: function)
     last = len(world.cohorts) - 1
     total = plain_loop.server_inputs(world, last)
     client = plain_loop.inputs(world, small_world.path(world)[0][last], last, 4)

@@ -37,7 +37,7 @@ def law_work(world: World) -> None:
     """
     reports: list = []
     algorithm = world.make(_report_inputs(world.network, reports))
-    run = plain_loop.by_wire(world._replace(algorithm=algorithm), small_world.jit)
+    run = plain_loop.client_by_wire(world._replace(algorithm=algorithm, shared={}))
     personalize = algorithm.personalize and small_world.jit(algorithm.personalize)
     for round, cohort in enumerate(world.cohorts.tolist()):
         state = small_world.path(world)[0][round]
