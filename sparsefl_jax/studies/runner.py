@@ -138,11 +138,9 @@ def _work(workdir, missing, start, at_once: int, stopped, tell) -> None:
     points = {point.name: point for point in missing}
     waiting, running = list(points), {}
     while waiting or running:
+        # Another process may have run some of them, or run them now.
+        waiting = [n for n in waiting if on_disk.state(workdir, points[n]) != "done"]
         free = [name for name in waiting if not run_folder.in_use(workdir / name)]
-        for name in [n for n in free if on_disk.state(workdir, points[n]) == "done"]:
-            free.remove(name)
-            waiting.remove(name)
-            tell(points[name])  # another process has run it
         if chosen := free[: at_once - len(running)]:
             for name in chosen:
                 waiting.remove(name)
