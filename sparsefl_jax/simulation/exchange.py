@@ -29,7 +29,7 @@ class Routes(NamedTuple):
     """The rows of a chunk, and how they travel; the same on every device.
 
     The last two axes are the trainers D and the rows that a trip moves between two
-    devices. There are no trips if every device holds all rows.
+    devices. There are no trips if every device holds all rows, or clients keep nothing.
     """
 
     places: Array  # [D, chunk] int32: rows in the store, N for an empty slot
@@ -71,10 +71,9 @@ def routes(places: Array, rows: PyTree) -> Routes:
     """
     devices, chunk = places.shape
     leaves = jax.tree.leaves(rows)
-    num_rows = leaves[0].shape[0] if leaves else devices
-    if devices == 1 or spec(rows, devices) == P():
+    if devices == 1 or not leaves or spec(rows, devices) == P():
         return Routes(places)
-    held, size = num_rows // devices, -(-chunk // devices)
+    held, size = leaves[0].shape[0] // devices, -(-chunk // devices)
     holder = places // held  # D, which is dropped below, for an empty slot
     alike = holder[:, :, None] == holder[:, None, :]
     before = jnp.sum(jnp.tril(alike, -1), -1, dtype=jnp.int32)
@@ -150,8 +149,6 @@ def make_reader(mesh: Mesh) -> Callable:
 
 
 def _loop(most: int, trips: PyTree, trip: Callable, carry: PyTree) -> PyTree:
-    if not jax.tree.leaves(carry):
-        return carry
     if most == 1:  # static branch: an unknown length costs GPUs a wait
         return trip(0, carry)
     return lax.fori_loop(0, trips, trip, carry)
