@@ -14,7 +14,7 @@ from pathlib import Path
 from sparsefl_jax import report
 from sparsefl_jax.config.defaults import fill_in, plain
 from sparsefl_jax.core import formats
-from sparsefl_jax.core.check import UserError, blame, check, one_line
+from sparsefl_jax.core.check import blame, check, one_line
 from sparsefl_jax.report.groups import Group, refuse_unlike
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import experiment, fit_rounds
@@ -122,8 +122,6 @@ def _with_rounds(
             on_disk.failure(workdir, point.name).unlink(missing_ok=True)
             try:
                 point = places.fit(workdir, point)
-            except UserError as error:  # a mistake is named before any runs
-                raise UserError(f"point {point.name!r}: {one_line(error)}") from error
             except Exception as error:
                 failed.append(point.name)
                 reason = f"the budget: {one_line(error)}"
