@@ -259,7 +259,6 @@ def read_gaps(
     """
     size = math.prod(shape)
     low = int(_low_bits(size, k))
-    stream = stream[: k * low + most_unary(size, k)]
     text, at = (stream + ord("0")).tobytes().decode(), 0
     place, flat = -1, np.zeros(size, bool)
     for _ in range(k):
@@ -269,16 +268,6 @@ def read_gaps(
         flat[place] = True
         at = end
     return flat, at
-
-
-def most_unary(size: int, nnz: np.ndarray | int) -> np.ndarray | int:
-    """Returns the largest `unary_bits` that masks of nnz entries can have.
-
-    Example:
-      >>> int(most_unary(100, 5))  # b = 3: five zeros and 95 / 8 ones
-      16
-    """
-    return nnz + ((size - nnz) >> _low_bits(size, nnz))
 
 
 def _low_bits(

@@ -70,4 +70,3 @@ def test_four_of_a_hundred_by_hand():
     assert "".join(map(str, stream)) == "00000" + "101111" + "100011" + "1101110"
     back, taken = positions.read_gaps(stream, (100,), 4)
     assert back.tolist() == flat.tolist() and taken == 24
-    assert positions.most_unary(100, 4) == 4 + 6
