@@ -42,17 +42,10 @@ def test_clients_readjust_in_rounds_1_11_and_21_below_the_end():
     assert fresh == [r in (1, 11) for r in at]
 
 
-@pytest.mark.parametrize(
-    ("variant", "alive", "zeros"),
-    [
-        # a_1 = .25: int(8 (1 - .25)) = 6 stay, and the two steepest holes grow.
-        ("paper", [0, 1, 2, 3, 4, 5, 14, 15], [14, 15]),
-        # .5: 4 stay, and the four steepest of all are 0, two survivors and two holes.
-        ("release", [0, 1, 2, 3, 14, 15], [0, 1, 14, 15]),
-    ],
-)
-def test_what_a_client_prunes_and_grows(variant, alive, zeros):
-    method, server = linear(adjust_until=2, variant=variant)
+def test_what_a_client_of_the_released_code_prunes_and_grows():
+    """.5: 4 stay, and the four steepest of all are 0, two survivors and two holes."""
+    alive, zeros = [0, 1, 2, 3, 14, 15], [0, 1, 14, 15]
+    method, server = linear(adjust_until=2, variant="release")
     ((found, values, _),) = uplinks(method, server, (1,))
     assert found == alive
     kept = [i for i in alive if i not in zeros]

@@ -1,4 +1,4 @@
-"""FedPM: the estimator, the constants, the merge, and what clients keep."""
+"""FedPM: the constants, the merge, and what clients keep."""
 
 import math
 
@@ -8,27 +8,11 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedpm
-from sparsefl_jax.algorithms.fedpm import Server, keep, signed_constants
+from sparsefl_jax.algorithms.fedpm import Server, signed_constants
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
 from tests.reference.by_hand import bare, merged
-
-
-def test_estimator_by_hand():
-    # sigmoid(log 3) = 3/4 and sigmoid(-log 3) = 1/4; the last two draws keep nothing.
-    scores = jnp.log(jnp.array([1.0, 3.0, 1.0, 1 / 3]))
-    weights = jnp.array([2.0, -4.0, 2.0, 8.0])
-    uniform = jnp.array([0.4, 0.7, 0.6, 0.3])
-    assert keep(uniform, scores, weights).tolist() == [2, -4, 0, 0]
-
-    def loss(uniform, scores, weights):
-        return jnp.sum(keep(uniform, scores, weights) * jnp.arange(1.0, 5.0))
-
-    nothing, found, none = jax.grad(loss, (0, 1, 2))(uniform, scores, weights)
-    # dL/dm p p (1 - p): 1 * 2 / 8, 2 * -4 * 9/64, 3 * 2 / 8, 4 * 8 * 3/64.
-    np.testing.assert_allclose(found, [0.25, -1.125, 0.75, 1.5], rtol=1e-6)
-    assert not nothing.any() and not none.any()
 
 
 def test_constants_have_the_size_of_the_fan_in(key):

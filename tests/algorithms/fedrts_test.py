@@ -1,7 +1,5 @@
 """FedRTS beyond the contract: its schedule, draws, arguments and printed counts."""
 
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +9,7 @@ from sparsefl_jax.algorithms import fedrts, fedtiny
 from sparsefl_jax.algorithms.adjusting import beta_logits, in_doubt
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.packets import Packet, pack_up
-from tests.reference.by_hand import close, context, merged, server_context
+from tests.reference.by_hand import server_context
 from tests.reference.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.reference.regrowth_by_hand import halved
 from tests.silent import network, shapes
@@ -59,37 +56,6 @@ def votes(server, number=4.0):
         "grown": blank,
         "core": blank,
     }
-
-
-def test_the_posteriors_count_the_votes_by_hand(monkeypatch):
-    """Clients of 3 and 1 samples; 3 of 8 alive entries are in doubt, 8 are pruned."""
-    module = importlib.import_module("sparsefl_jax.algorithms.adjusting")
-    monkeypatch.setattr(module, "beta_logits", lambda key, a, b: a)  # draws nothing
-    method, server = drawing(start="magnitude", gamma=0.25, vote_weight=8.0)
-    rising, place = jnp.append(jnp.arange(9.0, 17.0), jnp.zeros(8)), jnp.arange(16)
-
-    @jax.jit
-    def after(round):
-        sent = []
-        for size, weights, first in ((3, server.model.params["w"], 8), (1, rising, 10)):
-            model = server.model._replace(params={"w": weights})
-            up = pack_up(model, model.mask, {"w": True}, index="packed")
-            named = {"w": (place >= first) & (place < first + 3)}
-            written = {"bits": 0, "index": "packed", "sent": round == 10}
-            up["grown"] = Packet(named, named, **written)
-            sent.append((context(round, size=size), up))
-        return merged(method, server, *sent, round=round)[0]
-
-    # The mean falls as the first client's weights do: 0-4 are strong, and 3-7 are so
-    # for the second client. They name 8-10 and 10-12.
-    alive = [0.75 + 0.25 * 0.75] * 3 + [1.0] * 2 + [0.25 * 0.25] * 3
-    holes = [0.5625, 0.5625, 0.625, 0.4375, 0.4375, 0.375, 0.375, 0.375]
-    x = np.array(alive + holes)
-    for round, mask in ((9, range(8)), (10, [0, 1, 2, 3, 4, 8, 9, 10])):
-        new = after(jnp.int32(round))
-        heard = np.where((np.arange(16) < 8) | (round == 10), 8.0, 0.0)
-        close((new.a["w"], new.b["w"]), (1 + heard * x, 1 + heard * (1 - x)))
-        assert np.flatnonzero(new.model.mask["w"]).tolist() == list(mask)
 
 
 def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():

@@ -48,17 +48,6 @@ def test_a_round_by_hand():
     assert new.dense.params["w"][3] == W[3]  # no client has sent it
 
 
-def test_what_is_masked_is_not_trained():
-    """The receiver knows the positions of what goes up."""
-    method = flasc(LINEAR, SGD, density=0.6, train="masked", **SUM)
-    ((*_, ups, new, _),) = play(method)
-    for i, row in enumerate(ROWS):
-        change = -0.2 * np.array(row) * [1, 1, 1, 0, 0]
-        np.testing.assert_allclose(ups[i]["delta"].values["w"], change, atol=1e-6)
-        assert bits(ups[i]) == 3 * 32
-    assert new.dense.params["w"][3:].tolist() == W[3:].tolist()
-
-
 def test_densities_fall_in_steps_to_one_entry():
     method = flasc(LINEAR, SGD, density=1.0, decay=0.5, decay_every=2, **SUM)
     found = []

@@ -1,4 +1,4 @@
-"""FedMRN and FedBAT: operators and gradients, identities, and what travels."""
+"""FedMRN and FedBAT: the noise, the bits, what is clipped, the step size."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedbat, fedmrn
-from sparsefl_jax.algorithms.binarised import _cut
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import one_bit
 from sparsefl_jax.testing import small_world
@@ -72,30 +71,6 @@ WIDE = (1e-9, 1e9)
 
 def bat(**kwargs):
     return fedbat(VECTOR, SGD, **{"prunable": ("w",), "alpha_range": WIDE} | kwargs)
-
-
-def test_gradients_by_hand():
-    alpha, u = 0.5, np.array([-0.5, 0.5, -0.25, 0.25, 0.75, -1.0], np.float32)
-    drawn = np.array([0.5, 0.5, 0.8, 0.1, 0.9, 0.9], np.float32)
-    signs = np.array([-1, 1, 1, -1, 1, -1])  # p = 0, 1, 1/4, 3/4, 1, 0
-    g = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], np.float32)
-
-    def shown(u, alpha):
-        return jnp.sum(one_bit.signs(u, alpha, jnp.array(drawn)) * g)
-
-    value = one_bit.signs(jnp.array(u), jnp.float32(alpha), jnp.array(drawn))
-    np.testing.assert_array_equal(value, signs * alpha)
-    of_u, of_alpha = jax.grad(shown, (0, 1))(jnp.array(u), jnp.float32(alpha))
-    assert of_u.tolist() == [1, 2, 3, 4, 0, 0]  # on |u / alpha| = 1 it passes
-    # s - u / alpha = 0, 0, 3/2, -3/2 inside, sign(u) = 1, -1 outside
-    assert float(of_alpha) == 3 * 1.5 - 4 * 1.5 + 5 - 6
-
-
-def test_a_step_size_has_a_gradient_from_bound_to_bound():
-    slopes = jax.vmap(jax.grad(lambda a: _cut(a, (0.5, 2.0))))
-    assert slopes(jnp.array([0.4, 0.5, 1.0, 2.0, 2.1])).tolist() == [0, 1, 1, 1, 0]
-    cut = _cut(jnp.array([0.4, 1.0, 2.1]), (0.5, 2.0))
-    assert cut.tolist() == [0.5, 1, 2]
 
 
 def test_the_step_size_is_the_mean_change_of_the_warm_up():

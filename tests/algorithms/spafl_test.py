@@ -1,4 +1,4 @@
-"""SpaFL: the estimator's gradients, eq. (13), resets, options, and what travels."""
+"""SpaFL: the estimator's gradients, resets, options by hand, and what travels."""
 
 import functools
 
@@ -14,7 +14,6 @@ from sparsefl_jax.algorithms.spafl import (
     Variant,
     filter_masks,
     is_dead,
-    moved_by_importance,
     prune,
 )
 from sparsefl_jax.analysis.flash import values_only_bits
@@ -37,17 +36,6 @@ def test_a_weight_of_zero_has_no_slope_through_its_importance():
     )(kernel)
     want = [[2.0, 0.0], [1.0 + 0.3 / 2, 0.8 / 2]]  # -1 / 2 times 4 * -0.2
     np.testing.assert_allclose(found, want, atol=1e-6)
-
-
-@pytest.mark.parametrize(("divisor", "n"), [("inputs", 50), ("kernel", 25)])
-def test_the_divisor_of_equation_13(divisor, n):
-    conv, dense = jnp.ones((5, 5, 2, 3)), jnp.ones((7, 3))
-    params = {"c": conv, "d": dense, "other": jnp.ones(3)}
-    delta = {"c": jnp.array([1.0, 0, -1]), "d": jnp.array([1.0, 0, 0])}
-    moved = moved_by_importance(params, delta, divisor)
-    np.testing.assert_allclose(moved["c"][0, 0, 0], [1 - 1 / n, 1, 1 + 1 / n])
-    np.testing.assert_allclose(moved["d"][0], [1 - 1 / 7, 1, 1], rtol=1e-6)
-    np.testing.assert_array_equal(moved["other"], 1)
 
 
 @pytest.mark.parametrize(("alive", "others", "kept"), [(1, 2.0, 200), (5, 1.0, 5)])

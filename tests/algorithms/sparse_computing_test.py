@@ -1,14 +1,13 @@
-"""SparsyFed and ZeroFL: a round by hand, exponent 1, and zeros that do not travel."""
+"""SparsyFed: a round by hand, exponent 1, and zeros that do not travel."""
 
 import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import sparsyfed, zerofl
+from sparsefl_jax.algorithms import sparsyfed
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.packets import unpack_model
 from tests.reference import sparsyfed_by_hand as by_hand
-from tests.reference import zerofl_by_hand
 from tests.reference.averaging_by_hand import first_round
 from tests.reference.sparse_passes_by_hand import close
 
@@ -22,13 +21,6 @@ def a_round(world, sends, merges, *how):
     passings, state = jax.device_get(passings), small_world.start(world)
     sends(world, 0, state, passings, *how)
     merges(world, 0, state.server, passings, server, *how)
-
-
-def test_a_round_of_zerofl_by_hand():
-    uplink = "top_of_diff"
-    given = zerofl_by_hand.SPARSE | {"uplink": uplink}
-    world = small_world.make_world(zerofl, given)
-    a_round(world, zerofl_by_hand.sends, zerofl_by_hand.aggregates, uplink)
 
 
 def test_a_round_by_hand():
