@@ -61,11 +61,3 @@ def test_methods_of_an_experiment_have_its_own_settings():
     pqsu, prunefl = get_config("pqsu").algorithm, get_config("prunefl")
     assert (pqsu.density, pqsu.quantize) == (0.7, "up")
     assert (prunefl.optimizer.learning_rate, prunefl.batch_size) == (0.1, 20)
-
-
-@pytest.mark.parametrize("method, until", [("feddst", 25), ("fedrts", 30)])
-def test_a_schedule_follows_the_rounds(method, until):
-    file = {"feddst": "feddst_mnist", "fedrts": "fedrts_cifar10"}[method]
-    config = importlib.import_module(f"configs.{file}").get_config(method)
-    config.num_rounds = 50
-    assert config.algorithm.adjust_until == until

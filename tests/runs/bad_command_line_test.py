@@ -38,21 +38,13 @@ METHOD, STAGE = "--config.algorithm.name", "--config.first_stage.name"
 PLAIN = f"{MINI} {METHOD}=fedavg {STAGE}=none"
 OWN = f"{METHOD}=tests.tiny:a_method --config.algorithm.strength=2 {STAGE}=none"
 JMWST = f"{METHOD}=jmwst {STAGE}=sensitivity --config.density=0.05"
-LOCAL = f"{METHOD}=fedsparsify_local --config.num_rounds=7 --config.density=0.5"
 WIDTHS = models.MODELS["mlp"].__kwdefaults__["widths"]
 PRUNABLE = ("conv[23]/kernel", "fc1/kernel")
-PURGED = {"density": 0.5, "rounds": 7}  # which still follows num_rounds
 NAMED = [  # a command line, a section, and what it must hold
     (f"{PLAIN} --config.model.name=mlp", "model", {"name": "mlp", "widths": WIDTHS}),
     (f"{MINI} {OWN}", "algorithm", {"strength": 2, "weighting": "examples"}),
     (f"{MINI} {JMWST}", "first_stage", {"density": 0.05}),
     (f"{MINI} {JMWST}", "algorithm", {"density": 0.05, "prunable": PRUNABLE}),
-    # `rounds` still follows num_rounds
-    (
-        f"fedsparsify_fashion_mnist.py {LOCAL}",
-        "algorithm",
-        {"density": 0.5, "rounds": 7},
-    ),
     (PLAIN, "algorithm", {"density": None}),
 ]
 

@@ -16,15 +16,14 @@ from sparsefl_jax.runs.setup import Setup, check_setup
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
 
-NAN, INF = math.nan, math.inf
-HETERO, SPAFL = {"name": "hetero_jmwst"}, {"name": "spafl", "alpha": 0.1}
+NAN = math.nan
+SPAFL = {"name": "spafl", "alpha": 0.1}
 
 # What is changed in a configuration that runs, and what the line must say.
 REFUSED = [
     # unknown and missing names
     ({"model.name": "resnet19"}, "did you mean 'resnet18'"),
     ({"dataset": "cifar1o"}, "no data set has this name"),
-    ({"sinks": ("tensorbord",)}, "did you mean 'tensorboard'"),
     (
         {"algorithm.prunable": ("conv9/kernel",)},
         "algorithm.prunable: 'conv9/kernel' matches no leaf",
@@ -35,17 +34,13 @@ REFUSED = [
     ({"num_round": 3}, "config: field='num_round' (did you mean 'num_rounds'"),
     # wrong types
     ({"cohort_size": 2.5}, "cohort_size=2.5, expected an integer"),
-    ({"seed": 2**31}, "seed=2147483648, expected an integer below 2**31"),
     ({"model.widths": (16, "a")}, "model.widths=(16, 'a')"),
-    ({"algorithm": HETERO | {"densities": 0.5}}, "algorithm.densities=0.5"),
     # not finite
     ({"optimizer.learning_rate": NAN}, "optimizer.learning_rate=nan"),
     # out of range
     ({"seeds": 2, "seed": 2**31 - 1}, "seed=2147483647, expected in [0, "),
-    ({"cohort_size": 0}, "cohort_size=0, expected at least 1"),
     ({"cohort_size": 9}, "cohort_size=9, expected at most the number of clients, 8"),
     ({"first_stage.group": 4, "first_stage.density": 0.1}, "group=4"),  # none is left
-    ({"model": {"name": "small_cnn"}}, "smaller than a kernel or a pool"),
     (
         {"final_learning_rate": 0.5, "lr_decay": 0.9},
         "final_learning_rate=0.5, expected in (0, 0.1]",
@@ -61,7 +56,6 @@ REFUSED = [
     ({"model.widths": (2**30,)}, "parameters, expected at least 1 and below 2**31"),
     ({"budgets": ((0.5, 0.6), (1.0, 0.6))}, "sum to 1"),
     ({"fit.gbit": 1.0, "fit.by": "plan"}, "fit.by='plan'"),
-    ({"init_from": "no/such/run"}, "no/such/run"),
     ({"budgets": ((0.5, 0.01), (1.0, 0.99))}, "but none has 0.5"),
     # without effect
     ({"density": 0.05}, "density=0.05 has no effect here: first_stage.density is"),
@@ -87,7 +81,6 @@ REFUSED = [
         "budgets have no effect here, expected none, or a method that reads",
     ),
     ({"system": "iot", "deadline.over": 1.5}, "deadline.over=1.5 has no effect here"),
-    ({"until.hours": 1.5}, "until.hours=1.5 has no effect here: it goes"),
 ]
 
 

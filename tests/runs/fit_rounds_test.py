@@ -11,12 +11,9 @@ from absl import flags
 from sparsefl_jax.config import command_line
 from sparsefl_jax.config.defaults import default_config, freeze
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.presets import methods
 from sparsefl_jax.runs import experiment, fit_rounds, simulate
-from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.testing import tiny_model
 
 WEIGHTS = 784 * 16 + 16 + 16 * 10 + 10  # of the MLP below
 ROUND = 2 * 3 * 32 * WEIGHTS / 1e9  # Gbit: both ways, 3 clients, float32
@@ -180,46 +177,34 @@ def test_most_limits_the_rounds_over_which_evaluations_are_spread():
     assert fit_rounds.fit(asked, experiment.build)[0].eval_every == 1
 
 
-def record(clients, down, up):
-    gbit = (1e9 * np.array(bits) for bits in (down, up))
-    down, up = (bits.tolist() for bits in gbit)
-    return {"clients": clients, "bits_down_by_client": down, "bits_up_by_client": up}
+@pytest.mark.parametrize("name", ["gbit", "pflop"])
+def test_first_exchanges_and_samples_are_those_of_the_runs_cohorts(name, monkeypatch):
+    """A client's first exchange costs 3, later ones 1; its samples tell the FLOPs."""
 
+    def rounds_of(setup, seed, number):
+        """Yields (clients, Gbit of each, PFLOP of all) of a run's first rounds."""
+        sizes, seen = setup.data.train.size, set()
+        root = keys.of_stage(keys.of_run(jax.random.key(seed))[1], 0)
+        for ids in cohorts.make_draw(root, setup.stages[0], 10)(np.arange(number)):
+            gbit = [1.0 if i in seen else 3.0 for i in ids.tolist()]
+            yield ids.tolist(), gbit, float(sizes[ids].sum())
+            seen |= {*ids.tolist()}
 
-def test_first_exchanges_and_later_ones_are_measured_apart():
-    records = [
-        record([0, 1], [50, 50], [50, 50]),  # dense, and of no kind
-        record([1, 2], [2, 6], [2, 2]),  # 1 again: 4; 2 first: 8; at half a mask
-        record([3, 0], [5, 1], [2, 2]),  # 3 first: 7; 0 again: 3; at a quarter
-    ]
-    first, again = fit_rounds._each_exchange(records, np.array([0.5, 0.25]))
-    assert first == pytest.approx(15 / 0.75) and again == pytest.approx(7 / 0.75)
+    def run(setup, lengths, seed, *, until, progress):
+        records, spent = [], {"gbit": 0.0, "pflop": 0.0}
+        for ids, gbit, pflop in rounds_of(setup, seed, lengths[0]):
+            spent = {"gbit": spent["gbit"] + sum(gbit), "pflop": spent["pflop"] + pflop}
+            record = {f"{key}_cumulative": value for key, value in spent.items()}
+            record |= {"clients": ids, "flops": 1e15 * pflop}
+            record |= {"bits_down_by_client": [1e9 * g for g in gbit]}
+            records.append(record | {"bits_up_by_client": [0] * 3})
+        return [records], [1.0]
 
-
-def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
-    counted = np.array([2, 1, 1, 0]), np.array([0, 1, 1, 2]), np.array([9, 8, 6, 4])
-    monkeypatch.setattr(fit_rounds, "exchanges", lambda *args: counted)
-    method = SimpleNamespace(density_after=lambda round: 1 / 2**round)
-    setup = Setup([Stage(method, num_rounds=4, cohort_size=2)], tiny_model(), None)
-    measured = fit_rounds.Measured({}, first=8.0, again=4.0, flops=0.5)
-    each = fit_rounds.mean_cost(measured, setup, seed=0)
-    # (8 + 4) / 2, (8 + 4) / 4 and 2 x 4 / 8 Gbit; 4 / 2, 3 / 4 and 2 / 8 PFLOP.
-    assert each["gbit"] == pytest.approx((6 + 3 + 1) / 3)
-    assert each["pflop"] == pytest.approx((2 + 0.75 + 0.25) / 3)
-
-
-def test_first_exchanges_are_those_of_the_runs_cohorts():
-    """Three of twelve clients, which have 1 to 12 samples, in nine rounds."""
-    train = SimpleNamespace(size=np.arange(1, 13))
-    stage = Stage(None, num_rounds=9, cohort_size=3)
-    setup = Setup([stage], tiny_model(), SimpleNamespace(train=train))
-    root = keys.of_stage(keys.of_run(jax.random.key(5))[1], 0)
-    ids = cohorts.make_draw(root, stage, 12)(np.arange(9)).tolist()
-    seen, new = set(), []
-    for drawn in ids:
-        new.append(len(set(drawn) - seen))
-        seen |= set(drawn)
-    first, later, samples = fit_rounds.exchanges(setup, 5)
-    assert first.tolist() == new and (first + later == 3).all()
-    assert 0 < sum(new[1:]) < 24
-    assert samples.tolist() == [sum(drawn) + 3 for drawn in ids]  # client 0 has one
+    monkeypatch.setattr(fit_rounds, "pilot", run)
+    asked = config()
+    setup = experiment.build(fit_rounds.with_rounds(asked, 60)).setup
+    each = [(sum(g), p) for _, g, p in rounds_of(setup, asked.seed, 60)]
+    spent = np.cumsum(each, 0)[:, int(name == "pflop")]
+    for rounds in (39, 40):  # and a half of the next one
+        asked.fit.update({name: float(spent[rounds - 1 : rounds + 1].mean())})
+        assert fit_rounds.fit(asked, experiment.build)[0].num_rounds == rounds

@@ -17,9 +17,7 @@ from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.describe import describe
 from sparsefl_jax.runs.folder import read_config
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.system import interrupt
 from tests.reference.by_hand import needed
-from tests.runs.checkpoint_test import stop_after
 from tests.tiny import write_images
 
 MODEL = sfl.models.build("mlp", 4, (2, 3, 1), widths=(16,))
@@ -84,21 +82,6 @@ def test_files_change_no_result_and_an_ended_run_is_read_back(
     assert read.config.first_stage.density == 0.5
     assert read.config.optimizer.learning_rate == 0.1
     assert equal(read.models, pure.models)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
-    def run(folder):
-        return ended.run(stages(), workdir=folder, eval_every=1)
-
-    with monkeypatch.context() as patch:
-        stop_after(patch, 3)  # within the second stage
-        with pytest.raises(interrupt.StoppedError):
-            run(tmp_path / "stopped")
-    assert not (tmp_path / "stopped" / "summary.json").exists()
-    stopped = run(tmp_path / "stopped")
-    whole = run(tmp_path / "whole")
-    assert equal(stopped[:3], whole[:3]) and stopped.metrics == whole.metrics
 
 
 OTHER = sfl.models.build("mlp", 4, (2, 3, 1), widths=(8,))
