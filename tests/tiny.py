@@ -1,11 +1,6 @@
 """FLASH's two stages on 8 clients of 6-pixel images: two seconds to run; a method."""
 
-import contextlib
 import functools
-import os
-import signal
-import time
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -14,7 +9,6 @@ from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, spafl
 from sparsefl_jax.config import defaults
 from sparsefl_jax.data import from_arrays
-from sparsefl_jax.system import interrupt
 from sparsefl_jax.training import local
 
 
@@ -120,22 +114,3 @@ def a_partition(labels, num_clients, *, seed, stride: int = 1):
     return [
         np.arange(i, len(labels), num_clients)[::stride] for i in range(num_clients)
     ]
-
-
-def ctrl_c(monkeypatch) -> Callable:
-    """A function that sends this process Ctrl-C and returns once a run has heard it."""
-    heard, listening = [], interrupt.watch_signals
-
-    @contextlib.contextmanager
-    def kept(tell):
-        with listening(tell) as by:
-            heard.append(by)
-            yield by
-
-    def send():
-        os.kill(os.getpid(), signal.SIGINT)
-        while not heard[-1]():
-            time.sleep(0.001)
-
-    monkeypatch.setattr(interrupt, "watch_signals", kept)
-    return send

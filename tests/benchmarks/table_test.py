@@ -11,9 +11,10 @@ from benchmarks.tables import Row, Table
 from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import experiment, simulate
+from sparsefl_jax.runs import experiment
 from sparsefl_jax.system import interrupt
-from tests.tiny import ctrl_c, network
+from tests.runs.checkpoint_test import stop_after
+from tests.tiny import network
 
 CONFIG = """
 from pathlib import Path
@@ -61,24 +62,10 @@ def calls(monkeypatch):
     return seen
 
 
-def stop_the_third(monkeypatch):
-    """Sends Ctrl-C after the first segment of the third run."""
-    segments, started, send = simulate.simulate, [], ctrl_c(monkeypatch)
-
-    def interrupted(*args, **kwargs):
-        started.append(None)
-        for segment in segments(*args, **kwargs):
-            if len(started) == 3:
-                send()
-            yield segment
-
-    monkeypatch.setattr(simulate, "simulate", interrupted)
-
-
 @pytest.mark.slow
 def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
     with monkeypatch.context() as patch:
-        stop_the_third(patch)
+        stop_after(patch, 5)  # within the third run
         with pytest.raises(interrupt.StoppedError):
             tables.fill(TABLE, "tiny", root=root)
     first = ["dense_seed0", "thin_seed0", "dense_seed1"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from sparsefl_jax.runs import checkpoint, experiment, simulate
 from sparsefl_jax.runs.checkpoint import Best, Snapshot
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import interrupt
-from tests.tiny import ctrl_c, tiny_config
+from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -44,17 +45,26 @@ def contents(run):
 
 
 def stop_after(monkeypatch, rounds):
-    """Makes a run in this process receive Ctrl-C after some segments."""
-    seen, send = [], ctrl_c(monkeypatch)
+    """Makes a run in this process receive Ctrl-C after some segments, and hear it."""
+    seen, heard, listening = [], [], interrupt.watch_signals
     original = simulate.simulate
+
+    @contextlib.contextmanager
+    def kept(tell):
+        with listening(tell) as by:
+            heard.append(by)
+            yield by
 
     def segments(*args, **kwargs):
         for segment in original(*args, **kwargs):
             seen.append(1)
             if len(seen) == rounds:
-                send()
+                os.kill(os.getpid(), signal.SIGINT)
+                while not heard[-1]():
+                    time.sleep(0.001)
             yield segment
 
+    monkeypatch.setattr(interrupt, "watch_signals", kept)
     monkeypatch.setattr(simulate, "simulate", segments)
 
 

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from sparsefl_jax.runs import experiment, programs
 from sparsefl_jax.system import interrupt, membership
 from tests.launches import ROOT, SECONDS
 from tests.tiny import tiny_config
@@ -100,45 +99,15 @@ def test_other_threads_change_nothing():
     assert told == [(0, before)]
 
 
-def compiling_forever(monkeypatch, stage):
-    """Makes a stage compile until the test ends; sends a signal to who waits for it."""
-    done, compile_stage = threading.Event(), programs.compile_stage
-    of = programs.Programs.of
-
-    def compile_or_wait(setup, index, *rest):
-        if index != stage:
-            return compile_stage(setup, index, *rest)
-        done.wait(SECONDS)
-        raise AssertionError("the run has waited")
-
-    def waits(self, index, *rest):
-        if index == stage:
-            threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-        return of(self, index, *rest)
-
-    monkeypatch.setattr(programs, "compile_stage", compile_or_wait)
-    monkeypatch.setattr(programs.Programs, "of", waits)
-    return done
-
-
-@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_signal_during_compilation_ends_at_once(tmp_path, monkeypatch, stage):
-    done = compiling_forever(monkeypatch, stage)
-    try:
-        with pytest.raises(interrupt.StoppedError, match="compiling") as stopped:
-            experiment.run(tiny_config(tmp_path), tmp_path / "run", progress=False)
-        assert stopped.value.code == 128 + signal.SIGINT and not done.is_set()
-    finally:
-        done.set()
-    assert (tmp_path / "run/checkpoint.npz").exists() == (stage > 0)
-
-
 COMPILING = """
 import sys, time
-sys.argv = ["launch.py", *sys.argv[1:]]
+stage, *arguments = sys.argv[1:]
+sys.argv = ["launch.py", *arguments]
 from sparsefl_jax.runs import programs
-def compile_stage(*_):
-    print("compiling", flush=True)
+real = programs.compile_stage
+def compile_stage(setup, index):
+    if index < int(stage):
+        return real(setup, index)
     time.sleep(3600)
 programs.compile_stage = compile_stage
 exec(open("launch.py").read())
@@ -146,15 +115,14 @@ exec(open("launch.py").read())
 
 
 @pytest.mark.slow
-def test_a_process_does_not_wait_for_a_compilation(tmp_path):
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_signal_during_compilation_ends_the_process_at_once(tmp_path, stage):
     (tmp_path / "config.json").write_text(tiny_config(tmp_path).to_json_best_effort())
     flags = [f"--config={tmp_path / 'config.json'}", f"--workdir={tmp_path / 'run'}"]
-    with begun(COMPILING, *flags) as process:
+    with begun(COMPILING, str(stage), *flags) as process:
         try:
-            assert process.stdout.readline() == "compiling\n"
-            process.stderr.readline()
-            while "compiling stage" not in process.stderr.readline():
-                pass
+            while f"compiling stage {stage + 1}" not in process.stderr.readline():
+                assert process.poll() is None
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=SECONDS)
         finally:
@@ -162,3 +130,4 @@ def test_a_process_does_not_wait_for_a_compilation(tmp_path):
     assert process.returncode == 128 + signal.SIGINT
     assert "ended while compiling" in said and "sparsefl --resume" in said
     assert "Traceback" not in said
+    assert (tmp_path / "run/checkpoint.npz").exists() == (stage > 0)
