@@ -6,7 +6,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.config.fields import Limits
-from sparsefl_jax.runs import checkpoint, programs
+from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.wire.packets import Packet
 from tests.reference.by_hand import same
@@ -67,18 +67,6 @@ def run(world, key, every=ROUNDS, **settings):
         yield segment._replace(snapshot=snapshot)
 
 
-def spied(patch, module, name):
-    """Returns a list to which every call of a function adds its arguments."""
-    calls, function = [], getattr(module, name)
-
-    def spy(*args):
-        calls.append(args)
-        return function(*args)
-
-    patch.setattr(module, name, spy)
-    return calls
-
-
 def trained(told):
     return [r for one in told for r in one.records if r["phase"] == "train"]
 
@@ -112,8 +100,9 @@ def test_a_limit_ends_a_run_in_the_round_that_reaches_it(
 def test_rows_of_clients_in_rounds_left_out_are_not_written(world, key, each, where):
     data, model, stage = world
     settings = {"client_store": where, "eval_every": ROUNDS - 1}
+    written, scatter = [], Store.scatter
     with pytest.MonkeyPatch.context() as patch:
-        written = spied(patch, Store, "scatter")
+        patch.setattr(Store, "scatter", lambda *a: written.append(a) or scatter(*a))
         told = list(sfl.segments(key, [stage], model, data, **settings))
     assert [one.snapshot.round for one in told] == [ROUNDS - 1, ROUNDS]
     last = set(trained(each)[-1]["clients"])
@@ -151,9 +140,3 @@ def test_a_run_goes_on_with_a_higher_limit_or_none(
     assert [one.snapshot.round for one in told] == ends
     assert trained(told) == trained(each)[3:last]
     same(told[-1].snapshot.state, each[last - 1].snapshot.state)
-
-
-def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
-    made = spied(monkeypatch, programs, "compile_stage")
-    ends = [one.snapshot.round for one in run(world, key, every=3)]
-    assert ends == [3, 6, 8] and len(made) == 1

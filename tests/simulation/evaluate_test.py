@@ -33,11 +33,11 @@ def test_masked_entries_count_as_zero(count):
 
 @pytest.mark.parametrize(("metric", "accuracy"), [("pooled", 4 / 6), ("clients", 0.75)])
 def test_the_metric_weighs_samples_or_clients(metric, accuracy):
-    """Of four samples of one client half are right, and both of the other client."""
+    """Of four samples of one client half are right, both of one; a third has none."""
     users, x = np.repeat([0, 1], [4, 2]), np.ones((6, 2, 2, 1), np.float32)
     y = np.array([0, 0, 1, 1, 0, 0], np.int32)
-    of_test = {"x_test": x, "y_test": y, "users_test": users}
-    data = sfl.from_arrays(x, y, users=users, partition="natural", **of_test)
+    given = {"users": [0, 0, 0, 0, 1, 2], "users_test": users, "test_split": "natural"}
+    data = sfl.from_arrays(x, y, x_test=x, y_test=y, partition="natural", **given)
     model = models.build("mlp", 2, (2, 2, 1), widths=(3,))
     params, stats = jax.tree.map(np.zeros_like, model.init(jax.random.key(0)))
     params["fc2"]["bias"][0] = 1.0  # every sample is of class 0
@@ -48,15 +48,6 @@ def test_the_metric_weighs_samples_or_clients(metric, accuracy):
     record = evaluate(jax.random.key(0), None, deployed, None)
     assert record["accuracy"] == pytest.approx(accuracy)
     assert record["models"]["global"]["accuracy"] == pytest.approx(accuracy)
-    assert record["client_accuracy"]["mean"] == pytest.approx(0.75)
+    shares = {"mean": 0.75, "p10": 0.55, "median": 0.75}
+    assert record["client_accuracy"] == pytest.approx(shares)
     assert record["metric"] == metric
-
-
-def test_shares_leave_out_clients_without_samples():
-    correct = np.array([True, True, False, False])
-    index = np.array([[0, 1], [2, 0], [0, 0]])
-    share = judge.shares(correct, index, np.array([2, 1, 0]))
-    told = judge.over_clients(share)
-    assert told == {"mean": 0.5, "p10": pytest.approx(0.1), "median": 0.5}
-    nobody = judge.shares(correct, index, np.zeros(3, int))
-    assert judge.over_clients(nobody) == {}
