@@ -12,7 +12,6 @@ from sparsefl_jax.report import (
     compare,
     comparison_figures,
     comparison_tables,
-    groups,
     read_groups,
 )
 from sparsefl_jax.report.__main__ import main
@@ -180,13 +179,3 @@ def test_every_method_has_its_paper():
     assert sorted(named) == sorted([*algorithms.ALGORITHMS, "server_optimizer"])
     text = (Path(comparison_tables.__file__).parent / "methods.bib").read_text()
     assert text.count("\n@") + 1 == len(entries)
-
-
-def test_a_study_has_the_seeds_of_its_points_and_no_others(tmp_path):
-    """Seeds 5 and 6; those of another study, or of an earlier one, lie beside them."""
-    held = {"points": {"a": {"seed": 5, "seeds": 2}}}
-    (tmp_path / "study.json").write_text(json.dumps(held))
-    for seed in (0, 1, 5, 6, 7):
-        write(tmp_path / "a" / f"seed_{seed}", list(lines([(1, 0.5)])), seed)
-    runs = groups.study_runs(tmp_path)
-    assert [run.name for run in runs] == ["seed_5", "seed_6"]

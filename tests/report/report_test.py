@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from sparsefl_jax.report import figure, plot_run, read_run, summary_table
+from sparsefl_jax.report import figure, plot_run, read_run
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
 STAGE = dict(bits_values=3_000_000_000, bits_positions=500_000_000, flops=2e12)
@@ -142,18 +142,6 @@ def test_plot_run_leaves_out_what_is_absent_or_not_finite(tmp_path):
     assert [p.stem for p in plot_run(tmp_path)] == list(PLOTS[:4])
     (tmp_path / "metrics.jsonl").write_text('{"schema": 1}\n')
     assert plot_run(tmp_path) == []
-
-
-def test_summary_table_holds_every_figure_in_aligned_columns():
-    table = summary_table(SUMMARY)
-    lines = table.splitlines()
-    row = {line.split("  ")[0]: line for line in lines if line}
-    assert row["masked"].split()[1:] == ["86.90", "%", "87.50", "%", "60", "5.00", "%"]
-    assert row["aggregated"].split()[5] == "55"  # 20 rounds of the first stage before
-    up, down, values, positions = "3.00 Gbit", "4.00 Gbit", "6.00 Gbit", "1.00 Gbit"
-    totals = [line.split() for line in lines if line.startswith("total")]
-    assert " ".join(totals[0]) == f"total 60 {up} {down} {values} {positions}"
-    assert " ".join(totals[1]) == "total 60 4.00 T 16.0 T 18.0 T"
 
 
 @pytest.mark.usefixtures("drawn")
