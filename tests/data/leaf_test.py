@@ -100,7 +100,6 @@ def replace(key, value):
         (lambda told: told.update(users=["b"]), "user 'b': user_data lacks it"),
         (replace("y", [0, 1]), "user 'a': 3 x and 2 y"),
         (replace("y", [0, 1, "2"]), "not integers"),
-        (replace("x", [[0.0] * 784, [0.0] * 784, [0.0]]), "inhomogeneous shape"),
         (replace("x", [[[0.0]]] * 3), "(3, 1, 1), not [n, D]"),
         (replace("x", [[float("nan")] * 784] * 3), "JSON is malformed"),
         (lambda told: told.update(users=[]), "hold [], expected samples of one shape"),

@@ -10,6 +10,7 @@ import pytest
 from sparsefl_jax.wire import compressors, packets
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.positions import write_gaps
+from tests.reference.averaging_by_hand import flat
 
 RNG = np.random.default_rng(0)
 UPDATE = {
@@ -26,10 +27,6 @@ BUILT = {  # with other arguments than their defaults
     "stc": {"density": 0.1, "index": "golomb"},
     "none": {},
 }
-
-
-def flat(tree):
-    return np.concatenate([np.asarray(v).reshape(-1) for v in jax.tree.leaves(tree)])
 
 
 def sent(name, update=UPDATE, **given):
