@@ -16,11 +16,11 @@ def normal(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def mostly_slow(names, quick):
+def mostly_slow(names, quick, argument="name"):
     """Returns the mark of a test of these names, which is quick for some of them."""
     slow = pytest.mark.slow
     rows = [n if n in quick else pytest.param(n, marks=slow) for n in names]
-    return pytest.mark.parametrize("name", rows)
+    return pytest.mark.parametrize(argument, rows)
 
 
 def gradients(model, params, stats, x, **options):

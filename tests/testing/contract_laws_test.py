@@ -22,18 +22,14 @@ from tests.broken_methods import (
     momentum_begun_anew,
     signs,
 )
+from tests.networks import mostly_slow
 
 ONCE = {names: change for change, names in reversed(BROKEN.items())}  # by default
 del ONCE["fresh"], ONCE["chunks seeds"]  # another breaks it too; it compiles long
 ONCE["late, as to optimizers"] = momentum_begun_anew
 
 
-def mostly_slow(changes, quick):
-    slow = pytest.mark.slow
-    return [c if c in quick else pytest.param(c, marks=slow) for c in changes]
-
-
-@pytest.mark.parametrize("change", mostly_slow(BROKEN, [*ONCE.values()]))
+@mostly_slow(BROKEN, [*ONCE.values()], "change")
 def test_law_catches_a_broken_method(change):
     def broken(model, optimizer):
         return change(fedavg(model, optimizer))
@@ -194,7 +190,7 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("change", mostly_slow(HONEST, [charged_always, lazy_delta]))
+@mostly_slow(HONEST, [charged_always, lazy_delta], "change")
 def test_an_honest_method_passes(change):
     def honest(model, optimizer):
         return change(fedavg(model, optimizer))

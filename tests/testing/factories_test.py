@@ -5,7 +5,6 @@ import inspect
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.core.types import Share
 from tests.reference.by_hand import needed
 from tests.refusals import refused
 
@@ -79,29 +78,6 @@ def test_unknown_names_are_refused(name, argument):
 def test_a_glob_that_matches_nothing_is_refused(name, argument):
     said = "'conv9/kernel' matches no leaf"
     refused(lambda: make(name, **{argument: ("conv9/kernel",)}), said)
-
-
-@sfl.method
-def own(model, optimizer, *, share: Share, what: str = "a", bound=1.0, **others):
-    if others:
-        raise AssertionError("this runs after the check")
-    return sfl.fedavg(model, optimizer)
-
-
-@pytest.mark.parametrize(
-    "given, error, said",
-    [
-        ({"share": 2, "others": 1}, ValueError, "share=2, expected in (0, 1]"),
-        ({"share": 1, "what": 3}, ValueError, "what=3, expected a string"),
-        ({"what": "b"}, TypeError, "own() missing 1 required keyword-only argument"),
-    ],
-)
-def test_an_own_method_is_checked_before_it_is_built(given, error, said):
-    with pytest.raises(error) as caught:
-        own(MODEL, OPTIMIZER, **given)
-    assert str(caught.value).startswith(said)
-    made = own(MODEL, OPTIMIZER, share=1, bound=float("inf"))
-    assert (made.name, made.settings["share"]) == ("own", 1)
 
 
 # Numbers and choices that a paper or its released code sets (see docs/methods).
