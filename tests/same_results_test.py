@@ -15,8 +15,6 @@ sys.path.insert(0, str(SCRIPTS))
 import same_results  # noqa: E402
 import same_results_tree  # noqa: E402
 
-ALWAYS = ("spafl_disk",)
-
 
 @pytest.fixture
 def base():
@@ -43,11 +41,6 @@ def test_commits_say_what_changes(monkeypatch):
     assert same_results.expected("HEAD", ["fedavg", "pdst"]) == ([], None)
     monkeypatch.setattr(same_results, "git", lambda *_: "")
     assert same_results.expected("HEAD", ["fedavg"]) == (["fedavg"], None)
-
-
-@pytest.mark.slow  # .ci/run compares five
-def test_results_are_those_of_the_base(base):
-    check(base, ALWAYS)
 
 
 @pytest.mark.slow
@@ -102,19 +95,12 @@ def other_mask(folder):
 
 
 MASKS = "masks/server_0_000001.npy"
-SECOND = json.dumps({"bits_up": 2**60 + 2, "loss": 0.5, "m": {"g": 2 / 3}}) + "\n"
 EDITS = [  # by the least amount, what is said, and whether it is within 1e-6
     (
         replaced(str(2**60 + 1), str(2**60)),
         f"line 1: bits_up: {2**60 + 1}, now {2**60}",
         False,
     ),
-    (
-        replaced("0.5", "0.5000000000000001"),
-        "line 1: loss: 0.5, now 0.5000000000000001",
-        True,
-    ),
-    (replaced(SECOND, ""), "metrics.jsonl: 2 lines, now 1", False),
     (other_mask, f"{MASKS}: array: uint8[2] [5 7]", False),
     (other_weights, "models.npz: w: float32[3] [1. 1. 1.]", True),
     (removed("models.npz"), "it failed here: it did not start", False),

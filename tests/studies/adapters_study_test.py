@@ -14,7 +14,6 @@ def test_the_points_differ_in_method_adapters_and_server_alone():
         freeze(config)
         told = config.num_rounds + config.first_stage.get("num_rounds", 0)
         assert (config.seeds, told) == (3, 60)
-        assert config.optimizer.learning_rate == study.BEST.get(name, study.RATE)
         assert (config.adapter.rank == 16) == (name not in ("rank-4", "rank-1"))
     tried = study.get_study("tune")
     assert len(tried) == 4 * len(points) and {p.config.seed for p in tried} == {3}

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from sparsefl_jax.system import sinks
-from tests.system.sinks_test import write
+from tests.system.sinks_test import LOSSES, write
 
-LOSSES = [1, 1 / 2, 1 / 11, 1 / 12, 1 / 13, 1 / 14]
 CONFIG = {"seed": 3, "optimizer": {"name": "sgd", "learning_rate": 0.1}}
 
 
