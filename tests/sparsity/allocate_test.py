@@ -49,6 +49,20 @@ def test_a_traced_share_is_counted_as_on_the_host(share, size, count):
     assert layer_densities.counts(share, size) == count
 
 
+def test_ranks_go_by_score_and_then_by_index():
+    mask = {"a": jnp.array([True, True, False, True]), "b": jnp.ones(2, bool)}
+    scores = {"a": jnp.array([5.0, 7.0, 9.0, 7.0]), "b": jnp.array([1.0, 2.0])}
+    select = {"a": True, "b": False}
+    # D = 3 / 4: the masks have 1, 2 and 3 entries.
+    budgets = np.array([0.25, 0.5, 0.75])
+    ranks = nested.nested_ranks(scores, mask, select, budgets)
+    turned = nested.nested_ranks(scores, mask, select, budgets[::-1])
+    assert turned["a"].tolist() == ranks["a"].tolist()
+    assert ranks["a"].tolist() == [2, 0, 3, 1] and ranks["b"].tolist() == [0, 0]
+    kept = nested.submask(ranks, jnp.array([2], jnp.int32), select)
+    assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()
+
+
 def test_nested_counts_of_a_large_whole_layer_are_those_of_decimals():
     """A layer of ResNet-18; a float32 product gives 707,789 at 0.3."""
     mask = {"w": np.ones((3 * 3 * 512, 512), bool)}

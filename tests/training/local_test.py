@@ -50,6 +50,23 @@ def sgd(round=0, **kwargs):
     return local.make_optimizer("sgd", learning_rate=RATE, **kwargs)(round)
 
 
+def by_hand(params, batches, first, last, decay=0.0):
+    w = np.asarray(params["w"], np.float64)
+    for s in range(first, last):
+        valid = np.asarray(batches.weight[0, s]) > 0
+        rows = np.asarray(batches.order[0, s])[valid]
+        x, y = np.asarray(batches.x, np.float64)[rows], np.asarray(batches.y)[rows]
+        p = np.exp(x @ w)
+        p /= p.sum(1, keepdims=True)
+        w = w - RATE * (x.T @ (p - np.eye(3)[y]) / len(rows) + decay * w)
+    return w
+
+
+def run(key, tx, batches, **span):
+    loss_fn = linear()
+    return local.train_steps(key, loss_fn, tx, begin(tx), batches, epoch=0, **span)
+
+
 def test_train_runs_all_epochs_and_sums_over_processed_samples(key):
     tx, batches = sgd(), client(3, epochs=2)
     out = local.train(key, linear(), tx, start(), batches)
@@ -86,6 +103,21 @@ def test_steps_beyond_the_data_leave_everything_though_they_hold_nan(key):
     )
     jax.tree.map(np.testing.assert_array_equal, long, short)
     assert np.isfinite(long.model.params["w"]).all()
+
+
+@pytest.mark.parametrize(
+    "size, first, last, decay",
+    [(5, 0, 3, 0.0), (5, 1, 2, 0.0), (6, 1, 3, 0.1), (5, 2, 2, 0.0)],
+)
+def test_train_steps_runs_its_span_and_weight_decay_adds_to_the_gradient(
+    key, size, first, last, decay
+):
+    tx, batches = sgd(weight_decay=decay), client(size)
+    out = run(key, tx, batches, first=first, last=last, num_trips=3)
+    want = by_hand(begin(tx).params, batches, first, last, decay)
+    np.testing.assert_allclose(out.params["w"], want, atol=1e-6)
+    assert out.sums["count"] == min(size, 2 * last) - 2 * first
+    assert out.stats["calls"] == last - first
 
 
 def test_the_projection_holds_after_every_step(key):
