@@ -178,7 +178,7 @@ class Algorithm:
         Returns:
           [R] float32.
         """
-        optimizer = self.settings.get("optimizer")
+        optimizer: Any = self.settings.get("optimizer")
         if self.remake is None or not hasattr(optimizer, "at"):
             return None
         return np.array([optimizer.rate(round) for round in rounds], np.float32)
