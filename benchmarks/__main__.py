@@ -20,7 +20,7 @@ from benchmarks import measure
 
 NAMES = (
     *("throughput", "population", "peers.compare", "programs", "lowering"),
-    *("mismatch", "targets"),
+    *("mismatch", "targets", "start"),
 )
 
 

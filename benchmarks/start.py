@@ -1,0 +1,78 @@
+"""Counts CPU seconds until the first round of a run, to its end, and of a sweep.
+
+    python -m benchmarks start                         # 4 CPU minutes
+
+CPU seconds of the whole process, its imports and its compiler's threads too, hardly
+depend on what else the machine does. A run starts with an empty cache of compiled
+programs, and again with the one that it has filled. The sweep is FedAvg on MNIST's
+sample with eight learning rates and a budget of ten rounds, from an empty cache: its
+points share their programs, and the budget needs no pilot.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import measure
+from sparsefl_jax.config import load_config
+from sparsefl_jax.runs import experiment
+from sparsefl_jax.system import hardware
+
+RATES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
+SWEEP = {
+    "config": "configs/flash_mnist.py:mini",
+    "config.algorithm.name": "fedavg",
+    "config.first_stage.name": "none",
+    "config.fit.gbit": "1.7",
+    "sweep": f"optimizer.learning_rate={','.join(map(str, RATES))}",
+}
+
+
+def run(config: str = "configs/flash_cifar10.py:mini") -> Iterator[dict]:
+    """Yields a row a command and cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        for cache in ("empty", "filled"):
+            given = config, f"{folder}/{cache}"
+            first, end = measure.apart(count, *given, SPARSEFL_CACHE_DIR=folder)
+            seconds = {"CPU s to round 1": first, "CPU s": end}
+            yield {"command": config, "cache": cache} | seconds
+    with tempfile.TemporaryDirectory() as folder:
+        flags = SWEEP | {"workdir": f"{folder}/sweep"}
+        command = [sys.executable, "-m", "sparsefl_jax"]
+        command += [f"--{flag}={value}" for flag, value in flags.items()]
+        environment = os.environ | {"SPARSEFL_CACHE_DIR": folder}
+        begun, before = time.perf_counter(), children()
+        subprocess.run(command, check=True, env=environment)
+        yield {
+            "command": f"{len(RATES)} learning rates",
+            "cache": "empty",
+            "CPU s": children() - before,
+            "seconds": time.perf_counter() - begun,
+        }
+
+
+def count(config: str, folder: str) -> tuple[float, float]:
+    """Returns this process's CPU seconds to round 1 of a run, and to its end."""
+    hardware.keep_compilations()
+    records, first = Path(folder, "metrics.jsonl"), []
+
+    def watch():
+        while not (records.exists() and records.stat().st_size):
+            time.sleep(0.01)
+        first.append(time.process_time())
+
+    threading.Thread(target=watch, daemon=True).start()
+    experiment.run(load_config(config), folder, progress=False)
+    return first[0], time.process_time()
+
+
+def children() -> float:
+    """Returns the CPU seconds of all processes that this one has started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
