@@ -24,7 +24,7 @@ from sparsefl_jax.config import load_config
 from sparsefl_jax.runs import experiment
 from sparsefl_jax.system import hardware
 
-RATES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
+RATES = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08)
 SWEEP = {
     "config": "configs/flash_mnist.py:mini",
     "config.algorithm.name": "fedavg",
@@ -63,7 +63,7 @@ def count(config: str, folder: str) -> tuple[float, float]:
     records, first = Path(folder, "metrics.jsonl"), []
 
     def watch():
-        while not (records.exists() and records.stat().st_size):
+        while not (records.exists() and '"train"' in records.read_text()):
             time.sleep(0.01)
         first.append(time.process_time())
 
