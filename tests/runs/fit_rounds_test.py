@@ -190,18 +190,21 @@ def test_first_exchanges_and_samples_are_those_of_the_runs_cohorts(name, monkeyp
             yield ids.tolist(), gbit, float(sizes[ids].sum())
             seen |= {*ids.tolist()}
 
-    def run(setup, lengths, seed, *, until, progress):
-        records, spent = [], {"gbit": 0.0, "pflop": 0.0}
-        for ids, gbit, pflop in rounds_of(setup, seed, lengths[0]):
+    asked = config("pdst", 0.2)
+
+    def run(key, programs):
+        setup, records, spent = programs.setup, [], {"gbit": 0.0, "pflop": 0.0}
+        number = setup.stages[0].num_rounds
+        for ids, gbit, pflop in rounds_of(setup, asked.seed, number):
             spent = {"gbit": spent["gbit"] + sum(gbit), "pflop": spent["pflop"] + pflop}
             record = {f"{key}_cumulative": value for key, value in spent.items()}
+            record |= {"phase": "train", "stage": 0, "bits_down": 0, "bits_up": 0}
             record |= {"clients": ids, "flops": 1e15 * pflop}
             record |= {"bits_down_by_client": [1e9 * g for g in gbit]}
             records.append(record | {"bits_up_by_client": [0] * 3})
-        return [records], [1.0]
+        yield SimpleNamespace(records=records)
 
-    monkeypatch.setattr(fit_rounds, "pilot", run)
-    asked = config()
+    monkeypatch.setattr(simulate, "simulate", run)
     setup = experiment.build(fit_rounds.with_rounds(asked, 60)).setup
     each = [(sum(g), p) for _, g, p in rounds_of(setup, asked.seed, 60)]
     spent = np.cumsum(each, 0)[:, int(name == "pflop")]
