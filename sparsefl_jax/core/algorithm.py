@@ -79,13 +79,8 @@ def keep_row(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
     return after
 
 
-_FACTS = {
-    "clients",
-    "privacy",
-    "name",
-    "settings",
-    "remake",
-}  # of an `Algorithm`: no functions
+# Fields of an `Algorithm` that are no part of a round.
+_FACTS = {"clients", "privacy", "name", "settings", "remake"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +172,12 @@ class Algorithm:
 
         Returns:
           [R] float32.
+
+        Example:
+          >>> import sparsefl_jax as sfl
+          >>> optimizer = sfl.training.make_optimizer(learning_rate=0.5)
+          >>> sfl.fedavg(sfl.testing.tiny_model(), optimizer).rates(np.arange(2))
+          array([0.5, 0.5], dtype=float32)
         """
         optimizer: Any = self.settings.get("optimizer")
         if self.remake is None or not hasattr(optimizer, "at"):

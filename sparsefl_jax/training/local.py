@@ -64,6 +64,11 @@ class Optimizer:
       rate: `(round) -> rate`.
       name: of the optimizer in optax.
       settings: the other arguments of `make_optimizer`, by name.
+
+    Example:
+      >>> halving = make_optimizer(schedule=lambda round: 0.5**round)
+      >>> halving.rate(2), halving.name
+      (0.25, 'sgd')
     """
 
     make: Callable
