@@ -156,9 +156,12 @@ def exchange_by_shape(setup: Setup) -> tuple[float, float] | None:
     """Returns the Gbit of a client's first exchange and of a later one.
 
     It is None if they do not follow from the shapes of its messages, because of a mask
-    or because data decides what is sent, or if the run has several stages or a system.
+    or because data decides what is sent, or if the run has several stages or a system,
+    or the method says how its costs fall.
     """
     if len(setup.stages) > 1 or setup.system is not None:
+        return None
+    if setup.stages[0].algorithm.density_after is not None:
         return None
     one, own = plan(setup).stages[0].round, set()
 
