@@ -51,7 +51,8 @@ def fedtiny(
     *,
     density: types.Share,
     adjust_every: types.Count = 10,
-    adjust_until: types.Count = 300,
+    adjust_until: types.Count | None = None,
+    rounds: types.Count = 500,
     prune_rate: types.Fraction = 0.4,
     start: Start = "random",
     allocation: masked.Allocation = "erk",
@@ -72,7 +73,7 @@ def fedtiny(
     batch and n log2(n + 1) over the n prunable weights.
 
     Args:
-      model, optimizer, density, adjust_every, adjust_until: as in `fedrts`.
+      model, optimizer, density, adjust_every, adjust_until, rounds: as in `fedrts`.
       prune_rate, start, allocation, prunable, index: as in `fedrts`.
 
     Raises:
@@ -88,7 +89,7 @@ def fedtiny(
     def move(old, mean, scores, alive, doubt):
         return regrow.exchange(mean, scores, alive - doubt, alive, select=select)
 
-    schedule = adjust_every, adjust_until, prune_rate
+    schedule = adjust_every, adjust_until, rounds, prune_rate
     options = density, schedule, start, allocation, prunable, index
     return adjusting(model, optimizer, options, move=move)[0]
 
@@ -100,7 +101,8 @@ def fedmef(
     *,
     density: types.Share,
     adjust_every: types.Count = 10,
-    adjust_until: types.Count = 300,
+    adjust_until: types.Count | None = None,
+    rounds: types.Count = 500,
     prune_rate: types.Fraction = 0.4,
     penalty: types.NonNegative = 1e-4,
     keep_inputs: types.Share = 1.0,
@@ -130,9 +132,10 @@ def fedmef(
     Packets and FLOPs are those of `fedtiny`.
 
     Args:
-      model, density, adjust_every, adjust_until, prune_rate: as in `fedrts`.
+      model, density, adjust_every, adjust_until, rounds: as in `fedrts`.
       optimizer: the clients', as `local.make_optimizer` returns it. Its steps have to
         be proportional to its rate, as those of SGD with momentum and of Adam are.
+      prune_rate: as in `fedrts`.
       penalty: lambda.
       keep_inputs: the share of its inputs that a layer saves.
       prune_by: 'received' as above, or 'aggregate': the server prunes the k_l
@@ -170,7 +173,7 @@ def fedmef(
         mask = jax.tree.map(lambda m, gone, new: m & ~gone | new, *moves)
         return masks.pruned(mean, mask)
 
-    schedule = adjust_every, adjust_until, prune_rate
+    schedule = adjust_every, adjust_until, rounds, prune_rate
     options = density, schedule, start, allocation, prunable, index
     return adjusting(model, optimizer, options, move=move, adapt=squeezing)[0]
 
@@ -191,7 +194,8 @@ def fedrts(
     *,
     density: types.Share,
     adjust_every: types.Count = 10,
-    adjust_until: types.Count = 300,
+    adjust_until: types.Count | None = None,
+    rounds: types.Count = 500,
     prune_rate: types.Fraction = 0.4,
     gamma: types.Fraction = 0.5,
     vote_weight: types.Positive = 10.0,
@@ -222,7 +226,9 @@ def fedrts(
       density: share of alive prunable weights; K_l = int(n_l d_l). The paper's density
         also counts the dense leaves.
       adjust_every: rounds between adjustments.
-      adjust_until: the round in which the rate reaches 0.
+      adjust_until: the round in which the rate reaches 0; None: three fifths
+        of the rounds, as in the paper.
+      rounds: of the stage.
       prune_rate: share of the alive weights in doubt in round 0.
       gamma: how much clients' votes count beside the aggregate's.
       vote_weight: lambda.
@@ -240,7 +246,7 @@ def fedrts(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedrts(model, optimizer, density=0.2)
     """
-    schedule = adjust_every, adjust_until, prune_rate
+    schedule = adjust_every, adjust_until, rounds, prune_rate
     options = density, schedule, start, allocation, prunable, index
     frozen, select, due, budget = adjusting(model, optimizer, options)
 
@@ -294,8 +300,8 @@ def adjusting(
 
     Args:
       model, optimizer: as in `fedrts`.
-      options: its `density`, its schedule of `adjust_every`, `adjust_until` and
-        `prune_rate`, and its `start`, `allocation`, `prunable` and `index`.
+      options: its `density`, its schedule of `adjust_every`, `adjust_until`, `rounds`
+        and `prune_rate`, and its `start`, `allocation`, `prunable` and `index`.
       move: `(old, mean, steep, alive, doubt) -> SparseModel`, how the server adjusts
         the mean of the trained models by the magnitude `steep` of the mean gradient at
         the entries named, whose gradients then travel, float32; `old` was broadcast.
@@ -311,18 +317,19 @@ def adjusting(
       budget: `(params, round) -> (alive [L] int32, doubt [L] int32)`, K_l and k_l.
     """
     density, schedule, first, allocation, prunable, index = options
-    adjust_every, adjust_until, prune_rate = schedule
+    adjust_every, adjust_until, rounds, prune_rate = schedule
+    until = schedules.end(adjust_until, rounds, 3, 5)
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     counts = masked.layer_counts(allocation, density, select)
-    rates = schedules.cosine(prune_rate, adjust_until)
+    rates = schedules.cosine(prune_rate, until)
 
     def due(round):
-        return (round > 0) & (round % adjust_every == 0) & (round < adjust_until)
+        return (round > 0) & (round % adjust_every == 0) & (round < until)
 
     def budget(params, round):
         alive, sizes = counts(params), trees.layer_sizes(params, select)
         doubt = jnp.asarray(in_doubt(rates, alive, sizes))
-        return jnp.asarray(alive), doubt[jnp.minimum(round, adjust_until)]
+        return jnp.asarray(alive), doubt[jnp.minimum(round, until)]
 
     def init(key, start):
         scores = masks.uniform_scores(key, start.params, select)

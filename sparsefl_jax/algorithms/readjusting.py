@@ -45,7 +45,8 @@ def feddst(
     optimizer: Optimizer,
     *,
     density: Share,
-    adjust_until: Annotated[int, "[2, inf)"],
+    adjust_until: Annotated[int, "[2, inf)"] | None = None,
+    rounds: Count | None = None,
     adjust_every: Count = 10,
     prune_rate: Fraction = 0.5,
     allocation: masked.Allocation = "erk_sparsity",
@@ -72,7 +73,9 @@ def feddst(
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
       density: share of alive prunable weights.
-      adjust_until: the round in which the rate reaches 0, T / 2 in the released code.
+      adjust_until: the round in which the rate reaches 0; None: half of the rounds, as
+        in the released code.
+      rounds: of the stage; needed without `adjust_until`.
       adjust_every: rounds between readjustments.
       prune_rate: share of the alive weights that a readjustment exchanges in round 0.
       allocation: as in `pdst`.
@@ -89,17 +92,18 @@ def feddst(
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
-      >>> method = feddst(model, optimizer, density=0.2, adjust_until=200)
+      >>> method = feddst(model, optimizer, density=0.2, rounds=400)
     """
     release, loss_fn = variant == "release", local.objective(model)
     select = masks.prunable(model.macs, prunable)
     counts = masked.layer_counts(allocation, density, select)
-    rates = schedules.cosine(prune_rate, adjust_until)[1:-1:adjust_every]
+    until = schedules.end(adjust_until, rounds, 1, 2, least=2)
+    rates = schedules.cosine(prune_rate, until)[1:-1:adjust_every]
     if release:  # static branch
         rates = np.full_like(rates, prune_rate)
 
     def due(round):
-        return (round > 0) & ((round - 1) % adjust_every == 0) & (round < adjust_until)
+        return (round > 0) & ((round - 1) % adjust_every == 0) & (round < until)
 
     def init(key, start):
         size = jax.tree.map(jnp.abs, start.params)
@@ -142,6 +146,7 @@ def fedspa(
     shared: bool = True,
     prune_rate: Fraction | None = None,
     adjust_until: Count | None = None,
+    rounds: Count | None = None,
     allocation: masked.Allocation = "erk",
     prunable: masks.Globs = masks.KERNELS,
     index: str = "packed",
@@ -175,7 +180,9 @@ def fedspa(
       shared: whether all clients begin with the same mask.
       prune_rate: share of a layer's alive weights that a client exchanges in round 0;
         only with 'dst', where None means 0.5.
-      adjust_until: the round in which the rate reaches 0; with 'dst', and only then.
+      adjust_until: the round in which the rate reaches 0; only with 'dst', where None
+        means the last one.
+      rounds: of the stage; needed with 'dst' and no `adjust_until`.
       allocation: as in `pdst`.
       prunable: globs of the leaves that can be pruned.
       index: how positions are written with 'dst', see `packets.Packet`; those of static
@@ -195,10 +202,11 @@ def fedspa(
     dynamic = mask_update == "dst"
     same = shared and not dynamic
     check("prune_rate", prune_rate, Fraction | None if dynamic else (None,))
-    check("adjust_until", adjust_until, Count if dynamic else (None,))
-    if adjust_until is not None:
+    check("adjust_until", adjust_until, Count | None if dynamic else (None,))
+    if dynamic:
         most = 0.5 if prune_rate is None else prune_rate
-        rates = schedules.cosine(most, adjust_until)[:-1, None]
+        until = schedules.end(adjust_until, rounds)
+        rates = schedules.cosine(most, until)[:-1, None]
         tested = local.objective(model, train=False)
 
     def drawn(seed, client):

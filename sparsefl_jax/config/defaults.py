@@ -295,7 +295,7 @@ def _fill(name: str, section: dict, of_run: dict[str, Any]) -> dict:
     filled = dict(section)
     for key, parameter in known.items():
         default = parameter.default
-        if default is inspect.Parameter.empty or key in _DENSITIES:
+        if default is inspect.Parameter.empty or key in (*_DENSITIES, "rounds"):
             default = of_run.get(key) or default
         if filled.get(key) is None and default not in (inspect.Parameter.empty, None):
             filled[key] = default

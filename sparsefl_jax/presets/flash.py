@@ -42,7 +42,6 @@ def base(options: set[str], cohort_size: int = 10):
     methods.choose(config, "fedspa" if method == "fedspa_dst" else method)
     if method == "fedspa_dst":
         config.algorithm.mask_update = "dst"
-        config.algorithm.adjust_until = config.get_oneway_ref("num_rounds")
     if hetero:
         config.algorithm.densities = (0.1, 0.15, 0.2)
         if method == "hetero_spdst" and release:

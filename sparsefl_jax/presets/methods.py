@@ -14,13 +14,6 @@ _ONE_CLIENT = {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
 _BY_DENSITY = {"constant_time": 1e9}
 
 
-def _until(config, times: int, parts: int, least: int):
-    """Refers to `times` / `parts` of the rounds; `least` where that is too small."""
-    if config.num_rounds * times // parts < least:
-        return least
-    return config.get_oneway_ref("num_rounds") * times // parts
-
-
 def _dense(config, share: int) -> dict:
     """Spends one of `share` parts of the rounds on a dense model before the method."""
     dense = max(1, config.num_rounds // share)
@@ -43,11 +36,6 @@ def _hetero(config) -> dict:
     }
 
 
-def _adjust(config) -> dict:
-    """Adjusts as long as in FedRTS's paper, until round 300 of 500."""
-    return {"algorithm": {"adjust_until": _until(config, 3, 5, 1)}}
-
-
 def _half_width(config) -> dict:
     return {"budgets": ((0.5, 1.0),)}
 
@@ -64,12 +52,6 @@ BROUGHT: dict[str, Callable[..., dict]] = {
         "first_stage": _ONE_CLIENT
         | {"name": "ssfl", "cohort_size": config.get_oneway_ref("num_clients")}
     },
-    "feddst": lambda config: {  # readjusts until halfway, as its released code does
-        "algorithm": {"adjust_until": _until(config, 1, 2, 2)}
-    },
-    "fedrts": _adjust,
-    "fedtiny": _adjust,
-    "fedmef": _adjust,
     "prunefl": lambda config: {
         "first_stage": _ONE_CLIENT | _BY_DENSITY | {"name": "prunefl_initial"},
         "algorithm": _BY_DENSITY,

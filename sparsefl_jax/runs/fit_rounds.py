@@ -78,19 +78,6 @@ def resume_rounds(config, old):
     return None if differs else same
 
 
-def follows_rounds(config) -> bool:
-    """Returns whether other fields depend on the number of rounds, as FedSparsify's.
-
-    It is False where no budget is left to set that number.
-    """
-    longer = copy.deepcopy(config)
-    longer.num_rounds *= 100  # what follows may be a half of it, rounded down
-    return (
-        bool(budgets_of(config))
-        and len(changes.differences(fill_in(config), fill_in(longer))) > 1
-    )
-
-
 def with_rounds(config, rounds: int, by: str | None = None):
     """Returns the configuration with another number of rounds, and its source."""
     config = copy.deepcopy(config)

@@ -54,6 +54,28 @@ def polynomial(
     return (last - last * (1 - done) ** power).round(15)
 
 
+def end(until: int | None, rounds: int | None, times=1, parts=1, least=1) -> int:
+    """Returns the round in which a schedule ends.
+
+    Args:
+      until: the round; None for a share of all.
+      rounds: T, of the stage.
+      times, parts: the share is times / parts, rounded down.
+      least: the first round in which it may end.
+
+    Raises:
+      ValueError: both numbers of rounds are None.
+
+    Example:
+      >>> end(None, 500, 3, 5), end(7, 500, 3, 5)
+      (300, 7)
+    """
+    if until is not None:
+        return until
+    check("rounds", rounds, integer(1))
+    return max(least, (rounds or 0) * times // parts)
+
+
 def cosine(rate: float, rounds: int) -> np.ndarray:
     """Returns a rate that falls to 0 by half a cosine, `rate / 2 (1 + cos(pi t / T))`.
 

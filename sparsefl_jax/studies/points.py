@@ -112,7 +112,7 @@ def write(workdir: Path, points: Sequence[Point]) -> None:
         known = read_study(workdir)
         held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
         for point in points:
-            config = plain(fill_in(point.config))
+            config = plain(point.config)  # what follows the rounds is left to follow
             code = run_folder.own_code(config)
             _check_begun(workdir, point, held["code"].get(point.name, {}), code)
             held["code"][point.name] = code

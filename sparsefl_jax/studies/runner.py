@@ -70,10 +70,8 @@ def run(
         listening = interrupt.watch_signals(
             "asking the points to end after this segment"
         )
-    points, failed = _with_rounds(workdir, points)
     on_disk.write(workdir, points)
-    able = [point for point in points if point.name not in failed]
-    missing = [point for point in able if on_disk.state(workdir, point) != "done"]
+    missing = [point for point in points if on_disk.state(workdir, point) != "done"]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     due = 0.0
 
@@ -103,32 +101,6 @@ def _build(points: Sequence[Point], unlike: bool) -> None:
         groups.append(Group(point.name, [run], point.label or point.name))
     if not unlike:
         refuse_unlike(groups)
-
-
-def _with_rounds(
-    workdir: Path, points: Sequence[Point]
-) -> tuple[list[Point], list[str]]:
-    """Sets the rounds of points whose methods follow them, as FedSparsify's does.
-
-    The study's file keeps plain values, so what follows the rounds follows them here
-    alone, and not in the process of the point.
-
-    Returns:
-      All points, and the names of those whose pilots failed, as one that diverges does.
-    """
-    fitted, failed = [], []
-    for point in points:
-        if fit_rounds.follows_rounds(point.config):
-            on_disk.failure(workdir, point.name).unlink(missing_ok=True)
-            try:
-                point = places.fit(workdir, point)
-            except Exception as error:
-                failed.append(point.name)
-                reason = f"the budget: {one_line(error)}"
-                on_disk.note(workdir, point.name, reason, error)
-                say(describe_ending(workdir, point))
-        fitted.append(point)
-    return fitted, failed
 
 
 def _work(workdir, missing, start, at_once: int, stopped, tell) -> None:

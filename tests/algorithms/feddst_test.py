@@ -35,8 +35,10 @@ def uplinks(method, server, at):
     return sent
 
 
-def test_clients_readjust_in_rounds_1_11_and_21_below_the_end():
-    method, server = linear(adjust_until=21)
+@pytest.mark.parametrize("given", [{"adjust_until": 21}, {"rounds": 43}])
+def test_clients_readjust_in_rounds_1_11_and_21_below_the_end(given):
+    """By default that is half of the rounds, 21 of 43."""
+    method, server = linear(**given)
     at = (0, 1, 2, 10, 11, 20, 21, 31)
     fresh = [new for *_, new in uplinks(method, server, at)]
     assert fresh == [r in (1, 11) for r in at]

@@ -21,7 +21,7 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
 
     refused(make(adjust_until=4), "adjust_until=4, expected one of None")
     refused(make(prune_rate=0.5), "prune_rate=0.5, expected one of None")
-    refused(make(mask_update="dst"), "adjust_until=None, expected ")
+    refused(make(mask_update="dst"), "rounds=None, expected ")
 
 
 ROW = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.5, 6.0, 5.0])

@@ -18,13 +18,13 @@ LAYERS = ("fc1", "fc2")  # of the small world
 
 def needed(factory) -> dict:
     """Returns values of a factory's arguments that have no default."""
-    values = {"clients": 5, "density": 0.5, "rounds": 4, "adjust_until": 4}
+    values = {"clients": 5, "density": 0.5, "rounds": 4}
     taken = inspect.signature(factory).parameters
-    return {
-        k: v
-        for k, v in values.items()
-        if k in taken and taken[k].default is taken[k].empty
-    }
+    usual = {k: taken[k].default for k in values if k in taken}
+    lacking = [k for k, v in usual.items() if v is inspect.Parameter.empty]
+    if usual.get("rounds", 0) is None:  # or another argument in its place
+        lacking.append("rounds")
+    return {k: values[k] for k in lacking}
 
 
 @functools.partial(jax.jit, static_argnames="train")

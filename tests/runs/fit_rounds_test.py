@@ -156,17 +156,6 @@ def test_a_budget_that_later_rounds_do_not_spend_is_refused(monkeypatch):
         fit_rounds.fit(config("pdst", 0.2, gbit=5 * ROUND), experiment.build)
 
 
-@pytest.mark.parametrize(
-    "method, rounds", [("feddst", 26), ("feddst", 27), ("fedavg", 9)]
-)
-def test_what_follows_the_rounds_is_noticed(method, rounds):
-    """FedDST adjusts its mask until halfway: 13 of 26 rounds, and 13 of 27."""
-    asked, follows = config(gbit=1.0), method == "feddst"
-    asked.num_rounds = rounds
-    methods.choose(asked, method, 0.2 if follows else None)
-    assert fit_rounds.follows_rounds(asked) == follows
-
-
 def test_most_limits_the_rounds_over_which_evaluations_are_spread():
     """Twelve rounds in five parts: one every two rounds, and at least every round."""
     asked = config(gbit=13 * ROUND, pilot=4, most=12, evaluations=5)

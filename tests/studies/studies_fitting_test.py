@@ -76,37 +76,14 @@ def test_a_point_measures_once_and_all_its_seeds_have_these_rounds(
         runner.run([first], out)
 
 
-def test_a_schedule_follows_the_fitted_rounds(study, tmp_path):
-    """A file keeps no reference, so such a point is fitted before it is written."""
-    (point, *_), measured = study
-    config = point.config
-    with config.unlocked(), config.ignore_type():
-        config.final_learning_rate = 0.01
-        config.lr_horizon = config.get_oneway_ref("num_rounds")
-    out = tmp_path / "out"
-    assert runner.run([point], out)["fedavg"] == "done"
-    for path in out.rglob("config.json"):
-        found = json.loads(path.read_text())
-        assert found["num_rounds"] == found["lr_horizon"] == 7
-    assert runner.run([point], out)["fedavg"] == "done"  # kept
-    assert measured == ["fedavg"]
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_a_pilot_that_fails_costs_its_point_alone(
-    before, study, tmp_path, monkeypatch, capsys
-):
-    """FedPM's fails in its point's turn, or while all rounds are set that follow."""
+def test_a_pilot_that_fails_costs_its_point_alone(study, tmp_path, capsys):
     points, measured = study
-    if before:
-        monkeypatch.setattr(fit_rounds, "follows_rounds", lambda config: True)
     states = runner.run(points, tmp_path / "out")
     assert measured == ["fedavg", "fedpm", "fedprox"]
     reason = "failed: the budget: no such method"
     assert states == {"fedavg": "done", "fedpm": reason, "fedprox": "done"}
     said = capsys.readouterr().err
     assert "fedpm failed: the budget: no such method\n" in said
-    assert f"study of 3 points, {3 - before} to run" in said
 
 
 def test_a_finished_point_stays_finished_if_only_what_is_free_has_changed(

@@ -43,7 +43,7 @@ def test_the_points_of_a_sweep(study, text, names):
 
 
 FOLLOWING = [  # a method, its field, and the value for 20 and 1000 rounds
-    ("feddst", "algorithm.adjust_until", (10, 500)),
+    ("feddst", "algorithm.rounds", (20, 1000)),
     ("fedsparsify_local", "algorithm.rounds", (20, 1000)),
     ("pqsu", "first_stage.num_rounds", (4, 200)),
 ]
