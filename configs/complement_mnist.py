@@ -5,11 +5,11 @@ python launch.py --config=configs/complement_mnist.py[:METHOD][,mini]
 METHOD is cs (default), fedavg, prunefl or pqsu. It replaces the paper's FEMNIST (AAAI
 2023, Tables 3 and 5, Figure 5; `complement_femnist.py`) by ten digits of 539 real
 writers, with the same head of 62 outputs, and runs 200 of the paper's 500 rounds.
-The writers come with the package, the images by `python launch.py --prepare=mnist`, or
-from the hub with --config.dataset=hf:ylecun/mnist. --config.density is 1 - p; for pqsu,
---config.algorithm.density is that of the filters. As printed for FEMNIST, best round:
-FedAvg 76.3, CS 72.5 (p = .5), PruneFL 55.5, PQSU 57.9. For measured results see
-docs/reproduction/complement.md.
+The writers come with the package, the images by `tfds build mnist
+--file_format=array_record`, or from the hub with --config.dataset=hf:ylecun/mnist.
+--config.density is 1 - p; for pqsu, --config.algorithm.density is that of the filters.
+As printed for FEMNIST, best round: FedAvg 76.3, CS 72.5 (p = .5), PruneFL 55.5, PQSU
+57.9. For measured results see docs/reproduction/complement.md.
 
 `mini` has 960 digits of 48 writers, and runs 20 rounds. It gave 64.6 % (chance 10 %;
 `unpruned` 70.3 %) with seed 0 in 40 s of processor time (2026-11-23).

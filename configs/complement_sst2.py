@@ -5,7 +5,7 @@ python launch.py --config=configs/complement_sst2.py[:METHOD][,mini]
 METHOD is cs (default), fedavg, prunefl or pqsu. It replaces the paper's tweets
 (`complement_twitter.py`) by movie reviews of two classes. These have no users, so they
 are assigned at random; their letters are hashed to 768 features, instead of those of a
-DistilBERT. `python launch.py --prepare=glue/sst2` downloads the data.
+DistilBERT. `tfds build glue/sst2 --file_format=array_record` gets the data.
 --config.density is 1 - p; for pqsu, --config.algorithm.density is that of the neurons.
 The validation sentences are the test set. For measured results see
 docs/reproduction/complement.md.

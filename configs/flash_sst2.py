@@ -3,8 +3,8 @@
 python launch.py --config=configs/flash_sst2.py[:METHOD][,adapters][,mini]
 
 METHOD is fedavg, nst, pdst, spdst (default) or jmwst. **Not run yet**, because BERT's
-weights were not available. It needs the extras `text` and `hf`, SST-2 (`python
-launch.py --prepare=glue/sst2`), and a folder with `config.json`,
+weights were not available. It needs the extras `text` and `hf`, SST-2 (`tfds
+build glue/sst2 --file_format=array_record`), and a folder with `config.json`,
 `model.safetensors` and `vocab.txt` or `tokenizer.json` of bert-base-uncased, by default
 models/bert-base-uncased; --config.tokenizer=FOLDER names another one. Clients train and
 send the layers and the head, and prune the dense kernels of the layers.

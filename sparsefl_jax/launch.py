@@ -47,7 +47,6 @@ DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Print the plan of a run or a study without training."
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
-PREPARE = flags.DEFINE_string("prepare", None, "Download this data set of TFDS.")
 STUDY = flags.DEFINE_string(
     "study", None, "A file in studies/: many runs, compared on a page in --workdir."
 )
@@ -83,7 +82,6 @@ _OF_A_STUDY = "workdir dry_run jobs slurm unlike"
 READS = {  # the flags that each command uses; the first one given decides
     "list": "",
     "fields": "config",
-    "prepare": "",
     "study": _OF_A_STUDY,
     "sweep": f"config {_OF_A_STUDY}",
     "dry_run": f"config workdir {_PROCESSES}",
@@ -125,10 +123,6 @@ def do(argv) -> None:
     config = command_line.configuration(flags.FLAGS, resumed)
     if FIELDS.value is not None:
         return formats.say(command_line.list_fields(FIELDS.value, config))
-    if PREPARE.value:
-        from sparsefl_jax.data.prepared_tfds import prepare
-
-        return print(prepare(PREPARE.value))
     hardware.keep_compilations()
     if study:
         return command.run(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blame
+from sparsefl_jax.core.check import UserError
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.columns import choose
 
@@ -37,9 +37,10 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
     builder = _builder(name, data_dir)
     if not builder.is_prepared():
         raise UserError(
-            f"it is not prepared: run `python launch.py --prepare={name}`, set "
-            "TFDS_DATA_DIR to its folder, name one of the hub as hf:ORGANISATION/NAME, "
-            "or take a configuration with :mini"
+            "it is not prepared: run "
+            f"`tfds build {name} --file_format=array_record` with the extra [prepare], "
+            "set TFDS_DATA_DIR to its folder, name one of the hub as "
+            "hf:ORGANISATION/NAME, or take a configuration with :mini"
         )
     files = [f for f in Path(str(builder.data_path)).iterdir() if f.is_file()]
     features = builder.info.features
@@ -48,29 +49,6 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
     chosen = choose(features, **columns)
     [sample] = chosen.samples
     return Source(name, files, partial(_decode, builder, sample, chosen.label))
-
-
-def prepare(name: str, data_dir: str | Path | None = None) -> str:
-    """Downloads a data set and writes it as `array_record`.
-
-    Most builders of TFDS need TensorFlow's file functions to *prepare* data, which the
-    extra `[prepare]` installs. All else reads the prepared files without it.
-
-    Args:
-      name: a TFDS builder, with an optional `/config` and `:version`.
-      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
-        default.
-
-    Returns:
-      The folder of the data set.
-
-    Raises:
-      ValueError: the name is unknown, TensorFlow is missing, or the download failed.
-    """
-    with blame(f"preparing {name!r} failed, which may need the extra [prepare]"):
-        builder = _builder(name, data_dir)
-        builder.download_and_prepare(file_format="array_record")
-    return str(builder.data_path)
 
 
 def _builder(name: str, data_dir: str | Path | None) -> Any:

@@ -93,7 +93,7 @@ def test_bad_arrays_are_named(change, said):
 
 def test_an_absent_data_set_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    refused(lambda: sources.load("cifar10"), "--prepare=cifar10")
+    refused(lambda: sources.load("cifar10"), "tfds build cifar10 --file")
 
 
 def test_cache_is_keyed_whole_or_absent_and_a_broken_entry_is_named(
