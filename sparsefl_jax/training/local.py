@@ -299,8 +299,9 @@ def train_steps(
         return jax.tree.map(lambda n, o: jnp.where(step < last, n, o), new, state)
 
     state = jax.lax.fori_loop(0, num_trips, body, state)
-    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
-    loss = jnp.where(jnp.all(jnp.array(finite)), state.sums["loss"], jnp.nan)
+    # As one array: a check of each leaf is a kernel of its own on a GPU.
+    whole = jnp.concatenate([jnp.ravel(v) for v in jax.tree.leaves(state.params)])
+    loss = jnp.where(jnp.all(jnp.isfinite(whole)), state.sums["loss"], jnp.nan)
     return state._replace(sums=state.sums | {"loss": loss})
 
 
