@@ -3,7 +3,8 @@
     python -m benchmarks.pages    # all of them, from the committed files
 
 A table of results stands between `<!-- table NAME -->` and `<!-- end -->` on the page
-of its paper in `docs/reproduction`, and the overview of all tables on `index.md`.
+of its paper in `docs/reproduction`, and the overview of all tables on `index.md`. A
+benchmark's table on a page of `docs` stands behind `<!-- record FILE: COLUMNS -->`.
 
 A method that deploys several models has a row for each, with that model's accuracy and
 density. Only the first of these rows has the paper's figure and the table's columns.
@@ -16,6 +17,7 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
+from benchmarks import measure
 from benchmarks.tables import Table
 from sparsefl_jax.system import files
 
@@ -188,8 +190,50 @@ def _range(values) -> str:
     return " to ".join(dict.fromkeys(map(str, (ends[0], ends[-1])))) if ends else "-"
 
 
+def draw_records(document: Path, root=ROOT) -> None:
+    """Redraws the tables of a page that show the records of benchmarks.
+
+    Each stands between `<!-- record FILE: COLUMN | COLUMN -->` and `<!-- end -->`. The
+    file is a JSON in `benchmarks/results`, as a benchmark writes it or as
+    `programs.json`, whose platform follows a `#`.
+    """
+
+    def drawn(match):
+        mark, file, columns = match[1], *match[2].split(": ", 1)
+        facts, rows = record(root / "benchmarks/results", file)
+        head = columns.split(" | ")
+        cells = [[measure.shown(row.get(c)) for c in head] for row in rows]
+        return f"{mark}\n{measure.markdown(head, cells)}\n\n{facts}\n{match[3]}"
+
+    marks = r"(<!-- record (.*?) -->)\n.*?(<!-- end -->)"
+    text = re.sub(marks, drawn, document.read_text(), flags=re.S)
+    files.write_text(document, text)
+
+
+def record(folder: Path, file: str) -> tuple[str, list[dict]]:
+    """Returns a line of facts behind a benchmark's record, and its rows."""
+    name, _, platform = file.partition("#")
+    content = json.loads((folder / f"{name}.json").read_text())
+    if platform:
+        rounds = content[platform]["rounds"]
+        rows = [{"set-up": name} | of["ms"] for name, of in rounds.items()]
+        keys = "device", "compiler", "jax", "commit", "date"
+        each = {key: {of[key]: None for of in rounds.values()} for key in keys}
+        facts = [" and ".join(each["device"]), *each["compiler"]]
+        facts += [f"{k} {' and '.join(each[k])}" for k in ("jax", "commit")]
+        return f"{', '.join([*facts, *each['date']])}.", rows
+    machine, rows = content["machine"], content["results"]
+    of = "processor" if "cpu" in machine["devices"] else "devices"
+    peers = {v for row in rows for v in row.get("peer's version", "").split(", ") if v}
+    facts = [machine[of], *sorted(peers), f"jax {machine['jax']}"]
+    facts += [f"commit {machine['commit']}", machine["date"]]
+    return f"{', '.join(facts)}.", rows
+
+
 def main() -> None:
     """Redraws every table and the overview."""
+    for document in (ROOT / "docs").glob("*.md"):
+        draw_records(document)
     for name in TABLES:
         text = markdown(declared(name), list(results(name).values()))
         redraw(page(name), name, text)

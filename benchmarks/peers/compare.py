@@ -30,7 +30,6 @@ PEERS = {
     "pfl-research": "benchmarks.peers.pfl_research",
     "Flower": "benchmarks.peers.flower",
     "PyTorch loop of SpaFL": "benchmarks.peers.spafl",
-    "FedPruning": "benchmarks.peers.fedpruning",
     "plain JAX": "benchmarks.peers.plain_jax",
     "plain JAX, in turn": "benchmarks.peers.plain_jax in_turn",
 }
@@ -40,7 +39,6 @@ _LOOP = (
     *("fedsparsify_cnn", "resnet18", "vgg16"),
 )
 _LENET = Workload("lenet5_caffe", 100, 600, 8)
-THEIRS = {f"fedpruning_{name}": name for name in ("fedavg", "prunefl", "fedtiny")}
 OWN = {
     name: setup
     for name, setup in workload.TABLES["own"].items()
@@ -52,14 +50,12 @@ SETUPS = {
     "resnet18": workload.SETUPS["resnet18"]._replace(cohort=8, samples=64),
     "flash_mnist": Workload("mnistnet", 100, 600, 10, METHODS["pdst"]),
     "spafl_fashion": _LENET._replace(cohort=10, method=METHODS["spafl"], momentum=0.9),
-    **{name: _LENET._replace(method=METHODS[of]) for name, of in THEIRS.items()},
     **OWN,
 }
 OF = dict.fromkeys(SETUPS, ["PyTorch loop"]) | {
     **dict.fromkeys(("mlp", *OWN), ["PyTorch loop", *JAX]),
     "pfl": ["PyTorch loop", "pfl-research", "Flower", *JAX],
     "spafl_fashion": ["PyTorch loop of SpaFL"],
-    **dict.fromkeys(THEIRS, ["FedPruning"]),
 }
 
 
@@ -109,7 +105,7 @@ def told(setup: Workload) -> dict:
         "rate": RATE,
         "momentum": setup.momentum,
         "method": getattr(method, "func", method).__name__,
-        "density": keywords.get("density", keywords.get("max_density")),
+        "density": keywords.get("density"),
     }
 
 

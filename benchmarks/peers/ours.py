@@ -14,10 +14,6 @@ METHODS = {
     "fedavg": partial(sfl.fedavg, weighting="uniform"),
     "pdst": partial(sfl.pdst, **FLASH),
     "spafl": partial(sfl.spafl, clamp=True),
-    "prunefl": partial(
-        sfl.prunefl, max_density=0.1, constant_time=1e9, reconfigure_every=10
-    ),
-    "fedtiny": partial(sfl.fedtiny, density=0.1, adjust_every=10),
 }
 
 
