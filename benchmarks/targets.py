@@ -62,7 +62,10 @@ class Expected(NamedTuple):
     together: Memory  # of all devices
 
 
-def run(only=("pfl", "resnet18_100", "mlp"), target="h200:1", rounds=50) -> Iterator:
+SETUPS = "pfl", "pfl_bfloat16", "resnet18_100", "resnet18_bfloat16", "mlp"
+
+
+def run(only=SETUPS, target="h200:1", rounds=50) -> Iterator:
     """Yields what a compiler says of each set-up, compiled as a run compiles it.
 
     Args:

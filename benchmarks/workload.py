@@ -68,6 +68,7 @@ class Workload(NamedTuple):
     rounds: int = 1  # of a call
     seeds: int = 0  # in one program, as in `examples/seeds.ipynb`; 0: one, not mapped
     devices: int = 0  # 0 for all
+    dtype: str = "float32"  # of the network's computations
 
     @property
     def batch(self) -> int:
@@ -137,6 +138,7 @@ def of_method(name: str) -> Workload:
 SPAFL = Workload("lenet5_caffe", 100, 640, cohort=10, momentum=0.9)
 FEDSPARSIFY = partial(sfl.fedsparsify_global, density=0.1, rounds=200)
 PFL, MLP = Workload("simple_cnn", 1000, 50, cohort=50), Workload("mlp", 100, 600)
+RESNET = Workload("resnet18", 100, 64, cohort=10)
 COHORT = Workload("mlp", 10_000, 20, batch_size=20)
 OWN = {
     "simple_cnn": Workload("simple_cnn", 100, 100, 8),
@@ -148,8 +150,10 @@ OWN = {
 TABLES = {
     "published": {
         "pfl": PFL,
+        "pfl_bfloat16": PFL._replace(dtype="bfloat16"),
         "femnist": Workload("femnist_cnn", 3400, 198, cohort=10),
-        "resnet18_100": Workload("resnet18", 100, 64, cohort=10),
+        "resnet18_100": RESNET,
+        "resnet18_bfloat16": RESNET._replace(dtype="bfloat16"),
         "lenet5_spafl": SPAFL._replace(method=sfl.spafl),
         "mlp_fedsparsify": Workload("mlp", 100, 600, cohort=10, method=FEDSPARSIFY),
     },
@@ -251,6 +255,7 @@ def make_model(setup: Workload, data):
         name, options = OURS.get(setup.model, (setup.model, {}))
         shape = network.classes, network.shape
         model = sfl.models.build(name, *shape, **options, **widths)
+    model = model.with_dtype(setup.dtype)
     return model.with_preprocess(sfl.data.make_preprocess(data.mean, data.std))
 
 
