@@ -5,11 +5,10 @@
     python -m benchmarks throughput --only lenet5_spafl --beside lenet5_fedavg
     python -m benchmarks throughput --only resnet18_100 --samples 500  # of a client
 
-`--only` takes set-ups and tables of them from `workload.py`: `published`, `networks`,
-`own` (networks as users of linen and nnx write them), `methods`, `cohorts` (1 to 10,000
-clients a round), `weak` and `strong` (1 to 8 devices, 4 clients each or 32 in all),
-`segments` (rounds between two returns to the host, and three seeds in one program) and
-`toys`. Each set-up runs in a process of its own.
+`--only` takes set-ups and tables of them from `workload.py`: `published`, `bfloat16`,
+`networks`, `own` (networks as users of linen and nnx write them), `methods`, `cohorts`
+(1 to 10,000 clients a round), `segments` (rounds between two returns to the host, and
+three seeds in one program) and `toys`. Each set-up runs in a process of its own.
 
 A step is one client's minibatch: forward pass, both gradients, update. GFLOP/s are six
 times the network's multiply-adds per sample, so normalisation, pooling and the

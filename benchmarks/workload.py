@@ -150,12 +150,14 @@ OWN = {
 TABLES = {
     "published": {
         "pfl": PFL,
-        "pfl_bfloat16": PFL._replace(dtype="bfloat16"),
         "femnist": Workload("femnist_cnn", 3400, 198, cohort=10),
         "resnet18_100": RESNET,
-        "resnet18_bfloat16": RESNET._replace(dtype="bfloat16"),
         "lenet5_spafl": SPAFL._replace(method=sfl.spafl),
         "mlp_fedsparsify": Workload("mlp", 100, 600, cohort=10, method=FEDSPARSIFY),
+    },
+    "bfloat16": {
+        "pfl_bfloat16": PFL._replace(dtype="bfloat16"),
+        "resnet18_bfloat16": RESNET._replace(dtype="bfloat16"),
     },
     "networks": {
         "lenet5_fedavg": SPAFL,
@@ -179,14 +181,6 @@ TABLES = {
         f"{name}-{cohort}": COHORT._replace(cohort=cohort, widths=widths)
         for name, widths in (("tiny", (8,)), ("mlp", None))
         for cohort in (1, 10, 100, 1000, 10_000)
-    },
-    "weak": {
-        f"weak-{count}": MLP._replace(cohort=4 * count, devices=count)
-        for count in (1, 2, 4, 8)
-    },
-    "strong": {
-        f"strong-{count}": MLP._replace(cohort=32, devices=count)
-        for count in (1, 2, 4, 8)
     },
     "segments": {
         "pfl-1": PFL._replace(devices=1),

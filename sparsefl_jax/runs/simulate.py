@@ -259,9 +259,7 @@ def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Sna
         log = round_program.without_empty_places(log, len(setup.data.train.size))
         if failure := _failure(setup, layouts, log, at.round + 1):
             return records, at, failure
-        record = ledger.round_record(
-            log, planned.round.layouts, setup.model, names, batch
-        )
+        record = ledger.round_record(log, layouts, setup.model, names, batch)
         if system is not None:
             record |= clock.record(system, planned.clock, log)
             at = at._replace(hours=at.hours + record["hours"])
