@@ -178,11 +178,22 @@ def bernoulli(key: Key, params: PyTree, densities: ArrayLike, select: PyTree) ->
       >>> int(m['w'].sum()), int(m['b'].sum())
       (0, 5)
     """
-    shapes = [x.shape for x in trees.layers(params, select)]
-    densities = jnp.broadcast_to(jnp.asarray(densities, jnp.float32), (len(shapes),))
-    keys = jax.random.split(key, len(shapes))
-    each = zip(keys, densities, shapes, strict=True)
-    return total(params, select, [jax.random.bernoulli(*layer) for layer in each])
+    layers = trees.layers(params, select)
+    densities = jnp.broadcast_to(jnp.asarray(densities, jnp.float32), (len(layers),))
+    keys = jax.random.split(key, len(layers))
+    return total(params, select, list(map(bernoulli_like, keys, densities, layers)))
+
+
+def bernoulli_like(key: Key, chance: ArrayLike, leaf: Array) -> Array:
+    """Draws `jax.random.bernoulli` of the shape of an array.
+
+    The bits are drawn as one row, of which XLA:CPU compiles a fifth of the code.
+
+    Example:
+      >>> bool(bernoulli_like(jax.random.key(0), 1.0, jnp.zeros((2, 3))).all())
+      True
+    """
+    return jax.random.bernoulli(key, chance, (leaf.size,)).reshape(leaf.shape)
 
 
 def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:

@@ -135,7 +135,7 @@ def prune_regrow(
     for i, m in enumerate(kept):
         zeros = jnp.sum(~m, dtype=jnp.int32).astype(jnp.float32)
         chance = grown[i] / jnp.maximum(zeros, 1)
-        new.append(m | jax.random.bernoulli(keys[i], chance, m.shape))
+        new.append(m | masks.bernoulli_like(keys[i], chance, m))
     mask = trees.replace_layers(mask, select, new)
     return masks.apply(params, mask), mask, _next(carry, mask, select)
 
