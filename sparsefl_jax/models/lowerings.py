@@ -162,30 +162,22 @@ def _tiles(matrix, x, m, out, pad=0):
     Returns:
       [a * a, B * th * tw, C], and the tiles along each axis.
     """
-    count = [-(-n // m) for n in out]
-    edges = [(pad, pad + m * t - n) for t, n in zip(count, out, strict=True)]
-    x = jnp.pad(x, ((0, 0), *edges, (0, 0)))
-    return _on_both_axes(matrix, _cut(m, x, matrix.shape[1], count)), count
-
-
-def _cut(m, x, size, count):
-    """Cuts x [B, H, W, C] into tiles m apart: [size * size, B * th * tw, C].
-
-    A tile covers some blocks of m x m and joins their parts. XLA:CPU compiles these few
-    copies several times as fast as a slice for each of the size * size places.
-    """
-    reach = -(-size // m)
-    (down, right), fill = count, (0, reach * m - size)
-    x = jnp.pad(x, ((0, 0), fill, fill, (0, 0)))
-    blocks = x.shape[0], down + reach - 1, m, right + reach - 1, m, x.shape[3]
-    x = x.reshape(blocks).transpose(2, 4, 0, 1, 3, 5)
+    (size, channels), count = (matrix.shape[1], x.shape[3]), [-(-n // m) for n in out]
+    reach = -(-size // m)  # blocks of m x m along each axis of a tile
+    ends = [pad + m * (t + reach) - size - n for t, n in zip(count, out, strict=True)]
+    x = jnp.pad(x, ((0, 0), *((pad, end) for end in ends), (0, 0)))
+    blocks = [n // m for n in x.shape[1:3]]
+    x = x.reshape(-1, blocks[0], m, blocks[1], m, channels).transpose(2, 4, 0, 1, 3, 5)
 
     def part(i, j):
-        return x[: size - m * i, : size - m * j, :, i : i + down, j : j + right]
+        """Returns what all tiles have in the block i down and j to the right."""
+        down, right = slice(i, i + count[0]), slice(j, j + count[1])
+        return x[: size - m * i, : size - m * j, :, down, right]
 
-    across = [[part(i, j) for j in range(reach)] for i in range(reach)]
-    tiles = jnp.concatenate([jnp.concatenate(parts, 1) for parts in across])
-    return tiles.reshape(size * size, -1, x.shape[-1])
+    # XLA:CPU compiles these few copies several times as fast as one for each place.
+    rows = ([part(i, j) for j in range(reach)] for i in range(reach))
+    tiles = jnp.concatenate([jnp.concatenate(row, 1) for row in rows])
+    return _on_both_axes(matrix, tiles.reshape(size * size, -1, channels)), count
 
 
 def _filters(m, w):
