@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedspa
@@ -34,9 +35,13 @@ def half_of_eight(key, **given):
     return halved(fedspa, WEIGHTS, optimizer, key, **given)
 
 
-def test_a_client_exchanges_fewer_and_fewer_weights(key):
-    """Of four: .5 in round 0, .25 (1 + cos(pi t / 3)) in round t, rounded up."""
-    method, server = half_of_eight(key, mask_update="dst", adjust_until=3)
+@pytest.mark.parametrize("given", [{"adjust_until": 3, "rounds": 9}, {"rounds": 3}])
+def test_a_client_exchanges_fewer_and_fewer_weights(given, key):
+    """Of four: .5 in round 0, .25 (1 + cos(pi t / 3)) in round t, rounded up.
+
+    By default the last round ends it.
+    """
+    method, server = half_of_eight(key, mask_update="dst", **given)
     client = {"w": jnp.arange(8) < 4}
     down = method.broadcast(key, context(), server)
 
