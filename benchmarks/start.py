@@ -1,9 +1,9 @@
-"""Counts CPU seconds until the first round of a run, to its end, and of a sweep.
+"""Counts seconds until the first round of a run, to its end, and of a sweep.
 
     python -m benchmarks start                         # 4 CPU minutes
 
-CPU seconds of the whole process, its imports and its compiler's threads too, hardly
-depend on what else the machine does. A run starts with an empty cache of compiled
+CPU seconds are those of the whole process, its imports and its compiler's threads too.
+A run starts with an empty cache of compiled
 programs, and again with the one that it has filled. The sweep is FedAvg on MNIST's
 sample with eight learning rates and a budget of ten rounds, from an empty cache: its
 points share their programs, and the budget needs no pilot.
@@ -38,10 +38,9 @@ def run(config: str = "configs/flash_cifar10.py:mini") -> Iterator[dict]:
     """Yields a row a command and cache."""
     with tempfile.TemporaryDirectory() as folder:
         for cache in ("empty", "filled"):
-            given = config, f"{folder}/{cache}"
-            first, end = measure.apart(count, *given, SPARSEFL_CACHE_DIR=folder)
-            seconds = {"CPU s to round 1": first, "CPU s": end}
-            yield {"command": config, "cache": cache} | seconds
+            given = config, f"{folder}/{cache}", time.time()
+            taken = measure.apart(count, *given, SPARSEFL_CACHE_DIR=folder)
+            yield {"command": config, "cache": cache} | taken
     with tempfile.TemporaryDirectory() as folder:
         flags = SWEEP | {"workdir": f"{folder}/sweep"}
         command = [sys.executable, "-m", "sparsefl_jax"]
@@ -53,23 +52,31 @@ def run(config: str = "configs/flash_cifar10.py:mini") -> Iterator[dict]:
             "command": f"{len(RATES)} learning rates",
             "cache": "empty",
             "CPU s": children() - before,
-            "seconds": time.perf_counter() - begun,
+            "s": time.perf_counter() - begun,
         }
 
 
-def count(config: str, folder: str) -> tuple[float, float]:
-    """Returns this process's CPU seconds to round 1 of a run, and to its end."""
+def count(config: str, folder: str, begun: float) -> dict[str, float]:
+    """Returns this process's seconds to round 1 of a run and to its end.
+
+    Args:
+      config: of the run.
+      folder: that of the run.
+      begun: when the process was started, in seconds since the epoch.
+    """
     hardware.keep_compilations()
     records, first = Path(folder, "metrics.jsonl"), []
+    clocks = lambda: (time.process_time(), time.time() - begun)  # noqa: E731
 
     def watch():
         while not (records.exists() and '"train"' in records.read_text()):
             time.sleep(0.01)
-        first.append(time.process_time())
+        first.extend(clocks())
 
     threading.Thread(target=watch, daemon=True).start()
     experiment.run(load_config(config), folder, progress=False)
-    return first[0], time.process_time()
+    names = "CPU s to round 1", "s to round 1", "CPU s", "s"
+    return dict(zip(names, (*first, *clocks()), strict=True))
 
 
 def children() -> float:
