@@ -44,9 +44,11 @@ PAIRS = {
     "cifar10": (
         *((name, "fedavg_decay") for name in _DECAYED),
         *((name, "fedavg_small") for name in _DECAYED[1:]),
+        *((name, "fedavg_8bit") for name in ("pdst", "spdst", "stc", "topk")),
         *((name, "pdst") for name in ("spdst", "stc", "topk")),
     ),
 }
+EARLY = {"cifar10": 0.9}  # Gbit, what a mask spends in all rounds that it may have
 # Methods whose results have changed since their runs in version 1.
 CHANGED = ("grasp", "ssfl", "flasc", "fiarse", "heterofl", "heterofl_own", "fedrolex")
 CHANGED += ("fjord", "fjord_own", "hetero_spdst", "hetero_jmwst")
@@ -366,9 +368,11 @@ def main(root: Path = ROOT) -> None:
         pairs = {
             f"`{a}` - `{b}`": (a, b) for a, b in PAIRS[workload] if {a, b} <= {*names}
         }
-        if pairs:
-            table = explored(compare(runs, pairs))
-            redraw(root / MORE, f"{workload}_pairs", table)
+        table = explored(compare(runs, pairs))
+        redraw(root / MORE, f"{workload}_pairs", table)
+        if workload in EARLY:
+            table = explored(compare(records.runs(EARLY[workload]), pairs))
+            redraw(root / MORE, f"{workload}_early", table)
         if workload == "fashion" and set(names) >= {*rules.FAMILIES, *rules.CORE}:
             found = families(runs)
             for base, table in found.items():
