@@ -51,7 +51,7 @@ STUDY = flags.DEFINE_string(
     "study", None, "A file in studies/: many runs, compared on a page in --workdir."
 )
 SWEEP = flags.DEFINE_string(
-    "sweep", None, 'A study of --config: "algorithm.name=fedavg,spdst; density=.05,.1".'
+    "sweep", None, 'Vary --config: "seed=0,1; density=log(.1,1)x8" or uniform(0,1)x8.'
 )
 JOBS = flags.DEFINE_integer("jobs", 1, "Number of runs of a study at the same time.")
 SLURM = flags.DEFINE_string(

@@ -1,8 +1,10 @@
 """Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
 from sparsefl_jax.report.comparison import compare as compare
+from sparsefl_jax.report.comparison import sort_groups as sort_groups
 from sparsefl_jax.report.comparison_tables import comparison_csv as comparison_csv
 from sparsefl_jax.report.comparison_tables import comparison_table as comparison_table
+from sparsefl_jax.report.comparison_tables import describe_choice as describe_choice
 from sparsefl_jax.report.groups import read_groups as read_groups
 from sparsefl_jax.report.load import read_lines as read_lines
 from sparsefl_jax.report.load import read_records as read_records

@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names, out = arguments.runs, arguments.out
     try:
         groups = report.read_groups(names)
+        groups = report.sort_groups(groups) if len(names) == 1 else groups
         runs = [run for group in groups for run in group.runs]
         budgets, unlike = dict(arguments.budget), arguments.unlike
         comparison = report.compare(groups, budgets=budgets, unlike=unlike)

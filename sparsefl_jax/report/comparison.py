@@ -15,9 +15,10 @@ from sparsefl_jax.report.load import Table
 
 LEVEL = 0.95  # of intervals
 MARK = "†"  # of a group that is unlike the first one
+VALIDATION = "val_accuracy"  # the column, of runs with a validation split
 _INDEX = ["line", "rank", "model", "seed"]
-_COLUMNS = ("rounds", "accuracy", "best", "density", "client_p10", "client_median")
-_COLUMNS += ("gbit", "pflop", "pflop_dense")
+_COLUMNS = ("rounds", VALIDATION, "accuracy", "best", "density", "client_p10")
+_COLUMNS += ("client_median", "gbit", "pflop", "pflop_dense")
 
 
 class Comparison(NamedTuple):
@@ -26,8 +27,9 @@ class Comparison(NamedTuple):
     `seeds` has a row for each line (from 0), deployed model (rank 0 is the headline)
     and seed, and columns of quantities: accuracies and densities as shares, costs in
     the units of the records, and for headline models `accuracy_at_AXIS_BUDGET` and
-    `area_AXIS_BUDGET`, the mean accuracy up to the common budget. `models` has a row
-    for each line and model, with `mean`, `std`, `ci95` and `count` of each quantity
+    `area_AXIS_BUDGET`, the mean accuracy up to the common budget. `val_accuracy` of
+    the last evaluation is there if a run has a validation split. `models` has a row for
+    each line and model, with `mean`, `std`, `ci95` and `count` of each quantity
     over seeds. At a budget that a seed did not reach there is no mean.
     """
 
@@ -58,6 +60,12 @@ class Comparison(NamedTuple):
     def lines(self) -> Table:
         """The rows of `models` of the headline models, by line."""
         return _headlines(self.models)
+
+    @property
+    def chosen(self) -> int | None:
+        """The line that validation chooses; None if no run has a validation split."""
+        known = self.lines.get((VALIDATION, "mean"))
+        return None if known is None else int(known.argmax())
 
     @property
     def gaps(self) -> Table:
@@ -150,6 +158,21 @@ def compare(
     return _measure(Comparison(groups, axes, chosen, common))
 
 
+def sort_groups(groups: Sequence[Group]) -> list[Group]:
+    """Sorts groups by the validation accuracy after the last round, the best first.
+
+    A run without one counts as 0, so groups of such runs stay in their order.
+
+    Args:
+      groups: as `read_groups` returned them.
+    """
+
+    def score(group: Group) -> np.floating:
+        return np.mean([last_eval(run).get(VALIDATION) or 0.0 for run in group.runs])
+
+    return sorted(groups, key=score, reverse=True)
+
+
 def _measure(comparison: Comparison) -> Comparison:
     """Fills in the quantities of each line, model and seed, and their means."""
     import pandas as pd
@@ -182,10 +205,13 @@ def _measure(comparison: Comparison) -> Comparison:
                     clients = last.get("client_accuracy", {})
                     row |= {f"client_{n}": clients.get(n) for n in ("p10", "median")}
                     row |= {name: values[i] for name, values in at.items()}
+                    row[VALIDATION] = last.get(VALIDATION)
                 rows.append(row)
     columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost])
     seeds = pd.DataFrame(rows, columns=[*columns]).set_index(_INDEX).astype(float)
     seeds = seeds.where(np.isfinite(seeds)).fillna({"rounds": 0.0})
+    if np.isnan(seeds[VALIDATION].to_numpy()).all():
+        seeds = seeds.drop(columns=VALIDATION)
     found = over_seeds(seeds, _INDEX[:3])
     sizes = seeds.groupby(level=_INDEX[:3], sort=False).size()
     for name in at_cost:  # of all seeds or of none

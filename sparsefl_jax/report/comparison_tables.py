@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, align, format_si
-from sparsefl_jax.report.comparison import Comparison
+from sparsefl_jax.report.comparison import VALIDATION, Comparison
 from sparsefl_jax.report.costs import chosen_by
-from sparsefl_jax.report.differences import compare_fields
+from sparsefl_jax.report.differences import compare_fields, fields
 from sparsefl_jax.report.groups import Group, method_of, metric, seed_of
 from sparsefl_jax.report.load import is_finite
 from sparsefl_jax.report.tables import assumptions
@@ -21,7 +21,8 @@ def comparison_table(comparison: Comparison) -> str:
     """Formats a table for a terminal, with a row for each deployed model.
 
     The rows of a group's other models stand below its headline model. `last` is the
-    accuracy of the last evaluation. `best` belongs to the round of the last stage with
+    accuracy of the last evaluation, and `val` its `val_accuracy`, if any run has a
+    validation split. `best` belongs to the round of the last stage with
     the best `val_accuracy`, or, without a validation split, the best accuracy on the
     test set. `density` is what the deployed model has reached, of all parameters. Bits
     and FLOPs count the completed rounds, also of a run that has not ended. Over `n`
@@ -41,14 +42,13 @@ def comparison_table(comparison: Comparison) -> str:
       run  n  rounds  last %  best %  density %  traffic  FLOPs
     """
     groups = comparison.groups
-    rows = _rows(comparison)
     assumed = {group.label: " ".join(assumed_by(group)) for group in groups}
     notes = [f"{label}: {text}" for label, text in assumed.items() if text]
     notes += _unlike(comparison)
     caption = "accuracy after the last and the best round"
     if any(len(group.runs) > 1 for group in groups):
         caption += "; ± is half a 95 % interval over n seeds (Student's t)"
-    return "\n".join([caption, *align([_HEAD, *rows]), *[""] * bool(notes), *notes])
+    return "\n".join([caption, *align(_rows(comparison)), *[""] * bool(notes), *notes])
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -68,7 +68,7 @@ def comparison_csv(comparison: Comparison) -> str:
     """
     import pandas as pd
 
-    fields = compare_fields(comparison.groups).differing
+    differ = compare_fields(comparison.groups).differing
     rows = []
     shown = [(n, s) for n in comparison.seeds for s in ("mean", "std", "ci95")]
     numbers = comparison.models[shown]
@@ -87,7 +87,7 @@ def comparison_csv(comparison: Comparison) -> str:
             "unfinished": sum(not run.summary for run in runs),
             "best_chosen_by": " ".join(sorted(set(map(chosen_by, runs)))),
         }
-        asked = {f"config.{n}" if n in row else n: v[line] for n, v in fields.items()}
+        asked = {f"config.{n}" if n in row else n: v[line] for n, v in differ.items()}
         rows.append(row | asked)
     return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
 
@@ -109,8 +109,9 @@ def latex_table(comparison: Comparison) -> str:
     """
     import pandas as pd
 
-    table = pd.DataFrame(_rows(comparison), columns=_HEAD)
-    shape = "l" + "r" * (len(_HEAD) - 1)
+    head, *rows = _rows(comparison)
+    table = pd.DataFrame(rows, columns=head)
+    shape = "l" + "r" * (len(head) - 1)
     return (
         "% \\usepackage{booktabs}\n"
         "% Means over n seeds, with half of a 95 % interval (Student's t).\n"
@@ -119,16 +120,32 @@ def latex_table(comparison: Comparison) -> str:
     )
 
 
+def describe_choice(comparison: Comparison, swept: Sequence[str]) -> str:
+    """Says in one line what validation chooses.
+
+    Args:
+      comparison: of runs with a validation split.
+      swept: the fields of a sweep, which name the choice; without any its label does.
+    """
+    group = comparison.groups[comparison.chosen]
+    known, found = fields(group), comparison.lines.loc[comparison.chosen]
+    named = ", ".join(f"{name}={known[name]}" for name in swept if name in known)
+    score, test = percent(found[VALIDATION]), percent(found["accuracy"])
+    return f"validation chooses {named or group.label}: {score} % (test {test} %)"
+
+
 def _rows(comparison: Comparison) -> list[list[str]]:
-    """Returns a row for each line and deployed model, under `_HEAD`."""
+    """Returns a head, and a row for each line and deployed model."""
     groups = comparison.groups
     metrics = [metric(group) for group in groups]
-    rows = []
+    validated = comparison.chosen is not None
+    shown = [VALIDATION] * validated + ["accuracy", "best"]
+    rows = [[*_HEAD[:3], *["val %"] * validated, *_HEAD[3:]]]
     for (line, rank, model), of in comparison.models.iterrows():
         label = f"  {model}" if rank else groups[line].label
         label += f" ({metrics[line]})" * (len(set(metrics)) > 1)
         density, gbit, pflop = (of[n, "mean"] for n in ("density", "gbit", "pflop"))
-        shares = percent(of["accuracy"]), percent(of["best"])
+        shares = [percent(of[name]) for name in shown]
         density = f"{100 * density:.3g}" if is_finite(density) else MISSING
         spent = format_si(1e9 * gbit, "bit"), format_si(1e15 * pflop)
         n = str(len(groups[line].runs))

@@ -17,7 +17,7 @@ from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import comparison_tables as texts
 from sparsefl_jax.report import costs, density, tables
-from sparsefl_jax.report.comparison import MARK, Comparison
+from sparsefl_jax.report.comparison import MARK, VALIDATION, Comparison
 from sparsefl_jax.report.comparison_figures import draw, looks
 from sparsefl_jax.report.comparison_tables import percent
 from sparsefl_jax.report.differences import compare_fields
@@ -32,7 +32,7 @@ class Column(NamedTuple):
     title: str  # with the unit
     texts: Sequence[str]
     values: Sequence[float]  # to sort by; NaN comes last
-    best: float | None = None  # the value to mark
+    best: Sequence[int] = ()  # the lines to mark
 
 
 def write_page(run_dir: str | Path) -> Path:
@@ -154,6 +154,8 @@ def _results(comparison: Comparison) -> list[Column]:
     found = comparison.lines
     counts = [len(group.runs) for group in comparison.groups]
     titles = {"accuracy": "last", "best": "best", "density": "density reached"}
+    if comparison.chosen is not None:
+        titles = {VALIDATION: "validation"} | titles
     columns = [Column("seeds", list(map(str, counts)), counts)]
     columns += _shares(comparison, titles)
     for axis in comparison.axes:
@@ -167,15 +169,18 @@ def _results(comparison: Comparison) -> list[Column]:
 def _shares(comparison: Comparison, titles: Mapping[str, str]) -> list[Column]:
     """Returns columns of shares in percent, by quantity and title.
 
-    The largest is marked, but of densities, which have no interval either.
+    The line that validation chooses is marked, without validation the largest value;
+    none of densities, which have no interval either.
     """
     columns = []
     for name, title in titles.items():
-        found, best = comparison.lines[name], None
+        found, best = comparison.lines[name], ()
         if name == "density":
             found = found.assign(ci95=np.nan)
+        elif comparison.chosen is not None:
+            best = (comparison.chosen,)
         elif found["mean"].count() > 1:
-            best = found["mean"].max()
+            best = np.flatnonzero(found["mean"] == found["mean"].max())
         texts = [percent(of) for _, of in found.iterrows()]
         columns.append(Column(f"{title} %", texts, list(found["mean"]), best))
     return columns

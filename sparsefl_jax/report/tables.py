@@ -11,7 +11,8 @@
                     same work without masks; `flops_executed`: the simulator's work;
                     chunk, memory {part: bytes}, compile_seconds
     accuracy        {model name: {final, best, best_round, density}}, the headline
-                    first; shares in [0, 1], rounds of the last stage
+                    first, also with `validation` after the last round if that split
+                    exists; shares in [0, 1], rounds of the last stage
     metric          'pooled' or 'clients', whose accuracy the headline is
     best            {stage, round, accuracy, chosen_by}: the headline's, on the test
                     set; chosen by 'validation' if that split exists, else by 'test'
@@ -105,13 +106,15 @@ def heading(summary: Mapping[str, Any]) -> str:
 
 def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
     """Returns a head and a row for each deployed model; rounds are of all stages."""
-    rows = [["accuracy", "final", "best", "in round", "density"]]
+    entries = summary.get("accuracy") or {}
+    shown = ["validation"] * any("validation" in e for e in entries.values())
+    rows = [["accuracy", *shown, "final", "best", "in round", "density"]]
     before = sum(stage["rounds"] for stage in (summary.get("stages") or [])[:-1])
-    for name, entry in (summary.get("accuracy") or {}).items():
-        final, best = (format_percent(entry.get(k)) for k in ("final", "best"))
+    for name, entry in entries.items():
+        shares = [format_percent(entry.get(k)) for k in (*shown, "final", "best")]
         best_round = entry.get("best_round")
         in_round = MISSING if best_round is None else str(before + best_round)
-        rows.append([name, final, best, in_round, format_percent(entry.get("density"))])
+        rows.append([name, *shares, in_round, format_percent(entry.get("density"))])
     return rows
 
 

@@ -232,6 +232,8 @@ def _accuracy(evals: list[dict]) -> dict:
             "best_round": best["round"],
             **{k: v for k, v in result.items() if k.endswith("density")},
         }
+    if "val_accuracy" in evals[-1]:  # of the headline, which is the first
+        next(iter(accuracy.values()))["validation"] = evals[-1]["val_accuracy"]
     return accuracy
 
 

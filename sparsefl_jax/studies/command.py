@@ -64,9 +64,12 @@ def run(
         sys.exit(error.code)
     folders = [f for p in study for f in points.begun_folders(folder, p)]
     if folders:
-        comparison = report.compare(report.read_groups(folders))
+        comparison = report.compare(report.sort_groups(report.read_groups(folders)))
         formats.say(report.comparison_table(comparison))
         formats.say(f"\nreport: {folder / 'report.html'}")
+        if comparison.chosen is not None:
+            names = [] if file else list(grid.parse(swept))
+            formats.say(report.describe_choice(comparison, names))
     if failed := {n: s for n, s in states.items() if s.startswith("failed: ")}:
         first, reason = next(iter(failed.items()))
         reason = reason.removeprefix("failed: ")

@@ -1,9 +1,11 @@
-"""A sweep: every combination of some fields' values, as the points of a study."""
+"""A sweep: combinations of fields' values, or random draws, as points of a study."""
 
 import copy
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from sparsefl_jax.config import changes, defaults, fields
 from sparsefl_jax.config.defaults import fill_in
@@ -11,13 +13,18 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.presets import methods
 from sparsefl_jax.studies.points import Point
 
+_DRAWN = r"(log|uniform)\("
+_NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
+_RANDOM = rf"{_DRAWN}{_NUMBER}, *{_NUMBER}\)x([1-9]\d*)"
+
 
 def parse(text: str) -> dict[str, list]:
     """Parses the fields of a sweep and their values.
 
     Args:
       text: `FIELD=VALUE,VALUE; FIELD=...`. A value is a Python literal or plain text.
-        Commas inside brackets do not separate values.
+        Commas inside brackets do not separate values. `log(LOW,HIGH)xN` and
+        `uniform(LOW,HIGH)xN` stay texts, see `draw`.
 
     Raises:
       ValueError: a part is no field with values, or a field comes twice.
@@ -45,19 +52,50 @@ def split(values: str) -> list[str]:
     return [part for part in parts if part]
 
 
+def draw(field: str, text: str, seed: int) -> list[float]:
+    """Draws random values, to the six digits of points' names.
+
+    Args:
+      field: whose values they are; those of different fields are independent.
+      text: `log(LOW,HIGH)xN` for N values with a uniform logarithm, or
+        `uniform(LOW,HIGH)xN`. A larger N begins with the same values.
+      seed: of the study.
+
+    Raises:
+      ValueError: the text says something else, or the range is not possible.
+
+    Example:
+      >>> draw("optimizer.learning_rate", "log(.01,1)x3", seed=0)
+      [0.0138183, 0.0151548, 0.0411149]
+    """
+    found = re.fullmatch(_RANDOM, text)
+    kind, low, high, count = found.groups() if found else ("", 0, 0, 0)
+    low, high = float(low), float(high)
+    if low >= high or (kind == "log" and low <= 0):
+        raise UserError(
+            f"--sweep has '{field}={text}', expected log(LOW,HIGH)xN with LOW > 0, or "
+            "uniform(LOW,HIGH)xN; LOW < HIGH, N >= 1"
+        )
+    part = np.random.default_rng([seed, *field.encode()]).random(int(count))
+    values = low * (high / low) ** part if kind == "log" else low + (high - low) * part
+    return [float(f"{value:g}") for value in values]
+
+
 def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
     """Returns a point for each combination of values.
 
     A name of a method brings its first stage and arguments, see `methods.choose`. A
     field that a method does not take does not multiply its points: FedAvg has no
-    density, and so one point. `seed` makes no points but the seeds of each.
+    density, and so one point. Random fields, see `draw`, are drawn together, once for
+    each combination of the others. `seed` makes no points but the seeds of each.
 
     Args:
       config: a configuration; the points differ from it in the fields of the axes.
       axes: values by field, or the text of `parse`.
 
     Raises:
-      ValueError: a field does not exist, no method takes it, or the seeds have gaps.
+      ValueError: a field does not exist, no method takes it, the seeds have gaps, or
+        random fields have different numbers of values.
 
     Example:
       >>> from sparsefl_jax.config import default_config
@@ -68,9 +106,15 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
     axes = dict(parse(axes) if isinstance(axes, str) else axes)
     seeds = _seeds(axes.pop("seed", None), config)
     order = sorted(axes, key=lambda name: (name != "algorithm.name", name != "density"))
+    texts = {n: axes[n][0] for n in order if re.match(_DRAWN, str(*axes[n][:1]))}
+    drawn = [draw(name, text, seeds[0]) for name, text in texts.items()]
+    if len({len(values) for values in drawn}) > 1:
+        raise UserError(f"--sweep draws {texts}, expected as many values of each")
+    fixed = [name for name in order if name not in texts]
     points, used = {}, set()
-    for values in itertools.product(*(axes[name] for name in order)):
-        chosen = dict(zip(order, values, strict=True))
+    together = list(zip(*drawn, strict=True)) or [()]
+    for *values, random in itertools.product(*map(axes.get, fixed), together):
+        chosen = dict(zip([*fixed, *texts], (*values, *random), strict=True))
         point = copy.deepcopy(config)
         taken = _apply(point, chosen)
         used |= taken.keys()

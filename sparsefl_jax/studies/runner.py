@@ -168,9 +168,10 @@ def describe_ending(workdir: Path, point: Point) -> str:
         return f"{point.name} {state}"
     summaries = [report.read_summary(f) for _, f in on_disk.folders(workdir, point)]
     models = [next(iter(s.get("accuracy", {}).values()), {}) for s in summaries]
-    accuracies = ", ".join(
-        formats.format_percent(model.get("final")) for model in models
-    )
+    finals = [formats.format_percent(model.get("final")) for model in models]
+    accuracies = ", ".join(finals)
+    if scores := [m["validation"] for m in models if "validation" in m]:
+        accuracies += f", validation {', '.join(map(formats.format_percent, scores))}"
     took = formats.format_seconds(sum(s.get("seconds", 0.0) for s in summaries))
     return f"{point.name}: {accuracies} in {took}"
 
@@ -201,7 +202,8 @@ def write_page(workdir: Path, points: Sequence[Point], unlike: bool) -> None:
     folders = [f for point in points for f in on_disk.begun_folders(workdir, point)]
     try:
         with run_folder.lock(workdir, wait=60):
-            comparison = report.compare(report.read_groups(folders), unlike=unlike)
+            groups = report.sort_groups(report.read_groups(folders))
+            comparison = report.compare(groups, unlike=unlike)
             title = workdir.resolve().name
             report.write_comparison(comparison, workdir, title=title, status=states)
     except (ValueError, OSError) as error:

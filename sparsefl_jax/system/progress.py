@@ -68,6 +68,8 @@ class Progress(tqdm):
             if "models" in record:
                 density = next(iter(record["models"].values()))["density"]
                 accuracy = f"accuracy {record['accuracy']:.2%}"
+                if "val_accuracy" in record:
+                    accuracy += f", validation {record['val_accuracy']:.2%}"
                 self.evaluation = [accuracy, f"density {density:.3f}"]
         bits = sum(r["bits_down"] + r["bits_up"] for r in rounds)
         spent = rounds[-1]["gbit_cumulative"]

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sparsefl_jax import algorithms, report
@@ -16,6 +17,7 @@ from sparsefl_jax.report import (
 )
 from sparsefl_jax.report.__main__ import main
 from tests.report.equal_cost_test import lines, write
+from tests.report.report_compare_test import rows_of
 from tests.report.report_page_test import EVIL, Page
 
 FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
@@ -179,3 +181,31 @@ def test_every_method_has_its_paper():
     assert sorted(named) == sorted([*algorithms.ALGORITHMS, "server_optimizer"])
     text = (Path(comparison_tables.__file__).parent / "methods.bib").read_text()
     assert text.count("\n@") + 1 == len(entries)
+
+
+def test_validation_decides_where_it_disagrees_with_the_test_set(tmp_path, capsys):
+    shares = {"0.05": (0.70, 0.9), "0.1": (0.831, 0.824), "1": (0.5, 0.3)}
+    points = {f"rate={rate}": {"seed": 0, "seeds": 1} for rate in shares}
+    (tmp_path / "study.json").write_text(json.dumps({"points": points}))
+    for rate, (score, test) in shares.items():
+        path = tmp_path / f"rate={rate}" / "seed_0"
+        records = list(lines([(1, 0.2), (2, test)], more={"val_accuracy": score}))
+        records[1]["val_accuracy"] = 0.1
+        write(path, records, optimizer={"learning_rate": float(rate)})
+    groups = report.sort_groups(read_groups([tmp_path]))
+    assert [group.name for group in groups] == ["rate=0.1", "rate=0.05", "rate=1"]
+    comparison = compare(groups)
+    assert report.describe_choice(comparison, ["optimizer.learning_rate"]) == (
+        "validation chooses optimizer.learning_rate=0.1: 83.1 % (test 82.4 %)"
+    )
+    assert main([str(tmp_path)]) == 0
+    table = rows_of(capsys.readouterr().out)
+    found = [(row["val %"], row["last %"]) for row in table]
+    assert found == [("83.1", "82.4"), ("70.0", "90.0"), ("50.0", "30.0")]
+    csv = pd.read_csv(tmp_path / "comparison.csv")
+    assert csv["val_accuracy"].tolist() == [0.831, 0.7, 0.5]
+    assert " & 83.1 & 82.4 & " in (tmp_path / "comparison.tex").read_text()
+    page = (tmp_path / "report.html").read_text()
+    marked = re.findall(r'class="best"[^>]*>([\d.]+)', page)
+    assert marked[:3] == ["83.1", "82.4", "82.4"] and "90.0" not in marked
+    assert "the row that validation chooses" in page

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from sparsefl_jax import report
@@ -62,6 +63,10 @@ SWEPT = [
     ("seed=0,2", "seeds without a gap"),
     ("seed=3..5", "seeds without a gap"),
     ("density=0.1", "density is an argument of none"),
+    ("algorithm.mu=log(0,1)x3", "'algorithm.mu=log(0,1)x3', expected log(LOW,HIGH)xN"),
+    ("algorithm.mu=log(.1,1)x0", "N >= 1"),
+    ("algorithm.mu=uniform(low,1)x3", "expected log(LOW,HIGH)xN"),
+    ("epochs=uniform(1,2)x3; algorithm.mu=log(.1,1)x2", "as many values of each"),
     ("optimizer.learning_rate=.10000001,.10000002", "both called 'learning_rate=0.1'"),
 ]
 
@@ -69,6 +74,28 @@ SWEPT = [
 @pytest.mark.parametrize("text, said", SWEPT)
 def test_a_sweep_that_is_refused(study, text, said):
     refused(lambda: grid.sweep(study[0].config, text), said)
+
+
+def test_random_values_are_drawn_together_by_the_studys_seed():
+    text = "optimizer.learning_rate=log(.01,1)x99; algorithm.mu=uniform(0,.5)x99"
+    config, other = default_config(), default_config(seed=1)
+    made = grid.sweep(config, f"algorithm.name=fedprox; {text}")
+    assert [p.name for p in made] == [
+        f"fedprox-learning_rate={p.config.optimizer.learning_rate:g}"
+        f"-mu={p.config.algorithm.mu:g}"
+        for p in made
+    ]
+    assert made[:9] == grid.sweep(config, f"algorithm.name=fedprox; {text}")[:9]
+    rates = np.array([p.config.optimizer.learning_rate for p in made])
+    shares = np.array([p.config.algorithm.mu for p in made])
+    assert len(set(rates)) == len(set(shares)) == 99
+    assert min(rates) >= 0.01 and max(rates) <= 1
+    assert min(shares) >= 0 and max(shares) <= 0.5
+    assert 0.3 < np.mean(rates < 0.1) < 0.7  # half of the decades
+    assert 0.3 < np.mean(shares < 0.25) < 0.7
+    assert abs(np.corrcoef(np.log(rates), shares)[0, 1]) < 0.3
+    again = grid.sweep(other, f"algorithm.name=fedprox; {text}")
+    assert not set(rates) & {p.config.optimizer.learning_rate for p in again[:9]}
 
 
 # One method for each set of what methods bring, and one that brings nothing.
