@@ -12,6 +12,8 @@
                     chunk, memory {part: bytes}, compile_seconds
     accuracy        {model name: {final, best, best_round, density}}, the headline
                     first; shares in [0, 1], rounds of the last stage
+                    with `seen_accuracy` and `unseen_accuracy` of the last round only
+                    where clients are unseen
     metric          'pooled' or 'clients', whose accuracy the headline is
     best            {stage, round, accuracy, chosen_by}: the headline's, on the test
                     set; chosen by 'validation' if that split exists, else by 'test'
@@ -125,6 +127,11 @@ def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
     if clients := summary.get("client_accuracy"):
         shares = [f"{name} {format_percent(x)}" for name, x in clients.items()]
         lines.append("clients, each on its own test split: " + ", ".join(shares))
+    for name, entry in (summary.get("accuracy") or {}).items():
+        if "unseen_accuracy" in entry:
+            apart = (entry[f"{who}_accuracy"] for who in ("seen", "unseen"))
+            seen, unseen = map(format_percent, apart)
+            lines.append(f"{name}: clients that train {seen}, unseen clients {unseen}")
     return lines
 
 

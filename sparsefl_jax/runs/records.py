@@ -230,7 +230,11 @@ def _accuracy(evals: list[dict]) -> dict:
             "final": result["accuracy"],
             "best": best["models"][name]["accuracy"],
             "best_round": best["round"],
-            **{k: v for k, v in result.items() if k.endswith("density")},
+            **{
+                k: v
+                for k, v in result.items()
+                if k.endswith(("density", "seen_accuracy"))
+            },
         }
     return accuracy
 
