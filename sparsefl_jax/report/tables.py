@@ -107,13 +107,18 @@ def heading(summary: Mapping[str, Any]) -> str:
 
 def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
     """Returns a head and a row for each deployed model; rounds are of all stages."""
-    rows = [["accuracy", "final", "best", "in round", "density"]]
+    entries = summary.get("accuracy") or {}
+    keys = dict.fromkeys(key for entry in entries.values() for key in entry)
+    apart = [key for key in keys if key.endswith("seen_accuracy")]
+    titles = [key.removesuffix("_accuracy") for key in apart]
+    rows = [["accuracy", "final", "best", "in round", *titles, "density"]]
     before = sum(stage["rounds"] for stage in (summary.get("stages") or [])[:-1])
-    for name, entry in (summary.get("accuracy") or {}).items():
+    for name, entry in entries.items():
         final, best = (format_percent(entry.get(k)) for k in ("final", "best"))
         best_round = entry.get("best_round")
         in_round = MISSING if best_round is None else str(before + best_round)
-        rows.append([name, final, best, in_round, format_percent(entry.get("density"))])
+        parts = [format_percent(entry.get(key)) for key in [*apart, "density"]]
+        rows.append([name, final, best, in_round, *parts])
     return rows
 
 
@@ -127,11 +132,6 @@ def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
     if clients := summary.get("client_accuracy"):
         shares = [f"{name} {format_percent(x)}" for name, x in clients.items()]
         lines.append("clients, each on its own test split: " + ", ".join(shares))
-    for name, entry in (summary.get("accuracy") or {}).items():
-        if "unseen_accuracy" in entry:
-            apart = (entry[f"{who}_accuracy"] for who in ("seen", "unseen"))
-            seen, unseen = map(format_percent, apart)
-            lines.append(f"{name}: clients that train {seen}, unseen clients {unseen}")
     return lines
 
 

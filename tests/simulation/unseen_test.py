@@ -87,8 +87,7 @@ def test_no_cohort_has_an_unseen_client(sampler, system):
 def test_training_samples_of_unseen_clients_change_nothing(uint8):
     one, other = (run(make_world(change, uint8)) for change in (0.0, 5.0))
     assert one.metrics == other.metrics
-    for a, b in zip(jax.tree.leaves(one.models), jax.tree.leaves(other.models)):
-        assert np.array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, one.models, other.models)
 
 
 @pytest.mark.parametrize("metric", ["pooled", "clients"])
@@ -106,7 +105,7 @@ def test_accuracies_are_those_of_the_logits(metric):
 
 
 def test_an_unseen_client_gets_the_model_of_its_rule_and_pays_for_it():
-    """FedAvg sends 74 float32; a slice of half the width has 4 hidden units."""
+    """FedAvg sends 8 hidden units and 2 outputs; half the width has 4 hidden units."""
     data = make_world()
     dense, half = 32 * (6 * 8 + 8 + 8 * 2 + 2), 32 * (6 * 4 + 4 + 4 * 2 + 2)
     common, own = run(data).metrics[-1], run(data, sfl.ditto).metrics[-1]
