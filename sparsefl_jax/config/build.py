@@ -98,6 +98,7 @@ def build_data(config, read=load):
         config.num_clients or None,
         seed=config.seed if config.partition_seed is None else config.partition_seed,
         val_fraction=config.val_fraction,
+        unseen_fraction=config.unseen_fraction,
         test_split=config.test_split,
         **settings,
     )
@@ -224,7 +225,7 @@ def build_budgets(config, system: System | None = None):
     return keys.on_host(config.seed, keys.BUDGETS).permutation(tiers)
 
 
-def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
+def build_stages(config, model, budgets=None, system=None, sizes=1) -> list[Stage]:
     """Builds the stages: `first_stage` if there is one, then the main stage.
 
     Args:
@@ -232,6 +233,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
       model: its network.
       budgets: as `build_budgets` returns them.
       system: as `build_system` returns it.
+      sizes: [N], the clients' training samples.
     """
     optimizer, stages, sampler = build_optimizer(config), [], None
     main = {key: getattr(config, key) for key in fields.STAGE}
@@ -252,7 +254,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     if budgets is not None:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
-        drawn, present = main["cohort_size"], clock.presence(system)
+        drawn, present = main["cohort_size"], clock.presence(system, sizes)
         sampler = cohorts.stratified_sampler(budgets, drawn, present)
     algorithm = build_algorithm(name, settings, model, optimizer)
     _, given = _settings(config.privacy)

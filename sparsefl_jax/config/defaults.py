@@ -267,7 +267,8 @@ def fill_in(config) -> Config:
     config = kind(**values)
     if kind is Described:
         return config
-    of_run = {"rounds": config.num_rounds, "clients": config.num_clients}
+    seen = config.num_clients - round(config.unseen_fraction * config.num_clients)
+    of_run = {"rounds": config.num_rounds, "clients": seen}
     of_run["folder"] = config.tokenizer
     of_run |= dict.fromkeys(_DENSITIES, config.density)
     sections = {name: _fill(name, getattr(config, name), of_run) for name in TABLES}

@@ -266,6 +266,7 @@ class Config:
       partition_seed: seed of the partition, by default seed.
       test_split: clients' test samples: partition, natural, within, overlap, pooled.
       val_fraction: share of each client's samples held out for validation.
+      unseen_fraction: share of clients that never train and are tested apart.
       augment: augmentations in training: 'crop', 'flip', 'cutout'.
       input_scale: divisor of integer pixels.
       normalize: whether to subtract the mean and divide by the deviation.
@@ -307,6 +308,7 @@ class Config:
     partition_seed: Whole | None = None
     test_split: str = "partition"
     val_fraction: float = 0.0
+    unseen_fraction: float = 0.0
     augment: Texts = ()
     input_scale: float = 255.0
     normalize: bool = True

@@ -15,7 +15,7 @@ What is drawn before a run, by NumPy, has streams of the seed: the partition tha
 seed itself, everything else one of its own.
 
     seed -> partition
-    (seed, purpose) -> TEST_SPLIT, VALIDATION, BUDGETS, DEVICES
+    (seed, purpose) -> TEST_SPLIT, VALIDATION, BUDGETS, DEVICES, UNSEEN
 """
 
 import jax
@@ -24,11 +24,12 @@ import numpy as np
 from sparsefl_jax.core.types import Array, Key
 
 COHORTS, START, CLIENTS, SERVER, EVALUATION, DEPLOY = range(6)
-TEST_SPLIT, VALIDATION, BUDGETS, DEVICES = range(1, 5)  # with 0 it is the seed's own
+# With 0 it is the seed's own.
+TEST_SPLIT, VALIDATION, BUDGETS, DEVICES, UNSEEN = range(1, 6)
 
 
 def on_host(seed: int, purpose: int) -> np.random.Generator:
-    """Returns the generator of `TEST_SPLIT`, `VALIDATION`, `BUDGETS` or `DEVICES`."""
+    """Returns the generator of a purpose, such as `TEST_SPLIT`."""
     return np.random.default_rng([seed, purpose])
 
 

@@ -16,7 +16,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.check import UserError, check, unread
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
-from sparsefl_jax.data.sources import Dataset, make_dataset, one_label
+from sparsefl_jax.data.sources import Dataset, make_dataset, one_label, statistics
 
 
 class Rows(NamedTuple):
@@ -30,7 +30,8 @@ class FederatedData(NamedTuple):
     """A data set and its split over N clients.
 
     `train` and `val` are rows of `x`, `test` holds rows of `x_test`. The sizes of a
-    split that does not exist are 0.
+    split that does not exist are 0. A client without training samples is unseen: it
+    never trains, and is tested.
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
@@ -53,6 +54,7 @@ def federate(
     *,
     seed: int = 0,
     val_fraction: float = 0.0,
+    unseen_fraction: float = 0.0,
     test_split: str = "partition",
     test_fraction: float | None = None,
     **kwargs: Any,
@@ -66,6 +68,8 @@ def federate(
       num_clients: N; None if the partition itself determines it.
       seed: an integer; equal seeds give equal splits.
       val_fraction: the share of each client's samples held out of training, [0, 1).
+      unseen_fraction: the share of clients that never train, [0, 1), rounded to whole
+        clients. They keep their test samples and lose the others.
       test_split: a name in `holdout.TEST_SPLITS`, which says how clients get their test
         samples.
       test_fraction: the share that test_split="within" holds out, (0, 1); by default
@@ -73,7 +77,7 @@ def federate(
       **kwargs: further arguments of the partitioner, such as `alpha`.
 
     Returns:
-      A `FederatedData` in which every client has at least one training sample.
+      A `FederatedData` in which every seen client has at least one training sample.
 
     Raises:
       ValueError: an argument is out of range, or a client would be empty.
@@ -86,6 +90,7 @@ def federate(
       (2000, 500)
     """
     check("val_fraction", val_fraction, "[0, 1)")
+    check("unseen_fraction", unseen_fraction, "[0, 1)")
     check("test_split", test_split, TEST_SPLITS)
     if test_fraction is not None:
         check("test_fraction", test_fraction, "(0, 1)")
@@ -110,6 +115,12 @@ def federate(
     if val_fraction > 0 and not any(map(len, val)):
         raise UserError(f"{val_fraction=} holds no sample out, expected more, or 0")
     shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
+    if unseen_fraction > 0:
+        unseen = _draw_unseen(unseen_fraction, test, seed)
+        for client in unseen:
+            train[client], val[client] = train[client][:0], val[client][:0]
+        mean, std = statistics(dataset.x[np.concatenate(train)], dataset.name)
+        shared |= {"mean": mean, "std": std}
     return FederatedData(**shared, train=pack(train), val=pack(val), test=pack(test))
 
 
@@ -222,6 +233,18 @@ def pad(data: FederatedData, widths: Sequence[int]) -> FederatedData:
 def widths(data: FederatedData) -> tuple[int, ...]:
     """Returns the columns of the tables `train`, `val` and `test`."""
     return tuple(rows.index.shape[1] for rows in (data.train, data.val, data.test))
+
+
+def _draw_unseen(fraction, test, seed):
+    """Returns the ids of the clients that never train."""
+    count, tested = round(fraction * len(test)), np.array([len(t) > 0 for t in test])
+    order = keys.on_host(seed, keys.UNSEEN).permutation(len(test))
+    if not (tested[order[:count]].any() and tested[order[count:]].any()):
+        raise UserError(
+            f"unseen_fraction={fraction} of {len(test)} clients, expected one that "
+            "leaves seen and unseen clients with test samples of their own"
+        )
+    return order[:count]
 
 
 def _within(dataset, parts, fraction, rng):

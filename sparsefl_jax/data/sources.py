@@ -249,10 +249,24 @@ def make_dataset(
     num_classes = _num_classes(y, y_test, num_classes)
     ids = {"users": users, "users_test": users_test}
     ids = number(ids, {"users": len(x), "users_test": len(x_test)})
+    return Dataset(x, y, x_test, y_test, num_classes, name, *statistics(x, name), **ids)
+
+
+def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:
+    """Returns the published mean and deviation of a data set, or those of `x`.
+
+    Args:
+      x: [n, H, W, C] uint8 or float32; others have none.
+      name: of the data set.
+
+    Example:
+      >>> statistics(np.full((2, 4, 4, 1), 255, np.uint8), "mine")
+      ((1.0,), (1.0,))
+    """
     mean, std = STATISTICS.get(name.removesuffix("_sample"), ((), ()))
-    if x.dtype != np.uint8 or len(mean) != x.shape[-1]:
-        mean, std = _channel_statistics(x)
-    return Dataset(x, y, x_test, y_test, num_classes, name, mean, std, **ids)
+    if x.dtype == np.uint8 and len(mean) == x.shape[-1]:
+        return mean, std
+    return _channel_statistics(x)
 
 
 def one_label(y: np.ndarray) -> np.ndarray:

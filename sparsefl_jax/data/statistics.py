@@ -9,7 +9,7 @@ def partition_statistics(counts: ArrayLike) -> dict:
 
     Args:
       counts: [N, classes], the training samples of each client and class, from
-        `partition_counts`. Every client has a sample.
+        `partition_counts`. Unseen clients have none and are left out.
 
     Returns:
       Plain Python numbers: `number` of clients; `train`, the training samples of a
@@ -20,7 +20,7 @@ def partition_statistics(counts: ArrayLike) -> dict:
       >>> partition_statistics([[4, 4], [2, 0]])["entropy"]
       {'mean': 0.5, 'min': 0.0, 'max': 1.0}
     """
-    counts = np.asarray(counts)
+    counts = np.asarray([client for client in counts if np.any(client)])
     sizes = counts.sum(axis=1)
     shares = counts / sizes[:, None]
     # 0 log 0 is 0, and adding 0.0 turns the -0.0 of a single class into 0.0.

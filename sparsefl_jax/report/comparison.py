@@ -19,6 +19,7 @@ VALIDATION = "val_accuracy"  # the column, of runs with a validation split
 _INDEX = ["line", "rank", "model", "seed"]
 _COLUMNS = ("rounds", VALIDATION, "accuracy", "best", "density", "client_p10")
 _COLUMNS += ("client_median", "gbit", "pflop", "pflop_dense")
+_APART = "seen_accuracy", "unseen_accuracy"  # only of runs with unseen clients
 
 
 class Comparison(NamedTuple):
@@ -201,13 +202,16 @@ def _measure(comparison: Comparison) -> Comparison:
                     "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
                     **group.progress[i].reindex(columns=names).max(),
                 }
+                of_model = last["models"].get(model, {})
+                row |= {n: of_model[n] for n in _APART if n in of_model}
                 if rank == 0:
                     clients = last.get("client_accuracy", {})
                     row |= {f"client_{n}": clients.get(n) for n in ("p10", "median")}
                     row |= {name: values[i] for name, values in at.items()}
                     row[VALIDATION] = last.get(VALIDATION)
                 rows.append(row)
-    columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost])
+    apart = [name for name in _APART if any(name in row for row in rows)]
+    columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost, *apart])
     seeds = pd.DataFrame(rows, columns=[*columns]).set_index(_INDEX).astype(float)
     seeds = seeds.where(np.isfinite(seeds)).fillna({"rounds": 0.0})
     if np.isnan(seeds[VALIDATION].to_numpy()).all():

@@ -65,6 +65,8 @@ class Eval(_Record, kw_only=True, tag="eval"):
     client_accuracy: dict[str, Value] = {}
     tier_accuracy: dict[str, Value] = {}
     accuracy: Value = None
+    seen_accuracy: Value = None
+    unseen_accuracy: Value = None
     val_accuracy: Number = 0.0
     metric: str | None = None
 

@@ -12,7 +12,8 @@
                     chunk, memory {part: bytes}, compile_seconds
     accuracy        {model name: {final, best, best_round, density}}, the headline
                     first, also with `validation` after the last round if that split
-                    exists; shares in [0, 1], rounds of the last stage
+                    exists; with `seen_accuracy` and `unseen_accuracy` after it where
+                    clients are unseen; shares in [0, 1], rounds of the last stage
     metric          'pooled' or 'clients', whose accuracy the headline is
     best            {stage, round, accuracy, chosen_by}: the headline's, on the test
                     set; chosen by 'validation' if that split exists, else by 'test'
@@ -108,13 +109,17 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
     """Returns a head and a row for each deployed model; rounds are of all stages."""
     entries = summary.get("accuracy") or {}
     shown = ["validation"] * any("validation" in e for e in entries.values())
-    rows = [["accuracy", *shown, "final", "best", "in round", "density"]]
+    keys = dict.fromkeys(key for entry in entries.values() for key in entry)
+    apart = [key for key in keys if key.endswith("seen_accuracy")]
+    titles = [key.removesuffix("_accuracy") for key in apart]
+    rows = [["accuracy", *shown, "final", "best", "in round", *titles, "density"]]
     before = sum(stage["rounds"] for stage in (summary.get("stages") or [])[:-1])
     for name, entry in entries.items():
         shares = [format_percent(entry.get(k)) for k in (*shown, "final", "best")]
         best_round = entry.get("best_round")
         in_round = MISSING if best_round is None else str(before + best_round)
-        rows.append([name, *shares, in_round, format_percent(entry.get("density"))])
+        parts = [format_percent(entry.get(key)) for key in [*apart, "density"]]
+        rows.append([name, *shares, in_round, *parts])
     return rows
 
 

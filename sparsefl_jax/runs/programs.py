@@ -50,7 +50,7 @@ def compile_stage(run: Plan, index: int) -> Compiled:
     limit, chunk, pace = processes.lead(mine)
     pace = Pace(*pace)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    full = clock.presence(setup.system) is None
+    full = clock.presence(setup.system, setup.data.train.size) is None
     facts = model.macs, model.frozen, setup.data.train.size if full else None
     while True:
         plan = placement.make_plan(stage, layers, devices, chunk, *facts)

@@ -230,7 +230,11 @@ def _accuracy(evals: list[dict]) -> dict:
             "final": result["accuracy"],
             "best": best["models"][name]["accuracy"],
             "best_round": best["round"],
-            **{k: v for k, v in result.items() if k.endswith("density")},
+            **{
+                k: v
+                for k, v in result.items()
+                if k.endswith(("density", "seen_accuracy"))
+            },
         }
     if "val_accuracy" in evals[-1]:  # of the headline, which is the first
         next(iter(accuracy.values()))["validation"] = evals[-1]["val_accuracy"]

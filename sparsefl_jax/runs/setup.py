@@ -111,7 +111,7 @@ def build_setup(config: Config, data: FederatedData) -> Setup:
     system = build.build_system(config, len(data.train.size))
     budgets = build.build_budgets(config, system)
     return Setup(
-        build.build_stages(config, model, budgets, system),
+        build.build_stages(config, model, budgets, system, data.train.size),
         model,
         data,
         budgets=budgets,
@@ -128,15 +128,16 @@ def check_setup(setup: Setup) -> None:
       ValueError: they are not, or do not.
     """
     num_clients = len(setup.data.train.size)
+    num_seen = np.count_nonzero(setup.data.train.size)
     if not setup.stages:
         raise UserError("stages=[], expected at least one")
     for stage in setup.stages:
         for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
             check(name, getattr(stage, name), types.Count)
-        if stage.cohort_size > num_clients:
+        if stage.cohort_size > num_seen:
             raise UserError(
                 f"cohort_size={stage.cohort_size}, expected at most the number of "
-                f"clients, {num_clients}"
+                f"clients that train, {num_seen}"
             )
     check("eval_every", setup.eval_every, types.Count)
     chunk = setup.chunk
@@ -163,7 +164,7 @@ def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
       ValueError: a method is made for another number of clients, or the run is one that
         the accountant does not cover.
     """
-    num_clients, found = len(setup.data.train.size), {}
+    num_clients, found = np.count_nonzero(setup.data.train.size), {}
     for stage in setup.stages:
         clients = stage.algorithm.clients
         if clients not in (None, num_clients):

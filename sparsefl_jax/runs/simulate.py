@@ -177,7 +177,9 @@ def _rounds(
     state = initial_state.start(key, placed, sparse, info, at.state, pace.where)
     population = placement.make_population(placed, data, setup.budgets, planned.clock)
     run_segment = rows.make_runner(program.segment, placed.mesh, pace.working)
-    draw = cohorts.make_draw(key, stage, num_clients, clock.presence(setup.system))
+    draw = cohorts.make_draw(
+        key, stage, num_clients, clock.presence(setup.system, data.train.size)
+    )
     seen = None
     evaluations = stage.num_rounds / setup.eval_every
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
@@ -197,7 +199,7 @@ def _rounds(
         ends = at.ended_by or at.round == stage.num_rounds
         if not failure and (ends or at.round % setup.eval_every == 0):
             evaluation_key = keys.of_round(key, keys.EVALUATION, at.round)
-            evaluated = evaluation(evaluation_key, state, models, seen)
+            evaluated = evaluation(evaluation_key, state, models, seen, at.round)
             seen = []
             evals, at, failure = _judge(setup, at, evaluated, models)
             records += evals

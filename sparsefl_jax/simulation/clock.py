@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import AnyArray, Array, Key, PyTree, Work
@@ -137,7 +138,7 @@ def of_stage(
       system: of the run.
       stage: the stage.
       flops: of training on a sample, see `ledger.flops_per_sample`.
-      sizes: [N], the clients' training samples.
+      sizes: [N], the clients' training samples; without any a client is unseen.
       weights: parameters and statistics of the network.
     """
     if system is None:
@@ -146,7 +147,7 @@ def of_stage(
     if system.quantile is not None:
         each = float(flops) * stage.epochs * np.asarray(sizes)
         each = seconds(system.device, each, 32.0 * weights, 32.0 * weights)
-        done = np.quantile(each, system.quantile, method="inverted_cdf")
+        done = np.quantile(each[sizes > 0], system.quantile, method="inverted_cdf")
         deadline = done * (1 + ROUNDING)
     if deadline is None or stage.cohort_size == 1:
         deadline = np.inf
@@ -154,15 +155,21 @@ def of_stage(
     return Clock(device, np.float32(deadline))
 
 
-def presence(system: System | None) -> Callable | None:
+def presence(system: System | None, sizes: ArrayLike = 1) -> Callable | None:
     """Returns the available clients of a round; None if all always are.
+
+    Args:
+      system: of the run.
+      sizes: [N], the clients' training samples. Those without any never are.
 
     Returns:
       `(key, round) -> [N] bool`.
     """
-    if system is None or np.all(system.available >= 1):
+    available = 1.0 if system is None else system.available
+    available = np.where(np.reshape(sizes, (-1, 1)) > 0, available, 0)
+    if np.all(available >= 1):
         return None
-    chance = jnp.asarray(system.available, jnp.float32)
+    chance = jnp.asarray(available, jnp.float32)
 
     def present(key: Key, round: Array) -> Array:
         drawn = jax.random.uniform(jax.random.fold_in(key, round), chance.shape[:1])

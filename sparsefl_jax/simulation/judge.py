@@ -17,9 +17,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.check import UserError, check
-from sparsefl_jax.core.types import ClientInfo, PyTree
+from sparsefl_jax.core.types import ClientInfo, Context, PyTree
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData, Rows
@@ -35,6 +36,8 @@ from sparsefl_jax.simulation.inference import (
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
+from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.charges import message_bits
 
 METRICS = ("auto", "pooled", "clients")  # the accuracy that counts as that of a run
 
@@ -89,13 +92,14 @@ def make_evaluation(
       groups: ids of clients by the name of a tier, whose mean accuracy is reported.
 
     Returns:
-      `for_stage(stage)`, which returns `evaluation(key, state, models, seen)`. `models`
-      are those that the server deploys; `seen` are the ids of the clients that took
-      part since the last call, or None for all. It returns the fields of an evaluation
-      in `metrics.jsonl`.
+      `for_stage(stage)`, which returns `evaluation(key, state, models, seen, round)`.
+      `models` are those that the server deploys; `seen` are the ids of the clients that
+      took part since the last call, or None for all; `round` is that of the stage. It
+      returns the fields of an evaluation in `metrics.jsonl`.
     """
     tested = np.flatnonzero(data.test.size > 0)
     groups = {k: np.isin(tested, ids) for k, ids in (groups or {}).items()}
+    unseen = data.train.size == 0
     samples = {"test": Samples(data.x_test, data.y_test, data.test)}
     if data.val.size.any():
         samples["val"] = _validation(data)
@@ -116,6 +120,12 @@ def make_evaluation(
 
     def for_stage(stage):
         reported = resolve_metric(metric, [stage])
+        downlink, apart = None, {}
+        if unseen.any():
+            downlink = _downlink(exam, stage, unseen)
+            weight = data.test.size if reported == "pooled" else 1
+            split = {"seen_accuracy": ~unseen, "unseen_accuracy": unseen}
+            apart = {name: (weight * ids)[tested] for name, ids in split.items()}
         if reported == "pooled" or stage.algorithm.personalize is None:
             for split in samples:
                 evaluator(split)  # compiles while the stage does
@@ -123,8 +133,11 @@ def make_evaluation(
         else:
             judge = _of_clients(exam, stage)
 
-        def evaluation(key, state, models, seen=None):
-            return _record(reported, groups, judge(key, state, models, seen))
+        def evaluation(key, state, models, seen=None, round=0):
+            record = _record(reported, groups, apart, judge(key, state, models, seen))
+            if downlink is not None:
+                record["unseen_bits_down"] = downlink(key, state.server, round)
+            return record
 
         return evaluation
 
@@ -238,6 +251,31 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
     return entries
 
 
+def _downlink(exam: Exam, stage: Stage, unseen: np.ndarray) -> Callable:
+    """Returns what counts the bits of a first downlink to every unseen client."""
+    algorithm, frozen, layout = stage.algorithm, exam.model.frozen, {}
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, None, None, 0))
+    def count(key, server, round, info):
+        new = Context(round, jnp.int32(-1), info)
+        down, *_ = keys.of_exchange(keys.of_client(key, info.index))
+        received = packets.pack_once(
+            algorithm.send_once(server), new.last_round, frozen
+        )
+        received |= algorithm.broadcast(down, new, server)
+        layout.update(packets.layout(received))
+        return packets.count(received)
+
+    info = jax.tree.map(lambda v: v[unseen], exam.info)
+
+    def bits(key, server, round):
+        counts = jax.device_get(count(key, server, jnp.int32(round), info))
+        return int(message_bits(layout, counts).total.sum())
+
+    return bits
+
+
 def dependence(algorithm: Algorithm, model: Model) -> tuple[bool, bool]:
     """Returns whether models depend on the client alone, and on the server alone.
 
@@ -305,12 +343,15 @@ def used_rows(split: Rows) -> np.ndarray:
     return split.index[valid]
 
 
-def _record(metric: str, groups: dict, results: dict) -> dict:
+def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
     """Returns the fields of an evaluation."""
     models = {
         name: {k: float(np.mean(v)) for k, v in fields.items() if k != "clients"}
         for name, fields in results["test"].items()
     }
+    for name, fields in results["test"].items():
+        for part, weights in apart.items():
+            models[name][part] = float(np.average(fields["clients"], weights=weights))
     headline, *_ = models
     clients = results["test"][headline]["clients"]
     record = {
@@ -318,6 +359,7 @@ def _record(metric: str, groups: dict, results: dict) -> dict:
         "accuracy": models[headline]["accuracy"],
         "metric": metric,
         "client_accuracy": over_clients(clients),
+        **{part: models[headline][part] for part in apart},
     }
     tiers = {k: float(clients[own].mean()) for k, own in groups.items() if own.any()}
     if tiers:
