@@ -1,8 +1,8 @@
 """Draws all pictures, or those named: `python -m docs.figures sent_spafl peers`."""
 
 import argparse
-import functools
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -12,16 +12,21 @@ from docs.figures import (
     methods,
     packet_bytes,
     partitions,
-    peers,
     purging,
+    speed,
     tiers,
     timeline,
 )
 
-OTHERS = (adapters, packet_bytes, partitions, peers, purging, tiers, timeline)
-PICTURES = {each.__name__.rpartition(".")[2]: each.draw for each in OTHERS} | {
-    f"sent_{name}": functools.partial(methods.draw, case)
-    for name, case in methods.CASES.items()
+OTHERS = (adapters, packet_bytes, partitions, purging, tiers, timeline)
+PICTURES = {
+    **{each.__name__.rpartition(".")[2]: each.draw for each in OTHERS},
+    **{
+        f"sent_{name}": partial(methods.draw, case)
+        for name, case in methods.CASES.items()
+    },
+    "peers": speed.draw_peers,
+    "clients": speed.draw_clients,
 }
 
 
