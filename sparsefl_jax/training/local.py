@@ -299,10 +299,19 @@ def train_steps(
         return jax.tree.map(lambda n, o: jnp.where(step < last, n, o), new, state)
 
     state = jax.lax.fori_loop(0, num_trips, body, state)
-    # As one array: a check of each leaf is a kernel of its own on a GPU.
-    whole = jnp.concatenate([jnp.ravel(v) for v in jax.tree.leaves(state.params)])
-    loss = jnp.where(jnp.all(jnp.isfinite(whole)), state.sums["loss"], jnp.nan)
+    leaves = jax.tree.leaves(state.params)
+    finite = jax.lax.platform_dependent(leaves, cpu=_each_finite, default=_all_finite)
+    loss = jnp.where(finite, state.sums["loss"], jnp.nan)
     return state._replace(sums=state.sums | {"loss": loss})
+
+
+def _each_finite(leaves: list[Array]) -> Array:
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+
+def _all_finite(leaves: list[Array]) -> Array:
+    """As one array, which on a GPU is one kernel, and on a CPU a costly copy."""
+    return jnp.all(jnp.isfinite(jnp.concatenate([jnp.ravel(v) for v in leaves])))
 
 
 def train_epochs(
