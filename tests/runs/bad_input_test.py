@@ -39,7 +39,10 @@ REFUSED = [
     ({"optimizer.learning_rate": NAN}, "optimizer.learning_rate=nan"),
     # out of range
     ({"seeds": 2, "seed": 2**31 - 1}, "seed=2147483647, expected in [0, "),
-    ({"cohort_size": 9}, "cohort_size=9, expected at most the number of clients, 8"),
+    (
+        {"cohort_size": 9},
+        "cohort_size=9, expected at most the number of clients that train, 8",
+    ),
     ({"first_stage.group": 4, "first_stage.density": 0.1}, "group=4"),  # none is left
     (
         {"final_learning_rate": 0.5, "lr_decay": 0.9},
