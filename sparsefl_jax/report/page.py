@@ -162,7 +162,8 @@ def _results(comparison: Comparison) -> list[Column]:
         totals = list(found[axis.name, "mean"])
         columns.append(Column(axis.title, list(map(axis.text, totals)), totals))
     clients = {f"client_{n}": f"clients {n}" for n in ("median", "p10")}
-    known = {k: v for k, v in clients.items() if np.any(found[k, "count"])}
+    clients |= {f"{n}_accuracy": f"{n} clients" for n in ("seen", "unseen")}
+    known = {k: v for k, v in clients.items() if k in found and found[k, "count"].any()}
     return columns + _shares(comparison, known)
 
 
