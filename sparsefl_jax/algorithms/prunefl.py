@@ -260,9 +260,8 @@ def prunefl(
         old, squared = server.model, total["squared"]
         mean, due = masked.average(old, total["mean"]), squared["weight"] > 0
         halvings = ctx.round.astype(jnp.float32) / half_life
-        new = jax.lax.cond(
-            due, lambda: reconfigure(mean, squared["sum"], halvings), lambda: mean
-        )
+        changed = partial(reconfigure, mean, squared["sum"], halvings)
+        new = jax.lax.cond(due, changed, lambda: mean)
         return masked.move(ctx.round, server, new), {}
 
     return frozen.replace(init_client, update, contribute, aggregate)
@@ -333,10 +332,8 @@ def make_rule(
         free = [~m for m in trees.layers(stay, select)]
         others = jax.tree.leaves(trees.split(squared, select)[1])
         dense = sum((jnp.sum(g) for g in others), jnp.float32(0))
-        worth = [
-            jnp.where(f, g / c, jnp.float32(-1))
-            for g, f, c in zip(gain, free, times, strict=True)
-        ]
+        known = zip(gain, free, times, strict=True)
+        worth = [jnp.where(f, g / c, jnp.float32(-1)) for g, f, c in known]
 
         def ratio(above):
             """Returns gain over time of staying weights and candidates worth more."""

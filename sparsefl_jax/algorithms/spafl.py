@@ -166,7 +166,7 @@ def spafl(
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
 
     def contribute(ctx, uplink):
-        return means.weighted_sum(uplink["thresholds"].values, jnp.float32(1))
+        return means.weighted_sum(uplink["thresholds"].values)
 
     def aggregate(key, ctx, server, total):
         new = means.weighted_mean(total, server.thresholds)
