@@ -346,7 +346,7 @@ def adjusting(
         if adapt is not None:  # static branch
             loss, tx = adapt(loss, tx, received, doubt, batches)
         trained = local.train(train_key, loss, tx, received, batches)
-        zeros = jax.tree.map(jnp.zeros_like, received)
+        zeros = optax.tree.zeros_like(received)
 
         def name():
             given = screen_key, loss_fn, trained, batches

@@ -162,7 +162,7 @@ def compressed(
     averaging = fedavg(model, optimizer, weighting=weighting, **kept)
 
     def init(key, start):
-        zeros = jax.tree.map(jnp.zeros_like, start.params)
+        zeros = optax.tree.zeros_like(start.params)
         estimate = zeros if estimates else EmptyState()
         step = EmptyState()
         if step_coder is not None:  # static branch

@@ -185,11 +185,9 @@ def jmwst(
         changed_at = last_change(ctx.round, server.mask, mask, server.changed_at)
         return Changing(mean, mask, changed_at), {}
 
-    def contribute(ctx, uplink):
-        return summand(ctx, uplink, select, weights)
-
+    contribute = partial(summand, select=select, weights=weights)
     method = masked.training_within(select, index, train)
-    return method.replace(init, broadcast, contribute, aggregate, deploy)
+    return method.replace(init, broadcast, aggregate, deploy, contribute=contribute)
 
 
 @method

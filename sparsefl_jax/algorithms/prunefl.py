@@ -113,7 +113,7 @@ def prunefl_initial(
             density = masks.density(after.mask, select)
             change = jnp.abs(density - at.density)
             same = (at.density > 0) & (change <= jnp.float32(_CHANGE) * at.density)
-            opt_state = (jax.tree.map(jnp.zeros_like, squared), *rest)
+            opt_state = (optax.tree.zeros_like(squared), *rest)
             return at._replace(
                 state=at.state._replace(params=after.params, opt_state=opt_state),
                 mask=after.mask,
@@ -128,11 +128,11 @@ def prunefl_initial(
             state = local.train_steps(
                 step_key, loss_fn, tx, at.state, batches, project=project, **span
             )
-            seen = jax.tree.map(jnp.subtract, state.sums, at.state.sums)
+            seen = optax.tree.sub(state.sums, at.state.sums)
             good = seen["correct"] >= start_accuracy * jnp.maximum(seen["count"], 1)
             start = jnp.where(good, jnp.minimum(at.start, at.iteration), at.start)
             passes = screening.work(seen["count"], at.mask)
-            done = jax.tree.map(jnp.add, at.work, passes)
+            done = optax.tree.add(at.work, passes)
             past = at.iteration - start
             due = (past >= 0) & (past % reconfigure_every == 0)
             at = at._replace(state=state, work=done, start=start)

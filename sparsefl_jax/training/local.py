@@ -217,12 +217,7 @@ def init_optimizer(optimizer: Callable, params: PyTree, keep: bool) -> PyTree:
     return optimizer(0).init(optax.tree.zeros_like(params)) if keep else ANEW
 
 
-def start(
-    tx: optax.GradientTransformation,
-    model: SparseModel,
-    opt_state: PyTree = ANEW,
-    sums: dict | tuple = (),
-) -> LocalState:
+def start(tx, model, opt_state: PyTree = ANEW, sums: dict | tuple = ()) -> LocalState:
     """Returns the state before the first step; arguments as in `train`."""
     if isinstance(opt_state, types.EmptyState):
         opt_state = tx.init(model.params)
@@ -230,15 +225,14 @@ def start(
     return LocalState(model.params, model.stats, opt_state, sums)
 
 
-def own_steps(batches: Batches, epoch: Array | int) -> Array:
-    """Counts the steps of an epoch that hold a valid sample; shape=(), int32."""
+def own_steps(batches: Batches, epoch: Any = slice(None)) -> Array:
+    """Counts the steps of an epoch, or of all, with a valid sample; shape=(), int32."""
     return jnp.sum(jnp.any(batches.weight[epoch] > 0, axis=-1), dtype=jnp.int32)
 
 
 def num_steps(batches: Batches) -> Array:
     """Counts a client's own steps in all epochs; shape=(), int32, at least 1."""
-    epochs = range(batches.order.shape[0])
-    return jnp.maximum(sum(own_steps(batches, epoch) for epoch in epochs), 1)
+    return jnp.maximum(own_steps(batches), 1)
 
 
 def train_steps(
@@ -285,7 +279,7 @@ def train_steps(
         )
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = project(optax.apply_updates(state.params, updates))
-        sums = jax.tree.map(jnp.add, state.sums, sums)
+        sums = optax.tree.add(state.sums, sums)
         new = LocalState(params, stats, opt_state, sums)
         if last is None:  # static branch: a select would be a pass over all weights
             return new
