@@ -113,8 +113,7 @@ def save_sparse(
     content = safetensors.save(stored, {_KEY: text.decode()})
     files.write_bytes(Path(path), content)
     payload = sum(array.nbytes for array in stored.values())
-    leaves = jax.tree.leaves((sparse.params, sparse.stats))
-    dense = sum(4 * leaf.size for leaf in leaves)
+    dense = 4 * trees.num_entries((sparse.params, sparse.stats))
     return Sizes(payload, len(content) - payload, dense)
 
 

@@ -16,15 +16,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from sparsefl_jax.core import formats
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.formats import (
-    MISSING,
-    align,
-    format_percent,
-    format_seconds,
-    format_si,
-)
+from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import checkpoint
@@ -109,12 +104,13 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
         }
         if planned.clock is not None and np.isfinite(planned.clock.deadline):
             column["a round ends after"] = format_seconds(float(planned.clock.deadline))
-        rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
+        rows = f"{format_si(kept, 'B')}, {where}" if kept else formats.MISSING
         column["all clients' rows"] = rows
         sizes = memory.parts().items()
         column |= {f"memory: {part}": format_si(size, "B") for part, size in sizes}
         columns.append(column)
-    return align([[name, *(each[name] for each in columns)] for name in columns[0]])
+    table = [[name, *(each[name] for each in columns)] for name in columns[0]]
+    return formats.align(table)
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -11,16 +11,10 @@ import numpy as np
 
 from sparsefl_jax.config.defaults import densities
 from sparsefl_jax.config.fields import Config
+from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
 from sparsefl_jax.core.check import UserError, blame, unread
-from sparsefl_jax.core.types import (
-    Batches,
-    ClientInfo,
-    Context,
-    PyTree,
-    ServerContext,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Batches, Context, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
@@ -214,7 +208,7 @@ def trace(
     steps = int(steps_per_epoch(largest, stage.batch_size, stage.drop_last))
     order = (stage.epochs, steps, stage.batch_size)
     shape, key = jax.ShapeDtypeStruct, jax.random.key(0)
-    facts = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
+    facts = types.ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
     ctx = Context(jnp.int32(0), jnp.int32(-1), facts)
 
     def before(key, model):
@@ -228,7 +222,7 @@ def trace(
         return down, up, method.contribute(ctx, up), row, metrics
 
     def after(key, server, total):
-        at = ServerContext(ctx.round, jnp.int32(1))
+        at = types.ServerContext(ctx.round, jnp.int32(1))
         server, _ = method.aggregate(key, at, server, total)
         return target(method.deploy(key, server))
 

@@ -225,16 +225,12 @@ def _accuracy(evals: list[dict]) -> dict:
     """Returns the accuracy by model; the best round is chosen by validation."""
     accuracy = {}
     for name, result in evals[-1]["models"].items():
-        best = costs.best_of(evals, name)
+        best, also = costs.best_of(evals, name), ("density", "seen_accuracy")
         accuracy[name] = {
             "final": result["accuracy"],
             "best": best["models"][name]["accuracy"],
             "best_round": best["round"],
-            **{
-                k: v
-                for k, v in result.items()
-                if k.endswith(("density", "seen_accuracy"))
-            },
+            **{k: v for k, v in result.items() if k.endswith(also)},
         }
     if "val_accuracy" in evals[-1]:  # of the headline, which is the first
         next(iter(accuracy.values()))["validation"] = evals[-1]["val_accuracy"]

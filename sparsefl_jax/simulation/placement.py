@@ -5,7 +5,7 @@ device runs a chunk for as many steps as the longest client of that chunk needs.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,14 +95,9 @@ def make_plan(
     return Plan(stage, mesh, chunk, layers, macs, frozen, alike)
 
 
-def make_population(
-    plan: Plan,
-    data: FederatedData,
-    budgets: np.ndarray | None = None,
-    clock: Clock | None = None,
-) -> Population:
-    """Puts the training data on the plan's devices, replicated."""
-    return processes.put(on_host(data, budgets, clock), NamedSharding(plan.mesh, P()))
+def make_population(plan: Plan, *given: Any) -> Population:
+    """Puts the training data, `given` as to `on_host`, on devices, replicated."""
+    return processes.put(on_host(*given), NamedSharding(plan.mesh, P()))
 
 
 def on_host(

@@ -65,9 +65,8 @@ def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
 def pack_log(log: PyTree) -> Array:
     """Returns a log as one array, uint8 [bytes]: it leaves the device in one piece."""
     leaves = [jnp.uint8(v) if v.dtype == bool else v for v in jax.tree.leaves(log)]
-    return jnp.concatenate(
-        [lax.bitcast_convert_type(v, jnp.uint8).reshape(-1) for v in leaves]
-    )
+    parts = [lax.bitcast_convert_type(v, jnp.uint8).reshape(-1) for v in leaves]
+    return jnp.concatenate(parts)
 
 
 def unpack_log(packed: np.ndarray, like: PyTree) -> PyTree:
@@ -80,11 +79,8 @@ def unpack_log(packed: np.ndarray, like: PyTree) -> PyTree:
     """
     leaves, treedef = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size * leaf.dtype.itemsize for leaf in leaves])
-    parts = np.split(packed, ends[:-1])
-    shaped = [
-        part.view(leaf.dtype).reshape(leaf.shape)
-        for part, leaf in zip(parts, leaves, strict=True)
-    ]
+    parts = zip(np.split(packed, ends[:-1]), leaves, strict=True)
+    shaped = [part.view(leaf.dtype).reshape(leaf.shape) for part, leaf in parts]
     return jax.tree.unflatten(treedef, shaped)
 
 

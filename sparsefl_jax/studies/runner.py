@@ -67,9 +67,8 @@ def run(
         start, listening = places.here(workdir), contextlib.nullcontext(lambda: 0)
     else:
         start = submit or places.pool(workdir, jobs)
-        listening = interrupt.watch_signals(
-            "asking the points to end after this segment"
-        )
+        message = "asking the points to end after this segment"
+        listening = interrupt.watch_signals(message)
     on_disk.write(workdir, points)
     missing = [point for point in points if on_disk.state(workdir, point) != "done"]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
