@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, check, checked
+from sparsefl_jax.core.check import UserError, check, check_arguments
 from sparsefl_jax.core.types import Count, NonNegative, Positive, PyTree
 
 
@@ -28,7 +28,7 @@ class ConvergenceBound(NamedTuple):
         return sum(self)
 
 
-@checked
+@check_arguments
 def largest_rate(smoothness: Positive, steps: Count) -> float:
     """Returns the rate below which Theorem 1 holds, 1 / (4 sqrt(2) L S^1.5).
 
@@ -43,7 +43,7 @@ def largest_rate(smoothness: Positive, steps: Count) -> float:
     return 1 / (4 * math.sqrt(2) * smoothness * steps**1.5)
 
 
-@checked
+@check_arguments
 def convergence_bound(
     learning_rate: Positive,
     smoothness: Positive,

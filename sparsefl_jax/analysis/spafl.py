@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.check import UserError, check, checked, integer
+from sparsefl_jax.core.check import UserError, check, check_arguments, integer
 from sparsefl_jax.core.types import Count, Fraction, NonNegative, Positive
 
 
@@ -54,7 +54,7 @@ def diameter(gradients: ArrayLike) -> float:
     return max(float(np.linalg.norm(rows - row, axis=1).max()) for row in rows)
 
 
-@checked
+@check_arguments
 def round_epsilon(
     density: Fraction,
     diameter: NonNegative,

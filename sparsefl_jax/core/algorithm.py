@@ -41,7 +41,7 @@ import numpy as np
 import optax
 
 from sparsefl_jax.core import types
-from sparsefl_jax.core.check import checked
+from sparsefl_jax.core.check import check_arguments
 from sparsefl_jax.core.types import Array, ClientInfo, Context, Key, PyTree, SparseModel
 
 P = ParamSpec("P")
@@ -235,7 +235,7 @@ def method(factory: Callable[P, T]) -> Callable[P, T]:
         ...
       sparsefl_jax.UserError: rate=2, expected in (0, 1]
     """
-    signature, build = inspect.signature(factory), checked(factory)
+    signature, build = inspect.signature(factory), check_arguments(factory)
     parameters = signature.parameters
 
     @functools.wraps(factory)

@@ -112,13 +112,13 @@ def can_check(kind: Any) -> bool:
     return plain or origin is Literal
 
 
-def checked(function: F) -> F:
+def check_arguments(function: F) -> F:
     """Decorates a function, which checks the arguments that it is given.
 
     Each is checked by its annotation, if `can_check` says that it can be.
 
     Example:
-      >>> @checked
+      >>> @check_arguments
       ... def double(share: Annotated[float, "[0, 0.5]"]):
       ...     return 2 * share
       >>> double(0.8)

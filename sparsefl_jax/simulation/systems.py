@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.check import UserError, blame, check, checked
+from sparsefl_jax.core.check import UserError, blame, check, check_arguments
 from sparsefl_jax.core.types import Count, Positive, Share
 from sparsefl_jax.simulation.clock import Device, System
 
@@ -40,7 +40,7 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
 PRESETS = ("mobile", "iot", "tifl")  # tables of this package
 
 
-@checked
+@check_arguments
 def make_system(
     name: str,
     num_clients: Count,

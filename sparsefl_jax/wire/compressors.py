@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.core.check import check, checked, integer
+from sparsefl_jax.core.check import check, check_arguments, integer
 from sparsefl_jax.core.types import Array, PyTree, Share
 from sparsefl_jax.sparsity import layer_densities, masks, one_bit, top_k, trees
 from sparsefl_jax.wire.packets import Message, Packet
@@ -69,7 +69,7 @@ def none() -> Compressor:
     )
 
 
-@checked
+@check_arguments
 def topk(
     density: Share = 0.01, scope: Scope = "global", index: Index = "packed"
 ) -> Compressor:
@@ -216,7 +216,7 @@ def majority() -> Compressor:
     return Compressor(encode, decode, combine, feedback="none", votes=True)
 
 
-@checked
+@check_arguments
 def stc(density: Share = 0.01, index: Index = "packed") -> Compressor:
     """Returns sparse ternary compression: a leaf's largest entries by sign and mean.
 
