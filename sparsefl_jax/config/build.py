@@ -82,7 +82,8 @@ def build_optimizer(config):
 def load(config):
     """Reads the data set of a configuration."""
     settings = {field: getattr(config, field) for field in OF_DATA_SET}
-    return datasets.load(config.dataset, hf=dict(config.hf), **settings)
+    columns = {"hf": dict(config.hf), "image": dict(config.image)}
+    return datasets.load(config.dataset, **columns, **settings)
 
 
 def build_data(config, read=load):

@@ -8,7 +8,7 @@ from sparsefl_jax.config.defaults import plain
 from sparsefl_jax.config.fields import Config
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.data.hub import OPTIONS
+from sparsefl_jax.data.hub import LOOKS, OPTIONS
 
 # Fields that change a run's results by rounding at most. The location of the data is
 # one of them, because the checkpoint has a checksum of their content.
@@ -16,6 +16,7 @@ FREE = (
     *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
     *("memory_gb", "sinks", "writers"),
     *(f"hf.{option}" for option in OPTIONS),
+    *(f"image.{option}" for option in LOOKS),
 )
 # Fields that set how often a run is evaluated and when it ends.
 LATER = (

@@ -62,6 +62,19 @@ class HuggingFace:
 
 
 @dataclasses.dataclass(frozen=True)
+class Image:
+    """How images of files are converted.
+
+    Attributes:
+      mode: 'L' (grey), 'RGB' or 'RGBA', where images differ.
+      size: height and width to which images are resized.
+    """
+
+    mode: Literal["L", "RGB", "RGBA"] | None = None
+    size: tuple[Count, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Partition:
     """How samples are dealt out to clients.
 
@@ -256,7 +269,7 @@ class Config:
 
     Attributes:
       seed: root of all randomness of the run.
-      dataset: a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder.
+      dataset: a sample, a name, hf:ORGANISATION/NAME, a file or a folder.
       tokenizer: turns texts into tokens: folder of a vocabulary, or 'words'.
       max_tokens: length to which texts are cut or padded, by default 64.
       data_dir: folder of prepared TFDS data sets.
@@ -298,6 +311,7 @@ class Config:
     seed: Whole = 0
     dataset: str = "cifar10_sample"
     hf: dict = section(HuggingFace)
+    image: dict = section(Image)
     tokenizer: str | None = None
     max_tokens: int | None = None
     data_dir: str | None = None

@@ -98,6 +98,7 @@ class Summary(Struct):
     client_accuracy: dict[str, Value] | None = None
     versions: dict[str, Any] | None = None
     data: dict[str, Count] | None = None
+    names: dict[str, list[str]] = {}
     seconds: Value = None
     rounds_per_second: Value = None
     hours: Value = None

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
+from sparsefl_jax.core.formats import format_percent, format_seconds, format_si, tally
 from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import comparison_tables as texts
 from sparsefl_jax.report import costs, density, tables
@@ -58,6 +58,8 @@ def write_page(run_dir: str | Path) -> Path:
     """
     run = read_run(run_dir)
     split = run.partition
+    names = {} if split is None else run.summary.get("names", {})
+    axes = {k: axis for axis, k in enumerate(("classes", "clients")) if k in names}
     flops = {f"FLOPs, {kind}": column for kind, column in tables.FLOPS.items()}
     page = _render(
         "run.html",
@@ -69,6 +71,7 @@ def write_page(run_dir: str | Path) -> Path:
         accuracy=[row[:-1] for row in tables.accuracy_rows(run.summary)],
         stages=tables.stage_rows(run.summary, "stage", tables.BITS | flops),
         split=None if split is None else partition_statistics(split),
+        named={k: tally(names[k], split.sum(axis), 60) for k, axis in axes.items()},
         fields=flatten(run.config).items(),
         made_with=[tables.made_with(run.summary)],
     )

@@ -20,7 +20,7 @@ from sparsefl_jax.core import formats
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
-from sparsefl_jax.data.federated import partition_counts
+from sparsefl_jax.data.federated import names, partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.plan import Plan
@@ -67,7 +67,14 @@ def describe_largest(memories: Sequence[Memory]) -> str:
 def _head(setup: Setup) -> list[str]:
     """Describes devices, network and clients."""
     devices, model = list(setup.devices or jax.devices()), setup.model
-    statistics = partition_statistics(partition_counts(setup.data))
+    counts = partition_counts(setup.data)
+    statistics, per_class = partition_statistics(counts), counts.sum(0)
+    known = names(setup.data)
+    empty = np.count_nonzero(per_class == 0)
+    clients, classes = (
+        f": {formats.tally(known[kind], sums)}" if kind in known else ""
+        for kind, sums in (("clients", counts.sum(1)), ("classes", per_class))
+    )
     train = statistics["train"]
     largest = format_percent(statistics["largest_share"], 1)
     weights = trees.num_entries(initial_state.initial_shapes(model).params)
@@ -82,7 +89,9 @@ def _head(setup: Setup) -> list[str]:
         + f"{format_si(ledger.macs_per_sample(model))} multiply-adds a sample",
         f"clients   {statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
-        f"{len(setup.data.y_test)} test samples",
+        f"{len(setup.data.y_test)} test samples{clients}",
+        f"classes   {setup.data.num_classes}{classes}"
+        + (f", {empty} without a training sample" if empty else ""),
         *([f"system    {system}"] if system else []),
     ]
 

@@ -251,7 +251,7 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
 
 
 def fingerprint(data: federated.FederatedData) -> dict[str, int]:
-    """Computes a checksum of every field of the data except its name.
+    """Computes a checksum of every field of the data except names.
 
     Clients' tables count without their padding.
 
@@ -264,9 +264,10 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
       >>> [name for name in old if old[name] != new[name]]
       ['num_classes']
     """
-    bare = federated.pad(data, [max(1, rows.size.max()) for rows in data[-3:]])
-    fields = bare._asdict().items()
-    return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
+    tables = data.train, data.val, data.test
+    bare = federated.pad(data, [max(1, rows.size.max()) for rows in tables])
+    fields, names = bare._asdict().items(), ("name", "classes", "clients")
+    return {k: checkpoint.checksum(v) for k, v in fields if k not in names}
 
 
 def own_code(config: dict) -> dict[str, int]:

@@ -100,6 +100,7 @@ def open_records(
 
         def finish(snapshot: Snapshot, memories: Sequence[Memory]) -> dict:
             facts = about | {"guarantee": guarantee(setup, snapshot.round)}
+            facts |= {"names": datasets.names(setup.data)}
             written = write_summary(config, memories, workdir, snapshot, facts)
             draw(workdir)
             return written
@@ -166,7 +167,8 @@ def write_summary(
       memories: of the stages, as `Programs` has them.
       workdir: the run's directory.
       at: the final snapshot.
-      about: as in its last checkpoint, with its `guarantee`, which may be empty.
+      about: as in its last checkpoint, with its `guarantee` and `names`, which may be
+        empty.
 
     Returns:
       The summary as written, with keys as in `report.tables`.
@@ -212,7 +214,7 @@ def write_summary(
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
         "clients": datasets.partition_statistics(np.load(workdir / "partition.npy")),
-        **({"guarantee": about["guarantee"]} if about.get("guarantee") else {}),
+        **{k: about[k] for k in ("guarantee", "names") if about.get(k)},
     }
     if at.hours is not None:
         summary["hours"], summary["tiers"] = at.hours, tables.tier_totals(train, evals)
