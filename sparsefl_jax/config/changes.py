@@ -82,7 +82,7 @@ def keep_schedule(config: Config, old: dict) -> Config:
     """Keeps the old values of fields that depend on a changed `num_rounds`.
 
     A first stage with as many rounds as the run keeps its number of rounds, and a
-    learning rate that decays over the run keeps its horizon.
+    learning rate that falls over the run keeps its horizon.
 
     Args:
       config: the configuration with which a run continues.
@@ -104,7 +104,8 @@ def keep_schedule(config: Config, old: dict) -> Config:
         if config.num_rounds != before:
             first = config.first_stage | {"num_rounds": before}
             config = dataclasses.replace(config, first_stage=first)
-    if config.final_learning_rate is None or config.lr_decay is not None:
+    decays = config.final_learning_rate is not None and config.lr_decay is None
+    if not (decays or config.schedule):
         return config
     before = old["lr_horizon"] or old["num_rounds"]
     if config.lr_horizon is None and config.num_rounds != before:

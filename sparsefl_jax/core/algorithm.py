@@ -278,7 +278,9 @@ class Stage(NamedTuple):
     a round and `batch_size` the number of samples in a batch. `sampler` is a pure
     function `(key, round) -> ids [K] int32` that returns distinct clients; None draws
     `cohort_size` clients uniformly without replacement. `drop_last` leaves out a
-    partial batch, unless it is the only batch of its client.
+    partial batch, unless it is the only batch of its client. `local_steps` takes the
+    place of `epochs`, then 1: a client takes so many steps in a round, through its
+    samples as often as needed, in a new order each time.
     """
 
     algorithm: Algorithm
@@ -288,3 +290,4 @@ class Stage(NamedTuple):
     batch_size: int = 32
     sampler: Sampler | None = None
     drop_last: bool = False
+    local_steps: int | None = None

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.check import UserError, check, unread
+from sparsefl_jax.core.types import Count
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
 from sparsefl_jax.data.sources import Dataset, make_dataset, one_label, statistics
@@ -56,6 +57,7 @@ def federate(
     *,
     seed: int = 0,
     val_fraction: float = 0.0,
+    max_samples: int | None = None,
     unseen_fraction: float = 0.0,
     test_split: str = "partition",
     test_fraction: float | None = None,
@@ -72,6 +74,8 @@ def federate(
       num_clients: N; None if the partition itself determines it.
       seed: an integer; equal seeds give equal splits.
       val_fraction: the share of each client's samples held out of training, [0, 1).
+      max_samples: the most training samples of a client that are used, drawn at random
+        after validation samples are held out; None for all.
       unseen_fraction: the share of clients that never train, [0, 1), rounded to whole
         clients. They keep their test samples and lose the others.
       test_split: a name in `holdout.TEST_SPLITS`, which says how clients get their test
@@ -96,6 +100,7 @@ def federate(
     """
     check("val_fraction", val_fraction, "[0, 1)")
     check("unseen_fraction", unseen_fraction, "[0, 1)")
+    check("max_samples", max_samples, Count | None)
     check("test_split", test_split, TEST_SPLITS)
     if test_fraction is not None:
         check("test_fraction", test_fraction, "(0, 1)")
@@ -124,10 +129,14 @@ def federate(
     if val_fraction > 0 and not any(map(len, val)):
         raise UserError(f"{val_fraction=} holds no sample out, expected more, or 0")
     shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
+    if max_samples is not None:
+        rng = keys.on_host(seed, keys.USED)
+        train = [rng.permutation(rows)[:max_samples] for rows in train]
     if unseen_fraction > 0:
         unseen = _draw_unseen(unseen_fraction, test, seed)
         for client in unseen:
             train[client], val[client] = train[client][:0], val[client][:0]
+    if max_samples is not None or unseen_fraction > 0:
         mean, std = statistics(dataset.x[np.concatenate(train)], dataset.name)
         shared |= {"mean": mean, "std": std}
     _warn_of_overlap(train, {"test": held, "validation": val})

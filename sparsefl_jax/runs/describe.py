@@ -104,11 +104,11 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
         down_packets = planned.round.layouts["down"].values()
         under = trees.num_entries([packet.mask for packet in down_packets])
         kept, where = memory.client_store["bytes"], memory.client_store["where"]
+        work = f"{n} steps" if (n := stage.local_steps) else stage.epochs
         column = {
             "stage": str(index),
             "rounds, clients in each": f"{stage.num_rounds}, {stage.cohort_size}",
-            "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, "
-            f"{memory.chunk}",
+            "epochs, batch, chunk": f"{work}, {stage.batch_size}, {memory.chunk}",
             "weights under a mask": format_si(under),
         }
         if planned.clock is not None and np.isfinite(planned.clock.deadline):

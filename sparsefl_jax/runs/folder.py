@@ -271,14 +271,15 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
 
 
 def own_code(config: dict) -> dict[str, int]:
-    """Computes checksums of the files of a user's methods, networks and partitions.
+    """Computes checksums of the files of a user's methods, networks, optimizers etc.
 
     So it does of what these import of the user's own, and of `adapter.base`.
 
     Args:
       config: as `plain` returns it; a user's have names `module:function`.
     """
-    names = [config[section].get("name") or "" for section in TABLES]
+    named = (*TABLES, "optimizer", "server_optimizer")
+    names = [config.get(section, {}).get("name") or "" for section in named]
     paths = users_code.files([n.partition(":")[0] for n in names if ":" in n])
     paths.append(config.get("adapter", {}).get("base"))
     return {path: zlib.crc32(Path(path).read_bytes()) for path in paths if path}

@@ -12,7 +12,7 @@ from sparsefl_jax.config import build
 from sparsefl_jax.config.fields import Config, Limits
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.check import UserError, check
+from sparsefl_jax.core.check import UserError, check, unread
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data.federated import FederatedData
@@ -134,6 +134,10 @@ def check_setup(setup: Setup) -> None:
     for stage in setup.stages:
         for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
             check(name, getattr(stage, name), types.Count)
+        check("local_steps", stage.local_steps, types.Count | None)
+        if stage.local_steps is not None and stage.epochs != 1:
+            why = f"local_steps is {stage.local_steps}, expected epochs=1"
+            raise unread(f"epochs={stage.epochs}", why)
         if stage.cohort_size > num_seen:
             raise UserError(
                 f"cohort_size={stage.cohort_size}, expected at most the number of "

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import AnyArray, Array, ClientInfo, Frozen, PyTree
 from sparsefl_jax.data import flat
-from sparsefl_jax.data.batching import steps_per_epoch
+from sparsefl_jax.data.batching import steps_per_pass
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.clock import Clock
@@ -90,7 +90,7 @@ def make_plan(
     mesh, chunk = Mesh(np.array(devices), ("clients",)), min(chunk, share)
     steps = ()
     if sizes is not None and stage.cohort_size % (chunk * len(devices)) == 0:
-        steps = np.unique(steps_per_epoch(sizes, stage.batch_size, stage.drop_last))
+        steps = np.unique(steps_per_pass(stage, sizes))
     alike = np.int32(steps[0]) if len(steps) == 1 else None
     return Plan(stage, mesh, chunk, layers, macs, frozen, alike)
 

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Array, Context, PyTree, ServerContext
-from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.data.batching import batches, steps_per_pass
 from sparsefl_jax.models.convolution import lowering
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, placement
@@ -251,7 +251,7 @@ def make_round(plan: placement.Plan) -> Callable:
             for v in (ids, ids if places is None else places)
         )
         sizes = jnp.take(sizes, dealt, mode="fill", fill_value=0)
-        steps = steps_per_epoch(sizes, stage.batch_size, stage.drop_last)
+        steps = steps_per_pass(stage, sizes)
         steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
         clients, total, log = map_cohort(
             client_key, population, state, round, rate, steps, dealt, places

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Context, PyTree, ServerContext
-from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.data.batching import batches, steps_per_pass
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.testing.compare import fail
@@ -129,7 +129,7 @@ def batches_jit(world: World) -> Callable:
         _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
         x, y, index, *_ = population
         own = x, y, index[info.index], info.num_examples
-        steps = steps_per_epoch(info.num_examples, stage.batch_size, stage.drop_last)
+        steps = steps_per_pass(stage, info.num_examples)
         return batches(key, *own, stage=stage, num_steps=steps)
 
     return jit(make)

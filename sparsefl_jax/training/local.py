@@ -18,6 +18,7 @@ import optax
 from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.lookup import look_up
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import SUMS
@@ -124,6 +125,11 @@ def objective(model: Model, *, train: bool = True) -> Callable:
     return loss_fn
 
 
+def find_optimizer(name: str, argument: str = "optimizer.name") -> Any:
+    """Returns what optax calls so, or a user's `module:function`; None if nothing."""
+    return look_up(argument, name, {}) if ":" in name else vars(optax).get(name)
+
+
 @method
 def make_optimizer(
     name: str = "sgd",
@@ -137,9 +143,10 @@ def make_optimizer(
     """Returns a client optimizer whose learning rate follows the round.
 
     Args:
-      name: an optimizer of optax (`sgd`, `adam`, ...).
+      name: an optimizer of optax (`sgd`, `adam`, ...), or `my_module:my_optimizer`, a
+        function that takes a `learning_rate` and returns an optax transformation.
       learning_rate: the constant rate, unused with a schedule.
-      schedule: `(round) -> rate`, an optax schedule.
+      schedule: `(round) -> rate`, an optax schedule, such as those of `learning_rates`.
       weight_decay: passed to the optimizer if it takes one (`adamw`), or else added to
         the gradient, as in PyTorch's SGD.
       clip: the global gradient norm at which to clip, 0 for none.
@@ -159,10 +166,13 @@ def make_optimizer(
       >>> updates.tolist()
       [-0.5, -0.5]
     """
-    factory = vars(optax).get(name)
+    factory = find_optimizer(name)
     takes = inspect.signature(factory).parameters if inspect.isfunction(factory) else ()
     if name.startswith(("_", "scale_by_")) or "learning_rate" not in takes:
-        raise UserError(f"optimizer.name={name!r}, expected an optimizer of optax")
+        raise UserError(
+            f"optimizer.name={name!r}, expected an optimizer of optax, or "
+            "my_module:my_optimizer, a function of learning_rate"
+        )
     numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
     for argument, value in (numbers | kwargs).items():
         if isinstance(value, int | float):
