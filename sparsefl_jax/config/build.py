@@ -30,7 +30,9 @@ from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
-OF_DATA_SET = ("data_dir", "writers", "num_classes", "tokenizer", "max_tokens")
+OF_DATA_SET = (
+    *("data_dir", "writers", "task", "num_classes", "tokenizer", "max_tokens"),
+)
 
 
 def build_algorithm(
@@ -82,7 +84,8 @@ def build_optimizer(config):
 def load(config):
     """Reads the data set of a configuration."""
     settings = {field: getattr(config, field) for field in OF_DATA_SET}
-    return datasets.load(config.dataset, hf=dict(config.hf), **settings)
+    named = config.hf | {"columns": None}  # what an earlier run read
+    return datasets.load(config.dataset, hf=named, **settings)
 
 
 def build_data(config, read=load):
@@ -100,6 +103,7 @@ def build_data(config, read=load):
         val_fraction=config.val_fraction,
         unseen_fraction=config.unseen_fraction,
         test_split=config.test_split,
+        standardize=config.normalize,
         **settings,
     )
 

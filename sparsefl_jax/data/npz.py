@@ -17,7 +17,7 @@ def matches(name: str) -> bool:
 
 def find(name: str) -> Source:
     """Finds a file with the arguments of `make_dataset`: x, y and more."""
-    return Source(Path(name).stem, [], lambda: read(name))
+    return Source(Path(name).stem, [], lambda: read(name) | {"numeric": True})
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:

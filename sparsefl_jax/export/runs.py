@@ -31,7 +31,8 @@ def export_run(
     file has the weights alone.
 
     Static normalisation statistics are first computed from the pooled training samples,
-    as before an evaluation. Adapters are added to the kernels beside them, so that the
+    as before an evaluation. A table's mean and deviation are in the file: its network
+    takes raw columns. Adapters are added to the kernels beside them, so that the
     file has the parameters of the network without adapters, none of them pruned.
 
     Args:
@@ -77,6 +78,9 @@ def export_run(
     if model.merged is not None:
         params = model.merged(masks.apply(sparse.params, sparse.mask))
         sparse = masks.dense(params, sparse.stats)
+    reading = build.describe_reading(config, data, model)
+    if data.scaling is not None:
+        reading |= dict(zip(("mean", "std"), data.scaling, strict=True))
     if path is None:
         file = "model" if client is None else f"client_{client}"
         path = Path(run) / f"{file}.safetensors"
@@ -85,7 +89,7 @@ def export_run(
         sparse,
         index=index,
         network=build.describe_network(config, data),
-        reading=build.describe_reading(config, data, model),
+        reading=reading,
         run={
             "method": config.algorithm["name"],
             "dataset": config.dataset,

@@ -25,7 +25,7 @@ from sparsefl_jax.core.formats import (
     format_seconds,
     format_si,
 )
-from sparsefl_jax.data.federated import partition_counts
+from sparsefl_jax.data.federated import FederatedData, partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.plan import Plan
@@ -88,8 +88,16 @@ def _head(setup: Setup) -> list[str]:
         f"clients   {statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
         f"{len(setup.data.y_test)} test samples",
+        *([f"columns   {told}"] if (told := _columns(setup.data)) else []),
         *([f"system    {system}"] if system else []),
     ]
+
+
+def _columns(data: FederatedData) -> str:
+    """Describes which columns were read, and how many are standardised."""
+    count = sum(pair != (0, 1) for pair in zip(*data.scaling or ((), ()), strict=True))
+    scaled = f"{count} columns standardised" if count else ""
+    return "; ".join(filter(None, [data.columns, scaled]))
 
 
 def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:

@@ -251,7 +251,7 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
 
 
 def fingerprint(data: federated.FederatedData) -> dict[str, int]:
-    """Computes a checksum of every field of the data except its name.
+    """Computes a checksum of every field of the data except what describes it.
 
     Clients' tables count without their padding.
 
@@ -266,7 +266,8 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
     """
     bare = federated.pad(data, [max(1, rows.size.max()) for rows in data[-3:]])
     fields = bare._asdict().items()
-    return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
+    told = "name", "numeric", "columns", "scaling"  # x has them
+    return {k: checkpoint.checksum(v) for k, v in fields if k not in told}
 
 
 def own_code(config: dict) -> dict[str, int]:
