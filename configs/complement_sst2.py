@@ -27,5 +27,5 @@ def get_config(arg: str = ""):
     if "mini" in options:
         config.dataset, config.num_clients = "sentences_sample", 20
         config.batch_size = 16
-    config.model.name = "sa"
+    config.model.name, config.normalize = "sa", True
     return config

@@ -28,5 +28,5 @@ def get_config(arg: str = ""):
         config.partition.min_samples, config.batch_size = 10, 16
     if "users10" not in options:
         config.num_clients = config.cohort_size = users
-    config.model.name = "sa"
+    config.model.name, config.normalize = "sa", True
     return config

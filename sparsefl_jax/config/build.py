@@ -32,7 +32,9 @@ from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
-OF_DATA_SET = ("data_dir", "writers", "num_classes", "tokenizer", "max_tokens")
+OF_DATA_SET = (
+    *("data_dir", "writers", "task", "num_classes", "tokenizer", "max_tokens"),
+)
 
 
 def build_algorithm(
@@ -108,8 +110,9 @@ def _make(section: str, name: str, settings: dict, *given):
 def load(config):
     """Reads the data set of a configuration."""
     settings = {field: getattr(config, field) for field in OF_DATA_SET}
-    columns = {"hf": dict(config.hf), "image": dict(config.image)}
-    return datasets.load(config.dataset, **columns, **settings)
+    named = config.hf | {"columns": None}  # what an earlier run read
+    given = {"hf": named, "image": dict(config.image)}
+    return datasets.load(config.dataset, **given, **settings)
 
 
 def build_data(config, read=load):
@@ -128,6 +131,7 @@ def build_data(config, read=load):
         max_samples=config.max_samples,
         unseen_fraction=config.unseen_fraction,
         test_split=config.test_split,
+        standardize=config.normalize,
         **settings,
     )
 

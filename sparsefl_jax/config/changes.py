@@ -14,8 +14,8 @@ from sparsefl_jax.data.hub import LOOKS, OPTIONS
 # one of them, because the checkpoint has a checksum of their content.
 FREE = (
     *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
-    *("memory_gb", "sinks", "writers"),
-    *(f"hf.{option}" for option in OPTIONS),
+    *("memory_gb", "sinks", "task", "writers"),
+    *(f"hf.{option}" for option in (*OPTIONS, "columns")),
     *(f"image.{option}" for option in LOOKS),
 )
 # Fields that set how often a run is evaluated and when it ends.

@@ -15,7 +15,7 @@ import re
 import runpy
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from ml_collections.config_dict import ConfigDict
 
@@ -162,21 +162,25 @@ def parse(text: str, kind: Any = object) -> Any:
 
     Args:
       text: of a flag; 'None' is no value.
-      kind: the type of the field; a text stays a text for str.
+      kind: the type of the field; a text stays a text for str, and may be the only one
+        of a tuple.
 
     Example:
       >>> parse("1", float), parse("true", bool), parse("(8, 8)"), parse("1", str)
       (1.0, True, (8, 8), '1')
+      >>> parse("('a', 'b')", tuple[str, ...]), parse("px*", tuple[str, ...])
+      (('a', 'b'), ('px*',))
     """
     kinds = kind, *get_args(kind)
     if text == "None":
         return None
-    if str in kinds or bool in kinds and text in ("true", "false"):
+    several = get_origin(kind) is tuple
+    if str in kinds and not several or bool in kinds and text in ("true", "false"):
         return text if str in kinds else text == "true"
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return text
+        return (text,) if several else text
     whole = type(value) is int and float in kinds and int not in kinds
     return float(value) if whole else value
 

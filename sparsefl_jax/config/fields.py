@@ -43,11 +43,13 @@ class HuggingFace:
     Attributes:
       image: column of images, if a data set has several.
       text: column of texts, if there are several.
-      table: columns of numbers that together are a sample.
+      table: columns, or globs such as 'px*', that together are a sample.
       label: column of labels, if several columns could be.
       user: column of users, for partition=natural.
       train: split for training, by default 'train'.
       test: split for testing, by default 'test' or 'validation'.
+      fill: 'median' fills missing values of a table's columns.
+      columns: set by the run: which columns were read, and as what.
     """
 
     image: str | None = None
@@ -57,6 +59,8 @@ class HuggingFace:
     user: str | None = None
     train: str | None = None
     test: str | None = None
+    fill: Literal["median"] | None = None
+    columns: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,6 +291,7 @@ class Config:
       max_tokens: length to which texts are cut or padded, by default 64.
       data_dir: folder of prepared TFDS data sets.
       writers: 'mnist' for the writers of MNIST's images as users.
+      task: 'classification', or 'next_token': labels are the characters after texts.
       num_classes: outputs of the network, if more than there are labels.
       num_clients: number of clients; 0 lets the partition decide.
       partition_seed: seed of the partition, by default seed.
@@ -296,7 +301,7 @@ class Config:
       unseen_fraction: share of clients that never train and are tested apart.
       augment: augmentations in training: 'crop', 'flip', 'cutout'.
       input_scale: divisor of integer pixels.
-      normalize: whether to subtract the mean and divide by the deviation.
+      normalize: subtract the mean and divide by the deviation: channels, columns.
       scramble: read images [H, W, C] as if stored [C, H, W], as SpaFL does.
       final_learning_rate: end of the learning rate's exponential decay.
       lr_horizon: duration of a decay or schedule in rounds, by default num_rounds.
@@ -331,6 +336,7 @@ class Config:
     max_tokens: int | None = None
     data_dir: str | None = None
     writers: str | None = None
+    task: str = "classification"
     num_classes: Count | None = None
     num_clients: Whole = 100
     partition: dict = section(Partition)

@@ -3,8 +3,6 @@
 The alphabet is newline and printable ASCII, 96 characters; '?' stands for any other.
 """
 
-from collections.abc import Collection
-
 import numpy as np
 
 from sparsefl_jax.core.check import UserError
@@ -72,16 +70,3 @@ def cut_texts(texts: list[str], following: list[str]) -> tuple[np.ndarray, np.nd
     joined = "".join(map("".join, zip(texts, following, strict=True)))
     codes = encode(joined).reshape(len(texts), -1)
     return codes[:, :-1], codes[:, 1:].astype(np.int32)
-
-
-def follow(texts: Collection[list], labels: Collection[list]) -> bool:
-    """Returns whether the label of each text of all splits is a character after it.
-
-    Example:
-      >>> follow([["abc"], ["bcd"]], [["d"], ["e"]]), follow([["abc"]], [[3]])
-      (True, False)
-    """
-    lengths = {len(text) for split in texts for text in split}
-    found = [label for split in labels for label in split]
-    characters = all(isinstance(label, str) and len(label) == 1 for label in found)
-    return len(lengths) == 1 and bool(found) and characters

@@ -32,7 +32,8 @@ class FederatedData(NamedTuple):
 
     `train` and `val` are rows of `x`, `test` holds rows of `x_test`. The sizes of a
     split that does not exist are 0. A client without training samples is unseen: it
-    never trains, and is tested.
+    never trains, and is tested. `x` and `x_test` of a table are standardised already,
+    by `scaling`.
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
@@ -43,6 +44,9 @@ class FederatedData(NamedTuple):
     std: tuple | None
     num_classes: int
     name: str
+    numeric: np.ndarray | None  # [D] bool, the columns of a table that are numbers
+    columns: str  # which columns of a file were read, and as what
+    scaling: tuple | None  # mean and deviation of each column of a table
     train: Rows
     val: Rows
     test: Rows
@@ -61,9 +65,10 @@ def federate(
     unseen_fraction: float = 0.0,
     test_split: str = "partition",
     test_fraction: float | None = None,
+    standardize: bool = True,
     **kwargs: Any,
 ) -> FederatedData:
-    """Splits a data set over clients.
+    """Splits a data set over clients, and standardises the columns of a table.
 
     Args:
       dataset: a `Dataset`.
@@ -82,6 +87,9 @@ def federate(
         samples.
       test_fraction: the share that test_split="within" holds out, (0, 1); by default
         a fifth.
+      standardize: whether to subtract from each column of a table (see `numeric` of
+        `make_dataset`) its mean, and to divide it by its deviation, over the training
+        samples of all clients that train. A constant column becomes 0.
       **kwargs: further arguments of the partitioner, such as `alpha`.
 
     Returns:
@@ -139,9 +147,11 @@ def federate(
     if max_samples is not None or unseen_fraction > 0:
         mean, std = statistics(dataset.x[np.concatenate(train)], dataset.name)
         shared |= {"mean": mean, "std": std}
+    if standardize and dataset.numeric is not None:
+        shared |= _standardized(dataset, np.concatenate(train))
     _warn_of_overlap(train, {"test": held, "validation": val})
     rows = {"train": pack(train), "val": pack(val), "test": pack(test)}
-    return FederatedData(**shared, **rows, clients=clients)
+    return FederatedData(**{"scaling": None} | shared | rows, clients=clients)
 
 
 def from_arrays(
@@ -160,7 +170,9 @@ def from_arrays(
     """Splits your own arrays over clients.
 
     Args:
-      x: [n, H, W, C], [n, H, W] or [n, D]; see `sources.make_dataset`.
+      x: [n, H, W, C], [n, H, W] or [n, D]; see `sources.make_dataset`. Columns of
+        floats [n, D] are standardised, unless `standardize=False`: `data.scaling` has
+        their mean and deviation.
       y: [n] integers or texts; see `sources.make_dataset`.
       x_test: like x. None holds out a fifth (`test_fraction`) of each client's samples;
         together they are the test set.
@@ -170,8 +182,8 @@ def from_arrays(
       users_test: [n_test], the user of each sample of x_test.
       name: the name of the data set in reports.
       test_split: as in `federate`; None is "within" without x_test, else "partition".
-      **kwargs: further arguments of `federate`, such as `partition`, `num_clients` and
-        `seed`, and of the partitioner.
+      **kwargs: further arguments of `federate`, such as `partition`, `num_clients`,
+        `standardize` and `seed`, and of the partitioner.
 
     Returns:
       A `FederatedData`.
@@ -180,9 +192,10 @@ def from_arrays(
       ValueError: as `make_dataset` and `federate` do.
 
     Example:
-      >>> x, y = np.ones((100, 5)), np.arange(100) % 4
-      >>> from_arrays(x, y, num_clients=10).train.index.shape
-      (10, 8)
+      >>> x, y = np.arange(100) % 4 * np.array([[1], [1000]]), np.arange(100) % 4
+      >>> data = from_arrays(x.T.astype(np.float32), y, num_clients=10)
+      >>> data.train.index.shape, bool(abs(data.x).max() < 2)
+      ((10, 8), True)
     """
     given = {"num_classes": num_classes, "users": users, "users_test": users_test}
     dataset = make_dataset(x, y, x_test, y_test, name=name, **given)
@@ -281,6 +294,17 @@ def _draw_unseen(fraction, test, seed):
             "leaves seen and unseen clients with test samples of their own"
         )
     return order[:count]
+
+
+def _standardized(dataset, rows):
+    """Returns a table in the scale of its training rows, and this scale."""
+    trained = dataset.x[rows]
+    mean, std = (getattr(trained, of)(0, dtype=np.float64) for of in ("mean", "std"))
+    mean = np.where(dataset.numeric, mean, 0).astype(np.float32)
+    std = np.where(dataset.numeric & (std > 0), std, 1).astype(np.float32)
+    x, x_test = ((v - mean) / std for v in (dataset.x, dataset.x_test))
+    scaling = tuple(mean.tolist()), tuple(std.tolist())
+    return {"x": x, "x_test": x_test, "scaling": scaling}
 
 
 def _within(dataset, parts, fraction, rng):

@@ -6,24 +6,28 @@ reads its cache if the hub cannot be reached, or if HF_HUB_OFFLINE=1. Files are 
 through that cache too. `columns` says which columns are read.
 """
 
+import csv
+import functools
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.check import UserError, blame, check, unread
 from sparsefl_jax.core.extras import import_extra
-from sparsefl_jax.data import images
+from sparsefl_jax.data import images, tables
 from sparsefl_jax.data.cache import Source
-from sparsefl_jax.data.columns import Columns, choose, kind_of
+from sparsefl_jax.data.columns import Columns, Values, choose, kind_of, some
 
 PREFIX = "hf:"
 LOOKS = ("mode", "size")  # of images
-OPTIONS = ("image", "text", "table", "label", "user", "train", "test")
+OPTIONS = ("image", "text", "table", "label", "user", "train", "test", "fill")
 FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".arrow")
 _FEW = 10  # users of one sample each, which can be true
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
+_TABLES = (".csv", ".tsv")
 
 
 def matches(name: str) -> bool:
@@ -45,7 +49,8 @@ def find(name: str, **options: Any) -> Source:
         path alone.
       **options: columns, as `columns.choose` takes them; `train` and `test`, the names
         of the splits, by default `train`, and `test` or `validation`, whichever has
-        labels; `mode` and `size` of images, as `images.read` takes them.
+        labels; `fill`, as `tables.encode` takes it; `mode` and `size` of images, as
+        `images.read` takes them.
 
     Raises:
       ValueError: the data set is not available.
@@ -71,6 +76,7 @@ def _fetch(name: str) -> tuple[str, dict[str, Any]]:
         return title, data if isinstance(data, dict) else {"train": data}
     if path.is_file():
         path, file = path.parent, path.name
+    dialect = _dialect([path / file] if file else sorted(path.glob("*.[ct]sv")))
     if path.exists():  # in full, as it could have the name of one of the builders
         name = str(path)
     elif local:
@@ -78,9 +84,33 @@ def _fetch(name: str) -> tuple[str, dict[str, Any]]:
     elif "/" not in name:
         raise UserError("expected ORGANISATION/NAME, a folder or a file")
     try:
-        return title, datasets.load_dataset(name, config or None, data_files=file)
+        found = datasets.load_dataset(name, config or None, data_files=file, **dialect)
+        return title, found
     except datasets.exceptions.DatasetGenerationError as error:
         raise error.__cause__ or error from None
+
+
+def _dialect(files: list[Path]) -> dict[str, str]:
+    """Returns how the first of some files is read, if it is a table of texts.
+
+    Raises:
+      ValueError: its first line has no names.
+    """
+    import pandas as pd
+
+    if not files or files[0].suffix not in _TABLES:
+        return {}
+    with files[0].open(encoding="utf-8-sig", errors="replace") as lines:
+        head, *rows = [line for line, _ in zip(lines, range(9), strict=False)] or [""]
+    sep = max(",;\t|", key=head.count)
+    names = next(csv.reader([head], delimiter=sep), [])
+    numbers = pd.to_numeric(pd.Series(names, dtype=object), errors="coerce").dropna()
+    if len(set(names)) < len(names) or set(numbers.diff().dropna()) - {1}:
+        told = f"{files[0].name} begins with {some(names)}"
+        raise UserError(f"{told}: expected a first line with a name for each column")
+    comma = sep == ";" and any(re.search(r"\d,\d", row) for row in rows)
+    given = {"sep": sep, "decimal": "," if comma else "."}
+    return given if sep != "," else {}  # which a folder of images would not take
 
 
 def _decode(
@@ -90,6 +120,7 @@ def _decode(
     train: str | None = None,
     test: str | None = None,
     looks: dict[str, Any],
+    fill: str | None = None,
     **columns: Any,
 ) -> dict:
     """Decodes the samples, labels and users of a data set.
@@ -100,6 +131,7 @@ def _decode(
       train: the split to train on; None for `train`.
       looks: the `mode` and `size` of images.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
+      fill: as `tables.encode` takes it.
       **columns: as `columns.choose` takes them.
 
     Returns:
@@ -113,12 +145,12 @@ def _decode(
     check("hf.train", train, list(data))
     if test is not None:
         check("hf.test", test, [name for name in data if name != train])
-    chosen = choose(data[train].features, **columns)
+    values = functools.cache(functools.partial(_describe_values, data[train]))
+    features = _find_numbers(data[train], list(columns.values()))
+    chosen = choose(features, values, **columns)
     tests = [name for name in ("test", "validation") if name in data and name != train]
     tests = [name for name in tests if _has_labels(data[name], chosen.label)]
     splits = [train, *(tests[:1] if test is None else [test])]
-    # Later starts read the cache and say nothing.
-    print(f"{title}: {chosen} of {', '.join(splits)}", file=sys.stderr, flush=True)
     label = data[train].features[chosen.label]
     named = kind_of(label) == "classes"
     arrays = {}
@@ -138,7 +170,54 @@ def _decode(
                     told = f"hf.user={chosen.user!r} differs in all {len(users)} rows"
                     raise UserError(f"{told}, expected users of several samples")
                 arrays[f"users{suffix}"] = users
+    if chosen.kind == "table":
+        frames = [arrays[key] for key in ("x", "x_test") if key in arrays]
+        if not isinstance(frames[0], np.ndarray):
+            frames, arrays["numeric"] = tables.encode(frames, fill)
+            arrays |= dict(zip(("x", "x_test"), frames, strict=False))
+        arrays.setdefault("numeric", np.array(True))
+    elif fill is not None:
+        raise unread(f"hf.fill={fill!r}", "there is no table")
+    known = {label for key in ("y", "y_test") for label in arrays.get(key, ())}
+    told = _describe_columns(chosen, arrays.get("num_classes", len(known)))
+    arrays["columns"] = np.array(told)
+    # Later starts read the cache and say nothing.
+    print(f"{title}: {told} ({', '.join(splits)})", file=sys.stderr, flush=True)
     return arrays
+
+
+def _find_numbers(rows: Any, named: list) -> dict[str, Any]:
+    """Returns the features; a column of texts that are numbers is one, if not named."""
+    import pandas as pd
+    from datasets import Value
+
+    features, names = dict(rows.features), list(rows.features)
+    texts = [c for c in names if kind_of(features[c]) == "text" and c not in named]
+    head = rows.select_columns(texts)[:1000]
+    found = [column for column in texts if tables.are_numbers(pd.Series(head[column]))]
+    return features | dict.fromkeys(found, Value("float64"))
+
+
+def _describe_values(rows: Any, column: str) -> Values:
+    """Returns what `choose` asks about the values of a column."""
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    found = rows.select_columns([column]).with_format("arrow")[:][column]
+    years = types.is_integer(found.type)
+    if years:
+        low, high = (limit.as_py() for limit in pc.min_max(found).values())
+        years = low is not None and 1900 <= low <= high <= 2100
+    return Values(pc.count_distinct(found).as_py(), len(rows), years)
+
+
+def _describe_columns(chosen: Columns, classes: int) -> str:
+    """Returns which columns are read, and as what."""
+    kind = "features" if chosen.kind == "table" else chosen.kind
+    told = {kind: some(chosen.samples), "users": chosen.user or ""}
+    told["left out"] = some(chosen.left_out)
+    parts = [f"label {chosen.label} ({classes} classes)"]
+    return "; ".join(parts + [f"{role} {text}" for role, text in told.items() if text])
 
 
 def _has_labels(rows: Any, column: str) -> bool:
@@ -156,14 +235,19 @@ def _values(rows: Any, column: str) -> list:
 
 
 def _samples(rows: Any, columns: Columns, title: str, looks: dict) -> Any:
-    """Returns the samples of a split: images, texts, or rows of numbers."""
+    """Returns the samples of a split: images, texts, lists, or a frame of a table."""
     if columns.kind == "text":
         return _values(rows, columns.samples[0])
     if columns.kind == "image":
         return images.read(rows, columns.samples[0], title, **looks)
-    found = rows.select_columns(list(columns.samples)).with_format("numpy")[:]
-    numbers = [found[column] for column in columns.samples]
-    numbers = numbers[0] if numbers[0].ndim > 1 else np.stack(numbers, axis=1)
+    found, first = rows.select_columns(list(columns.samples)), columns.samples[0]
+    if kind_of(rows.features[first]) != "list":
+        frame = found.to_pandas()
+        for name in columns.samples:
+            if names := getattr(rows.features[name], "names", None):
+                frame[name] = frame[name].map(dict(enumerate(names)))
+        return frame
+    numbers = found.with_format("numpy")[:][first]
     if numbers.dtype == object:
         raise UserError("its lists differ in length")
     return numbers

@@ -27,7 +27,8 @@ def matches(name: str) -> bool:
 
 def find(name: str) -> Source:
     """Finds a file with the arguments of `make_dataset`: x, y and more."""
-    return Source(Path(name).name, [], lambda: read(name, tell=True))
+    decode = lambda: read(name, tell=True) | {"numeric": True}  # noqa: E731
+    return Source(Path(name).name, [], decode)
 
 
 def read(path: str | Path, tell: bool = False) -> dict[str, np.ndarray]:

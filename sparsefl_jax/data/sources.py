@@ -2,7 +2,8 @@
 
 Everything is NumPy on the host. Images are normalised with published channel statistics
 if they exist, otherwise with those of all training images, also of those that a split
-holds out later for testing or validation.
+holds out later for testing or validation. Columns of tables are standardised by
+`federate`, which knows who trains.
 """
 
 import math
@@ -54,13 +55,14 @@ READERS = (  # the first that a name matches reads it
     Reader(bool, tfds.find, tfds.OPTIONS),
 )
 
+CLASSES, NEXT = TASKS = "classification", "next_token"
 NAMES = {  # short for a name, and for options that the types of its columns leave open
     "sst2": ("glue/sst2", {}),
     "femnist": ("hf:flwrlabs/femnist", {"user": "writer_id"}),
     "twitter": ("hf:stanfordnlp/sentiment140", {"text": "text", "user": "user"}),
     "shakespeare": (
         "hf:flwrlabs/shakespeare",
-        {"text": "x", "label": "y", "user": "character_id"},
+        {"text": "x", "label": "y", "user": "character_id", "task": NEXT},
     ),
 }
 
@@ -97,8 +99,10 @@ class Dataset(NamedTuple):
     Images are [n, H, W, C]. `mean` and `std` are those of each channel, of uint8 on the
     scale 0 to 1 and of floats on their own, and None for features [n, D]. `users` holds
     the user of each training sample. `classes` and `user_names` are texts by number,
-    None where numbers are all that is known.
-    x_test is empty if there is no test set.
+    None where numbers are all that is known. x_test is empty if there is no test set.
+    `numeric` marks the columns of a table that are numbers, which `federate`
+    standardises; None where there is no table. `columns` says which columns of a file
+    were read, and as what.
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
@@ -113,6 +117,8 @@ class Dataset(NamedTuple):
     users_test: np.ndarray | None = None  # [n_test] int32
     classes: tuple[str, ...] | None = None
     user_names: np.ndarray | None = None  # [U] str
+    numeric: np.ndarray | None = None  # [D] bool
+    columns: str = ""
 
 
 def load(
@@ -125,6 +131,7 @@ def load(
     image: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
     max_tokens: int | None = None,
+    task: str = CLASSES,
 ) -> Dataset:
     """Loads a data set by name.
 
@@ -144,6 +151,9 @@ def load(
       image: the `mode` and `size` of images of files, as `images.read` takes them.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
         them; None for hashed features.
+      task: "next_token" takes the label of each text for the character after it, and
+        predicts the next one of each; texts have one length. A data set that is made
+        for it needs no `task`.
 
     Returns:
       A `Dataset`.
@@ -166,16 +176,19 @@ def load(
     options |= {"data_dir": str(data_dir)} if data_dir else {}
     reader = _reader(found, options)
     options = columns | options
+    task = options.pop("task", task)
+    check("task", task, TASKS)
     with blame(f"data set {name!r} cannot be used"):
         source = reader.find(found, **options)
-        identity = found, sorted(options.items()), words and words.identity
-        arrays = cache.through(source, identity, lambda: _decode(source, words))
+        identity = found, sorted(options.items()), words and words.identity, task
+        arrays = cache.through(source, identity, lambda: _decode(source, words, task))
     if writers is not None:
         check("writers", writers, (MNIST,))
         arrays |= of_mnist(arrays, name)
     if num_classes is not None:
         arrays["num_classes"] = num_classes
-    return make_dataset(**arrays, name=source.title if found == name else name)
+    title = source.title if found == name else name
+    return make_dataset(**{"numeric": False} | arrays, name=title)
 
 
 def _reader(name: str, options: Mapping[str, Any]) -> Reader:
@@ -190,12 +203,8 @@ def _reader(name: str, options: Mapping[str, Any]) -> Reader:
     return reader
 
 
-def _decode(source: cache.Source, tokenizer: Tokenizer | None) -> dict:
-    """Decodes a data set; turns texts into samples, and numbers labels.
-
-    Texts of one length whose labels are characters become tokens and the next token of
-    each, unless a tokenizer is named.
-    """
+def _decode(source: cache.Source, tokenizer: Tokenizer | None, task: str) -> dict:
+    """Decodes a data set; turns texts into samples, and numbers labels."""
     arrays = source.decode()
     texts, labels = (
         {k: v for k in (key, f"{key}_test") if isinstance(v := arrays.get(k), list)}
@@ -203,7 +212,10 @@ def _decode(source: cache.Source, tokenizer: Tokenizer | None) -> dict:
     )
     if tokenizer and not texts:
         raise unread(tokenizer.given, f"{source.title!r} has no texts")
-    if not tokenizer and characters.follow(texts.values(), labels.values()):
+    if task == NEXT and (tokenizer or not texts and np.ndim(arrays["y"]) == 1):
+        why = tokenizer.given if tokenizer else f"{source.title!r} has no next tokens"
+        raise unread(f"task={task!r}", why)
+    if task == NEXT and texts and labels:
         for (x, before), (y, after) in zip(texts.items(), labels.items(), strict=True):
             arrays[x], arrays[y] = characters.cut_texts(before, after)
         return arrays
@@ -229,6 +241,8 @@ def make_dataset(
     users_test: ArrayLike | None = None,
     classes: Sequence[str] | None = None,
     user_names: Sequence[str] | None = None,
+    numeric: ArrayLike = True,
+    columns: str | np.ndarray = "",
 ) -> Dataset:
     """Checks arrays and makes a `Dataset` of them.
 
@@ -249,6 +263,9 @@ def make_dataset(
       users_test: [n_test], the user of each test sample.
       classes: the names of the classes 0, 1, ...
       user_names: the names of users that are numbered already.
+      numeric: [D] booleans, or one for all, which columns of floats [n, D] are numbers
+        to be standardised, unlike categories or embeddings.
+      columns: which columns of a file these are, for the plan.
 
     Returns:
       A `Dataset`; integer images become uint8, integers [n, D] stay uint8 or become
@@ -290,8 +307,11 @@ def make_dataset(
     ids = number(ids, {"users": len(x), "users_test": len(x_test)})
     if user_names is not None:
         ids["user_names"] = np.asarray(user_names)
+    if x.ndim == 2 and x.dtype == np.float32 and np.any(numeric):
+        ids["numeric"] = np.broadcast_to(numeric, x.shape[1:])
     facts = num_classes, name, *statistics(x, name)
-    return Dataset(x, y, x_test, y_test, *facts, **ids, classes=names)
+    told = {"classes": names, "columns": str(columns)}
+    return Dataset(x, y, x_test, y_test, *facts, **ids, **told)
 
 
 def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:

@@ -34,9 +34,11 @@ def export_run(
     file has the weights alone.
 
     Static normalisation statistics are first computed from the pooled training samples,
-    as before an evaluation. Adapters are added to the kernels beside them, so that the
-    file has the parameters of the network without adapters, none of them pruned. A run
-    of `sfl.experiment` has neither, because its network and data are not in its folder.
+    as before an evaluation. A table's mean and deviation are in the file: its network
+    takes raw columns. Adapters are added to the kernels beside them, so that the file
+    has the parameters of the network without adapters, none of them pruned. A run of
+    `sfl.experiment` has none of these, because its network and data are not in its
+    folder.
 
     Args:
       run: the directory of a run, finished or not; its data set has to be available,
@@ -108,7 +110,10 @@ def _from_configuration(config: Config, sparse: SparseModel) -> tuple:
         params = model.merged(masks.apply(sparse.params, sparse.mask))
         sparse = masks.dense(params, sparse.stats)
     network = build.describe_network(config, data)
-    return sparse, network, build.describe_reading(config, data, model)
+    reading = build.describe_reading(config, data, model)
+    if data.scaling is not None:
+        reading |= dict(zip(("mean", "std"), data.scaling, strict=True))
+    return sparse, network, reading
 
 
 def _from_python(config: Described, sparse: SparseModel) -> tuple:

@@ -20,7 +20,7 @@ from sparsefl_jax.core import formats
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
-from sparsefl_jax.data.federated import names, partition_counts
+from sparsefl_jax.data.federated import FederatedData, names, partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.plan import Plan
@@ -90,10 +90,18 @@ def _head(setup: Setup) -> list[str]:
         f"clients   {statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
         f"{len(setup.data.y_test)} test samples{clients}",
+        *([f"columns   {told}"] if (told := _columns(setup.data)) else []),
         f"classes   {setup.data.num_classes}{classes}"
         + (f", {empty} without a training sample" if empty else ""),
         *([f"system    {system}"] if system else []),
     ]
+
+
+def _columns(data: FederatedData) -> str:
+    """Describes which columns were read, and how many are standardised."""
+    count = sum(pair != (0, 1) for pair in zip(*data.scaling or ((), ()), strict=True))
+    scaled = f"{count} columns standardised" if count else ""
+    return "; ".join(filter(None, [data.columns, scaled]))
 
 
 def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:

@@ -19,7 +19,7 @@ from sparsefl_jax.config.changes import keep_schedule
 from sparsefl_jax.config.defaults import fill_in, freeze, plain
 from sparsefl_jax.config.fields import Config, Described
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.check import UserError, check, integer, one_line
+from sparsefl_jax.core.check import UserError, check, integer, one_line, unread
 from sparsefl_jax.core.types import Count
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
@@ -52,6 +52,10 @@ def build(config, started: bool = False) -> Plan:
 
 def _plan(config: Config, data: FederatedData, started: bool) -> Plan:
     setup = build_setup(config, data)
+    unscaled = data.mean is None and data.numeric is None
+    if unscaled and not config.normalize and not started:  # older runs may have it
+        why = f"{data.name!r} has neither channels nor columns to normalise"
+        raise unread("normalize=False", why)
     planned = plan(setup)
     if config.init_from is not None and not started:
         path, what, seed = config.init_from, config.init_what, config.seed

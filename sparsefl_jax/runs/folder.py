@@ -251,7 +251,7 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
 
 
 def fingerprint(data: federated.FederatedData) -> dict[str, int]:
-    """Computes a checksum of every field of the data except names.
+    """Computes a checksum of every field of the data except what describes it.
 
     Clients' tables count without their padding.
 
@@ -266,8 +266,9 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
     """
     tables = data.train, data.val, data.test
     bare = federated.pad(data, [max(1, rows.size.max()) for rows in tables])
-    fields, names = bare._asdict().items(), ("name", "classes", "clients")
-    return {k: checkpoint.checksum(v) for k, v in fields if k not in names}
+    fields = bare._asdict().items()
+    told = "name", "classes", "clients", "numeric", "columns", "scaling"  # x has them
+    return {k: checkpoint.checksum(v) for k, v in fields if k not in told}
 
 
 def own_code(config: dict) -> dict[str, int]:

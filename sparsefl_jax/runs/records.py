@@ -5,6 +5,7 @@ on the others.
 """
 
 import contextlib
+import dataclasses
 import json
 import sys
 import time
@@ -69,7 +70,8 @@ def open_records(
         saved, machine = going.saved, about["machine"]
         start = folder.describe_start(saved, machine) if saved else describe.text(plan)
         print(start, f"writing to {workdir}", sep="\n", file=sys.stderr)
-    folder.amend(workdir, config)
+    read = config.hf | {"columns": setup.data.columns or None}
+    folder.amend(workdir, dataclasses.replace(config, hf=read))
     remove_later_masks(workdir, at)
     counts = datasets.partition_counts(setup.data)
     files.write_array(workdir / "partition.npy", counts)

@@ -107,3 +107,22 @@ def test_bad_federations_are_named(kwargs, said):
     x, y = arrays(40)
     given = {"x_test": x, "y_test": y, "num_clients": 2} | kwargs
     refused(lambda: federated.from_arrays(x, y, **given), said)
+
+
+def test_columns_are_standardised_by_those_who_train():
+    """Held-out samples and unseen clients do not count; a constant column becomes 0."""
+    rng = np.random.default_rng(0)
+    x = np.array([1000, 0.1, 1]) * rng.normal(3, 1, (60, 3)) * [1, 1, 0] + [0, 0, 7]
+    x, y = x.astype(np.float32), np.arange(60) % 2
+    given = {"num_clients": 6, "val_fraction": 0.2, "unseen_fraction": 0.34}
+    data = federated.from_arrays(x, y, **given)
+    raw = federated.from_arrays(x, y, **given, standardize=False)
+    rows = np.concatenate([r[:n] for r, n in zip(*data.train, strict=True)])
+    assert len(rows) < 30 and raw.scaling is None
+    np.testing.assert_array_equal(raw.x, x)
+    mean, std = x[rows].mean(0), x[rows].std(0)
+    np.testing.assert_allclose(data.x[:, :2], ((x - mean) / [*std[:2], 1])[:, :2], 1e-4)
+    held = (raw.x_test - mean)[:, :2] / std[:2]
+    np.testing.assert_allclose(data.x_test[:, :2], held, 1e-3, 1e-5)
+    assert not data.x[:, 2].any() and not data.x_test[:, 2].any()
+    np.testing.assert_allclose(data.scaling, [mean, [*std[:2], 1]], 1e-5)

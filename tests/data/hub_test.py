@@ -1,12 +1,17 @@
 """Data sets of Hugging Face: layouts, columns, splits and caches; what is refused."""
 
+import json
 import shutil
+import zlib
 
 import numpy as np
 import pytest
 
+from sparsefl_jax import report
 from sparsefl_jax.data import characters, sources
+from sparsefl_jax.runs import experiment, records
 from tests.refusals import refused
+from tests.tiny import tiny_config
 
 datasets = pytest.importorskip("datasets", reason="needs the extra [hf]")
 from PIL import Image  # noqa: E402
@@ -234,7 +239,93 @@ TABLES = {
 COLUMNS = {
     "integers that are named": {"table": ("a", "b")},
     "labels as texts": {"label": "mood"},
+    "labels as numbers": {"label": "n"},
 }
+
+
+SPECIES = ["lynx", "puma", "lynx", "puma", "lynx", "puma"]
+ROWS = {  # lines of a CSV file, without what its label is
+    "id": [1, 2, 3, 4, 5, 6],
+    "size": [0.5, 1.5, 0.5, 1.5, 0.5, 1.5],
+    "year": [2007, 2008, 2007, 2008, 2007, 2008],
+    "sex": ["m", "f", "f", "m", "m", "f"],
+}
+
+
+def csv(place, sep=",", head="", **columns):
+    """Writes a CSV file."""
+    lines = zip(*columns.values(), strict=True)
+    rows = [head or sep.join(columns), *(sep.join(map(str, row)) for row in lines)]
+    (place / "mine.csv").write_text("\n".join(rows), encoding="utf-8")
+    return f"hf:{place / 'mine.csv'}"
+
+
+@pytest.mark.parametrize("sep, head", [(",", ""), (";", ""), ("\t", ""), (",", "bom")])
+def test_an_id_or_a_year_is_no_label_and_categories_are_one_hot(place, sep, head):
+    head = head and "\ufeffid,size,year,sex,species"
+    name = csv(place, sep, head, **ROWS, species=[f'"{s}\n"' for s in SPECIES])
+    told = "it: --config.hf.label=sex (2 values), --config.hf.label=species (2 values)"
+    refused(lambda: sources.load(name), told)
+    data = sources.load(name, hf={"label": "species"})
+    assert data.columns == (
+        "label species (2 classes); features size, year, sex; left out id"
+    )
+    female = [0, 1, 1, 0, 0, 1]
+    wanted = [ROWS["size"], ROWS["year"], female, [1 - f for f in female]]
+    assert data.x.T.tolist() == wanted
+    assert data.numeric.tolist() == [True, True, False, False]
+    assert data.y.tolist() == [0, 1] * 3
+
+
+def test_a_run_says_which_columns_it_read(place, capsys, monkeypatch):
+    """The plan, `config.json`, from which a run can begin again, and the page."""
+    config = tiny_config(place)
+    config.dataset = csv(place, **ROWS, species=SPECIES)
+    config.hf = {"label": "species", "columns": "those of an earlier run"}
+    config.normalize, config.test_split, config.first_stage = True, "within", {}
+    config.algorithm, config.num_clients = {"name": "fedavg"}, 2
+    config.cohort_size = config.num_rounds = 2
+    monkeypatch.setattr(records, "draw", report.write_page)
+    experiment.run(config, place / "run")
+    told = "label species (2 classes); features size, year, sex; left out id"
+    assert f"columns   {told}; 2 columns standardised" in capsys.readouterr().err
+    assert json.loads((place / "run/config.json").read_text())["hf"]["columns"] == told
+    assert told in (place / "run/report.html").read_text()
+
+
+def test_many_categories_are_hashed_and_globs_name_columns(place):
+    city = [f"city {i // 2}" for i in range(140)]
+    name = csv(place, px1=range(140), px2=[0] * 140, city=city, y=[0, 1] * 70)
+    data = sources.load(name, hf={"label": "y", "table": ("px*", "city")})
+    assert data.x.shape == (140, 2 + 64) and data.x[7, :2].tolist() == [7, 0]
+    place_of = zlib.crc32(b"city 3") % 64
+    assert np.flatnonzero(data.x[7, 2:]).tolist() == [place_of]
+
+
+def test_missing_values_are_counted_or_filled_and_lines_without_names_are_told(place):
+    power = ["?", 1, 4, 2, 9, "?"]
+    name = csv(place, power=power, sex=["", "f", "f", "m", "m", "f"], kind=SPECIES)
+    given = {"label": "kind", "table": ("power", "sex")}
+    told = "missing: power (2), sex (1); remove these rows, or set hf.fill=median"
+    refused(lambda: sources.load(name, hf=given), told)
+    data = sources.load(name, hf=given | {"fill": "median"})
+    assert data.x[:, 0].tolist() == [3, 1, 4, 2, 9, 3]
+    assert data.x[0].tolist() == [3, 0, 0]  # the median of 1, 2, 4, 9; neither f nor m
+    name = csv(place, head="5.1,3.5,lynx", a=[1, 2], b=[3, 4], c=["x", "y"])
+    refused(lambda: sources.load(name), "mine.csv begins with 5.1, 3.5, lynx: expected")
+
+
+def test_a_text_of_one_length_is_classified_unless_next_tokens_are_asked_for(place):
+    name = csv(place, kind=["+", "-", "+"], bases=["acg" * 40, "gta" * 40, "ttt" * 40])
+    given = {"label": "kind", "text": "bases"}
+    data = sources.load(name, hf=given)
+    assert data.x.shape == (3, 768) and data.y.tolist() == [0, 1, 0]
+    data = sources.load(name, hf=given, task="next_token")
+    said = ["".join(characters.ALPHABET[c] for c in row) for row in data.y]
+    assert data.x.shape == (3, 120) and said[1] == "ta" + "gta" * 39 + "-"
+    name = csv(place, kind=["+", "-", "+"], size=[0.5, 2.5, 1.5])
+    load = lambda: sources.load(name, hf={"label": "kind"}, task="next_token")  # noqa: E731
+    refused(load, "task='next_token' has no effect here")
 
 
 @pytest.mark.parametrize("case", TABLES)
@@ -266,7 +357,11 @@ def test_what_is_not_there_is_refused(place):
 LISTS = datasets.List(INT), [[1], [1, 2]]
 UNEQUAL = IMAGE, [picture(0, 4, 4), picture(0, 4, 5)]
 REFUSED = [
-    (LAYOUTS["twitter"], {}, "name hf.image, hf.text or hf.table, one of text (text)"),
+    (
+        LAYOUTS["twitter"],
+        {},
+        "name it: --config.hf.label=user (2 values), --config.",
+    ),
     (table(a=(IMAGE, [None, *grey(1)]), y=LABEL), {}, "row 0: 'a': there is none"),
     (LAYOUTS["sst2"], {"test": "test"}, "split 'test': it has samples without a label"),
     (table(a=LISTS, y=LABEL), {}, "its lists differ in length"),

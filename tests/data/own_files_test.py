@@ -97,10 +97,11 @@ def test_tables_need_no_prefix_and_other_files_are_refused(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     for name in ("mine.csv", "folder/train.csv"):
-        Path(name).write_text("a,b,ill\n0.5,1.5,1\n2.5,3.5,0\n")
+        Path(name).write_text("a,b,ill\n0.5,1.5,1\n2.5,3.5,0\n0.5,2.5,1\n")
     datasets.Dataset.from_csv("mine.csv").to_parquet("mine.parquet")
     for name in ("mine.csv", "mine.parquet", "folder"):
-        assert sources.load(name).x.tolist() == [[0.5, 1.5], [2.5, 3.5]], name
+        rows = [[0.5, 1.5], [2.5, 3.5], [0.5, 2.5]]
+        assert sources.load(name).x.tolist() == rows, name
     refused(lambda: sources.load("absent.csv"), "no such file")
     for name in ("fed_emnist_train.h5", "parts.pkl"):
         refused(lambda name=name: sources.load(name), "np.savez('mine.npz', x=x, y=y")

@@ -108,3 +108,28 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats
     )
+
+
+def test_a_table_s_scale_is_planned_kept_and_exported(tmp_path, capsys):
+    """The exported network takes raw columns; where there are none is an error."""
+    rng, y = np.random.default_rng(0), np.arange(200) % 2
+    x = np.array([1000, 0.01]) * (rng.normal(size=(200, 2)) + 2 * y[:, None] + 5)
+    arrays = {"x": x[:120], "y": y[:120], "x_test": x[120:], "y_test": y[120:]}
+    np.savez(tmp_path / "table.npz", **arrays)
+    config = tiny_config(tmp_path)
+    config.dataset, config.first_stage = str(tmp_path / "table.npz"), {}
+    config.algorithm, config.normalize = {"name": "fedavg"}, True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "draw", lambda path: None)
+        summary = experiment.run(config, tmp_path / "run")
+    assert "columns   2 columns standardised\n" in capsys.readouterr().err
+    path, _ = export.export_run(tmp_path / "run")
+    loaded = export.load_sparse(path)
+    given = loaded.sparse.params, loaded.sparse.stats, x[120:].astype(np.float32)
+    logits, _ = loaded.model.apply(*given, train=False)
+    right = np.mean(np.argmax(logits, -1) == y[120:])
+    final = next(iter(summary["accuracy"].values()))["final"]
+    assert right > 0.8 and right == pytest.approx(final)
+    config.dataset, config.normalize = "sentences_sample", False
+    told = "normalize=False has no effect here: 'sentences_sample'"
+    refused(lambda: experiment.build(config), told)
