@@ -196,7 +196,7 @@ def _reader(name: str, options: Mapping[str, Any]) -> Reader:
     reader = next(reader for reader in READERS if reader.matches(name))
     for option, value in options.items():
         if option not in reader.takes:
-            section = "hf." if option in hub.OPTIONS else "image."
+            section = "image." if option in hub.LOOKS else "hf."
             field = option if option == "data_dir" else section + option
             allowed = ", ".join(reader.takes) or "no option"
             raise unread(f"{field}={value!r}", f"{name!r} takes {allowed}")
