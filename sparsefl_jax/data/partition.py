@@ -341,6 +341,7 @@ PARTITIONERS = {
     f.__name__: f
     for f in (iid, quantity, dirichlet, lda, shards, pathological, natural)
 }
+BY_CLASS = ("dirichlet", "lda", "shards", "pathological")
 
 
 def _holders(rng, num_clients, num_classes, classes_per_client) -> list[list[int]]:

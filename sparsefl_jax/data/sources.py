@@ -71,6 +71,8 @@ DATASETS = {
     "<any other>": "any prepared TFDS builder with one image or text and one label",
 }
 
+TASKS = ("classification", "multilabel", "regression")
+
 STATISTICS = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
@@ -88,7 +90,7 @@ class Dataset(NamedTuple):
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
-    y: np.ndarray  # [n] int32, or [n, T] where a sample has T targets
+    y: np.ndarray  # [n] or [n, T] int32; float32 of numbers, bool of several labels
     x_test: np.ndarray  # [n_test, ...] like x
     y_test: np.ndarray  # [n_test] int32
     num_classes: int
@@ -105,6 +107,7 @@ def load(
     data_dir: str | Path | None = None,
     writers: str | None = None,
     num_classes: int | None = None,
+    task: str = "classification",
     hf: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
     max_tokens: int | None = None,
@@ -121,6 +124,7 @@ def load(
         data set's own users.
       num_classes: None for the classes of the data set; a larger number gives the
         network outputs that no sample is labelled with.
+      task: one of `TASKS`, which says what the labels are, see `make_dataset`.
       hf: the columns and splits of a data set of Hugging Face, where the types of its
         features leave a choice, as `hub.find` takes them: `{"label": "fine_label"}`.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
@@ -155,7 +159,8 @@ def load(
         arrays |= of_mnist(arrays, name)
     if num_classes is not None:
         arrays["num_classes"] = num_classes
-    return make_dataset(**arrays, name=source.title if found == name else name)
+    title = source.title if found == name else name
+    return make_dataset(**arrays, task=task, name=title)
 
 
 def _reader(name: str, options: Mapping[str, Any]) -> Reader:
@@ -202,6 +207,7 @@ def make_dataset(
     y_test: ArrayLike | None = None,
     *,
     num_classes: int | None = None,
+    task: str = "classification",
     name: str = "arrays",
     users: ArrayLike | None = None,
     users_test: ArrayLike | None = None,
@@ -212,18 +218,22 @@ def make_dataset(
       x: [n, H, W, C] or [n, H, W] images (integers 0 to 255, or floats), or [n, D]
         features or tokens.
       y: [n] integers from 0 to num_classes - 1, or [n, T] where a sample has T targets,
-        such as the next token of every token.
+        such as the next token of every token. Of another task, numbers [n] or [n, T],
+        or [n, K] of 0 and 1 for K labels.
       x_test: like x; None, together with y_test, if there is no test set.
       y_test: like y.
       num_classes: the number of classes; None: one more than the largest label.
+      task: a name in `TASKS`.
       name: the name of the data set in reports.
       users: [n] integers or strings, the user of each training sample, which are
         replaced by their places in ascending order.
       users_test: [n_test], the user of each test sample.
 
     Returns:
-      A `Dataset`; integer images become uint8, integers [n, D] stay uint8 or become
-        int32, and all other samples become float32.
+      A `Dataset`. Integer images become uint8, integers [n, D] stay uint8 or become
+        int32, and all other samples become float32. `y` is int32, of several labels
+        bool, and of a regression float32; `num_classes` is then the number of outputs
+        that a network needs.
 
     Raises:
       ValueError: lengths differ, labels or values are out of range.
@@ -236,17 +246,23 @@ def make_dataset(
     if (x_test is None) != (y_test is None):
         missing = "x_test" if x_test is None else "y_test"
         raise UserError(f"{missing}=None; give both x_test and y_test or neither")
-    x, y = _features("x", x), _labels("y", y, len(x))
+    check("task", task, TASKS)
+    x, y = _features("x", x), _labels("y", y, len(x), task)
     if x_test is None:
         x_test, y_test = x[:0], y[:0]
     else:
         x_test = _features("x_test", x_test)
-        y_test = _labels("y_test", y_test, len(x_test))
+        y_test = _labels("y_test", y_test, len(x_test), task)
     for which, a, b in (("x", x, x_test), ("y", y, y_test)):
         if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
             here, there = (f"{v.dtype} {v.shape[1:]}" for v in (a, b))
             raise UserError(f"{which} has samples {here}, {which}_test has {there}")
-    num_classes = _num_classes(y, y_test, num_classes)
+    if task == "classification":
+        num_classes = _num_classes(y, y_test, num_classes)
+    elif num_classes is not None:
+        raise unread(f"{num_classes=}", f"{task=} has an output for each target")
+    else:
+        num_classes = y[:1].size
     ids = {"users": users, "users_test": users_test}
     ids = number(ids, {"users": len(x), "users_test": len(x_test)})
     return Dataset(x, y, x_test, y_test, num_classes, name, *statistics(x, name), **ids)
@@ -270,14 +286,17 @@ def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:
 
 
 def one_label(y: np.ndarray) -> np.ndarray:
-    """Returns a label for each sample, [n]: the last of a sequence of targets.
+    """Returns a class for each sample, [n]: the last of a sequence of targets.
 
-    Partitions by label and statistics of labels use these.
+    Partitions by label and statistics of labels use these. All samples are of class 0
+    if they are not labelled with classes.
 
     Example:
       >>> one_label(np.array([[1, 2], [3, 4]])).tolist()
       [2, 4]
     """
+    if y.dtype.kind not in "iu":
+        return np.zeros(len(y), np.int32)
     return y.reshape(len(y), y.shape[1] if y.ndim > 1 else 1)[:, -1]
 
 
@@ -307,12 +326,15 @@ def _features(name, x):
     return x
 
 
-def _labels(name, y, num_samples):
-    """Returns the labels as int32 after checking their dtype and number."""
+def _labels(name, y, num_samples, task="classification"):
+    """Returns the labels in the dtype of the task after checking them."""
     y = np.asarray(y)
+    if task != "classification":
+        return _numbers(name, y, num_samples, task)
     if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or y.shape[1:] in ((0,), (1,)):
         raise UserError(
-            f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T], T > 1"
+            f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T], T > 1, "
+            "or task='regression' or 'multilabel'"
         )
     if len(y) != num_samples:
         raise UserError(f"{name} has {len(y)} labels for {num_samples} samples")
@@ -320,6 +342,20 @@ def _labels(name, y, num_samples):
         found = f"labels from {y.min()} to {y.max()}"
         raise UserError(f"{name} has {found}, expected 0 to 2**31 - 2")
     return y.astype(np.int32)
+
+
+def _numbers(name, y, num_samples, task):
+    """Returns the targets of another task as float32, or 0 and 1 as bool."""
+    several = task == "multilabel"
+    shape = "[n, K] of 0 and 1" if several else "finite numbers [n] or [n, T]"
+    good = y.dtype.kind in "biuf" and y.ndim in ((2,) if several else (1, 2)) and y.size
+    if not good or not (np.isin(y, (0, 1)) if several else np.isfinite(y)).all():
+        raise UserError(
+            f"{name} is {y.dtype} {y.shape}, expected {shape} for {task=}, without gaps"
+        )
+    if len(y) != num_samples:
+        raise UserError(f"{name} has {len(y)} labels for {num_samples} samples")
+    return y.astype(bool if several else np.float32)
 
 
 def _num_classes(y, y_test, num_classes):
