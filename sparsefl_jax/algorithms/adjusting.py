@@ -266,8 +266,8 @@ def fedrts(
     def aggregate(key, ctx, server, total):
         mean = masked.average(server.model, total["mean"])
         alive, strong = trees.split(mean.mask, select)[0], core(mean, ctx.round)
-        strong_at = means.weighted_mean(total["core"], means.zeros(total["core"]))
-        named_at = means.weighted_mean(total["grown"], means.zeros(total["grown"]))
+        strong_at = means.weighted_mean(total["core"])
+        named_at = means.weighted_mean(total["grown"])
 
         def vote(alive, strong, strong_at, named_at):
             mine, theirs = jnp.where(alive, strong, 0.5), (strong_at, named_at)
@@ -335,7 +335,7 @@ def adjusting(
         scores = masks.uniform_scores(key, start.params, select)
         if first == "magnitude":  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
-        mask = top_k.keep_top(scores, jnp.asarray(counts(scores)), select)
+        mask = top_k.keep_top(scores, counts(scores), select)
         return masked.Server(masks.pruned(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
@@ -346,7 +346,7 @@ def adjusting(
         if adapt is not None:  # static branch
             loss, tx = adapt(loss, tx, received, doubt, batches)
         trained = local.train(train_key, loss, tx, received, batches)
-        zeros = jax.tree.map(jnp.zeros_like, received)
+        zeros = optax.tree.zeros_like(received)
 
         def name():
             given = screen_key, loss_fn, trained, batches
@@ -373,8 +373,7 @@ def adjusting(
 
     def aggregate(key, ctx, server, total):
         mean = masked.average(server.model, total["mean"])
-        grads = means.weighted_mean(total["grown"], means.zeros(total["grown"]))
-        steep = jax.tree.map(jnp.abs, grads)
+        steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
         steep = trees.merge(steep, trees.split(mean.params, select)[1])
 
         def adjusted():
@@ -439,9 +438,8 @@ def _smallest(model, count: Array, select: PyTree) -> PyTree:
 
 def _squares(params: PyTree, mask: PyTree, select: PyTree) -> Array:
     """Returns the sum of squares of the weights that a mask keeps, of all layers."""
-    pairs = zip(trees.layers(params, select), trees.layers(mask, select), strict=True)
-    squares = (jnp.sum(jnp.square(w), where=m) for w, m in pairs)
-    return sum(squares, start=jnp.float32(0))
+    kept = trees.layers(masks.apply(params, mask), select)
+    return optax.tree.norm(kept, squared=True)
 
 
 def _at_larger_rate(tx, first, low, steps, select) -> optax.GradientTransformation:
@@ -465,9 +463,7 @@ def _at_larger_rate(tx, first, low, steps, select) -> optax.GradientTransformati
         own, after = tx.update(updates, state, params)
         share = (2 * steps - 2 * step) / (2 * steps - step)
         share = share * jnp.tanh(jnp.sqrt(_squares(params, low, select)) / 2)
-        raised = jax.tree.map(
-            lambda u: share * u, first.update(updates, state, params)[0]
-        )
+        raised = optax.tree.scale(share, first.update(updates, state, params)[0])
 
         def longer(own, raised):
             return jnp.where(jnp.abs(raised) > jnp.abs(own), raised, own)

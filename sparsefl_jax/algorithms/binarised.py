@@ -267,12 +267,12 @@ def _learning(model, optimizer, prunable, weighting, learn, decode) -> Algorithm
                 own, key = jax.random.split(key)
                 step = progress.step + 1
                 update, kept = seen(own, step, learnt, progress.kept)
-                moved = jax.tree.map(jnp.add, kernels, update)
+                moved = optax.tree.add(kernels, update)
                 params = trees.merge(moved, learnt.rest)
                 loss, (stats, sums) = loss_fn(key, params, progress.stats, x, y, weight)
                 return loss, (Progress(stats, step, kept), sums)
 
-            zeros = jax.tree.map(jnp.zeros_like, kernels)
+            zeros = optax.tree.zeros_like(kernels)
             begin = Progress(received.stats, jnp.int32(0), kept)
             start = SparseModel(Learnt(zeros, extra, rest), None, begin)
             trained = local.train(train_key, seen_loss, tx, start, batches)
@@ -280,7 +280,7 @@ def _learning(model, optimizer, prunable, weighting, learn, decode) -> Algorithm
 
         told = learn(code_key, train, kernels, local.num_steps(batches))
         codes, logged, learnt, end, metrics = told
-        change = jax.tree.map(jnp.subtract, learnt.rest, rest)
+        change = optax.tree.sub(learnt.rest, rest)
         others = {"rest": Packet(change), "stats": Packet(end.stats)}
         work = local.dense_work(metrics["count"], received.params)
         return codes | others, client, metrics | {"work": work} | logged

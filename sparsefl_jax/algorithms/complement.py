@@ -79,12 +79,10 @@ def complement(
         tx = optimizer(ctx.round)
         first, start = dense(received.mask), received._replace(mask=None)
         trained = local.train(key, loss_fn, tx, start, batches)
-        sent = jax.tree.map(
-            lambda w, m: (first | ~m) & (w != 0), trained.model.params, received.mask
-        )
-        new = trained.model._replace(mask=sent)
-        metrics = trained.metrics | _densities(sent)
-        return trained._replace(model=new, metrics=metrics), client
+        open_to = jax.tree.map(lambda m: first | ~m, received.mask)
+        sent = jax.tree.map(lambda w, m: m & (w != 0), trained.model.params, open_to)
+        metrics, new = trained.metrics | _densities(sent), trained.model
+        return trained._replace(model=new._replace(mask=sent), metrics=metrics), client
 
     def aggregate(key, ctx, server, total):
         old, first = server.model, dense(server.model.mask)

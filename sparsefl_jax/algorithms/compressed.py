@@ -28,7 +28,7 @@ import optax
 from sparsefl_jax.algorithms.fedavg import fedavg, keep_model, server_step
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError, check
-from sparsefl_jax.core.types import Array, Count, EmptyState, Key, PyTree, Share
+from sparsefl_jax.core.types import Array, Count, EmptyState, PyTree, Share
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import means
@@ -162,11 +162,11 @@ def compressed(
     averaging = fedavg(model, optimizer, weighting=weighting, **kept)
 
     def init(key, start):
-        zeros = jax.tree.map(jnp.zeros_like, start.params)
+        zeros = optax.tree.zeros_like(start.params)
         estimate = zeros if estimates else EmptyState()
         step = EmptyState()
         if step_coder is not None:  # static branch
-            changed = jax.tree.map(lambda v: jnp.zeros(v.shape, jnp.int32), zeros)
+            changed = optax.tree.zeros_like(zeros, dtype=jnp.int32)
             step = Step(zeros, stable(step_coder.encode(key, zeros)), changed)
         begun, seed = averaging.init(key, start), jax.random.bits(key, (), jnp.uint32)
         return Server(*begun, seed=seed, estimate=estimate, step=step)
@@ -293,25 +293,25 @@ def rounding(bits: int, unbiased: bool) -> Compressor:
     """
     levels = jnp.float32(2 ** (bits - 1) - 1)
 
-    def one(key: Key, leaf: Array, scale: Array) -> Array:
+    def one(key, leaf, scale):
         level = leaf * (levels / jnp.where(scale > 0, scale, jnp.ones_like(scale)))
         shift = jax.random.uniform(key, leaf.shape) if unbiased else 0.5
         return jnp.clip(jnp.floor(level + shift), -levels, levels).astype(jnp.int8)
 
-    def encode(key: Key, values: PyTree) -> Message:
+    def encode(key, values):
         scale = jax.tree.map(lambda v: jnp.max(jnp.abs(v), initial=0), values)
         keys = optax.tree.split_key_like(key, values) if unbiased else scale
         level = jax.tree.map(one, keys, values, scale)
         return {"delta": Packet(level, bits=bits), "scale": Packet(scale)}
 
-    def decode(message: Message) -> PyTree:
+    def decode(message):
         level, scale = message["delta"].values, message["scale"].values
         return jax.tree.map(lambda q, s: q * (s / levels), level, scale)
 
-    def encode_halves(key: Key, values: PyTree) -> Message:
+    def encode_halves(key, values):
         return {"delta": Packet(optax.tree.cast(values, jnp.float16), bits=16)}
 
-    def decode_halves(message: Message) -> PyTree:
+    def decode_halves(message):
         return optax.tree.cast(message["delta"].values, jnp.float32)
 
     both = (encode_halves, decode_halves) if bits == 16 else (encode, decode)

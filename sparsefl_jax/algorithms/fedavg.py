@@ -218,8 +218,7 @@ def scaffold(
         corrected = optax.stateless(lambda grads, _: optax.tree.sub(grads, drift))
         tx = optax.chain(corrected, optimizer(ctx.round))
         uplink, _, metrics = fit(key, loss_fn, tx, downlink, local.ANEW, batches)
-        steps = jnp.sum(jnp.any(batches.weight > 0, axis=-1), dtype=jnp.float32)
-        length = steps * rate(ctx.round)
+        length = local.own_steps(batches).astype(jnp.float32) * rate(ctx.round)
 
         def renewed(own, drift, delta):
             safe = jnp.where(length > 0, length, 1.0)
@@ -263,7 +262,7 @@ def fit(key, loss_fn, tx, downlink, client, batches) -> tuple[Message, PyTree, d
     """Trains the received model; returns its change, the client's state and metrics."""
     start = unpack_params(downlink)
     trained = local.train(key, loss_fn, tx, start, batches, opt_state=client)
-    delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
+    delta = optax.tree.sub(trained.model.params, start.params)
     uplink = {"delta": Packet(delta), "stats": Packet(trained.model.stats)}
     return uplink, trained.opt_state, trained.metrics
 

@@ -132,11 +132,10 @@ def fedpm(
         return uplink, trained.opt_state, trained.metrics
 
     def contribute(ctx, uplink):
-        values = {name: packet.values for name, packet in uplink.items()}
-        return means.weighted_sum(values, jnp.float32(1))
+        return means.weighted_sum({n: packet.values for n, packet in uplink.items()})
 
     def aggregate(key, ctx, server, total):
-        mean = means.weighted_mean(total, means.zeros(total))
+        mean = means.weighted_mean(total)
 
         def score(votes):
             return jax.scipy.special.logit(epsilon + (1 - 2 * epsilon) * votes)

@@ -95,9 +95,8 @@ def flasc(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = flasc(model, optimizer, density=0.25)
     """
-    server_tx = server_optimizer or optax.adam(1e-3)
-    shared = {"server_optimizer": server_tx, "weighting": weighting}
-    averaging = fedavg(model, optimizer, **shared)
+    tx = server_optimizer or optax.adam(1e-3)
+    averaging = fedavg(model, optimizer, server_optimizer=tx, weighting=weighting)
     select = masks.prunable(model.macs, prunable)
     size = int(trees.layer_sizes(model.shapes()[0], select).sum())
     down = _counts("density", density, size, decay)
@@ -181,9 +180,8 @@ def rank_tiers(
       >>> optimizer = sfl.training.make_optimizer()
       >>> method = rank_tiers(network.with_adapters(16), optimizer)
     """
-    server_tx = server_optimizer or optax.adam(1e-3)
-    shared = {"server_optimizer": server_tx, "weighting": weighting}
-    averaging, weight = fedavg(model, optimizer, **shared), means.WEIGHTINGS[weighting]
+    tx = server_optimizer or optax.adam(1e-3)
+    averaging = fedavg(model, optimizer, server_optimizer=tx, weighting=weighting)
 
     def held(params, budget):
         def kept(path, leaf):
@@ -205,15 +203,15 @@ def rank_tiers(
         return uplink | {"delta": delta}, client, metrics
 
     def contribute(ctx, uplink):
-        delta, share = uplink["delta"], weight(ctx.client)
+        delta, share = uplink["delta"], means.WEIGHTINGS[weighting](ctx.client)
         holds = delta.mask if coverage else masks.full(delta.values)
         change = means.covered_sum(delta.values, holds, share)
         return change, means.weighted_sum(uplink["stats"].values, share)
 
     def aggregate(key, ctx, server, total):
-        delta = means.covered_mean(total[0], means.zeros(total[0]))
+        delta = means.covered_mean(total[0])
         stats = means.weighted_mean(total[1], server.stats)
-        mean = means.weighted_sum({"delta": delta, "stats": stats}, jnp.float32(1))
+        mean = means.weighted_sum({"delta": delta, "stats": stats})
         return averaging.aggregate(key, ctx, server, mean)
 
     return averaging.replace(broadcast, update, contribute, aggregate)

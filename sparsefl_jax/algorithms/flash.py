@@ -105,12 +105,11 @@ def sensitivity(
         return {"density": Packet(layers)}, client, found.metrics
 
     def contribute(ctx, uplink):
-        return means.weighted_sum(uplink["density"].values, jnp.float32(1))
+        return means.weighted_sum(uplink["density"].values)
 
     def aggregate(key, ctx, server, total):
         old = server.model
-        mean = means.weighted_mean(total, means.zeros(total))
-        sizes = trees.layer_sizes(old.params, select)
+        sizes, mean = trees.layer_sizes(old.params, select), means.weighted_mean(total)
         layers = layer_densities.recalibrate(mean, sizes, density)
         if group:  # static branch
             per_group = jnp.clip(jnp.round(layers * group), 1, group).astype(jnp.int32)
@@ -179,17 +178,16 @@ def jmwst(
 
     def aggregate(key, ctx, server, total):
         mean = merged(ctx, server.model, total)
+        layers = means.weighted_mean(total["density"])
         vote = (ctx.round % r_int == 0) & (ctx.heard > 0)
-        voted = partial(target_mask, mean, mean_densities(total), density, select)
+        voted = partial(target_mask, mean, layers, density, select)
         mask = jax.lax.cond(vote, voted, lambda: server.mask)
         changed_at = last_change(ctx.round, server.mask, mask, server.changed_at)
         return Changing(mean, mask, changed_at), {}
 
-    def contribute(ctx, uplink):
-        return summand(ctx, uplink, select, weights)
-
+    contribute = partial(summand, select=select, weights=weights)
     method = masked.training_within(select, index, train)
-    return method.replace(init, broadcast, contribute, aggregate, deploy)
+    return method.replace(init, broadcast, aggregate, deploy, contribute=contribute)
 
 
 @method
@@ -247,7 +245,7 @@ def nst(
 
     def aggregate(key, ctx, server, total):
         mean = masked.mean_on_union(ctx, server.model, total)
-        mask = target_mask(mean, mean_densities(total), density, select)
+        mask = target_mask(mean, means.weighted_mean(total["density"]), density, select)
         return masked.moved_if_heard(ctx, server, mean, mask=mask), {}
 
     method = masked.training_within(select, index, train)
@@ -260,13 +258,7 @@ def summand(
 ) -> dict[str, PyTree]:
     """Returns a client's weights, mask and layer densities, to be summed."""
     layers = masks.layer_densities(unpack_model(uplink).mask, select)
-    density = means.weighted_sum(layers, jnp.float32(1))
-    return weights(ctx, uplink) | {"density": density}
-
-
-def mean_densities(total: dict[str, PyTree]) -> Array:
-    """Returns the mean layer densities of the cohort's masks, [L]."""
-    return means.weighted_mean(total["density"], means.zeros(total["density"]))
+    return weights(ctx, uplink) | {"density": means.weighted_sum(layers)}
 
 
 def target_mask(

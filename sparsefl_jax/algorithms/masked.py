@@ -290,7 +290,7 @@ def covered_average(ctx, old: SparseModel, total: PyTree) -> SparseModel:
     The mask is the union of their masks. If nobody was heard, the old model stays.
     """
     union = jax.tree.map(lambda w: w > 0, total["covered"]["weight"])
-    mean = means.covered_mean(total["covered"], means.zeros(total["covered"]))
+    mean = means.covered_mean(total["covered"])
     stats = means.weighted_mean(total["stats"], old.stats)
     return means.if_heard(ctx, SparseModel(mean, union, stats), old)
 

@@ -319,7 +319,7 @@ def one_shot(
 
     def contribute(ctx, uplink):
         if weight is None:  # static branch
-            return means.weighted_sum(uplink["mask"].mask, jnp.float32(1))
+            return means.weighted_sum(uplink["mask"].mask)
         return means.weighted_sum(uplink["scores"].values, weight(ctx.client))
 
     def aggregate(key, ctx, server, total):
@@ -328,8 +328,7 @@ def one_shot(
             random = masks.uniform_scores(key, server.params, select)  # below one vote
             scores = jax.tree.map(jnp.add, trees.merge(total["sum"], others), random)
         else:
-            mean = means.weighted_mean(total, means.zeros(total))
-            scores = trees.merge(mean, others)
+            scores = trees.merge(means.weighted_mean(total), others)
         return means.if_heard(ctx, server._replace(mask=best(scores)), server), {}
 
     def deploy(key, server):

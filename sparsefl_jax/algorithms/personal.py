@@ -11,7 +11,6 @@ Personalization", 2019, https://arxiv.org/abs/1910.10252.
 
 from typing import Annotated, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -94,7 +93,7 @@ def ditto(
         start = SparseModel(params, None, stats)
         # The same key as above: dropout of the same units, as well as the same batches.
         own = local.train(key, pulled, optimizer(ctx.round), start, again)
-        work = jax.tree.map(jnp.add, metrics["work"], own.metrics["work"])
+        work = optax.tree.add(metrics["work"], own.metrics["work"])
         client = Client(own.model.params, own.model.stats, jnp.ones((), bool))
         return uplink, client, metrics | {"work": work}
 

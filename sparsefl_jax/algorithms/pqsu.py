@@ -15,7 +15,7 @@ its entries.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +30,6 @@ from sparsefl_jax.sparsity import masks, quantization, top_k, trees, width
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Message, Packet, is_new
 from sparsefl_jax.wire.positions import Index
-
-
-class Client(NamedTuple):
-    """The state of a client that uploads selectively."""
-
-    loss: Array  # shape=(), float32: at its last upload in time, inf before the first
 
 
 @method
@@ -99,7 +93,8 @@ def pqsu(
         return masks.pruned(start, mask)
 
     def init_client(key, received, info):
-        return Client(jnp.float32(jnp.inf)) if selective else EmptyState()
+        # The loss at the last upload in time, shape=(), float32.
+        return jnp.float32(jnp.inf) if selective else EmptyState()
 
     def broadcast(key, ctx, server):
         kept = filters_left(server.mask, prunable)
@@ -122,8 +117,8 @@ def pqsu(
         loss = new["loss"] / jnp.maximum(new["count"], 1.0)
         sent = True
         if selective:  # static branch
-            sent = loss < client.loss
-            client = Client(jnp.where(sent, loss, client.loss))
+            sent = loss < client
+            client = jnp.where(sent, loss, client)
         trained = SparseModel(state.params, received.mask, state.stats)
         uplink = _pack(trained, quantize != "none", sent, selective)
         work = local.work(state.sums["count"], received.mask)

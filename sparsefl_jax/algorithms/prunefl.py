@@ -116,7 +116,7 @@ def prunefl_initial(
             density = masks.density(after.mask, select)
             change = jnp.abs(density - at.density)
             same = (at.density > 0) & (change <= jnp.float32(_CHANGE) * at.density)
-            opt_state = (jax.tree.map(jnp.zeros_like, squared), *rest)
+            opt_state = (optax.tree.zeros_like(squared), *rest)
             return at._replace(
                 state=at.state._replace(params=after.params, opt_state=opt_state),
                 mask=after.mask,
@@ -131,11 +131,11 @@ def prunefl_initial(
             state = local.train_steps(
                 step_key, loss_fn, tx, at.state, batches, project=project, **span
             )
-            seen = jax.tree.map(jnp.subtract, state.sums, at.state.sums)
+            seen = optax.tree.sub(state.sums, at.state.sums)
             good = seen["correct"] >= start_accuracy * jnp.maximum(seen["count"], 1)
             start = jnp.where(good, jnp.minimum(at.start, at.iteration), at.start)
             passes = screening.work(seen["count"], at.mask)
-            done = jax.tree.map(jnp.add, at.work, passes)
+            done = optax.tree.add(at.work, passes)
             past = at.iteration - start
             due = (past >= 0) & (past % reconfigure_every == 0)
             at = at._replace(state=state, work=done, start=start)
@@ -263,9 +263,8 @@ def prunefl(
         old, squared = server.model, total["squared"]
         mean, due = masked.average(old, total["mean"]), squared["weight"] > 0
         halvings = ctx.round.astype(jnp.float32) / half_life
-        new = jax.lax.cond(
-            due, lambda: reconfigure(mean, squared["sum"], halvings), lambda: mean
-        )
+        changed = partial(reconfigure, mean, squared["sum"], halvings)
+        new = jax.lax.cond(due, changed, lambda: mean)
         return masked.move(ctx.round, server, new), {}
 
     return frozen.replace(init_client, update, contribute, aggregate)
@@ -336,10 +335,8 @@ def make_rule(
         free = [~m for m in trees.layers(stay, select)]
         others = jax.tree.leaves(trees.split(squared, select)[1])
         dense = sum((jnp.sum(g) for g in others), jnp.float32(0))
-        worth = [
-            jnp.where(f, g / c, jnp.float32(-1))
-            for g, f, c in zip(gain, free, times, strict=True)
-        ]
+        known = zip(gain, free, times, strict=True)
+        worth = [jnp.where(f, g / c, jnp.float32(-1)) for g, f, c in known]
 
         def ratio(above):
             """Returns gain over time of staying weights and candidates worth more."""

@@ -107,7 +107,7 @@ def feddst(
 
     def init(key, start):
         size = jax.tree.map(jnp.abs, start.params)
-        mask = top_k.keep_top(size, jnp.asarray(counts(start.params)), select)
+        mask = top_k.keep_top(size, counts(start.params), select)
         return masked.Server(masks.pruned(start, mask), jnp.int32(0))
 
     def train(key, ctx, received, client, batches):
@@ -126,7 +126,7 @@ def feddst(
 
     def aggregate(key, ctx, server, total):
         mean = masked.covered_average(ctx, server.model, total)
-        mask = top_k.largest_alive(mean, jnp.asarray(counts(mean.params)), select)
+        mask = top_k.largest_alive(mean, counts(mean.params), select)
         if release:  # static branch
             sparse = masks.density(mean.mask, select) <= density
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
@@ -213,7 +213,7 @@ def fedspa(
         key, (params, _) = jax.random.key(seed), model.shapes()
         key = key if shared else jax.random.fold_in(key, client)
         scores = masks.uniform_scores(key, params, select)
-        return top_k.keep_top(scores, jnp.asarray(counts(params)), select)
+        return top_k.keep_top(scores, counts(params), select)
 
     def held(server, client):
         return server.model.mask if shared else drawn(server.seed, client)

@@ -140,7 +140,7 @@ def spafl(
 
     def init(key, start: SparseModel):
         thresholds = begin(start.params, start.stats).trained.thresholds
-        return Server(start, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
+        return Server(start, thresholds, optax.tree.zeros_like(thresholds))
 
     def send_once(server):
         start = {"params": server.model.params, "stats": server.model.stats}
@@ -166,13 +166,13 @@ def spafl(
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
 
     def contribute(ctx, uplink):
-        return means.weighted_sum(uplink["thresholds"].values, jnp.float32(1))
+        return means.weighted_sum(uplink["thresholds"].values)
 
     def aggregate(key, ctx, server, total):
         new = means.weighted_mean(total, server.thresholds)
         metrics = {f"threshold_mean/{path}": jnp.mean(t) for path, t in new.items()}
         metrics |= {f"threshold_max/{path}": jnp.max(t) for path, t in new.items()}
-        delta = jax.tree.map(jnp.subtract, new, server.thresholds)
+        delta = optax.tree.sub(new, server.thresholds)
         return Server(server.model, new, delta), metrics
 
     def deploy(key, server):  # the model of a client that joins now
@@ -331,7 +331,7 @@ def make_training(
         # Thresholds take five operations per weight and step: |w| and its sum, and the
         # two gradients through the mask.
         size = int(trees.layer_sizes(trained.params, select).sum())
-        steps = jnp.sum(jnp.any(batches.weight > 0, axis=-1), dtype=jnp.float32)
+        steps = local.own_steps(batches).astype(jnp.float32)
         count, extra = after.metrics["count"], steps * (5.0 * size)
         return Client(trained, stats, after.opt_state), after.metrics | {
             "work": local.work(count, mask, extra=extra),
@@ -348,8 +348,7 @@ def _clamp(trained: Trained) -> Trained:
         return jnp.clip(v, -1.0, 1.0) if path in trained.thresholds else v
 
     params = trees.map_by_path(cut, trained.params)
-    thresholds = jax.tree.map(lambda t: jnp.clip(t, 0.0, 1.0), trained.thresholds)
-    return Trained(params, thresholds)
+    return Trained(params, optax.tree.clip(trained.thresholds, 0.0, 1.0))
 
 
 def personalize(key, server, client: Client, info) -> dict[str, SparseModel]:

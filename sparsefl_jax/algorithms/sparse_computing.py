@@ -87,9 +87,8 @@ def zerofl(
     contribute = partial(masked.summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
     inputs = (lambda kernel: jnp.float32(density)) if sparse_inputs else None
-    loss_fn = sparse_passes.objective(
-        model, lambda w: _sparse(w, density, select), select, inputs=inputs, sorts=True
-    )
+    weights = partial(_sparse, density=density, select=select)
+    loss_fn = sparse_passes.objective(model, weights, select, inputs=inputs, sorts=True)
 
     def init(key, start):
         return masks.dense(masks.apply(start.params, start.mask), start.stats)
@@ -175,9 +174,8 @@ def sparsyfed(
     contribute = partial(masked.summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
     inputs = _saved_share if sparse_inputs else None
-    loss_fn = sparse_passes.objective(
-        model, lambda w: _power(w, exponent, select), select, inputs=inputs
-    )
+    weights = partial(_power, exponent=exponent, select=select)
+    loss_fn = sparse_passes.objective(model, weights, select, inputs=inputs)
 
     def init(key, start):
         model = masked.within(start, select)
@@ -232,9 +230,8 @@ def _power(params: PyTree, exponent: float, select: PyTree) -> PyTree:
     """
     if exponent == 1:  # static branch
         return params
-    powers = [
-        jnp.sign(w) * jnp.abs(w) ** exponent for w in trees.layers(params, select)
-    ]
+    weights = trees.layers(params, select)
+    powers = [jnp.sign(w) * jnp.abs(w) ** exponent for w in weights]
     return trees.replace_layers(params, select, powers)
 
 

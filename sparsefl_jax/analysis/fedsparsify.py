@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from sparsefl_jax.core.check import UserError, check, integer
-from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.core.check import UserError, check, check_arguments
+from sparsefl_jax.core.types import Count, NonNegative, Positive, PyTree
 
 
 class ConvergenceBound(NamedTuple):
@@ -28,7 +28,8 @@ class ConvergenceBound(NamedTuple):
         return sum(self)
 
 
-def largest_rate(smoothness: float, steps: int) -> float:
+@check_arguments
+def largest_rate(smoothness: Positive, steps: Count) -> float:
     """Returns the rate below which Theorem 1 holds, 1 / (4 sqrt(2) L S^1.5).
 
     Args:
@@ -39,20 +40,19 @@ def largest_rate(smoothness: float, steps: int) -> float:
       >>> round(largest_rate(1.0, 4), 6)
       0.022097
     """
-    check("smoothness", smoothness, "(0, inf)")
-    check("steps", steps, integer(1))
     return 1 / (4 * math.sqrt(2) * smoothness * steps**1.5)
 
 
+@check_arguments
 def convergence_bound(
-    learning_rate: float,
-    smoothness: float,
-    steps: int,
+    learning_rate: Positive,
+    smoothness: Positive,
+    steps: Count,
     *,
-    variance: float,
-    heterogeneity: float,
-    first_gap: float,
-    lipschitz: float,
+    variance: NonNegative,
+    heterogeneity: NonNegative,
+    first_gap: NonNegative,
+    lipschitz: NonNegative,
     pruned: Sequence[float],
 ) -> ConvergenceBound:
     """Returns the terms of Theorem 1.
@@ -79,18 +79,10 @@ def convergence_bound(
       [0.0442, 100.0, 25.0]
     """
     most = largest_rate(smoothness, steps)
-    check("learning_rate", learning_rate, "(0, inf)")
     if not learning_rate < most:
         raise UserError(f"learning_rate={learning_rate:g}, expected below {most:.3g}")
-    numbers = {
-        "variance": variance,
-        "heterogeneity": heterogeneity,
-        "first_gap": first_gap,
-        "lipschitz": lipschitz,
-        **{f"pruned[{i}]": value for i, value in enumerate(pruned)},
-    }
-    for name, value in numbers.items():
-        check(name, value, "[0, inf)")
+    for i, norm in enumerate(pruned):
+        check(f"pruned[{i}]", norm, "[0, inf)")
     check("rounds in pruned", len(pruned), "[1, inf)")
     rate = learning_rate * smoothness
     noise = (1 + 4 * rate * steps**2) * variance + 16 * rate * steps**3 * heterogeneity

@@ -10,12 +10,13 @@ gradients, which the method does not.
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.check import UserError, check, integer
+from sparsefl_jax.core.check import UserError, check, check_arguments, integer
+from sparsefl_jax.core.types import Count, Fraction, NonNegative, Positive
 
 
 class Generalization(NamedTuple):
@@ -53,13 +54,14 @@ def diameter(gradients: ArrayLike) -> float:
     return max(float(np.linalg.norm(rows - row, axis=1).max()) for row in rows)
 
 
+@check_arguments
 def round_epsilon(
-    density: float,
-    diameter: float,
-    sigma: float,
-    delta: float,
+    density: Fraction,
+    diameter: NonNegative,
+    sigma: Positive,
+    delta: Annotated[float, "(0, 1)"],
     batch_size: int,
-    num_samples: int,
+    num_samples: Count,
 ) -> float:
     """Returns the epsilon of one round, eq. 30.
 
@@ -78,11 +80,6 @@ def round_epsilon(
       >>> round_epsilon(1.0, 0.0, 1.0, 0.1, 10, 100)
       0.0
     """
-    check("density", density, "[0, 1]")
-    check("diameter", diameter, "[0, inf)")
-    check("sigma", sigma, "(0, inf)")
-    check("delta", delta, "(0, 1)")
-    check("num_samples", num_samples, integer(1))
     check("batch_size", batch_size, integer(1, num_samples))
     ratio = density * diameter / sigma
     exponent = (math.sqrt(2 * math.log(1 / delta)) * ratio + ratio**2) / 2

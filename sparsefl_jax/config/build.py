@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax.traverse_util import unflatten_dict
@@ -20,8 +21,9 @@ from sparsefl_jax.config.changes import fixed_fields
 from sparsefl_jax.config.defaults import check_unset, name_section
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.check import UserError, blame, check, integer
 from sparsefl_jax.core.extras import import_extra
+from sparsefl_jax.core.types import NonNegative
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models.registry import try_network
 from sparsefl_jax.models.task import loss_of, target_statistics
@@ -43,13 +45,9 @@ def build_algorithm(
       ValueError: the name is unknown, an argument is missing or unknown, or the factory
         raises a ValueError.
     """
-    found = fields.factory("algorithm", name)
-    with blame(f"{field}.name={name!r}"):
-        inspect.signature(found).bind(model, optimizer, **settings)
     if name in fields.TABLES["algorithm"]:  # a user's own may mean another density
         _check_densities(settings, model, field)
-    with name_section(field, settings):
-        algorithm = found(model, optimizer, **settings)
+    algorithm = _make(field, name, settings, model, optimizer)
     if not isinstance(algorithm, Algorithm):
         raise UserError(f"{field}.name={name!r}, expected to return an Algorithm")
     return algorithm
@@ -61,9 +59,12 @@ def build_optimizer(config):
     With `final_learning_rate`, the rate decays exponentially from
     `optimizer.learning_rate` at round `lr_delay` to this value `lr_horizon` rounds
     later (default: `num_rounds`). With `lr_decay` it decays by this factor in every
-    round, but not below `final_learning_rate`.
+    round, but not below `final_learning_rate`. A `schedule` takes the place of both.
     """
     name, settings = _settings(config.optimizer)
+    if config.schedule:
+        begin = settings.setdefault("learning_rate", 0.1)
+        settings["schedule"] = _build_schedule(config, begin)
     final = config.final_learning_rate
     if final is not None:
         begin = settings.setdefault("learning_rate", 0.1)
@@ -80,10 +81,36 @@ def build_optimizer(config):
     return local.make_optimizer(name, **settings)
 
 
+def _build_schedule(config, learning_rate: float):
+    """Builds the schedule that a configuration names, and checks its rates."""
+    name, settings = _settings(config.schedule)
+    rounds, warmup = config.lr_horizon or config.num_rounds, settings.pop("warmup", 0)
+    check("schedule.warmup", warmup, integer(0, rounds - 1))
+    named = _make("schedule", name, settings, learning_rate, rounds)
+
+    def schedule(round):
+        return named(round) * jnp.minimum(1.0, (round + 1) / (warmup + 1))
+
+    rates = jax.vmap(schedule)(jnp.arange(config.num_rounds, dtype=jnp.int32))
+    for rate in (rates.min(), rates.max()):
+        check(f"schedule.name={name!r}: a rate", float(rate), NonNegative)
+    return schedule
+
+
+def _make(section: str, name: str, settings: dict, *given):
+    """Calls the factory that a section names; its errors name the section."""
+    found = fields.factory(section, name)
+    with blame(f"{section}.name={name!r}"):
+        inspect.signature(found).bind(*given, **settings)
+    with name_section(section, settings):
+        return found(*given, **settings)
+
+
 def load(config):
     """Reads the data set of a configuration."""
     settings = {field: getattr(config, field) for field in OF_DATA_SET}
-    return datasets.load(config.dataset, hf=dict(config.hf), **settings)
+    columns = {"hf": dict(config.hf), "image": dict(config.image)}
+    return datasets.load(config.dataset, **columns, **settings)
 
 
 def build_data(config, read=load):
@@ -99,6 +126,7 @@ def build_data(config, read=load):
         config.num_clients or None,
         seed=config.seed if config.partition_seed is None else config.partition_seed,
         val_fraction=config.val_fraction,
+        max_samples=config.max_samples,
         unseen_fraction=config.unseen_fraction,
         test_split=config.test_split,
         **settings,
@@ -245,7 +273,8 @@ def build_stages(config, model, budgets=None, system=None, sizes=1) -> list[Stag
     main = {key: getattr(config, key) for key in fields.STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
-        chosen = {key: settings.pop(key, value) for key, value in main.items()}
+        usual = main | (fields.WORK if fields.WORK.keys() & settings.keys() else {})
+        chosen = {key: settings.pop(key, value) for key, value in usual.items()}
         chosen["cohort_size"] = _num_drawn(config, chosen["cohort_size"])
         first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))

@@ -8,7 +8,7 @@ from sparsefl_jax.config.defaults import plain
 from sparsefl_jax.config.fields import Config
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.data.hub import OPTIONS
+from sparsefl_jax.data.hub import LOOKS, OPTIONS
 
 # Fields that change a run's results by rounding at most. The location of the data is
 # one of them, because the checkpoint has a checksum of their content.
@@ -16,6 +16,7 @@ FREE = (
     *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
     *("memory_gb", "sinks", "writers"),
     *(f"hf.{option}" for option in OPTIONS),
+    *(f"image.{option}" for option in LOOKS),
 )
 # Fields that set how often a run is evaluated and when it ends.
 LATER = (
@@ -82,7 +83,7 @@ def keep_schedule(config: Config, old: dict) -> Config:
     """Keeps the old values of fields that depend on a changed `num_rounds`.
 
     A first stage with as many rounds as the run keeps its number of rounds, and a
-    learning rate that decays over the run keeps its horizon.
+    learning rate that falls over the run keeps its horizon.
 
     Args:
       config: the configuration with which a run continues.
@@ -104,7 +105,8 @@ def keep_schedule(config: Config, old: dict) -> Config:
         if config.num_rounds != before:
             first = config.first_stage | {"num_rounds": before}
             config = dataclasses.replace(config, first_stage=first)
-    if config.final_learning_rate is None or config.lr_decay is not None:
+    decays = config.final_learning_rate is not None and config.lr_decay is None
+    if not (decays or config.schedule):
         return config
     before = old["lr_horizon"] or old["num_rounds"]
     if config.lr_horizon is None and config.num_rounds != before:

@@ -21,6 +21,7 @@ from ml_collections.config_dict import ConfigDict
 
 from sparsefl_jax.config.fields import (
     MEANINGS,
+    OPTIONAL,
     SECTIONS,
     TABLES,
     Config,
@@ -31,18 +32,23 @@ from sparsefl_jax.core.check import UserError, check, integer, unread
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.system import files, shipped, sinks
 
-NONE = "none"  # as the name of a first stage: there is none
+NONE = "none"  # as the name of a section that may be empty
 _FIT, _CLOSING = ("fit.gbit", "fit.pflop"), ("deadline.seconds", "deadline.quantile")
 _GOES_WITH = {  # fields that have an effect only with one of some others
-    **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
+    **dict.fromkeys(("lr_delay", "lr_decay"), ("final_learning_rate",)),
     **dict.fromkeys(("fit.pilot", "fit.most", "fit.evaluations", "fit.by"), _FIT),
     **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
     **{f: ("adapter.rank",) for f in MEANINGS if f.startswith("adapter.")},
     **{f: ("server_optimizer.name",) for f in MEANINGS if f.startswith("server_opt")},
     "deadline.over": _CLOSING,
     "init_what": ("init_from",),
+    "lr_horizon": ("final_learning_rate", "schedule.name"),
 }
-_OR = {"lr_horizon": "lr_decay", "deadline.quantile": "deadline.seconds"}
+_OR = {
+    "lr_horizon": "lr_decay",
+    "deadline.quantile": "deadline.seconds",
+    "final_learning_rate": "schedule.name",
+}
 _DENSITIES = ("density", "max_density")  # arguments that the run's `density` sets
 
 
@@ -91,6 +97,10 @@ def load_config(path: str) -> Any:  # a ConfigDict
 
 def override(config, given: Mapping[str, Any]) -> list[str]:
     """Sets fields of a configuration by dotted name; names of sections come first.
+
+    It does what `--config.FIELD=VALUE` does: a section that is named anew has the
+    defaults of the new entry, and keeps what was set if that takes it. An assignment
+    such as `config.model.name = "conv4"` changes nothing else in the section.
 
     Args:
       config: a configuration, which changes.
@@ -177,7 +187,7 @@ def rename(config, section: str, name: str) -> list[str]:
     Args:
       config: a configuration, which changes.
       section: one of `fields.TABLES`.
-      name: the new entry, or a user's `module:function`; 'none' for no first stage.
+      name: the new entry, or a user's `module:function`; 'none' for none.
 
     Returns:
       What was set and is left out, as `field=value`.
@@ -186,7 +196,7 @@ def rename(config, section: str, name: str) -> list[str]:
       ValueError: there is no such entry.
     """
     old = config[section].to_dict()
-    if (section, name) == ("first_stage", NONE):
+    if section in OPTIONAL and name == NONE:
         config[section] = {}
         return []
     taken, usual = arguments(section, name), arguments(section, old.get("name"))
@@ -277,7 +287,7 @@ def fill_in(config) -> Config:
 
 def _check_section(name: str, section: dict) -> None:
     """Checks the values of a section; None counts as not set."""
-    named = name in (*TABLES, "optimizer") and (section or name != "first_stage")
+    named = name in (*TABLES, "optimizer") and (section or name not in OPTIONAL)
     if named and section.get("name") is None:
         raise UserError(f"{name}.name is missing")
     known = arguments(name, section.get("name"))

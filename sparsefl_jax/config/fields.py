@@ -11,15 +11,13 @@ import inspect
 import re
 from typing import Annotated, Any, Literal, NamedTuple
 
-import optax
-
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.check import can_check, check
 from sparsefl_jax.core.lookup import look_up
 from sparsefl_jax.core.types import Count, NonNegative, Positive, Share
 from sparsefl_jax.models import adapters
-from sparsefl_jax.training import local
+from sparsefl_jax.training import learning_rates, local
 
 Texts = tuple[str, ...]
 Whole = Annotated[int, "[0, inf)"]
@@ -59,6 +57,19 @@ class HuggingFace:
     user: str | None = None
     train: str | None = None
     test: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """How images of files are converted.
+
+    Attributes:
+      mode: 'L' (grey), 'RGB' or 'RGBA', where images differ.
+      size: height and width to which images are resized.
+    """
+
+    mode: Literal["L", "RGB", "RGBA"] | None = None
+    size: tuple[Count, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +145,7 @@ class FirstStage:
       num_rounds: rounds of the first stage, default num_rounds.
       cohort_size: clients in a round, by default cohort_size.
       epochs: local epochs, by default epochs.
+      local_steps: local steps instead of epochs, by default local_steps.
       batch_size: samples in a minibatch, by default batch_size.
       drop_last: drop_last of that stage, by default drop_last.
     """
@@ -142,6 +154,7 @@ class FirstStage:
     num_rounds: int | None = None
     cohort_size: int | None = None
     epochs: int | None = None
+    local_steps: Count | None = None
     batch_size: int | None = None
     drop_last: bool | None = None
 
@@ -151,7 +164,7 @@ class Optimizer:
     """The clients' optimizer.
 
     Attributes:
-      name: clients' optimizer, any of optax; takes its arguments.
+      name: clients' optimizer, of optax or my_module:my_optimizer.
       learning_rate: learning rate of the clients.
       momentum: momentum of the clients' optimizer, if it has one.
       weight_decay: weight decay; sgd adds it to the gradient.
@@ -163,6 +176,19 @@ class Optimizer:
     momentum: float | None = None
     weight_decay: float = 0.0
     clip: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """How the clients' learning rate follows the round of a stage.
+
+    Attributes:
+      name: constant, cosine, step or my_module:my_schedule; 'none' for none.
+      warmup: rounds in which the rate first rises, a factor of the schedule.
+    """
+
+    name: str | None = None
+    warmup: Whole | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +285,7 @@ class Config:
 
     Attributes:
       seed: root of all randomness of the run.
-      dataset: a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder.
+      dataset: a sample, a name, hf:ORGANISATION/NAME, a file or a folder.
       tokenizer: turns texts into tokens: folder of a vocabulary, or 'words'.
       max_tokens: length to which texts are cut or padded, by default 64.
       data_dir: folder of prepared TFDS data sets.
@@ -271,13 +297,14 @@ class Config:
       partition_seed: seed of the partition, by default seed.
       test_split: clients' test samples: partition, natural, within, overlap, pooled.
       val_fraction: share of each client's samples held out for validation.
+      max_samples: training samples of a client that are used, at most.
       unseen_fraction: share of clients that never train and are tested apart.
       augment: augmentations in training: 'crop', 'flip', 'cutout'.
       input_scale: divisor of integer pixels.
       normalize: whether to subtract the mean and divide by the deviation.
       scramble: read images [H, W, C] as if stored [C, H, W], as SpaFL does.
       final_learning_rate: end of the learning rate's exponential decay.
-      lr_horizon: duration of the decay in rounds, by default num_rounds.
+      lr_horizon: duration of a decay or schedule in rounds, by default num_rounds.
       lr_delay: rounds before the decay starts.
       lr_decay: factor of the decay per round, instead of lr_horizon.
       budgets: pairs (share of the model, share of the clients that hold it).
@@ -285,6 +312,7 @@ class Config:
       num_rounds: rounds of the main stage.
       cohort_size: number of clients in a round.
       epochs: number of local epochs.
+      local_steps: steps of a client in a round, instead of epochs.
       batch_size: samples in a minibatch.
       drop_last: whether to leave out a last minibatch that is not full.
       eval_every: rounds between evaluations.
@@ -295,7 +323,7 @@ class Config:
       client_store: where clients' states live: auto, device, host, disk.
       memory_gb: memory limit of all devices together, in 1e9 bytes.
       seeds: number of runs, with seeds from seed on.
-      init_from: folder of a finished run to start from.
+      init_from: folder of a finished run, or an exported file, to start from.
       init_what: what to take from it: model, weights, mask.
       system: clients' devices: mobile, iot, tifl or a .csv; None for no clock.
       checkpoint_minutes: minutes between checkpoints.
@@ -305,6 +333,7 @@ class Config:
     seed: Whole = 0
     dataset: str = "cifar10_sample"
     hf: dict = section(HuggingFace)
+    image: dict = section(Image)
     tokenizer: str | None = None
     max_tokens: int | None = None
     data_dir: str | None = None
@@ -317,6 +346,7 @@ class Config:
     partition_seed: Whole | None = None
     test_split: str = "partition"
     val_fraction: float = 0.0
+    max_samples: Count | None = None
     unseen_fraction: float = 0.0
     augment: Texts = ()
     input_scale: float = 255.0
@@ -327,6 +357,7 @@ class Config:
     algorithm: dict = section(Method)
     first_stage: dict = section(FirstStage)
     optimizer: dict = section(Optimizer)
+    schedule: dict = section(Schedule)
     server_optimizer: dict = section(ServerOptimizer)
     privacy: dict = section(Privacy)
     final_learning_rate: Positive | None = None
@@ -338,6 +369,7 @@ class Config:
     num_rounds: int = 100
     cohort_size: int = 10
     epochs: int = 1
+    local_steps: Count | None = None
     batch_size: int = 32
     drop_last: bool = False
     eval_every: int = 10
@@ -389,8 +421,11 @@ TABLES = {  # in which the `name` of a section is looked up
     "first_stage": algorithms.ALGORITHMS,
     "model": models.MODELS,
     "partition": datasets.PARTITIONERS,
+    "schedule": learning_rates.SCHEDULES,
 }
-STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
+OPTIONAL = ("first_stage", "schedule")  # sections that may be empty
+WORK = {"epochs": 1, "local_steps": None}  # of which a stage has one
+STAGE = ("num_rounds", "cohort_size", *WORK, "batch_size", "drop_last")
 MEANINGS = {  # by dotted name
     **{
         f"{name}.{key}" if name else key: meaning
@@ -401,6 +436,9 @@ MEANINGS = {  # by dotted name
     "model.norm": "normalisation: 'batch', 'static', 'group' or None",
     "model.softmax_output": "end in a softmax, although the loss has one too",
     "model.dropout": "share of units dropped in training",
+    "schedule.final": "rate after the last round",
+    "schedule.at": "rounds in which the rate falls",
+    "schedule.factor": "what the rate is multiplied by there",
     "server_optimizer.weight_decay": "weight decay of the server",
     "server_optimizer.clip": "norm at which the mean update is clipped",
 }
@@ -425,7 +463,7 @@ def arguments(section: str, name: str | None = None) -> dict[str, inspect.Parame
     if name is not None:
         check(f"{section}.name", name, str)
     if section.endswith("optimizer"):
-        chosen = getattr(optax, name or "", None)
+        chosen = local.find_optimizer(name or "", f"{section}.name")
         found = _settable_arguments(chosen, 0) if callable(chosen) else {}
         found |= _settable_arguments(local.make_optimizer, 1)
     elif section in TABLES and name is not None:

@@ -40,18 +40,9 @@ import jax
 import numpy as np
 import optax
 
-from sparsefl_jax.core.check import can_check, check
-from sparsefl_jax.core.types import (
-    Array,
-    Batches,
-    ClientInfo,
-    Context,
-    EmptyState,
-    Key,
-    PyTree,
-    ServerContext,
-    SparseModel,
-)
+from sparsefl_jax.core import types
+from sparsefl_jax.core.check import check_arguments
+from sparsefl_jax.core.types import Array, ClientInfo, Context, Key, PyTree, SparseModel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,9 +60,9 @@ def send_nothing(server: PyTree) -> Message:
     return {}
 
 
-def no_client_state(key: Key, received: Message, info: ClientInfo) -> EmptyState:
+def no_client_state(key: Key, received: Message, info: ClientInfo) -> types.EmptyState:
     """Returns the state of a client that keeps nothing."""
-    return EmptyState()
+    return types.EmptyState()
 
 
 def keep_row(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
@@ -130,9 +121,9 @@ class Algorithm:
 
     init: Callable[[Key, SparseModel], PyTree]
     broadcast: Callable[[Key, Context, PyTree], Message]
-    update: Callable[[Key, Context, Message, PyTree, Batches], tuple]
+    update: Callable[[Key, Context, Message, PyTree, types.Batches], tuple]
     contribute: Callable[[Context, Message], PyTree]
-    aggregate: Callable[[Key, ServerContext, PyTree, PyTree], tuple]
+    aggregate: Callable[[Key, types.ServerContext, PyTree, PyTree], tuple]
     deploy: Callable[[Key, PyTree], dict[str, SparseModel]]
     init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
     personalize: Callable[..., dict[str, SparseModel]] | None = None
@@ -244,17 +235,12 @@ def method(factory: Callable[P, T]) -> Callable[P, T]:
         ...
       sparsefl_jax.UserError: rate=2, expected in (0, 1]
     """
-    signature = inspect.signature(factory)
+    signature, build = inspect.signature(factory), check_arguments(factory)
     parameters = signature.parameters
-    kinds = {n: p.annotation for n, p in parameters.items() if can_check(p.annotation)}
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
-        given = dict(zip(parameters, args, strict=False)) | kwargs
-        for name, value in given.items():
-            if name in kinds:
-                check(name, value, kinds[name])
-        made: Any = factory(*args, **kwargs)
+        made: Any = build(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         settings = {}
@@ -292,7 +278,9 @@ class Stage(NamedTuple):
     a round and `batch_size` the number of samples in a batch. `sampler` is a pure
     function `(key, round) -> ids [K] int32` that returns distinct clients; None draws
     `cohort_size` clients uniformly without replacement. `drop_last` leaves out a
-    partial batch, unless it is the only batch of its client.
+    partial batch, unless it is the only batch of its client. `local_steps` takes the
+    place of `epochs`, then 1: a client takes so many steps in a round, through its
+    samples as often as needed, in a new order each time.
     """
 
     algorithm: Algorithm
@@ -302,3 +290,4 @@ class Stage(NamedTuple):
     batch_size: int = 32
     sampler: Sampler | None = None
     drop_last: bool = False
+    local_steps: int | None = None

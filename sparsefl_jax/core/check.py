@@ -2,16 +2,18 @@
 
 import contextlib
 import difflib
+import functools
+import inspect
 import math
 import numbers
 import re
-from collections.abc import Collection, Iterable, Iterator
-from inspect import Parameter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from sparsefl_jax.core import users_code
 
+F = TypeVar("F", bound=Callable)
 _WORDS = {
     int: "an integer below 2**31",
     float: "a finite number",
@@ -106,8 +108,34 @@ def can_check(kind: Any) -> bool:
         return can_check(parts[0]) and str(parts[1])[0] in "[("
     if origin is tuple:
         return parts[-1] is Ellipsis
-    plain = type(kind) is type and kind not in (Parameter.empty, list)
+    plain = type(kind) is type and kind not in (inspect.Parameter.empty, list)
     return plain or origin is Literal
+
+
+def check_arguments(function: F) -> F:
+    """Decorates a function, which checks the arguments that it is given.
+
+    Each is checked by its annotation, if `can_check` says that it can be.
+
+    Example:
+      >>> @check_arguments
+      ... def double(share: Annotated[float, "[0, 0.5]"]):
+      ...     return 2 * share
+      >>> double(0.8)
+      Traceback (most recent call last):
+        ...
+      sparsefl_jax.UserError: share=0.8, expected in [0, 0.5]
+    """
+    kinds = {n: p.annotation for n, p in inspect.signature(function).parameters.items()}
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        for name, value in (dict(zip(kinds, args, strict=False)) | kwargs).items():
+            if name in kinds and can_check(kinds[name]):
+                check(name, value, kinds[name])
+        return function(*args, **kwargs)
+
+    return cast(F, call)
 
 
 def unread(field: str, why: str) -> UserError:

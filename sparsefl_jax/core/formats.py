@@ -53,6 +53,18 @@ def format_percent(share: float | None, decimals: int = 2) -> str:
     return f"{100 * share:.{decimals}f} %"
 
 
+def tally(names: Sequence[str], counts: Sequence[int], most: int = 12) -> str:
+    """Lists names with their counts, and of more than `most` how many others there are.
+
+    Example:
+      >>> tally(["ill", "well", "dead"], [3, 40, 0], 2)
+      'ill (3), well (40) and 1 more'
+    """
+    pairs = zip(names[:most], counts[:most], strict=True)
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"{name} ({count})" for name, count in pairs) + rest
+
+
 def format_seconds(seconds: float | None) -> str:
     """Formats a duration in its two largest units; None, NaN, infinity become "-".
 

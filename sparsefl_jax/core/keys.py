@@ -15,7 +15,7 @@ What is drawn before a run, by NumPy, has streams of the seed: the partition tha
 seed itself, everything else one of its own.
 
     seed -> partition
-    (seed, purpose) -> TEST_SPLIT, VALIDATION, BUDGETS, DEVICES, UNSEEN
+    (seed, purpose) -> TEST_SPLIT, VALIDATION, BUDGETS, DEVICES, UNSEEN, USED
 """
 
 import jax
@@ -25,7 +25,7 @@ from sparsefl_jax.core.types import Array, Key
 
 COHORTS, START, CLIENTS, SERVER, EVALUATION, DEPLOY = range(6)
 # With 0 it is the seed's own.
-TEST_SPLIT, VALIDATION, BUDGETS, DEVICES, UNSEEN = range(1, 6)
+TEST_SPLIT, VALIDATION, BUDGETS, DEVICES, UNSEEN, USED = range(1, 7)
 
 
 def on_host(seed: int, purpose: int) -> np.random.Generator:

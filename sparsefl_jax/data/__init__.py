@@ -9,6 +9,7 @@ from sparsefl_jax.data.federated import FederatedData as FederatedData
 from sparsefl_jax.data.federated import Rows as Rows
 from sparsefl_jax.data.federated import federate as federate
 from sparsefl_jax.data.federated import from_arrays as from_arrays
+from sparsefl_jax.data.federated import names as names
 from sparsefl_jax.data.federated import partition_counts as partition_counts
 from sparsefl_jax.data.partition import PARTITIONERS as PARTITIONERS
 from sparsefl_jax.data.sources import DATASETS as DATASETS

@@ -6,7 +6,7 @@ and `Rows.size` counts the valid entries. Everything is NumPy on the host.
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.check import UserError, check, unread
+from sparsefl_jax.core.types import Count
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import BY_CLASS, PARTITIONERS
 from sparsefl_jax.data.sources import Dataset, make_dataset, one_label, statistics
@@ -45,15 +46,18 @@ class FederatedData(NamedTuple):
     train: Rows
     val: Rows
     test: Rows
+    classes: tuple[str, ...] | None = None  # names, where there are any
+    clients: Sequence[str] | None = None
 
 
 def federate(
     dataset: Dataset,
-    partition: str | Callable | Sequence[ArrayLike] = "iid",
+    partition: str | Callable | Sequence[ArrayLike] | Mapping = "iid",
     num_clients: int | None = None,
     *,
     seed: int = 0,
     val_fraction: float = 0.0,
+    max_samples: int | None = None,
     unseen_fraction: float = 0.0,
     test_split: str = "partition",
     test_fraction: float | None = None,
@@ -63,11 +67,15 @@ def federate(
 
     Args:
       dataset: a `Dataset`.
-      partition: a name in `PARTITIONERS`, a function like those, or a list of index
-        arrays. A row that a list has twice may be held out and trained on as well.
+      partition: a name in `PARTITIONERS`, a function like those, a list with the rows
+        of each client, or a mapping from clients' names to their rows. Rows are
+        integers, or True at the client's rows of all [n]. If clients share rows, a
+        warning says how many that are held out are also trained on.
       num_clients: N; None if the partition itself determines it.
       seed: an integer; equal seeds give equal splits.
       val_fraction: the share of each client's samples held out of training, [0, 1).
+      max_samples: the most training samples of a client that are used, drawn at random
+        after validation samples are held out; None for all.
       unseen_fraction: the share of clients that never train, [0, 1), rounded to whole
         clients. They keep their test samples and lose the others.
       test_split: a name in `holdout.TEST_SPLITS`, which says how clients get their test
@@ -78,6 +86,7 @@ def federate(
 
     Returns:
       A `FederatedData` in which every seen client has at least one training sample.
+      Its `clients` are the names of a mapping, or of users if each client has one.
 
     Raises:
       ValueError: an argument is out of range, or a client would be empty.
@@ -91,6 +100,7 @@ def federate(
     """
     check("val_fraction", val_fraction, "[0, 1)")
     check("unseen_fraction", unseen_fraction, "[0, 1)")
+    check("max_samples", max_samples, Count | None)
     check("test_split", test_split, TEST_SPLITS)
     if test_fraction is not None:
         check("test_fraction", test_fraction, "(0, 1)")
@@ -106,26 +116,36 @@ def federate(
         raise UserError(f"partition {name!r} divides classes, expected iid, or another")
     labelled = by_label if by_class else dataset
     parts = _split(labelled, partition, num_clients, seed, test_split, kwargs)
+    clients, parts = _client_names(dataset, parts), list(parts.values())
     rng_test = keys.on_host(seed, keys.TEST_SPLIT)
     rng_val = keys.on_host(seed, keys.VALIDATION)
     if test_split == "within":
         if len(dataset.x_test):
             warnings.warn("the test set is not read: test_split='within'", stacklevel=2)
         test_share = 0.2 if test_fraction is None else test_fraction
-        dataset, parts, test = _within(dataset, parts, test_share, rng_test)
+        dataset, parts, held = _within(dataset, parts, test_share, rng_test)
+        ends = np.cumsum([len(rows) for rows in held])
+        test = np.split(np.arange(ends[-1]), ends[:-1])
     else:
+        held = []
         test = test_parts(by_label, parts, test_split, rng=rng_test)
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
         raise UserError(f"{val_fraction=} holds no sample out, expected more, or 0")
     shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
+    if max_samples is not None:
+        rng = keys.on_host(seed, keys.USED)
+        train = [rng.permutation(rows)[:max_samples] for rows in train]
     if unseen_fraction > 0:
         unseen = _draw_unseen(unseen_fraction, test, seed)
         for client in unseen:
             train[client], val[client] = train[client][:0], val[client][:0]
+    if max_samples is not None or unseen_fraction > 0:
         mean, std = statistics(dataset.x[np.concatenate(train)], dataset.name)
         shared |= {"mean": mean, "std": std}
-    return FederatedData(**shared, train=pack(train), val=pack(val), test=pack(test))
+    _warn_of_overlap(train, {"test": held, "validation": val})
+    rows = {"train": pack(train), "val": pack(val), "test": pack(test)}
+    return FederatedData(**shared, **rows, clients=clients)
 
 
 def from_arrays(
@@ -146,7 +166,7 @@ def from_arrays(
 
     Args:
       x: [n, H, W, C], [n, H, W] or [n, D]; see `sources.make_dataset`.
-      y: [n] integers; of another task see `sources.make_dataset`.
+      y: [n] integers or texts; of another task see `sources.make_dataset`.
       x_test: like x. None holds out a fifth (`test_fraction`) of each client's samples;
         together they are the test set.
       y_test: like y.
@@ -194,6 +214,22 @@ def partition_counts(data: FederatedData) -> np.ndarray:
     """
     labels = [one_label(data.y)[rows[:n]] for rows, n in zip(*data.train, strict=True)]
     return np.stack([np.bincount(y, minlength=data.num_classes) for y in labels])
+
+
+def names(data: FederatedData) -> dict[str, Sequence[str]]:
+    """Returns the names of all classes and of all clients, where there are any.
+
+    Example:
+      >>> x, y = np.zeros((4, 2), np.float32), ["ill", "well"] * 2
+      >>> parts = {"north": [0, 1], "south": [2, 3]}
+      >>> names(from_arrays(x, y, partition=parts))
+      {'clients': ['north', 'south'], 'classes': ['ill', 'well']}
+    """
+    found = {} if data.clients is None else {"clients": data.clients}
+    if known := data.classes:
+        numbers = range(len(known), data.num_classes)  # of classes without a name
+        found["classes"] = [*known, *map(str, numbers)][: data.num_classes]
+    return found
 
 
 def pack(parts: Sequence[np.ndarray]) -> Rows:
@@ -254,18 +290,41 @@ def _draw_unseen(fraction, test, seed):
 
 
 def _within(dataset, parts, fraction, rng):
-    """Holds test samples out of each part; they replace the test set."""
+    """Holds rows out of each part, whose samples replace the test set."""
     parts, held_out = hold_out(parts, fraction, rng=rng, minimum=1)
-    rows, sizes = np.concatenate(held_out), [len(part) for part in held_out]
+    rows = np.concatenate(held_out)
     if not rows.size:
         few = "clients with one sample each, expected fewer clients, or x_test"
         raise UserError(f"test_split='within' holds no sample out of {few}")
     dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
-    return dataset, parts, np.split(np.arange(len(rows)), np.cumsum(sizes)[:-1])
+    return dataset, parts, held_out
+
+
+def _warn_of_overlap(train, held):
+    """Says how many rows that were held out are trained on, where clients overlap."""
+    trained = np.concatenate(train)
+    for split, parts in held.items():
+        rows = np.concatenate([np.zeros(0, np.int32), *parts])
+        shared = np.isin(rows, trained).sum()
+        if shared:
+            text = f"{shared} of {len(rows)} {split} samples are also trained on"
+            warnings.warn(f"clients overlap: {text}", stacklevel=3)
+
+
+def _client_names(dataset, parts):
+    """Returns the keys of a mapping, or the users of clients that have one each."""
+    if list(parts) != list(range(len(parts))):
+        return list(map(str, parts))
+    if dataset.user_names is None:
+        return None
+    users = [dataset.users[part] for part in parts.values()]
+    names = [str(dataset.user_names[own[0]]) for own in users]
+    plain = names == [str(i) for i in range(len(names))]
+    return None if plain or any(own.min() < own.max() for own in users) else names
 
 
 def _split(dataset, partition, num_clients, seed, test_split, kwargs):
-    """Runs the partitioner, or takes the lists as they are; returns checked parts."""
+    """Runs the partitioner, or takes the lists; returns checked parts by client."""
     if isinstance(partition, str):
         check("partition", partition, PARTITIONERS)
         partition = PARTITIONERS[partition]
@@ -284,18 +343,23 @@ def _split(dataset, partition, num_clients, seed, test_split, kwargs):
 
 
 def _checked_parts(parts, num_clients, num_samples):
-    """Returns the parts as integer arrays; refuses empty ones and rows out of range."""
-    parts = [np.asarray(part) for part in parts]
+    """Returns integer arrays by client; refuses empty ones and rows out of range."""
+    parts = dict(parts if isinstance(parts, Mapping) else enumerate(parts))
     if num_clients is not None and len(parts) != num_clients:
         raise UserError(f"partition has {len(parts)} parts; num_clients={num_clients}")
     if not parts:
         raise UserError("partition has no parts; give at least one client")
-    for i, part in enumerate(parts):
+    for i, part in parts.items():
+        part = np.asarray(part)
+        if part.dtype == bool and part.shape == (num_samples,):
+            part = np.flatnonzero(part)
         if not part.size:
             raise UserError(f"client {i} of the partition has no training sample")
         if part.ndim != 1 or part.dtype.kind not in "iu":
-            raise UserError(f"client {i} of the partition is not a list of integers")
+            form = f"integers, or of {num_samples} booleans"
+            raise UserError(f"client {i} of the partition is not a list of {form}")
         if part.min() < 0 or part.max() >= num_samples:
             rows = f"rows from {part.min()} to {part.max()}"
             raise UserError(f"client {i} has {rows}, expected 0 to {num_samples - 1}")
+        parts[i] = part
     return parts

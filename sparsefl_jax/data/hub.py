@@ -11,39 +11,49 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.core.extras import import_extra
+from sparsefl_jax.data import images
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.columns import Columns, choose, kind_of
 
 PREFIX = "hf:"
+LOOKS = ("mode", "size")  # of images
 OPTIONS = ("image", "text", "table", "label", "user", "train", "test")
+FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".arrow")
+_FEW = 10  # users of one sample each, which can be true
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
-_MODES = {"1": "L", "P": "RGB"}  # Pillow's modes that are converted without loss
 
 
 def matches(name: str) -> bool:
-    """Returns whether a name begins with `hf:`."""
-    return name.startswith(PREFIX)
+    """Returns whether a name begins with `hf:`, or is that of a table's file."""
+    saved = any(Path(name, kept).is_file() for kept in _SAVED)
+    return name.startswith(PREFIX) or name.endswith(FILES) or saved
+
+
+def is_path(name: str) -> bool:
+    """Returns whether a name is that of a folder, or can only be a path."""
+    return Path(name).is_dir() or name.startswith(("/", "."))
 
 
 def find(name: str, **options: Any) -> Source:
     """Finds a data set, and downloads it if it is of the hub and not in the cache.
 
     Args:
-      name: `hf:` and `ORGANISATION/NAME` or a path, with an optional `:CONFIG`.
+      name: `hf:` and `ORGANISATION/NAME` or a path, with an optional `:CONFIG`; or a
+        path alone.
       **options: columns, as `columns.choose` takes them; `train` and `test`, the names
         of the splits, by default `train`, and `test` or `validation`, whichever has
-        labels.
+        labels; `mode` and `size` of images, as `images.read` takes them.
 
     Raises:
       ValueError: the data set is not available.
     """
     title, data = _fetch(name)
     files = [Path(f["filename"]) for split in data.values() for f in split.cache_files]
-    return Source(title, files, lambda: _decode(data, title, **options))
+    looks = {name: options.pop(name) for name in LOOKS if name in options}
+    return Source(title, files, lambda: _decode(data, title, looks=looks, **options))
 
 
 def _fetch(name: str) -> tuple[str, dict[str, Any]]:
@@ -52,9 +62,10 @@ def _fetch(name: str) -> tuple[str, dict[str, Any]]:
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are raised
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
+    local = not name.startswith(PREFIX)
     name, _, config = name.removeprefix(PREFIX).partition(":")
     path, file = Path(name).expanduser().resolve(), None
-    title = path.stem
+    title = f"{path.name}{'/' * path.is_dir()}" if path.exists() else path.stem
     if any((path / kept).is_file() for kept in _SAVED):
         data = datasets.load_from_disk(str(path))
         return title, data if isinstance(data, dict) else {"train": data}
@@ -62,6 +73,8 @@ def _fetch(name: str) -> tuple[str, dict[str, Any]]:
         path, file = path.parent, path.name
     if path.exists():  # in full, as it could have the name of one of the builders
         name = str(path)
+    elif local:
+        raise UserError("there is no such file or folder")
     elif "/" not in name:
         raise UserError("expected ORGANISATION/NAME, a folder or a file")
     try:
@@ -76,6 +89,7 @@ def _decode(
     *,
     train: str | None = None,
     test: str | None = None,
+    looks: dict[str, Any],
     **columns: Any,
 ) -> dict:
     """Decodes the samples, labels and users of a data set.
@@ -84,6 +98,7 @@ def _decode(
       data: by the name of a split, a `datasets.Dataset`.
       title: the name on the progress bars.
       train: the split to train on; None for `train`.
+      looks: the `mode` and `size` of images.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
       **columns: as `columns.choose` takes them.
 
@@ -106,17 +121,23 @@ def _decode(
     print(f"{title}: {chosen} of {', '.join(splits)}", file=sys.stderr, flush=True)
     label = data[train].features[chosen.label]
     named = kind_of(label) == "classes"
-    arrays = {"num_classes": np.array(label.num_classes)} if named else {}
+    arrays = {}
+    if named:
+        arrays = {"num_classes": np.array(label.num_classes), "classes": label.names}
     for split, suffix in zip(splits, ("", "_test"), strict=False):
         rows = data[split]
         with blame(f"split {split!r}"):
             if not _has_labels(rows, chosen.label):
                 raise UserError("it has samples without a label: leave them out")
             labels = rows[chosen.label][:]
-            arrays[f"x{suffix}"] = _samples(rows, chosen, f"{title} {split}")
+            arrays[f"x{suffix}"] = _samples(rows, chosen, f"{title} {split}", looks)
             arrays[f"y{suffix}"] = np.array(labels) if named else labels
             if chosen.user is not None:
-                arrays[f"users{suffix}"] = np.array(_values(rows, chosen.user))
+                users = np.array(_values(rows, chosen.user))
+                if len(users) >= _FEW and len(np.unique(users)) == len(users):
+                    told = f"hf.user={chosen.user!r} differs in all {len(users)} rows"
+                    raise UserError(f"{told}, expected users of several samples")
+                arrays[f"users{suffix}"] = users
     return arrays
 
 
@@ -134,44 +155,15 @@ def _values(rows: Any, column: str) -> list:
     return values
 
 
-def _samples(rows: Any, columns: Columns, title: str) -> list | np.ndarray:
+def _samples(rows: Any, columns: Columns, title: str, looks: dict) -> Any:
     """Returns the samples of a split: images, texts, or rows of numbers."""
     if columns.kind == "text":
         return _values(rows, columns.samples[0])
     if columns.kind == "image":
-        return _images(rows, columns.samples[0], title)
+        return images.read(rows, columns.samples[0], title, **looks)
     found = rows.select_columns(list(columns.samples)).with_format("numpy")[:]
     numbers = [found[column] for column in columns.samples]
     numbers = numbers[0] if numbers[0].ndim > 1 else np.stack(numbers, axis=1)
     if numbers.dtype == object:
         raise UserError("its lists differ in length")
     return numbers
-
-
-def _images(rows: Any, column: str, title: str) -> np.ndarray:
-    """Returns images [n, H, W, C] uint8; if the first has colours, all have."""
-    from datasets import Image
-
-    coded = rows.select_columns([column]).cast_column(column, Image(decode=False))
-    images = np.zeros(0, np.uint8)
-    for i, row in enumerate(tqdm(coded, title, unit=" samples", disable=None)):
-        with blame(f"row {i}: {column!r}"):
-            if row[column] is None:
-                raise UserError("there is none")
-            pixels = _pixels(Image().decode_example(row[column]))
-            if not i:
-                images = np.empty((len(coded), *pixels.shape), np.uint8)
-            if (images.shape[-1], pixels.shape[-1]) == (3, 1):
-                pixels = np.repeat(pixels, 3, axis=-1)
-            if pixels.shape != images.shape[1:]:
-                first = f"the first image has {images.shape[1:]}: resize them"
-                raise UserError(f"has shape {pixels.shape}, but {first}")
-        images[i] = pixels
-    return images
-
-
-def _pixels(image: Any) -> np.ndarray:
-    """Returns an image of Pillow as [H, W, C] uint8."""
-    image = image.convert(_MODES.get(image.mode, image.mode))
-    check("mode", image.mode, ("L", "RGB", "RGBA"))
-    return np.asarray(image, np.uint8).reshape(image.height, image.width, -1)

@@ -5,7 +5,8 @@ Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097. A f
 whose `num_samples` is not read. Rows of 784 numbers become images [28, 28, 1] with
 LEAF's colours, dark ink (0) on white (1). Rows of any other length stay features [D].
 Texts of one length, each with the next character as its label (Shakespeare), become
-tokens and the next token of each of them.
+tokens and the next token of each of them. Of Sent140's samples, rows of texts, the
+last is the tweet. FedProx's files have whole floats as labels.
 
 Files are read one after another. Pixels that are whole multiples of 1/255, as FEMNIST's
 are, become uint8, which loses nothing and takes a quarter of float32's memory. The
@@ -29,8 +30,8 @@ _SIDE = 28
 
 
 def matches(name: str) -> bool:
-    """Returns whether a name is that of a folder."""
-    return Path(name).is_dir() or Path(name).is_absolute()
+    """Returns whether a name is that of a folder with such files."""
+    return any(map(any, map(Path(name).glob, ("train/*.json", "*.json"))))
 
 
 def find(name: str) -> Source:
@@ -38,17 +39,12 @@ def find(name: str) -> Source:
 
     They are those of the subfolders `train` and `test`, or, all for training, those of
     the folder itself.
-
-    Raises:
-      ValueError: there are no such files.
     """
     folder = Path(name)
     files = sorted(folder.glob("train/*.json")) or sorted(folder.glob("*.json"))
     tests = sorted(folder.glob("test/*.json"))
-    if not files:
-        known = "LEAF's train/*.json and test/*.json, or *.json"
-        raise UserError(f"expected {known}; parquet, Arrow and CSV files are hf:{name}")
-    return Source(folder.resolve().name, files + tests, partial(_decode, files, tests))
+    title = f"{folder.resolve().name}/"
+    return Source(title, files + tests, partial(_decode, files, tests))
 
 
 def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:
@@ -56,8 +52,9 @@ def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:
 
     Returns:
       `x` [n, 28, 28, 1] uint8 or float32, or [n, D] float32; `y` [n] integers; or, of
-      texts, `x` [n, T] uint8 and `y` [n, T] int32, see `characters`; `users` [n]
-      int32, numbered in the order of the files, with one number in both splits.
+      texts, `x` [n, T] uint8 and `y` [n, T] int32, see `characters`, or a list `x`;
+      `users` [n] int32, numbered in the order of the files, with one number in both
+      splits, and their `user_names`.
     """
     parts, numbers = defaultdict(list), {}
     for split, files in (("", train), ("_test", test)):
@@ -74,7 +71,10 @@ def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:
     if any(x.dtype != np.uint8 for x in samples):
         for split in ("x", "x_test"):
             parts[split] = [_as_float(x) for x in parts[split]]
-    return {name: np.concatenate(values) for name, values in parts.items() if values}
+    arrays = {name: np.concatenate(values) for name, values in parts.items() if values}
+    if arrays["x"].dtype.kind == "U":
+        arrays |= {k: arrays[k].tolist() for k in ("x", "x_test") if k in arrays}
+    return arrays | {"user_names": np.array(list(numbers))}
 
 
 def _as_float(x):
@@ -108,10 +108,12 @@ def _users(file: Path) -> Iterator[tuple]:
 
 def _arrays(x, y):
     """Returns one user's samples and labels."""
-    if x.dtype.kind == y.dtype.kind == "U":
+    if x.dtype.kind == y.dtype.kind == "U" and x.ndim == 1:
         return characters.cut_texts(x.tolist(), y.tolist())
-    if y.ndim != 1 or y.dtype.kind not in "iu":
+    if y.ndim != 1 or y.dtype.kind not in "iuf":
         raise UserError(f"y is {y.dtype} {y.shape}, not integers")
+    if x.dtype.kind == "U":
+        return x.reshape(len(x), -1)[:, -1], y
     return _samples(x), y
 
 

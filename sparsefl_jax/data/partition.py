@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError, check, integer
 from sparsefl_jax.data import cuts
+from sparsefl_jax.data.listed import listed
 
 _MAX_DRAWS = 200
 
@@ -155,7 +156,8 @@ def lda(
     """Fills clients of equal size from class mixtures drawn from Dir(alpha).
 
     Clients are filled one after another. Once a class is used up, its probability is 0,
-    and the others gain 1e-5 each before renormalisation.
+    and the others gain 1e-5 each before renormalisation. So the first clients use up
+    rare classes, which a warning tells; `dirichlet` spreads them.
 
     Args:
       labels: [n] integers.
@@ -188,6 +190,7 @@ def lda(
         rows = [stacks[c][left[c] - n : left[c]] for c, n in enumerate(counts)]
         left = left - counts
         parts.append(np.concatenate(rows))
+    _warn_of_rare(labels, parts)
     return parts
 
 
@@ -339,9 +342,25 @@ def natural(
 
 PARTITIONERS = {
     f.__name__: f
-    for f in (iid, quantity, dirichlet, lda, shards, pathological, natural)
+    for f in (iid, quantity, dirichlet, lda, shards, pathological, natural, listed)
 }
 BY_CLASS = ("dirichlet", "lda", "shards", "pathological")
+
+
+def _warn_of_rare(labels, parts) -> None:
+    """Says who holds classes below half the mean size, if less than half could."""
+    classes, sizes = np.unique(labels, return_counts=True)
+    held = [np.unique(labels[part]) for part in parts]
+    told = []
+    for c, size in zip(classes, sizes, strict=True):
+        whom = [i for i, own in enumerate(held) if c in own]
+        if 2 * size < sizes.mean() and 2 * len(whom) < min(size, len(parts)):
+            others = f" and {len(whom) - 1} others" if len(whom) > 1 else ""
+            told.append(f"{size} of class {c} to client {whom[0]}{others}")
+    if told:
+        more = f"; so {len(told) - 5} more classes" if len(told) > 5 else ""
+        text = f"lda gave all {'; '.join(told[:5])}{more}; 'dirichlet' spreads them"
+        warnings.warn(text, stacklevel=3)
 
 
 def _holders(rng, num_clients, num_classes, classes_per_client) -> list[list[int]]:

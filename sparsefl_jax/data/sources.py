@@ -6,7 +6,7 @@ holds out later for testing or validation.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError, blame, check, unread
-from sparsefl_jax.data import cache, characters, hub, leaf, npz, samples
+from sparsefl_jax.data import cache, characters, hub, leaf, npz, pfllib, samples
 from sparsefl_jax.data import prepared_tfds as tfds
+from sparsefl_jax.data.arrays import number_classes, plain_labels, with_channels
 from sparsefl_jax.data.tokens import Tokenizer, hash_letters, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
+
+REFUSED = (".h5", ".hdf5", ".pkl", ".pickle", ".pt", ".pth", ".mat")
 
 
 class Reader(NamedTuple):
@@ -34,11 +37,20 @@ class Reader(NamedTuple):
     takes: tuple[str, ...] = ()
 
 
+def _refuse(name: str) -> cache.Source:
+    """Refuses a file that is not read, and says what to do."""
+    write = "write their arrays with np.savez('mine.npz', x=x, y=y, users=users)"
+    raise UserError(f"{Path(name).suffix} files are not read: {write}")
+
+
 READERS = (  # the first that a name matches reads it
     Reader(samples.SAMPLES.__contains__, samples.find),
-    Reader(hub.matches, hub.find, hub.OPTIONS),
+    Reader(hub.matches, hub.find, (*hub.OPTIONS, *hub.LOOKS)),
     Reader(npz.matches, npz.find),
+    Reader(lambda name: Path(name).suffix in REFUSED, _refuse),
+    Reader(pfllib.matches, pfllib.find),
     Reader(leaf.matches, leaf.find),
+    Reader(hub.is_path, hub.find, (*hub.OPTIONS, *hub.LOOKS)),
     Reader(bool, tfds.find, tfds.OPTIONS),
 )
 
@@ -66,7 +78,8 @@ DATASETS = {
     "shakespeare": "hub: 80 characters of a play and the next one, by role",
     "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",
     "<file>.npz": "your arrays x, y (optional x_test, y_test, users, users_test)",
-    "<folder>": "LEAF's JSON files, such as FEMNIST: train/ and test/",
+    "<folder>": "images by class, tables, LEAF's JSON files, PFLlib's npz files",
+    "<file>.csv, <file>.parquet": "a table (tsv, json, jsonl and arrow as well)",
     "hf:<organisation>/<name>": "a data set of the Hugging Face hub; hf:./<folder>",
     "<any other>": "any prepared TFDS builder with one image or text and one label",
 }
@@ -85,7 +98,8 @@ class Dataset(NamedTuple):
 
     Images are [n, H, W, C]. `mean` and `std` are those of each channel, of uint8 on the
     scale 0 to 1 and of floats on their own, and None for features [n, D]. `users` holds
-    the user of each training sample.
+    the user of each training sample. `classes` and `user_names` are texts by number,
+    None where numbers are all that is known.
     x_test is empty if there is no test set.
     """
 
@@ -99,6 +113,8 @@ class Dataset(NamedTuple):
     std: tuple | None
     users: np.ndarray | None = None  # [n] int32
     users_test: np.ndarray | None = None  # [n_test] int32
+    classes: tuple[str, ...] | None = None
+    user_names: np.ndarray | None = None  # [U] str
 
 
 def load(
@@ -109,15 +125,17 @@ def load(
     num_classes: int | None = None,
     task: str = "classification",
     hf: Mapping[str, Any] | None = None,
+    image: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
     max_tokens: int | None = None,
 ) -> Dataset:
     """Loads a data set by name.
 
     Args:
-      name: an embedded sample, a path that ends in `.npz`, a folder of LEAF's JSON
-        files, `hf:` and a name of the Hugging Face hub or a path, a name in `NAMES`, or
-        a prepared TFDS builder such as `"emnist/byclass"`.
+      name: an embedded sample, a file (`.npz`, or a table such as `.csv`), a folder of
+        images, tables, LEAF's JSON files or PFLlib's npz files, `hf:` and a name of the
+        Hugging Face hub or a path, a name in `NAMES`, or a prepared TFDS builder such
+        as `"emnist/byclass"`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
       writers: "mnist" for those of MNIST, which come with the package; None for the
@@ -127,6 +145,7 @@ def load(
       task: one of `TASKS`, which says what the labels are, see `make_dataset`.
       hf: the columns and splits of a data set of Hugging Face, where the types of its
         features leave a choice, as `hub.find` takes them: `{"label": "fine_label"}`.
+      image: the `mode` and `size` of images of files, as `images.read` takes them.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
         them; None for hashed features.
 
@@ -142,7 +161,8 @@ def load(
       ((2000, 28, 28, 1), 10)
     """
     name = str(name)
-    options = {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
+    options = {**(hf or {}), **(image or {})}
+    options = {k: v for k, v in options.items() if v not in (None, (), [])}
     if max_tokens is not None and tokenizer is None:
         raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
     words = None if tokenizer is None else make_tokenizer(tokenizer, max_tokens)
@@ -168,7 +188,8 @@ def _reader(name: str, options: Mapping[str, Any]) -> Reader:
     reader = next(reader for reader in READERS if reader.matches(name))
     for option, value in options.items():
         if option not in reader.takes:
-            field = option if option == "data_dir" else f"hf.{option}"
+            section = "hf." if option in hub.OPTIONS else "image."
+            field = option if option == "data_dir" else section + option
             allowed = ", ".join(reader.takes) or "no option"
             raise unread(f"{field}={value!r}", f"{name!r} takes {allowed}")
     return reader
@@ -194,8 +215,9 @@ def _decode(source: cache.Source, tokenizer: Tokenizer | None) -> dict:
     encode = tokenizer.encode if tokenizer else hash_letters
     arrays |= {x: encode(split) for x, split in texts.items()}
     if labels:
-        classes = np.unique(sum(labels.values(), []), return_inverse=True)[1]
-        splits = np.split(classes.astype(np.int32), [len(labels["y"])])
+        classes, y = np.unique(sum(labels.values(), []), return_inverse=True)
+        splits = np.split(y.astype(np.int32), [len(labels["y"])])
+        arrays["classes"] = classes.astype(str)
         arrays |= dict(zip(labels, splits, strict=False))
     return arrays
 
@@ -211,15 +233,20 @@ def make_dataset(
     name: str = "arrays",
     users: ArrayLike | None = None,
     users_test: ArrayLike | None = None,
+    classes: Sequence[str] | None = None,
+    user_names: Sequence[str] | None = None,
 ) -> Dataset:
     """Checks arrays and makes a `Dataset` of them.
 
     Args:
       x: [n, H, W, C] or [n, H, W] images (integers 0 to 255, or floats), or [n, D]
-        features or tokens.
-      y: [n] integers from 0 to num_classes - 1, or [n, T] where a sample has T targets,
-        such as the next token of every token. Of another task, numbers [n] or [n, T],
-        or [n, K] of 0 and 1 for K labels.
+        features or tokens. [n, C, H, W] with 1, 3 or 4 channels is read as such, with a
+        warning.
+      y: [n] or [n, 1] integers from 0 to num_classes - 1 (whole floats are integers),
+        one-hot rows [n, K], or [n, T] where a sample has T targets, such as the next
+        token of every token. Texts, and integers of which none is 0, are numbered in
+        ascending order unless `num_classes` is given; `Dataset.classes` keeps them.
+        Of another task, numbers [n] or [n, T], or [n, K] of 0 and 1 for K labels.
       x_test: like x; None, together with y_test, if there is no test set.
       y_test: like y.
       num_classes: the number of classes; None: one more than the largest label.
@@ -228,6 +255,8 @@ def make_dataset(
       users: [n] integers or strings, the user of each training sample, which are
         replaced by their places in ascending order.
       users_test: [n_test], the user of each test sample.
+      classes: the names of the classes 0, 1, ...
+      user_names: the names of users that are numbered already.
 
     Returns:
       A `Dataset`. Integer images become uint8, integers [n, D] stay uint8 or become
@@ -242,30 +271,43 @@ def make_dataset(
       >>> x, y = np.zeros((4, 2, 2), np.uint8), np.array([0, 1, 0, 2])
       >>> make_dataset(x, y, x[:1], y[:1]).x.shape
       (4, 2, 2, 1)
+      >>> make_dataset(x, np.array(["ill", "well", "ill", "ill"])).classes
+      ('ill', 'well')
     """
     if (x_test is None) != (y_test is None):
         missing = "x_test" if x_test is None else "y_test"
         raise UserError(f"{missing}=None; give both x_test and y_test or neither")
     check("task", task, TASKS)
-    x, y = _features("x", x), _labels("y", y, len(x), task)
+    x = _features("x", x)
+    y = _labels("y", y, x, task)
     if x_test is None:
         x_test, y_test = x[:0], y[:0]
     else:
         x_test = _features("x_test", x_test)
-        y_test = _labels("y_test", y_test, len(x_test), task)
+        y_test = _labels("y_test", y_test, x_test, task)
     for which, a, b in (("x", x, x_test), ("y", y, y_test)):
-        if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
+        if a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
             here, there = (f"{v.dtype} {v.shape[1:]}" for v in (a, b))
             raise UserError(f"{which} has samples {here}, {which}_test has {there}")
-    if task == "classification":
-        num_classes = _num_classes(y, y_test, num_classes)
-    elif num_classes is not None:
-        raise unread(f"{num_classes=}", f"{task=} has an output for each target")
+    if task != "classification":
+        if num_classes is not None:
+            raise unread(f"{num_classes=}", f"{task=} has an output for each target")
+        num_classes, classes = y[:1].size, None
     else:
-        num_classes = y[:1].size
+        if classes is not None and num_classes is None:
+            num_classes = len(classes)
+        texts = y.dtype.kind == "U"
+        if texts or num_classes is None and y.ndim == 1 and y.all() and y_test.all():
+            y, y_test, classes = number_classes(y, y_test)
+        num_classes = _num_classes(y, y_test, num_classes)
+    names = None if classes is None else tuple(map(str, classes))
+    names = None if names == tuple(map(str, range(num_classes))) else names
     ids = {"users": users, "users_test": users_test}
     ids = number(ids, {"users": len(x), "users_test": len(x_test)})
-    return Dataset(x, y, x_test, y_test, num_classes, name, *statistics(x, name), **ids)
+    if user_names is not None:
+        ids["user_names"] = np.asarray(user_names)
+    facts = num_classes, name, *statistics(x, name)
+    return Dataset(x, y, x_test, y_test, *facts, **ids, classes=names)
 
 
 def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:
@@ -309,8 +351,7 @@ def _features(name, x):
         raise UserError(
             f"{name} has shape {x.shape}, expected [n, H, W, C], [n, H, W] or [n, D]"
         )
-    if x.ndim == 3:
-        x = x[..., None]
+    x = with_channels(x) if x.ndim > 2 else x
     if x.dtype == np.uint8:
         return x
     if x.dtype.kind in "iu" and x.ndim == 4:
@@ -326,18 +367,21 @@ def _features(name, x):
     return x
 
 
-def _labels(name, y, num_samples, task="classification"):
-    """Returns the labels in the dtype of the task after checking them."""
-    y = np.asarray(y)
+def _labels(name, y, x, task="classification"):
+    """Returns labels as int32, or texts, after checking their dtype and number."""
     if task != "classification":
-        return _numbers(name, y, num_samples, task)
-    if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or y.shape[1:] in ((0,), (1,)):
-        raise UserError(
-            f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T], T > 1, "
-            "or task='regression' or 'multilabel'"
+        return _numbers(name, np.asarray(y), len(x), task)
+    y = plain_labels(np.asarray(y), x)
+    good = "iuU" if y.ndim == 1 else "iu"
+    if y.dtype.kind not in good or y.ndim not in (1, 2) or y.shape[1:] == (0,):
+        expected = (
+            "integers or texts [n], or integers [n, T], T > 1, or task='regression'"
         )
-    if len(y) != num_samples:
-        raise UserError(f"{name} has {len(y)} labels for {num_samples} samples")
+        raise UserError(f"{name} is {y.dtype} {y.shape}, expected {expected}")
+    if len(y) != len(x):
+        raise UserError(f"{name} has {len(y)} labels for {len(x)} samples")
+    if y.dtype.kind == "U":
+        return y
     if y.min() < 0 or y.max() >= 2**31 - 1:
         found = f"labels from {y.min()} to {y.max()}"
         raise UserError(f"{name} has {found}, expected 0 to 2**31 - 2")

@@ -20,7 +20,8 @@ def partition_statistics(counts: ArrayLike) -> dict:
       >>> partition_statistics([[4, 4], [2, 0]])["entropy"]
       {'mean': 0.5, 'min': 0.0, 'max': 1.0}
     """
-    counts = np.asarray([client for client in counts if np.any(client)])
+    counts = np.asarray(counts)
+    counts = counts[counts.any(axis=1)]
     sizes = counts.sum(axis=1)
     shares = counts / sizes[:, None]
     # 0 log 0 is 0, and adding 0.0 turns the -0.0 of a single class into 0.0.

@@ -26,7 +26,8 @@ def number(given: dict, lengths: dict) -> dict:
 
     Returns:
       By name, [n] int32, the places of the ids in ascending order, or None where None
-      was given. Integers beside strings count as strings.
+      was given. Integers beside strings count as strings. `user_names`, [U] str, are
+      the ids by place, if there are any.
 
     Raises:
       ValueError: there is not one id for each sample, or an id is neither an integer
@@ -34,8 +35,11 @@ def number(given: dict, lengths: dict) -> dict:
 
     Example:
       >>> ids = {"users": [2**32 + 7, 7], "users_test": [7]}
-      >>> number(ids, {"users": 2, "users_test": 1})
-      {'users': array([1, 0], dtype=int32), 'users_test': array([0], dtype=int32)}
+      >>> found = number(ids, {"users": 2, "users_test": 1})
+      >>> found["users"].tolist(), found["users_test"].tolist()
+      ([1, 0], [0])
+      >>> found["user_names"].tolist()
+      ['7', '4294967303']
     """
     ids = {k: np.asarray(v) for k, v in given.items() if v is not None}
     if not ids:
@@ -48,9 +52,12 @@ def number(given: dict, lengths: dict) -> dict:
     joined = np.asarray([user for found in ids.values() for user in found.tolist()])
     if joined.dtype.kind not in "iuUS":
         raise UserError(f"users are {joined.dtype}, expected integers or strings")
-    places = np.unique(joined, return_inverse=True)[1].astype(np.int32)
-    parts = np.split(places, [len(next(iter(ids.values())))])
-    return given | dict(zip(ids, parts, strict=False))
+    names, places = np.unique(joined, return_inverse=True)
+    if names.dtype.kind == "S":
+        names = np.char.decode(names, "utf-8", "replace")
+    parts = np.split(places.astype(np.int32), [len(next(iter(ids.values())))])
+    found = dict(zip(ids, parts, strict=False))
+    return given | found | {"user_names": names.astype(str)}
 
 
 def by_content(x: np.ndarray) -> np.ndarray:

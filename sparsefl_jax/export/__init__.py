@@ -9,3 +9,4 @@ from sparsefl_jax.export.runs import export_run as export_run
 from sparsefl_jax.export.sparse_file import INDEXES as INDEXES
 from sparsefl_jax.export.sparse_file import load_sparse as load_sparse
 from sparsefl_jax.export.sparse_file import save_sparse as save_sparse
+from sparsefl_jax.export.torch_file import save_torch as save_torch

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import jax
 
+from sparsefl_jax import models
 from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import freeze
+from sparsefl_jax.config.fields import Config, Described
 from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.export.sparse_file import Sizes, save_sparse
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import results
@@ -32,10 +35,12 @@ def export_run(
 
     Static normalisation statistics are first computed from the pooled training samples,
     as before an evaluation. Adapters are added to the kernels beside them, so that the
-    file has the parameters of the network without adapters, none of them pruned.
+    file has the parameters of the network without adapters, none of them pruned. A run
+    of `sfl.experiment` has neither, because its network and data are not in its folder.
 
     Args:
-      run: the directory of a run, finished or not; its data set has to be available.
+      run: the directory of a run, finished or not; its data set has to be available,
+        unless `sfl.experiment` made it.
       path: the file; None for `model.safetensors` or `client_K.safetensors` in the
         run's directory.
       index: as in `save_sparse`.
@@ -48,8 +53,9 @@ def export_run(
 
     Raises:
       ValueError: there is no such run, model, client or index; the folder holds several
-        seeds; `best` comes with a client or before an evaluation; or safetensors is
-        missing.
+        seeds; `best` comes with a client or before an evaluation; a run of
+        `sfl.experiment` has adapters or static statistics, or a client is given; or
+        safetensors is missing.
       OSError: the file cannot be written.
 
     Example:
@@ -65,18 +71,9 @@ def export_run(
         if name == "newcomer":
             raise UserError("no trained model, expected a client, or name='newcomer'")
     check("name", name, sorted(deployed))
-    sparse = deployed[name]
+    finish = _from_python if isinstance(config, Described) else _from_configuration
     with blame(Path(run) / "config.json"):
-        config = freeze(config)
-        data = build.build_data(config)
-        model = build.build_model(config, data)
-    if model.static_stats:
-        x = data.x[used_rows(data.train)]
-        key = jax.random.key(config.seed)
-        sparse = make_recalibration(model, x)(key, sparse)
-    if model.merged is not None:
-        params = model.merged(masks.apply(sparse.params, sparse.mask))
-        sparse = masks.dense(params, sparse.stats)
+        sparse, network, reading = finish(config, deployed[name])
     if path is None:
         file = "model" if client is None else f"client_{client}"
         path = Path(run) / f"{file}.safetensors"
@@ -84,8 +81,8 @@ def export_run(
         path,
         sparse,
         index=index,
-        network=build.describe_network(config, data),
-        reading=build.describe_reading(config, data, model),
+        network=network,
+        reading=reading,
         run={
             "method": config.algorithm["name"],
             "dataset": config.dataset,
@@ -96,6 +93,39 @@ def export_run(
         },
     )
     return Path(path), sizes
+
+
+def _from_configuration(config: Config, sparse: SparseModel) -> tuple:
+    """Returns a model that is ready to be used, its network, and how that reads."""
+    config = freeze(config)
+    data = build.build_data(config)
+    model = build.build_model(config, data)
+    if model.static_stats:
+        x = data.x[used_rows(data.train)]
+        key = jax.random.key(config.seed)
+        sparse = make_recalibration(model, x)(key, sparse)
+    if model.merged is not None:
+        params = model.merged(masks.apply(sparse.params, sparse.mask))
+        sparse = masks.dense(params, sparse.stats)
+    network = build.describe_network(config, data)
+    return sparse, network, build.describe_reading(config, data, model)
+
+
+def _from_python(config: Described, sparse: SparseModel) -> tuple:
+    """Does the same for a run of `sfl.experiment`, from what describes its model."""
+    facts = ("parameters", "loss", "reading")
+    network = {k: v for k, v in config.model.items() if k not in facts}
+    if "adapter" in network:
+        raise UserError("its network has adapters, expected save_sparse with `merged`")
+    steps = config.model.get("reading", ())
+    plain = [step for step in steps if step["name"] == "make_preprocess"][:1]
+    if network["name"] not in models.MODELS or list(steps) != plain:
+        return sparse, None, None  # the weights alone
+    if models.build(**network).static_stats:
+        raise UserError("its network has static statistics, which need its data")
+    more = ("name", "augment")
+    reading = {k: v for step in plain for k, v in step.items() if k not in more}
+    return sparse, network, reading or None
 
 
 def _list_models(run: str | Path, client: int | None, best: bool) -> dict:

@@ -1,22 +1,14 @@
 """Writes and reads sparse models as safetensors files, packed as on the network.
 
-`params/PATH` is a uint8 tensor: the stream of `streams.encode` for that leaf and its
-mask. Its length is the ledger's bits rounded up to bytes. Tensors without positions are
-plain float32, which any reader of the format can use: all `stats/PATH`, and with the
-index 'none' also `params/PATH`. With that index, `mask/PATH` holds one bit per entry of
-every leaf with pruned entries.
-
-The metadata in the file's header has one key, `sparsefl_jax`, with JSON: the format,
-the index, the shapes, the arguments that rebuild the network, the origin.
+`wire.model_files` describes the format.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import msgspec
 import numpy as np
-from flax import traverse_util
 
 from sparsefl_jax import models
 from sparsefl_jax.core.check import UserError, blame, check
@@ -25,24 +17,11 @@ from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
+from sparsefl_jax.wire import model_files, streams
 from sparsefl_jax.wire import packets as codec
-from sparsefl_jax.wire import streams
 from sparsefl_jax.wire.positions import POSITIONS
 
-FORMAT = 1
 INDEXES = ("none", *POSITIONS)
-_KEY = "sparsefl_jax"
-
-
-class Head(msgspec.Struct):
-    """The header's description of a file."""
-
-    format: int
-    index: str
-    shapes: dict[str, list[int]]
-    network: dict[str, Any] | None
-    reading: dict[str, Any] | None
-    run: dict[str, Any]
 
 
 class Sizes(NamedTuple):
@@ -60,7 +39,9 @@ class Exported(NamedTuple):
     # None if the file names no network of `models.MODELS`. It takes raw samples if
     # `reading` was given.
     model: models.Model | None
-    about: dict  # `network`, `reading` and `run` of `save_sparse`; tuples are lists
+    about: (
+        dict  # `axes`; `network`, `reading`, `run` of `save_sparse`; tuples are lists
+    )
 
 
 def save_sparse(
@@ -108,13 +89,14 @@ def save_sparse(
     check("index", index, INDEXES)
     sparse = _check_leaves(sparse)
     stored = _encode(sparse, index)
-    head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {})
+    head = model_files.Head(
+        model_files.FORMAT, index, _shapes(sparse.params), network, reading, run or {}
+    )
     text = msgspec.json.encode(head, order="sorted", enc_hook=lambda v: v.tolist())
-    content = safetensors.save(stored, {_KEY: text.decode()})
+    content = safetensors.save(stored, {model_files.KEY: text.decode()})
     files.write_bytes(Path(path), content)
     payload = sum(array.nbytes for array in stored.values())
-    leaves = jax.tree.leaves((sparse.params, sparse.stats))
-    dense = sum(4 * leaf.size for leaf in leaves)
+    dense = 4 * trees.num_entries((sparse.params, sparse.stats))
     return Sizes(payload, len(content) - payload, dense)
 
 
@@ -151,9 +133,10 @@ def load_sparse(path: str | Path) -> Exported:
     """
     import_extra("safetensors", "export", "an export")
     with blame(f"path={str(path)!r} cannot be read"):
-        head, stored = _read(Path(path))
-        sparse = _model(head, stored)
-        about = {key: getattr(head, key) for key in ("network", "reading", "run")}
+        head, sparse = model_files.read_file(path)
+        about = {
+            key: getattr(head, key) for key in ("axes", "network", "reading", "run")
+        }
         model = _network(head.network, head.reading)
     return Exported(sparse, model, about)
 
@@ -175,11 +158,6 @@ def _shapes(tree: PyTree) -> dict[str, list[int]]:
     return {path: list(leaf.shape) for path, leaf in trees.by_path(tree).items()}
 
 
-def _nest(flat: dict[str, Any]) -> dict:
-    """Turns a dict of leaves by path into nested dicts."""
-    return traverse_util.unflatten_dict(flat, sep="/")
-
-
 def _encode(sparse: SparseModel, index: str) -> dict[str, np.ndarray]:
     """Returns the tensors of the file by name."""
     params, masks, stats = map(trees.by_path, sparse)
@@ -195,40 +173,6 @@ def _encode(sparse: SparseModel, index: str) -> dict[str, np.ndarray]:
     for name, packet in packets.items():
         stored[name] = np.frombuffer(streams.encode(packet), np.uint8)
     return stored
-
-
-def _read(path: Path) -> tuple[Head, dict[str, np.ndarray]]:
-    """Reads the header's entry and all arrays of a file."""
-    from safetensors import numpy, safe_open
-
-    with safe_open(path, framework="numpy") as file:
-        text = (file.metadata() or {}).get(_KEY)
-    if text is None:
-        raise UserError("it holds no sparse model, expected a file of an export")
-    head = msgspec.json.decode(text, type=Head)
-    if head.format != FORMAT:
-        raise UserError(f"it has format {head.format}, expected {FORMAT}")
-    return head, numpy.load_file(path)
-
-
-def _model(head: Head, stored: dict[str, np.ndarray]) -> SparseModel:
-    """Inverts `_encode`."""
-    params, mask = {}, {}
-    for path, shape in head.shapes.items():
-        array, bits = stored[f"params/{path}"], stored.get(f"mask/{path}")
-        bools = jax.ShapeDtypeStruct(tuple(shape), np.bool_)
-        mask[path] = np.ones(shape, bool)
-        if head.index != "none":
-            floats = jax.ShapeDtypeStruct(tuple(shape), np.float32)
-            like = codec.Packet(floats, bools, index=head.index)
-            packet = streams.decode(array.tobytes(), like)
-            array, mask[path] = packet.values, packet.mask
-        elif bits is not None:
-            like = codec.Packet(bools, bits=1)
-            mask[path] = streams.decode(bits.tobytes(), like).values
-        params[path] = array
-    stats = _nest(dict(sorted(stored.items()))).get("stats", {})
-    return SparseModel(_nest(params), _nest(mask), stats)
 
 
 def _network(network: dict | None, reading: dict | None) -> models.Model | None:

@@ -14,6 +14,7 @@ from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.models.loss import cross_entropy
 
 DTYPES = ("float32", "bfloat16")
+Widths = tuple[int, ...]  # of the layers, from the input on
 
 
 class _Fields(NamedTuple):
@@ -334,7 +335,7 @@ def model_of(module: nn.Module, input_shape: tuple, dtype: Any = jnp.float32) ->
     return _count(Model(init, apply, {}), example)
 
 
-def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:
+def check_widths(widths: Widths, count: int) -> Widths:
     """Returns the widths of `count` layers as a tuple.
 
     Raises:

@@ -14,7 +14,9 @@ from flax.linen.initializers import glorot_uniform, he_normal, he_uniform, norma
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import layers
-from sparsefl_jax.models.base import Layers, Model, check_widths, model_of
+from sparsefl_jax.models.base import Layers, Model, Widths, check_widths, model_of
+
+Image = tuple[int, int, int]  # height, width, channels
 
 
 def _torch(fan_in: int) -> dict:
@@ -66,10 +68,10 @@ def _cnn(input_shape, widths, size, pad, pooled, draw=_torch, head=None, dropout
 
 def mnistnet(
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: Image,
     *,
     softmax_output: bool = False,
-    widths: tuple[int, ...] = (10, 20, 50),
+    widths: Widths = (10, 20, 50),
 ) -> Model:
     """MNISTNet of FedDST (Bibikar et al. 2022) and FLASH, 261,840 parameters.
 
@@ -92,10 +94,7 @@ def mnistnet(
 
 
 def lenet5_caffe(
-    num_classes: int,
-    input_shape: tuple[int, int, int],
-    *,
-    widths: tuple[int, ...] = (20, 50, 500),
+    num_classes: int, input_shape: Image, *, widths: Widths = (20, 50, 500)
 ) -> Model:
     """LeNet-5-Caffe of SpaFL (Kim et al. 2024), without biases, 430,500 parameters."""
     widths = (*check_widths(widths, 3), num_classes)
@@ -105,10 +104,10 @@ def lenet5_caffe(
 
 def conv4(
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: Image,
     *,
     norm: str | None = "batch",
-    widths: tuple[int, ...] = (64, 64, 128, 128, 128, 128),
+    widths: Widths = (64, 64, 128, 128, 128, 128),
 ) -> Model:
     """Conv4 of SpaFL (Kim et al. 2024), valid 5x5, without biases, 804,800 weights.
 
@@ -135,10 +134,7 @@ def conv4(
 
 
 def ic(
-    num_classes: int,
-    input_shape: tuple[int, int, int],
-    *,
-    widths: tuple[int, ...] = (32, 64, 64, 100),
+    num_classes: int, input_shape: Image, *, widths: Widths = (32, 64, 64, 100)
 ) -> Model:
     """Image classifier of Complement Sparsification (AAAI 2023), 164,506 parameters."""
     widths = (*check_widths(widths, 4), num_classes)
@@ -147,9 +143,9 @@ def ic(
 
 def fedsparsify_cnn(
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: Image,
     *,
-    widths: tuple[int, ...] = (64, 64, 128, 128, 128, 128, 512),
+    widths: Widths = (64, 64, 128, 128, 128, 128, 512),
     dropout: float = 0.2,
 ) -> Model:
     """CNN of FedSparsify (Stripelis et al. 2022) for CIFAR-10, 1,609,930 parameters."""
@@ -173,10 +169,7 @@ def fedsparsify_cnn(
 
 
 def femnist_cnn(
-    num_classes: int,
-    input_shape: tuple[int, int, int],
-    *,
-    widths: tuple[int, ...] = (32, 64, 2048),
+    num_classes: int, input_shape: Image, *, widths: Widths = (32, 64, 2048)
 ) -> Model:
     """CNN of LEAF (Caldas et al. 2018) for FEMNIST, 6,603,710 parameters."""
     return _cnn(input_shape, (*check_widths(widths, 3), num_classes), 5, 2, (1, 2))
@@ -184,9 +177,9 @@ def femnist_cnn(
 
 def simple_cnn(
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: Image,
     *,
-    widths: tuple[int, ...] = (32, 64, 128),
+    widths: Widths = (32, 64, 128),
     dropout: float = 0.0,
 ) -> Model:
     """CNN of pfl-research's CIFAR-10 benchmark (2024), 1,626,442 parameters.
@@ -201,10 +194,7 @@ def simple_cnn(
 
 
 def small_cnn(
-    num_classes: int,
-    input_shape: tuple[int, int, int],
-    *,
-    widths: tuple[int, ...] = (16, 32, 64, 64),
+    num_classes: int, input_shape: Image, *, widths: Widths = (16, 32, 64, 64)
 ) -> Model:
     """Small CNN for experiments that take seconds, 89,834 parameters."""
     widths = (*check_widths(widths, 4), num_classes)
@@ -215,10 +205,10 @@ def small_cnn(
 
 def vgg16(
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: Image,
     *,
     norm: str | None = "batch",
-    widths: tuple[int, ...] = (64, 64, 128, 128) + 3 * (256,) + 6 * (512,),
+    widths: Widths = (64, 64, 128, 128) + 3 * (256,) + 6 * (512,),
 ) -> Model:
     """VGG-16 with one linear head and no convolution biases, 14,724,042 parameters.
 

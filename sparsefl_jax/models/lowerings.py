@@ -162,22 +162,14 @@ def _tiles(matrix, x, m, out, pad=0):
     Returns:
       [a * a, B * th * tw, C], and the tiles along each axis.
     """
-    (size, channels), count = (matrix.shape[1], x.shape[3]), [-(-n // m) for n in out]
-    reach = -(-size // m)  # blocks of m x m along each axis of a tile
-    ends = [pad + m * (t + reach) - size - n for t, n in zip(count, out, strict=True)]
+    size, count = matrix.shape[1], [-(-n // m) for n in out]
+    ends = [pad + m * t - n for t, n in zip(count, out, strict=True)]
     x = jnp.pad(x, ((0, 0), *((pad, end) for end in ends), (0, 0)))
-    blocks = [n // m for n in x.shape[1:3]]
-    x = x.reshape(-1, blocks[0], m, blocks[1], m, channels).transpose(2, 4, 0, 1, 3, 5)
-
-    def part(i, j):
-        """Returns what all tiles have in the block i down and j to the right."""
-        down, right = slice(i, i + count[0]), slice(j, j + count[1])
-        return x[: size - m * i, : size - m * j, :, down, right]
-
-    # XLA:CPU compiles these few copies several times as fast as one for each place.
-    rows = ([part(i, j) for j in range(reach)] for i in range(reach))
-    tiles = jnp.concatenate([jnp.concatenate(row, 1) for row in rows])
-    return _on_both_axes(matrix, tiles.reshape(size * size, -1, channels)), count
+    down, right = (m * (t - 1) + 1 for t in count)
+    # XLA:CPU compiles 2 n copies in half the time of one for each of the n * n places.
+    rows = jnp.stack([x[:, i : i + down : m] for i in range(size)])
+    tiles = jnp.stack([rows[:, :, :, i : i + right : m] for i in range(size)], 1)
+    return _on_both_axes(matrix, tiles.reshape(size * size, -1, x.shape[3])), count
 
 
 def _filters(m, w):

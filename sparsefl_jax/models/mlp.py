@@ -2,24 +2,18 @@
 
 import flax.linen as nn
 
-from sparsefl_jax.models.base import Layers, Model, check_widths, model_of
+from sparsefl_jax.models.base import Layers, Model, Widths, check_widths, model_of
 
 
 def mlp(
-    num_classes: int,
-    input_shape: tuple[int, ...],
-    *,
-    widths: tuple[int, ...] = (128, 128),
+    num_classes: int, input_shape: tuple[int, ...], *, widths: Widths = (128, 128)
 ) -> Model:
     """MLP 784-128-128-10 of FedSparsify (Stripelis et al. 2022), 118,282 parameters."""
     return _mlp(num_classes, input_shape, widths, nn.initializers.glorot_uniform())
 
 
 def sa(
-    num_classes: int,
-    input_shape: tuple[int, ...],
-    *,
-    widths: tuple[int, ...] = (32,),
+    num_classes: int, input_shape: tuple[int, ...], *, widths: Widths = (32,)
 ) -> Model:
     """Sentiment analyser of Complement Sparsification (AAAI 2023), 24,707 parameters.
 

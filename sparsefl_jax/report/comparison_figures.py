@@ -1,16 +1,20 @@
 """Draws a comparison: curves over each cost, fronts, and the spread over clients.
 
-A method has a colour. Its variants, such as densities, differ in the line style. All
-lines differ in the marker, so that they can be distinguished without colours.
+A method has a colour. Its variants, such as densities, differ in the line style; where
+one number alone differs, colours follow it from dark to light. All lines differ in the
+marker, so that they can be distinguished without colours.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sparsefl_jax.report import costs, figure
-from sparsefl_jax.report.comparison import Comparison
+from sparsefl_jax.report.comparison import VALIDATION, Comparison
 from sparsefl_jax.report.costs import Axis
+from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.figure import COLORS, FAINT
 from sparsefl_jax.report.groups import Group, method_of
 
@@ -19,6 +23,31 @@ _DASHES = ((5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 2), (3, 1, 1, 1, 1, 1))
 _STYLES = ("-", *((0, dashes) for dashes in _DASHES))
 _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
 _ALIKE = 1.02  # costs that differ less are the same
+_FITTED = ("num_rounds", "eval_every", "algorithm.rounds")  # which a budget sets
+
+
+def swept(groups: Sequence[Group]) -> tuple[str, list[float]] | None:
+    """Returns the one number in which groups of a method differ, and its values.
+
+    Fields with the same values in every group, such as the densities of two stages,
+    are one; its name is the shortest of theirs. Rounds that a budget sets do not count.
+    It is None below three values.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from sparsefl_jax.report.load import Run
+      >>> configs = [{"algorithm": {"name": "a", "mu": mu}} for mu in (0.1, 1.0, 10.0)]
+      >>> runs = [Run(Path("a"), [], [], [0], {}, config, None) for config in configs]
+      >>> swept([Group("", [run]) for run in runs])
+      ('algorithm.mu', [0.1, 1.0, 10.0])
+    """
+    every = compare_fields(groups).differing
+    differing = {name: every[name] for name in every if name not in _FITTED} or every
+    try:
+        (values,) = {tuple(map(float, texts)) for texts in differing.values()}
+    except ValueError:  # several fields or none, or no numbers
+        return None
+    return (min(differing, key=len), list(values)) if len({*values}) >= 3 else None
 
 
 def looks(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -33,10 +62,17 @@ def looks(groups: Sequence[Group]) -> list[dict[str, Any]]:
       >>> a["color"] == c["color"] != b["color"], a["linestyle"] != c["linestyle"]
       (True, True)
     """
-    colors, variants, found = {}, {}, []
-    for i, group in enumerate(groups):
-        method = method_of(group.runs[0])
-        color = COLORS[colors.setdefault(method, len(colors)) % len(COLORS)]
+    kinds: list[Any] = [method_of(group.runs[0]) for group in groups]
+    order, palette, variants, found = list(dict.fromkeys(kinds)), COLORS, {}, []
+    if (sweep := swept(groups)) is not None:
+        import matplotlib
+
+        _, kinds = sweep
+        order = sorted({*kinds})
+        shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(order)))
+        palette = tuple(map(matplotlib.colors.to_hex, shades))
+    for i, kind in enumerate(kinds):
+        color = palette[order.index(kind) % len(palette)]
         variants[color] = variants.get(color, -1) + 1
         style = _STYLES[variants[color] % len(_STYLES)]
         mark = MARKERS[i % len(MARKERS)]
@@ -47,9 +83,9 @@ def looks(groups: Sequence[Group]) -> list[dict[str, Any]]:
 def draw(comparison: Comparison, folder: Path) -> list[Path]:
     """Draws every figure of a comparison that shows anything.
 
-    These are `accuracy_by_AXIS` and, where costs differ, `front_AXIS`;
-    `front_density` where densities do; `clients_median` and `clients_p10` where they
-    are recorded.
+    These are `sweep` where one number differs; `accuracy_by_AXIS` and, where costs
+    differ, `front_AXIS`; `front_density` where densities do; `clients_median` and
+    `clients_p10` where they are recorded.
 
     Args:
       comparison: as `compare` made it.
@@ -58,7 +94,8 @@ def draw(comparison: Comparison, folder: Path) -> list[Path]:
     Returns:
       The SVG files.
     """
-    paths, fronts = [], [*comparison.axes, costs.axis("density")]
+    paths = _sweep(comparison, folder / "sweep.svg")
+    fronts = [*comparison.axes, costs.axis("density")]
     for axis in comparison.axes:
         paths += _curves(
             comparison, axis, "accuracy", folder / f"accuracy_by_{axis.name}.svg"
@@ -89,6 +126,28 @@ def band(group: Group, name: str, value: str) -> Any:
     by_round = pd.concat(runs).set_axis(["cost", "share"], axis=1).groupby(level=0)
     found = by_round.mean().assign(deviation=by_round["share"].std().fillna(0.0))
     return found[by_round.size() == len(runs)]
+
+
+def _sweep(comparison: Comparison, path: Path) -> list[Path]:
+    """Draws the last accuracies over the one number that differs, if one does."""
+    if (sweep := swept(comparison.groups)) is None:
+        return []
+    name, values = sweep
+    lines = comparison.lines.reindex(range(len(values))).set_axis(values).sort_index()
+    with figure.axes(path, name, "accuracy [%]") as ax:
+        kinds = (VALIDATION, "validation", COLORS[2]), ("accuracy", "test", COLORS[0])
+        for value, label, color in kinds:
+            if value in lines:
+                found = 100 * lines[value].fillna({"std": 0})
+                style = {"color": color, "marker": "o", "label": label}
+                ax.errorbar(found.index, found["mean"], found["std"], **style)
+        low, middle, high = np.quantile(values, [0, 0.5, 1])
+        # Whether the middle lies at the ends' geometric mean or at half of their sum.
+        if low > 0 and middle**2 < np.sqrt(low * high) * (low + high) / 2:
+            ax.set_xscale("log")
+            figure.label_powers(ax.xaxis)
+        figure.name_lines(ax)
+    return [path]
 
 
 def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[Path]:

@@ -14,7 +14,8 @@ from sparsefl_jax.report.load import is_finite
 from sparsefl_jax.report.tables import assumptions
 
 _PAPERS = Path(__file__).with_name("methods.bib")
-_COSTS = ["density %", "traffic", "FLOPs"]
+_SHARES = {"val": VALIDATION, "last": "accuracy", "best": "best"}
+_SHARES |= {clients: f"{clients}_accuracy" for clients in ("seen", "unseen")}
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -22,7 +23,8 @@ def comparison_table(comparison: Comparison) -> str:
 
     The rows of a group's other models stand below its headline model. `last` is the
     accuracy of the last evaluation, and `val` its `val_accuracy`, if any run has a
-    validation split. `best` belongs to the round of the last stage with
+    validation split; `seen` and `unseen` are those of clients that train and of those
+    that never do, if there are any. `best` belongs to the round of the last stage with
     the best `val_accuracy`, or, without a validation split, the best accuracy on the
     test set. `density` is what the deployed model has reached, of all parameters. Bits
     and FLOPs count the completed rounds, also of a run that has not ended. Over `n`
@@ -143,16 +145,16 @@ def _rows(comparison: Comparison) -> list[list[str]]:
     """Returns a head, and a row for each line and deployed model."""
     groups = comparison.groups
     metrics = [metric(group) for group in groups]
-    validated = comparison.chosen is not None
-    shown = [VALIDATION] * validated + ["accuracy", "best"]
+    known = set(comparison.models.columns.get_level_values(0))
+    shown = {title: name for title, name in _SHARES.items() if name in known}
     unit = " %" * (comparison.measure == "accuracy")
-    titles = [name + unit for name in [*["val"] * validated, "last", "best"]]
-    rows = [["run", "n", "rounds", *titles, *_COSTS]]
+    titles = [title + unit for title in shown]
+    rows = [["run", "n", "rounds", *titles, "density %", "traffic", "FLOPs"]]
     for (line, rank, model), of in comparison.models.iterrows():
         label = f"  {model}" if rank else groups[line].label
         label += f" ({metrics[line]})" * (len(set(metrics)) > 1)
         density, gbit, pflop = (of[n, "mean"] for n in ("density", "gbit", "pflop"))
-        shares = [percent(of[name], "", comparison.measure) for name in shown]
+        shares = [percent(of[n], "", comparison.measure) for n in shown.values()]
         density = f"{100 * density:.3g}" if is_finite(density) else MISSING
         spent = format_si(1e9 * gbit, "bit"), format_si(1e15 * pflop)
         n = str(len(groups[line].runs))

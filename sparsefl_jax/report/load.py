@@ -104,6 +104,7 @@ class Summary(Struct):
     measure: str | None = None
     versions: dict[str, Any] | None = None
     data: dict[str, Count] | None = None
+    names: dict[str, list[str]] = {}
     seconds: Value = None
     rounds_per_second: Value = None
     hours: Value = None

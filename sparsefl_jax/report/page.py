@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
+from sparsefl_jax.core.formats import format_percent, format_seconds, format_si, tally
 from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import comparison_tables as texts
 from sparsefl_jax.report import costs, density, tables
@@ -58,6 +58,8 @@ def write_page(run_dir: str | Path) -> Path:
     """
     run = read_run(run_dir)
     split = run.partition
+    names = {} if split is None else run.summary.get("names", {})
+    axes = {k: axis for axis, k in enumerate(("classes", "clients")) if k in names}
     flops = {f"FLOPs, {kind}": column for kind, column in tables.FLOPS.items()}
     page = _render(
         "run.html",
@@ -71,6 +73,7 @@ def write_page(run_dir: str | Path) -> Path:
         measure=costs.measure_of(run),
         classes=_class_rows(run),
         split=None if split is None else partition_statistics(split),
+        named={k: tally(names[k], split.sum(axis), 60) for k, axis in axes.items()},
         fields=flatten(run.config).items(),
         made_with=[tables.made_with(run.summary)],
     )
@@ -81,7 +84,9 @@ def write_page(run_dir: str | Path) -> Path:
 def _class_rows(run: Run) -> list[Sequence[str]]:
     """Returns a head, and the accuracy of each class after the last round."""
     found = costs.last_eval(run).get("accuracy_by_class", [])
-    rows = [(str(label), format_percent(share)) for label, share in enumerate(found)]
+    names = run.summary.get("names", {}).get("classes", range(len(found)))
+    pairs = zip(names, found, strict=False)
+    rows = [(str(name), format_percent(share)) for name, share in pairs]
     return [("class", "accuracy"), *rows] if rows else []
 
 
@@ -171,7 +176,8 @@ def _results(comparison: Comparison) -> list[Column]:
         totals = list(found[axis.name, "mean"])
         columns.append(Column(axis.title, list(map(axis.text, totals)), totals))
     clients = {f"client_{n}": f"clients {n}" for n in ("median", "p10")}
-    known = {k: v for k, v in clients.items() if np.any(found[k, "count"])}
+    clients |= {f"{n}_accuracy": f"{n} clients" for n in ("seen", "unseen")}
+    known = {k: v for k, v in clients.items() if k in found and found[k, "count"].any()}
     return columns + _shares(comparison, known)
 
 

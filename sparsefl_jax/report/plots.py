@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.data import FederatedData, partition_counts
+from sparsefl_jax.data import FederatedData, names, partition_counts
 from sparsefl_jax.report import costs, figure
 from sparsefl_jax.report.comparison_figures import label_costs
 from sparsefl_jax.report.costs import accuracy, best_eval
@@ -173,7 +173,7 @@ def partition_by_client(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with figure.axes(path, "client", "training samples") as ax:
-        _draw_partition(ax, run.partition)
+        _draw_partition(ax, run.partition, **run.summary.get("names", {}))
 
 
 def plot_partition(data: FederatedData) -> Any:
@@ -199,32 +199,35 @@ def plot_partition(data: FederatedData) -> Any:
     with plt.rc_context(fname=figure.STYLE):
         _, ax = plt.subplots(figsize=figure.SIZE, layout="constrained")
         ax.set(xlabel="client", ylabel="training samples")
-        _draw_partition(ax, partition_counts(data))
+        _draw_partition(ax, partition_counts(data), **names(data))
     return ax
 
 
-def _draw_partition(ax, counts: np.ndarray) -> None:
+def _draw_partition(ax, counts: np.ndarray, classes=None, clients=None) -> None:
     """Draws counts [N, classes], as bars for few clients or a map for many."""
     import matplotlib
 
     num_clients, num_classes = counts.shape
     if num_clients > _MAX_BAR_CLIENTS:
-        _draw_map(ax, counts)
+        _draw_map(ax, counts, classes)
         return
+    classes = classes or range(num_classes)
     name = "tab10" if num_classes <= 10 else "tab20" if num_classes <= 20 else "turbo"
     colors = matplotlib.colormaps[name].resampled(num_classes)(range(num_classes))
     bottoms = np.cumsum(counts, axis=1) - counts
-    bars = zip(counts.T, bottoms.T, colors, strict=True)
-    for label, (sizes, bottom, color) in enumerate(bars):
+    bars = zip(classes, counts.T, bottoms.T, colors, strict=True)
+    for label, sizes, bottom, color in bars:
         ax.bar(range(num_clients), sizes, 0.85, bottom, color=color, label=str(label))
     figure.whole_numbers(ax.xaxis)
+    if clients:
+        ax.set_xticks(range(num_clients), clients, rotation=90, fontsize="small")
     ax.grid(visible=False, axis="x")
     ax.set_xlim(-0.6, num_clients - 0.4)
     if num_classes <= 20:
         ax.figure.legend(loc="outside lower left", ncols=7)
 
 
-def _draw_map(ax, counts: np.ndarray) -> None:
+def _draw_map(ax, counts: np.ndarray, classes=None) -> None:
     num_clients, num_classes = counts.shape
     shares = counts / np.maximum(counts.sum(axis=1), 1)[:, None]
     # Sorted by main class and its share, the map shows blocks instead of noise.
@@ -237,4 +240,6 @@ def _draw_map(ax, counts: np.ndarray) -> None:
     ax.set(xlabel="client, ordered by its main class", ylabel="class")
     figure.whole_numbers(ax.xaxis)
     figure.whole_numbers(ax.yaxis)
+    if classes and num_classes <= 20:
+        ax.set_yticks(range(num_classes), classes)
     ax.figure.colorbar(image, ax=ax, label="share of the client's samples [%]")

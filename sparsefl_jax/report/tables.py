@@ -27,6 +27,7 @@
     seconds         float, wall clock; rounds_per_second: float
     memory          {estimated, devices, process}: bytes; the estimate of the largest
                     stage, and the measured peaks (None if devices do not report one)
+    names           {classes, clients}: lists of names, where there are any
     versions        {package: version}
     data            {field: checksum} of the samples and of the tables of clients' rows
 

@@ -184,13 +184,9 @@ def _join(arrays: dict, about: dict, folder: Path) -> Saved:
         return state._replace(clients=rows.Saved(first, ids, kept))
 
     def models(kind):
-        each = {
-            name: parts.get(kind, {}).get(name, {}) for name in about["order"][kind]
-        }
-        return {
-            name: SparseModel(*(model.get(part, {}) for part in SparseModel._fields))
-            for name, model in each.items()
-        }
+        found, names = parts.get(kind, {}), about["order"][kind]
+        empty = dict.fromkeys(SparseModel._fields, {})
+        return {name: SparseModel(**empty | found.get(name, {})) for name in names}
 
     at = Snapshot(*about["snapshot"])
     best = at.best and Best(*at.best)._replace(models=models("best"))

@@ -16,16 +16,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from sparsefl_jax.core import formats
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.core.formats import (
-    MISSING,
-    align,
-    format_percent,
-    format_seconds,
-    format_si,
-)
-from sparsefl_jax.data.federated import partition_counts
+from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
+from sparsefl_jax.data.federated import names, partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.models.measure import find
 from sparsefl_jax.runs import checkpoint
@@ -73,7 +68,14 @@ def describe_largest(memories: Sequence[Memory]) -> str:
 def _head(setup: Setup) -> list[str]:
     """Describes devices, network and clients."""
     devices, model = list(setup.devices or jax.devices()), setup.model
-    statistics = partition_statistics(partition_counts(setup.data))
+    counts = partition_counts(setup.data)
+    statistics, per_class = partition_statistics(counts), counts.sum(0)
+    known = names(setup.data)
+    empty = np.count_nonzero(per_class == 0)
+    clients, classes = (
+        f": {formats.tally(known[kind], sums)}" if kind in known else ""
+        for kind, sums in (("clients", counts.sum(1)), ("classes", per_class))
+    )
     train = statistics["train"]
     largest = format_percent(statistics["largest_share"], 1)
     weights = trees.num_entries(initial_state.initial_shapes(model).params)
@@ -89,7 +91,9 @@ def _head(setup: Setup) -> list[str]:
         + f"{format_si(ledger.macs_per_sample(model))} multiply-adds a sample",
         f"clients   {statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
-        f"{len(setup.data.y_test)} test samples",
+        f"{len(setup.data.y_test)} test samples{clients}",
+        f"classes   {setup.data.num_classes}{classes}"
+        + (f", {empty} without a training sample" if empty else ""),
         *([f"system    {system}"] if system else []),
         *([f"measure   {measure}"] if measure != "accuracy" else []),
     ]
@@ -103,21 +107,22 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
         down_packets = planned.round.layouts["down"].values()
         under = trees.num_entries([packet.mask for packet in down_packets])
         kept, where = memory.client_store["bytes"], memory.client_store["where"]
+        work = f"{n} steps" if (n := stage.local_steps) else stage.epochs
         column = {
             "stage": str(index),
             "rounds, clients in each": f"{stage.num_rounds}, {stage.cohort_size}",
-            "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, "
-            f"{memory.chunk}",
+            "epochs, batch, chunk": f"{work}, {stage.batch_size}, {memory.chunk}",
             "weights under a mask": format_si(under),
         }
         if planned.clock is not None and np.isfinite(planned.clock.deadline):
             column["a round ends after"] = format_seconds(float(planned.clock.deadline))
-        rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
+        rows = f"{format_si(kept, 'B')}, {where}" if kept else formats.MISSING
         column["all clients' rows"] = rows
         sizes = memory.parts().items()
         column |= {f"memory: {part}": format_si(size, "B") for part, size in sizes}
         columns.append(column)
-    return align([[name, *(each[name] for each in columns)] for name in columns[0]])
+    table = [[name, *(each[name] for each in columns)] for name in columns[0]]
+    return formats.align(table)
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -24,14 +24,7 @@ from sparsefl_jax.core.types import Count
 from sparsefl_jax.data import federated
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import (
-    checkpoint,
-    fit_rounds,
-    folder,
-    records,
-    results,
-    simulate,
-)
+from sparsefl_jax.runs import checkpoint, fit_rounds, folder, records, results, simulate
 from sparsefl_jax.runs.describe import describe
 from sparsefl_jax.runs.plan import Plan, check_stages, plan
 from sparsefl_jax.runs.programs import Programs

@@ -33,6 +33,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.check import UserError, check
 from sparsefl_jax.data import cohorts
+from sparsefl_jax.data.batching import samples_per_round
 from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.plan import plan
 from sparsefl_jax.runs.programs import Programs
@@ -54,7 +55,7 @@ class Measured(NamedTuple):
     begin: dict[str, float]  # Gbit and PFLOP up to the last stage's first round
     first: float  # Gbit of a client's first exchange, after that round
     again: float  # Gbit of its later ones
-    flops: float  # PFLOP for each of a client's samples, in all epochs
+    flops: float  # PFLOP for each sample, as often as it is seen
 
 
 def budgets_of(config) -> dict[str, float]:
@@ -256,6 +257,7 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
       others, [T] float, and the samples of all, [T] float.
     """
     stage, sizes = setup.stages[-1], np.asarray(setup.data.train.size)
+    seen = samples_per_round(stage, sizes)
     _, run_key = keys.of_run(jax.random.key(seed))
     root = keys.of_stage(run_key, len(setup.stages) - 1)
     # Up to `SHUFFLED` clients are all shuffled to draw a few of them.
@@ -270,7 +272,7 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     new = np.bincount(places, minlength=stage.num_rounds)
     there, samples = (
         np.append(each, np.full(stage.num_rounds - drawn, each.mean()))
-        for each in (np.sum(ids < len(sizes), axis=1), np.append(sizes, 0)[ids].sum(1))
+        for each in (np.sum(ids < len(sizes), axis=1), np.append(seen, 0)[ids].sum(1))
     )
     return new, there - new, samples
 

@@ -253,7 +253,7 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
 
 
 def fingerprint(data: federated.FederatedData) -> dict[str, int]:
-    """Computes a checksum of every field of the data except its name.
+    """Computes a checksum of every field of the data except names.
 
     Clients' tables count without their padding.
 
@@ -266,13 +266,14 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
       >>> [name for name in old if old[name] != new[name]]
       ['num_classes']
     """
-    bare = federated.pad(data, [max(1, rows.size.max()) for rows in data[-3:]])
-    fields = bare._asdict().items()
-    return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
+    tables = data.train, data.val, data.test
+    bare = federated.pad(data, [max(1, rows.size.max()) for rows in tables])
+    fields, names = bare._asdict().items(), ("name", "classes", "clients")
+    return {k: checkpoint.checksum(v) for k, v in fields if k not in names}
 
 
 def own_code(config: dict) -> dict[str, int]:
-    """Computes checksums of the files of a user's methods, networks, partitions, ...
+    """Computes checksums of the files of a user's methods, networks, optimizers etc.
 
     So it does of measures, of what these import of the user's own, and of
     `adapter.base`.
@@ -280,7 +281,8 @@ def own_code(config: dict) -> dict[str, int]:
     Args:
       config: as `plain` returns it; a user's have names `module:function`.
     """
-    names = [config[section].get("name") or "" for section in TABLES]
+    named = (*TABLES, "optimizer", "server_optimizer")
+    names = [config.get(section, {}).get("name") or "" for section in named]
     names.append(config.get("measure") or "")
     paths = users_code.files([n.partition(":")[0] for n in names if ":" in n])
     paths.append(config.get("adapter", {}).get("base"))

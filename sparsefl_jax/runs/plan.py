@@ -11,18 +11,12 @@ import numpy as np
 
 from sparsefl_jax.config.defaults import densities
 from sparsefl_jax.config.fields import Config
+from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
 from sparsefl_jax.core.check import UserError, blame, unread
-from sparsefl_jax.core.types import (
-    Batches,
-    ClientInfo,
-    Context,
-    PyTree,
-    ServerContext,
-    SparseModel,
-)
+from sparsefl_jax.core.types import Batches, Context, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
-from sparsefl_jax.data.batching import steps_per_epoch
+from sparsefl_jax.data.batching import samples_per_round, steps_per_pass
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.convolution import in_turn
@@ -179,7 +173,8 @@ def pace(setup: Setup, index: int, clients: PyTree, log: int) -> Pace:
     memory = hardware.memory(devices) if memory_gb is None else 1e9 * memory_gb
     where = rows.choose(setup.client_store, clients, memory, len(devices))
     if devices[0].platform == "cpu":
-        samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
+        each = float(np.mean(samples_per_round(stage, data.train.size)))
+        samples = stage.cohort_size * each
         flops = ledger.flops_per_sample(setup.model) * samples
         most = _SECONDS * _CPU_RATE * len(devices) / max(flops, 1.0)
     else:
@@ -211,10 +206,10 @@ def trace(
       ValueError: the model, the optimizer, the method or the sampler fails.
     """
     method, largest = stage.algorithm, data.train.index.shape[1]
-    steps = int(steps_per_epoch(largest, stage.batch_size, stage.drop_last))
+    steps = int(steps_per_pass(stage, largest))
     order = (stage.epochs, steps, stage.batch_size)
     shape, key = jax.ShapeDtypeStruct, jax.random.key(0)
-    facts = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
+    facts = types.ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
     ctx = Context(jnp.int32(0), jnp.int32(-1), facts)
 
     def before(key, model):
@@ -228,7 +223,7 @@ def trace(
         return down, up, method.contribute(ctx, up), row, metrics
 
     def after(key, server, total):
-        at = ServerContext(ctx.round, jnp.int32(1))
+        at = types.ServerContext(ctx.round, jnp.int32(1))
         server, _ = method.aggregate(key, at, server, total)
         return target(method.deploy(key, server))
 

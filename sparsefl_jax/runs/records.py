@@ -102,6 +102,7 @@ def open_records(
 
         def finish(snapshot: Snapshot, memories: Sequence[Memory]) -> dict:
             facts = about | {"guarantee": guarantee(setup, snapshot.round)}
+            facts |= {"names": datasets.names(setup.data)}
             written = write_summary(config, memories, workdir, snapshot, facts)
             draw(workdir)
             return written
@@ -168,7 +169,8 @@ def write_summary(
       memories: of the stages, as `Programs` has them.
       workdir: the run's directory.
       at: the final snapshot.
-      about: as in its last checkpoint, with its `guarantee`, which may be empty.
+      about: as in its last checkpoint, with its `guarantee` and `names`, which may be
+        empty.
 
     Returns:
       The summary as written, with keys as in `report.tables`.
@@ -214,7 +216,7 @@ def write_summary(
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
         "clients": datasets.partition_statistics(np.load(workdir / "partition.npy")),
-        **({"guarantee": about["guarantee"]} if about.get("guarantee") else {}),
+        **{k: about[k] for k in ("guarantee", "names") if about.get(k)},
     }
     if at.hours is not None:
         summary["hours"], summary["tiers"] = at.hours, tables.tier_totals(train, evals)
@@ -230,16 +232,12 @@ def _accuracy(evals: list[dict]) -> dict:
     """Returns the accuracy by model; the best round is chosen by validation."""
     accuracy = {}
     for name, result in evals[-1]["models"].items():
-        best = costs.best_of(evals, name)
+        best, also = costs.best_of(evals, name), ("density", "seen_accuracy")
         accuracy[name] = {
             "final": result["accuracy"],
             "best": best["models"][name]["accuracy"],
             "best_round": best["round"],
-            **{
-                k: v
-                for k, v in result.items()
-                if k.endswith(("density", "seen_accuracy"))
-            },
+            **{k: v for k, v in result.items() if k.endswith(also)},
         }
     if "val_accuracy" in evals[-1]:  # of the headline, which is the first
         next(iter(accuracy.values()))["validation"] = evals[-1]["val_accuracy"]

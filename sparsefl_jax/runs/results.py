@@ -23,6 +23,7 @@ from sparsefl_jax.runs.simulate import Run
 from sparsefl_jax.simulation import initial_state, placement
 from sparsefl_jax.simulation.rows import unpack
 from sparsefl_jax.sparsity import trees
+from sparsefl_jax.wire import model_files
 
 
 class Result(NamedTuple):
@@ -174,19 +175,37 @@ def start_from(
     """Loads the model that `init_from` names.
 
     Args:
-      run: the directory of a finished run.
+      run: the directory of a finished run, or a file of an export.
       what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
       seed: of the run that is to start, for fresh weights.
       model: the `Model` that is to start from it.
       adapter: the section of its configuration.
 
     Raises:
-      ValueError: the run does not exist or has not ended, or its server has no trained
-        model, as with SpaFL, one of other shapes, or adapters of other frozen weights.
+      ValueError: the file cannot be read; the run does not exist or has not ended, or
+        its server has no trained model, as with SpaFL; or the model has other shapes,
+        or adapters of other frozen weights.
     """
     name = f"init_from={str(run)!r}"
+    if Path(run).is_file():
+        with blame(name):
+            _, old = model_files.read_file(run)
+    else:
+        old = _finished(run, name, what, adapter)
+    key, _ = keys.of_run(jax.random.key(seed))
+    fresh = initial_state.initial_model(key, model)
+    for path, there, here in trees.unlike(old, fresh):
+        raise UserError(f"{name} holds {path} of shape {there}, expected {here}")
+    old = jax.tree.map(jnp.asarray, old)
+    if what == "mask":
+        return fresh._replace(mask=old.mask)
+    return old if what == "model" else old._replace(mask=fresh.mask)
+
+
+def _finished(run: str | Path, name: str, what: str, adapter: dict) -> SparseModel:
+    """Returns the model of a finished run, after checking that it can be used."""
     if not (Path(run) / "summary.json").exists():
-        raise UserError(f"{name}, expected the directory of a finished run")
+        raise UserError(f"{name}, expected the directory of a finished run, or a file")
     config, saved = _read(run, state=False)
     models, there = saved.models, config.adapter
     free = {"dropout", "charge_base"}
@@ -200,15 +219,7 @@ def start_from(
         raise UserError(
             f"{name} has no trained model at its server, expected init_what='mask'"
         )
-    old = target(models)
-    key, _ = keys.of_run(jax.random.key(seed))
-    fresh = initial_state.initial_model(key, model)
-    for path, there, here in trees.unlike(old, fresh):
-        raise UserError(f"{name} holds {path} of shape {there}, expected {here}")
-    old = jax.tree.map(jnp.asarray, old)
-    if what == "mask":
-        return fresh._replace(mask=old.mask)
-    return old if what == "model" else old._replace(mask=fresh.mask)
+    return target(models)
 
 
 def check_kept(algorithm, initial: SparseModel, what: str) -> None:

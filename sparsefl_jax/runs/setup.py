@@ -137,6 +137,10 @@ def check_setup(setup: Setup) -> None:
     for stage in setup.stages:
         for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
             check(name, getattr(stage, name), types.Count)
+        check("local_steps", stage.local_steps, types.Count | None)
+        if stage.local_steps is not None and stage.epochs != 1:
+            why = f"local_steps is {stage.local_steps}, expected epochs=1"
+            raise unread(f"epochs={stage.epochs}", why)
         if stage.cohort_size > num_seen:
             raise UserError(
                 f"cohort_size={stage.cohort_size}, expected at most the number of "

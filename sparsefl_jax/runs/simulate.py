@@ -20,14 +20,8 @@ from sparsefl_jax.runs.checkpoint import Best, Snapshot
 from sparsefl_jax.runs.plan import StagePlan, plan
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup, explain, guarantee, make
-from sparsefl_jax.simulation import (
-    clock,
-    initial_state,
-    judge,
-    placement,
-    round_program,
-    rows,
-)
+from sparsefl_jax.simulation import clock, initial_state, judge, placement, rows
+from sparsefl_jax.simulation.round_program import unpack_log, without_empty_places
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
 from sparsefl_jax.wire import ledger
@@ -193,7 +187,7 @@ def _rounds(
         count = np.int32(_rounds_left(setup, at, pace.length))
         given = rounds, draw(rounds), count, stage.algorithm.rates(rounds)
         state, logs = run_segment(key, population, state, *given)
-        logs = round_program.unpack_log(processes.fetch(logs), program.log)
+        logs = unpack_log(processes.fetch(logs), program.log)
         records, at, failure = _account(setup, planned, placed.layers, logs, count, at)
         models = deployed(at.round, state.server)
         there = logs.clients.ids[:count] < num_clients
@@ -260,7 +254,7 @@ def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Sna
     records = []
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs)
-        log = round_program.without_empty_places(log, len(setup.data.train.size))
+        log = without_empty_places(log, len(setup.data.train.size))
         if failure := _failure(setup, layouts, log, at.round + 1):
             return records, at, failure
         record = ledger.round_record(log, layouts, setup.model, names, batch)

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import AnyArray, Array, Key, PyTree, Work
+from sparsefl_jax.data.batching import samples_per_round
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.arithmetic import DEVICE
 from sparsefl_jax.wire.charges import message_bits
@@ -131,8 +132,8 @@ def of_stage(
 
     There is no deadline for a cohort of one: without its one client the round would
     have no result. A quantile is that of every client's time for a round of FedAvg, so
-    that the deadline is the same for all methods. All samples count there, also those
-    that `drop_last` leaves out; what travels only in a client's first round does not.
+    that the deadline is the same for all methods. Its samples are those that
+    `samples_per_round` counts; what travels only in a client's first round does not.
 
     Args:
       system: of the run.
@@ -145,7 +146,7 @@ def of_stage(
         return None
     deadline = system.deadline
     if system.quantile is not None:
-        each = float(flops) * stage.epochs * np.asarray(sizes)
+        each = float(flops) * samples_per_round(stage, sizes)
         each = seconds(system.device, each, 32.0 * weights, 32.0 * weights)
         done = np.quantile(each[sizes > 0], system.quantile, method="inverted_cdf")
         deadline = done * (1 + ROUNDING)

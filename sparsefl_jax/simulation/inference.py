@@ -86,10 +86,8 @@ def make_evaluator(
     in_specs = P(), P("samples"), P("samples")
     run = jax.jit(exchange.per_device(one_device, mesh, in_specs, P("samples")))
     if shapes is not None:
-        like = jax.tree.map(
-            lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=replicated),
-            shapes,
-        )
+        placed = partial(jax.ShapeDtypeStruct, sharding=replicated)
+        like = jax.tree.map(lambda v: placed(v.shape, v.dtype), shapes)
         run.lower(like, x, y).compile()  # which a call finds
 
     def evaluate(sparse: SparseModel):
@@ -273,12 +271,8 @@ def make_recalibration(
     def renewed(key, sparse, x):
         sums = dealt(key, sparse, x, jnp.arange(mesh.size, dtype=jnp.int32))
         total, count = jax.tree.map(lambda v: jnp.sum(v, 0), sums)
-        stats = jax.tree.map(
-            lambda static, new, old: new / count if static else old,
-            is_static(sparse.stats),
-            total,
-            sparse.stats,
-        )
+        static, old = is_static(sparse.stats), sparse.stats
+        stats = jax.tree.map(lambda s, t, v: t / count if s else v, static, total, old)
         return sparse._replace(stats=stats)
 
     return lambda key, sparse: renewed(key, processes.put(sparse, everywhere), x)

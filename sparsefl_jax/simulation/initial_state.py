@@ -47,10 +47,9 @@ def makers(algorithm: Algorithm) -> tuple[Callable, Callable]:
 
     def init(key, model):
         init_key, _ = keys.of_start(key)
+        server = round_program.strong(algorithm.init(init_key, model))
         # jit returns unchanged inputs without a copy, but the state gets donated.
-        return jax.tree.map(
-            jnp.copy, round_program.strong(algorithm.init(init_key, model))
-        )
+        return jax.tree.map(jnp.copy, server)
 
     def rows(key, server, info):
         _, client_key = keys.of_start(key)

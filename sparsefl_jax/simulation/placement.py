@@ -5,7 +5,7 @@ device runs a chunk for as many steps as the longest client of that chunk needs.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import AnyArray, Array, ClientInfo, Frozen, PyTree
 from sparsefl_jax.data import flat
-from sparsefl_jax.data.batching import steps_per_epoch
+from sparsefl_jax.data.batching import steps_per_pass
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.clock import Clock
@@ -90,19 +90,14 @@ def make_plan(
     mesh, chunk = Mesh(np.array(devices), ("clients",)), min(chunk, share)
     steps = ()
     if sizes is not None and stage.cohort_size % (chunk * len(devices)) == 0:
-        steps = np.unique(steps_per_epoch(sizes, stage.batch_size, stage.drop_last))
+        steps = np.unique(steps_per_pass(stage, sizes))
     alike = np.int32(steps[0]) if len(steps) == 1 else None
     return Plan(stage, mesh, chunk, layers, macs, frozen, alike)
 
 
-def make_population(
-    plan: Plan,
-    data: FederatedData,
-    budgets: np.ndarray | None = None,
-    clock: Clock | None = None,
-) -> Population:
-    """Puts the training data on the plan's devices, replicated."""
-    return processes.put(on_host(data, budgets, clock), NamedSharding(plan.mesh, P()))
+def make_population(plan: Plan, *given: Any) -> Population:
+    """Puts the training data, `given` as to `on_host`, on devices, replicated."""
+    return processes.put(on_host(*given), NamedSharding(plan.mesh, P()))
 
 
 def on_host(

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Array, Context, PyTree, ServerContext
-from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.data.batching import batches, steps_per_pass
 from sparsefl_jax.models.convolution import lowering
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, placement
@@ -65,9 +65,8 @@ def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
 def pack_log(log: PyTree) -> Array:
     """Returns a log as one array, uint8 [bytes]: it leaves the device in one piece."""
     leaves = [jnp.uint8(v) if v.dtype == bool else v for v in jax.tree.leaves(log)]
-    return jnp.concatenate(
-        [lax.bitcast_convert_type(v, jnp.uint8).reshape(-1) for v in leaves]
-    )
+    parts = [lax.bitcast_convert_type(v, jnp.uint8).reshape(-1) for v in leaves]
+    return jnp.concatenate(parts)
 
 
 def unpack_log(packed: np.ndarray, like: PyTree) -> PyTree:
@@ -80,11 +79,8 @@ def unpack_log(packed: np.ndarray, like: PyTree) -> PyTree:
     """
     leaves, treedef = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size * leaf.dtype.itemsize for leaf in leaves])
-    parts = np.split(packed, ends[:-1])
-    shaped = [
-        part.view(leaf.dtype).reshape(leaf.shape)
-        for part, leaf in zip(parts, leaves, strict=True)
-    ]
+    parts = zip(np.split(packed, ends[:-1]), leaves, strict=True)
+    shaped = [part.view(leaf.dtype).reshape(leaf.shape) for part, leaf in parts]
     return jax.tree.unflatten(treedef, shaped)
 
 
@@ -255,7 +251,7 @@ def make_round(plan: placement.Plan) -> Callable:
             for v in (ids, ids if places is None else places)
         )
         sizes = jnp.take(sizes, dealt, mode="fill", fill_value=0)
-        steps = steps_per_epoch(sizes, stage.batch_size, stage.drop_last)
+        steps = steps_per_pass(stage, sizes)
         steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
         clients, total, log = map_cohort(
             client_key, population, state, round, rate, steps, dealt, places

@@ -183,8 +183,7 @@ def make_runner(segment: Callable, mesh: Mesh, size: int | None) -> Callable:
 
     def run(key, population, state, rounds, cohorts, count, rates):
         if size is None:
-            given = rounds, cohorts, None, count, rates
-            return segment(key, population, state, *given)
+            return segment(key, population, state, rounds, cohorts, None, count, rates)
         store, num_clients = state.clients, state.last_round.shape[0]
         ids, places = find(cohorts, size, num_clients)
         working = processes.put(store.take(ids), NamedSharding(mesh, P("clients")))
@@ -369,10 +368,9 @@ def load(folder: Path, manifest: dict, shapes: PyTree) -> tuple[np.ndarray, PyTr
         _open_file(folder / f"{i}.bin", (count, *v.shape[1:]), v.dtype)
         for i, v in enumerate(leaves)
     ]
-    everyone = np.arange(num_clients, dtype=np.int32)
-    ids = (
-        _open_file(folder / _IDS, (count,), np.int32) if manifest["some"] else everyone
-    )
+    ids = np.arange(num_clients, dtype=np.int32)
+    if manifest["some"]:
+        ids = _open_file(folder / _IDS, (count,), np.int32)
     return ids, treedef.unflatten(opened)
 
 

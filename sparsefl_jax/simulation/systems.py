@@ -7,6 +7,7 @@ or a row for every client, as a trace has it.
 import csv
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -14,8 +15,8 @@ import numpy as np
 from msgspec import Meta
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.check import UserError, blame, check, integer
-from sparsefl_jax.core.types import Positive, Share
+from sparsefl_jax.core.check import UserError, blame, check, check_arguments
+from sparsefl_jax.core.types import Count, Positive, Share
 from sparsefl_jax.simulation.clock import Device, System
 
 _Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
@@ -36,30 +37,17 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
     available: tuple[Annotated[float, Meta(ge=0, le=1)], ...] = (1.0,)
 
 
-PRESETS = {
-    "mobile": [
-        Row(153.6, 166.13, 21.08, 0.04, "high", 0.15),
-        Row(80.0, 35.96, 11.22, 0.04, "mid", 0.35),
-        Row(52.8, 6.0, 2.0, 0.04, "low", 0.5),
-    ],
-    "iot": [
-        Row(8.0, 1.0, 1.0, 0.015, "lte_m", 0.5),
-        Row(8.0, 0.127, 0.159, 1.6, "nb_iot", 0.5),
-    ],
-    "tifl": [
-        Row(38.4 * cpus, 85.73, 45.74, 0.021, f"cpu_{cpus:g}", 0.2)
-        for cpus in (4.0, 2.0, 1.0, 0.5, 0.1)
-    ],
-}
+PRESETS = ("mobile", "iot", "tifl")  # tables of this package
 
 
+@check_arguments
 def make_system(
     name: str,
-    num_clients: int,
+    num_clients: Count,
     *,
     seed: int = 0,
-    deadline: float | None = None,
-    quantile: float | None = None,
+    deadline: Positive | None = None,
+    quantile: Share | None = None,
 ) -> System:
     """Assigns devices to clients.
 
@@ -103,12 +91,9 @@ def make_system(
       >>> system.tiers, np.bincount(system.tier).tolist()
       (('high', 'mid', 'low'), [3, 7, 10])
     """
-    check("num_clients", num_clients, integer(1))
     if deadline is not None and quantile is not None:
         raise UserError(f"{quantile=} beside {deadline=}, expected one of them")
-    check("deadline", deadline, Positive | None)
-    check("quantile", quantile, Share | None)
-    rows = PRESETS[name] if name in PRESETS else _read(name)
+    rows = _read(name)
     tiers = tuple(dict.fromkeys(row.tier for row in rows))
     table = [rows[i] for i in _deal(name, rows, num_clients, seed)]
     device = Device(
@@ -159,10 +144,11 @@ def _read(name: str) -> list[Row]:
     Raises:
       ValueError: names the file, the line and what is wrong.
     """
-    if not name.endswith(".csv"):
+    rows, path = [], Path(name)
+    if path.suffix != ".csv":
         check("system", name, (*PRESETS, "a file .csv"))
-    rows = []
-    with blame(f"system={name!r}"), open(name, encoding="utf-8-sig") as file:
+        path = Path(__file__).with_name("tables") / f"{name}.csv"
+    with blame(f"system={name!r}"), path.open(encoding="utf-8-sig") as file:
         head, *lines = csv.reader(file, skipinitialspace=True)
         for number, cells in enumerate(lines, 2):
             with blame(f"line {number}"):

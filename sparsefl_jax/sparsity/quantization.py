@@ -44,13 +44,13 @@ def quantize(tree: PyTree, bits: int = 8) -> tuple[PyTree, Grid]:
     """
     top = jnp.float32(2**bits - 1)
 
-    def scale_of(x: Array) -> Array:
+    def scale_of(x):
         return (jnp.max(x, initial=0.0) - jnp.min(x, initial=0.0)) / top
 
-    def zero_of(x: Array, scale: Array) -> Array:
+    def zero_of(x, scale):
         return jnp.round(-jnp.min(x, initial=0.0) / _divisor(scale)).astype(jnp.int32)
 
-    def encode(x: Array, scale: Array, zero: Array) -> Array:
+    def encode(x, scale, zero):
         steps = jnp.round(x / _divisor(scale)) + zero.astype(jnp.float32)
         return jnp.clip(steps, 0, top).astype(jnp.uint8)
 
@@ -75,7 +75,7 @@ def dequantize(codes: PyTree, grid: Grid) -> PyTree:
       [-0.5, 0.0, 1.0]
     """
 
-    def decode(code: Array, scale: Array, zero: Array) -> Array:
+    def decode(code, scale, zero):
         return scale * (code.astype(jnp.float32) - zero.astype(jnp.float32))
 
     return jax.tree.map(decode, codes, grid.scale, grid.zero)

@@ -91,9 +91,7 @@ def window_of_stats(
     """
     for path, leaf in trees.by_path(stats).items():
         if len(leaf.shape) != 1:
-            raise UserError(
-                f"statistic {path!r} has shape {leaf.shape}, expected [channels]"
-            )
+            raise UserError(f"statistic {path!r} has shape {leaf.shape}, expected [C]")
     return jax.tree.map(lambda leaf: _cut(leaf.shape, leaf.shape, rate, start), stats)
 
 

@@ -119,12 +119,8 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
         taken = _apply(point, chosen)
         used |= taken.keys()
         point.seed, point.seeds = seeds
-        name = "-".join(
-            _text(value)
-            if field.endswith(".name")
-            else f"{field.rpartition('.')[2]}={_text(value)}"
-            for field, value in taken.items()
-        )
+        heads = {f: f"{f.rpartition('.')[2]}=" for f in taken if f[-5:] != ".name"}
+        name = "-".join(heads.get(f, "") + _text(v) for f, v in taken.items())
         same = points.setdefault(name or config.algorithm.name, point)
         if changes.differences(fill_in(same), fill_in(point)):
             raise UserError(f"--sweep: two points are both called {name!r}")

@@ -70,18 +70,20 @@ def run(
         start, listening = places.here(workdir), contextlib.nullcontext(lambda: 0)
     else:
         start = submit or places.pool(workdir, jobs)
-        listening = interrupt.watch_signals(
-            "asking the points to end after this segment"
-        )
+        message = "asking the points to end after this segment"
+        listening = interrupt.watch_signals(message)
     on_disk.write(workdir, points)
     missing = [point for point in points if on_disk.state(workdir, point) != "done"]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
-    due = 0.0
+    due, ended, since = 0.0, 0, time.monotonic()
 
     def tell(point: Point) -> None:
-        nonlocal due
+        nonlocal due, ended
+        ended += 1
+        spent = time.monotonic() - since  # also on pilots and compilations
+        left = formats.format_seconds(spent / ended * (len(missing) - ended))
         say(describe_ending(workdir, point))
-        say(line(workdir, points))
+        say(line(workdir, points) + f", about {left} left" * (ended < len(missing)))
         if (begun := time.monotonic()) >= due:  # a page of many runs takes seconds
             write_page(workdir, points, unlike)
             due = begun + _WAIT * (time.monotonic() - begun)

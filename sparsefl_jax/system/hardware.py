@@ -45,7 +45,10 @@ def use_cpu_cores(count: int | None = None) -> None:
     wanted = (f"{_COUNT}={count}", *_TIMEOUTS)
     missing = [flag for flag in wanted if flag.partition("=")[0] not in names]
     if missing and has_started():
-        raise RuntimeError("use_cpu_cores() came after JAX had started; call it first")
+        raise RuntimeError(
+            "use_cpu_cores() came after JAX had started; call it first (in a notebook: "
+            "restart the kernel)"
+        )
     os.environ["XLA_FLAGS"] = " ".join([*flags, *missing])
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         import jax  # only now, with the flags set

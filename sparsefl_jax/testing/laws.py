@@ -100,12 +100,7 @@ def check_algorithm(
         law_begin = time.perf_counter()
         law(world)
         took = format_seconds(time.perf_counter() - law_begin)
-        say(f"{name:10} {_read_summary(law)} ... {took}")
+        first, *_ = inspect.getdoc(law).splitlines()
+        say(f"{name:10} {first} {took}")
     seconds = format_seconds(time.perf_counter() - begin)
     say(f"{len(LAWS)} laws hold for {world.name} in {num_rounds} rounds, {seconds}")
-
-
-def _read_summary(law: Callable) -> str:
-    """Returns what a law checks, from its docstring."""
-    first = inspect.getdoc(law).splitlines()[0]
-    return first.removeprefix("Checks ").removeprefix("that ").removesuffix(".")

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Context, PyTree, ServerContext
-from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.data.batching import batches, steps_per_pass
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.testing.compare import fail
@@ -129,7 +129,7 @@ def batches_jit(world: World) -> Callable:
         _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
         x, y, index, *_ = population
         own = x, y, index[info.index], info.num_examples
-        steps = steps_per_epoch(info.num_examples, stage.batch_size, stage.drop_last)
+        steps = steps_per_pass(stage, info.num_examples)
         return batches(key, *own, stage=stage, num_steps=steps)
 
     return jit(make)
@@ -165,12 +165,14 @@ def held(world: World, round: int, index: int, samples: str) -> dict[str, PyTree
 @once
 def passings(world: World, round: int, samples: str = "own") -> list[Passing]:
     """Returns what passes between the server and the cohort in a round."""
-    state = path(world, samples)[0][round]
-    run_client = client_by_wire(world)
-    return [
-        jax.device_get(run_client(*inputs(world, state, round, index, samples)))
-        for index in world.cohorts[round].tolist()
-    ]
+    return _pass(world, path(world, samples)[0][round], round, samples)
+
+
+def _pass(world: World, state, round: int, samples: str, decoded=True) -> list[Passing]:
+    """Runs the cohort of a round, one client after another."""
+    run_client, ids = client_by_wire(world), world.cohorts[round].tolist()
+    calls = [inputs(world, state, round, index, samples) for index in ids]
+    return [jax.device_get(run_client(*call, decoded=decoded)) for call in calls]
 
 
 def packets(world: World) -> Iterator[tuple[int, int, tuple[str, str], Packet]]:
@@ -186,10 +188,8 @@ def packets(world: World) -> Iterator[tuple[int, int, tuple[str, str], Packet]]:
 def answers(world: World, round: int, samples: str) -> list[Passing]:
     """Returns what clients with other samples make of the downlinks of a round."""
     own, other = (path(world, s)[0][round] for s in ("own", samples))
-    state, run_client = other._replace(server=own.server), client_by_wire(world)
-    ids = world.cohorts[round].tolist()
-    calls = [inputs(world, state, round, i, samples) for i in ids]
-    return [jax.device_get(run_client(*call, decoded=False)) for call in calls]
+    state = other._replace(server=own.server)
+    return _pass(world, state, round, samples, decoded=False)
 
 
 def total(passings: list[Passing]) -> PyTree:

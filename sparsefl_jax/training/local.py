@@ -15,17 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from sparsefl_jax.core import types
 from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import UserError, blame, check
-from sparsefl_jax.core.types import (
-    Array,
-    Batches,
-    EmptyState,
-    Key,
-    PyTree,
-    SparseModel,
-    Work,
-)
+from sparsefl_jax.core.lookup import look_up
+from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import SUMS
 from sparsefl_jax.sparsity import masks
@@ -33,7 +27,7 @@ from sparsefl_jax.sparsity import masks
 # Arguments of optax's optimizers that are decay rates in [0, 1).
 _DECAYS = ("momentum", "b1", "b2", "b3", "decay", "decay_rate", "rho")
 
-ANEW = EmptyState()  # stands for an optimizer's state that starts anew
+ANEW = types.EmptyState()  # stands for an optimizer's state that starts anew
 
 
 class LocalState(NamedTuple):
@@ -131,6 +125,11 @@ def objective(model: Model, *, train: bool = True) -> Callable:
     return loss_fn
 
 
+def find_optimizer(name: str, argument: str = "optimizer.name") -> Any:
+    """Returns what optax calls so, or a user's `module:function`; None if nothing."""
+    return look_up(argument, name, {}) if ":" in name else vars(optax).get(name)
+
+
 @method
 def make_optimizer(
     name: str = "sgd",
@@ -144,9 +143,10 @@ def make_optimizer(
     """Returns a client optimizer whose learning rate follows the round.
 
     Args:
-      name: an optimizer of optax (`sgd`, `adam`, ...).
+      name: an optimizer of optax (`sgd`, `adam`, ...), or `my_module:my_optimizer`, a
+        function that takes a `learning_rate` and returns an optax transformation.
       learning_rate: the constant rate, unused with a schedule.
-      schedule: `(round) -> rate`, an optax schedule.
+      schedule: `(round) -> rate`, an optax schedule, such as those of `learning_rates`.
       weight_decay: passed to the optimizer if it takes one (`adamw`), or else added to
         the gradient, as in PyTorch's SGD.
       clip: the global gradient norm at which to clip, 0 for none.
@@ -166,10 +166,13 @@ def make_optimizer(
       >>> updates.tolist()
       [-0.5, -0.5]
     """
-    factory = vars(optax).get(name)
+    factory = find_optimizer(name)
     takes = inspect.signature(factory).parameters if inspect.isfunction(factory) else ()
     if name.startswith(("_", "scale_by_")) or "learning_rate" not in takes:
-        raise UserError(f"optimizer.name={name!r}, expected an optimizer of optax")
+        raise UserError(
+            f"optimizer.name={name!r}, expected an optimizer of optax, or "
+            "my_module:my_optimizer, a function of learning_rate"
+        )
     numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
     for argument, value in (numbers | kwargs).items():
         if isinstance(value, int | float):
@@ -224,28 +227,22 @@ def init_optimizer(optimizer: Callable, params: PyTree, keep: bool) -> PyTree:
     return optimizer(0).init(optax.tree.zeros_like(params)) if keep else ANEW
 
 
-def start(
-    tx: optax.GradientTransformation,
-    model: SparseModel,
-    opt_state: PyTree = ANEW,
-    sums: dict | tuple = (),
-) -> LocalState:
+def start(tx, model, opt_state: PyTree = ANEW, sums: dict | tuple = ()) -> LocalState:
     """Returns the state before the first step; arguments as in `train`."""
-    if isinstance(opt_state, EmptyState):
+    if isinstance(opt_state, types.EmptyState):
         opt_state = tx.init(model.params)
     sums = dict.fromkeys(SUMS, jnp.zeros((), jnp.float32)) | dict(sums)
     return LocalState(model.params, model.stats, opt_state, sums)
 
 
-def own_steps(batches: Batches, epoch: Array | int) -> Array:
-    """Counts the steps of an epoch that hold a valid sample; shape=(), int32."""
+def own_steps(batches: Batches, epoch: Any = slice(None)) -> Array:
+    """Counts the steps of an epoch, or of all, with a valid sample; shape=(), int32."""
     return jnp.sum(jnp.any(batches.weight[epoch] > 0, axis=-1), dtype=jnp.int32)
 
 
 def num_steps(batches: Batches) -> Array:
     """Counts a client's own steps in all epochs; shape=(), int32, at least 1."""
-    epochs = range(batches.order.shape[0])
-    return jnp.maximum(sum(own_steps(batches, epoch) for epoch in epochs), 1)
+    return jnp.maximum(own_steps(batches), 1)
 
 
 def train_steps(
@@ -292,7 +289,7 @@ def train_steps(
         )
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = project(optax.apply_updates(state.params, updates))
-        sums = jax.tree.map(jnp.add, state.sums, sums)
+        sums = optax.tree.add(state.sums, sums)
         new = LocalState(params, stats, opt_state, sums)
         if last is None:  # static branch: a select would be a pass over all weights
             return new
@@ -385,7 +382,7 @@ def train(
         project = (lambda params: params) if dense else masked
     state = start(tx, model, opt_state, sums)
     state = train_epochs(key, loss_fn, tx, state, batches, project=project)
-    if not isinstance(opt_state, EmptyState):
+    if not isinstance(opt_state, types.EmptyState):
         opt_state = state.opt_state
     count = state.sums["count"]
     done = dense_work(count, model.params) if dense else work(count, model.mask)
@@ -393,7 +390,7 @@ def train(
     return Trained(trained, opt_state, {"work": done, **state.sums})
 
 
-def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:
+def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> types.Work:
     """Returns the work of `count` samples if all passes skip what `mask` removes.
 
     `extra` counts FLOPs of mask work.
@@ -404,9 +401,9 @@ def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:
     """
     share = jax.tree.map(lambda m: count * jnp.mean(m, dtype=jnp.float32), mask)
     samples, extra = (jnp.asarray(v, jnp.float32) for v in (count, extra))
-    return Work(share, share, share, samples, extra)
+    return types.Work(share, share, share, samples, extra)
 
 
-def dense_work(count: Array, params: PyTree) -> Work:
+def dense_work(count: Array, params: PyTree) -> types.Work:
     """Returns the work of `count` samples in a dense network."""
     return work(count, jax.tree.map(lambda p: jnp.ones((), bool), params))

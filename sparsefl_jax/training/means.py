@@ -12,6 +12,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from sparsefl_jax.core.types import Array, PyTree, ServerContext
 
@@ -22,12 +23,13 @@ WEIGHTINGS = {  # a client's weight in a mean, a scalar, from its `ClientInfo`
 }
 
 
-def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:
+def weighted_sum(tree: PyTree, weight: ArrayLike = 1) -> dict[str, PyTree]:
     """Returns one client's summand of a weighted mean.
 
     Args:
       tree: the client's values, any real dtype.
-      weight: scalar >= 0, such as its number of samples; 0 if it sent nothing.
+      weight: scalar >= 0, such as its number of samples; 0 if it sent nothing. All
+        clients count alike by default.
 
     Returns:
       `{'sum': weight * tree, 'weight': weight}`, float32.
@@ -40,14 +42,14 @@ def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:
     return {"sum": jax.tree.map(lambda x: _scale(x, weight), tree), "weight": weight}
 
 
-def weighted_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
+def weighted_mean(total: dict[str, PyTree], old: PyTree | None = None) -> PyTree:
     """Returns the weighted mean from the sum of the summands.
 
     Args:
       total: the sum of the results of `weighted_sum`.
       old: the result if the weight is 0, as nobody was heard or chose to send: the old
-        values of a model or of statistics, zeros of changes, scores or gradients. The
-        result has its dtypes.
+        values of a model or of statistics, None for zeros, as of changes, scores or
+        gradients. The result has its dtypes, float32 if it is None.
 
     Returns:
       A tree like `total['sum']`.
@@ -62,7 +64,7 @@ def weighted_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
 
 
 def zeros(total: dict[str, PyTree]) -> PyTree:
-    """Returns zeros like a mean: the `old` one of changes, scores and gradients."""
+    """Returns zeros like a mean."""
     return optax.tree.zeros_like(total["sum"])
 
 
@@ -89,13 +91,14 @@ def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:
     return {"sum": total, "weight": held}
 
 
-def covered_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
+def covered_mean(total: dict[str, PyTree], old: PyTree | None = None) -> PyTree:
     """Returns the mean of each entry over the clients that hold it.
 
     Args:
       total: the sum of the results of `covered_sum`.
       old: the values of entries that no client holds: those of before (HeteroFL,
-        FjORD), or zeros (WFA, FedDST, and changes). The result has its dtypes.
+        FjORD), or None for zeros (WFA, FedDST, and changes). The result has its dtypes,
+        float32 if it is None.
 
     Returns:
       A tree like `total['sum']`.
@@ -105,6 +108,7 @@ def covered_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
       >>> covered_mean(total, jnp.array([8., 9.])).tolist()
       [2.0, 9.0]
     """
+    old = zeros(total) if old is None else old
     return jax.tree.map(_divide, total["sum"], total["weight"], old)
 
 

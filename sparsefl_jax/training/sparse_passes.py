@@ -9,9 +9,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import Array, PyTree, Work
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import top_k, trees
 from sparsefl_jax.training import local
@@ -94,14 +93,8 @@ def with_inputs(model: Model, select: PyTree, inputs: Callable) -> Model:
     return model.with_inputs(save, trees.layer_paths(select))
 
 
-def train(
-    key: Key,
-    loss_fn: Callable,
-    tx: optax.GradientTransformation,
-    model: SparseModel,
-    batches: Batches,
-) -> local.Trained:
-    """Trains all weights of a model by its `objective`, as `local.train` does."""
+def train(key, loss_fn, tx, model, batches) -> local.Trained:
+    """Trains all weights of a model by its `objective`; arguments of `local.train`."""
     sums = {"work": local.dense_work(jnp.float32(0), model.params)}
     dense = model._replace(mask=None)
     return local.train(key, loss_fn, tx, dense, batches, sums=sums)

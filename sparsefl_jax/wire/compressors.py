@@ -28,13 +28,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.core.check import check, integer
-from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.check import check, check_arguments, integer
+from sparsefl_jax.core.types import Array, PyTree, Share
 from sparsefl_jax.sparsity import layer_densities, masks, one_bit, top_k, trees
 from sparsefl_jax.wire.packets import Message, Packet
-from sparsefl_jax.wire.positions import POSITIONS
+from sparsefl_jax.wire.positions import Index
 
 Feedback = Literal["ef", "ef21", "none"]
+Scope = Literal["global", "leaf"]
 _plus_minus = partial(one_bit.levels, lowest=-1.0)
 
 
@@ -68,8 +69,9 @@ def none() -> Compressor:
     )
 
 
+@check_arguments
 def topk(
-    density: float = 0.01, scope: str = "global", index: str = "packed"
+    density: Share = 0.01, scope: Scope = "global", index: Index = "packed"
 ) -> Compressor:
     """Returns the compressor that sends exactly k = ceil(n density) entries.
 
@@ -89,11 +91,8 @@ def topk(
       >>> method.decode(message)['w'].tolist()
       [0.0, -3.0, 0.0, 0.0]
     """
-    check("density", density, "(0, 1]")
-    check("scope", scope, ("global", "leaf"))
-    check("index", index, POSITIONS)
 
-    def encode(key: Key, update: PyTree) -> Message:
+    def encode(key, update):
         size = jax.tree.map(jnp.abs, update)
         mask = _keep_largest(size, density, scope == "leaf")
         return {"delta": Packet(masks.apply(update, mask), mask, index=index)}
@@ -117,14 +116,14 @@ def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
     """
     check("density", density, "(0, 1]")
 
-    def encode(key: Key, update: PyTree) -> Message:
+    def encode(key, update):
         scores = masks.uniform_scores(key, update, masks.everything(update))
         mask = _keep_largest(scores, density, False)
         return {"delta": Packet(masks.apply(update, mask), mask, index="none")}
 
-    def decode(message: Message) -> PyTree:
+    def decode(message):
         values = message["delta"].values
-        size = sum(leaf.size for leaf in jax.tree.leaves(values))
+        size = trees.num_entries(values)
         kept = layer_densities.whole_up(density, size)
         factor = jnp.float32(size / kept if unbiased else 1.0)
         return jax.tree.map(lambda v: v * factor, values)
@@ -155,7 +154,7 @@ def qsgd(bits: int = 4, bucket: int = 0) -> Compressor:
     check("bucket", bucket, integer(0))
     levels = jnp.float32(2 ** (bits - 1) - 1)
 
-    def one(key: Key, leaf: Array) -> tuple[Array, Array]:
+    def one(key, leaf):
         rows = _rows(leaf, bucket)
         norm = jnp.sqrt(jnp.sum(rows * rows, 1))
         safe = jnp.where(norm > 0, norm, jnp.ones_like(norm))
@@ -165,12 +164,12 @@ def qsgd(bits: int = 4, bucket: int = 0) -> Compressor:
         level = level.reshape(-1)[: leaf.size].reshape(leaf.shape)
         return level.astype(jnp.int8), norm
 
-    def encode(key: Key, update: PyTree) -> Message:
+    def encode(key, update):
         pairs = jax.tree.map(one, optax.tree.split_key_like(key, update), update)
         level, norm = jax.tree.transpose(jax.tree.structure(update), None, pairs)
         return {"delta": Packet(level, bits=bits), "scale": Packet(norm)}
 
-    def back(level: Array, norm: Array) -> Array:
+    def back(level, norm):
         rows = _rows(level.astype(jnp.float32), bucket) * (norm[:, None] / levels)
         return rows.reshape(-1)[: level.size].reshape(level.shape)
 
@@ -188,7 +187,7 @@ def sign() -> Compressor:
       [1.5, -1.5, 1.5, 1.5]
     """
 
-    def encode(key: Key, update: PyTree) -> Message:
+    def encode(key, update):
         scale = jax.tree.map(lambda v: jnp.mean(jnp.abs(v)), update)
         return {"delta": Packet(_signs(update), bits=1), "scale": Packet(scale)}
 
@@ -202,13 +201,13 @@ def majority() -> Compressor:
     server decides at random, because a bit has no third value.
     """
 
-    def encode(key: Key, update: PyTree) -> Message:
+    def encode(key, update):
         return {"delta": Packet(_signs(update), bits=1)}
 
-    def decode(message: Message) -> PyTree:
+    def decode(message):
         return jax.tree.map(_plus_minus, message["delta"].values)
 
-    def combine(key: Key, mean: PyTree) -> PyTree:
+    def combine(key, mean):
         coins = masks.uniform_scores(key, mean, masks.everything(mean))
         return jax.tree.map(
             lambda m, c: jnp.where(m == 0, jnp.sign(c - 0.5), jnp.sign(m)), mean, coins
@@ -217,7 +216,8 @@ def majority() -> Compressor:
     return Compressor(encode, decode, combine, feedback="none", votes=True)
 
 
-def stc(density: float = 0.01, index: str = "packed") -> Compressor:
+@check_arguments
+def stc(density: Share = 0.01, index: Index = "packed") -> Compressor:
     """Returns sparse ternary compression: a leaf's largest entries by sign and mean.
 
     Of each leaf, the k = ceil(n density) largest entries travel, or fewer if fewer are
@@ -236,10 +236,8 @@ def stc(density: float = 0.01, index: str = "packed") -> Compressor:
       >>> method.decode(message)['w'].tolist()
       [0.0, -2.5, 2.5, 0.0]
     """
-    check("density", density, "(0, 1]")
-    check("index", index, POSITIONS)
 
-    def encode(key: Key, update: PyTree) -> Message:
+    def encode(key, update):
         size = jax.tree.map(jnp.abs, update)
         mask = _keep_largest(size, density, True)
         mask = jax.tree.map(lambda m, s: m & (s > 0), mask, size)
@@ -248,7 +246,7 @@ def stc(density: float = 0.01, index: str = "packed") -> Compressor:
         delta = Packet(bits, mask, bits=1, index=index)
         return {"delta": delta, "scale": Packet(scale)}
 
-    def decode(message: Message) -> PyTree:
+    def decode(message):
         return masks.apply(sign().decode(message), message["delta"].mask)
 
     return Compressor(encode, decode)

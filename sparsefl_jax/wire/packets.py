@@ -215,9 +215,8 @@ def layout(message: Message) -> Message:
             wanted = jax.tree.map(lambda v: (v.shape, "bool"), packet.values)
             found = jax.tree.map(lambda v: (v.shape, str(v.dtype)), packet.mask)
             if found != wanted:
-                raise UserError(
-                    f"mask of packet {name!r} is {found}, expected {wanted}"
-                )
+                what = f"mask of packet {name!r} is {found}"
+                raise UserError(f"{what}, expected {wanted}")
     return jax.eval_shape(lambda message: message, message)
 
 

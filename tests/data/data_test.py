@@ -42,7 +42,7 @@ def test_npz(tmp_path, names):
     arrays = {names[0]: x, names[1]: y, "x_test": x[:2], "y_test": y[:2]}
     np.savez(tmp_path / "mine.npz", **arrays, users=users, users_test=users[1:3])
     data = sources.load(tmp_path / "mine.npz")
-    assert data.name == "mine" and data.x.shape == (4, 4, 4, 1)
+    assert data.name == "mine.npz" and data.x.shape == (4, 4, 4, 1)
     assert data.users.tolist() == [0, 1, 0, 2] and data.users_test.tolist() == [1, 0]
 
 
@@ -71,7 +71,7 @@ def test_users_that_differ_stay_apart(users, users_test, numbers, numbers_test):
         ({"y": LABELS[:3]}, "y has 3 labels for 4 samples"),
         ({"y": LABELS - 1}, "labels from -1 to 0"),
         ({"y_test": None}, "y_test=None; give both"),
-        ({"y": LABELS.astype(float)}, "expected integers"),
+        ({"y": LABELS + 0.5}, "expected integers"),
         ({"x": np.full((4, 2, 2, 1), 256)}, "pixels outside 0 to 255"),
         ({"x": np.array([None] * 4)}, "x has dtype object"),
         ({"x": np.zeros((4, 3, 2, 1), np.uint8)}, "x_test has uint8"),

@@ -54,7 +54,7 @@ TEST = {"test/0.json": content({"d": 1, "b": 2, "never": 1, "empty": 0})}
 
 def test_users_keep_their_samples_in_both_splits(tmp_path):
     data = sources.load(write(tmp_path / "femnist", TRAIN | TEST))
-    assert data.name == "femnist" and data.num_classes == 5
+    assert data.name == "femnist/" and data.num_classes == 5
     assert data.users.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2]
     assert data.users_test.tolist() == [2, 0, 0, 3]
     assert data.x.dtype == np.uint8 and data.x.shape == (9, 28, 28, 1)
@@ -114,7 +114,7 @@ def test_bad_content_is_one_line(tmp_path, change, told):
 def test_bad_files_are_one_line(tmp_path, text):
     if text is not None:
         (tmp_path / "0.json").write_text(text, errors="surrogateescape")
-    told = "expected LEAF's train/*.json" if text is None else "0.json"
+    told = "doesn't contain any data files" if text is None else "0.json"
     refused(lambda: sources.load(str(tmp_path)), told)
     mixed = TRAIN | {"train/2.json": content({"e": 1}, None, 9)}
     folder = write(tmp_path / "mixed", mixed)

@@ -4,15 +4,40 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+import pytest
+from scipy import stats
+
 from benchmarks import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_pages_show_their_records(tmp_path):
-    page = Path(shutil.copy(DOCS / "performance.md", tmp_path))
+@pytest.mark.parametrize("name", ["performance.md", "unseen_clients.md"])
+def test_pages_show_their_records(tmp_path, name):
+    page = Path(shutil.copy(DOCS / name, tmp_path))
     pages.draw_records(page)
-    assert page.read_text() == (DOCS / "performance.md").read_text()
+    assert page.read_text() == (DOCS / name).read_text()
+
+
+def test_shares_of_unseen_clients_are_those_of_the_seeds():
+    record = DOCS.parent / "benchmarks/results/cpu/unseen_clients.json"
+    rows = {row["method"]: row for row in json.loads(record.read_text())["results"]}
+
+    def ends(values):
+        values = 100 * np.array(values)
+        half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+        return values.mean(), half
+
+    for row in rows.values():
+        for name in ("seen", "unseen"):
+            assert row[f"{name}, %"] == "{:.1f} ± {:.1f}".format(*ends(row[name]))
+        gap = ends(np.subtract(row["seen"], row["unseen"]))
+        assert row["seen - unseen, points"] == "{:+.1f} ± {:.1f}".format(*gap)
+    page = (DOCS / "unseen_clients.md").read_text().replace("\n", " ")
+    for name in ("finetune", "ditto"):
+        gain, half = ends(np.subtract(rows[name]["seen"], rows["fedavg"]["seen"]))
+        assert f"({gain - half:.1f} to {gain + half:.1f})" in page
 
 
 def test_a_table_has_the_columns_that_its_mark_names_and_the_facts(tmp_path):

@@ -209,3 +209,21 @@ def test_validation_decides_where_it_disagrees_with_the_test_set(tmp_path, capsy
     marked = re.findall(r'class="best"[^>]*>([\d.]+)', page)
     assert marked[:3] == ["83.1", "82.4", "82.4"] and "90.0" not in marked
     assert "the row that validation chooses" in page
+
+
+def test_seen_and_unseen_clients_have_columns_of_their_own(tmp_path, capsys):
+    for name, shares in (("all", {}), ("apart", {"seen": 0.625, "unseen": 0.25})):
+        records = list(lines([(1, 0.5)]))
+        shares = {f"{clients}_accuracy": share for clients, share in shares.items()}
+        records[-1]["models"]["global"] |= shares
+        write(tmp_path / name / "seed_0", records)
+    assert main([str(tmp_path / "all"), str(tmp_path / "apart")]) == 0
+    found = [
+        (row["seen %"], row["unseen %"]) for row in rows_of(capsys.readouterr().out)
+    ]
+    assert found == [("-", "-"), ("62.5", "25.0")]
+    written = write_comparison([tmp_path / "all", tmp_path / "apart"], tmp_path / "out")
+    page = (tmp_path / "out/report.html").read_text()
+    assert written and "seen clients %" in page and "unseen clients %" in page
+    write_comparison([tmp_path / "all"], tmp_path / "none")
+    assert "seen clients" not in (tmp_path / "none/report.html").read_text()

@@ -124,7 +124,6 @@ def test_what_only_python_holds_is_not_built_from_the_folder(ended):
     config = read_config(ended.path)
     for build in (
         lambda: sfl.load_clients(ended.path, [0]),
-        lambda: sfl.export_run(ended.path),
         lambda: experiment.run(config, ended.path, resume=True),
     ):
         with pytest.raises(ValueError, match="was made by sfl.experiment"):

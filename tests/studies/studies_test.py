@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import shutil
 import threading
 from types import SimpleNamespace
@@ -99,6 +100,13 @@ def test_what_is_missing_runs(study, tmp_path, ran, capsys):
     refused(lambda: runner.run(study, out), said)
     runner.run(study[1:], out)
     assert len(ran) == 4
+
+
+def test_the_time_left_is_that_of_the_points_left(study, tmp_path, ran, capsys):
+    runner.run(study, tmp_path / "out")
+    said = capsys.readouterr().err
+    assert re.search(r"\n1 of 2 points done, about [\d.]+ s left\n", said)
+    assert "\n2 of 2 points done\n" in said
 
 
 def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):

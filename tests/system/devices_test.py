@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from sparsefl_jax.system import hardware
@@ -33,6 +34,13 @@ def test_use_cpu_cores_counts_devices_and_keeps_what_is_set(monkeypatch):
     assert run(code, **set_before).stdout.split()[1] == "True"
     assert flags[0] == "--xla_cpu_enable_fast_math=false"
     assert any("collective_call_terminate_timeout_seconds" in flag for flag in flags)
+
+
+def test_use_cpu_cores_too_late_says_what_to_do(monkeypatch):
+    jax.devices()
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    with pytest.raises(RuntimeError, match="restart the kernel"):
+        hardware.use_cpu_cores(2)
 
 
 GROUPS = {  # version: what /proc/self/cgroup says, files below /sys/fs/cgroup

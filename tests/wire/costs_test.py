@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from sparsefl_jax.core import types
 from sparsefl_jax.models import Model
 from sparsefl_jax.simulation import round_program
-from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
 
 NETWORK = Model(None, None, {"w": 4})
@@ -14,7 +14,7 @@ def test_flops_follow_the_masks():
     macs = {"a": 10, "b": 3}
     share = {"a": np.float32(4.0), "b": np.float32(2.0)}
     dense = {"a": np.float32(8.0), "b": np.float32(2.0)}
-    work = local.Work(share, share, dense, np.float32(8.0), np.float32(5.0))
+    work = types.Work(share, share, dense, np.float32(8.0), np.float32(5.0))
     # 2 (forward 46 + input gradient 46 + weight gradient 86) + 5
     assert ledger.flops(macs, work) == 361.0
 
@@ -26,7 +26,7 @@ def round_log(counts, correct, client=None, server=None):
     number, extra = np.array(counts, np.float32), np.zeros(len(counts), np.float32)
     sums = {"count": counts, "correct": correct, "loss": everyone}
     sums = {name: np.array(v, np.float32) for name, v in sums.items()}
-    sums["work"] = local.Work(*3 * [{"w": number}], number, extra)
+    sums["work"] = types.Work(*3 * [{"w": number}], number, extra)
     ids = np.arange(len(counts), dtype=np.int32)
     clients = round_program.PerClient(
         ids, sums | (client or {}), {"p": whole}, {"p": whole}, ()
