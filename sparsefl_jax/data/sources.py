@@ -374,9 +374,8 @@ def _labels(name, y, x, task="classification"):
     y = plain_labels(np.asarray(y), x)
     good = "iuU" if y.ndim == 1 else "iu"
     if y.dtype.kind not in good or y.ndim not in (1, 2) or y.shape[1:] == (0,):
-        expected = (
-            "integers or texts [n], or integers [n, T], T > 1, or task='regression'"
-        )
+        expected = "integers or texts [n], or integers [n, T], T > 1, "
+        expected += "or task='regression' or 'multilabel'"
         raise UserError(f"{name} is {y.dtype} {y.shape}, expected {expected}")
     if len(y) != len(x):
         raise UserError(f"{name} has {len(y)} labels for {len(x)} samples")
