@@ -25,6 +25,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.loss import knows_classes
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import counts, floor_count
 from sparsefl_jax.training import local, means, screening
@@ -95,6 +96,8 @@ def prunefl_initial(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> for_62_classes = prunefl_initial(model, optimizer, start_accuracy=1.5 / 62)
     """
+    if not knows_classes(model.loss):
+        raise UserError("prunefl_initial begins at an accuracy, expected classes")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
     reconfigure = make_rule(select, prune_rate, layer_time, constant_time, max_density)

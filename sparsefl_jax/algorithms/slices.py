@@ -25,6 +25,7 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models import Model, adapters
 from sparsefl_jax.models.layers import is_static
+from sparsefl_jax.models.loss import knows_classes
 from sparsefl_jax.sparsity import masks, trees, width
 from sparsefl_jax.sparsity.nested import place_within
 from sparsefl_jax.training import local, means
@@ -251,6 +252,8 @@ def fjord(
         raise UserError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
     if distill and draw == "round":
         raise UserError("distill=True, expected draw='batch', which has a teacher")
+    if distill and not knows_classes(model.loss):
+        raise UserError("distill=True needs a softmax, expected classes or False")
     adapters.refuse(model, "a slice of the width cuts their rank")
 
     def apply(*args, **kwargs):

@@ -26,15 +26,14 @@ from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import NonNegative
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models.registry import try_network
+from sparsefl_jax.models.task import loss_of, target_statistics
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
-OF_DATA_SET = (
-    *("data_dir", "writers", "task", "num_classes", "tokenizer", "max_tokens"),
-)
+OF_DATA_SET = ("data_dir", "writers", "num_classes", "task", "tokenizer", "max_tokens")
 
 
 def build_algorithm(
@@ -154,8 +153,11 @@ def build_model(config, data):
         given = describe_reading(config, data, model)
         if not model.tokens and config.augment:
             given["augment"] = config.augment
-        return model.with_preprocess(datasets.make_preprocess(**given))
+        model = model.with_preprocess(datasets.make_preprocess(**given))
+        return model.with_loss(loss_of(data, config.error) or model.loss)
 
+    if data.y.dtype.kind != "f":
+        check_unset(config, "error")
     model = try_network(data, make, f"model.name={config.model['name']!r}")
     if model.tokens:
         check_unset(config, "augment", "input_scale", "scramble")
@@ -179,6 +181,8 @@ def describe_network(config, data) -> dict:
     """Returns the arguments of `models.build`."""
     name, settings = _settings(config.model)
     sizes = {"num_classes": data.num_classes, "input_shape": data.x.shape[1:]}
+    if data.y.dtype.kind == "f":
+        sizes["outputs"] = target_statistics(data)
     return {"name": name} | sizes | settings
 
 

@@ -22,6 +22,7 @@ FREE = (
 LATER = (
     *("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds"),
     *("until.accuracy", "until.gbit", "until.hours", "until.pflop"),
+    "until.value",
 )
 
 

@@ -227,12 +227,14 @@ class Limits(NamedTuple):
     """Limits that end a run early; None for no limit.
 
     A run ends with the first round after which its cost, of all stages so far, reaches
-    `gbit`, `pflop` or `hours`, or with the first evaluation that reaches `accuracy`.
+    `gbit`, `pflop` or `hours`, or with the first evaluation that reaches `accuracy` or
+    `value`.
 
     Attributes:
       gbit: end the run after this traffic, Gbit both ways.
       pflop: end the run after these FLOPs at the masks, PFLOP.
       accuracy: end the run at this accuracy.
+      value: end the run at this value of another measure.
       hours: end the run after these hours of virtual time.
     """
 
@@ -240,6 +242,7 @@ class Limits(NamedTuple):
     pflop: Positive | None = None
     accuracy: Share | None = None
     hours: Positive | None = None
+    value: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,8 +294,9 @@ class Config:
       max_tokens: length to which texts are cut or padded, by default 64.
       data_dir: folder of prepared TFDS data sets.
       writers: 'mnist' for the writers of MNIST's images as users.
-      task: 'classification', or 'next_token': labels are the characters after texts.
       num_classes: outputs of the network, if more than there are labels.
+      task: what labels are: classification, next_token, multilabel, regression.
+      error: what task=regression minimises: squared, absolute.
       num_clients: number of clients; 0 lets the partition decide.
       partition_seed: seed of the partition, by default seed.
       test_split: clients' test samples: partition, natural, within, overlap, pooled.
@@ -316,7 +320,9 @@ class Config:
       batch_size: samples in a minibatch.
       drop_last: whether to leave out a last minibatch that is not full.
       eval_every: rounds between evaluations.
-      metric: which accuracy is reported: auto, pooled, clients.
+      metric: whose accuracy is reported: auto, pooled, clients.
+      measure: accuracy, balanced_accuracy, f1, auc, rmse, mae, or module:function;
+        by default accuracy, f1 of multilabel, rmse of regression.
       chunk: clients that a device runs at a time; auto by speed and memory.
       client_store: where clients' states live: auto, device, host, disk.
       memory_gb: memory limit of all devices together, in 1e9 bytes.
@@ -336,8 +342,9 @@ class Config:
     max_tokens: int | None = None
     data_dir: str | None = None
     writers: str | None = None
-    task: str = "classification"
     num_classes: Count | None = None
+    task: str = "classification"
+    error: Literal["squared", "absolute"] = "squared"
     num_clients: Whole = 100
     partition: dict = section(Partition)
     partition_seed: Whole | None = None
@@ -371,6 +378,7 @@ class Config:
     drop_last: bool = False
     eval_every: int = 10
     metric: str = "auto"
+    measure: str | None = None
     chunk: str = "auto"
     client_store: str = "auto"
     memory_gb: Positive | None = None

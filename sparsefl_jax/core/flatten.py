@@ -1,5 +1,6 @@
-"""Flattens nested sections into dotted names."""
+"""Names of nested sections: flattened into dotted ones, and renamed."""
 
+import re
 from typing import Any
 
 from flax.traverse_util import flatten_dict
@@ -15,3 +16,16 @@ def flatten(fields: dict[str, Any]) -> dict[str, Any]:
       {'a': 1, 'b.c': 2}
     """
     return flatten_dict(fields, sep=".")
+
+
+def rename(fields: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Renames the ending of names, in nested sections too.
+
+    Example:
+      >>> rename({"val_accuracy": 1, "a": {"accuracy": 2}}, "accuracy", "value")
+      {'val_value': 1, 'a': {'value': 2}}
+    """
+    return {
+        re.sub(f"{old}$", new, name): rename(v, old, new) if isinstance(v, dict) else v
+        for name, v in fields.items()
+    }

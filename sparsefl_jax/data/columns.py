@@ -28,7 +28,7 @@ _ALLOWED = {
     "image": ("image",),
     "text": ("text",),
     "table": ("float", "integer", "list", *_CATEGORIES),
-    "label": ("classes", "integer", "text"),
+    "label": ("classes", "integer", "text", "float"),
     "user": ("text", "integer", "classes"),
 }
 _SHOWN = 8  # names in a message
@@ -112,9 +112,9 @@ def choose(
       features: by column, as `kind_of` takes them.
       values: of a column of texts, classes or integers; they are not known by default.
       **named: by role, a column: the `image` or `text` of the samples, the `label`
-        (classes, integers or texts), the `user` (texts, integers or classes); or
-        `table`, columns or globs of columns that together are the samples (numbers,
-        texts, classes), or one of lists.
+        (classes, integers or texts; numbers that are to be predicted), the `user`
+        (texts, integers or classes); or `table`, columns or globs of columns that
+        together are the samples (numbers, texts, classes), or one of lists.
 
     Raises:
       ValueError: a column is unknown or of another type, or several could be meant.

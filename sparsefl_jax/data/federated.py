@@ -16,7 +16,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.check import UserError, check, unread
 from sparsefl_jax.core.types import Count
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
-from sparsefl_jax.data.partition import PARTITIONERS
+from sparsefl_jax.data.partition import BY_CLASS, PARTITIONERS
 from sparsefl_jax.data.sources import Dataset, make_dataset, one_label, statistics
 
 
@@ -37,9 +37,9 @@ class FederatedData(NamedTuple):
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
-    y: np.ndarray  # [n] int32, or [n, T] where a sample has T targets
+    y: np.ndarray  # [n] or [n, T] int32; float32 of numbers, bool of several labels
     x_test: np.ndarray  # [n_test, ...]
-    y_test: np.ndarray  # [n_test] int32
+    y_test: np.ndarray  # [n_test, ...] like y
     mean: tuple | None  # per channel, on the scale 0 to 1
     std: tuple | None
     num_classes: int
@@ -119,7 +119,11 @@ def federate(
     by_label = dataset._replace(
         y=one_label(dataset.y), y_test=one_label(dataset.y_test)
     )
-    parts = _split(by_label, partition, num_clients, seed, test_split, kwargs)
+    by_class = dataset.y.dtype.kind == "i"
+    if not by_class and (name := getattr(partition, "__name__", partition)) in BY_CLASS:
+        raise UserError(f"partition {name!r} divides classes, expected iid, or another")
+    labelled = by_label if by_class else dataset
+    parts = _split(labelled, partition, num_clients, seed, test_split, kwargs)
     clients, parts = _client_names(dataset, parts), list(parts.values())
     rng_test = keys.on_host(seed, keys.TEST_SPLIT)
     rng_val = keys.on_host(seed, keys.VALIDATION)
@@ -161,6 +165,7 @@ def from_arrays(
     x_test: ArrayLike | None = None,
     y_test: ArrayLike | None = None,
     num_classes: int | None = None,
+    task: str = "classification",
     users: ArrayLike | None = None,
     users_test: ArrayLike | None = None,
     name: str = "arrays",
@@ -173,11 +178,12 @@ def from_arrays(
       x: [n, H, W, C], [n, H, W] or [n, D]; see `sources.make_dataset`. Columns of
         floats [n, D] are standardised, unless `standardize=False`: `data.scaling` has
         their mean and deviation.
-      y: [n] integers or texts; see `sources.make_dataset`.
+      y: [n] integers or texts; of another task see `sources.make_dataset`.
       x_test: like x. None holds out a fifth (`test_fraction`) of each client's samples;
         together they are the test set.
       y_test: like y.
       num_classes: the number of classes; None: one more than the largest label.
+      task: 'classification', 'multilabel' or 'regression'.
       users: [n], the user of each sample, for partition="natural".
       users_test: [n_test], the user of each sample of x_test.
       name: the name of the data set in reports.
@@ -198,7 +204,7 @@ def from_arrays(
       ((10, 8), True)
     """
     given = {"num_classes": num_classes, "users": users, "users_test": users_test}
-    dataset = make_dataset(x, y, x_test, y_test, name=name, **given)
+    dataset = make_dataset(x, y, x_test, y_test, task=task, name=name, **given)
     test_split = test_split or ("within" if x_test is None else "partition")
     return federate(dataset, test_split=test_split, **kwargs)
 

@@ -179,7 +179,8 @@ def _decode(
     elif fill is not None:
         raise unread(f"hf.fill={fill!r}", "there is no table")
     known = {label for key in ("y", "y_test") for label in arrays.get(key, ())}
-    told = _describe_columns(chosen, arrays.get("num_classes", len(known)))
+    classes = f" ({arrays.get('num_classes', len(known))} classes)"
+    told = _describe_columns(chosen, classes * (kind_of(label) != "float"))
     arrays["columns"] = np.array(told)
     # Later starts read the cache and say nothing.
     print(f"{title}: {told} ({', '.join(splits)})", file=sys.stderr, flush=True)
@@ -211,19 +212,22 @@ def _describe_values(rows: Any, column: str) -> Values:
     return Values(pc.count_distinct(found).as_py(), len(rows), years)
 
 
-def _describe_columns(chosen: Columns, classes: int) -> str:
+def _describe_columns(chosen: Columns, classes: str) -> str:
     """Returns which columns are read, and as what."""
     kind = "features" if chosen.kind == "table" else chosen.kind
     told = {kind: some(chosen.samples), "users": chosen.user or ""}
     told["left out"] = some(chosen.left_out)
-    parts = [f"label {chosen.label} ({classes} classes)"]
+    parts = [f"label {chosen.label}{classes}"]
     return "; ".join(parts + [f"{role} {text}" for role, text in told.items() if text])
 
 
 def _has_labels(rows: Any, column: str) -> bool:
     """Returns whether all labels are known; those kept secret are -1."""
     labels = rows[column][:]
-    return all(y is not None and (isinstance(y, str) or y >= 0) for y in labels)
+    plain = (str, float)  # of which none stands for a secret
+    return all(
+        y is not None and y == y and (isinstance(y, plain) or y >= 0) for y in labels
+    )
 
 
 def _values(rows: Any, column: str) -> list:

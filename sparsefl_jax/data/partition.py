@@ -344,6 +344,7 @@ PARTITIONERS = {
     f.__name__: f
     for f in (iid, quantity, dirichlet, lda, shards, pathological, natural, listed)
 }
+BY_CLASS = ("dirichlet", "lda", "shards", "pathological")
 
 
 def _warn_of_rare(labels, parts) -> None:

@@ -55,7 +55,9 @@ READERS = (  # the first that a name matches reads it
     Reader(bool, tfds.find, tfds.OPTIONS),
 )
 
-CLASSES, NEXT = TASKS = "classification", "next_token"
+CLASSES, NEXT = "classification", "next_token"
+TASKS = (CLASSES, NEXT, "multilabel", "regression")
+
 NAMES = {  # short for a name, and for options that the types of its columns leave open
     "sst2": ("glue/sst2", {}),
     "femnist": ("hf:flwrlabs/femnist", {"user": "writer_id"}),
@@ -106,7 +108,7 @@ class Dataset(NamedTuple):
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
-    y: np.ndarray  # [n] int32, or [n, T] where a sample has T targets
+    y: np.ndarray  # [n] or [n, T] int32; float32 of numbers, bool of several labels
     x_test: np.ndarray  # [n_test, ...] like x
     y_test: np.ndarray  # [n_test] int32
     num_classes: int
@@ -127,11 +129,11 @@ def load(
     data_dir: str | Path | None = None,
     writers: str | None = None,
     num_classes: int | None = None,
+    task: str = CLASSES,
     hf: Mapping[str, Any] | None = None,
     image: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
     max_tokens: int | None = None,
-    task: str = CLASSES,
 ) -> Dataset:
     """Loads a data set by name.
 
@@ -146,14 +148,15 @@ def load(
         data set's own users.
       num_classes: None for the classes of the data set; a larger number gives the
         network outputs that no sample is labelled with.
+      task: one of `TASKS`, which says what the labels are, see `make_dataset`.
+        "next_token" takes the label of each text for the character after it, and
+        predicts the next one of each; texts have one length. A data set that is made
+        for it needs no `task`.
       hf: the columns and splits of a data set of Hugging Face, where the types of its
         features leave a choice, as `hub.find` takes them: `{"label": "fine_label"}`.
       image: the `mode` and `size` of images of files, as `images.read` takes them.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
         them; None for hashed features.
-      task: "next_token" takes the label of each text for the character after it, and
-        predicts the next one of each; texts have one length. A data set that is made
-        for it needs no `task`.
 
     Returns:
       A `Dataset`.
@@ -188,7 +191,7 @@ def load(
     if num_classes is not None:
         arrays["num_classes"] = num_classes
     title = source.title if found == name else name
-    return make_dataset(**{"numeric": False} | arrays, name=title)
+    return make_dataset(**{"numeric": False} | arrays, task=task, name=title)
 
 
 def _reader(name: str, options: Mapping[str, Any]) -> Reader:
@@ -221,7 +224,9 @@ def _decode(source: cache.Source, tokenizer: Tokenizer | None, task: str) -> dic
         return arrays
     encode = tokenizer.encode if tokenizer else hash_letters
     arrays |= {x: encode(split) for x, split in texts.items()}
-    if labels:
+    if labels and task not in (CLASSES, NEXT):
+        arrays |= {y: np.asarray(split) for y, split in labels.items()}
+    elif labels:
         classes, y = np.unique(sum(labels.values(), []), return_inverse=True)
         splits = np.split(y.astype(np.int32), [len(labels["y"])])
         arrays["classes"] = classes.astype(str)
@@ -236,6 +241,7 @@ def make_dataset(
     y_test: ArrayLike | None = None,
     *,
     num_classes: int | None = None,
+    task: str = "classification",
     name: str = "arrays",
     users: ArrayLike | None = None,
     users_test: ArrayLike | None = None,
@@ -254,9 +260,11 @@ def make_dataset(
         one-hot rows [n, K], or [n, T] where a sample has T targets, such as the next
         token of every token. Texts, and integers of which none is 0, are numbered in
         ascending order unless `num_classes` is given; `Dataset.classes` keeps them.
+        Of another task, numbers [n] or [n, T], or [n, K] of 0 and 1 for K labels.
       x_test: like x; None, together with y_test, if there is no test set.
       y_test: like y.
       num_classes: the number of classes; None: one more than the largest label.
+      task: a name in `TASKS`.
       name: the name of the data set in reports.
       users: [n] integers or strings, the user of each training sample, which are
         replaced by their places in ascending order.
@@ -268,8 +276,10 @@ def make_dataset(
       columns: which columns of a file these are, for the plan.
 
     Returns:
-      A `Dataset`; integer images become uint8, integers [n, D] stay uint8 or become
-        int32, and all other samples become float32.
+      A `Dataset`. Integer images become uint8, integers [n, D] stay uint8 or become
+        int32, and all other samples become float32. `y` is int32, of several labels
+        bool, and of a regression float32; `num_classes` is then the number of outputs
+        that a network needs.
 
     Raises:
       ValueError: lengths differ, labels or values are out of range.
@@ -284,23 +294,29 @@ def make_dataset(
     if (x_test is None) != (y_test is None):
         missing = "x_test" if x_test is None else "y_test"
         raise UserError(f"{missing}=None; give both x_test and y_test or neither")
+    check("task", task, TASKS)
     x = _features("x", x)
-    y = _labels("y", y, x)
+    y = _labels("y", y, x, task)
     if x_test is None:
         x_test, y_test = x[:0], y[:0]
     else:
         x_test = _features("x_test", x_test)
-        y_test = _labels("y_test", y_test, x_test)
+        y_test = _labels("y_test", y_test, x_test, task)
     for which, a, b in (("x", x, x_test), ("y", y, y_test)):
         if a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
             here, there = (f"{v.dtype} {v.shape[1:]}" for v in (a, b))
             raise UserError(f"{which} has samples {here}, {which}_test has {there}")
-    if classes is not None and num_classes is None:
-        num_classes = len(classes)
-    texts = y.dtype.kind == "U"
-    if texts or num_classes is None and y.ndim == 1 and y.all() and y_test.all():
-        y, y_test, classes = number_classes(y, y_test)
-    num_classes = _num_classes(y, y_test, num_classes)
+    if task not in (CLASSES, NEXT):
+        if num_classes is not None:
+            raise unread(f"{num_classes=}", f"{task=} has an output for each target")
+        num_classes, classes = y[:1].size, None
+    else:
+        if classes is not None and num_classes is None:
+            num_classes = len(classes)
+        texts = y.dtype.kind == "U"
+        if texts or num_classes is None and y.ndim == 1 and y.all() and y_test.all():
+            y, y_test, classes = number_classes(y, y_test)
+        num_classes = _num_classes(y, y_test, num_classes)
     names = None if classes is None else tuple(map(str, classes))
     names = None if names == tuple(map(str, range(num_classes))) else names
     ids = {"users": users, "users_test": users_test}
@@ -332,14 +348,17 @@ def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:
 
 
 def one_label(y: np.ndarray) -> np.ndarray:
-    """Returns a label for each sample, [n]: the last of a sequence of targets.
+    """Returns a class for each sample, [n]: the last of a sequence of targets.
 
-    Partitions by label and statistics of labels use these.
+    Partitions by label and statistics of labels use these. All samples are of class 0
+    if they are not labelled with classes.
 
     Example:
       >>> one_label(np.array([[1, 2], [3, 4]])).tolist()
       [2, 4]
     """
+    if y.dtype.kind not in "iu":
+        return np.zeros(len(y), np.int32)
     return y.reshape(len(y), y.shape[1] if y.ndim > 1 else 1)[:, -1]
 
 
@@ -368,12 +387,15 @@ def _features(name, x):
     return x
 
 
-def _labels(name, y, x):
+def _labels(name, y, x, task):
     """Returns labels as int32, or texts, after checking their dtype and number."""
+    if task not in (CLASSES, NEXT):
+        return _numbers(name, np.asarray(y), len(x), task)
     y = plain_labels(np.asarray(y), x)
     good = "iuU" if y.ndim == 1 else "iu"
     if y.dtype.kind not in good or y.ndim not in (1, 2) or y.shape[1:] == (0,):
-        expected = "integers or texts [n], or integers [n, T], T > 1"
+        expected = "integers or texts [n], or integers [n, T], T > 1, "
+        expected += "or task='regression' or 'multilabel'"
         raise UserError(f"{name} is {y.dtype} {y.shape}, expected {expected}")
     if len(y) != len(x):
         raise UserError(f"{name} has {len(y)} labels for {len(x)} samples")
@@ -383,6 +405,20 @@ def _labels(name, y, x):
         found = f"labels from {y.min()} to {y.max()}"
         raise UserError(f"{name} has {found}, expected 0 to 2**31 - 2")
     return y.astype(np.int32)
+
+
+def _numbers(name, y, num_samples, task):
+    """Returns the targets of another task as float32, or 0 and 1 as bool."""
+    several = task == "multilabel"
+    shape = "[n, K] of 0 and 1" if several else "finite numbers [n] or [n, T]"
+    good = y.dtype.kind in "biuf" and y.ndim in ((2,) if several else (1, 2)) and y.size
+    if not good or not (np.isin(y, (0, 1)) if several else np.isfinite(y)).all():
+        raise UserError(
+            f"{name} is {y.dtype} {y.shape}, expected {shape} for {task=}, without gaps"
+        )
+    if len(y) != num_samples:
+        raise UserError(f"{name} has {len(y)} labels for {num_samples} samples")
+    return y.astype(bool if several else np.float32)
 
 
 def _num_classes(y, y_test, num_classes):

@@ -204,6 +204,27 @@ class Model(_Fields):
 
         return self._replace_apply(apply)._replace(dtype=dtype)
 
+    def with_outputs(self, mean: Sequence[float], std: Sequence[float]) -> "Model":
+        """Returns the same network, whose outputs [B, T] are multiplied and shifted.
+
+        Args:
+          mean, std: [T], of the targets in a regression, which the network then learns
+            in standard units.
+
+        Example:
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> model = Model.from_flax(nn.Dense(1), example).with_outputs((5.0,), (2.0,))
+          >>> zeros = jax.tree.map(jnp.zeros_like, model.init(jax.random.key(0)))
+          >>> model.apply(*zeros, jnp.ones((1, 3)), train=False)[0].item()
+          5.0
+        """
+
+        def apply(params, stats, x, **options):
+            outputs, stats = self.apply(params, stats, x, **options)
+            return outputs * jnp.float32([std]) + jnp.float32([mean]), stats
+
+        return self._replace_apply(apply, scaling=(tuple(mean), tuple(std)))
+
     def with_inputs(self, hook: Callable, paths: Sequence[str]) -> "Model":
         """Returns the same network whose layers save other inputs in training.
 

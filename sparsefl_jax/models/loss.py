@@ -1,11 +1,13 @@
 """Losses: what training minimises and evaluation reports."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.types import Array
 
 SUMS = ("loss", "correct", "count")
@@ -47,6 +49,72 @@ def cross_entropy(
     correct = jnp.sum(jnp.where(valid, hits, 0), dtype=jnp.float32)
     count = jnp.sum(valid, dtype=jnp.float32)
     sums = {"loss": total, "correct": correct, "count": count}
+    return total / jnp.maximum(count, 1.0), sums
+
+
+def sigmoid_cross_entropy(
+    logits: Array, targets: Array, weight: Array
+) -> tuple[Array, dict[str, Array]]:
+    """Returns the mean binary cross-entropy of samples with several labels.
+
+    Args:
+      logits: [B, K] float32.
+      targets: [B, K] bool, whether each label applies.
+      weight: [B], 0 for padded samples.
+
+    Returns:
+      `(loss, sums)` as of `cross_entropy`, in nats a label; `correct` is NaN.
+
+    Example:
+      >>> given = jnp.zeros((1, 2)), jnp.array([[True, False]]), jnp.ones(1)
+      >>> round(sigmoid_cross_entropy(*given)[0].item(), 3)
+      0.693
+    """
+    return _mean(optax.losses.sigmoid_binary_cross_entropy(logits, targets), weight)
+
+
+@method
+def regression_error(
+    error: Literal["squared", "absolute"] = "squared",
+    *,
+    scale: tuple[float, ...] = (1.0,),
+) -> Callable:
+    """Returns the loss of a regression, the mean over targets and samples.
+
+    Args:
+      error: of a target.
+      scale: [T], by which errors are divided, the deviations of the targets.
+
+    Returns:
+      `(outputs [B, T], targets [B] or [B, T], weight [B]) -> (loss, sums)`, as
+      `cross_entropy`; `correct` is NaN.
+
+    Example:
+      >>> loss = regression_error(scale=(2.0,))
+      >>> loss(jnp.array([[4.0]]), jnp.array([0.0]), jnp.ones(1))[0].item()
+      4.0
+    """
+
+    def loss(outputs, targets, weight):
+        errors = (outputs - targets.reshape(outputs.shape)).reshape(len(outputs), -1)
+        errors /= jnp.float32([scale])
+        return _mean(errors**2 if error == "squared" else jnp.abs(errors), weight)
+
+    return loss
+
+
+def knows_classes(loss: Callable) -> bool:
+    """Returns whether a loss is of a task with classes, and counts what is correct."""
+    others = sigmoid_cross_entropy.__name__, regression_error.__name__
+    return getattr(loss, "name", getattr(loss, "__name__", "")) not in others
+
+
+def _mean(losses: Array, weight: Array) -> tuple[Array, dict[str, Array]]:
+    """Returns a loss and its sums from the losses [B, K] of all targets."""
+    valid = weight > 0
+    total = jnp.sum(jnp.where(valid, jnp.mean(losses, -1), 0.0))
+    count = jnp.sum(valid, dtype=jnp.float32)
+    sums = {"loss": total, "correct": jnp.float32(jnp.nan), "count": count}
     return total / jnp.maximum(count, 1.0), sums
 
 

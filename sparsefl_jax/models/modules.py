@@ -30,6 +30,14 @@ NOT_TRAINING = ("deterministic", "use_running_average")
 _KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
 
 
+def _one_array(logits: Any) -> Array:
+    """Returns what a module returns as float32; refuses several outputs."""
+    if not isinstance(logits, jax.Array):
+        kind = type(logits).__name__
+        raise UserError(f"it returns a {kind}, expected one array [B, ...]")
+    return logits.astype(jnp.float32)
+
+
 def of_linen(
     module: nn.Module, example: Array | jax.ShapeDtypeStruct
 ) -> tuple[str, Callable, Callable]:
@@ -74,7 +82,7 @@ def of_linen(
 
         with nn.intercept_methods(checked):
             logits, changed = module.apply(variables, x, **options)
-        return logits.astype(jnp.float32), changed.get("batch_stats", stats)
+        return _one_array(logits), changed.get("batch_stats", stats)
 
     return kind, compiled(init), apply
 
@@ -112,7 +120,7 @@ def of_nnx(make: Callable) -> tuple[str, Callable, Callable]:
         _intercept(called, keywords(train, weight))
         logits = called(x, **given(train, weight, nnx.Rngs(key)))
         new = _nest(nnx.state(called, nnx.BatchStat)) if train else given_stats
-        return logits.astype(jnp.float32), new
+        return _one_array(logits), new
 
     return type(module).__name__, compiled(init), apply
 

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import method
-from sparsefl_jax.core.check import blame, check
+from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.core.lookup import look_up
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.loss import cross_entropy
 
 MODELS = {
     factory.__name__: factory
@@ -42,6 +43,7 @@ def build(
     input_shape: tuple[int, ...],
     *,
     dtype: str = "float32",
+    outputs: tuple | None = None,
     **kwargs: Any,
 ) -> Model:
     """Builds a model by its name.
@@ -52,6 +54,8 @@ def build(
       num_classes: the outputs of the last layer.
       input_shape: the shape of one sample, (H, W, C), (D,) or, of tokens, (T,).
       dtype: the dtype to compute in, 'float32' or 'bfloat16', see `Model.with_dtype`.
+      outputs: mean and deviation of the targets of a regression, see
+        `Model.with_outputs`.
       **kwargs: keyword arguments of the model's factory.
 
     Returns:
@@ -72,7 +76,8 @@ def build(
         signature.bind(num_classes, input_shape, **kwargs)
     model = factory(num_classes, input_shape, **kwargs)
     check(f"{name}(...)", model, Model)
-    return model.with_dtype(dtype)
+    model = model.with_dtype(dtype)
+    return model if outputs is None else model.with_outputs(*outputs)
 
 
 def try_network(data, make: Callable[[], Model], name: str = "the network") -> Model:
@@ -103,6 +108,8 @@ def try_network(data, make: Callable[[], Model], name: str = "the network") -> M
     x, y = (jax.ShapeDtypeStruct((1, *v.shape[1:]), v.dtype) for v in (data.x, data.y))
 
     def loss(key, x, y):
+        if y.dtype.kind != "i" and model.loss is cross_entropy:
+            raise UserError(f"y is {y.dtype}, expected models.for_task(model, data)")
         logits, _ = model.apply(*model.init(key), x, train=False)
         return model.loss(logits, y, jnp.ones(1))
 

@@ -1,5 +1,6 @@
 """Measures groups of runs: means over seeds with 95 % intervals of Student's t."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ import numpy as np
 from sparsefl_jax.core.check import check
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report import costs
-from sparsefl_jax.report.costs import Axis, accuracy, best_eval, last_eval
+from sparsefl_jax.report.costs import Axis, accuracy, best_eval, last_eval, sign
 from sparsefl_jax.report.differences import make_labels
 from sparsefl_jax.report.groups import Group, apart, refuse_unlike, seed_of, unlikeness
 from sparsefl_jax.report.load import Table
@@ -47,7 +48,7 @@ class Comparison(NamedTuple):
 
     def area(self, axis: Axis) -> str:
         """Returns the column of the mean accuracies on an axis; '' if there is none."""
-        budget = self.common[axis.name]
+        budget = self.common[axis.name] if self.sign > 0 else None  # it starts at 0
         return "" if budget is None else f"area_{axis.name}_{budget:g}"
 
     def titles(self, axis: Axis) -> dict[str, str]:
@@ -58,6 +59,16 @@ class Comparison(NamedTuple):
         return found
 
     @property
+    def measure(self) -> str:
+        """The name of what the first run measures."""
+        return costs.measure_of(self.groups[0].runs[0]) if self.groups else "accuracy"
+
+    @property
+    def sign(self) -> int:
+        """-1 if lower values are better, else 1."""
+        return sign(last_eval(self.groups[0].runs[0])) if self.groups else 1
+
+    @property
     def lines(self) -> Table:
         """The rows of `models` of the headline models, by line."""
         return _headlines(self.models)
@@ -66,7 +77,7 @@ class Comparison(NamedTuple):
     def chosen(self) -> int | None:
         """The line that validation chooses; None if no run has a validation split."""
         known = self.lines.get((VALIDATION, "mean"))
-        return None if known is None else int(known.argmax())
+        return None if known is None else int((self.sign * known).argmax())
 
     @property
     def gaps(self) -> Table:
@@ -162,14 +173,16 @@ def compare(
 def sort_groups(groups: Sequence[Group]) -> list[Group]:
     """Sorts groups by the validation accuracy after the last round, the best first.
 
-    A run without one counts as 0, so groups of such runs stay in their order.
+    Groups of runs without one come last and stay in their order.
 
     Args:
       groups: as `read_groups` returned them.
     """
 
     def score(group: Group) -> np.floating:
-        return np.mean([last_eval(run).get(VALIDATION) or 0.0 for run in group.runs])
+        lasts = [last_eval(run) for run in group.runs]
+        known = [(sign(last), last.get(VALIDATION)) for last in lasts]
+        return np.mean([-math.inf if v is None else s * v for s, v in known])
 
     return sorted(groups, key=score, reverse=True)
 

@@ -154,6 +154,7 @@ def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[
     """Draws a value of the evaluations over a cost, if there is any."""
     bands = [band(group, axis.name, value) for group in comparison.groups]
     ends = [each["cost"].max() for each in bands if len(each)]
+    scale, label = figure.scale_of(comparison.measure)
     if not ends:
         return []
     with figure.axes(path) as ax:
@@ -161,12 +162,12 @@ def _curves(comparison: Comparison, axis: Axis, value: str, path: Path) -> list[
         for group, each, style in zip(comparison.groups, bands, styles, strict=True):
             if not len(each):
                 continue
-            x, y, spread = (each * [axis.scale, 100, 100]).to_numpy().T
+            x, y, spread = (each * [axis.scale, scale, scale]).to_numpy().T
             style = style | ({"marker": ""} if len(x) > 25 else {})
             ax.plot(x, y, label=group.label, **style)
             low, high, color = y - spread, y + spread, style["color"]
             ax.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0)
-        label_costs(ax, axis, ends)
+        label_costs(ax, axis, ends, label)
         if ax.get_xscale() == "linear":
             ax.set_xlim(left=0)
         figure.name_lines(ax)
@@ -181,8 +182,10 @@ def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
     if not ends.max() > _ALIKE * ends.min():
         return []
     with figure.axes(path) as ax:
-        kept = costs.on_front(list(found.itertuples(index=False, name=None)))
-        found *= [axis.scale, 100]
+        gains = found * [1, comparison.sign]
+        kept = costs.on_front(list(gains.itertuples(index=False, name=None)))
+        scale, label = figure.scale_of(comparison.measure)
+        found *= [axis.scale, scale]
         front = found[kept].sort_values(["cost", "share"])
         ax.plot(front["cost"], front["share"], color=FAINT, lw=1, zorder=1)
         styles = looks(comparison.groups)
@@ -191,12 +194,14 @@ def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
             if not best:
                 style |= {"color": FAINT, "markerfacecolor": "none"}
             ax.plot(x, y, label=comparison.groups[line].label, **style)
-        label_costs(ax, axis, list(ends))
+        label_costs(ax, axis, list(ends), label)
         figure.name_lines(ax)
     return [path]
 
 
-def label_costs(ax, axis: Axis, ends: Sequence[float]) -> None:
+def label_costs(
+    ax, axis: Axis, ends: Sequence[float], label: str = "accuracy [%]"
+) -> None:
     """Labels the axes of a cost and an accuracy, with logarithmic costs if they differ.
 
     Args:
@@ -206,7 +211,7 @@ def label_costs(ax, axis: Axis, ends: Sequence[float]) -> None:
     """
     from matplotlib.ticker import EngFormatter
 
-    ax.set(xlabel=axis.title, ylabel="accuracy [%]")
+    ax.set(xlabel=axis.title, ylabel=label)
     if not axis.unit:
         return figure.whole_numbers(ax.xaxis)
     ax.set_xlabel(f"{axis.title} [{axis.unit}]")

@@ -14,8 +14,8 @@ from sparsefl_jax.report.load import is_finite
 from sparsefl_jax.report.tables import assumptions
 
 _PAPERS = Path(__file__).with_name("methods.bib")
-_SHARES = {"val %": VALIDATION, "last %": "accuracy", "best %": "best"}
-_SHARES |= {f"{clients} %": f"{clients}_accuracy" for clients in ("seen", "unseen")}
+_SHARES = {"val": VALIDATION, "last": "accuracy", "best": "best"}
+_SHARES |= {clients: f"{clients}_accuracy" for clients in ("seen", "unseen")}
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -47,7 +47,7 @@ def comparison_table(comparison: Comparison) -> str:
     assumed = {group.label: " ".join(assumed_by(group)) for group in groups}
     notes = [f"{label}: {text}" for label, text in assumed.items() if text]
     notes += _unlike(comparison)
-    caption = "accuracy after the last and the best round"
+    caption = f"{comparison.measure} after the last and the best round"
     if any(len(group.runs) > 1 for group in groups):
         caption += "; ± is half a 95 % interval over n seeds (Student's t)"
     return "\n".join([caption, *align(_rows(comparison)), *[""] * bool(notes), *notes])
@@ -74,7 +74,9 @@ def comparison_csv(comparison: Comparison) -> str:
     rows = []
     shown = [(n, s) for n in comparison.seeds for s in ("mean", "std", "ci95")]
     numbers = comparison.models[shown]
-    numbers.columns = [n if s == "mean" else f"{n}_{s}" for n, s in shown]
+    names = [n.replace("accuracy", comparison.measure) for n, _ in shown]
+    both = zip(names, shown, strict=True)
+    numbers.columns = [n if s == "mean" else f"{n}_{s}" for n, (_, s) in both]
     for (line, _, model), found in numbers.iterrows():
         group = comparison.groups[line]
         runs = group.runs
@@ -132,8 +134,11 @@ def describe_choice(comparison: Comparison, swept: Sequence[str]) -> str:
     group = comparison.groups[comparison.chosen]
     known, found = fields(group), comparison.lines.loc[comparison.chosen]
     named = ", ".join(f"{name}={known[name]}" for name in swept if name in known)
-    score, test = percent(found[VALIDATION]), percent(found["accuracy"])
-    return f"validation chooses {named or group.label}: {score} % (test {test} %)"
+    measure = comparison.measure
+    unit = " %" * (measure == "accuracy")
+    values = (percent(found[n], "", measure) for n in (VALIDATION, "accuracy"))
+    score, test = (value + unit for value in values)
+    return f"validation chooses {named or group.label}: {score} (test {test})"
 
 
 def _rows(comparison: Comparison) -> list[list[str]]:
@@ -142,12 +147,14 @@ def _rows(comparison: Comparison) -> list[list[str]]:
     metrics = [metric(group) for group in groups]
     known = set(comparison.models.columns.get_level_values(0))
     shown = {title: name for title, name in _SHARES.items() if name in known}
-    rows = [["run", "n", "rounds", *shown, "density %", "traffic", "FLOPs"]]
+    unit = " %" * (comparison.measure == "accuracy")
+    titles = [title + unit for title in shown]
+    rows = [["run", "n", "rounds", *titles, "density %", "traffic", "FLOPs"]]
     for (line, rank, model), of in comparison.models.iterrows():
         label = f"  {model}" if rank else groups[line].label
         label += f" ({metrics[line]})" * (len(set(metrics)) > 1)
         density, gbit, pflop = (of[n, "mean"] for n in ("density", "gbit", "pflop"))
-        shares = [percent(of[name]) for name in shown.values()]
+        shares = [percent(of[n], "", comparison.measure) for n in shown.values()]
         density = f"{100 * density:.3g}" if is_finite(density) else MISSING
         spent = format_si(1e9 * gbit, "bit"), format_si(1e15 * pflop)
         n = str(len(groups[line].runs))
@@ -165,21 +172,26 @@ def _unlike(comparison: Comparison) -> list[str]:
     ]
 
 
-def percent(found: Any, sign: str = "") -> str:
-    """Formats a share in percent, with half its interval if it has one.
+def percent(found: Any, sign: str = "", measure: str = "accuracy") -> str:
+    """Formats a value, a share in percent, with half its interval if it has one.
 
     Args:
       found: with `mean` and `ci95`, which may be NaN.
-      sign: '+' to give positive shares a sign too.
+      sign: '+' to give positive values a sign too.
+      measure: of the value; of another than the accuracy it has four digits.
 
     Example:
       >>> percent({"mean": 0.5, "ci95": 0.01}), percent({"mean": float("nan")})
       ('50.0 ± 1.0', '-')
+      >>> percent({"mean": 2.5, "ci95": 0.125}, measure="rmse")
+      '2.5 ± 0.125'
     """
     if not is_finite(found["mean"]):
         return MISSING
-    half = f" ± {100 * found['ci95']:.1f}" if is_finite(found["ci95"]) else ""
-    return f"{100 * found['mean']:{sign}.1f}{half}"
+    scale, form = (100, ".1f") if measure == "accuracy" else (1, ".4g")
+    known = is_finite(found["ci95"])
+    half = f" ± {scale * found['ci95']:{form}}" if known else ""
+    return f"{scale * found['mean']:{sign}{form}}{half}"
 
 
 def assumed_by(group: Group) -> list[str]:

@@ -80,6 +80,16 @@ def last_eval(run: Run) -> Record:
     return (final_evals(run) or [{"models": {}}])[-1]
 
 
+def measure_of(run: Run) -> str:
+    """Returns what the evaluations of a run measure."""
+    return run.evals[-1].get("measure", "accuracy") if run.evals else "accuracy"
+
+
+def sign(record: Record) -> int:
+    """Returns -1 if the lower value of what a record measures is better, else 1."""
+    return -1 if record.get("better") == "lower" else 1
+
+
 def accuracy(record: Record | None, model: str | None = None) -> float | None:
     """Returns the accuracy of a deployed model, or the headline; None if unknown."""
     if record is None:
@@ -103,7 +113,8 @@ def best_of(evals: Sequence[Record], model: str | None = None) -> Record | None:
         for record in evals
         if (reached := accuracy(record, model)) is not None
     ]
-    return max(scores, key=lambda pair: pair[0], default=(0.0, None))[1]
+    best = lambda pair: sign(pair[1]) * pair[0]  # noqa: E731
+    return max(scores, key=best, default=(0.0, None))[1]
 
 
 def chosen_by(run: Run) -> str:

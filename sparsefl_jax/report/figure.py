@@ -76,6 +76,16 @@ def name_lines(ax: Any) -> None:
     ax.figure.legend(lines, names, loc="outside right upper")
 
 
+def scale_of(measure: str) -> tuple[int, str]:
+    """Returns by what values of a measure are multiplied, and the label of their axis.
+
+    Example:
+      >>> scale_of("accuracy"), scale_of("rmse")
+      ((100, 'accuracy [%]'), (1, 'rmse'))
+    """
+    return (100, "accuracy [%]") if measure == "accuracy" else (1, measure)
+
+
 def draw_line(ax: Any, values: Any, label: str, color: Any, width: float = 1.7) -> None:
     """Draws a line over the index, or nothing if there are no points.
 

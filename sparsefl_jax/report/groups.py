@@ -209,8 +209,10 @@ def apart(group: Group) -> str:
 
 
 def metric(group: Group) -> str:
-    """Returns the metric of the last evaluations, 'pooled' or 'clients'."""
-    last = [run.evals[-1].get("metric") for run in group.runs if run.evals]
+    """Returns the metric of the last evaluations, such as 'pooled' or 'pooled rmse'."""
+    lasts = [run.evals[-1] for run in group.runs if run.evals]
+    words = [[last.get("metric"), last.get("measure")] for last in lasts]
+    last = [" ".join(filter(None, pair)) for pair in words]
     return ", ".join(sorted({metric or MISSING for metric in last})) or MISSING
 
 

@@ -6,7 +6,8 @@ metrics.jsonl  `{"schema": 1}`, then one JSON object per line, of phase "train" 
                `hours_cumulative`. "train" holds the ledger, what the clock adds, and
                the method's metrics in `client` and `server`. "eval" may hold
                `val_accuracy` of the headline model on the pooled validation split, and
-               `tier_accuracy`
+               `tier_accuracy`. With another `measure` than accuracy, there is its
+               `value`, `val_value` and so on, and in `better` 'higher' or 'lower'
 summary.json   the run's totals, see `tables.py`; absent while it runs
 config.json    the configuration
 partition.npy  [N, classes] int, the number of samples of each class for each client
@@ -16,13 +17,14 @@ seed_*/        with several seeds, the folder of each run; beside them is `confi
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 from sparsefl_jax.core.check import UserError, blame, one_line
+from sparsefl_jax.core.flatten import rename
 from sparsefl_jax.system import files
 from sparsefl_jax.system.files import Count, Number
 from sparsefl_jax.system.log_lines import SCHEMA
@@ -68,7 +70,10 @@ class Eval(_Record, kw_only=True, tag="eval"):
     seen_accuracy: Value = None
     unseen_accuracy: Value = None
     val_accuracy: Number = 0.0
+    accuracy_by_class: list[Value] = []
     metric: str | None = None
+    measure: str = "accuracy"
+    better: Literal["higher", "lower"] = "higher"
 
 
 class Stage(Struct, kw_only=True):
@@ -96,6 +101,7 @@ class Summary(Struct):
     accuracy: dict[str, dict[str, Value]] | None = None
     best: dict | None = None
     client_accuracy: dict[str, Value] | None = None
+    measure: str | None = None
     versions: dict[str, Any] | None = None
     data: dict[str, Count] | None = None
     names: dict[str, list[str]] = {}
@@ -158,7 +164,7 @@ def read_run(run_dir: str | Path) -> Run:
     path = Path(run_dir)
     if not (path / "metrics.jsonl").is_file():
         raise UserError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
-    records = read_records(path / "metrics.jsonl")
+    records = list(map(unify, read_records(path / "metrics.jsonl")))
     stages = range(max((r["stage"] for r in records), default=0) + 1)
     lengths = [
         max((r["round"] for r in records if r["stage"] == stage), default=0)
@@ -170,7 +176,7 @@ def read_run(run_dir: str | Path) -> Run:
         train=[r for r in records if r["phase"] == "train"],
         evals=[r for r in records if r["phase"] == "eval"],
         starts=[sum(lengths[:stage]) for stage in stages],
-        summary={k: v for k, v in read_summary(path).items() if v is not None},
+        summary={k: v for k, v in unify(read_summary(path)).items() if v is not None},
         config=files.read_optional(path / "config.json", Config),
         partition=files.read_array(partition, "iu", 2) if partition.exists() else None,
     )
@@ -205,7 +211,7 @@ def read_records(path: Path) -> list[Record]:
         raise UserError(f"{path}: schema={schema!r}, expected {SCHEMA}.")
     for number, record in enumerate(records, 2):
         with blame(f"{path}, line {number}"):
-            msgspec.convert(record, Train | Eval)
+            msgspec.convert(unify(record), Train | Eval)
             if record["stage"] > len(records):
                 raise UserError(f"stage={record['stage']}, none before it")
     return records
@@ -235,6 +241,19 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
       ValueError: the file is damaged.
     """
     return files.read_optional(Path(run_dir) / "summary.json", Summary)
+
+
+def unify(record: Record) -> Record:
+    """Returns an evaluation or a summary with the names that reports read.
+
+    What another measure calls `value`, they read as `accuracy`; `measure` and `better`
+    say what it is.
+
+    Example:
+      >>> unify({"measure": "rmse", "better": "lower", "val_value": 2.0})
+      {'measure': 'rmse', 'better': 'lower', 'val_accuracy': 2.0}
+    """
+    return rename(record, "value", "accuracy") if record.get("measure") else record
 
 
 def is_finite(value: Any) -> bool:

@@ -22,7 +22,7 @@ from sparsefl_jax.report.comparison_figures import draw, looks
 from sparsefl_jax.report.comparison_tables import percent
 from sparsefl_jax.report.differences import compare_fields
 from sparsefl_jax.report.groups import Group, metric
-from sparsefl_jax.report.load import is_finite, read_run
+from sparsefl_jax.report.load import Run, is_finite, read_run
 from sparsefl_jax.system.files import write_text
 
 
@@ -70,6 +70,8 @@ def write_page(run_dir: str | Path) -> Path:
         # Densities are in a table of their own.
         accuracy=[row[:-1] for row in tables.accuracy_rows(run.summary)],
         stages=tables.stage_rows(run.summary, "stage", tables.BITS | flops),
+        measure=costs.measure_of(run),
+        classes=_class_rows(run),
         split=None if split is None else partition_statistics(split),
         named={k: tally(names[k], split.sum(axis), 60) for k, axis in axes.items()},
         fields=flatten(run.config).items(),
@@ -77,6 +79,15 @@ def write_page(run_dir: str | Path) -> Path:
     )
     write_text(run.path / "report.html", page)
     return run.path / "report.html"
+
+
+def _class_rows(run: Run) -> list[Sequence[str]]:
+    """Returns a head, and the accuracy of each class after the last round."""
+    found = costs.last_eval(run).get("accuracy_by_class", [])
+    names = run.summary.get("names", {}).get("classes", range(len(found)))
+    pairs = zip(names, found, strict=False)
+    rows = [(str(name), format_percent(share)) for name, share in pairs]
+    return [("class", "accuracy"), *rows] if rows else []
 
 
 def write_comparison(
@@ -171,10 +182,10 @@ def _results(comparison: Comparison) -> list[Column]:
 
 
 def _shares(comparison: Comparison, titles: Mapping[str, str]) -> list[Column]:
-    """Returns columns of shares in percent, by quantity and title.
+    """Returns columns of shares in percent or other values, by quantity and title.
 
-    The line that validation chooses is marked, without validation the largest value;
-    none of densities, which have no interval either.
+    The line that validation chooses is marked, without validation the best value; none
+    of densities, which have no interval either.
     """
     columns = []
     for name, title in titles.items():
@@ -184,9 +195,12 @@ def _shares(comparison: Comparison, titles: Mapping[str, str]) -> list[Column]:
         elif comparison.chosen is not None:
             best = (comparison.chosen,)
         elif found["mean"].count() > 1:
-            best = np.flatnonzero(found["mean"] == found["mean"].max())
-        texts = [percent(of) for _, of in found.iterrows()]
-        columns.append(Column(f"{title} %", texts, list(found["mean"]), best))
+            values = comparison.sign * found["mean"]
+            best = np.flatnonzero(values == values.max())
+        measure = "accuracy" if name == "density" else comparison.measure
+        texts = [percent(of, measure=measure) for _, of in found.iterrows()]
+        title += " %" * (measure == "accuracy")
+        columns.append(Column(title, texts, list(found["mean"]), best))
     return columns
 
 
@@ -197,14 +211,14 @@ def _differences(comparison: Comparison) -> list[Column]:
     columns = [Column("pairs", [f"{n:g}" for n in pairs], pairs)]
     at = comparison.titles(comparison.axes[0])
     for name, title in ({"accuracy": "last", "best": "best"} | at).items():
-        texts = [_points(of) for _, of in found[name].iterrows()]
+        texts = [_points(of, comparison.measure) for _, of in found[name].iterrows()]
         columns.append(Column(f"{title} points", texts, list(found[name, "mean"])))
     return columns
 
 
-def _points(gap: Mapping[str, float]) -> str:
+def _points(gap: Mapping[str, float], measure: str) -> str:
     """Formats a difference; an asterisk says that its interval excludes 0."""
-    return percent(gap, sign="+") + "*" * bool(abs(gap["mean"]) > gap["ci95"])
+    return percent(gap, "+", measure) + "*" * bool(abs(gap["mean"]) > gap["ci95"])
 
 
 def _rows(groups: Sequence[Group], values: dict[str, list[str]]) -> list[Sequence]:
@@ -230,7 +244,7 @@ def _render(template: str, **content) -> str:
         lstrip_blocks=True,
     )
     filters = {"percent": format_percent, "si": format_si, "seconds": format_seconds}
-    pages.filters.update(filters)
+    pages.filters.update(filters, value=tables.format_value)
     pages.tests["finite"] = is_finite
     pages.globals.update(costs=costs, density=density, tables=tables, mark=MARK)
     return pages.get_template(template).render(content)

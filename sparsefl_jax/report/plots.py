@@ -73,11 +73,11 @@ def accuracy_by_round(run: Run, path: Path) -> None:
       run: the records.
       path: the file to write.
     """
-    train, evals = (100 * by_round(run, r) for r in (run.train, run.evals))
-    with figure.axes(path, "round", "accuracy [%]") as ax:
-        figure.draw_line(
-            ax, column(train, "train_accuracy"), "training, local", FAINT, 1.0
-        )
+    scale, label = figure.scale_of(costs.measure_of(run))
+    train, evals = (scale * by_round(run, r) for r in (run.train, run.evals))
+    with figure.axes(path, "round", label) as ax:
+        trained = column(train if scale == 100 else train.iloc[:0], "train_accuracy")
+        figure.draw_line(ax, trained, "training, local", FAINT, 1.0)
         figure.draw_line(
             ax, column(evals, "val_accuracy"), "validation", COLORS[2], 1.2
         )
@@ -86,7 +86,7 @@ def accuracy_by_round(run: Run, path: Path) -> None:
             figure.draw_line(ax, values, f"clients, {name}", color, 1.0)
         _draw_models(ax, run, evals, "accuracy")
         if (best := best_eval(run)) is not None:
-            _mark_best(ax, run.done(best), best)
+            _mark_best(ax, run, run.done(best), best)
         figure.count_rounds(ax, run)
         figure.name_lines(ax)
 
@@ -116,13 +116,14 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
     with figure.axes(path) as ax:
         evals, axis = by_round(run, run.evals), costs.axis("gbit")
         evals.index = axis.scale * evals["gbit_cumulative"]
-        _draw_models(ax, run, 100 * evals, "accuracy")
+        scale, label = figure.scale_of(costs.measure_of(run))
+        _draw_models(ax, run, scale * evals, "accuracy")
         if (best := best_eval(run)) is not None:
-            _mark_best(ax, axis.scale * best["gbit_cumulative"], best)
+            _mark_best(ax, run, axis.scale * best["gbit_cumulative"], best)
         starts = costs.progress(run)["gbit"].reindex(run.starts, fill_value=0.0)
         figure.mark_stages(ax, list(axis.scale * starts))
         ax.set_xlim(left=0)
-        label_costs(ax, axis, [evals.index.max()])
+        label_costs(ax, axis, [evals.index.max()], label)
         figure.name_lines(ax)
 
 
@@ -157,9 +158,10 @@ def _draw_models(ax, run: Run, evals, field: str, suffix: str = "") -> None:
         figure.draw_line(ax, values, name + suffix, color)
 
 
-def _mark_best(ax, x: float, best: Record) -> None:
+def _mark_best(ax, run: Run, x: float, best: Record) -> None:
     """Draws a ring around the best evaluation."""
-    y = 100 * (accuracy(best) or 0.0)  # the best is finite
+    scale, _ = figure.scale_of(costs.measure_of(run))
+    y = scale * (accuracy(best) or 0.0)  # the best is finite
     ax.plot(x, y, "o", ms=9, mfc="none", mec=INK, zorder=4)
 
 

@@ -15,6 +15,7 @@
                     exists; with `seen_accuracy` and `unseen_accuracy` after it where
                     clients are unseen; shares in [0, 1], rounds of the last stage
     metric          'pooled' or 'clients', whose accuracy the headline is
+    measure, better with another measure than accuracy; keys say `value` for `accuracy`
     best            {stage, round, accuracy, chosen_by}: the headline's, on the test
                     set; chosen by 'validation' if that split exists, else by 'test'
     ended_by        'rounds', or the first limit reached: 'gbit', 'pflop', 'accuracy',
@@ -44,7 +45,7 @@ from sparsefl_jax.core.formats import (
     format_seconds,
     format_si,
 )
-from sparsefl_jax.report.load import Record, Run
+from sparsefl_jax.report.load import Record, Run, unify
 
 Rows = list[list[str]]
 
@@ -79,6 +80,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         "clock": hours and f"{format_seconds(3600 * hours)} of virtual time",
         "with": made_with(summary),
     }
+    summary = unify(dict(summary))
     tables = (
         accuracy_rows(summary),
         stage_rows(summary, "communication", BITS),
@@ -92,6 +94,18 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         [f"{name:6}{text}" for name, text in facts.items() if text],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def format_value(value: float | None, measure: str = "accuracy") -> str:
+    """Formats a value of a measure: the accuracy in percent, others to four digits.
+
+    Example:
+      >>> format_value(0.8725), format_value(0.8725, "f1"), format_value(None, "f1")
+      ('87.25 %', '0.8725', '-')
+    """
+    if measure == "accuracy" or value is None or not math.isfinite(value):
+        return format_percent(value)
+    return f"{value:.4g}"
 
 
 def heading(summary: Mapping[str, Any]) -> str:
@@ -113,26 +127,29 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
     keys = dict.fromkeys(key for entry in entries.values() for key in entry)
     apart = [key for key in keys if key.endswith("seen_accuracy")]
     titles = [key.removesuffix("_accuracy") for key in apart]
-    rows = [["accuracy", *shown, "final", "best", "in round", *titles, "density"]]
+    measure = summary.get("measure", "accuracy")
+    rows = [[measure, *shown, "final", "best", "in round", *titles, "density"]]
     before = sum(stage["rounds"] for stage in (summary.get("stages") or [])[:-1])
     for name, entry in entries.items():
-        shares = [format_percent(entry.get(k)) for k in (*shown, "final", "best")]
+        values = {k: format_value(v, measure) for k, v in entry.items()}
+        shares = [values.get(k, MISSING) for k in (*shown, "final", "best")]
         best_round = entry.get("best_round")
         in_round = MISSING if best_round is None else str(before + best_round)
-        parts = [format_percent(entry.get(key)) for key in [*apart, "density"]]
+        parts = [values.get(key, MISSING) for key in apart]
+        parts.append(format_percent(entry.get("density")))
         rows.append([name, *shares, in_round, *parts])
     return rows
 
 
 def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
     """Returns lines on whose accuracy it is, the best round, and the clients."""
-    lines = []
+    lines, measure = [], summary.get("measure", "accuracy")
     if (metric := summary.get("metric")) in WHOSE:
-        lines.append(f"accuracy ({metric}): {WHOSE[metric]}")
+        lines.append(f"{measure} ({metric}): {WHOSE[metric]}")
     if (summary.get("best") or {}).get("chosen_by") == "validation":
         lines.append("best: in the round that validation chooses")
     if clients := summary.get("client_accuracy"):
-        shares = [f"{name} {format_percent(x)}" for name, x in clients.items()]
+        shares = [f"{name} {format_value(x, measure)}" for name, x in clients.items()]
         lines.append("clients, each on its own test split: " + ", ".join(shares))
     return lines
 
@@ -239,20 +256,23 @@ def unheard(train: Sequence[Record]) -> int:
     return sum(all(t["drawn"] == t["dropped"] for t in of_round) for of_round in tiers)
 
 
-def tier_rows(tiers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+def tier_rows(
+    tiers: Mapping[str, Mapping[str, Any]], measure: str = "accuracy"
+) -> list[list[str]]:
     """Returns a head and a row for each tier.
 
     Args:
       tiers: as `tier_totals` returns them.
+      measure: what their `accuracy` is.
 
     Example:
       >>> tier_rows({"low": {"drawn": 4, "dropped": 2, "accuracy": 0.5}})[1]
       ['low', '4', '2', '50.00 %', '50.00 %']
     """
-    rows = [["devices", "drawn", "late", "share late", "accuracy"]]
+    rows = [["devices", "drawn", "late", "share late", measure]]
     for name, tier in tiers.items():
         drawn, dropped = tier["drawn"], tier["dropped"]
         late = format_percent(dropped / (drawn or math.nan))
-        accuracy = format_percent(tier.get("accuracy"))
-        rows.append([name, f"{drawn:g}", f"{dropped:g}", late, accuracy])
+        reached = format_value(tier.get("accuracy"), measure)
+        rows.append([name, f"{drawn:g}", f"{dropped:g}", late, reached])
     return rows

@@ -32,9 +32,9 @@ FORMAT = 2
 class Best(NamedTuple):
     """The models of the best evaluation of the last stage."""
 
-    accuracy: float  # of the headline model, by the run's metric
+    accuracy: float  # or another measure, of the headline model, by the run's metric
     chosen_by: str  # 'validation' if that split exists, else 'test'
-    score: float  # the accuracy by which it was chosen
+    score: float  # the value by which it was chosen
     stage: int
     round: int
     models: dict  # the server's `SparseModel`s by name, with NumPy leaves

@@ -22,6 +22,7 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.data.federated import FederatedData, names, partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
+from sparsefl_jax.models.measure import find
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.plan import Plan
 from sparsefl_jax.runs.setup import OF_CONFIG, Memory, Setup, guarantee
@@ -79,6 +80,7 @@ def _head(setup: Setup) -> list[str]:
     largest = format_percent(statistics["largest_share"], 1)
     weights = trees.num_entries(initial_state.initial_shapes(model).params)
     frozen = model.frozen.entries
+    measure = find(setup.measure, setup.data.y).name
     tiers = clock.members(setup.system).items()
     system = ", ".join(f"{len(ids)} {name}" for name, ids in tiers)
     return [
@@ -94,6 +96,7 @@ def _head(setup: Setup) -> list[str]:
         f"classes   {setup.data.num_classes}{classes}"
         + (f", {empty} without a training sample" if empty else ""),
         *([f"system    {system}"] if system else []),
+        *([f"measure   {measure}"] if measure != "accuracy" else []),
     ]
 
 
@@ -168,6 +171,7 @@ def describe(setup: Setup, name: str | None = None) -> dict:
         "middle_stages": {str(i): s for i, s in enumerate(sections) if i},
         **numbers,
         **{field: getattr(setup, field) for field in OF_CONFIG},
+        "measure": getattr(setup.measure, "name", setup.measure),
         "budgets": plain_value("budgets", setup.budgets) or (),
         "initial": plain_value("initial", setup.initial),
         "until": setup.until._asdict(),

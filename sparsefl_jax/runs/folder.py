@@ -215,6 +215,8 @@ def _is_lifted(old: dict, config: Config, at: Snapshot) -> bool:
     if by == "rounds":
         return config.num_rounds > old["num_rounds"]
     limit = config.until[by]
+    if by == "value":  # lower or higher may be better
+        return limit != old["until"][by]
     return limit is None or limit > at.costs().get(by, old["until"][by])
 
 
@@ -274,13 +276,15 @@ def fingerprint(data: federated.FederatedData) -> dict[str, int]:
 def own_code(config: dict) -> dict[str, int]:
     """Computes checksums of the files of a user's methods, networks, optimizers etc.
 
-    So it does of what these import of the user's own, and of `adapter.base`.
+    So it does of measures, of what these import of the user's own, and of
+    `adapter.base`.
 
     Args:
       config: as `plain` returns it; a user's have names `module:function`.
     """
     named = (*TABLES, "optimizer", "server_optimizer")
     names = [config.get(section, {}).get("name") or "" for section in named]
+    names.append(config.get("measure") or "")
     paths = users_code.files([n.partition(":")[0] for n in names if ":" in n])
     paths.append(config.get("adapter", {}).get("base"))
     return {path: zlib.crc32(Path(path).read_bytes()) for path in paths if path}

@@ -181,7 +181,7 @@ def pace(setup: Setup, index: int, clients: PyTree, log: int) -> Pace:
         most = _LOG_SHARE * memory / (stage.cohort_size * log)
     if where != "device":
         most = min(most, rows.most_rounds(clients, stage.cohort_size, memory))
-    if any(setup.until._replace(accuracy=None)):
+    if any(setup.until._replace(accuracy=None, value=None)):
         most = 1
     interval = min(setup.eval_every, stage.num_rounds)
     segments = math.ceil(interval / max(1, int(most)))
@@ -238,7 +238,7 @@ def trace(
     received |= pack_once({}, ctx.last_round, frozen)
     batches = Batches(
         shape((largest, *data.x.shape[1:]), data.x.dtype),
-        shape((largest, *data.y.shape[1:]), jnp.int32),
+        shape((largest, *data.y.shape[1:]), data.y.dtype),
         shape(order, jnp.int32),
         shape(order, jnp.float32),
         jnp.int32(steps),

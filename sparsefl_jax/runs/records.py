@@ -19,9 +19,11 @@ import numpy as np
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.config.defaults import plain
+from sparsefl_jax.core.flatten import rename
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.report import costs, tables
 from sparsefl_jax.report.kept_masks import mask_files
+from sparsefl_jax.report.load import unify
 from sparsefl_jax.runs import checkpoint, describe, folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.plan import Plan
@@ -175,7 +177,7 @@ def write_summary(
     Returns:
       The summary as written, with keys as in `report.tables`.
     """
-    metrics = report.read_records(workdir / "metrics.jsonl")
+    metrics = list(map(unify, report.read_records(workdir / "metrics.jsonl")))
     segments = report.read_lines(workdir / "timing.jsonl")
     train = [r for r in metrics if r["phase"] == "train"]
     evals = [r for r in metrics if r["phase"] == "eval"]
@@ -221,6 +223,9 @@ def write_summary(
     if at.hours is not None:
         summary["hours"], summary["tiers"] = at.hours, tables.tier_totals(train, evals)
         summary["unheard"] = tables.unheard(train)
+    if name := evals[-1].get("measure"):
+        facts = {"measure": name, "better": evals[-1]["better"]}
+        summary = facts | rename(summary, "accuracy", "value")
     files.write_json(workdir / "summary.json", summary)
     return summary
 

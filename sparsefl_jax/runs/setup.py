@@ -17,12 +17,13 @@ from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.measure import Measure, check_measure, find
 from sparsefl_jax.models.registry import try_network
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.simulation.rows import STORES
 from sparsefl_jax.system import hardware
 
-OF_CONFIG = ("eval_every", "chunk", "metric", "client_store", "memory_gb")
+OF_CONFIG = ("eval_every", "chunk", "metric", "measure", "client_store", "memory_gb")
 FILL = 0.9  # of an accelerator's memory; the rest is a reserve
 
 
@@ -37,7 +38,8 @@ class Setup(NamedTuple):
         evaluated.
       chunk: number of clients that a device runs at the same time, or 'auto'.
       budgets: [N] float in (0, 1], the share of the model that each client can hold.
-      metric: which accuracy is reported, a name in `judge.METRICS`.
+      metric: whose accuracy is reported, a name in `judge.METRICS`.
+      measure: what is reported, as `measure.find` takes it.
       client_store: where client states are stored, a name in `rows.STORES`; it does
         not change results.
       memory_gb: memory limit of all devices together, in 1e9 bytes. An 'auto' chunk
@@ -63,6 +65,7 @@ class Setup(NamedTuple):
     until: Limits = Limits()
     initial: SparseModel | None = None
     system: System | None = None
+    measure: Measure | str | None = None
 
 
 class Memory(NamedTuple):
@@ -152,9 +155,19 @@ def check_setup(setup: Setup) -> None:
     for name, value in setup.until._asdict().items():
         check(f"until.{name}", value, Limits.__annotations__[name])
     check("memory_gb", setup.memory_gb, types.Positive | None)
+    check_measure(setup.measure, setup.model, setup.data)
+    _check_until(setup)
     _check_system(setup, num_clients)
     guarantee(setup, setup.stages[-1].num_rounds)
     check("client_store", setup.client_store, STORES)
+
+
+def _check_until(setup: Setup) -> None:
+    """Checks that the limit on what is measured is that of the measure."""
+    name = find(setup.measure, setup.data.y).name
+    other, right = ("value", "accuracy")[:: 1 if name == "accuracy" else -1]
+    if (limit := getattr(setup.until, other)) is not None:
+        raise unread(f"until.{other}={limit}", f"{name} has until.{right}")
 
 
 def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:

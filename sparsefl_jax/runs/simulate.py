@@ -15,6 +15,7 @@ from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.report.costs import sign
 from sparsefl_jax.runs.checkpoint import Best, Snapshot
 from sparsefl_jax.runs.plan import StagePlan, plan
 from sparsefl_jax.runs.programs import Programs
@@ -140,6 +141,7 @@ def simulate(
         setup.data,
         budgets=setup.budgets,
         metric=setup.metric,
+        measure=setup.measure,
         devices=setup.devices,
         groups=clock.members(setup.system),
     )
@@ -306,24 +308,29 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         what = f"the test loss is not finite after round {at.round}"
         return [], at, _divergence(setup, at.round, what)
+    name = "value" if "value" in record else "accuracy"
+    if not math.isfinite(record[name]):
+        what = f"{record.get('measure', name)} is not defined on the test samples"
+        return [], at, UserError(f"{what}, expected some of every class")
     if at.stage == len(setup.stages) - 1:
-        at, ended_by = at._replace(best=_better(at, record, models)), at.ended_by
-        if record["accuracy"] >= (setup.until.accuracy or math.inf):
-            ended_by = ended_by or "accuracy"
+        at, ended_by = at._replace(best=_better(at, record, models, name)), at.ended_by
+        limit = getattr(setup.until, name)
+        if limit is not None and sign(record) * (record[name] - limit) >= 0:
+            ended_by = ended_by or name
         if at.round == setup.stages[at.stage].num_rounds:
             ended_by = ended_by or "rounds"
         at = at._replace(ended_by=ended_by)
     return [_heading(at, "eval") | record], at, None
 
 
-def _better(at: Snapshot, record: dict, models: dict) -> Best:
+def _better(at: Snapshot, record: dict, models: dict, name: str) -> Best:
     """Returns the best models so far, copied off the device."""
-    chosen_by = "validation" if "val_accuracy" in record else "test"
-    score = record.get("val_accuracy", record["accuracy"])
-    if at.best is not None and score <= at.best.score:
+    chosen_by = "validation" if f"val_{name}" in record else "test"
+    score = record.get(f"val_{name}", record[name])
+    if at.best is not None and sign(record) * (score - at.best.score) <= 0:
         return at.best
     copies = {name: jax.tree.map(np.array, one) for name, one in models.items()}
-    return Best(record["accuracy"], chosen_by, score, at.stage, at.round, copies)
+    return Best(record[name], chosen_by, score, at.stage, at.round, copies)
 
 
 def _heading(at: Snapshot, phase: str) -> dict:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -24,6 +25,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.layers import is_static
 from sparsefl_jax.models.loss import per_sample
+from sparsefl_jax.models.measure import MEASURES, Measure
 from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.rows import unpack
 from sparsefl_jax.sparsity import masks
@@ -37,6 +39,7 @@ def make_evaluator(
     x: np.ndarray,
     y: np.ndarray,
     *,
+    logits: bool = False,
     devices: Sequence | None = None,
     shapes: SparseModel | None = None,
 ) -> Callable:
@@ -48,14 +51,16 @@ def make_evaluator(
     Args:
       model: a `Model`.
       x: [n, ...], test samples.
-      y: [n] or [n, T] int32, labels.
+      y: [n] or [n, T] int32, labels, or those of another task.
+      logits: whether to return the outputs of the network as well.
       devices: the devices that share the samples; None for all.
       shapes: of the models to come, for which it compiles at once; None: at the first
         of them.
 
     Returns:
       `evaluate(sparse_model) -> (correct [n], loss [n])`, NumPy float32 arrays
-      with the loss of `model.loss`. Entries outside the mask count as exact zeros.
+      with the loss of `model.loss`, and perhaps the logits [n, ...]. Entries outside
+      the mask count as exact zeros.
     """
     mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
     count = len(y)
@@ -65,7 +70,7 @@ def make_evaluator(
     replicated, divided = (NamedSharding(mesh, P(*axis)) for axis in ((), ("samples",)))
     x, y = (  # the first samples again where the last batches have room
         processes.put(np.resize(v, (*shape, *v.shape[1:])), divided)
-        for v in (np.asarray(x), np.asarray(y, np.int32))
+        for v in (np.asarray(x), np.asarray(y))
     )
 
     @fast
@@ -73,8 +78,8 @@ def make_evaluator(
         params = masks.apply(sparse.params, sparse.mask)
 
         def batch(xy):
-            logits, _ = model.apply(params, sparse.stats, xy[0], train=False)
-            return per_sample(model.loss, logits, xy[1])
+            out, _ = model.apply(params, sparse.stats, xy[0], train=False)
+            return *per_sample(model.loss, out, xy[1]), *[out] * logits
 
         return jax.tree.map(lambda v: v[None], lax.map(batch, (x[0], y[0])))
 
@@ -88,7 +93,7 @@ def make_evaluator(
     def evaluate(sparse: SparseModel):
         sparse = processes.put(sparse, replicated)
         results = processes.fetch(run(sparse, x, y))
-        return tuple(v.reshape(-1)[:count] for v in results)
+        return tuple(v.reshape(-1, *v.shape[3:])[:count] for v in results)
 
     return evaluate
 
@@ -96,7 +101,7 @@ def make_evaluator(
 class Judged(NamedTuple):
     """The evaluation of one client's model, or of n clients with a leading axis."""
 
-    correct: AnyArray  # shape=(), float32, shares of correct targets, summed
+    sums: dict[str, AnyArray]  # float32: `correct`, summed, and those of the measure
     loss: AnyArray  # shape=(), float32, nats, summed over the client's samples
     density: AnyArray  # shape=(), float32, share of all entries that are alive
     layer_density: AnyArray  # shape=(), float32, unweighted mean over the layers
@@ -109,8 +114,39 @@ def describe(mask: PyTree, layers: PyTree) -> tuple[Array, Array]:
     return density, layer_density
 
 
+@partial(jax.jit, static_argnums=0)
+def sum_rows(
+    measure: Measure, logits: Array, y: Array, index: Array, size: Array
+) -> dict[str, Array]:
+    """Returns the sums of a measure over rows of samples, with a leading axis [N].
+
+    Args:
+      measure: the measure.
+      logits, y: [n, ...], of all samples.
+      index: [N, M] int32, rows of these, padded.
+      size: [N] int32, the number of valid rows.
+
+    Example:
+      >>> given = jnp.array([[1.0], [4.0]]), jnp.zeros(2)
+      >>> rows = jnp.array([[0, 1], [1, 0]]), jnp.array([2, 1])
+      >>> sum_rows(MEASURES["mae"], *given, *rows)["absolute"].tolist()
+      [5.0, 4.0]
+    """
+
+    def one(rows):
+        index, size = rows
+        valid = jnp.arange(index.shape[0], dtype=jnp.int32) < size
+        return measure(logits[index], y[index], valid.astype(jnp.float32))
+
+    return lax.map(one, (index, size))
+
+
 def make_own_evaluator(
-    model: Model, algorithm: Algorithm, layers: PyTree, mesh: Mesh
+    model: Model,
+    algorithm: Algorithm,
+    layers: PyTree,
+    mesh: Mesh,
+    measure: Measure = MEASURES["accuracy"],
 ) -> Callable:
     """Returns the program that evaluates clients' own models.
 
@@ -125,18 +161,20 @@ def make_own_evaluator(
         params = masks.apply(sparse.params, sparse.mask)
         padded = jnp.pad(index, (0, -index.shape[0] % _BATCH))
 
-        def batch(i, sums):
+        def batch(i):
             rows = lax.dynamic_slice_in_dim(padded, i * _BATCH, _BATCH)
             logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
             correct, losses = per_sample(model.loss, logits, y[rows])
             valid = i * _BATCH + jnp.arange(_BATCH, dtype=jnp.int32) < size
             num_correct = jnp.sum(jnp.where(valid, correct, 0.0))
             loss = jnp.sum(jnp.where(valid, losses, 0.0))
-            return sums[0] + num_correct, sums[1] + loss
+            own = measure(logits, y[rows], valid.astype(jnp.float32))
+            return {"correct": num_correct} | own, loss
 
-        zeros = jnp.float32(0), jnp.float32(0)
-        correct, loss = lax.fori_loop(0, -(-size // _BATCH), batch, zeros)
-        return Judged(correct, loss, *describe(sparse.mask, layers))
+        zeros = optax.tree.zeros_like(jax.eval_shape(batch, 0))
+        add = lambda i, sums: jax.tree.map(jnp.add, sums, batch(i))  # noqa: E731
+        sums, loss = lax.fori_loop(0, -(-size // _BATCH), add, zeros)
+        return Judged(sums, loss, *describe(sparse.mask, layers))
 
     @fast
     def on_device(key, server, samples, clients):

@@ -25,6 +25,7 @@ from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.measure import Measure, find
 from sparsefl_jax.simulation import exchange, initial_state, placement
 from sparsefl_jax.simulation.inference import (
     Judged,
@@ -32,6 +33,7 @@ from sparsefl_jax.simulation.inference import (
     make_evaluator,
     make_own_evaluator,
     make_recalibration,
+    sum_rows,
 )
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.sparsity import masks
@@ -40,6 +42,7 @@ from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 
 METRICS = ("auto", "pooled", "clients")  # the accuracy that counts as that of a run
+_BESIDE = "clients", "classes"  # results that are no mean
 
 
 class Samples(NamedTuple):
@@ -57,16 +60,23 @@ class Exam(NamedTuple):
     info: ClientInfo  # [N]
     layers: PyTree  # of Python bools: whose densities and filters are told
     samples: dict[str, Samples]  # by split: 'test' and perhaps 'val'
+    measure: Measure
     evaluator: Callable  # of a split, from `make_evaluator`
     renew: Callable  # (key, sparse) -> sparse, with new static statistics
     devices: Sequence | None
 
     def common(self, key, models: dict) -> Iterator[tuple]:
-        """Yields split, name, model, correct and loss of models on all samples."""
+        """Yields split, name, model, and what its evaluator found, of all samples."""
         for name, sparse in models.items():
             sparse = self.renew(key, sparse)
             for split in self.samples:
-                yield split, name, sparse, *self.evaluator(split)(sparse)
+                yield split, name, sparse, self.evaluator(split)(sparse)
+
+    def finish(self, sums: dict, size: np.ndarray) -> np.ndarray:
+        """Returns the values of the clients [N] that have samples, from their sums."""
+        sums = {k: np.asarray(v, np.float64) for k, v in sums.items()}
+        sums = {k: v[size > 0] for k, v in (sums | {"count": size}).items()}
+        return np.asarray(self.measure.finish(sums))
 
 
 def make_evaluation(
@@ -75,6 +85,7 @@ def make_evaluation(
     *,
     budgets: np.ndarray | None = None,
     metric: str = "auto",
+    measure: Measure | str | None = None,
     devices: Sequence | None = None,
     groups: Mapping[str, np.ndarray] | None = None,
 ) -> Callable:
@@ -88,6 +99,7 @@ def make_evaluation(
         unweighted mean over clients, each on its own test samples, of personal models
         if the method deploys them, and else of the server's; 'auto' for 'clients' if
         it deploys personal models, else 'pooled'.
+      measure: what is reported, see `measure.find`.
       devices: as in `make_evaluator`.
       groups: ids of clients by the name of a tier, whose mean accuracy is reported.
 
@@ -99,7 +111,7 @@ def make_evaluation(
     """
     tested = np.flatnonzero(data.test.size > 0)
     groups = {k: np.isin(tested, ids) for k, ids in (groups or {}).items()}
-    unseen = data.train.size == 0
+    unseen, measure = data.train.size == 0, find(measure, data.y)
     samples = {"test": Samples(data.x_test, data.y_test, data.test)}
     if data.val.size.any():
         samples["val"] = _validation(data)
@@ -107,7 +119,8 @@ def make_evaluation(
     @functools.cache
     def evaluator(split):  # not before a stage needs it
         part, shapes = samples[split], initial_state.initial_shapes(model)
-        return make_evaluator(model, part.x, part.y, devices=devices, shapes=shapes)
+        given = {"logits": measure.sums is not None, "devices": devices}
+        return make_evaluator(model, part.x, part.y, shapes=shapes, **given)
 
     renew = lambda key, sparse: sparse  # noqa: E731
     if model.static_stats:  # they come from the pooled training samples
@@ -115,7 +128,7 @@ def make_evaluation(
         renew = make_recalibration(model, pooled, devices=devices)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     info = placement.client_info(data, budgets)
-    exam = Exam(model, info, layers, samples, evaluator, renew, devices)
+    exam = Exam(model, info, layers, samples, measure, evaluator, renew, devices)
     of_server = _of_server(exam)
 
     def for_stage(stage):
@@ -137,7 +150,7 @@ def make_evaluation(
             record = _record(reported, groups, apart, judge(key, state, models, seen))
             if downlink is not None:
                 record["unseen_bits_down"] = downlink(key, state.server, round)
-            return record
+            return measure.record(record)
 
         return evaluation
 
@@ -150,13 +163,19 @@ def _of_server(exam: Exam) -> Callable:
 
     def judge(metric, key, state, models, seen):
         results = {split: {} for split in exam.samples}
-        for split, name, sparse, correct, loss in exam.common(key, models):
-            clients = shares(correct, *exam.samples[split].split)
+        for split, name, sparse, found in exam.common(key, models):
+            (_, y, rows), (correct, loss, *_) = exam.samples[split], found
+            clients = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
+            if metric == "pooled":
+                rows = Rows(np.arange(len(y))[None], np.array([len(y)]))
+                found = correct.astype(float), *found[1:]
+                value = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
             parameters = np.asarray(alive(sparse.mask), np.int64).sum()
             size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
             results[split][name] = {
                 "clients": clients,
-                "accuracy": clients if metric == "clients" else correct.astype(float),
+                "accuracy": clients if metric == "clients" else value,
+                "classes": by_class(correct, y),
                 "loss": loss,
                 "density": np.float32(parameters) / np.float32(max(size, 1)),
                 "parameters": parameters,
@@ -177,15 +196,16 @@ def _of_clients(exam: Exam, stage: Stage) -> Callable:
         ids = np.arange(num_clients) if seen is None or not again else np.unique(seen)
         for split, name, judged, some in enter(key, state, ids):
             if name not in known[split]:
-                blank = (np.zeros((num_clients, *v.shape[1:]), v.dtype) for v in judged)
-                known[split][name] = Judged(*blank)
-            for old, new in zip(known[split][name], judged, strict=True):
+                blank = lambda v: np.zeros((num_clients, *v.shape[1:]), v.dtype)  # noqa: E731
+                known[split][name] = jax.tree.map(blank, judged)
+            pairs = (jax.tree.leaves(tree) for tree in (known[split][name], judged))
+            for old, new in zip(*pairs, strict=True):
                 old[some] = new[: len(some)]
         results = {split: {} for split in exam.samples}
         for split, part in exam.samples.items():
             size = part.split.size
             for name, judged in known[split].items():
-                clients = (judged.correct / np.maximum(size, 1))[size > 0]
+                clients = exam.finish(judged.sums, size)
                 results[split][name] = {
                     "clients": clients,
                     "accuracy": clients,
@@ -208,15 +228,13 @@ def _by_budget(exam: Exam, algorithm: Algorithm) -> Callable:
             info = jax.tree.map(lambda v, i=ids[0]: v[i], exam.info)
             client = algorithm.first_state(key, state.server, info)
             models = algorithm.personalize(key, state.server, client, info)
-            for split, name, sparse, correct, loss in exam.common(key, models):
-                index, size = (v[ids] for v in exam.samples[split].split)
-                used = np.arange(index.shape[1]) < size[:, None]
-                sums = (
-                    np.sum(np.where(used, v[index], 0), 1, dtype=np.float32)
-                    for v in (correct, loss)
-                )
+            for split, name, sparse, found in exam.common(key, models):
+                rows = Rows(*(v[ids] for v in exam.samples[split].split))
+                y, dtype = exam.samples[split].y, np.float32
+                sums = over_rows(exam.measure, found, y, rows, dtype)
                 facts = (v[None] for v in describe(sparse.mask, exam.layers))
-                yield split, name, Judged(*sums, *facts), ids
+                loss = sum_valid(found[1], *rows, dtype)
+                yield split, name, Judged(sums, loss, *facts), ids
 
     return entries
 
@@ -226,7 +244,8 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
     devices = placement.stage_devices(stage, exam.devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     mesh = Mesh(np.array(devices), ("clients",))
-    evaluate = make_own_evaluator(exam.model, stage.algorithm, exam.layers, mesh)
+    given = exam.model, stage.algorithm, exam.layers, mesh, exam.measure
+    evaluate = make_own_evaluator(*given)
     read = exchange.make_reader(mesh)
     placed = processes.put(
         {split: (flat.flat(part.x), part.y) for split, part in exam.samples.items()},
@@ -346,12 +365,14 @@ def used_rows(split: Rows) -> np.ndarray:
 def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
     """Returns the fields of an evaluation."""
     models = {
-        name: {k: float(np.mean(v)) for k, v in fields.items() if k != "clients"}
+        name: {k: _mean(v) for k, v in fields.items() if k not in _BESIDE}
         for name, fields in results["test"].items()
     }
     for name, fields in results["test"].items():
         for part, weights in apart.items():
-            models[name][part] = float(np.average(fields["clients"], weights=weights))
+            known = np.isfinite(fields["clients"])
+            values = np.where(known, fields["clients"], 0.0)
+            models[name][part] = float(np.average(values, weights=weights * known))
     headline, *_ = models
     clients = results["test"][headline]["clients"]
     record = {
@@ -361,30 +382,66 @@ def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
         "client_accuracy": over_clients(clients),
         **{part: models[headline][part] for part in apart},
     }
-    tiers = {k: float(clients[own].mean()) for k, own in groups.items() if own.any()}
+    if len(of_classes := results["test"][headline].get("classes", [])):
+        record["accuracy_by_class"] = of_classes
+    tiers = {k: _mean(clients[own]) for k, own in groups.items() if own.any()}
     if tiers:
         record["tier_accuracy"] = tiers
     if "val" in results:
-        record["val_accuracy"] = float(np.mean(results["val"][headline]["accuracy"]))
+        record["val_accuracy"] = _mean(results["val"][headline]["accuracy"])
     return record
 
 
-def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Returns the share of correct rows of every client that has rows.
+def _mean(values: np.ndarray) -> float:
+    """Returns the mean of the values that are known; clients may lack a measure."""
+    return float(np.mean(values, where=~np.isnan(values)))
+
+
+def over_rows(measure: Measure, found: Sequence, y, rows: Rows, dtype: type = float):
+    """Returns `correct` and the sums of a measure over clients' rows, [N, ...].
 
     Args:
-      correct: [n], the share of each row's targets that are correct.
-      index: [N, M] int32, rows of `correct`, padded.
-      size: [N] int32, the number of valid rows; clients with none are left out.
+      measure: the measure.
+      found: of all samples, as an evaluator returns it.
+      y: [n, ...], their labels.
+      rows: of N clients.
+      dtype: in which `correct` is summed.
+    """
+    sums = {"correct": sum_valid(found[0], *rows, dtype)}
+    return sums | (sum_rows(measure, found[2], y, *rows) if measure.sums else {})
+
+
+def sum_valid(values: np.ndarray, index, size, dtype: type = float) -> np.ndarray:
+    """Returns the sums of values over each client's rows, [N].
+
+    Args:
+      values: [n], of all samples.
+      index: [N, M] int32, rows of `values`, padded.
+      size: [N] int32, the number of valid rows.
+      dtype: of the sums.
 
     Example:
-      >>> index, size = np.array([[0], [1]]), np.array([1, 1])
-      >>> shares(np.array([True, False]), index, size).tolist()
-      [1.0, 0.0]
+      >>> index, size = np.array([[0, 1], [1, 1]]), np.array([1, 2])
+      >>> sum_valid(np.array([1.0, 0.5]), index, size).tolist()
+      [1.0, 1.0]
     """
     valid = np.arange(index.shape[1])[None] < size[:, None]
-    hits = np.sum(correct[index] * valid, axis=1, dtype=np.float64)[size > 0]
-    return hits / size[size > 0]
+    return np.sum(values[index] * valid, axis=1, dtype=dtype)
+
+
+def by_class(correct: np.ndarray, y: np.ndarray) -> list[float | None]:
+    """Returns the accuracy of each class; None of one without samples.
+
+    Without one class a sample it returns [].
+
+    Example:
+      >>> by_class(np.array([1.0, 0.0, 1.0]), np.array([0, 0, 2]))
+      [0.5, None, 1.0]
+    """
+    if y.ndim > 1 or y.dtype.kind != "i":
+        return []
+    pairs = zip(np.bincount(y, correct).tolist(), np.bincount(y), strict=True)
+    return [float(hits / count) if count else None for hits, count in pairs]
 
 
 def over_clients(share: np.ndarray) -> dict:
@@ -396,6 +453,7 @@ def over_clients(share: np.ndarray) -> dict:
       >>> over_clients(np.array([1.0, 0.0]))
       {'mean': 0.5, 'p10': 0.1, 'median': 0.5}
     """
+    share = share[~np.isnan(share)]
     if not share.size:
         return {}
     p10, median = np.percentile(share, [10, 50])

@@ -9,14 +9,17 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from sparsefl_jax import report
 from sparsefl_jax.config.defaults import fill_in, plain
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.check import blame, check, one_line
+from sparsefl_jax.models.measure import find
 from sparsefl_jax.report.groups import Group, refuse_unlike
-from sparsefl_jax.report.load import Run
+from sparsefl_jax.report.load import Run, unify
+from sparsefl_jax.report.tables import format_value
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs.describe import describe_largest
@@ -97,7 +100,8 @@ def _build(points: Sequence[Point], unlike: bool) -> None:
     for point in points:
         with blame(f"point {point.name!r}"):
             setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
-        evals = [{"metric": judge.resolve_metric(setup.metric, setup.stages)}]
+        metric = judge.resolve_metric(setup.metric, setup.stages)
+        evals = [find(setup.measure, setup.data.y).record({"metric": metric})]
         config = plain(fill_in(point.config))
         run = Run(Path(point.name), [], evals, [0], {}, config, None)
         groups.append(Group(point.name, [run], point.label or point.name))
@@ -168,12 +172,15 @@ def describe_ending(workdir: Path, point: Point) -> str:
     state = on_disk.state(workdir, point)
     if state != "done":
         return f"{point.name} {state}"
-    summaries = [report.read_summary(f) for _, f in on_disk.folders(workdir, point)]
+    folders = [folder for _, folder in on_disk.folders(workdir, point)]
+    summaries = [unify(report.read_summary(folder)) for folder in folders]
     models = [next(iter(s.get("accuracy", {}).values()), {}) for s in summaries]
-    finals = [formats.format_percent(model.get("final")) for model in models]
+    measure = summaries[0].get("measure", "accuracy")
+    form = partial(format_value, measure=measure)
+    finals = [form(model.get("final")) for model in models]
     accuracies = ", ".join(finals)
     if scores := [m["validation"] for m in models if "validation" in m]:
-        accuracies += f", validation {', '.join(map(formats.format_percent, scores))}"
+        accuracies += f", validation {', '.join(map(form, scores))}"
     took = formats.format_seconds(sum(s.get("seconds", 0.0) for s in summaries))
     return f"{point.name}: {accuracies} in {took}"
 

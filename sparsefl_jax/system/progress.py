@@ -67,10 +67,12 @@ class Progress(tqdm):
         for record in records:
             if "models" in record:
                 density = next(iter(record["models"].values()))["density"]
-                accuracy = f"accuracy {record['accuracy']:.2%}"
-                if "val_accuracy" in record:
-                    accuracy += f", validation {record['val_accuracy']:.2%}"
-                self.evaluation = [accuracy, f"density {density:.3f}"]
+                name = "value" if "value" in record else "accuracy"
+                form = ".4g" if "value" in record else ".2%"
+                value = f"{record.get('measure', name)} {record[name]:{form}}"
+                if (validation := record.get(f"val_{name}")) is not None:
+                    value += f", validation {validation:{form}}"
+                self.evaluation = [value, f"density {density:.3f}"]
         bits = sum(r["bits_down"] + r["bits_up"] for r in rounds)
         spent = rounds[-1]["gbit_cumulative"]
         left = self.total - self.n - len(rounds)

@@ -14,6 +14,7 @@ writes. `simulation/clock.py` charges the same messages on the device by the sam
 formula. Every record of a round holds these counts; `analysis` counts as papers do.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -156,6 +157,8 @@ def round_record(
         "mismatch": float(log.mismatch),
         "layer_mismatch": dict(zip(names, map(float, log.layer_mismatch), strict=True)),
     }
+    if math.isnan(correct):  # of a task without classes
+        del record["train_accuracy"]
     if not len(log.clients.ids):  # there is nobody to average over
         client = {}
         record |= {"loss": None, "train_accuracy": None}
