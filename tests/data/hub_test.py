@@ -311,6 +311,9 @@ def test_missing_values_are_counted_or_filled_and_lines_without_names_are_told(p
     data = sources.load(name, hf=given | {"fill": "median"})
     assert data.x[:, 0].tolist() == [3, 1, 4, 2, 9, 3]
     assert data.x[0].tolist() == [3, 0, 0]  # the median of 1, 2, 4, 9; neither f nor m
+    name = csv(place, pool=["", "", "", "", 7, 9.5], sex=list("fmfmfm"), kind=SPECIES)
+    data = sources.load(name, hf={"label": "kind", "fill": "median"})
+    assert data.x[0].tolist() == [8.25, 1, 0] and data.numeric.sum() == 1
     name = csv(place, head="5.1,3.5,lynx", a=[1, 2], b=[3, 4], c=["x", "y"])
     refused(lambda: sources.load(name), "mine.csv begins with 5.1, 3.5, lynx: expected")
 
