@@ -293,6 +293,15 @@ def test_a_run_says_which_columns_it_read(place, capsys, monkeypatch):
     assert told in (place / "run/report.html").read_text()
 
 
+def test_numbers_are_no_classes(place):
+    name = csv(place, size=[1.5, 2, 4, 3] * 30, price=[i + 0.5 for i in range(120)])
+    told = "y is float64 (120,), expected integers or texts [n], or integers [n, T]"
+    refused(lambda: sources.load(name, hf={"label": "price"}), told)
+    name = csv(place, size=[1.5, 2, 4, 3] * 30, price=range(120))
+    with pytest.warns(UserWarning, match="120 classes in 120 samples; .*regression"):
+        sources.load(name, hf={"label": "price"})
+
+
 def test_many_categories_are_hashed_and_globs_name_columns(place):
     city = [f"city {i // 2}" for i in range(140)]
     name = csv(place, px1=range(140), px2=[0] * 140, city=city, y=[0, 1] * 70)
