@@ -127,6 +127,7 @@ def test_what_a_task_cannot_use_is_refused(tmp_path):
         (lambda: run(model, measure="f1"), "expected a class for each row of logits"),
         (lambda: sfl.prunefl_initial(model, make), "begins at an accuracy"),
         (lambda: sfl.fjord(model, make, distill=True), "distill=True needs a softmax"),
+        (lambda: sfl.fedrolex(model, make), "mask_classes=True needs a softmax"),
     ):
         refused(call, said)
     config, *_ = configured(tmp_path, "multilabel")
