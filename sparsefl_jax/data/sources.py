@@ -417,9 +417,10 @@ def _labels(name, y, x, task):
 def _numbers(name, y, num_samples, task):
     """Returns the targets of another task as float32, or 0 and 1 as bool."""
     several = task == "multilabel"
-    shape = "[n, K] of 0 and 1" if several else "finite numbers [n] or [n, T]"
+    shape = "[n, K] of 0 and 1" if several else "finite float32 [n] or [n, T]"
     good = y.dtype.kind in "biuf" and y.ndim in ((2,) if several else (1, 2)) and y.size
-    if not good or not (np.isin(y, (0, 1)) if several else np.isfinite(y)).all():
+    limit = np.finfo(np.float32).max
+    if not good or not (np.isin(y, (0, 1)) if several else np.abs(y) <= limit).all():
         raise UserError(
             f"{name} is {y.dtype} {y.shape}, expected {shape} for {task=}, without gaps"
         )

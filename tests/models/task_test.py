@@ -115,7 +115,8 @@ def test_what_a_task_cannot_use_is_refused(tmp_path):
         sfl.from_arrays(x, y, task=task, **given, **more)
 
     for call, said in (
-        (lambda: read(gaps, "regression"), "expected finite numbers [n] or [n, T] for"),
+        (lambda: read(gaps, "regression"), "expected finite float32 [n] or [n, T] for"),
+        (lambda: read(1e300 * y, "regression"), "expected finite float32 [n] or"),
         (lambda: read(y, "multilabel"), "expected [n, K] of 0 and 1 for task='multi"),
         (lambda: read(y, "regresion"), "task='regresion' (did you mean 'regression'?)"),
         (lambda: read(y, "classification"), "or task='regression' or 'multilabel'"),
