@@ -84,6 +84,8 @@ def heterofl(
       >>> method = heterofl(model, optimizer, mask_classes=False)
     """
     adapters.refuse(model, "a slice of the width cuts their rank")
+    if mask_classes and not knows_classes(model.loss):
+        raise UserError("mask_classes=True needs a softmax, expected classes or False")
 
     def init(key, start: SparseModel):
         width.check_sliceable(start)
@@ -94,10 +96,12 @@ def heterofl(
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_params(downlink), optimizer(ctx.round)
-        rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
-        held = jnp.zeros((width.num_classes(received.params),), jnp.bool_)
-        own = jnp.expand_dims(rows < ctx.client.num_examples, range(1, batches.y.ndim))
-        held = held.at[batches.y].max(own)
+        if mask_classes:  # static branch
+            rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
+            held = jnp.zeros((width.num_classes(received.params),), jnp.bool_)
+            own = rows < ctx.client.num_examples
+            own = jnp.expand_dims(own, range(1, batches.y.ndim))
+            held = held.at[batches.y].max(own)
 
         def apply(params, *args, **kwargs):
             params = width.scale(params, ctx.client.budget) if scaler else params

@@ -42,7 +42,7 @@ from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 
 METRICS = ("auto", "pooled", "clients")  # the accuracy that counts as that of a run
-_BESIDE = "clients", "classes"  # results that are no mean
+_BESIDE = "clients", "apart", "classes"  # results that are no mean
 
 
 class Samples(NamedTuple):
@@ -136,18 +136,18 @@ def make_evaluation(
         downlink, apart = None, {}
         if unseen.any():
             downlink = _downlink(exam, stage, unseen)
-            weight = data.test.size if reported == "pooled" else 1
-            split = {"seen_accuracy": ~unseen, "unseen_accuracy": unseen}
-            apart = {name: (weight * ids)[tested] for name, ids in split.items()}
+            apart = {"seen_accuracy": ~unseen, "unseen_accuracy": unseen}
         if reported == "pooled" or stage.algorithm.personalize is None:
             for split in samples:
                 evaluator(split)  # compiles while the stage does
-            judge = functools.partial(of_server, reported)
+            judge = functools.partial(of_server, reported, apart)
         else:
             judge = _of_clients(exam, stage)
 
         def evaluation(key, state, models, seen=None, round=0):
-            record = _record(reported, groups, apart, judge(key, state, models, seen))
+            results = judge(key, state, models, seen)
+            each = {name: ids[tested] for name, ids in apart.items()}
+            record = _record(reported, groups, each, results)
             if downlink is not None:
                 record["unseen_bits_down"] = downlink(key, state.server, round)
             return measure.record(record)
@@ -161,12 +161,16 @@ def _of_server(exam: Exam) -> Callable:
     """Returns what judges the models of the server."""
     alive = jax.jit(lambda mask: masks.counts(mask, masks.select_all(mask)))
 
-    def judge(metric, key, state, models, seen):
+    def judge(metric, apart, key, state, models, seen):
         results = {split: {} for split in exam.samples}
         for split, name, sparse, found in exam.common(key, models):
             (_, y, rows), (correct, loss, *_) = exam.samples[split], found
-            clients = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
+            sums, together = over_rows(exam.measure, found, y, rows), {}
+            clients = exam.finish(sums, rows.size)
             if metric == "pooled":
+                for part, ids in apart.items():
+                    own, size = _joined(sums, ids), rows.size[ids].sum(keepdims=True)
+                    together[part] = exam.finish(own, size)
                 rows = Rows(np.arange(len(y))[None], np.array([len(y)]))
                 found = correct.astype(float), *found[1:]
                 value = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
@@ -175,6 +179,7 @@ def _of_server(exam: Exam) -> Callable:
             results[split][name] = {
                 "clients": clients,
                 "accuracy": clients if metric == "clients" else value,
+                "apart": together,
                 "classes": by_class(correct, y),
                 "loss": loss,
                 "density": np.float32(parameters) / np.float32(max(size, 1)),
@@ -183,6 +188,11 @@ def _of_server(exam: Exam) -> Callable:
         return results
 
     return judge
+
+
+def _joined(sums: dict, ids: np.ndarray) -> dict:
+    """Returns the sums over some clients, [1, ...]."""
+    return {k: np.asarray(v)[ids].sum(0, float, keepdims=True) for k, v in sums.items()}
 
 
 def _of_clients(exam: Exam, stage: Stage) -> Callable:
@@ -365,14 +375,17 @@ def used_rows(split: Rows) -> np.ndarray:
 def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
     """Returns the fields of an evaluation."""
     models = {
-        name: {k: _mean(v) for k, v in fields.items() if k not in _BESIDE}
+        name: {
+            k: _mean(v) if k == "accuracy" else float(np.mean(v))  # a loss is known
+            for k, v in fields.items()
+            if k not in _BESIDE
+        }
         for name, fields in results["test"].items()
     }
     for name, fields in results["test"].items():
-        for part, weights in apart.items():
-            known = np.isfinite(fields["clients"])
-            values = np.where(known, fields["clients"], 0.0)
-            models[name][part] = float(np.average(values, weights=weights * known))
+        each = {part: fields["clients"][ids] for part, ids in apart.items()}
+        for part, values in (each | fields.get("apart", {})).items():
+            models[name][part] = _mean(values)
     headline, *_ = models
     clients = results["test"][headline]["clients"]
     record = {
@@ -394,7 +407,8 @@ def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
 
 def _mean(values: np.ndarray) -> float:
     """Returns the mean of the values that are known; clients may lack a measure."""
-    return float(np.mean(values, where=~np.isnan(values)))
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
 
 
 def over_rows(measure: Measure, found: Sequence, y, rows: Rows, dtype: type = float):
