@@ -25,8 +25,8 @@ class Source(NamedTuple):
     Attributes:
       title: its name in reports.
       files: those that `decode` reads; none if that takes no time worth a cache.
-      decode: `() -> arguments of make_dataset` by name; x may be a list of texts, and y
-        a list of labels that are not yet numbered.
+      decode: `() -> arguments of make_dataset` by name; x may be texts, and y a list
+        of labels that are not yet numbered.
     """
 
     title: str

@@ -17,7 +17,7 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError, blame, check, unread
 from sparsefl_jax.core.extras import import_extra
-from sparsefl_jax.data import images, tables
+from sparsefl_jax.data import frames, images
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.columns import Columns, Values, choose, kind_of, some
 
@@ -49,7 +49,7 @@ def find(name: str, **options: Any) -> Source:
         path alone.
       **options: columns, as `columns.choose` takes them; `train` and `test`, the names
         of the splits, by default `train`, and `test` or `validation`, whichever has
-        labels; `fill`, as `tables.encode` takes it; `mode` and `size` of images, as
+        labels; `fill`, as `frames.encode` takes it; `mode` and `size` of images, as
         `images.read` takes them.
 
     Raises:
@@ -131,7 +131,7 @@ def _decode(
       train: the split to train on; None for `train`.
       looks: the `mode` and `size` of images.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
-      fill: as `tables.encode` takes it.
+      fill: as `frames.encode` takes it.
       **columns: as `columns.choose` takes them.
 
     Returns:
@@ -173,7 +173,7 @@ def _decode(
     if chosen.kind == "table":
         frames = [arrays[key] for key in ("x", "x_test") if key in arrays]
         if not isinstance(frames[0], np.ndarray):
-            frames, arrays["numeric"] = tables.encode(frames, fill)
+            frames, arrays["numeric"] = frames.encode(frames, fill)
             arrays |= dict(zip(("x", "x_test"), frames, strict=False))
         arrays.setdefault("numeric", np.array(True))
     elif fill is not None:
@@ -195,7 +195,7 @@ def _find_numbers(rows: Any, named: list) -> dict[str, Any]:
     features, names = dict(rows.features), list(rows.features)
     texts = [c for c in names if kind_of(features[c]) == "text" and c not in named]
     head = rows.select_columns(texts)[:1000]
-    found = [column for column in texts if tables.are_numbers(pd.Series(head[column]))]
+    found = [column for column in texts if frames.are_numbers(pd.Series(head[column]))]
     return features | dict.fromkeys(found, Value("float64"))
 
 

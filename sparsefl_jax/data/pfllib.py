@@ -5,7 +5,6 @@ arXiv:2312.04992. A file is `np.savez(file, data={"x": ..., "y": ...})`, which N
 pickles. Of a pickle, nothing but NumPy's arrays is read, so that no code can run.
 """
 
-import collections
 import pickle
 import zipfile
 from functools import partial
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax.core.check import UserError, blame
+from sparsefl_jax.data.arrays import join_users
 from sparsefl_jax.data.cache import Source
 
 _ARRAYS = ("ndarray", "dtype", "_reconstruct", "scalar", "_frombuffer")
@@ -33,19 +33,16 @@ def find(name: str) -> Source:
 
 def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:
     """Reads files into the arguments of `make_dataset`."""
-    parts = collections.defaultdict(list)
-    clients = [file.stem for file in train + test]
-    kind = int if all(client.isdecimal() for client in clients) else str
+    kind = int if all(file.stem.isdecimal() for file in train + test) else str
+    found = []
     for suffix, files in (("", train), ("_test", test)):
         for file in files:
             with blame(f"file {str(file)!r}"):
-                found = _read(file)
-                x, y = np.asarray(found["x"]), np.asarray(found["y"])
-            parts[f"x{suffix}"].append(x)
-            parts[f"y{suffix}"].append(y)
-            parts[f"users{suffix}"].append(np.full(len(y), kind(file.stem)))
+                data = _read(file)
+                x, y = np.asarray(data["x"]), np.asarray(data["y"])
+            found.append((kind(file.stem), suffix, x, y))
     with blame("its clients' samples differ in shape"):
-        return {name: np.concatenate(values) for name, values in parts.items()}
+        return join_users(found)
 
 
 class _Unpickler(pickle.Unpickler):

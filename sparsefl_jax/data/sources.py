@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core.check import UserError, blame, check, unread
 from sparsefl_jax.data import cache, characters, hub, leaf, npz, pfllib, samples
 from sparsefl_jax.data import prepared_tfds as tfds
-from sparsefl_jax.data.arrays import number_classes, plain_labels, with_channels
+from sparsefl_jax.data.arrays import number_values, plain_labels, with_channels
 from sparsefl_jax.data.tokens import Tokenizer, hash_letters, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
 
@@ -55,8 +55,9 @@ READERS = (  # the first that a name matches reads it
     Reader(bool, tfds.find, tfds.OPTIONS),
 )
 
-CLASSES, NEXT = "classification", "next_token"
-TASKS = (CLASSES, NEXT, "multilabel", "regression")
+NEXT = "next_token"
+BY_CLASS = ("classification", NEXT)
+TASKS = (*BY_CLASS, "multilabel", "regression")
 
 NAMES = {  # short for a name, and for options that the types of its columns leave open
     "sst2": ("glue/sst2", {}),
@@ -129,7 +130,7 @@ def load(
     data_dir: str | Path | None = None,
     writers: str | None = None,
     num_classes: int | None = None,
-    task: str = CLASSES,
+    task: str = BY_CLASS[0],
     hf: Mapping[str, Any] | None = None,
     image: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
@@ -209,28 +210,26 @@ def _reader(name: str, options: Mapping[str, Any]) -> Reader:
 def _decode(source: cache.Source, tokenizer: Tokenizer | None, task: str) -> dict:
     """Decodes a data set; turns texts into samples, and numbers labels."""
     arrays = source.decode()
-    texts, labels = (
-        {k: v for k in (key, f"{key}_test") if isinstance(v := arrays.get(k), list)}
-        for key in "xy"
-    )
+    xs, ys = ([k for k in (key, f"{key}_test") if k in arrays] for key in "xy")
+    texts = isinstance(next(iter(arrays["x"]), None), str)
+    unnamed = isinstance(arrays["y"], list)
     if tokenizer and not texts:
         raise unread(tokenizer.given, f"{source.title!r} has no texts")
     if task == NEXT and (tokenizer or not texts and np.ndim(arrays["y"]) == 1):
         why = tokenizer.given if tokenizer else f"{source.title!r} has no next tokens"
         raise unread(f"task={task!r}", why)
-    if task == NEXT and texts and labels:
-        for (x, before), (y, after) in zip(texts.items(), labels.items(), strict=True):
-            arrays[x], arrays[y] = characters.cut_texts(before, after)
+    if task == NEXT and texts and unnamed:
+        for x, y in zip(xs, ys, strict=True):
+            arrays[x], arrays[y] = characters.cut_texts(arrays[x], arrays[y])
         return arrays
-    encode = tokenizer.encode if tokenizer else hash_letters
-    arrays |= {x: encode(split) for x, split in texts.items()}
-    if labels and task not in (CLASSES, NEXT):
-        arrays |= {y: np.asarray(split) for y, split in labels.items()}
-    elif labels:
-        classes, y = np.unique(sum(labels.values(), []), return_inverse=True)
-        splits = np.split(y.astype(np.int32), [len(labels["y"])])
-        arrays["classes"] = classes.astype(str)
-        arrays |= dict(zip(labels, splits, strict=False))
+    if texts:
+        encode = tokenizer.encode if tokenizer else hash_letters
+        arrays |= {x: encode(arrays[x]) for x in xs}
+    if unnamed:
+        labels = [np.asarray(arrays[y]) for y in ys]
+        if task in BY_CLASS:
+            labels, arrays["classes"] = number_values(labels)
+        arrays |= dict(zip(ys, labels, strict=True))
     return arrays
 
 
@@ -306,7 +305,7 @@ def make_dataset(
         if a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
             here, there = (f"{v.dtype} {v.shape[1:]}" for v in (a, b))
             raise UserError(f"{which} has samples {here}, {which}_test has {there}")
-    if task not in (CLASSES, NEXT):
+    if task not in BY_CLASS:
         if num_classes is not None:
             raise unread(f"{num_classes=}", f"{task=} has an output for each target")
         num_classes, classes = y[:1].size, None
@@ -315,8 +314,11 @@ def make_dataset(
             num_classes = len(classes)
         texts = y.dtype.kind == "U"
         if texts or num_classes is None and y.ndim == 1 and y.all() and y_test.all():
-            y, y_test, classes = number_classes(y, y_test)
-        num_classes = _num_classes(y, y_test, num_classes)
+            (y, y_test), classes = number_values([y, y_test])
+        last, samples = max(y.max(), y_test.max(initial=0)), y.size + y_test.size
+        if last >= (samples if num_classes is None else num_classes):
+            raise UserError(f"{num_classes=}, expected above the label {last} of y")
+        num_classes = int(last + 1 if num_classes is None else num_classes)
     names = None if classes is None else tuple(map(str, classes))
     names = None if names == tuple(map(str, range(num_classes))) else names
     ids = {"users": users, "users_test": users_test}
@@ -388,46 +390,30 @@ def _features(name, x):
 
 
 def _labels(name, y, x, task):
-    """Returns labels as int32, or texts, after checking their dtype and number."""
-    if task not in (CLASSES, NEXT):
-        return _numbers(name, np.asarray(y), len(x), task)
-    y = plain_labels(np.asarray(y), x)
-    good = "iuU" if y.ndim == 1 else "iu"
-    if y.dtype.kind not in good or y.ndim not in (1, 2) or y.shape[1:] == (0,):
+    """Returns labels as int32, or texts; as float32, or as bool, of other tasks."""
+    y, several = np.asarray(y), task == "multilabel"
+    if task in BY_CLASS:
+        y = plain_labels(y, x)
+        good = y.dtype.kind in ("iuU" if y.ndim == 1 else "iu")
         expected = "integers or texts [n], or integers [n, T], T > 1, "
         expected += "or task='regression' or 'multilabel'"
+    else:
+        good = y.dtype.kind in "biuf"
+        good = good and (np.isin(y, (0, 1)) if several else np.isfinite(y)).all()
+        form = "[n, K] of 0 and 1" if several else "finite numbers [n] or [n, T]"
+        expected = f"{form} for {task=}, without gaps"
+    if not good or not y.size or y.ndim not in ((2,) if several else (1, 2)):
         raise UserError(f"{name} is {y.dtype} {y.shape}, expected {expected}")
     if len(y) != len(x):
         raise UserError(f"{name} has {len(y)} labels for {len(x)} samples")
+    if task not in BY_CLASS:
+        return y.astype(bool if several else np.float32)
     if y.dtype.kind == "U":
         return y
     if y.min() < 0 or y.max() >= 2**31 - 1:
         found = f"labels from {y.min()} to {y.max()}"
         raise UserError(f"{name} has {found}, expected 0 to 2**31 - 2")
     return y.astype(np.int32)
-
-
-def _numbers(name, y, num_samples, task):
-    """Returns the targets of another task as float32, or 0 and 1 as bool."""
-    several = task == "multilabel"
-    shape = "[n, K] of 0 and 1" if several else "finite numbers [n] or [n, T]"
-    good = y.dtype.kind in "biuf" and y.ndim in ((2,) if several else (1, 2)) and y.size
-    if not good or not (np.isin(y, (0, 1)) if several else np.isfinite(y)).all():
-        raise UserError(
-            f"{name} is {y.dtype} {y.shape}, expected {shape} for {task=}, without gaps"
-        )
-    if len(y) != num_samples:
-        raise UserError(f"{name} has {len(y)} labels for {num_samples} samples")
-    return y.astype(bool if several else np.float32)
-
-
-def _num_classes(y, y_test, num_classes):
-    """Returns the number of classes after checking that all labels lie below it."""
-    present, samples = 1 + max(y.max(), y_test.max(initial=0)), y.size + y_test.size
-    allowed = samples if num_classes is None else num_classes
-    if present > allowed:
-        raise UserError(f"{num_classes=}, expected above the label {present - 1} of y")
-    return int(present if num_classes is None else num_classes)
 
 
 def _channel_statistics(x):
