@@ -74,15 +74,12 @@ def store(entry: Path, arrays: dict) -> bool:
     """Writes arrays as one folder, atomically; returns whether the folder exists."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=".tmp-", dir=entry.parent, ignore_cleanup_errors=True
-        ) as tmp:
+        with tempfile.TemporaryDirectory(dir=entry.parent) as tmp:
             for name, array in arrays.items():
                 np.save(Path(tmp, f"{name}.npy"), array)
             os.replace(tmp, entry)
     except OSError as error:
         if not entry.is_dir():
-            warnings.warn(
-                f"cannot cache decoded data in {entry}: {error}", stacklevel=2
-            )
+            told = f"cannot cache decoded data in {entry}: {error}"
+            warnings.warn(told, stacklevel=2)
     return entry.is_dir()

@@ -185,7 +185,7 @@ def make_draw(
         rounds = jnp.minimum(rounds, stage.num_rounds - 1)
         return cohorts(key, stage, num_clients, rounds, present)
 
-    def checked(rounds):
+    def draw_once(rounds):
         if rounds[0] >= stage.num_rounds:
             return None
         ids = np.asarray(draw(key, rounds))
@@ -198,4 +198,4 @@ def make_draw(
             )
         return ids
 
-    return checked
+    return draw_once

@@ -15,9 +15,7 @@ from sparsefl_jax.core.check import UserError
 _MOST = 64  # columns of a category
 
 
-def encode(
-    splits: Sequence[Any], fill: str | None = None
-) -> tuple[Sequence[np.ndarray], np.ndarray]:
+def encode(splits: Sequence, fill: str | None = None) -> tuple[Sequence, np.ndarray]:
     """Encodes the rows of all splits alike.
 
     A column of texts most of which are numbers is one of numbers, in which the others

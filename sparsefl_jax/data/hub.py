@@ -23,7 +23,8 @@ from sparsefl_jax.data.columns import Columns, Values, choose, kind_of, some
 
 PREFIX = "hf:"
 LOOKS = ("mode", "size")  # of images
-OPTIONS = ("image", "text", "table", "label", "user", "train", "test", "fill")
+FIELDS = ("image", "text", "table", "label", "user", "train", "test", "fill")
+OPTIONS = (*FIELDS, *LOOKS)
 FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".arrow")
 _FEW = 10  # users of one sample each, which can be true
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
@@ -112,16 +113,7 @@ def _dialect(files: list[Path]) -> dict[str, str]:
     return given if sep != "," else {}  # which a folder of images would not take
 
 
-def _decode(
-    data: Any,
-    title: str,
-    *,
-    train: str = "train",
-    test: str | None = None,
-    looks: dict[str, Any],
-    fill: str | None = None,
-    **columns: Any,
-) -> dict:
+def _decode(data, title, train="train", test=None, *, looks, fill=None, **columns):
     """Decodes the samples, labels and users of a data set.
 
     Args:

@@ -36,12 +36,10 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
     """
     builder = _builder(name, data_dir)
     if not builder.is_prepared():
-        raise UserError(
-            "it is not prepared: run "
-            f"`tfds build {name} --file_format=array_record` with the extra [prepare], "
-            "set TFDS_DATA_DIR to its folder, name one of the hub as "
-            "hf:ORGANISATION/NAME, or take a configuration with :mini"
-        )
+        told = f"run `tfds build {name} --file_format=array_record` with the extra "
+        told += "[prepare], set TFDS_DATA_DIR to its folder, name one of the hub as "
+        told += "hf:ORGANISATION/NAME, or take a configuration with :mini"
+        raise UserError(f"it is not prepared: {told}")
     files = [f for f in Path(str(builder.data_path)).iterdir() if f.is_file()]
     features = builder.info.features
     if "label" in features:

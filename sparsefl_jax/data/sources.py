@@ -7,7 +7,7 @@ holds out later for testing or validation. Columns of tables are standardised by
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,44 +15,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError, blame, check, unread
-from sparsefl_jax.data import cache, characters, hub, leaf, npz, pfllib, samples
+from sparsefl_jax.data import cache, characters, hub, leaf, npz, samples
 from sparsefl_jax.data import prepared_tfds as tfds
 from sparsefl_jax.data.arrays import number_values, plain_labels, with_channels
 from sparsefl_jax.data.tokens import Tokenizer, hash_letters, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
 
-REFUSED = (".h5", ".hdf5", ".pkl", ".pickle", ".pt", ".pth", ".mat")
-
-
-class Reader(NamedTuple):
-    """How one kind of data sets is read.
-
-    Attributes:
-      matches: `(name) -> bool`, whether a name means one of this kind.
-      find: `(name, **options) -> cache.Source`.
-      takes: the options of `find`, of `hf` or `data_dir` as `load` takes them.
-    """
-
-    matches: Callable
-    find: Callable
-    takes: tuple[str, ...] = ()
-
-
-def _refuse(name: str) -> cache.Source:
-    """Refuses a file that is not read, and says what to do."""
-    write = "write their arrays with np.savez('mine.npz', x=x, y=y, users=users)"
-    raise UserError(f"{Path(name).suffix} files are not read: {write}")
-
-
-READERS = (  # the first that a name matches reads it
-    Reader(samples.SAMPLES.__contains__, samples.find),
-    Reader(hub.matches, hub.find, (*hub.OPTIONS, *hub.LOOKS)),
-    Reader(npz.matches, npz.find),
-    Reader(lambda name: Path(name).suffix in REFUSED, _refuse),
-    Reader(pfllib.matches, pfllib.find),
-    Reader(leaf.matches, leaf.find),
-    Reader(hub.is_path, hub.find, (*hub.OPTIONS, *hub.LOOKS)),
-    Reader(bool, tfds.find, tfds.OPTIONS),
+READERS = (  # the first whose `matches` knows a name finds it, with its OPTIONS
+    (samples.SAMPLES.__contains__, samples),
+    (hub.matches, hub),
+    (npz.matches, npz),
+    (leaf.matches, leaf),
+    (hub.is_path, hub),
+    (bool, tfds),
 )
 
 NEXT = "next_token"
@@ -171,14 +146,19 @@ def load(
       ((2000, 28, 28, 1), 10)
     """
     name = str(name)
-    options = {**(hf or {}), **(image or {})}
-    options = {k: v for k, v in options.items() if v not in (None, (), [])}
+    options = {**(hf or {}), **(image or {}), "data_dir": data_dir and str(data_dir)}
+    options = {k: v for k, v in options.items() if v not in (None, "", (), [])}
     if max_tokens is not None and tokenizer is None:
         raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
     words = None if tokenizer is None else make_tokenizer(tokenizer, max_tokens)
     found, columns = NAMES.get(name, (name, {}))
-    options |= {"data_dir": str(data_dir)} if data_dir else {}
-    reader = _reader(found, options)
+    reader = next(reader for matches, reader in READERS if matches(found))
+    taken = getattr(reader, "OPTIONS", ())
+    for option in options.keys() - set(taken):
+        section = "" if option == "data_dir" else "hf."
+        section = "image." if option in hub.LOOKS else section
+        told = f"{section}{option}={options[option]!r}"
+        raise unread(told, f"{name!r} takes {', '.join(taken) or 'no option'}")
     options = columns | options
     task = options.pop("task", task)
     check("task", task, TASKS)
@@ -193,18 +173,6 @@ def load(
         arrays["num_classes"] = num_classes
     title = source.title if found == name else name
     return make_dataset(**{"numeric": False} | arrays, task=task, name=title)
-
-
-def _reader(name: str, options: Mapping[str, Any]) -> Reader:
-    """Returns the reader of a data set; refuses options that it does not take."""
-    reader = next(reader for reader in READERS if reader.matches(name))
-    for option, value in options.items():
-        if option not in reader.takes:
-            section = "image." if option in hub.LOOKS else "hf."
-            field = option if option == "data_dir" else section + option
-            allowed = ", ".join(reader.takes) or "no option"
-            raise unread(f"{field}={value!r}", f"{name!r} takes {allowed}")
-    return reader
 
 
 def _decode(source: cache.Source, tokenizer: Tokenizer | None, task: str) -> dict:
@@ -343,10 +311,25 @@ def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:
       >>> statistics(np.full((2, 4, 4, 1), 255, np.uint8), "mine")
       ((1.0,), (1.0,))
     """
-    mean, std = STATISTICS.get(name.removesuffix("_sample"), ((), ()))
-    if x.dtype == np.uint8 and len(mean) == x.shape[-1]:
-        return mean, std
-    return _channel_statistics(x)
+    published = STATISTICS.get(name.removesuffix("_sample"), ((), ()))
+    if x.dtype == np.uint8 and len(published[0]) == x.shape[-1]:
+        return published
+    if x.ndim != 4:
+        return None, None
+    if x.dtype == np.uint8:
+        levels, counts = np.arange(256), 0
+        # bincount converts to int64, so it sees a part of the images at a time.
+        for images in np.array_split(x, 1 + x.size // 2**24):
+            channels = np.moveaxis(images, 3, 0)
+            counts += np.stack([np.bincount(c.ravel(), None, 256) for c in channels])
+        # Integers, since BLAS rounds differently elsewhere, where a run may continue.
+        n, moments = x[..., 0].size, np.stack([counts @ levels, counts @ levels**2], 1)
+        mean = [first / (255 * n) for first, _ in moments.tolist()]
+        std = [math.sqrt(n * b - a * a) / (255 * n) for a, b in moments.tolist()]
+    else:
+        axes = 0, 1, 2
+        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
+    return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)
 
 
 def one_label(y: np.ndarray) -> np.ndarray:
@@ -370,9 +353,8 @@ def _features(name, x):
     if x.dtype.kind not in "biuf":
         raise UserError(f"{name} has dtype {x.dtype}, expected numbers")
     if x.ndim not in (2, 3, 4) or not x.size:
-        raise UserError(
-            f"{name} has shape {x.shape}, expected [n, H, W, C], [n, H, W] or [n, D]"
-        )
+        expected = "expected [n, H, W, C], [n, H, W] or [n, D]"
+        raise UserError(f"{name} has shape {x.shape}, {expected}")
     x = with_channels(x) if x.ndim > 2 else x
     if x.dtype == np.uint8:
         return x
@@ -414,23 +396,3 @@ def _labels(name, y, x, task):
         found = f"labels from {y.min()} to {y.max()}"
         raise UserError(f"{name} has {found}, expected 0 to 2**31 - 2")
     return y.astype(np.int32)
-
-
-def _channel_statistics(x):
-    """Returns the mean and standard deviation per channel on the scale 0 to 1."""
-    if x.ndim != 4:
-        return None, None
-    if x.dtype == np.uint8:
-        levels, counts = np.arange(256), 0
-        # bincount converts to int64, so it sees a part of the images at a time.
-        for images in np.array_split(x, 1 + x.size // 2**24):
-            channels = np.moveaxis(images, 3, 0)
-            counts += np.stack([np.bincount(c.ravel(), None, 256) for c in channels])
-        # Integers, since BLAS rounds differently elsewhere, where a run may continue.
-        n, moments = x[..., 0].size, np.stack([counts @ levels, counts @ levels**2], 1)
-        mean = [first / (255 * n) for first, _ in moments.tolist()]
-        std = [math.sqrt(n * b - a * a) / (255 * n) for a, b in moments.tolist()]
-    else:
-        axes = 0, 1, 2
-        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
-    return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)
