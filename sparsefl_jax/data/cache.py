@@ -48,10 +48,8 @@ def through(source: Source, identity: object, decode: Callable) -> dict:
     if not source.files:
         return decode()
     entry = cache_directory() / key(source.title, identity, source.files)
-    if not entry.is_dir():
-        arrays = decode()
-        if not store(entry, arrays):
-            return arrays
+    if not entry.is_dir() and not store(entry, arrays := decode()):
+        return arrays
     with blame(f"decoded data in {entry} are damaged, remove them"):
         return {file.stem: np.load(file, "r") for file in entry.glob("*.npy")}
 

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.core.types import Count
+from sparsefl_jax.data.columns import some
 
 MODES = ("L", "RGB", "RGBA")
 _ALIKE = {"L", "RGB"}, {"RGBA"}  # modes that become one unasked
@@ -64,10 +65,9 @@ def read(rows: Any, column: str, title: str, *, mode=None, size=()) -> np.ndarra
     alike = any(set(modes) <= kinds for kinds in _ALIKE)
     if not (mode or alike) or len(sizes) > 1 and not size:
         found = [f"{name} ({n})" for name, n in modes.most_common()]
-        found += [f"{h} x {w} ({n})" for (h, w), n in sizes.most_common(5)]
-        rest = "..., " * (len(sizes) > 5)
+        found += [f"{h} x {w} ({n})" for (h, w), n in sizes.most_common()]
         wanted = "expected one mode and one size: set image.mode, image.size"
-        raise UserError(f"images are {', '.join(found)}, {rest}{wanted}")
+        raise UserError(f"images are {some(found)}, {wanted}")
     return images
 
 

@@ -273,8 +273,7 @@ def pathological(
     if num_clients * classes_per_client < len(stacks):
         few = f"{num_clients=} with {classes_per_client=}"
         raise UserError(f"{few} do not hold all {len(stacks)} classes")
-    if samples_per_class is not None:
-        check("samples_per_class", samples_per_class, integer(1))
+    check("samples_per_class", samples_per_class, integer(1) | None)
     each = int(samples_per_class or 1)
     holders = _holders(rng, num_clients, len(stacks), classes_per_client)
     parts = [[] for _ in range(num_clients)]
@@ -414,7 +413,7 @@ def _warn_of_rare(labels, parts) -> None:
     for c, size in zip(classes, sizes, strict=True):
         whom = [i for i, own in enumerate(held) if c in own]
         if 2 * size < sizes.mean() and 2 * len(whom) < min(size, len(parts)):
-            others = f" and {len(whom) - 1} others" if len(whom) > 1 else ""
+            others = f" and {len(whom) - 1} others" * (len(whom) > 1)
             told.append(f"{size} of class {c} to client {whom[0]}{others}")
     if told:
         more = f"; so {len(told) - 5} more classes" if len(told) > 5 else ""

@@ -166,9 +166,9 @@ def load(
         source = reader.find(found, **options)
         identity = found, sorted(options.items()), words and words.identity, task
         arrays = cache.through(source, identity, lambda: _decode(source, words, task))
-    if writers is not None:
-        check("writers", writers, (MNIST,))
-        arrays |= of_mnist(arrays, name)
+        if writers is not None:
+            check("writers", writers, (MNIST,))
+            arrays |= of_mnist(arrays, name)
     if num_classes is not None:
         arrays["num_classes"] = num_classes
     title = source.title if found == name else name
