@@ -3,6 +3,7 @@
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def plain_labels(y: np.ndarray, x: np.ndarray) -> np.ndarray:
     return y
 
 
-def number_values(splits: Iterable[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+def number_values(splits: Iterable[np.ndarray]) -> tuple[list[np.ndarray], Any]:
     """Numbers the values of all splits in ascending order.
 
     Args:

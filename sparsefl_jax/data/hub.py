@@ -28,7 +28,6 @@ OPTIONS = (*FIELDS, *LOOKS)
 FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".arrow")
 _FEW = 10  # users of one sample each, which can be true
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
-_TABLES = (".csv", ".tsv")
 
 
 def matches(name: str) -> bool:
@@ -58,8 +57,7 @@ def find(name: str, **options: Any) -> Source:
     """
     title, data = _fetch(name)
     files = [Path(f["filename"]) for split in data.values() for f in split.cache_files]
-    looks = {name: options.pop(name) for name in LOOKS if name in options}
-    return Source(title, files, lambda: _decode(data, title, looks=looks, **options))
+    return Source(title, files, functools.partial(_decode, data, title, **options))
 
 
 def _fetch(name: str) -> tuple[str, dict[str, Any]]:
@@ -98,7 +96,7 @@ def _dialect(files: list[Path]) -> dict[str, str]:
     """
     import pandas as pd
 
-    if not files or files[0].suffix not in _TABLES:
+    if not files or files[0].suffix not in (".csv", ".tsv"):
         return {}
     with files[0].open(encoding="utf-8-sig", errors="replace") as lines:
         head, *rows = [line for line, _ in zip(lines, range(9), strict=False)] or [""]
@@ -113,17 +111,17 @@ def _dialect(files: list[Path]) -> dict[str, str]:
     return given if sep != "," else {}  # which a folder of images would not take
 
 
-def _decode(data, title, train="train", test=None, *, looks, fill=None, **columns):
+def _decode(data, title, train="train", test=None, fill=None, **options):
     """Decodes the samples, labels and users of a data set.
 
     Args:
       data: by the name of a split, a `datasets.Dataset`.
       title: the name on the progress bars.
       train: the split to train on.
-      looks: the `mode` and `size` of images.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
       fill: as `frames.encode` takes it.
-      **columns: as `columns.choose` takes them.
+      **options: the `mode` and `size` of images, and columns, as `columns.choose` takes
+        them.
 
     Returns:
       The arguments of `make_dataset`, see `cache.Source`. Texts are a list, and so are
@@ -134,11 +132,11 @@ def _decode(data, title, train="train", test=None, *, looks, fill=None, **column
     """
     check("hf.train", train, list(data))
     others = [name for name in data if name != train]
-    if test is not None:
-        check("hf.test", test, others)
+    check("hf.test", test, (*others, None))
     values = functools.cache(functools.partial(_describe_values, data[train]))
-    features = _find_numbers(data[train], list(columns.values()))
-    chosen = choose(features, values, **columns)
+    looks = {name: options.pop(name) for name in LOOKS if name in options}
+    features = _find_numbers(data[train], list(options.values()))
+    chosen = choose(features, values, **options)
     tests = [name for name in ("test", "validation") if name in others]
     tests = [name for name in tests if _has_labels(data[name], chosen.label)]
     splits = [train, *(tests[:1] if test is None else [test])]
@@ -152,12 +150,12 @@ def _decode(data, title, train="train", test=None, *, looks, fill=None, **column
     if names := getattr(label, "names", None):
         count = len(names)
         arrays |= {"num_classes": np.array(count), "classes": names}
-    if fill is not None and chosen.kind != "table":
-        raise unread(f"hf.fill={fill!r}", "there is no table")
     if chosen.kind == "table":
         keys = [key for key in ("x", "x_test") if key in arrays]
         samples, numeric = frames.encode([arrays[key] for key in keys], fill)
         arrays |= {**dict(zip(keys, samples, strict=True)), "numeric": numeric}
+    elif fill is not None:
+        raise unread(f"hf.fill={fill!r}", "there is no table")
     classes = f" ({count} classes)" * (kind_of(label) != "float")
     arrays["columns"] = np.array(_describe_columns(chosen, classes))
     # Later starts read the cache and say nothing.

@@ -47,7 +47,7 @@ def find(name: str) -> Source:
     return Source(f"{path.resolve().name}/", train + test, decode)
 
 
-def read(path: str | Path, tell: bool = False) -> dict[str, np.ndarray]:
+def read(path: str | Path, tell: bool = False) -> dict:
     """Reads the arrays of a file by name; x may be called x_train or train_images.
 
     Args:
