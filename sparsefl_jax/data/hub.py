@@ -216,9 +216,8 @@ def _describe_columns(chosen: Columns, classes: str) -> str:
 def _has_labels(rows: Any, column: str) -> bool:
     """Returns whether all labels are known; those kept secret are -1."""
     labels = _series(rows, column)
-    return bool(
-        labels.notna().all() and (labels.dtype.kind != "i" or labels.min() >= 0)
-    )
+    secret = labels.dtype.kind == "i" and (labels < 0).any()
+    return not secret and bool(labels.notna().all())
 
 
 def _values(rows: Any, column: str) -> list:
