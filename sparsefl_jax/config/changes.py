@@ -8,14 +8,14 @@ from sparsefl_jax.config.defaults import plain
 from sparsefl_jax.config.fields import Config
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.data.hub import LOOKS, OPTIONS
+from sparsefl_jax.data.hub import FIELDS, LOOKS
 
 # Fields that change a run's results by rounding at most. The location of the data is
 # one of them, because the checkpoint has a checksum of their content.
 FREE = (
     *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
     *("memory_gb", "sinks", "task", "writers"),
-    *(f"hf.{option}" for option in (*OPTIONS, "columns")),
+    *(f"hf.{option}" for option in (*FIELDS, "columns")),
     *(f"image.{option}" for option in LOOKS),
 )
 # Fields that set how often a run is evaluated and when it ends.

@@ -1,7 +1,9 @@
 """Forms of samples and labels that people bring, and the one form that is used."""
 
 import warnings
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -56,23 +58,40 @@ def plain_labels(y: np.ndarray, x: np.ndarray) -> np.ndarray:
     return y
 
 
-def number_classes(
-    y: np.ndarray, y_test: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, Sequence[str]]:
-    """Numbers labels in ascending order.
+def number_values(splits: Iterable[np.ndarray]) -> tuple[list[np.ndarray], Any]:
+    """Numbers the values of all splits in ascending order.
 
     Args:
-      y: [n] integers or texts.
-      y_test: [n_test], like y.
+      splits: [n] integers or texts each.
 
     Returns:
-      `y` [n] int32, `y_test` [n_test] int32, and the labels that were numbered.
+      Each split as [n] int32, and the values by number.
 
     Example:
-      >>> y, y_test, classes = number_classes(np.array([5, 3]), np.array([9]))
-      >>> y.tolist(), y_test.tolist(), classes
-      ([1, 0], [2], ['3', '5', '9'])
+      >>> (y, y_test), classes = number_values([np.array([5, 3]), np.array([9])])
+      >>> y.tolist(), y_test.tolist(), classes.tolist()
+      ([1, 0], [2], [3, 5, 9])
     """
-    found, places = np.unique(np.concatenate([y, y_test]), return_inverse=True)
-    y, y_test = np.split(places.astype(np.int32), [len(y)])
-    return y, y_test, found.astype(str).tolist()
+    splits = list(splits)
+    found, places = np.unique(np.concatenate(splits), return_inverse=True)
+    ends = np.cumsum([len(split) for split in splits])[:-1]
+    return np.split(places.astype(np.int32), ends), found
+
+
+def join_users(samples: Iterable[tuple]) -> dict[str, np.ndarray]:
+    """Joins the samples of users into arguments of `make_dataset`.
+
+    Args:
+      samples: at a time a user, "" or "_test", and the user's x [n, ...] and y [n, ...]
+        in the training or the test set.
+
+    Example:
+      >>> x, y = np.zeros((2, 3)), np.array([0, 1])
+      >>> {k: len(v) for k, v in join_users([("a", "", x, y), ("b", "", x, y)]).items()}
+      {'x': 4, 'y': 4, 'users': 4}
+    """
+    parts = defaultdict(list)
+    for user, suffix, x, y in samples:
+        for name, values in {"x": x, "y": y, "users": np.full(len(x), user)}.items():
+            parts[name + suffix].append(values)
+    return {name: np.concatenate(values) for name, values in parts.items()}

@@ -18,7 +18,6 @@ import numpy as np
 from sparsefl_jax.core.check import blame
 from sparsefl_jax.system.hardware import cache_directory
 
-
 _DECODERS = 2  # counts their changes, so that no entry of an older one is read
 
 
@@ -28,8 +27,8 @@ class Source(NamedTuple):
     Attributes:
       title: its name in reports.
       files: those that `decode` reads; none if that takes no time worth a cache.
-      decode: `() -> arguments of make_dataset` by name; x may be a list of texts, and y
-        a list of labels that are not yet numbered.
+      decode: `() -> arguments of make_dataset` by name; x may be texts, and y a list
+        of labels that are not yet numbered.
     """
 
     title: str
@@ -51,10 +50,8 @@ def through(source: Source, identity: object, decode: Callable) -> dict:
     if not source.files:
         return decode()
     entry = cache_directory() / key(source.title, identity, source.files)
-    if not entry.is_dir():
-        arrays = decode()
-        if not store(entry, arrays):
-            return arrays
+    if not entry.is_dir() and not store(entry, arrays := decode()):
+        return arrays
     with blame(f"decoded data in {entry} are damaged, remove them"):
         return {file.stem: np.load(file, "r") for file in entry.glob("*.npy")}
 
@@ -77,15 +74,12 @@ def store(entry: Path, arrays: dict) -> bool:
     """Writes arrays as one folder, atomically; returns whether the folder exists."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=".tmp-", dir=entry.parent, ignore_cleanup_errors=True
-        ) as tmp:
+        with tempfile.TemporaryDirectory(dir=entry.parent) as tmp:
             for name, array in arrays.items():
                 np.save(Path(tmp, f"{name}.npy"), array)
             os.replace(tmp, entry)
     except OSError as error:
         if not entry.is_dir():
-            warnings.warn(
-                f"cannot cache decoded data in {entry}: {error}", stacklevel=2
-            )
+            told = f"cannot cache decoded data in {entry}: {error}"
+            warnings.warn(told, stacklevel=2)
     return entry.is_dir()

@@ -8,6 +8,8 @@ import numpy as np
 from sparsefl_jax.core.check import UserError
 
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
+_PLACES = np.full(128, ALPHABET.index("?"), np.uint8)
+_PLACES[[ord(c) for c in ALPHABET]] = range(len(ALPHABET))
 
 
 def encode(text: str) -> np.ndarray:
@@ -17,10 +19,7 @@ def encode(text: str) -> np.ndarray:
       >>> encode("a b\n\u00e9").tolist() == [ALPHABET.index(c) for c in "a b\n?"]
       True
     """
-    codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8)
-    other = ALPHABET.index("?")
-    printable = np.where((codes >= 32) & (codes < 127), codes - 31, other)
-    return np.where(codes == ord("\n"), 0, printable).astype(np.uint8)
+    return _PLACES[np.frombuffer(text.encode("ascii", "replace"), np.uint8)]
 
 
 def windows(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -111,7 +111,6 @@ def stratified_sampler(
     """
     budgets = np.asarray(budgets, np.float32)
     tiers = [np.flatnonzero(budgets == b).astype(np.int32) for b in np.unique(budgets)]
-    shares = [len(tier) * cohort_size / len(budgets) for tier in tiers]
     sizes = [len(tier) for tier in tiers]
     least = len(budgets) // math.gcd(*sizes)
     if cohort_size < 1 or cohort_size % least:
@@ -120,11 +119,12 @@ def stratified_sampler(
 
     def sampler(key, round):
         by_tier = jax.random.split(jax.random.fold_in(key, round), len(tiers))
-        there = None if present is None else present(keys.of_presence(key), round)
+        there = present and present(keys.of_presence(key), round)
         drawn = []
-        for k, tier, share in zip(by_tier, tiers, shares, strict=True):
+        for k, tier in zip(by_tier, tiers, strict=True):
+            share = len(tier) * cohort_size // len(budgets)
             known = None if there is None else there[tier]
-            drawn.append(jnp.asarray(tier)[_draw(k, len(tier), int(share), known)])
+            drawn.append(jnp.asarray(tier)[_draw(k, len(tier), share, known)])
         return jnp.concatenate(drawn)
 
     return sampler
@@ -153,9 +153,7 @@ def cohorts(
     sampling_key = keys.of_cohorts(key)
 
     def of_round(round):
-        there = None
-        if present is not None:
-            there = present(keys.of_presence(sampling_key), round)
+        there = present and present(keys.of_presence(sampling_key), round)
         if stage.sampler is None:
             draw_key = jax.random.fold_in(sampling_key, round)
             ids = _draw(draw_key, num_clients, stage.cohort_size, there)
@@ -185,17 +183,16 @@ def make_draw(
         rounds = jnp.minimum(rounds, stage.num_rounds - 1)
         return cohorts(key, stage, num_clients, rounds, present)
 
-    def checked(rounds):
+    def draw_once(rounds):
         if rounds[0] >= stage.num_rounds:
             return None
         ids = np.asarray(draw(key, rounds))
         ordered = np.sort(ids, axis=1)
         again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
         for row, place in np.argwhere(again)[:1]:
-            raise UserError(
-                f"the sampler draws client {ordered[row, place]} twice in round "
-                f"{rounds[row] + 1}, expected each client at most once"
-            )
+            told = f"client {ordered[row, place]} twice in round {rounds[row] + 1}"
+            told += ", expected each client at most once"
+            raise UserError(f"the sampler draws {told}")
         return ids
 
-    return checked
+    return draw_once

@@ -129,11 +129,10 @@ def choose(
     """
     free = {name: kind_of(feature) for name, feature in features.items()}
     roles = {r: (c,) if isinstance(c, str) else tuple(c) for r, c in named.items()}
-    if "table" in roles:
-        named_otherwise = [c for role in ("label", "user") for c in roles.get(role, ())]
-        found = [fnmatch.filter(free, glob) or [glob] for glob in roles["table"]]
-        found = [c for c in dict.fromkeys(sum(found, [])) if c not in named_otherwise]
-        roles["table"] = tuple(found)
+    if globs := roles.get("table"):
+        others = *roles.get("label", ()), *roles.get("user", ())
+        found = sum((fnmatch.filter(free, glob) or [glob] for glob in globs), [])
+        roles["table"] = tuple(c for c in dict.fromkeys(found) if c not in others)
     for role, columns in roles.items():
         for column in columns:
             near = closest(column, free, _SHOWN, 0.0)  # a table may have thousands
@@ -152,17 +151,15 @@ def choose(
 
 def _label(free, values, beside_table: bool) -> str:
     """Returns the only column of classes, or else of few integers or texts."""
-    known = _of(free, "classes")
-    found = known
+    known = found = _of(free, "classes")
     if not known:
-        known = _of(free, "integer")
-        if beside_table or not known:
-            known = _of(free, "integer", "text")
+        texts = beside_table or "integer" not in free.values()
+        known = _of(free, "integer", *["text"] * texts)
         found = [c for c in known if values(c).divide() and not values(c).years]
     if len(found) == 1:
         return found[0]
-    told = {_flag("label", [c]): values(c).distinct for c in found or known}
-    offered = [f"{flag} ({count} values)" for flag, count in told.items()]
+    counts = {c: values(c).distinct for c in found or known}
+    offered = [f"{_flag('label', [c])} ({n} values)" for c, n in counts.items()]
     raise _open("label", found, offered)
 
 

@@ -116,9 +116,8 @@ def federate(
             raise unread(f"{test_fraction=}", f"{test_split=}, expected 'within'")
     if test_split != "within" and not len(dataset.x_test):
         raise UserError(f"{test_split=} needs x_test, expected 'within' without it")
-    by_label = dataset._replace(
-        y=one_label(dataset.y), y_test=one_label(dataset.y_test)
-    )
+    y, y_test = one_label(dataset.y), one_label(dataset.y_test)
+    by_label = dataset._replace(y=y, y_test=y_test)
     by_class = dataset.y.dtype.kind == "i"
     if not by_class and (name := getattr(partition, "__name__", partition)) in BY_CLASS:
         raise UserError(f"partition {name!r} divides classes, expected iid, or another")
@@ -130,10 +129,14 @@ def federate(
     if test_split == "within":
         if len(dataset.x_test):
             warnings.warn("the test set is not read: test_split='within'", stacklevel=2)
-        test_share = 0.2 if test_fraction is None else test_fraction
-        dataset, parts, held = _within(dataset, parts, test_share, rng_test)
-        ends = np.cumsum([len(rows) for rows in held])
-        test = np.split(np.arange(ends[-1]), ends[:-1])
+        share = 0.2 if test_fraction is None else test_fraction
+        parts, held = hold_out(parts, share, rng=rng_test, minimum=1)
+        rows, ends = np.concatenate(held), np.cumsum([len(own) for own in held])
+        if not rows.size:
+            few = "clients with one sample each, expected fewer clients, or x_test"
+            raise UserError(f"{test_split=} holds no sample out of {few}")
+        dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
+        test = np.split(np.arange(len(rows)), ends[:-1])
     else:
         held = []
         test = test_parts(by_label, parts, test_split, rng=rng_test)
@@ -145,14 +148,13 @@ def federate(
         rng = keys.on_host(seed, keys.USED)
         train = [rng.permutation(rows)[:max_samples] for rows in train]
     if unseen_fraction > 0:
-        unseen = _draw_unseen(unseen_fraction, test, seed)
-        for client in unseen:
+        for client in _draw_unseen(unseen_fraction, test, seed):
             train[client], val[client] = train[client][:0], val[client][:0]
     if max_samples is not None or unseen_fraction > 0:
-        mean, std = statistics(dataset.x[np.concatenate(train)], dataset.name)
-        shared |= {"mean": mean, "std": std}
+        found = statistics(dataset.x[np.concatenate(train)], dataset.name)
+        shared["mean"], shared["std"] = found
     if standardize and dataset.numeric is not None:
-        shared |= _standardized(dataset, np.concatenate(train))
+        shared |= _standardize(dataset, np.concatenate(train))
     _warn_of_overlap(train, {"test": held, "validation": val})
     rows = {"train": pack(train), "val": pack(val), "test": pack(test)}
     return FederatedData(**{"scaling": None} | shared | rows, clients=clients)
@@ -295,14 +297,13 @@ def _draw_unseen(fraction, test, seed):
     count, tested = round(fraction * len(test)), np.array([len(t) > 0 for t in test])
     order = keys.on_host(seed, keys.UNSEEN).permutation(len(test))
     if not (tested[order[:count]].any() and tested[order[count:]].any()):
-        raise UserError(
-            f"unseen_fraction={fraction} of {len(test)} clients, expected one that "
-            "leaves seen and unseen clients with test samples of their own"
-        )
+        told = f"unseen_fraction={fraction} of {len(test)} clients, expected one that "
+        told += "leaves seen and unseen clients with test samples of their own"
+        raise UserError(told)
     return order[:count]
 
 
-def _standardized(dataset, rows):
+def _standardize(dataset, rows):
     """Returns a table in the scale of its training rows, and this scale."""
     trained = dataset.x[rows]
     mean, std = (getattr(trained, of)(0, dtype=np.float64) for of in ("mean", "std"))
@@ -313,24 +314,12 @@ def _standardized(dataset, rows):
     return {"x": x, "x_test": x_test, "scaling": scaling}
 
 
-def _within(dataset, parts, fraction, rng):
-    """Holds rows out of each part, whose samples replace the test set."""
-    parts, held_out = hold_out(parts, fraction, rng=rng, minimum=1)
-    rows = np.concatenate(held_out)
-    if not rows.size:
-        few = "clients with one sample each, expected fewer clients, or x_test"
-        raise UserError(f"test_split='within' holds no sample out of {few}")
-    dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
-    return dataset, parts, held_out
-
-
 def _warn_of_overlap(train, held):
     """Says how many rows that were held out are trained on, where clients overlap."""
     trained = np.concatenate(train)
     for split, parts in held.items():
         rows = np.concatenate([np.zeros(0, np.int32), *parts])
-        shared = np.isin(rows, trained).sum()
-        if shared:
+        if shared := np.isin(rows, trained).sum():
             text = f"{shared} of {len(rows)} {split} samples are also trained on"
             warnings.warn(f"clients overlap: {text}", stacklevel=3)
 
@@ -363,16 +352,14 @@ def _split(dataset, partition, num_clients, seed, test_split, kwargs):
         raise UserError(f"{min(kwargs)} has no effect when partition is a list")
     else:
         parts = partition
-    return _checked_parts(parts, num_clients, len(dataset.y))
+    return _check_parts(parts, num_clients, len(dataset.y))
 
 
-def _checked_parts(parts, num_clients, num_samples):
+def _check_parts(parts, num_clients, num_samples):
     """Returns integer arrays by client; refuses empty ones and rows out of range."""
     parts = dict(parts if isinstance(parts, Mapping) else enumerate(parts))
-    if num_clients is not None and len(parts) != num_clients:
-        raise UserError(f"partition has {len(parts)} parts; num_clients={num_clients}")
-    if not parts:
-        raise UserError("partition has no parts; give at least one client")
+    if not parts or num_clients not in (None, len(parts)):
+        raise UserError(f"partition has {len(parts)} parts; {num_clients=}")
     for i, part in parts.items():
         part = np.asarray(part)
         if part.dtype == bool and part.shape == (num_samples,):

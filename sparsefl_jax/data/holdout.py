@@ -7,9 +7,10 @@ host.
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from sparsefl_jax.core.check import UserError
-from sparsefl_jax.data.cuts import cut_classes, raise_to_minimum, scaled_cuts
+from sparsefl_jax.data.cuts import Parts, cut_classes, raise_to_minimum, scale_cuts
 
 TEST_SPLITS = {
     "partition": "the test set, in the class proportions of each client",
@@ -20,15 +21,13 @@ TEST_SPLITS = {
 }
 
 
-def test_parts(
-    dataset: Any, parts: list[np.ndarray], test_split: str, *, rng: np.random.Generator
-) -> list[np.ndarray]:
+def test_parts(dataset: Any, parts: Parts, split: str, *, rng: Generator) -> Parts:
     """Returns each client's rows of the test set, for every split except "within".
 
     Args:
       dataset: a `Dataset`.
       parts: list of index arrays into the training samples.
-      test_split: a name in `TEST_SPLITS` other than "within".
+      split: a name in `TEST_SPLITS` other than "within".
       rng: a NumPy generator.
 
     Returns:
@@ -37,20 +36,23 @@ def test_parts(
     Raises:
       ValueError: there are too few test samples, or "natural" lacks the users.
     """
-    if test_split == "pooled":
+    if split == "pooled":
         return [np.zeros(0, np.int32) for _ in parts]
-    if test_split == "natural":
-        return _by_user(dataset, parts)
-    if test_split == "overlap":
+    if split == "natural":
+        users, users_test = dataset.users, dataset.users_test
+        if users is None or users_test is None:
+            raise UserError("test_split='natural' needs users of both splits")
+        return [np.flatnonzero(np.isin(users_test, users[part])) for part in parts]
+    if split == "overlap":
         return _draw_overlapping(dataset, parts, rng)
     test = match(dataset, parts, rng)
     if sum(map(len, test)) < len(parts):
         few = f"{len(dataset.y_test)} test samples for {len(parts)} clients"
-        raise UserError(f"{test_split=} has {few}, expected 'pooled'")
+        raise UserError(f"test_split={split!r} has {few}, expected 'pooled'")
     return raise_to_minimum(test, 1, "test samples")
 
 
-def match(dataset: Any, parts: list[np.ndarray], rng: np.random.Generator) -> list:
+def match(dataset: Any, parts: Parts, rng: Generator) -> Parts:
     """Splits a test set over clients in the class proportions of their samples.
 
     If a class has m times as many training as test samples, m an integer, this equals
@@ -76,16 +78,12 @@ def match(dataset: Any, parts: list[np.ndarray], rng: np.random.Generator) -> li
     counts = [np.bincount(dataset.y[part], minlength=num_classes) for part in parts]
     cuts = np.cumsum(counts, axis=0).T
     totals_test = np.bincount(dataset.y_test, minlength=num_classes)
-    return cut_classes(dataset.y_test, scaled_cuts(cuts, totals_test), rng)
+    return cut_classes(dataset.y_test, scale_cuts(cuts, totals_test), rng)
 
 
 def hold_out(
-    parts: list[np.ndarray],
-    fraction: float,
-    *,
-    rng: np.random.Generator,
-    minimum: int = 0,
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    parts: Parts, fraction: float, *, rng: Generator, minimum: int = 0
+) -> tuple[Parts, Parts]:
     """Holds out a random fraction of each part, but never the whole part.
 
     Args:
@@ -109,16 +107,6 @@ def hold_out(
         held.append(part[order[:count]])
         kept.append(part[order[count:]])
     return kept, held
-
-
-def _by_user(dataset, parts):
-    """Returns the test rows of the users that each client's training rows come from."""
-    if dataset.users is None or dataset.users_test is None:
-        raise UserError("test_split='natural' needs users of both splits")
-    return [
-        np.flatnonzero(np.isin(dataset.users_test, np.unique(dataset.users[part])))
-        for part in parts
-    ]
 
 
 def _draw_overlapping(dataset, parts, rng):

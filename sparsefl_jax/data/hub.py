@@ -17,17 +17,17 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError, blame, check, unread
 from sparsefl_jax.core.extras import import_extra
-from sparsefl_jax.data import images, tables
+from sparsefl_jax.data import frames, images
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.columns import Columns, Values, choose, kind_of, some
 
 PREFIX = "hf:"
 LOOKS = ("mode", "size")  # of images
-OPTIONS = ("image", "text", "table", "label", "user", "train", "test", "fill")
+FIELDS = ("image", "text", "table", "label", "user", "train", "test", "fill")
+OPTIONS = (*FIELDS, *LOOKS)
 FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".arrow")
 _FEW = 10  # users of one sample each, which can be true
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
-_TABLES = (".csv", ".tsv")
 
 
 def matches(name: str) -> bool:
@@ -49,7 +49,7 @@ def find(name: str, **options: Any) -> Source:
         path alone.
       **options: columns, as `columns.choose` takes them; `train` and `test`, the names
         of the splits, by default `train`, and `test` or `validation`, whichever has
-        labels; `fill`, as `tables.encode` takes it; `mode` and `size` of images, as
+        labels; `fill`, as `frames.encode` takes it; `mode` and `size` of images, as
         `images.read` takes them.
 
     Raises:
@@ -57,8 +57,7 @@ def find(name: str, **options: Any) -> Source:
     """
     title, data = _fetch(name)
     files = [Path(f["filename"]) for split in data.values() for f in split.cache_files]
-    looks = {name: options.pop(name) for name in LOOKS if name in options}
-    return Source(title, files, lambda: _decode(data, title, looks=looks, **options))
+    return Source(title, files, functools.partial(_decode, data, title, **options))
 
 
 def _fetch(name: str) -> tuple[str, dict[str, Any]]:
@@ -79,10 +78,9 @@ def _fetch(name: str) -> tuple[str, dict[str, Any]]:
     dialect = _dialect([path / file] if file else sorted(path.glob("*.[ct]sv")))
     if path.exists():  # in full, as it could have the name of one of the builders
         name = str(path)
-    elif local:
-        raise UserError("there is no such file or folder")
-    elif "/" not in name:
-        raise UserError("expected ORGANISATION/NAME, a folder or a file")
+    elif local or "/" not in name:
+        expected = "expected ORGANISATION/NAME, a folder or a file"
+        raise UserError(f"there is no such file or folder, {expected}")
     try:
         found = datasets.load_dataset(name, config or None, data_files=file, **dialect)
         return title, found
@@ -98,7 +96,7 @@ def _dialect(files: list[Path]) -> dict[str, str]:
     """
     import pandas as pd
 
-    if not files or files[0].suffix not in _TABLES:
+    if not files or files[0].suffix not in (".csv", ".tsv"):
         return {}
     with files[0].open(encoding="utf-8-sig", errors="replace") as lines:
         head, *rows = [line for line, _ in zip(lines, range(9), strict=False)] or [""]
@@ -113,26 +111,17 @@ def _dialect(files: list[Path]) -> dict[str, str]:
     return given if sep != "," else {}  # which a folder of images would not take
 
 
-def _decode(
-    data: Any,
-    title: str,
-    *,
-    train: str | None = None,
-    test: str | None = None,
-    looks: dict[str, Any],
-    fill: str | None = None,
-    **columns: Any,
-) -> dict:
+def _decode(data, title, train="train", test=None, fill=None, **options):
     """Decodes the samples, labels and users of a data set.
 
     Args:
       data: by the name of a split, a `datasets.Dataset`.
       title: the name on the progress bars.
-      train: the split to train on; None for `train`.
-      looks: the `mode` and `size` of images.
+      train: the split to train on.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
-      fill: as `tables.encode` takes it.
-      **columns: as `columns.choose` takes them.
+      fill: as `frames.encode` takes it.
+      **options: the `mode` and `size` of images, and columns, as `columns.choose` takes
+        them.
 
     Returns:
       The arguments of `make_dataset`, see `cache.Source`. Texts are a list, and so are
@@ -141,50 +130,55 @@ def _decode(
     Raises:
       ValueError: columns or splits leave a choice, or a sample cannot be read.
     """
-    train = train or "train"
     check("hf.train", train, list(data))
-    if test is not None:
-        check("hf.test", test, [name for name in data if name != train])
+    others = [name for name in data if name != train]
+    check("hf.test", test, (*others, None))
     values = functools.cache(functools.partial(_describe_values, data[train]))
-    features = _find_numbers(data[train], list(columns.values()))
-    chosen = choose(features, values, **columns)
-    tests = [name for name in ("test", "validation") if name in data and name != train]
+    looks = {name: options.pop(name) for name in LOOKS if name in options}
+    features = _find_numbers(data[train], list(options.values()))
+    chosen = choose(features, values, **options)
+    tests = [name for name in ("test", "validation") if name in others]
     tests = [name for name in tests if _has_labels(data[name], chosen.label)]
     splits = [train, *(tests[:1] if test is None else [test])]
-    label = data[train].features[chosen.label]
-    named = kind_of(label) == "classes"
     arrays = {}
-    if named:
-        arrays = {"num_classes": np.array(label.num_classes), "classes": label.names}
     for split, suffix in zip(splits, ("", "_test"), strict=False):
-        rows = data[split]
         with blame(f"split {split!r}"):
-            if not _has_labels(rows, chosen.label):
-                raise UserError("it has samples without a label: leave them out")
-            labels = rows[chosen.label][:]
-            arrays[f"x{suffix}"] = _samples(rows, chosen, f"{title} {split}", looks)
-            arrays[f"y{suffix}"] = np.array(labels) if named else labels
-            if chosen.user is not None:
-                users = np.array(_values(rows, chosen.user))
-                if len(users) >= _FEW and len(np.unique(users)) == len(users):
-                    told = f"hf.user={chosen.user!r} differs in all {len(users)} rows"
-                    raise UserError(f"{told}, expected users of several samples")
-                arrays[f"users{suffix}"] = users
+            found = _read(data[split], chosen, f"{title} {split}", looks)
+        arrays |= {f"{name}{suffix}": array for name, array in found.items()}
+    label = data[train].features[chosen.label]
+    count = len({label for key in ("y", "y_test") for label in arrays.get(key, ())})
+    if names := getattr(label, "names", None):
+        count = len(names)
+        arrays |= {"num_classes": np.array(count), "classes": names}
     if chosen.kind == "table":
-        frames = [arrays[key] for key in ("x", "x_test") if key in arrays]
-        if not isinstance(frames[0], np.ndarray):
-            frames, arrays["numeric"] = tables.encode(frames, fill)
-            arrays |= dict(zip(("x", "x_test"), frames, strict=False))
-        arrays.setdefault("numeric", np.array(True))
+        keys = [key for key in ("x", "x_test") if key in arrays]
+        samples, numeric = frames.encode([arrays[key] for key in keys], fill)
+        arrays |= {**dict(zip(keys, samples, strict=True)), "numeric": numeric}
     elif fill is not None:
         raise unread(f"hf.fill={fill!r}", "there is no table")
-    known = {label for key in ("y", "y_test") for label in arrays.get(key, ())}
-    classes = f" ({arrays.get('num_classes', len(known))} classes)"
-    told = _describe_columns(chosen, classes * (kind_of(label) != "float"))
-    arrays["columns"] = np.array(told)
+    classes = f" ({count} classes)" * (kind_of(label) != "float")
+    arrays["columns"] = np.array(_describe_columns(chosen, classes))
     # Later starts read the cache and say nothing.
-    print(f"{title}: {told} ({', '.join(splits)})", file=sys.stderr, flush=True)
+    told = f"{title}: {arrays['columns']} ({', '.join(splits)})"
+    print(told, file=sys.stderr, flush=True)
     return arrays
+
+
+def _read(rows: Any, columns: Columns, title: str, looks: dict) -> dict:
+    """Returns the samples of a split, their labels and their users, if any."""
+    if not _has_labels(rows, columns.label):
+        raise UserError("it has samples without a label: leave them out")
+    labels, user = rows[columns.label][:], columns.user
+    if kind_of(rows.features[columns.label]) == "classes":
+        labels = np.array(labels)
+    arrays = {"x": _samples(rows, columns, title, looks), "y": labels}
+    if user is None:
+        return arrays
+    users = _values(rows, user)
+    if _FEW <= len(users) == len(set(users)):
+        told = f"hf.user={user!r} differs in all {len(users)} rows"
+        raise UserError(f"{told}, expected users of several samples")
+    return arrays | {"users": np.array(users)}
 
 
 def _find_numbers(rows: Any, named: list) -> dict[str, Any]:
@@ -195,21 +189,19 @@ def _find_numbers(rows: Any, named: list) -> dict[str, Any]:
     features, names = dict(rows.features), list(rows.features)
     texts = [c for c in names if kind_of(features[c]) == "text" and c not in named]
     head = rows.select_columns(texts)[:1000]
-    found = [column for column in texts if tables.are_numbers(pd.Series(head[column]))]
+    found = [column for column in texts if frames.are_numbers(pd.Series(head[column]))]
     return features | dict.fromkeys(found, Value("float64"))
 
 
 def _describe_values(rows: Any, column: str) -> Values:
     """Returns what `choose` asks about the values of a column."""
-    import pyarrow.compute as pc
-    import pyarrow.types as types
+    found = _series(rows, column).dropna()
+    years = found.dtype.kind in "iuf" and found.between(1900, 2100).all()
+    return Values(found.nunique(), len(rows), bool(years))
 
-    found = rows.select_columns([column]).with_format("arrow")[:][column]
-    years = types.is_integer(found.type)
-    if years:
-        low, high = (limit.as_py() for limit in pc.min_max(found).values())
-        years = low is not None and 1900 <= low <= high <= 2100
-    return Values(pc.count_distinct(found).as_py(), len(rows), years)
+
+def _series(rows: Any, column: str) -> Any:
+    return rows.select_columns([column]).to_pandas()[column]
 
 
 def _describe_columns(chosen: Columns, classes: str) -> str:
@@ -223,11 +215,9 @@ def _describe_columns(chosen: Columns, classes: str) -> str:
 
 def _has_labels(rows: Any, column: str) -> bool:
     """Returns whether all labels are known; those kept secret are -1."""
-    labels = rows[column][:]
-    plain = (str, float)  # of which none stands for a secret
-    return all(
-        y is not None and y == y and (isinstance(y, plain) or y >= 0) for y in labels
-    )
+    labels = _series(rows, column)
+    secret = labels.dtype.kind == "i" and (labels < 0).any()
+    return not secret and bool(labels.notna().all())
 
 
 def _values(rows: Any, column: str) -> list:

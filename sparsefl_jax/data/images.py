@@ -1,5 +1,6 @@
 """Reads images of files as one array: of one mode and one size, converted if asked."""
 
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -8,20 +9,14 @@ from tqdm import tqdm
 
 from sparsefl_jax.core.check import UserError, blame, check
 from sparsefl_jax.core.types import Count
+from sparsefl_jax.data.columns import some
 
 MODES = ("L", "RGB", "RGBA")
 _ALIKE = {"L", "RGB"}, {"RGBA"}  # modes that become one unasked
 _LOSSLESS = {"1": "L", "P": "RGB"}  # Pillow's modes that are converted unasked
 
 
-def read(
-    rows: Any,
-    column: str,
-    title: str,
-    *,
-    mode: str | None = None,
-    size: tuple[int, ...] = (),
-) -> np.ndarray:
+def read(rows: Any, column: str, title: str, *, mode=None, size=()) -> np.ndarray:
     """Decodes images, with a progress bar on a terminal.
 
     Bits, palettes, and grey images among coloured ones are converted without loss. Any
@@ -65,17 +60,14 @@ def read(
                 images = np.empty((len(coded), *pixels.shape), np.uint8)
         if (images.shape[-1], pixels.shape[-1]) == (1, 3):
             images = np.repeat(images, 3, axis=-1)
-        if (images.shape[-1], pixels.shape[-1]) == (3, 1):
-            pixels = np.repeat(pixels, 3, axis=-1)
-        if pixels.shape == images.shape[1:]:  # or else it is refused below
+        with contextlib.suppress(ValueError):  # of another shape: it is refused below
             images[i] = pixels
     alike = any(set(modes) <= kinds for kinds in _ALIKE)
     if not (mode or alike) or len(sizes) > 1 and not size:
         found = [f"{name} ({n})" for name, n in modes.most_common()]
-        found += [f"{h} x {w} ({n})" for (h, w), n in sizes.most_common(5)]
-        rest = "..., " * (len(sizes) > 5)
+        found += [f"{h} x {w} ({n})" for (h, w), n in sizes.most_common()]
         wanted = "expected one mode and one size: set image.mode, image.size"
-        raise UserError(f"images are {', '.join(found)}, {rest}{wanted}")
+        raise UserError(f"images are {some(found)}, {wanted}")
     return images
 
 

@@ -13,9 +13,9 @@ are, become uint8, which loses nothing and takes a quarter of float32's memory. 
 result is cached, because FEMNIST's 805,263 images take minutes to parse.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError, blame
 from sparsefl_jax.data import characters
+from sparsefl_jax.data.arrays import join_users
 from sparsefl_jax.data.cache import Source
 
 _SIDE = 28
@@ -53,29 +54,21 @@ def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:
 
     Returns:
       `x` [n, 28, 28, 1] uint8 or float32, or [n, D] float32; `y` [n] integers; or, of
-      texts, `x` [n, T] uint8 and `y` [n, T] int32, see `characters`, or a list `x`;
-      `users` [n] int32, numbered in the order of the files, with one number in both
+      texts, `x` [n, T] uint8 and `y` [n, T] int32, see `characters`, or `x` [n] texts;
+      `users` [n] integers, numbered in the order of the files, with one number in both
       splits, and their `user_names`.
     """
-    parts, numbers = defaultdict(list), {}
-    for split, files in (("", train), ("_test", test)):
-        for user, x, y in (user for file in files for user in _users(file)):
-            place = numbers.setdefault(user, len(numbers))
-            parts[f"x{split}"].append(x)
-            parts[f"y{split}"].append(y)
-            parts[f"users{split}"].append(np.full(len(y), place, np.int32))
-    samples = parts["x"] + parts["x_test"]
-    shapes = {x.shape[1:] for x in samples}
-    if not parts["x"] or len(shapes) > 1:
-        found = f"{str(train[0])!r} and the files beside it hold {sorted(shapes)}"
-        raise UserError(f"{found}, expected samples of one shape")
-    if any(x.dtype != np.uint8 for x in samples):
-        for split in ("x", "x_test"):
-            parts[split] = [_as_float(x) for x in parts[split]]
-    arrays = {name: np.concatenate(values) for name, values in parts.items() if values}
-    if arrays["x"].dtype.kind == "U":
-        arrays |= {k: arrays[k].tolist() for k in ("x", "x_test") if k in arrays}
-    return arrays | {"user_names": np.array(list(numbers))}
+    found, numbers = [], {}
+    for suffix, files in (("", train), ("_test", test)):
+        for user, x, y in chain.from_iterable(map(_users, files)):
+            found.append((numbers.setdefault(user, len(numbers)), suffix, x, y))
+    shapes = {x.shape[1:] for _, _, x, _ in found}
+    if len(shapes) != 1 or all(suffix for _, suffix, _, _ in found):
+        told = f"{str(train[0])!r} and the files beside it hold {sorted(shapes)}"
+        raise UserError(f"{told}, expected samples of one shape")
+    if {x.dtype.kind for _, _, x, _ in found} == {"u", "f"}:
+        found = [(*begin, _as_float(x), y) for *begin, x, y in found]
+    return join_users(found) | {"user_names": np.array(list(numbers))}
 
 
 def _as_float(x):
@@ -108,18 +101,13 @@ def _users(file: Path) -> Iterator[tuple]:
 
 
 def _arrays(x, y):
-    """Returns one user's samples and labels."""
+    """Returns one user's samples and labels; images in uint8 if that loses nothing."""
     if x.dtype.kind == y.dtype.kind == "U" and x.ndim == 1:
         return characters.cut_texts(x.tolist(), y.tolist())
     if y.ndim != 1 or y.dtype.kind not in "iuf":
         raise UserError(f"y is {y.dtype} {y.shape}, not integers")
     if x.dtype.kind == "U":
         return x.reshape(len(x), -1)[:, :_TWEET][:, -1], y
-    return _samples(x), y
-
-
-def _samples(x):
-    """Returns one user's images, in uint8 if that loses nothing, or features."""
     if x.ndim != 2 or x.dtype.kind not in "iuf":
         raise UserError(f"x is {x.dtype} {x.shape}, not [n, D]")
     if x.shape[1] == _SIDE**2:
@@ -127,6 +115,6 @@ def _samples(x):
         levels = np.rint(255 * x.clip(0, 1))
         # LEAF divides by 255 in float64, so equal pixels agree to the last bit.
         if (levels / 255 == x).all():
-            return levels.astype(np.uint8)
+            return levels.astype(np.uint8), y
     with np.errstate(over="ignore"):  # make_dataset refuses values that are not finite
-        return x.astype(np.float32)
+        return x.astype(np.float32), y

@@ -12,18 +12,21 @@ in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et
 """
 
 import warnings
+from collections.abc import Mapping
+from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.check import UserError, check, integer
+from sparsefl_jax.core.check import UserError, blame, check, integer
 from sparsefl_jax.data import cuts
-from sparsefl_jax.data.listed import listed
+from sparsefl_jax.data.cuts import Parts
 
 _MAX_DRAWS = 200
 
 
-def iid(labels: ArrayLike, num_clients: int, *, seed: int) -> list[np.ndarray]:
+def iid(labels: ArrayLike, num_clients: int, *, seed: int) -> Parts:
     """Divides shuffled samples evenly; the sizes of clients differ by at most one.
 
     Args:
@@ -41,7 +44,7 @@ def iid(labels: ArrayLike, num_clients: int, *, seed: int) -> list[np.ndarray]:
       >>> [len(part) for part in iid(np.zeros(7, np.int32), 3, seed=0)]
       [3, 2, 2]
     """
-    labels = cuts.checked_labels(labels, num_clients)
+    labels = cuts.check_labels(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
     return np.array_split(order, num_clients)
 
@@ -53,7 +56,7 @@ def quantity(
     seed: int,
     alpha: float = 0.5,
     min_samples: int = 1,
-) -> list[np.ndarray]:
+) -> Parts:
     """Gives clients sizes drawn from Dir(alpha), and labels at random.
 
     Every client gets `min_samples` shuffled samples; one draw of Dir(alpha) divides the
@@ -79,7 +82,7 @@ def quantity(
       >>> sum(sizes), min(sizes) >= 5, max(sizes) > 25
       (100, True, True)
     """
-    labels = cuts.checked_labels(labels, num_clients, min_samples)
+    labels = cuts.check_labels(labels, num_clients, min_samples)
     check("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     rest = len(labels) - num_clients * min_samples
@@ -99,7 +102,7 @@ def dirichlet(
     min_samples: int = 10,
     balanced: bool = False,
     labels_test: ArrayLike | None = None,
-) -> list[np.ndarray]:
+) -> Parts:
     """Splits each class in proportions drawn from Dir(alpha), so sizes are uneven.
 
     Cumulative counts are rounded down, as in SpaFL's code, so that on average the last
@@ -132,7 +135,7 @@ def dirichlet(
       >>> sum(map(len, parts)), min(map(len, parts)) >= 20
       (1000, True)
     """
-    labels = cuts.checked_labels(labels, num_clients, min_samples)
+    labels = cuts.check_labels(labels, num_clients, min_samples)
     check("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     totals = np.bincount(labels)
@@ -140,9 +143,9 @@ def dirichlet(
     totals_test = np.bincount(test, minlength=len(totals))[: len(totals)]
     cap = len(labels) / num_clients if balanced else np.inf
     for _ in range(_MAX_DRAWS):
-        ends = cuts.draw_cuts(rng, totals, num_clients, alpha, cap)
+        ends = _draw_cuts(rng, totals, num_clients, alpha, cap)
         sizes = np.diff(ends, axis=1, prepend=0).sum(axis=0)
-        ends_test = cuts.scaled_cuts(ends, totals_test)
+        ends_test = cuts.scale_cuts(ends, totals_test)
         sizes_test = np.diff(ends_test, axis=1, prepend=0).sum(axis=0)
         all_have_test = labels_test is None or sizes_test.min() > 0
         if sizes.min() >= min_samples and all_have_test:
@@ -150,9 +153,7 @@ def dirichlet(
     return cuts.raise_to_minimum(cuts.cut_classes(labels, ends, rng), min_samples)
 
 
-def lda(
-    labels: ArrayLike, num_clients: int, *, seed: int, alpha: float = 1.0
-) -> list[np.ndarray]:
+def lda(labels: ArrayLike, num_clients: int, *, seed: int, alpha: float = 1.0) -> Parts:
     """Fills clients of equal size from class mixtures drawn from Dir(alpha).
 
     Clients are filled one after another. Once a class is used up, its probability is 0,
@@ -177,7 +178,7 @@ def lda(
       >>> [len(part) for part in lda(labels, 5, seed=0, alpha=0.1)]
       [200, 200, 200, 200, 200]
     """
-    labels = cuts.checked_labels(labels, num_clients)
+    labels = cuts.check_labels(labels, num_clients)
     check("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     stacks = cuts.by_class(labels, rng)
@@ -194,9 +195,7 @@ def lda(
     return parts
 
 
-def shards(
-    labels: ArrayLike, num_clients: int, *, seed: int = 0, k: int = 2
-) -> list[np.ndarray]:
+def shards(labels: ArrayLike, num_clients: int, *, seed: int = 0, k: int = 2) -> Parts:
     """Sorts by label, cuts num_clients * k chunks, and gives each client k classes.
 
     In order, each client takes the first k remaining chunks of distinct classes. The
@@ -220,7 +219,7 @@ def shards(
       [[0, 1], [0, 1], [2, 3]]
     """
     check("k", k, integer(1, len(np.unique(labels))))
-    labels = cuts.checked_labels(labels, num_clients, k)
+    labels = cuts.check_labels(labels, num_clients, k)
     chunks = np.array_split(np.argsort(labels, kind="stable"), num_clients * k)
     parts = []
     for _ in range(num_clients):
@@ -237,7 +236,7 @@ def pathological(
     seed: int,
     classes_per_client: int = 2,
     samples_per_class: int | None = None,
-) -> list[np.ndarray]:
+) -> Parts:
     """Gives each client exactly C random classes.
 
     One after another, clients take the C classes that the fewest clients hold so far,
@@ -268,15 +267,14 @@ def pathological(
       >>> {tuple(np.unique(labels[p], return_counts=True)[1].tolist()) for p in parts}
       {(10, 10)}
     """
-    labels = cuts.checked_labels(labels, num_clients)
+    labels = cuts.check_labels(labels, num_clients)
     rng = np.random.default_rng(seed)
     stacks = [stack for stack in cuts.by_class(labels, rng) if len(stack)]
     check("classes_per_client", classes_per_client, integer(1, len(stacks)))
     if num_clients * classes_per_client < len(stacks):
         few = f"{num_clients=} with {classes_per_client=}"
         raise UserError(f"{few} do not hold all {len(stacks)} classes")
-    if samples_per_class is not None:
-        check("samples_per_class", samples_per_class, integer(1))
+    check("samples_per_class", samples_per_class, integer(1) | None)
     each = int(samples_per_class or 1)
     holders = _holders(rng, num_clients, len(stacks), classes_per_client)
     parts = [[] for _ in range(num_clients)]
@@ -298,7 +296,7 @@ def natural(
     users: ArrayLike | None,
     seed: int = 0,
     min_samples: int = 1,
-) -> list[np.ndarray]:
+) -> Parts:
     """Makes each user one client.
 
     Args:
@@ -340,11 +338,72 @@ def natural(
     return [parts[i] for i in np.sort(chosen)]
 
 
+def listed(
+    labels: ArrayLike,
+    num_clients: int | None = None,
+    *,
+    seed: int = 0,
+    path: str | None = None,
+) -> Mapping[str, ArrayLike]:
+    r"""Gives clients the rows that a file lists.
+
+    Args:
+      labels: [n], unused.
+      num_clients: N, or None, by the file.
+      seed: unused.
+      path: a .json file with the rows of each client, `{"ward 3": [0, 4], ...}`, or a
+        .csv file with the columns `client` and `sample`, a row of the training samples
+        in each line.
+
+    Returns:
+      The rows by client, in the order of the file.
+
+    Raises:
+      ValueError: the file is not so.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+      ...     _ = file.write("client,sample\na,0\nb,1\na,2")
+      ...     file.flush()
+      ...     {k: v.tolist() for k, v in listed([0, 1, 0], path=file.name).items()}
+      {'a': [0, 2], 'b': [1]}
+    """
+    check("partition.path: suffix", Path(path or "").suffix, (".json", ".csv"))
+    with blame(f"partition.path={path!r}"):
+        if path.endswith(".json"):
+            content = Path(path).read_bytes()
+            return msgspec.json.decode(content, type=dict[str, list[int]])
+        import pandas as pd
+
+        table = pd.read_csv(path, dtype={"client": str})
+        if list(table) != ["client", "sample"] or table.isna().any(axis=None):
+            expected = "expected ['client', 'sample'] without gaps"
+            raise UserError(f"columns {list(table)}, {expected}")
+        return dict(iter(table.groupby("client", sort=False)["sample"]))
+
+
 PARTITIONERS = {
     f.__name__: f
     for f in (iid, quantity, dirichlet, lda, shards, pathological, natural, listed)
 }
 BY_CLASS = ("dirichlet", "lda", "shards", "pathological")
+
+
+def _draw_cuts(rng, totals, num_clients, alpha, cap):
+    """Draws the cuts of each class; clients that hold `cap` samples get no more."""
+    cuts, held = [], np.zeros(num_clients, np.int64)
+    for total in totals:
+        room = held < cap if (held < cap).any() else np.ones(num_clients, bool)
+        share = rng.dirichlet(np.full(num_clients, alpha)) * room
+        # All clients with room can have drawn a share of 0.
+        share = share if share.sum() > 0 else room.astype(float)
+        cut = (np.cumsum(share / share.sum()) * total).astype(np.int64)
+        # A sum of floats can end just below 1 and would lose the last sample.
+        cut[-1] = total
+        held = held + np.diff(cut, prepend=0)
+        cuts.append(cut)
+    return np.stack(cuts)
 
 
 def _warn_of_rare(labels, parts) -> None:
@@ -355,7 +414,7 @@ def _warn_of_rare(labels, parts) -> None:
     for c, size in zip(classes, sizes, strict=True):
         whom = [i for i, own in enumerate(held) if c in own]
         if 2 * size < sizes.mean() and 2 * len(whom) < min(size, len(parts)):
-            others = f" and {len(whom) - 1} others" if len(whom) > 1 else ""
+            others = f" and {len(whom) - 1} others" * (len(whom) > 1)
             told.append(f"{size} of class {c} to client {whom[0]}{others}")
     if told:
         more = f"; so {len(told) - 5} more classes" if len(told) > 5 else ""

@@ -4,6 +4,7 @@ TFDS's `data_source` needs only `array_record` and an image decoder.
 """
 
 import logging
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.columns import choose
 
 OPTIONS = ("data_dir", "image", "text", "label")
+_HARMLESS = re.compile("group size|OpenCV|Variant folder")  # in lines of TFDS's log
 _CHUNK = 1024  # samples at a time, which is three times as fast as one by one
 
 
@@ -36,12 +38,10 @@ def find(name: str, data_dir: str | Path | None = None, **columns: Any) -> Sourc
     """
     builder = _builder(name, data_dir)
     if not builder.is_prepared():
-        raise UserError(
-            "it is not prepared: run "
-            f"`tfds build {name} --file_format=array_record` with the extra [prepare], "
-            "set TFDS_DATA_DIR to its folder, name one of the hub as "
-            "hf:ORGANISATION/NAME, or take a configuration with :mini"
-        )
+        told = f"run `tfds build {name} --file_format=array_record` with the extra "
+        told += "[prepare], set TFDS_DATA_DIR to its folder, name one of the hub as "
+        told += "hf:ORGANISATION/NAME, or take a configuration with :mini"
+        raise UserError(f"it is not prepared: {told}")
     files = [f for f in Path(str(builder.data_path)).iterdir() if f.is_file()]
     features = builder.info.features
     if "label" in features:
@@ -56,17 +56,11 @@ def _builder(name: str, data_dir: str | Path | None) -> Any:
     import tensorflow_datasets as tfds
     import tensorflow_datasets.text  # noqa: F401  registers GLUE
 
-    logging.getLogger("absl").addFilter(_is_wanted)
+    logging.getLogger("absl").addFilter(lambda r: not _HARMLESS.search(r.getMessage()))
     try:
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
         raise UserError("no data set has this name, see launch.py --list") from None
-
-
-def _is_wanted(record: logging.LogRecord) -> bool:
-    """Leaves out harmless log lines about record groups and image decoders."""
-    message = record.getMessage()
-    return not any(s in message for s in ("group size", "OpenCV", "Variant folder"))
 
 
 def _decode(builder, sample, label) -> dict:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax.data import npz
+from sparsefl_jax.data.arrays import join_users
 from sparsefl_jax.data.cache import Source
 from sparsefl_jax.data.characters import windows
 
@@ -48,7 +49,7 @@ def read(name: str) -> dict:
     Returns:
       `x` [n, H, W, C] uint8, `y` [n] integers, `x_test` and `y_test`; of the play `x`
       [n, T] uint8, `y` [n, T] int32, and the `users` of both splits; of its sentences
-      `x`, a list of texts. The digits have `users` of the training images.
+      `x` [n] texts. The digits have `users` of the training images.
 
     Example:
       >>> data = read("fashion_mnist_sample")
@@ -58,8 +59,7 @@ def read(name: str) -> dict:
     if name == PLAY:
         return _by_role(partial(windows, length=PIECE))
     if name == SENTENCES:
-        arrays = _by_role(_sentences)
-        return arrays | {key: arrays[key].tolist() for key in ("x", "x_test")}
+        return _by_role(_sentences)
     arrays = npz.read(FOLDER / f"{name}.npz")
     return arrays | {key: decode(arrays[key]) for key in ("x", "x_test")}
 
@@ -73,7 +73,7 @@ def _by_role(samples: Callable) -> dict:
     Args:
       samples: `(words) -> (x [n, ...], y [n, ...])`, of all that a role says.
     """
-    said, parts = collections.defaultdict(str), collections.defaultdict(list)
+    said, parts = collections.defaultdict(str), []
     play = (FOLDER / f"{PLAY}.txt").read_text(encoding="ascii")
     for speech in re.split(r"\n\n+", play.strip()):
         role, _, words = speech.partition(":\n")
@@ -82,16 +82,13 @@ def _by_role(samples: Callable) -> dict:
         x, y = samples(words)
         end = len(x) - max(1, round(len(x) / 5))
         if end > 0:
-            for key, values in {"x": x, "y": y, "users": np.full(len(x), role)}.items():
-                parts[key].append(values[:end])
-                parts[f"{key}_test"].append(values[end:])
-    return {key: np.concatenate(values) for key, values in parts.items()}
+            parts += (role, "", x[:end], y[:end]), (role, "_test", x[end:], y[end:])
+    return join_users(parts)
 
 
 def _sentences(words: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns sentences of two words and more, and the places of their marks."""
     found = _SENTENCE.findall(" ".join(words.split()))
-    found = [(text.strip(), MARKS.index(mark)) for text, mark in found]
-    found = [sentence for sentence in found if " " in sentence[0]]
+    found = [(text.strip(), mark) for text, mark in found if " " in text.strip()]
     texts, marks = ([sentence[i] for sentence in found] for i in (0, 1))
-    return np.array(texts), np.array(marks, np.int32)
+    return np.array(texts), np.array(list(map(MARKS.index, marks)))

@@ -8,7 +8,7 @@ holds out later for testing or validation. Columns of tables are standardised by
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,49 +16,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.check import UserError, blame, check, unread
-from sparsefl_jax.data import cache, characters, hub, leaf, npz, pfllib, samples
+from sparsefl_jax.data import cache, characters, hub, leaf, npz, samples
 from sparsefl_jax.data import prepared_tfds as tfds
-from sparsefl_jax.data.arrays import number_classes, plain_labels, with_channels
+from sparsefl_jax.data.arrays import number_values, plain_labels, with_channels
 from sparsefl_jax.data.tokens import Tokenizer, hash_letters, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
 
 _FEW = 20  # classes of few samples each, which can be true
-REFUSED = (".h5", ".hdf5", ".pkl", ".pickle", ".pt", ".pth", ".mat")
-
-
-class Reader(NamedTuple):
-    """How one kind of data sets is read.
-
-    Attributes:
-      matches: `(name) -> bool`, whether a name means one of this kind.
-      find: `(name, **options) -> cache.Source`.
-      takes: the options of `find`, of `hf` or `data_dir` as `load` takes them.
-    """
-
-    matches: Callable
-    find: Callable
-    takes: tuple[str, ...] = ()
-
-
-def _refuse(name: str) -> cache.Source:
-    """Refuses a file that is not read, and says what to do."""
-    write = "write their arrays with np.savez('mine.npz', x=x, y=y, users=users)"
-    raise UserError(f"{Path(name).suffix} files are not read: {write}")
-
-
-READERS = (  # the first that a name matches reads it
-    Reader(samples.SAMPLES.__contains__, samples.find),
-    Reader(hub.matches, hub.find, (*hub.OPTIONS, *hub.LOOKS)),
-    Reader(npz.matches, npz.find),
-    Reader(lambda name: Path(name).suffix in REFUSED, _refuse),
-    Reader(pfllib.matches, pfllib.find),
-    Reader(leaf.matches, leaf.find),
-    Reader(hub.is_path, hub.find, (*hub.OPTIONS, *hub.LOOKS)),
-    Reader(bool, tfds.find, tfds.OPTIONS),
+READERS = (  # the first whose `matches` knows a name finds it, with its OPTIONS
+    (samples.SAMPLES.__contains__, samples),
+    (hub.matches, hub),
+    (npz.matches, npz),
+    (leaf.matches, leaf),
+    (hub.is_path, hub),
+    (bool, tfds),
 )
 
-CLASSES, NEXT = "classification", "next_token"
-TASKS = (CLASSES, NEXT, "multilabel", "regression")
+NEXT = "next_token"
+BY_CLASS = ("classification", NEXT)
+TASKS = (*BY_CLASS, "multilabel", "regression")
 
 NAMES = {  # short for a name, and for options that the types of its columns leave open
     "sst2": ("glue/sst2", {}),
@@ -131,7 +107,7 @@ def load(
     data_dir: str | Path | None = None,
     writers: str | None = None,
     num_classes: int | None = None,
-    task: str = CLASSES,
+    task: str = BY_CLASS[0],
     hf: Mapping[str, Any] | None = None,
     image: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
@@ -172,14 +148,19 @@ def load(
       ((2000, 28, 28, 1), 10)
     """
     name = str(name)
-    options = {**(hf or {}), **(image or {})}
-    options = {k: v for k, v in options.items() if v not in (None, (), [])}
+    options = {**(hf or {}), **(image or {}), "data_dir": data_dir and str(data_dir)}
+    options = {k: v for k, v in options.items() if v not in (None, "", (), [])}
     if max_tokens is not None and tokenizer is None:
         raise unread(f"max_tokens={max_tokens}", "it goes with tokenizer")
     words = None if tokenizer is None else make_tokenizer(tokenizer, max_tokens)
     found, columns = NAMES.get(name, (name, {}))
-    options |= {"data_dir": str(data_dir)} if data_dir else {}
-    reader = _reader(found, options)
+    reader = next(reader for matches, reader in READERS if matches(found))
+    taken = getattr(reader, "OPTIONS", ())
+    for option in options.keys() - set(taken):
+        section = "" if option == "data_dir" else "hf."
+        section = "image." if option in hub.LOOKS else section
+        told = f"{section}{option}={options[option]!r}"
+        raise unread(told, f"{name!r} takes {', '.join(taken) or 'no option'}")
     options = columns | options
     task = options.pop("task", task)
     check("task", task, TASKS)
@@ -187,53 +168,39 @@ def load(
         source = reader.find(found, **options)
         identity = found, sorted(options.items()), words and words.identity, task
         arrays = cache.through(source, identity, lambda: _decode(source, words, task))
-    if writers is not None:
-        check("writers", writers, (MNIST,))
-        arrays |= of_mnist(arrays, name)
+        if writers is not None:
+            check("writers", writers, (MNIST,))
+            arrays |= of_mnist(arrays, name)
     if num_classes is not None:
         arrays["num_classes"] = num_classes
     title = source.title if found == name else name
     return make_dataset(**{"numeric": False} | arrays, task=task, name=title)
 
 
-def _reader(name: str, options: Mapping[str, Any]) -> Reader:
-    """Returns the reader of a data set; refuses options that it does not take."""
-    reader = next(reader for reader in READERS if reader.matches(name))
-    for option, value in options.items():
-        if option not in reader.takes:
-            section = "image." if option in hub.LOOKS else "hf."
-            field = option if option == "data_dir" else section + option
-            allowed = ", ".join(reader.takes) or "no option"
-            raise unread(f"{field}={value!r}", f"{name!r} takes {allowed}")
-    return reader
-
-
 def _decode(source: cache.Source, tokenizer: Tokenizer | None, task: str) -> dict:
     """Decodes a data set; turns texts into samples, and numbers labels."""
     arrays = source.decode()
-    texts, labels = (
-        {k: v for k in (key, f"{key}_test") if isinstance(v := arrays.get(k), list)}
-        for key in "xy"
-    )
+    xs, ys = ([k for k in (key, f"{key}_test") if k in arrays] for key in "xy")
+    texts = isinstance(next(iter(arrays["x"]), None), str)
+    unnamed = isinstance(arrays["y"], list)
     if tokenizer and not texts:
         raise unread(tokenizer.given, f"{source.title!r} has no texts")
     if task == NEXT and (tokenizer or not texts and np.ndim(arrays["y"]) == 1):
         why = tokenizer.given if tokenizer else f"{source.title!r} has no next tokens"
         raise unread(f"task={task!r}", why)
-    if task == NEXT and texts and labels:
-        for (x, before), (y, after) in zip(texts.items(), labels.items(), strict=True):
-            arrays[x], arrays[y] = characters.cut_texts(before, after)
+    if task == NEXT and texts and unnamed:
+        for x, y in zip(xs, ys, strict=True):
+            arrays[x], arrays[y] = characters.cut_texts(arrays[x], arrays[y])
         return arrays
-    encode = tokenizer.encode if tokenizer else hash_letters
-    arrays |= {x: encode(split) for x, split in texts.items()}
-    fractions = any(isinstance(v, float) and v % 1 for v in sum(labels.values(), []))
-    if fractions or labels and task not in (CLASSES, NEXT):  # or no classes
-        arrays |= {y: np.asarray(split) for y, split in labels.items()}
-    elif labels:
-        classes, y = np.unique(sum(labels.values(), []), return_inverse=True)
-        splits = np.split(y.astype(np.int32), [len(labels["y"])])
-        arrays["classes"] = classes.astype(str)
-        arrays |= dict(zip(labels, splits, strict=False))
+    if texts:
+        encode = tokenizer.encode if tokenizer else hash_letters
+        arrays |= {x: encode(arrays[x]) for x in xs}
+    if unnamed:
+        labels = [np.asarray(arrays[y]) for y in ys]
+        fractions = any(y.dtype.kind == "f" and (y % 1).any() for y in labels)
+        if task in BY_CLASS and not fractions:  # or no classes
+            labels, arrays["classes"] = number_values(labels)
+        arrays |= dict(zip(ys, labels, strict=True))
     return arrays
 
 
@@ -309,7 +276,7 @@ def make_dataset(
         if a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
             here, there = (f"{v.dtype} {v.shape[1:]}" for v in (a, b))
             raise UserError(f"{which} has samples {here}, {which}_test has {there}")
-    if task not in (CLASSES, NEXT):
+    if task not in BY_CLASS:
         if num_classes is not None:
             raise unread(f"{num_classes=}", f"{task=} has an output for each target")
         num_classes, classes = y[:1].size, None
@@ -318,8 +285,11 @@ def make_dataset(
             num_classes = len(classes)
         texts = y.dtype.kind == "U"
         if texts or num_classes is None and y.ndim == 1 and y.all() and y_test.all():
-            y, y_test, classes = number_classes(y, y_test)
-        num_classes = _num_classes(y, y_test, num_classes)
+            (y, y_test), classes = number_values([y, y_test])
+        last, samples = max(y.max(), y_test.max(initial=0)), y.size + y_test.size
+        if last >= (samples if num_classes is None else num_classes):
+            raise UserError(f"{num_classes=}, expected above the label {last} of y")
+        num_classes = int(last + 1 if num_classes is None else num_classes)
         found = np.unique(y).size
         if y.ndim == 1 and found > max(_FEW, len(y) / 5):
             told = f"{name}: {found} classes in {len(y)} samples; numbers to predict"
@@ -348,10 +318,25 @@ def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:
       >>> statistics(np.full((2, 4, 4, 1), 255, np.uint8), "mine")
       ((1.0,), (1.0,))
     """
-    mean, std = STATISTICS.get(name.removesuffix("_sample"), ((), ()))
-    if x.dtype == np.uint8 and len(mean) == x.shape[-1]:
-        return mean, std
-    return _channel_statistics(x)
+    published = STATISTICS.get(name.removesuffix("_sample"), ((), ()))
+    if x.dtype == np.uint8 and len(published[0]) == x.shape[-1]:
+        return published
+    if x.ndim != 4:
+        return None, None
+    if x.dtype == np.uint8:
+        levels, counts = np.arange(256), 0
+        # bincount converts to int64, so it sees a part of the images at a time.
+        for images in np.array_split(x, 1 + x.size // 2**24):
+            channels = np.moveaxis(images, 3, 0)
+            counts += np.stack([np.bincount(c.ravel(), None, 256) for c in channels])
+        # Integers, since BLAS rounds differently elsewhere, where a run may continue.
+        n, moments = x[..., 0].size, np.stack([counts @ levels, counts @ levels**2], 1)
+        mean = [first / (255 * n) for first, _ in moments.tolist()]
+        std = [math.sqrt(n * b - a * a) / (255 * n) for a, b in moments.tolist()]
+    else:
+        axes = 0, 1, 2
+        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
+    return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)
 
 
 def one_label(y: np.ndarray) -> np.ndarray:
@@ -375,9 +360,8 @@ def _features(name, x):
     if x.dtype.kind not in "biuf":
         raise UserError(f"{name} has dtype {x.dtype}, expected numbers")
     if x.ndim not in (2, 3, 4) or not x.size:
-        raise UserError(
-            f"{name} has shape {x.shape}, expected [n, H, W, C], [n, H, W] or [n, D]"
-        )
+        expected = "expected [n, H, W, C], [n, H, W] or [n, D]"
+        raise UserError(f"{name} has shape {x.shape}, {expected}")
     x = with_channels(x) if x.ndim > 2 else x
     if x.dtype == np.uint8:
         return x
@@ -395,64 +379,28 @@ def _features(name, x):
 
 
 def _labels(name, y, x, task):
-    """Returns labels as int32, or texts, after checking their dtype and number."""
-    if task not in (CLASSES, NEXT):
-        return _numbers(name, np.asarray(y), len(x), task)
-    y = plain_labels(np.asarray(y), x)
-    good = "iuU" if y.ndim == 1 else "iu"
-    if y.dtype.kind not in good or y.ndim not in (1, 2) or y.shape[1:] == (0,):
+    """Returns labels as int32, or texts; as float32, or as bool, of other tasks."""
+    y, several = np.asarray(y), task == "multilabel"
+    if task in BY_CLASS:
+        y = plain_labels(y, x)
+        good = y.dtype.kind in ("iuU" if y.ndim == 1 else "iu")
         expected = "integers or texts [n], or integers [n, T], T > 1, "
         expected += "or task='regression' or 'multilabel'"
+    else:
+        good = y.dtype.kind in "biuf"
+        limit = np.finfo(np.float32).max
+        good = good and (np.isin(y, (0, 1)) if several else np.abs(y) <= limit).all()
+        form = "[n, K] of 0 and 1" if several else "finite float32 [n] or [n, T]"
+        expected = f"{form} for {task=}, without gaps"
+    if not good or not y.size or y.ndim not in ((2,) if several else (1, 2)):
         raise UserError(f"{name} is {y.dtype} {y.shape}, expected {expected}")
     if len(y) != len(x):
         raise UserError(f"{name} has {len(y)} labels for {len(x)} samples")
+    if task not in BY_CLASS:
+        return y.astype(bool if several else np.float32)
     if y.dtype.kind == "U":
         return y
     if y.min() < 0 or y.max() >= 2**31 - 1:
         found = f"labels from {y.min()} to {y.max()}"
         raise UserError(f"{name} has {found}, expected 0 to 2**31 - 2")
     return y.astype(np.int32)
-
-
-def _numbers(name, y, num_samples, task):
-    """Returns the targets of another task as float32, or 0 and 1 as bool."""
-    several = task == "multilabel"
-    shape = "[n, K] of 0 and 1" if several else "finite float32 [n] or [n, T]"
-    good = y.dtype.kind in "biuf" and y.ndim in ((2,) if several else (1, 2)) and y.size
-    limit = np.finfo(np.float32).max
-    if not good or not (np.isin(y, (0, 1)) if several else np.abs(y) <= limit).all():
-        raise UserError(
-            f"{name} is {y.dtype} {y.shape}, expected {shape} for {task=}, without gaps"
-        )
-    if len(y) != num_samples:
-        raise UserError(f"{name} has {len(y)} labels for {num_samples} samples")
-    return y.astype(bool if several else np.float32)
-
-
-def _num_classes(y, y_test, num_classes):
-    """Returns the number of classes after checking that all labels lie below it."""
-    present, samples = 1 + max(y.max(), y_test.max(initial=0)), y.size + y_test.size
-    allowed = samples if num_classes is None else num_classes
-    if present > allowed:
-        raise UserError(f"{num_classes=}, expected above the label {present - 1} of y")
-    return int(present if num_classes is None else num_classes)
-
-
-def _channel_statistics(x):
-    """Returns the mean and standard deviation per channel on the scale 0 to 1."""
-    if x.ndim != 4:
-        return None, None
-    if x.dtype == np.uint8:
-        levels, counts = np.arange(256), 0
-        # bincount converts to int64, so it sees a part of the images at a time.
-        for images in np.array_split(x, 1 + x.size // 2**24):
-            channels = np.moveaxis(images, 3, 0)
-            counts += np.stack([np.bincount(c.ravel(), None, 256) for c in channels])
-        # Integers, since BLAS rounds differently elsewhere, where a run may continue.
-        n, moments = x[..., 0].size, np.stack([counts @ levels, counts @ levels**2], 1)
-        mean = [first / (255 * n) for first, _ in moments.tolist()]
-        std = [math.sqrt(n * b - a * a) / (255 * n) for a, b in moments.tolist()]
-    else:
-        axes = 0, 1, 2
-        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
-    return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)

@@ -61,7 +61,7 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> Tokenizer
     length = MAX_TOKENS if max_tokens is None else max_tokens
     check("max_tokens", length, "[2, inf)")
     if name == WORDS:
-        ids, source = partial(_hashed_words, length=length), WORDS
+        ids, source = partial(_hash_words, length=length), WORDS
     else:
         pieces = _read_vocabulary(Path(name))
         pieces.no_padding()
@@ -69,7 +69,7 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> Tokenizer
         source = hashlib.sha256(pieces.to_str().encode()).hexdigest()
         ids = lambda texts: [p.ids for p in pieces.encode_batch(texts)]  # noqa: E731
 
-    encode = partial(in_chunks, function=ids, size=length, dtype=np.int32)
+    encode = partial(encode_chunks, function=ids, size=length, dtype=np.int32)
     return Tokenizer(f"tokenizer={str(name)!r}", encode, f"{source} {length}")
 
 
@@ -100,10 +100,10 @@ def hash_letters(texts: Sequence[str]) -> np.ndarray:
         n_features=HASH, dtype=np.float32, analyzer="char_wb", ngram_range=(3, 4)
     )
     counts = lambda chunk: vectorizer.transform(chunk).toarray()  # noqa: E731
-    return in_chunks(texts, counts, HASH, np.float32)
+    return encode_chunks(texts, counts, HASH, np.float32)
 
 
-def in_chunks(
+def encode_chunks(
     texts: Sequence[str], function: Callable, size: int, dtype: type
 ) -> np.ndarray:
     """Encodes texts, with a progress bar on a terminal.
@@ -125,12 +125,11 @@ def in_chunks(
     return x
 
 
-def _hashed_words(texts: list[str], length: int) -> Iterator[list[int]]:
+def _hash_words(texts: list[str], length: int) -> Iterator[list[int]]:
     """Yields 1 and then a token from 2 on for each word and mark of a text."""
     for text in texts:
         words = _WORD.findall(text.lower())[: length - 1]
-        hashes = [zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words]
-        yield [1, *(2 + h for h in hashes)]
+        yield [1, *(2 + zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words)]
 
 
 def _read_vocabulary(folder: Path) -> Any:

@@ -10,6 +10,7 @@ import zlib
 import numpy as np
 
 from sparsefl_jax.core.check import UserError
+from sparsefl_jax.data.arrays import number_values
 from sparsefl_jax.data.samples import FOLDER
 
 MNIST = "mnist"
@@ -25,9 +26,9 @@ def number(given: dict, lengths: dict) -> dict:
       lengths: by name, the number of samples n.
 
     Returns:
-      By name, [n] int32, the places of the ids in ascending order, or None where None
-      was given. Integers beside strings count as strings. `user_names`, [U] str, are
-      the ids by place, if there are any.
+      By name, where ids were given, [n] int32, their places in ascending order.
+      Integers beside strings count as strings. `user_names`, [U] str, are the ids by
+      place, if there are any.
 
     Raises:
       ValueError: there is not one id for each sample, or an id is neither an integer
@@ -41,30 +42,29 @@ def number(given: dict, lengths: dict) -> dict:
       >>> found["user_names"].tolist()
       ['7', '4294967303']
     """
+    # From a list, as pandas keeps strings as objects.
     ids = {k: np.asarray(v) for k, v in given.items() if v is not None}
-    if not ids:
-        return given
+    ids = {name: np.asarray(found.tolist()) for name, found in ids.items()}
     for name, found in ids.items():
         if found.shape != (lengths[name],):
             n = lengths[name]
             raise UserError(f"{name} has shape {found.shape}, expected {n} ids")
-    # From a list, as pandas keeps strings as objects.
-    joined = np.asarray([user for found in ids.values() for user in found.tolist()])
-    if joined.dtype.kind not in "iuUS":
-        raise UserError(f"users are {joined.dtype}, expected integers or strings")
-    names, places = np.unique(joined, return_inverse=True)
+        if found.dtype.kind not in "iuUS":
+            raise UserError(f"{name} are {found.dtype}, expected integers or strings")
+    if not ids:
+        return {}
+    parts, names = number_values(ids.values())
     if names.dtype.kind == "S":
         names = np.char.decode(names, "utf-8", "replace")
-    parts = np.split(places.astype(np.int32), [len(next(iter(ids.values())))])
-    found = dict(zip(ids, parts, strict=False))
-    return given | found | {"user_names": names.astype(str)}
+    found = dict(zip(ids, parts, strict=True))
+    return found | {"user_names": names.astype(str)}
 
 
 def by_content(x: np.ndarray) -> np.ndarray:
     """Returns the order of images by their bytes.
 
     Args:
-      x: [n, ...] uint8.
+      x: [n, ...].
 
     Returns:
       [n] integers, the rows in ascending order of their bytes.
@@ -74,7 +74,7 @@ def by_content(x: np.ndarray) -> np.ndarray:
       [2, 1, 0]
     """
     rows = np.ascontiguousarray(x).reshape(len(x), -1)
-    return np.argsort(rows.view(np.dtype((np.void, rows.shape[1]))).ravel())
+    return np.argsort(rows.view((np.void, rows[:1].nbytes)).ravel())
 
 
 def of_mnist(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
@@ -93,10 +93,9 @@ def of_mnist(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
     found = {}
     with np.load(FOLDER / "mnist_writers.npz", allow_pickle=False) as kept:
         for split, (users, key) in _SPLITS.items():
-            x, writers = arrays.get(split), kept[key].astype(np.int32)
-            same = x is not None and len(x) == len(writers) and x.dtype == np.uint8
-            order = by_content(x) if same else None
-            if order is None or _CHECKS[split] != zlib.crc32(x[order].tobytes()):
+            x = arrays.get(split, arrays["x"])
+            order = by_content(x)
+            if _CHECKS[split] != zlib.crc32(x[order].tobytes()):
                 raise UserError(f"writers={MNIST!r}, but {name!r} is not MNIST")
-            found[users] = writers[np.argsort(order)]
+            found[users] = kept[key].astype(np.int32)[np.argsort(order)]
     return found

@@ -15,16 +15,15 @@ from sparsefl_jax.core.check import UserError
 _MOST = 64  # columns of a category
 
 
-def encode(
-    splits: Sequence[Any], fill: str | None = None
-) -> tuple[list[np.ndarray], np.ndarray]:
+def encode(splits: Sequence, fill: str | None = None) -> tuple[Sequence, np.ndarray]:
     """Encodes the rows of all splits alike.
 
     A column of texts most of which are numbers is one of numbers, in which the others
     are missing. Categories are those of the first split.
 
     Args:
-      splits: frames of pandas, that of the training samples first.
+      splits: frames of pandas, that of the training samples first; arrays of numbers
+        stay as they are.
       fill: "median" replaces missing numbers by the median of the first split; a
         missing category is none of them.
 
@@ -43,25 +42,27 @@ def encode(
     """
     import pandas as pd
 
+    if isinstance(splits[0], np.ndarray):
+        return splits, np.array(True)
     blocks, numeric, missing = [], [], []
-    for column in splits[0]:
-        found = [split[column] for split in splits]
-        is_number = are_numbers(found[0])
-        if is_number:
-            found = [pd.to_numeric(values, errors="coerce") for values in found]
-        if count := sum(int(values.isna().sum()) for values in found):
+    for column, values in pd.concat(splits).items():
+        first = splits[0][column]
+        if is_number := are_numbers(first):
+            values = pd.to_numeric(values, errors="coerce")
+        if count := values.isna().sum():
             missing.append(f"{column} ({count})")
-            if is_number:
-                found = [values.fillna(found[0].median()) for values in found]
-        if not is_number:
-            known = sorted(found[0].dropna().unique())
-            found = [_one_hot(values, known) for values in found]
-        blocks.append([np.asarray(v, np.float32).reshape(len(v), -1) for v in found])
-        numeric += [is_number] * blocks[-1][0].shape[1]
+        if is_number:
+            median = values[: len(first)].median()
+            block = values.fillna(median).to_numpy()[:, None]
+        else:
+            block = _one_hot(values, sorted(first.dropna().unique()))
+        blocks.append(block.astype(np.float32))
+        numeric += [is_number] * block.shape[1]
     if missing and fill is None:
         what = f"values are missing: {', '.join(missing)}"
         raise UserError(f"{what}; remove these rows, or set hf.fill=median")
-    return [np.hstack(parts) for parts in zip(*blocks, strict=True)], np.array(numeric)
+    ends = np.cumsum([len(rows) for rows in splits])[:-1]
+    return np.split(np.hstack(blocks), ends), np.array(numeric)
 
 
 def are_numbers(values: Any) -> bool:
@@ -82,9 +83,11 @@ def are_numbers(values: Any) -> bool:
 
 def _one_hot(values: Any, known: list[str]) -> np.ndarray:
     """Returns [n, D] booleans: which of the known values, or of 64 hashes."""
-    places = {value: place for place, value in enumerate(known)}
-    if len(known) > _MOST:
-        every = values.dropna().unique()
-        places = {value: zlib.crc32(value.encode()) % _MOST for value in every}
-    codes = values.map(places).fillna(-1).to_numpy()
+    import pandas as pd
+
+    if len(known) <= _MOST:
+        codes = pd.Categorical(values, known).codes
+    else:
+        hashes = values.map(lambda v: zlib.crc32(v.encode()) % _MOST, "ignore")
+        codes = hashes.fillna(-1).to_numpy()
     return codes[:, None] == np.arange(min(len(known), _MOST))
