@@ -18,7 +18,6 @@ import numpy as np
 from sparsefl_jax.core.check import blame
 from sparsefl_jax.system.hardware import cache_directory
 
-
 _DECODERS = 2  # counts their changes, so that no entry of an older one is read
 
 
