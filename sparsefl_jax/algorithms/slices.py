@@ -138,7 +138,7 @@ def heterofl(
 
     def personalize(key, server, client, info):
         mask = width.window(server.params, info.budget)
-        return {"personal": masks.pruned(server, mask)}
+        return {"personal": masks.prune(server, mask)}
 
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
@@ -197,7 +197,7 @@ def fedrolex(
         whole, _ = sliced.aggregate(key, ctx, server.model, total)
         sent, _ = total["weight"]
         trained = jax.tree.map(lambda t, w: t | (w > 0), server.trained, sent)
-        share = masks.density(trained, masks.everything(trained))
+        share = masks.density(trained, masks.select_all(trained))
         return Rolling(whole, trained, ctx.round), {"untouched": 1 - share}
 
     def deploy(key, server):
@@ -205,7 +205,7 @@ def fedrolex(
 
     def personalize(key, server, client, info):
         mask = width.window(server.model.params, info.budget, server.round)
-        return {"personal": masks.pruned(server.model, mask)}
+        return {"personal": masks.prune(server.model, mask)}
 
     return sliced.replace(init, broadcast, aggregate, deploy, personalize)
 

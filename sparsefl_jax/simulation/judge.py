@@ -159,7 +159,7 @@ def make_evaluation(
 
 def _of_server(exam: Exam) -> Callable:
     """Returns what judges the models of the server."""
-    alive = jax.jit(lambda mask: masks.counts(mask, masks.everything(mask)))
+    alive = jax.jit(lambda mask: masks.counts(mask, masks.select_all(mask)))
 
     def judge(metric, apart, key, state, models, seen):
         results = {split: {} for split in exam.samples}
