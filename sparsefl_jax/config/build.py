@@ -33,6 +33,7 @@ from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
+OF_SPLIT = ("val_fraction", "max_samples", "unseen_fraction", "test_split")
 OF_DATA_SET = ("data_dir", "writers", "num_classes", "task", "tokenizer", "max_tokens")
 
 
@@ -62,29 +63,27 @@ def build_optimizer(config):
     round, but not below `final_learning_rate`. A `schedule` takes the place of both.
     """
     name, settings = _settings(config.optimizer)
+    begin, final = settings.setdefault("learning_rate", 0.1), config.final_learning_rate
+    rounds, factor, end = config.lr_horizon or config.num_rounds, config.lr_decay, None
     if config.schedule:
-        begin = settings.setdefault("learning_rate", 0.1)
-        settings["schedule"] = _build_schedule(config, begin)
-    final = config.final_learning_rate
+        settings["schedule"] = _build_schedule(config, begin, rounds)
     if final is not None:
-        begin = settings.setdefault("learning_rate", 0.1)
         check("optimizer.learning_rate", begin, "(0, inf)")
-        decay, end = config.lr_decay, None
-        if decay is None:
-            rounds, factor = config.lr_horizon or config.num_rounds, final / begin
+        if factor is None:
+            factor = final / begin
         else:
             check("final_learning_rate", final, f"(0, {begin}]")
-            rounds, factor, end = 1, decay, final
+            rounds, end = 1, final
         settings["schedule"] = optax.schedules.exponential_decay(
             begin, rounds, factor, transition_begin=config.lr_delay, end_value=end
         )
     return local.make_optimizer(name, **settings)
 
 
-def _build_schedule(config, learning_rate: float):
+def _build_schedule(config, learning_rate: float, rounds: int):
     """Builds the schedule that a configuration names, and checks its rates."""
     name, settings = _settings(config.schedule)
-    rounds, warmup = config.lr_horizon or config.num_rounds, settings.pop("warmup", 0)
+    warmup = settings.pop("warmup", 0)
     check("schedule.warmup", warmup, integer(0, rounds - 1))
     named = _make("schedule", name, settings, learning_rate, rounds)
 
@@ -120,16 +119,12 @@ def build_data(config, read=load):
     partition = fields.factory("partition", name)
     if "users" not in inspect.signature(partition).parameters:
         check_unset(config, "writers")
-    dataset = read(config)
+    settings |= {field: getattr(config, field) for field in OF_SPLIT}
     return datasets.federate(
-        dataset,
+        read(config),
         partition,
         config.num_clients or None,
         seed=config.seed if config.partition_seed is None else config.partition_seed,
-        val_fraction=config.val_fraction,
-        max_samples=config.max_samples,
-        unseen_fraction=config.unseen_fraction,
-        test_split=config.test_split,
         standardize=config.normalize,
         **settings,
     )
@@ -221,13 +216,9 @@ def build_system(config, num_clients: int) -> System | None:
     """Builds the devices of a configuration's clients; None if it has no system."""
     if config.system is None:
         return None
-    return systems.make_system(
-        config.system,
-        num_clients,
-        seed=config.seed,
-        deadline=config.deadline.get("seconds"),
-        quantile=config.deadline.get("quantile"),
-    )
+    closing = {"deadline": "seconds", "quantile": "quantile"}
+    given = {name: config.deadline.get(field) for name, field in closing.items()}
+    return systems.make_system(config.system, num_clients, seed=config.seed, **given)
 
 
 def build_budgets(config, system: System | None = None):

@@ -1,7 +1,7 @@
 """Measures groups of runs: means over seeds with 95 % intervals of Student's t."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,21 +42,23 @@ class Comparison(NamedTuple):
     seeds: Table = None
     models: Table = None
 
-    def at(self, axis: Axis) -> dict[float, str]:
-        """Returns the columns of the accuracies at the budgets of an axis."""
-        return {b: f"accuracy_at_{axis.name}_{b:g}" for b in self.budgets[axis.name]}
+    def at_cost(self, axis: Axis) -> dict[str, tuple[Callable, float]]:
+        """Returns the columns at equal cost of an axis: what of a curve, at a budget.
 
-    def area(self, axis: Axis) -> str:
-        """Returns the column of the mean accuracies on an axis; '' if there is none."""
-        budget = self.common[axis.name] if self.sign > 0 else None  # it starts at 0
-        return "" if budget is None else f"area_{axis.name}_{budget:g}"
+        The mean accuracy is one only where higher is better, as it starts at 0.
+        """
+        name, budget = axis.name, self.common[axis.name]
+        at = {f"accuracy_at_{name}_{b:g}": b for b in self.budgets[name]}
+        found = {column: (costs.accuracy_at, b) for column, b in at.items()}
+        if budget is not None and self.sign > 0:
+            found[f"area_{name}_{budget:g}"] = costs.mean_accuracy, budget
+        return found
 
     def titles(self, axis: Axis) -> dict[str, str]:
         """Returns the columns at equal cost of an axis, with their titles."""
-        found = {name: f"at {axis.text(b)}" for b, name in self.at(axis).items()}
-        if name := self.area(axis):
-            found[name] = f"mean up to {axis.text(self.common[axis.name])}"
-        return found
+        words = {costs.accuracy_at: "at", costs.mean_accuracy: "mean up to"}
+        columns = self.at_cost(axis).items()
+        return {name: f"{words[of]} {axis.text(b)}" for name, (of, b) in columns}
 
     @property
     def measure(self) -> str:
@@ -197,38 +199,34 @@ def _measure(comparison: Comparison) -> Comparison:
         at = {}
         for axis in comparison.axes:
             curves = _curves(group, axis)
-            for budget, name in comparison.at(axis).items():
-                at[name] = [costs.accuracy_at(curve, budget) for curve in curves]
-            if name := comparison.area(axis):
-                budget = comparison.common[axis.name]
-                at[name] = [costs.mean_accuracy(curve, budget) for curve in curves]
+            for name, (of, budget) in comparison.at_cost(axis).items():
+                at[name] = [of(curve, budget) for curve in curves]
         at_cost = list(at)
         lasts = [last_eval(run) for run in group.runs]
         models = dict.fromkeys(name for last in lasts for name in last["models"])
         for rank, model in enumerate(models or [MISSING]):
             for i, (run, last) in enumerate(zip(group.runs, lasts, strict=True)):
                 row = dict(zip(_INDEX, (line, rank, model, seed_of(run)), strict=True))
+                of_model = last["models"].get(model, {})
                 row |= {
                     "accuracy": accuracy(last, model),
                     "best": accuracy(best_eval(run, model), model),
-                    "density": last["models"].get(model, {}).get("density"),
+                    "density": of_model.get("density"),
                     "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
                     **group.progress[i].reindex(columns=names).max(),
+                    **{n: of_model.get(n) for n in _APART},
                 }
-                of_model = last["models"].get(model, {})
-                row |= {n: of_model[n] for n in _APART if n in of_model}
                 if rank == 0:
                     clients = last.get("client_accuracy", {})
                     row |= {f"client_{n}": clients.get(n) for n in ("p10", "median")}
                     row |= {name: values[i] for name, values in at.items()}
                     row[VALIDATION] = last.get(VALIDATION)
                 rows.append(row)
-    apart = [name for name in _APART if any(name in row for row in rows)]
-    columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost, *apart])
+    columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost, *_APART])
     seeds = pd.DataFrame(rows, columns=[*columns]).set_index(_INDEX).astype(float)
     seeds = seeds.where(np.isfinite(seeds)).fillna({"rounds": 0.0})
-    if np.isnan(seeds[VALIDATION].to_numpy()).all():
-        seeds = seeds.drop(columns=VALIDATION)
+    unknown = [n for n in (VALIDATION, *_APART) if seeds[n].isna().all()]
+    seeds = seeds.drop(columns=unknown)
     found = over_seeds(seeds, _INDEX[:3])
     sizes = seeds.groupby(level=_INDEX[:3], sort=False).size()
     for name in at_cost:  # of all seeds or of none

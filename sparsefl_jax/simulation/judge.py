@@ -7,6 +7,7 @@ own, each is evaluated on the client's samples. If it does not depend on the ser
 again.
 """
 
+import collections
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -26,15 +27,8 @@ from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.measure import Measure, find
-from sparsefl_jax.simulation import exchange, initial_state, placement
-from sparsefl_jax.simulation.inference import (
-    Judged,
-    describe,
-    make_evaluator,
-    make_own_evaluator,
-    make_recalibration,
-    sum_rows,
-)
+from sparsefl_jax.simulation import exchange, inference, initial_state, placement
+from sparsefl_jax.simulation.inference import Judged
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
@@ -71,6 +65,10 @@ class Exam(NamedTuple):
             sparse = self.renew(key, sparse)
             for split in self.samples:
                 yield split, name, sparse, self.evaluator(split)(sparse)
+
+    def values(self, found: Sequence, y: np.ndarray, rows: Rows) -> np.ndarray:
+        """Returns the values of clients from what an evaluator found."""
+        return self.finish(over_rows(self.measure, found, y, rows), rows.size)
 
     def finish(self, sums: dict, size: np.ndarray) -> np.ndarray:
         """Returns the values of the clients [N] that have samples, from their sums."""
@@ -120,12 +118,12 @@ def make_evaluation(
     def evaluator(split):  # not before a stage needs it
         part, shapes = samples[split], initial_state.initial_shapes(model)
         given = {"logits": measure.sums is not None, "devices": devices}
-        return make_evaluator(model, part.x, part.y, shapes=shapes, **given)
+        return inference.make_evaluator(model, part.x, part.y, shapes=shapes, **given)
 
     renew = lambda key, sparse: sparse  # noqa: E731
     if model.static_stats:  # they come from the pooled training samples
         pooled = data.x[used_rows(data.train)]
-        renew = make_recalibration(model, pooled, devices=devices)
+        renew = inference.make_recalibration(model, pooled, devices=devices)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     info = placement.client_info(data, budgets)
     exam = Exam(model, info, layers, samples, measure, evaluator, renew, devices)
@@ -162,19 +160,18 @@ def _of_server(exam: Exam) -> Callable:
     alive = jax.jit(lambda mask: masks.counts(mask, masks.everything(mask)))
 
     def judge(metric, key, state, models, seen):
-        results = {split: {} for split in exam.samples}
+        results = collections.defaultdict(dict)
         for split, name, sparse, found in exam.common(key, models):
             (_, y, rows), (correct, loss, *_) = exam.samples[split], found
-            clients = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
+            clients = value = exam.values(found, y, rows)
             if metric == "pooled":
-                rows = Rows(np.arange(len(y))[None], np.array([len(y)]))
-                found = correct.astype(float), *found[1:]
-                value = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
+                everyone = Rows(np.arange(len(y))[None], np.array([len(y)]))
+                value = exam.values(found, y, everyone)
             parameters = np.asarray(alive(sparse.mask), np.int64).sum()
             size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
             results[split][name] = {
                 "clients": clients,
-                "accuracy": clients if metric == "clients" else value,
+                "accuracy": value,
                 "classes": by_class(correct, y),
                 "loss": loss,
                 "density": np.float32(parameters) / np.float32(max(size, 1)),
@@ -189,30 +186,31 @@ def _of_clients(exam: Exam, stage: Stage) -> Callable:
     """Returns what judges the personal models of a stage."""
     lasting, by_server = dependence(stage.algorithm, exam.model)
     enter = _by_budget(exam, stage.algorithm) if by_server else _one_by_one(exam, stage)
-    num_clients, known = len(exam.info.index), {split: {} for split in exam.samples}
+    num_clients, known = len(exam.info.index), {}
+
+    def blank(leaf):
+        return np.zeros((num_clients, *leaf.shape[1:]), leaf.dtype)
 
     def judge(key, state, models, seen):
-        again = lasting and known["test"]
+        again = lasting and known
         ids = np.arange(num_clients) if seen is None or not again else np.unique(seen)
         for split, name, judged, some in enter(key, state, ids):
-            if name not in known[split]:
-                blank = lambda v: np.zeros((num_clients, *v.shape[1:]), v.dtype)  # noqa: E731
-                known[split][name] = jax.tree.map(blank, judged)
-            pairs = (jax.tree.leaves(tree) for tree in (known[split][name], judged))
+            if (split, name) not in known:
+                known[split, name] = jax.tree.map(blank, judged)
+            pairs = map(jax.tree.leaves, (known[split, name], judged))
             for old, new in zip(*pairs, strict=True):
                 old[some] = new[: len(some)]
-        results = {split: {} for split in exam.samples}
-        for split, part in exam.samples.items():
-            size = part.split.size
-            for name, judged in known[split].items():
-                clients = exam.finish(judged.sums, size)
-                results[split][name] = {
-                    "clients": clients,
-                    "accuracy": clients,
-                    "loss": (judged.loss / np.maximum(size, 1))[size > 0],
-                    "density": judged.density,
-                    "layer_density": judged.layer_density,
-                }
+        results = collections.defaultdict(dict)
+        for (split, name), judged in known.items():
+            size = exam.samples[split].split.size
+            clients = exam.finish(judged.sums, size)
+            results[split][name] = {
+                "clients": clients,
+                "accuracy": clients,
+                "loss": (judged.loss / np.maximum(size, 1))[size > 0],
+                "density": judged.density,
+                "layer_density": judged.layer_density,
+            }
         return results
 
     return judge
@@ -229,12 +227,12 @@ def _by_budget(exam: Exam, algorithm: Algorithm) -> Callable:
             client = algorithm.first_state(key, state.server, info)
             models = algorithm.personalize(key, state.server, client, info)
             for split, name, sparse, found in exam.common(key, models):
-                rows = Rows(*(v[ids] for v in exam.samples[split].split))
-                y, dtype = exam.samples[split].y, np.float32
-                sums = over_rows(exam.measure, found, y, rows, dtype)
-                facts = (v[None] for v in describe(sparse.mask, exam.layers))
-                loss = sum_valid(found[1], *rows, dtype)
-                yield split, name, Judged(sums, loss, *facts), ids
+                _, y, rows = exam.samples[split]
+                rows = Rows(*(v[ids] for v in rows))
+                sums = over_rows(exam.measure, found, y, rows, np.float32)
+                facts = inference.describe(sparse.mask, exam.layers)
+                loss = sum_valid(found[1], *rows, np.float32)
+                yield split, name, Judged(sums, loss, *(v[None] for v in facts)), ids
 
     return entries
 
@@ -245,7 +243,7 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     mesh = Mesh(np.array(devices), ("clients",))
     given = exam.model, stage.algorithm, exam.layers, mesh, exam.measure
-    evaluate = make_own_evaluator(*given)
+    evaluate = inference.make_own_evaluator(*given)
     read = exchange.make_reader(mesh)
     placed = processes.put(
         {split: (flat.flat(part.x), part.y) for split, part in exam.samples.items()},
@@ -364,15 +362,14 @@ def used_rows(split: Rows) -> np.ndarray:
 
 def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
     """Returns the fields of an evaluation."""
-    models = {
-        name: {k: _mean(v) for k, v in fields.items() if k not in _BESIDE}
-        for name, fields in results["test"].items()
-    }
+    models = {}
     for name, fields in results["test"].items():
+        models[name] = {k: _mean(v) for k, v in fields.items() if k not in _BESIDE}
+        clients = fields["clients"]
+        known = np.isfinite(clients)
         for part, weights in apart.items():
-            known = np.isfinite(fields["clients"])
-            values = np.where(known, fields["clients"], 0.0)
-            models[name][part] = float(np.average(values, weights=weights * known))
+            value = np.average(clients[known], weights=weights[known])
+            models[name][part] = float(value)
     headline, *_ = models
     clients = results["test"][headline]["clients"]
     record = {
@@ -408,7 +405,9 @@ def over_rows(measure: Measure, found: Sequence, y, rows: Rows, dtype: type = fl
       dtype: in which `correct` is summed.
     """
     sums = {"correct": sum_valid(found[0], *rows, dtype)}
-    return sums | (sum_rows(measure, found[2], y, *rows) if measure.sums else {})
+    return sums | (
+        inference.sum_rows(measure, found[2], y, *rows) if measure.sums else {}
+    )
 
 
 def sum_valid(values: np.ndarray, index, size, dtype: type = float) -> np.ndarray:
