@@ -26,7 +26,7 @@ from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import NonNegative
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models.registry import try_network
-from sparsefl_jax.models.task import loss_of, target_statistics
+from sparsefl_jax.models.task import target_statistics, with_loss_for
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import layer_densities, masks, trees
@@ -149,7 +149,7 @@ def build_model(config, data):
         if not model.tokens and config.augment:
             given["augment"] = config.augment
         model = model.with_preprocess(datasets.make_preprocess(**given))
-        return model.with_loss(loss_of(data, config.error) or model.loss)
+        return with_loss_for(model, data, config.error)
 
     if data.y.dtype.kind != "f":
         check_unset(config, "error")
@@ -319,11 +319,11 @@ def _num_drawn(config, cohort_size: int) -> int:
 
 def _check_budgets(config, settings: dict, budgets) -> None:
     """Checks that budgets, the method's densities and the first stage's agree."""
-    densities = np.asarray(settings.get("densities", ()), np.float32)
+    densities = np.asarray(settings["densities"], np.float32)
     if set(densities) != set(budgets):
         raise UserError(
             f"budgets={config.budgets}, expected the budgets to be "
-            f"algorithm.densities={tuple(settings.get('densities', ()))}"
+            f"algorithm.densities={tuple(settings['densities'])}"
         )
     first = config.first_stage.get("density")
     if first is not None and not np.isclose(first, densities.max()):

@@ -1,7 +1,7 @@
 """Measures groups of runs: means over seeds with 95 % intervals of Student's t."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,23 +42,21 @@ class Comparison(NamedTuple):
     seeds: Table = None
     models: Table = None
 
-    def at_cost(self, axis: Axis) -> dict[str, tuple[Callable, float]]:
-        """Returns the columns at equal cost of an axis: what of a curve, at a budget.
+    def at(self, axis: Axis) -> dict[float, str]:
+        """Returns the columns of the accuracies at the budgets of an axis."""
+        return {b: f"accuracy_at_{axis.name}_{b:g}" for b in self.budgets[axis.name]}
 
-        The mean accuracy is one only where higher is better, as it starts at 0.
-        """
-        name, budget = axis.name, self.common[axis.name]
-        at = {f"accuracy_at_{name}_{b:g}": b for b in self.budgets[name]}
-        found = {column: (costs.accuracy_at, b) for column, b in at.items()}
-        if budget is not None and self.sign > 0:
-            found[f"area_{name}_{budget:g}"] = costs.mean_accuracy, budget
-        return found
+    def area(self, axis: Axis) -> str:
+        """Returns the column of the mean accuracies on an axis; '' if there is none."""
+        budget = self.common[axis.name] if self.sign > 0 else None  # it starts at 0
+        return "" if budget is None else f"area_{axis.name}_{budget:g}"
 
     def titles(self, axis: Axis) -> dict[str, str]:
         """Returns the columns at equal cost of an axis, with their titles."""
-        words = {costs.accuracy_at: "at", costs.mean_accuracy: "mean up to"}
-        columns = self.at_cost(axis).items()
-        return {name: f"{words[of]} {axis.text(b)}" for name, (of, b) in columns}
+        found = {name: f"at {axis.text(b)}" for b, name in self.at(axis).items()}
+        if name := self.area(axis):
+            found[name] = f"mean up to {axis.text(self.common[axis.name])}"
+        return found
 
     @property
     def measure(self) -> str:
@@ -199,8 +197,11 @@ def _measure(comparison: Comparison) -> Comparison:
         at = {}
         for axis in comparison.axes:
             curves = _curves(group, axis)
-            for name, (of, budget) in comparison.at_cost(axis).items():
-                at[name] = [of(curve, budget) for curve in curves]
+            for budget, name in comparison.at(axis).items():
+                at[name] = [costs.accuracy_at(curve, budget) for curve in curves]
+            if name := comparison.area(axis):
+                budget = comparison.common[axis.name]
+                at[name] = [costs.mean_accuracy(curve, budget) for curve in curves]
         at_cost = list(at)
         lasts = [last_eval(run) for run in group.runs]
         models = dict.fromkeys(name for last in lasts for name in last["models"])

@@ -99,9 +99,8 @@ def plan(setup: Setup) -> Plan:
             "budgets have no effect here, expected none, or a method that reads "
             "ctx.client.budget, see docs/which_method.md"
         )
-    for index, one in enumerate(stages):
-        devices = placement.stage_devices(setup.stages[index], setup.devices)
-        check_fits(one.memory, setup, devices)
+    for stage, one in zip(setup.stages, stages, strict=True):
+        check_fits(one.memory, setup, placement.stage_devices(stage, setup.devices))
     return Plan(setup, tuple(stages))
 
 

@@ -26,6 +26,7 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
 from sparsefl_jax.wire import ledger
 
+_JUDGED = ("budgets", "metric", "measure", "devices")  # what an evaluation is told
 SNAPSHOTS = 50  # the most evaluations of a stage at which the server's mask is kept
 
 
@@ -136,15 +137,9 @@ def simulate(
         at = at._replace(hours=at.hours or 0.0)
     init_key, run_key = keys.of_run(key)
     sparse = setup.initial or initial_state.initial_model(init_key, setup.model)
-    evaluation = judge.make_evaluation(
-        setup.model,
-        setup.data,
-        budgets=setup.budgets,
-        metric=setup.metric,
-        measure=setup.measure,
-        devices=setup.devices,
-        groups=clock.members(setup.system),
-    )
+    given = {name: getattr(setup, name) for name in _JUDGED}
+    given["groups"] = clock.members(setup.system)
+    evaluation = judge.make_evaluation(setup.model, setup.data, **given)
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
         with explain(programs.plan.stages[at.stage].memory, at.stage):
@@ -309,9 +304,9 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
         what = f"the test loss is not finite after round {at.round}"
         return [], at, _divergence(setup, at.round, what)
     name = "value" if "value" in record else "accuracy"
-    if not math.isfinite(record[name]):
-        what = f"{record.get('measure', name)} is not defined on the test samples"
-        return [], at, UserError(f"{what}, expected some of every class")
+    if not np.isfinite([record[name], record.get(f"val_{name}", 0.0)]).all():
+        what = f"{record.get('measure', name)} is not defined on the samples"
+        return [], at, UserError(f"{what} evaluated, expected some of every class")
     if at.stage == len(setup.stages) - 1:
         at, ended_by = at._replace(best=_better(at, record, models, name)), at.ended_by
         limit = getattr(setup.until, name)
