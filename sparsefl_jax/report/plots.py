@@ -98,7 +98,8 @@ def loss_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     train, evals = (by_round(run, records) for records in (run.train, run.evals))
-    with figure.axes(path, "round", "loss [nats a sample]") as ax:
+    unit = " [nats a sample]" * (costs.measure_of(run) == "accuracy")
+    with figure.axes(path, "round", f"loss{unit}") as ax:
         figure.draw_line(ax, column(train, "loss"), "training, local", FAINT, 1.2)
         _draw_models(ax, run, evals, "loss", suffix=" (test)")
         figure.count_rounds(ax, run)

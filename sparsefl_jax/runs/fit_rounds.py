@@ -262,9 +262,8 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     # Up to `SHUFFLED` clients are all shuffled to draw a few of them.
     each = len(sizes) if len(sizes) <= cohorts.SHUFFLED else stage.cohort_size
     drawn = min(stage.num_rounds, max(1, _DRAWS // each))
-    draw = cohorts.make_draw(
-        root, stage, len(sizes), clock.presence(setup.system, sizes)
-    )
+    present = clock.presence(setup.system, sizes)
+    draw = cohorts.make_draw(root, stage, len(sizes), present)
     ids = draw(np.arange(drawn, dtype=np.int32))
     clients, places = np.unique(ids, return_index=True)
     places = places[clients < len(sizes)] // stage.cohort_size

@@ -168,9 +168,8 @@ def _rounds(
     state = initial_state.start(key, placed, sparse, info, at.state, pace.where)
     population = placement.make_population(placed, data, setup.budgets, planned.clock)
     run_segment = rows.make_runner(program.segment, placed.mesh, pace.working)
-    draw = cohorts.make_draw(
-        key, stage, num_clients, clock.presence(setup.system, data.train.size)
-    )
+    present = clock.presence(setup.system, data.train.size)
+    draw = cohorts.make_draw(key, stage, num_clients, present)
     seen = None
     evaluations = stage.num_rounds / setup.eval_every
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)

@@ -127,7 +127,6 @@ def make_evaluation(
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     info = placement.client_info(data, budgets)
     exam = Exam(model, info, layers, samples, measure, evaluator, renew, devices)
-    of_server = _of_server(exam)
 
     def for_stage(stage):
         reported = resolve_metric(metric, [stage])
@@ -140,7 +139,7 @@ def make_evaluation(
         if reported == "pooled" or stage.algorithm.personalize is None:
             for split in samples:
                 evaluator(split)  # compiles while the stage does
-            judge = functools.partial(of_server, reported)
+            judge = functools.partial(_of_server, exam, reported)
         else:
             judge = _of_clients(exam, stage)
 
@@ -155,37 +154,38 @@ def make_evaluation(
     return for_stage
 
 
-def _of_server(exam: Exam) -> Callable:
-    """Returns what judges the models of the server."""
-    alive = jax.jit(lambda mask: masks.counts(mask, masks.everything(mask)))
+@jax.jit
+def _count_alive(mask: PyTree) -> jax.Array:
+    return masks.counts(mask, masks.everything(mask))
 
-    def judge(metric, key, state, models, seen):
-        results = collections.defaultdict(dict)
-        for split, name, sparse, found in exam.common(key, models):
-            (_, y, rows), (correct, loss, *_) = exam.samples[split], found
-            clients = value = exam.values(found, y, rows)
-            if metric == "pooled":
-                everyone = Rows(np.arange(len(y))[None], np.array([len(y)]))
-                value = exam.values(found, y, everyone)
-            parameters = np.asarray(alive(sparse.mask), np.int64).sum()
-            size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
-            results[split][name] = {
-                "clients": clients,
-                "accuracy": value,
-                "classes": by_class(correct, y),
-                "loss": loss,
-                "density": np.float32(parameters) / np.float32(max(size, 1)),
-                "parameters": parameters,
-            }
-        return results
 
-    return judge
+def _of_server(exam: Exam, metric: str, key, state, models: dict, seen) -> dict:
+    """Judges the models of the server."""
+    results = collections.defaultdict(dict)
+    for split, name, sparse, found in exam.common(key, models):
+        (_, y, rows), (correct, loss, *_) = exam.samples[split], found
+        clients = value = exam.values(found, y, rows)
+        if metric == "pooled":
+            everyone = Rows(np.arange(len(y))[None], np.array([len(y)]))
+            value = exam.values(found, y, everyone)
+        parameters = np.asarray(_count_alive(sparse.mask), np.int64).sum()
+        size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
+        results[split][name] = {
+            "clients": clients,
+            "accuracy": value,
+            "classes": by_class(correct, y),
+            "loss": loss,
+            "density": np.float32(parameters) / np.float32(max(size, 1)),
+            "parameters": parameters,
+        }
+    return results
 
 
 def _of_clients(exam: Exam, stage: Stage) -> Callable:
     """Returns what judges the personal models of a stage."""
     lasting, by_server = dependence(stage.algorithm, exam.model)
-    enter = _by_budget(exam, stage.algorithm) if by_server else _one_by_one(exam, stage)
+    by_budget = functools.partial(_by_budget, exam, stage.algorithm)
+    enter = by_budget if by_server else _one_by_one(exam, stage)
     num_clients, known = len(exam.info.index), {}
 
     def blank(leaf):
@@ -216,25 +216,24 @@ def _of_clients(exam: Exam, stage: Stage) -> Callable:
     return judge
 
 
-def _by_budget(exam: Exam, algorithm: Algorithm) -> Callable:
-    """Judges models that depend on the server and a budget, one pass per budget."""
+def _by_budget(exam: Exam, algorithm: Algorithm, key, state, ids) -> Iterator[tuple]:
+    """Judges models that depend on the server and a budget, one pass per budget.
 
-    def entries(key, state, ids):
-        """Yields split, name, `Judged` and the ids of its clients."""
-        for budget in np.unique(exam.info.budget):
-            ids = np.flatnonzero(exam.info.budget == budget)
-            info = jax.tree.map(lambda v, i=ids[0]: v[i], exam.info)
-            client = algorithm.first_state(key, state.server, info)
-            models = algorithm.personalize(key, state.server, client, info)
-            for split, name, sparse, found in exam.common(key, models):
-                _, y, rows = exam.samples[split]
-                rows = Rows(*(v[ids] for v in rows))
-                sums = over_rows(exam.measure, found, y, rows, np.float32)
-                facts = inference.describe(sparse.mask, exam.layers)
-                loss = sum_valid(found[1], *rows, np.float32)
-                yield split, name, Judged(sums, loss, *(v[None] for v in facts)), ids
-
-    return entries
+    Yields:
+      Split, name, `Judged` and the ids of its clients.
+    """
+    for budget in np.unique(exam.info.budget):
+        ids = np.flatnonzero(exam.info.budget == budget)
+        info = jax.tree.map(lambda v, i=ids[0]: v[i], exam.info)
+        client = algorithm.first_state(key, state.server, info)
+        models = algorithm.personalize(key, state.server, client, info)
+        for split, name, sparse, found in exam.common(key, models):
+            _, y, rows = exam.samples[split]
+            rows = Rows(*(v[ids] for v in rows))
+            sums = over_rows(exam.measure, found, y, rows, np.float32)
+            facts = inference.describe(sparse.mask, exam.layers)
+            loss = sum_valid(found[1], *rows, np.float32)
+            yield split, name, Judged(sums, loss, *(v[None] for v in facts)), ids
 
 
 def _one_by_one(exam: Exam, stage: Stage) -> Callable:
