@@ -14,8 +14,7 @@ def target_statistics(data: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     Args:
       data: a `FederatedData` of numbers. The deviation of a constant counts as 1.
     """
-    index, size = data.train
-    y = data.y[index[np.arange(index.shape[1]) < size[:, None]]]
+    y = data.y[data.train.gather()]
     y = y.reshape(len(y), -1).astype(np.float64)
     mean, std = y.mean(0), y.std(0)
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

@@ -90,7 +90,7 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     labels = [m if n in several else n for n, m in zip(names, methods, strict=True)]
     density = [_words("density", _density(group)) for group in groups]
     if len({*density}) > 1:
-        labels = [_join(*pair) for pair in zip(labels, density, strict=True)]
+        labels = list(map(_join, labels, density))
     for name, values in compare_fields(groups).settings.items():
         labels = _told_apart(labels, [_words(name, value) for value in values])
     labels = [group.label or label for group, label in zip(groups, labels, strict=True)]

@@ -295,7 +295,7 @@ def _divergence(setup: Setup, round: int, what: str) -> FloatingPointError:
 
 
 def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
-    """Notes the best models of the last stage, and whether it has ended.
+    """Notes the best models of the last stage, off the device, and whether it ended.
 
     Returns what `_account` returns: records, the snapshot, and an error or None.
     """
@@ -303,28 +303,24 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
         what = f"the test loss is not finite after round {at.round}"
         return [], at, _divergence(setup, at.round, what)
     name = "value" if "value" in record else "accuracy"
-    if not np.isfinite([record[name], record.get(f"val_{name}", 0.0)]).all():
+    reached, better = record[name], sign(record)
+    score = record.get(f"val_{name}", reached)
+    if not np.isfinite([reached, score]).all():
         what = f"{record.get('measure', name)} is not defined on the samples"
         return [], at, UserError(f"{what} evaluated, expected some of every class")
     if at.stage == len(setup.stages) - 1:
-        at, ended_by = at._replace(best=_better(at, record, models, name)), at.ended_by
+        best, ended_by = at.best, at.ended_by
+        if best is None or better * (score - best.score) > 0:
+            chosen_by = "validation" if f"val_{name}" in record else "test"
+            copies = {k: jax.tree.map(np.array, one) for k, one in models.items()}
+            best = Best(reached, chosen_by, score, at.stage, at.round, copies)
         limit = getattr(setup.until, name)
-        if limit is not None and sign(record) * (record[name] - limit) >= 0:
+        if limit is not None and better * (reached - limit) >= 0:
             ended_by = ended_by or name
         if at.round == setup.stages[at.stage].num_rounds:
             ended_by = ended_by or "rounds"
-        at = at._replace(ended_by=ended_by)
+        at = at._replace(best=best, ended_by=ended_by)
     return [_heading(at, "eval") | record], at, None
-
-
-def _better(at: Snapshot, record: dict, models: dict, name: str) -> Best:
-    """Returns the best models so far, copied off the device."""
-    chosen_by = "validation" if f"val_{name}" in record else "test"
-    score = record.get(f"val_{name}", record[name])
-    if at.best is not None and sign(record) * (score - at.best.score) <= 0:
-        return at.best
-    copies = {name: jax.tree.map(np.array, one) for name, one in models.items()}
-    return Best(record[name], chosen_by, score, at.stage, at.round, copies)
 
 
 def _heading(at: Snapshot, phase: str) -> dict:

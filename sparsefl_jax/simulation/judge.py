@@ -122,7 +122,7 @@ def make_evaluation(
 
     renew = lambda key, sparse: sparse  # noqa: E731
     if model.static_stats:  # they come from the pooled training samples
-        pooled = data.x[used_rows(data.train)]
+        pooled = data.x[data.train.gather()]
         renew = inference.make_recalibration(model, pooled, devices=devices)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     info = placement.client_info(data, budgets)
@@ -346,17 +346,11 @@ def resolve_metric(metric: str, stages: Sequence[Stage]) -> str:
 def _validation(data) -> Samples:
     """Returns the held-out samples, client after client."""
     index, size = data.val
-    rows = used_rows(data.val)
+    rows = data.val.gather()
     first = np.cumsum(size) - size
     new_index = first[:, None] + np.arange(index.shape[1])
     split = Rows(np.minimum(new_index, len(rows) - 1).astype(np.int32), size)
     return Samples(data.x[rows], data.y[rows], split)
-
-
-def used_rows(split: Rows) -> np.ndarray:
-    """Returns the rows of all clients, client after client, [n] int32."""
-    valid = np.arange(split.index.shape[1]) < split.size[:, None]
-    return split.index[valid]
 
 
 def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
