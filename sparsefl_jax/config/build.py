@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax.traverse_util import unflatten_dict
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
@@ -22,7 +21,6 @@ from sparsefl_jax.config.defaults import check_unset, name_section
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.check import UserError, blame, check, integer
-from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import NonNegative
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models.registry import try_network
@@ -32,6 +30,7 @@ from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
+from sparsefl_jax.wire import model_files
 
 OF_SPLIT = ("val_fraction", "max_samples", "unseen_fraction", "test_split")
 OF_DATA_SET = ("data_dir", "writers", "num_classes", "task", "tokenizer", "max_tokens")
@@ -142,8 +141,10 @@ def build_model(config, data):
         _, adapter = _settings(config.adapter)
         if "rank" in adapter:
             with name_section("adapter", adapter):
-                if "base" in adapter:
-                    adapter["base"] = read_base(adapter["base"])
+                if path := adapter.get("base"):
+                    with blame(f"base={path!r}"):
+                        _, base = model_files.read_file(path)
+                    adapter["base"] = base.params
                 model = model.with_adapters(**adapter)
         given = describe_reading(config, data, model)
         if not model.tokens and config.augment:
@@ -159,17 +160,6 @@ def build_model(config, data):
     elif data.x.dtype != "uint8":
         check_unset(config, "input_scale")
     return model
-
-
-def read_base(path: str) -> dict:
-    """Returns the parameters in a file of `python -m sparsefl_jax.export --index none`.
-
-    Raises:
-      ValueError: it cannot be read, or safetensors is missing.
-    """
-    with blame(f"base={path!r}"):
-        tensors = import_extra("safetensors.numpy", "export", "it").load_file(path)
-    return unflatten_dict(tensors, sep="/").get("params", {})
 
 
 def describe_network(config, data) -> dict:

@@ -23,13 +23,12 @@ Texts = tuple[str, ...]
 Whole = Annotated[int, "[0, inf)"]
 
 
-def section(kind: type) -> Any:
+def section(kind: Any) -> Any:
     """Returns a field that holds a section, a dictionary with the fields of a class.
 
     A section with a name leaves out what is None.
     """
-    fields = inspect.signature(kind).parameters
-    usual = {name: fields[name].default for name in fields}
+    usual = dict(kind._field_defaults)
     if "name" in usual:
         usual = {key: value for key, value in usual.items() if value is not None}
     factory = functools.partial(dict, usual)
@@ -109,7 +108,7 @@ class Adapter(NamedTuple):
       freeze: globs of what is not trained: '*lora_a*' is FFA-LoRA.
       dropout: share of an adapter's inputs dropped in training.
       seed: seed of frozen weights that no folder has.
-      base: file of an export with index none: the frozen weights.
+      base: file of an export: the frozen weights.
       charge_base: charge them in a client's first downlink.
     """
 

@@ -60,8 +60,7 @@ def run(
     model: Model,
     data: FederatedData,
     *,
-    callback: Callable | None = None,
-    resume: Snapshot | None = None,
+    callback: Callable = lambda records: None,
     **settings,
 ) -> Run:
     """Runs the stages one after another, each from the model of the one before.
@@ -69,16 +68,15 @@ def run(
     Args:
       key, stages, model, data: as in `segments`.
       callback: `(records) -> None`, called after every segment with its new records.
-      resume: the snapshot from which to continue.
-      **settings: the other fields of a `Setup`.
+      **settings: `resume`, and the other fields of a `Setup`, as in `segments`.
 
     Raises:
       ValueError, MemoryError, FloatingPointError: as in `segments`.
     """
     metrics = []
-    for segment in segments(key, stages, model, data, resume=resume, **settings):
+    for segment in segments(key, stages, model, data, **settings):
         metrics += segment.records
-        if callback is not None and segment.records:
+        if segment.records:
             callback(segment.records)
     state = segment.snapshot.state
     return Run(state.server, state.clients, segment.models, metrics)
