@@ -60,7 +60,7 @@ def run(
     model: Model,
     data: FederatedData,
     *,
-    callback: Callable = lambda records: None,
+    callback: Callable | None = None,
     **settings,
 ) -> Run:
     """Runs the stages one after another, each from the model of the one before.
@@ -76,7 +76,7 @@ def run(
     metrics = []
     for segment in segments(key, stages, model, data, **settings):
         metrics += segment.records
-        if segment.records:
+        if callback is not None and segment.records:
             callback(segment.records)
     state = segment.snapshot.state
     return Run(state.server, state.clients, segment.models, metrics)
