@@ -8,7 +8,6 @@ https://arxiv.org/abs/2106.09685.
 """
 
 import fnmatch
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from sparsefl_jax.models.layers import torch_uniform
 
 TARGETS, WHOLE = ("*query/kernel", "*value/kernel"), ("pooler/*", "score/*")
 Leaves = dict[str, Any]  # of a tree, by path
-_flat = functools.partial(flatten_dict, sep="/")
 
 
 class Base(NamedTuple):
@@ -234,6 +232,11 @@ def _factors(path: str) -> tuple[str, str]:
     """Returns the paths of A and B beside a kernel."""
     layer = path.removesuffix("kernel")
     return f"{layer}lora_a/kernel", f"{layer}lora_b/kernel"
+
+
+def _flat(tree: PyTree) -> Leaves:
+    """Returns the leaves of nested dicts by path."""
+    return dict(flatten_dict(tree, sep="/"))
 
 
 def _match(name: str, patterns: Sequence[str], paths: Iterable[str]) -> list[str]:

@@ -226,7 +226,7 @@ def _measure(comparison: Comparison) -> Comparison:
     columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost, *_APART])
     seeds = pd.DataFrame(rows, columns=[*columns]).set_index(_INDEX).astype(float)
     seeds = seeds.where(np.isfinite(seeds)).fillna({"rounds": 0.0})
-    unknown = [n for n in (VALIDATION, *_APART) if seeds[n].isna().all()]
+    unknown = [n for n in (VALIDATION, *_APART) if np.isnan(seeds[n].to_numpy()).all()]
     seeds = seeds.drop(columns=unknown)
     found = over_seeds(seeds, _INDEX[:3])
     sizes = seeds.groupby(level=_INDEX[:3], sort=False).size()
