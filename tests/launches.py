@@ -33,7 +33,7 @@ from sparsefl_jax.runs import experiment, folder as run_folder
 from sparsefl_jax.runs import records as files
 from sparsefl_jax.system import hardware
 
-assert processes.several() and processes.leads() == (index == 0)
+assert processes.are_several() and processes.leads() == (index == 0)
 assert hardware.local(jax.devices()) == jax.local_devices()
 assert processes.most(index, 1 - index, 5) == (1, 1, 5)
 assert processes.lead({"who": index}) == {"who": 0}

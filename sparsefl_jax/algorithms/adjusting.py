@@ -154,28 +154,28 @@ def fedmef(
     if keep_inputs < 1:  # static branch
         model = sparse_passes.with_inputs(model, select, lambda kernel: keep_inputs)
 
-    def squeezing(loss_fn, tx, received, doubt, batches):
-        low = _smallest(received, doubt, select)
+    def squeeze(loss_fn, tx, received, doubt, batches):
+        low = _select_smallest(received, doubt, select)
 
-        def penalised(key, params, *rest):
+        def penalise(key, params, *rest):
             loss, others = loss_fn(key, params, *rest)
             return loss + penalty * _squares(params, low, select), others
 
         steps = local.num_steps(batches).astype(jnp.float32)
-        return penalised, _at_larger_rate(tx, optimizer(0), low, steps, select)
+        return penalise, _at_larger_rate(tx, optimizer(0), low, steps, select)
 
     def move(old, mean, scores, alive, doubt):
-        low = _smallest(old if prune_by == "received" else mean, doubt, select)
+        low = _select_smallest(old if prune_by == "received" else mean, doubt, select)
         holes = jax.tree.map(jnp.logical_not, mean.mask)
         grown = top_k.keep_top(scores, doubt, select, within=holes)
         # Both are True on leaves that are not selected, which stay dense.
         moves = mean.mask, low, grown
         mask = jax.tree.map(lambda m, gone, new: m & ~gone | new, *moves)
-        return masks.pruned(mean, mask)
+        return masks.prune(mean, mask)
 
     schedule = adjust_every, adjust_until, rounds, prune_rate
     options = density, schedule, start, allocation, prunable, index
-    return adjusting(model, optimizer, options, move=move, adapt=squeezing)[0]
+    return adjusting(model, optimizer, options, move=move, adapt=squeeze)[0]
 
 
 class Server(NamedTuple):
@@ -287,8 +287,8 @@ def fedrts(
             return top_k.keep_top(scores, budget(scores, ctx.round)[0], select)
 
         mask = jax.lax.cond(due(ctx.round), draw, lambda: mean.mask)
-        new = masks.pruned(mean, mask)
-        return masked.moved_if_heard(ctx, server, new, a=a, b=b), {}
+        new = masks.prune(mean, mask)
+        return masked.move_if_heard(ctx, server, new, a=a, b=b), {}
 
     return frozen.replace(init, contribute, aggregate)
 
@@ -336,7 +336,7 @@ def adjusting(
         if first == "magnitude":  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
         mask = top_k.keep_top(scores, counts(scores), select)
-        return masked.Server(masks.pruned(start, mask), jnp.int32(0))
+        return masked.Server(masks.prune(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)
@@ -376,11 +376,11 @@ def adjusting(
         steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
         steep = trees.merge(steep, trees.split(mean.params, select)[1])
 
-        def adjusted():
+        def adjust():
             return move(server.model, mean, steep, *budget(mean.params, ctx.round))
 
-        new = jax.lax.cond(due(ctx.round), adjusted, lambda: mean)
-        return masked.moved_if_heard(ctx, server, new), {}
+        new = jax.lax.cond(due(ctx.round), adjust, lambda: mean)
+        return masked.move_if_heard(ctx, server, new), {}
 
     frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
     return frozen.replace(init, update, contribute, aggregate), select, due, budget
@@ -430,7 +430,7 @@ def beta_logits(key: Key, a: PyTree, b: PyTree) -> PyTree:
     return unravel(of_a - of_b)
 
 
-def _smallest(model, count: Array, select: PyTree) -> PyTree:
+def _select_smallest(model, count: Array, select: PyTree) -> PyTree:
     """Returns the mask of the `count` smallest alive weights of each layer."""
     scores = jax.tree.map(lambda w: -jnp.abs(w), model.params)
     return top_k.keep_top(scores, count, select, within=model.mask)

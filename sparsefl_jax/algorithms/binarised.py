@@ -146,7 +146,7 @@ def fedmrn(
         z = one_bit.noise(seed, bits, noise, magnitude)
         return jax.tree.map(lambda z, b: z * one_bit.levels(b, lowest), z, bits)
 
-    return _learning(model, optimizer, prunable, weighting, learn, decode)
+    return _learn_codes(model, optimizer, prunable, weighting, learn, decode)
 
 
 @method
@@ -234,10 +234,10 @@ def fedbat(
         bits, alpha = uplink["signs"].values, uplink["alpha"].values
         return jax.tree.map(lambda b, s: one_bit.levels(b, -1.0) * s, bits, alpha)
 
-    return _learning(model, optimizer, prunable, weighting, learn, decode)
+    return _learn_codes(model, optimizer, prunable, weighting, learn, decode)
 
 
-def _learning(model, optimizer, prunable, weighting, learn, decode) -> Algorithm:
+def _learn_codes(model, optimizer, prunable, weighting, learn, decode) -> Algorithm:
     """Returns FedAvg whose clients learn codes of what they change of the kernels.
 
     The network sees a kernel as it was received plus a function of its update, which is

@@ -64,7 +64,7 @@ def complement(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = complement(model, optimizer, density=0.5)
     """
-    loss_fn, everything = local.objective(model), masks.everything(model.macs)
+    loss_fn, everything = local.objective(model), masks.select_all(model.macs)
 
     def dense(mask):
         """Returns whether nothing was pruned yet: the mask is full until then."""
@@ -94,7 +94,7 @@ def complement(
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)
         pruned = SparseModel(masks.apply(params, mask), mask, stats)
-        return masked.moved_if_heard(ctx, server, pruned, unpruned=params), {}
+        return masked.move_if_heard(ctx, server, pruned, unpruned=params), {}
 
     def deploy(key, server):
         whole = masks.dense(server.unpruned, server.model.stats)

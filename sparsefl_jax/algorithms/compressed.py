@@ -34,7 +34,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import means
 from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor, Feedback
-from sparsefl_jax.wire.packets import Message, Packet, stable
+from sparsefl_jax.wire.packets import Message, Packet, settle_flags
 
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
@@ -167,7 +167,7 @@ def compressed(
         step = EmptyState()
         if step_coder is not None:  # static branch
             changed = optax.tree.zeros_like(zeros, dtype=jnp.int32)
-            step = Step(zeros, stable(step_coder.encode(key, zeros)), changed)
+            step = Step(zeros, settle_flags(step_coder.encode(key, zeros)), changed)
         begun, seed = averaging.init(key, start), jax.random.bits(key, (), jnp.uint32)
         return Server(*begun, seed=seed, estimate=estimate, step=step)
 
@@ -259,7 +259,7 @@ def quantized(
     """
     if bits not in (16, *range(2, 9)):
         raise UserError(f"bits={bits!r}, expected 16 or 2 to 8")
-    whole, unbiased = rounding(bits, False), rounding(bits, True)
+    whole, unbiased = make_rounding(bits, False), make_rounding(bits, True)
     shared = {"keep_optimizer": keep_optimizer, "weighting": weighting}
     shared |= {"server_optimizer": server_optimizer}
     averaging = compressed(model, optimizer, up=unbiased, **shared)
@@ -275,7 +275,7 @@ def quantized(
     return averaging.replace(broadcast, update)
 
 
-def rounding(bits: int, unbiased: bool) -> Compressor:
+def make_rounding(bits: int, unbiased: bool) -> Compressor:
     """Returns the compressor to float16, or to multiples of a leaf's largest magnitude.
 
     With 2 to 8 bits the multiples are k / (2^(bits - 1) - 1) for whole k. It takes n
@@ -287,7 +287,8 @@ def rounding(bits: int, unbiased: bool) -> Compressor:
         keeps its mean, or to the nearest; a float16 is always the nearest.
 
     Example:
-      >>> message = rounding(3, False).encode(None, {'w': jnp.array([3., -1.4, 0.6])})
+      >>> w = {'w': jnp.array([3.0, -1.4, 0.6])}
+      >>> message = make_rounding(3, False).encode(None, w)
       >>> message['delta'].values['w'].tolist(), message['scale'].values['w'].item()
       ([3, -1, 1], 3.0)
     """
@@ -365,7 +366,7 @@ def _compress(coder: Compressor, key, ctx, step: Step, move) -> tuple[Step, PyTr
     """
     pending = optax.tree.add(step.residual, move)
     moving = means.if_heard(ctx, pending, optax.tree.zeros_like(pending))
-    message = stable(coder.encode(key, moving))
+    message = settle_flags(coder.encode(key, moving))
     sent = coder.decode(message)
     changed = jax.tree.map(
         lambda c, q: jnp.where(q != 0, ctx.round + 1, c), step.changed, sent

@@ -112,7 +112,7 @@ def fedavg(
         if prune is None:  # static branch
             return {"global": whole}
         mask = masked.largest_weights(server.params, prune, select)
-        return {"global": whole, "pruned": masks.pruned(whole, mask)}
+        return {"global": whole, "pruned": masks.prune(whole, mask)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
     return Algorithm(*steps)
@@ -152,8 +152,8 @@ def fedprox(
     averaging = fedavg(model, optimizer, server_optimizer=server_optimizer, **shared)
 
     def update(key, ctx, downlink, client, batches):
-        pulled = proximal(loss_fn, mu, downlink["params"].values)
-        return fit(key, pulled, optimizer(ctx.round), downlink, client, batches)
+        objective = add_proximal_term(loss_fn, mu, downlink["params"].values)
+        return fit(key, objective, optimizer(ctx.round), downlink, client, batches)
 
     return averaging.replace(update)
 
@@ -220,11 +220,11 @@ def scaffold(
         uplink, _, metrics = fit(key, loss_fn, tx, downlink, local.ANEW, batches)
         length = local.own_steps(batches).astype(jnp.float32) * rate(ctx.round)
 
-        def renewed(own, drift, delta):
+        def renew(own, drift, delta):
             safe = jnp.where(length > 0, length, 1.0)
             return jnp.where(length > 0, drift - delta / safe, own)
 
-        new = jax.tree.map(renewed, client, drift, uplink["delta"].values)
+        new = jax.tree.map(renew, client, drift, uplink["delta"].values)
         change = {"control": Packet(optax.tree.sub(new, client))}
         return uplink | change, new, metrics
 
@@ -267,15 +267,15 @@ def fit(key, loss_fn, tx, downlink, client, batches) -> tuple[Message, PyTree, d
     return uplink, trained.opt_state, trained.metrics
 
 
-def proximal(loss_fn: Callable, mu: float, anchor: PyTree) -> Callable:
+def add_proximal_term(loss_fn: Callable, mu: float, anchor: PyTree) -> Callable:
     """Returns a loss as `local.objective` has it, plus mu / 2 |w - anchor|^2."""
 
-    def pulled(key, params, *rest):
+    def objective(key, params, *rest):
         loss, others = loss_fn(key, params, *rest)
         gaps = jax.tree.map(lambda p, a: jnp.sum((p - a) ** 2), params, anchor)
         return loss + mu / 2 * sum(jax.tree.leaves(gaps)), others
 
-    return pulled
+    return objective
 
 
 def _rate(optimizer: Optimizer) -> Callable:

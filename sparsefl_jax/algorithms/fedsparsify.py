@@ -108,7 +108,7 @@ def fedsparsify_global(
             server = server._replace(opt_state=state)
         scores = server.scores or jax.tree.map(jnp.abs, mean.params)
         mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), mean.mask)
-        return masked.move(ctx.round, server, masks.pruned(mean, mask)), {}
+        return masked.move(ctx.round, server, masks.prune(mean, mask)), {}
 
     return frozen.replace(init, aggregate, density_after=left)
 
@@ -172,7 +172,7 @@ def fedsparsify_local(
         mean, voters = masked.average(server.model, total["mean"]), total["voters"]
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(lambda votes: votes >= least, total["masks"])
-        return masked.moved_if_heard(ctx, server, masks.pruned(mean, mask)), {}
+        return masked.move_if_heard(ctx, server, masks.prune(mean, mask)), {}
 
     def density_after(round):
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
@@ -198,7 +198,7 @@ def _make_purge(model, prunable, scope, density, rounds, **shape):
         """
         sizes = trees.layer_sizes(scores, select)
         size = int(sizes.sum()) if scope == "global" else sizes
-        counts = jnp.asarray(schedules.alive(schedule, size))
+        counts = jnp.asarray(schedules.count_kept(schedule, size))
         count = counts[jnp.minimum(round, len(counts) - 1)]
         keep = top_k.at_least if scope == "global" else top_k.keep_top
         return keep(scores, count, select)

@@ -77,7 +77,7 @@ def fiarse(
         number = int(trees.layer_sizes(server.params, select).sum())
         count = layer_densities.count_of(size, number)
         mask = top_k.largest_overall(importance, count, select)
-        return masks.pruned(server, mask)
+        return masks.prune(server, mask)
 
     def init(key, start):
         return masks.dense(start.params, start.stats)
@@ -92,7 +92,7 @@ def fiarse(
 
     def update(key, ctx, downlink, client, batches):
         received, static = unpack_model(downlink), downlink["static"].values
-        threshold = _smallest(received, select)
+        threshold = _smallest_magnitude(received, select)
         threshold = jnp.where(ctx.client.budget < 1, threshold, jnp.float32(0))
 
         def apply(params, *args, **kwargs):
@@ -176,7 +176,7 @@ def _above_backward(gradient, residual, g):
 above.defvjp(_above_forward, _above_backward)
 
 
-def _smallest(model: SparseModel, select: PyTree) -> Array:
+def _smallest_magnitude(model: SparseModel, select: PyTree) -> Array:
     """Returns the smallest |w| of the selected leaves' entries within the mask."""
     pairs = zip(*(trees.layers(t, select) for t in model[:2]), strict=True)
     sizes = (jnp.where(mask, jnp.abs(w), jnp.inf) for w, mask in pairs)

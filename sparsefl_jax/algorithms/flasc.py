@@ -107,12 +107,12 @@ def flasc(
     up_index = "none" if all_trained or up[-1] == size else index
     written = {"index": down_index, "optional": down_index != "none"}
 
-    def largest(tree, counts, round):
+    def keep_largest(tree, counts, round):
         count = jnp.asarray(counts)[jnp.minimum(round // decay_every, len(counts) - 1)]
         return top_k.largest_overall(jax.tree.map(jnp.abs, tree), count, select)
 
     def init(key, start):
-        mask = largest(start.params, down, 0)
+        mask = keep_largest(start.params, down, 0)
         return Server(averaging.init(key, start), mask, jnp.int32(0))
 
     def broadcast(key, ctx, server):
@@ -126,19 +126,19 @@ def flasc(
             downlink = downlink | {"params": Packet(params.values)}
         uplink, client, metrics = averaging.update(key, ctx, downlink, client, batches)
         delta = uplink["delta"].values
-        kept = params.mask if all_trained else largest(delta, up, ctx.round)
+        kept = params.mask if all_trained else keep_largest(delta, up, ctx.round)
         sent = Packet(masks.apply(delta, kept), kept, index=up_index)
         return uplink | {"delta": sent}, client, metrics
 
     def aggregate(key, ctx, server, total):
         dense, metrics = averaging.aggregate(key, ctx, server.dense, total)
-        mask = largest(dense.params, down, ctx.round + 1)
+        mask = keep_largest(dense.params, down, ctx.round + 1)
         changed_at = last_change(ctx.round, server.mask, mask, server.changed_at)
         return Server(dense, mask, changed_at), metrics
 
     def deploy(key, server):
         whole = averaging.deploy(key, server.dense)["global"]
-        return {"global": masks.pruned(whole, server.mask), "unpruned": whole}
+        return {"global": masks.prune(whole, server.mask), "unpruned": whole}
 
     steps = init, broadcast, update, averaging.contribute, aggregate, deploy
     return Algorithm(*steps)

@@ -117,7 +117,7 @@ def sensitivity(
             mask = top_k.n_of_m(scores, per_group, group, select)
         else:
             mask = masks.bernoulli(key, old.params, layers, select)
-        return masked.moved_if_heard(ctx, server, old._replace(mask=mask)), {}
+        return masked.move_if_heard(ctx, server, old._replace(mask=mask)), {}
 
     def deploy(key, server):
         return {"initial": server.model}
@@ -223,30 +223,30 @@ def nst(
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     learn = learner(loss_fn, select, density, prune_rate, prune_rate_decay)
 
-    def drawn(seed):
+    def draw(seed):
         key, (params, _) = jax.random.key(seed), model.shapes()
         return masks.bernoulli(key, params, jnp.float32(density), select)
 
     def init(key, start):
         seed = jax.random.bits(key, (), jnp.uint32)
-        mask = drawn(seed)
+        mask = draw(seed)
         return Changing(start._replace(mask=mask), mask, jnp.int32(0), seed)
 
     def send_once(server):
         return {"seed": Packet(server.seed)}
 
     def init_client(key, received, info):
-        return drawn(received["seed"].values)
+        return draw(received["seed"].values)
 
     def train(key, ctx, received, client, batches):
-        start = masks.pruned(received, client)
+        start = masks.prune(received, client)
         found = learn(key, optimizer(ctx.round), start, batches)
         return found, found.model.mask
 
     def aggregate(key, ctx, server, total):
         mean = masked.mean_on_union(ctx, server.model, total)
         mask = target_mask(mean, means.weighted_mean(total["density"]), density, select)
-        return masked.moved_if_heard(ctx, server, mean, mask=mask), {}
+        return masked.move_if_heard(ctx, server, mean, mask=mask), {}
 
     method = masked.training_within(select, index, train)
     changed = init, init_client, send_once, aggregate, deploy
@@ -281,7 +281,7 @@ def target_mask(
 
 def deploy(key, server: Changing) -> dict[str, SparseModel]:
     """Returns the aggregate cut to the target, and the aggregate, which is denser."""
-    masked = masks.pruned(server.model, server.mask)
+    masked = masks.prune(server.model, server.mask)
     return {"masked": masked, "aggregated": server.model}
 
 

@@ -181,7 +181,7 @@ def _nest(
         aggregated, models = server.whole.model, {}
         for tier, density in reversed([*enumerate(sorted(densities))]):
             mask = part(server, jnp.int32(tier))
-            models[f"d{density}"] = masks.pruned(aggregated, mask)
+            models[f"d{density}"] = masks.prune(aggregated, mask)
         return models | {"aggregated": aggregated}
 
     method = masked.training_within(select, index, train)

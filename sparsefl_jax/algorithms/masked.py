@@ -256,7 +256,7 @@ def layer_counts(allocation: Allocation, density: float, select: PyTree) -> Call
 def within(start: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model pruned by its mask; leaves that are not selected are dense."""
     mask = masks.total(start.params, select, trees.layers(start.mask, select))
-    return masks.pruned(start, mask)
+    return masks.prune(start, mask)
 
 
 def summand(
@@ -322,7 +322,7 @@ def move(round: Array, server: Any, new: SparseModel, **others: Any) -> Any:
     return server._replace(model=new, changed_at=changed_at, **others)
 
 
-def moved_if_heard(ctx, server: Any, new: SparseModel, **others: Any) -> Any:
+def move_if_heard(ctx, server: Any, new: SparseModel, **others: Any) -> Any:
     """Returns what `move` does, or the old server if nobody was heard."""
     return means.if_heard(ctx, move(ctx.round, server, new, **others), server)
 

@@ -132,7 +132,7 @@ def grasp(
         return logits / temperature, stats
 
     softened = model._replace(apply=apply) if temperature != 1 else model
-    loss_fn = scored(softened, mode)
+    loss_fn = make_score_loss(softened, mode)
 
     def score(key, params, stats, *batch):
         """Returns w * Hg of the summed losses of the parts of a batch, 0 elsewhere.
@@ -215,7 +215,7 @@ def ssfl(
     return one_shot(score, keep, select, initial=initial, weight=weight)
 
 
-def scored(model: Model, mode: Mode) -> Callable:
+def make_score_loss(model: Model, mode: Mode) -> Callable:
     """Returns the loss whose gradients score weights; `mode` as in `snip`.
 
     Raises:
@@ -230,12 +230,12 @@ def saliency(model: Model, mode: Mode) -> Callable:
     """Returns the score |w dL/dw|: the change of the loss, to first order, without w.
 
     Args:
-      model, mode: as in `scored`.
+      model, mode: as in `make_score_loss`.
 
     Returns:
       `score`, as `one_shot` takes it.
     """
-    gradient = jax.grad(scored(model, mode), argnums=1, has_aux=True)
+    gradient = jax.grad(make_score_loss(model, mode), argnums=1, has_aux=True)
 
     def score(key, params, *batch):
         grads, (_, sums) = gradient(key, params, *batch)
@@ -287,13 +287,13 @@ def one_shot(
       ValueError: the index is unknown.
     """
 
-    def best(scores):
+    def keep_best(scores):
         size = int(trees.layer_sizes(scores, select).sum())
         return top_k.largest_overall(scores, keep(size), select)
 
     def init(key, start: SparseModel):
         random = masks.uniform_scores(key, start.params, select)
-        return start._replace(mask=best(random))
+        return start._replace(mask=keep_best(random))
 
     def broadcast(key, ctx, server):
         start = {"params": server.params, "stats": server.stats}
@@ -310,7 +310,7 @@ def one_shot(
         scores, sums = score(key, params, stats, *batch)
         work = local.dense_work(passes * sums["count"], params)
         if weight is None:  # static branch
-            mask, _ = trees.split(best(scores), select)
+            mask, _ = trees.split(keep_best(scores), select)
             uplink = {"mask": Packet(mask, mask, bits=0, index=index)}
             work = work._replace(extra=top_k.flops(params, select))
         else:
@@ -329,7 +329,7 @@ def one_shot(
             scores = jax.tree.map(jnp.add, trees.merge(total["sum"], others), random)
         else:
             scores = trees.merge(means.weighted_mean(total), others)
-        return means.if_heard(ctx, server._replace(mask=best(scores)), server), {}
+        return means.if_heard(ctx, server._replace(mask=keep_best(scores)), server), {}
 
     def deploy(key, server):
         return {"initial": server}

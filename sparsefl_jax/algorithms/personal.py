@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from sparsefl_jax.algorithms import masked
-from sparsefl_jax.algorithms.fedavg import fedavg, proximal
+from sparsefl_jax.algorithms.fedavg import add_proximal_term, fedavg
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, NonNegative, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
@@ -85,7 +85,7 @@ def ditto(
         uplink, _, metrics = averaging.update(key, ctx, downlink, local.ANEW, batches)
         received = downlink["params"].values, downlink["stats"].values
         params, stats = _read_own(client, received)
-        pulled = proximal(loss_fn, lam, received[0])
+        pulled = add_proximal_term(loss_fn, lam, received[0])
         count = batches.order.shape[0]
         epochs = np.arange(personal_epochs or count) % count
         order, weight = batches.order[epochs], batches.weight[epochs]

@@ -90,7 +90,7 @@ def pqsu(
 
     def init(key, start: SparseModel):
         mask = keep_filters(start.params, density, prunable)
-        return masks.pruned(start, mask)
+        return masks.prune(start, mask)
 
     def init_client(key, received, info):
         # The loss at the last upload in time, shape=(), float32.

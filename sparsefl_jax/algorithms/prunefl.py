@@ -142,14 +142,14 @@ def prunefl_initial(
             at = jax.lax.cond(due, cut, lambda same: same, at)
             return at._replace(iteration=at.iteration + 1)
 
-        def unsettled(at: Search) -> Array:
+        def goes_on(at: Search) -> Array:
             return (at.iteration < max_iterations) & (at.settled < _PATIENCE)
 
         zero, none = jnp.zeros((), jnp.float32), jnp.int32(0)
         idle, limit = screening.work(zero, received.mask), jnp.int32(max_iterations)
         untrained = local.start(tx, received), received.mask, idle
         begin = Search(*untrained, none, limit, zero, none)
-        found = jax.lax.while_loop(unsettled, iterate, begin)
+        found = jax.lax.while_loop(goes_on, iterate, begin)
         trained = SparseModel(found.state.params, found.mask, found.state.stats)
         metrics = {**found.state.sums, "work": found.work}
         metrics["iterations"] = found.iteration.astype(jnp.float32)
@@ -326,10 +326,10 @@ def make_rule(
         kept = alive - floor_count(rate * alive.astype(jnp.float32))
         stay = top_k.largest_alive(model, kept, select)
         room = counts(max_density, sizes.sum()) - jnp.sum(masks.counts(stay, select))
-        mask = jax.tree.map(jnp.logical_or, stay, joining(squared, stay, room))
-        return masks.pruned(model, mask)
+        mask = jax.tree.map(jnp.logical_or, stay, join(squared, stay, room))
+        return masks.prune(model, mask)
 
-    def joining(squared, stay, room):
+    def join(squared, stay, room):
         """Returns the mask of the weights that stay and of the candidates that join."""
         gain = trees.layers(squared, select)
         free = [~m for m in trees.layers(stay, select)]

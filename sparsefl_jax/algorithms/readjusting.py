@@ -108,7 +108,7 @@ def feddst(
     def init(key, start):
         size = jax.tree.map(jnp.abs, start.params)
         mask = top_k.keep_top(size, counts(start.params), select)
-        return masked.Server(masks.pruned(start, mask), jnp.int32(0))
+        return masked.Server(masks.prune(start, mask), jnp.int32(0))
 
     def train(key, ctx, received, client, batches):
         train_key, screen_key = jax.random.split(key)
@@ -130,7 +130,7 @@ def feddst(
         if release:  # static branch
             sparse = masks.density(mean.mask, select) <= density
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), mean.mask, mask)
-        return masked.move(ctx.round, server, masks.pruned(mean, mask)), {}
+        return masked.move(ctx.round, server, masks.prune(mean, mask)), {}
 
     method = masked.training_within(select, index, train)
     return method.replace(init, aggregate, contribute=masked.covered_summand)
@@ -209,25 +209,25 @@ def fedspa(
         rates = schedules.cosine(most, until)[:-1, None]
         tested = local.objective(model, train=False)
 
-    def drawn(seed, client):
+    def draw(seed, client):
         key, (params, _) = jax.random.key(seed), model.shapes()
         key = key if shared else jax.random.fold_in(key, client)
         scores = masks.uniform_scores(key, params, select)
         return top_k.keep_top(scores, counts(params), select)
 
     def held(server, client):
-        return server.model.mask if shared else drawn(server.seed, client)
+        return server.model.mask if shared else draw(server.seed, client)
 
     def send_once(server):
         return {} if same else {"seed": Packet(server.seed)}
 
     def init(key, start):
         seed = jax.random.bits(key, (), jnp.uint32)
-        mask = drawn(seed, 0) if same else masks.full(start.params)
+        mask = draw(seed, 0) if same else masks.full(start.params)
         return Dense(start._replace(mask=mask), seed)
 
     def init_client(key, received, info):
-        return drawn(received["seed"].values, info.index)
+        return draw(received["seed"].values, info.index)
 
     def broadcast(key, ctx, server):
         stats = Packet(server.model.stats)
@@ -252,13 +252,13 @@ def fedspa(
     def update(key, ctx, downlink, client, batches):
         train_key, screen_key = jax.random.split(key)
         if dynamic:  # static branch
-            start = masks.pruned(packets.unpack_params(downlink), client)
+            start = masks.prune(packets.unpack_params(downlink), client)
         else:
             start = unpack_model(downlink)
         given = train_key, loss_fn, optimizer(ctx.round), start, batches
         trained = local.train(*given, gradients="dense")  # as in DisPFL's code
         if not same:  # static branch: the server's mask is not the client's
-            density = masks.density(start.mask, masks.everything(start.mask))
+            density = masks.density(start.mask, masks.select_all(start.mask))
             trained = trained._replace(metrics=trained.metrics | {"density": density})
         delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
         change = trained.model._replace(params=delta)
@@ -271,13 +271,13 @@ def fedspa(
 
     def personalize(key, server, client, info):
         mask = client if dynamic else held(server, info.index)
-        return {"personal": masks.pruned(server.model, mask)}
+        return {"personal": masks.prune(server.model, mask)}
 
     def aggregate(key, ctx, server, total):
         return server._replace(model=masked.add_mean(server.model, total)), {}
 
     def deploy(key, server):
-        return {"global": masks.pruned(server.model, server.model.mask)}
+        return {"global": masks.prune(server.model, server.model.mask)}
 
     contribute = partial(masked.summand, weight=means.WEIGHTINGS["uniform"])
     steps = init, broadcast, update, contribute, aggregate, deploy

@@ -84,6 +84,8 @@ def heterofl(
       >>> method = heterofl(model, optimizer, mask_classes=False)
     """
     adapters.refuse(model, "a slice of the width cuts their rank")
+    if mask_classes and not knows_classes(model.loss):
+        raise UserError("mask_classes=True needs a softmax, expected classes or False")
 
     def init(key, start: SparseModel):
         width.check_sliceable(start)
@@ -94,10 +96,12 @@ def heterofl(
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_params(downlink), optimizer(ctx.round)
-        rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
-        held = jnp.zeros((width.num_classes(received.params),), jnp.bool_)
-        own = jnp.expand_dims(rows < ctx.client.num_examples, range(1, batches.y.ndim))
-        held = held.at[batches.y].max(own)
+        if mask_classes:  # static branch
+            rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
+            held = jnp.zeros((width.num_classes(received.params),), jnp.bool_)
+            own = rows < ctx.client.num_examples
+            own = jnp.expand_dims(own, range(1, batches.y.ndim))
+            held = held.at[batches.y].max(own)
 
         def apply(params, *args, **kwargs):
             params = width.scale(params, ctx.client.budget) if scaler else params
@@ -134,7 +138,7 @@ def heterofl(
 
     def personalize(key, server, client, info):
         mask = width.window(server.params, info.budget)
-        return {"personal": masks.pruned(server, mask)}
+        return {"personal": masks.prune(server, mask)}
 
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
@@ -193,7 +197,7 @@ def fedrolex(
         whole, _ = sliced.aggregate(key, ctx, server.model, total)
         sent, _ = total["weight"]
         trained = jax.tree.map(lambda t, w: t | (w > 0), server.trained, sent)
-        share = masks.density(trained, masks.everything(trained))
+        share = masks.density(trained, masks.select_all(trained))
         return Rolling(whole, trained, ctx.round), {"untouched": 1 - share}
 
     def deploy(key, server):
@@ -201,7 +205,7 @@ def fedrolex(
 
     def personalize(key, server, client, info):
         mask = width.window(server.model.params, info.budget, server.round)
-        return {"personal": masks.pruned(server.model, mask)}
+        return {"personal": masks.prune(server.model, mask)}
 
     return sliced.replace(init, broadcast, aggregate, deploy, personalize)
 

@@ -159,7 +159,7 @@ def spafl(
     def update(key, ctx, downlink, client, batches):
         params = client.trained.params
         if extract:
-            params = moved_by_importance(params, downlink["delta"].values, divisor)
+            params = move_by_importance(params, downlink["delta"].values, divisor)
         received = Trained(params, downlink["thresholds"].values)
         client = client._replace(trained=received)
         client, metrics = train(key, ctx.round, client, batches)
@@ -177,7 +177,7 @@ def spafl(
 
     def deploy(key, server):  # the model of a client that joins now
         mask = filter_masks(server.model.params, server.thresholds)
-        return {"newcomer": masks.pruned(server.model, mask)}
+        return {"newcomer": masks.prune(server.model, mask)}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
     return Algorithm(*steps, personalize, send_once=send_once)
@@ -294,15 +294,15 @@ def make_training(
             params = optax.tree.zeros_like(params)
         return Trained(params, moved)
 
-    def moving(round):
+    def make_tx(round):
         return optax.chain(optimizer(round), optax.stateless(reset))
 
     def begin(params, stats):
         trained = Trained(params, zero_thresholds(params, select))
-        opt_state = local.init_optimizer(moving, trained, keep_optimizer)
+        opt_state = local.init_optimizer(make_tx, trained, keep_optimizer)
         return Client(trained, stats, opt_state)
 
-    def regularised(round):
+    def make_loss(round):
         """Returns the loss at pruned weights plus alpha sum_i exp(-threshold_i)."""
         strength = jnp.float32(alpha)
         if released.warmup:
@@ -324,7 +324,7 @@ def make_training(
     def train(key, round, client, batches):
         before = SparseModel(client.trained, None, client.stats)
         kept = {"opt_state": client.opt_state, "project": _clamp if clamp else None}
-        loss, tx = regularised(round), moving(round)
+        loss, tx = make_loss(round), make_tx(round)
         after = local.train(key, loss, tx, before, batches, **kept)
         trained, _, stats = after.model
         mask = filter_masks(*trained)
@@ -335,7 +335,7 @@ def make_training(
         count, extra = after.metrics["count"], steps * (5.0 * size)
         return Client(trained, stats, after.opt_state), after.metrics | {
             "work": local.work(count, mask, extra=extra),
-            "density": masks.density(mask, masks.everything(mask)),
+            "density": masks.density(mask, masks.select_all(mask)),
         }
 
     return begin, train
@@ -355,10 +355,10 @@ def personalize(key, server, client: Client, info) -> dict[str, SparseModel]:
     """Returns a client's personal model: its weights where its filters are alive."""
     mask = filter_masks(*client.trained)
     own = SparseModel(client.trained.params, mask, client.stats)
-    return {"personal": masks.pruned(own, mask)}
+    return {"personal": masks.prune(own, mask)}
 
 
-def moved_by_importance(
+def move_by_importance(
     params: PyTree, delta: dict[str, Array], divisor: str = "inputs"
 ) -> PyTree:
     """Moves weights by the change of the global thresholds, eq. (13).
@@ -377,11 +377,11 @@ def moved_by_importance(
 
     Example:
       >>> w = {'w': jnp.array([[0.5], [-0.25]])}
-      >>> moved_by_importance(w, {'w': jnp.array([0.5])})['w'].ravel().tolist()
+      >>> move_by_importance(w, {'w': jnp.array([0.5])})['w'].ravel().tolist()
       [0.25, -0.5]
     """
 
-    def moved(path, kernel):
+    def move(path, kernel):
         if path not in delta:
             return kernel
         axes = tuple(range(kernel.ndim - 1))
@@ -390,7 +390,7 @@ def moved_by_importance(
         step = delta[path] * jnp.sign(jnp.sum(kernel, axes)) / n
         return kernel - along_outputs(step, kernel)
 
-    return trees.map_by_path(moved, params)
+    return trees.map_by_path(move, params)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -116,7 +116,7 @@ def zerofl(
 
     def deploy(key, server):
         mask = _keep_largest(server.params, density, select)
-        return {"global": masks.pruned(server, mask), "unpruned": server}
+        return {"global": masks.prune(server, mask), "unpruned": server}
 
     return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
@@ -173,14 +173,14 @@ def sparsyfed(
         adapters.refuse(model, f"exponent={exponent} keeps B at 0, where it starts")
     contribute = partial(masked.summand, weight=means.WEIGHTINGS[weighting])
     select = masks.prunable(model.macs, prunable)
-    inputs = _saved_share if sparse_inputs else None
+    inputs = _share_saved if sparse_inputs else None
     weights = partial(_power, exponent=exponent, select=select)
     loss_fn = sparse_passes.objective(model, weights, select, inputs=inputs)
 
     def init(key, start):
         model = masked.within(start, select)
         params = _power(model.params, 1 / exponent, select)
-        alive = _alive(model._replace(params=params), select)
+        alive = _mask_zeros(model._replace(params=params), select)
         return masked.Server(alive, jnp.int32(0))
 
     def train(key, ctx, received, client, batches):
@@ -191,19 +191,19 @@ def sparsyfed(
         count = size - round((1 - density) * size)
         mask = top_k.largest_overall(scores, count, select)
         pruned = masks.apply(trained.model.params, mask)
-        sent = _alive(trained.model._replace(params=pruned), select)
+        sent = _mask_zeros(trained.model._replace(params=pruned), select)
         work = trained.metrics["work"]
         work = work._replace(extra=work.extra + top_k.flops(scores, select))
         metrics = trained.metrics | {"work": work}
         return trained._replace(model=sent, metrics=metrics), client
 
     def aggregate(key, ctx, server, total):
-        new = _alive(masked.average(server.model, total), select)
+        new = _mask_zeros(masked.average(server.model, total), select)
         return masked.move(ctx.round, server, new), {}
 
     def deploy(key, server):
         params = _power(server.model.params, exponent, select)
-        return {"global": _alive(server.model._replace(params=params), select)}
+        return {"global": _mask_zeros(server.model._replace(params=params), select)}
 
     method = masked.training_within(select, index, train, optional=True)
     return method.replace(init, aggregate, deploy, contribute=contribute)
@@ -235,11 +235,11 @@ def _power(params: PyTree, exponent: float, select: PyTree) -> PyTree:
     return trees.replace_layers(params, select, powers)
 
 
-def _alive(model: SparseModel, select: PyTree) -> SparseModel:
+def _mask_zeros(model: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model with the mask of its weights that are not 0."""
     return model._replace(mask=masks.support(model.params, select))
 
 
-def _saved_share(kernel: Array) -> Array:
+def _share_saved(kernel: Array) -> Array:
     """Returns the share of its inputs that a layer saves."""
     return jnp.maximum(sparse_passes.nonzero(kernel), jnp.float32(LEAST))

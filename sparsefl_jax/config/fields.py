@@ -390,6 +390,7 @@ class Described(Config):
     """A run that `sfl.experiment` has made, by the names and settings of its parts."""
 
     source: str = "python"
+    scaling: Any = None  # of a table, as `FederatedData` has it
     initial: Any = None
     middle_stages: dict = dataclasses.field(default_factory=dict)
 

@@ -19,6 +19,9 @@ from sparsefl_jax.core.check import blame
 from sparsefl_jax.system.hardware import cache_directory
 
 
+_DECODERS = 2  # counts their changes, so that no entry of an older one is read
+
+
 class Source(NamedTuple):
     """A data set that was found.
 
@@ -62,7 +65,7 @@ def key(title: str, identity: object, files: Sequence[Path]) -> str:
     The modification time alone would not do: a copy can preserve it. Only the operating
     system sets the inode number and the time of the last status change.
     """
-    facts = [identity]
+    facts = [_DECODERS, identity]
     for file in sorted(files):
         s, name = file.stat(), str(file.resolve())
         facts.append((name, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns))

@@ -27,6 +27,7 @@ from sparsefl_jax.data import characters
 from sparsefl_jax.data.cache import Source
 
 _SIDE = 28
+_TWEET = 5  # columns of Sent140 to the tweet; the split's name comes after it
 
 
 def matches(name: str) -> bool:
@@ -113,7 +114,7 @@ def _arrays(x, y):
     if y.ndim != 1 or y.dtype.kind not in "iuf":
         raise UserError(f"y is {y.dtype} {y.shape}, not integers")
     if x.dtype.kind == "U":
-        return x.reshape(len(x), -1)[:, -1], y
+        return x.reshape(len(x), -1)[:, :_TWEET][:, -1], y
     return _samples(x), y
 
 

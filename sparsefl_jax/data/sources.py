@@ -7,6 +7,7 @@ holds out later for testing or validation. Columns of tables are standardised by
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from sparsefl_jax.data.arrays import number_classes, plain_labels, with_channels
 from sparsefl_jax.data.tokens import Tokenizer, hash_letters, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
 
+_FEW = 20  # classes of few samples each, which can be true
 REFUSED = (".h5", ".hdf5", ".pkl", ".pickle", ".pt", ".pth", ".mat")
 
 
@@ -224,7 +226,8 @@ def _decode(source: cache.Source, tokenizer: Tokenizer | None, task: str) -> dic
         return arrays
     encode = tokenizer.encode if tokenizer else hash_letters
     arrays |= {x: encode(split) for x, split in texts.items()}
-    if labels and task not in (CLASSES, NEXT):
+    fractions = any(isinstance(v, float) and v % 1 for v in sum(labels.values(), []))
+    if fractions or labels and task not in (CLASSES, NEXT):  # or no classes
         arrays |= {y: np.asarray(split) for y, split in labels.items()}
     elif labels:
         classes, y = np.unique(sum(labels.values(), []), return_inverse=True)
@@ -317,6 +320,10 @@ def make_dataset(
         if texts or num_classes is None and y.ndim == 1 and y.all() and y_test.all():
             y, y_test, classes = number_classes(y, y_test)
         num_classes = _num_classes(y, y_test, num_classes)
+        found = np.unique(y).size
+        if y.ndim == 1 and found > max(_FEW, len(y) / 5):
+            told = f"{name}: {found} classes in {len(y)} samples; numbers to predict"
+            warnings.warn(f"{told} are task='regression'", stacklevel=2)
     names = None if classes is None else tuple(map(str, classes))
     names = None if names == tuple(map(str, range(num_classes))) else names
     ids = {"users": users, "users_test": users_test}
@@ -410,9 +417,10 @@ def _labels(name, y, x, task):
 def _numbers(name, y, num_samples, task):
     """Returns the targets of another task as float32, or 0 and 1 as bool."""
     several = task == "multilabel"
-    shape = "[n, K] of 0 and 1" if several else "finite numbers [n] or [n, T]"
+    shape = "[n, K] of 0 and 1" if several else "finite float32 [n] or [n, T]"
     good = y.dtype.kind in "biuf" and y.ndim in ((2,) if several else (1, 2)) and y.size
-    if not good or not (np.isin(y, (0, 1)) if several else np.isfinite(y)).all():
+    limit = np.finfo(np.float32).max
+    if not good or not (np.isin(y, (0, 1)) if several else np.abs(y) <= limit).all():
         raise UserError(
             f"{name} is {y.dtype} {y.shape}, expected {shape} for {task=}, without gaps"
         )

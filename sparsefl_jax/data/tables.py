@@ -67,7 +67,7 @@ def encode(
 def are_numbers(values: Any) -> bool:
     """Returns whether most values of a series of pandas are numbers or texts of them.
 
-    The first thousand decide.
+    The first thousand that are not missing decide.
 
     Example:
       >>> import pandas as pd
@@ -76,7 +76,8 @@ def are_numbers(values: Any) -> bool:
     """
     import pandas as pd
 
-    return bool(pd.to_numeric(values[:1000], errors="coerce").notna().mean() > 0.5)
+    known = values.dropna()[:1000]
+    return bool(pd.to_numeric(known, errors="coerce").notna().mean() > 0.5)
 
 
 def _one_hot(values: Any, known: list[str]) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Exports the model of a run as a file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -35,9 +36,9 @@ def export_run(
     Static normalisation statistics are first computed from the pooled training samples,
     as before an evaluation. A table's mean and deviation are in the file: its network
     takes raw columns. Adapters are added to the kernels beside them, so that the file
-    has the parameters of the network without adapters, none of them pruned. A run of
-    `sfl.experiment` has none of these, because its network and data are not in its
-    folder.
+    has the parameters of the network without adapters, none of them pruned. Of these, a
+    run of `sfl.experiment` has the mean and deviation alone, because its network and
+    data are not in its folder.
 
     Args:
       run: the directory of a run, finished or not; its data set has to be available,
@@ -109,9 +110,12 @@ def _from_configuration(config: Config, sparse: SparseModel) -> tuple:
         sparse = masks.dense(params, sparse.stats)
     network = build.describe_network(config, data)
     reading = build.describe_reading(config, data, model)
-    if data.scaling is not None:
-        reading |= dict(zip(("mean", "std"), data.scaling, strict=True))
-    return sparse, network, reading
+    return sparse, network, _scaled(reading, data.scaling)
+
+
+def _scaled(reading: dict, scaling: Sequence | None) -> dict:
+    """Returns how a network reads raw columns, which a run standardised before."""
+    return reading | dict(zip(("mean", "std"), scaling or (), strict=False))
 
 
 def _from_python(config: Described, sparse: SparseModel) -> tuple:
@@ -120,6 +124,8 @@ def _from_python(config: Described, sparse: SparseModel) -> tuple:
     network = {k: v for k, v in config.model.items() if k not in facts}
     if "adapter" in network:
         raise UserError("its network has adapters, expected save_sparse with `merged`")
+    if "scaling" in network:  # the one that `for_task` gave it
+        (network["outputs"],) = network.pop("scaling")
     steps = config.model.get("reading", ())
     plain = [step for step in steps if step["name"] == "make_preprocess"][:1]
     if network["name"] not in models.MODELS or list(steps) != plain:
@@ -128,7 +134,7 @@ def _from_python(config: Described, sparse: SparseModel) -> tuple:
         raise UserError("its network has static statistics, which need its data")
     more = ("name", "augment")
     reading = {k: v for step in plain for k, v in step.items() if k not in more}
-    return sparse, network, reading or None
+    return sparse, network, _scaled(reading, config.scaling) or None
 
 
 def _list_models(run: str | Path, client: int | None, best: bool) -> dict:

@@ -1,11 +1,13 @@
 """The networks by name."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsefl_jax.core.algorithm import method
 from sparsefl_jax.core.check import UserError, blame, check
@@ -116,4 +118,7 @@ def try_network(data, make: Callable[[], Model], name: str = "the network") -> M
     with blame(f"{name} on samples of {x.dtype} {list(x.shape[1:])}"):
         model = make()
         jax.eval_shape(loss, jax.random.key(0), x, y)
+    if x.dtype == np.int32 and not model.tokens:
+        told = "integers are read as numbers that are not standardised"
+        warnings.warn(f"{name}: {told}; pass floats if columns differ", stacklevel=2)
     return model

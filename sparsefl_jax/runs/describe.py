@@ -162,6 +162,7 @@ def describe(setup: Setup, name: str | None = None) -> dict:
     facts = {"dtype": model.dtype, "parameters": sum(sizes), "loss": model.loss}
     return {
         "dataset": setup.data.name,
+        "scaling": setup.data.scaling,
         "num_clients": len(setup.data.train.size),
         "partition": {"name": "python"},
         "model": plain_value("model", model) | plain_value("model", facts),

@@ -284,7 +284,7 @@ def run_seeds(
                 continue
             print(f"seed {seed} failed: {one_line(outcome)}", file=sys.stderr)
             outcome.add_note(f"seed {seed}")
-            if processes.several():
+            if processes.are_several():
                 raise outcome  # the other processes wait for this one
             failed.append(outcome)
         if failed:
@@ -365,7 +365,7 @@ def run_seed(
                 ends = at.round == setup.stages[at.stage].num_rounds
                 if due or stop or ends or at.ended_by:
                     kept = at  # a single process writes it in parts, without a copy
-                    if processes.several():  # all take part
+                    if processes.are_several():  # all take part
                         kept = at._replace(state=processes.fetch(at.state))
                     recorder.save(kept, segment.models)
                 if stop and not at.ended_by:

@@ -166,7 +166,7 @@ class Programs:
     def begin(self, stage: int) -> None:
         """Starts to compile a stage in the thread, if there is such a stage."""
         known = stage in self._futures or stage >= len(self.plan.stages)
-        if not known and not processes.several():
+        if not known and not processes.are_several():
             self._futures[stage] = self._pool.apply_async(self._compile, [stage])
 
     def of(self, stage: int) -> Compiled:

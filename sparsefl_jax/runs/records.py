@@ -31,7 +31,7 @@ from sparsefl_jax.runs.setup import Memory, guarantee
 from sparsefl_jax.runs.simulate import Segment
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, hardware, processes, provenance, sinks
-from sparsefl_jax.system.progress import Progress, compiling
+from sparsefl_jax.system.progress import Progress, measure_compilation
 
 
 class Recorder(NamedTuple):
@@ -84,7 +84,7 @@ def open_records(
     with (
         Progress(sum(lengths), rounds, show=bool(progress)) as bar,
         sinks.open_sinks(config.sinks, workdir, *so_far) as (write, flushed),
-        compiling() as compiled,
+        measure_compilation() as compiled,
     ):
 
         def record(segment: Segment) -> bool:
@@ -109,7 +109,7 @@ def open_records(
             draw(workdir)
             return written
 
-        yield at, Recorder(record, save, finish, bar.compiling)
+        yield at, Recorder(record, save, finish, bar.show_compilation)
 
 
 def _about(going: folder.Resumption, plan: Plan) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Judged(NamedTuple):
 
 def describe(mask: PyTree, layers: PyTree) -> tuple[Array, Array]:
     """Returns the density and the layer density of a `Judged`."""
-    density = masks.density(mask, masks.everything(mask))
+    density = masks.density(mask, masks.select_all(mask))
     layer_density = jnp.mean(masks.layer_densities(mask, layers))
     return density, layer_density
 

@@ -36,7 +36,7 @@ from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 
 METRICS = ("auto", "pooled", "clients")  # the accuracy that counts as that of a run
-_BESIDE = "clients", "classes"  # results that are no mean
+_BESIDE = "clients", "apart", "classes"  # results that are no mean
 
 
 class Samples(NamedTuple):
@@ -65,10 +65,6 @@ class Exam(NamedTuple):
             sparse = self.renew(key, sparse)
             for split in self.samples:
                 yield split, name, sparse, self.evaluator(split)(sparse)
-
-    def values(self, found: Sequence, y: np.ndarray, rows: Rows) -> np.ndarray:
-        """Returns the values of clients from what an evaluator found."""
-        return self.finish(over_rows(self.measure, found, y, rows), rows.size)
 
     def finish(self, sums: dict, size: np.ndarray) -> np.ndarray:
         """Returns the values of the clients [N] that have samples, from their sums."""
@@ -133,18 +129,18 @@ def make_evaluation(
         downlink, apart = None, {}
         if unseen.any():
             downlink = _downlink(exam, stage, unseen)
-            weight = data.test.size if reported == "pooled" else 1
-            split = {"seen_accuracy": ~unseen, "unseen_accuracy": unseen}
-            apart = {name: (weight * ids)[tested] for name, ids in split.items()}
+            apart = {"seen_accuracy": ~unseen, "unseen_accuracy": unseen}
         if reported == "pooled" or stage.algorithm.personalize is None:
             for split in samples:
                 evaluator(split)  # compiles while the stage does
-            judge = functools.partial(_of_server, exam, reported)
+            judge = functools.partial(_of_server, exam, reported, apart)
         else:
             judge = _of_clients(exam, stage)
 
         def evaluation(key, state, models, seen=None, round=0):
-            record = _record(reported, groups, apart, judge(key, state, models, seen))
+            results = judge(key, state, models, seen)
+            each = {name: ids[tested] for name, ids in apart.items()}
+            record = _record(reported, groups, each, results)
             if downlink is not None:
                 record["unseen_bits_down"] = downlink(key, state.server, round)
             return measure.record(record)
@@ -156,29 +152,41 @@ def make_evaluation(
 
 @jax.jit
 def _count_alive(mask: PyTree) -> jax.Array:
-    return masks.counts(mask, masks.everything(mask))
+    return masks.counts(mask, masks.select_all(mask))
 
 
-def _of_server(exam: Exam, metric: str, key, state, models: dict, seen) -> dict:
+def _of_server(
+    exam: Exam, metric: str, apart: dict, key, state, models: dict, seen
+) -> dict:
     """Judges the models of the server."""
     results = collections.defaultdict(dict)
     for split, name, sparse, found in exam.common(key, models):
         (_, y, rows), (correct, loss, *_) = exam.samples[split], found
-        clients = value = exam.values(found, y, rows)
+        sums, together = over_rows(exam.measure, found, y, rows), {}
+        clients = value = exam.finish(sums, rows.size)
         if metric == "pooled":
-            everyone = Rows(np.arange(len(y))[None], np.array([len(y)]))
-            value = exam.values(found, y, everyone)
+            for part, ids in apart.items():
+                own, count = _sum_over(sums, ids), rows.size[ids].sum(keepdims=True)
+                together[part] = exam.finish(own, count)
+            rows = Rows(np.arange(len(y))[None], np.array([len(y)]))
+            value = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
         parameters = np.asarray(_count_alive(sparse.mask), np.int64).sum()
         size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
         results[split][name] = {
             "clients": clients,
             "accuracy": value,
+            "apart": together,
             "classes": by_class(correct, y),
             "loss": loss,
             "density": np.float32(parameters) / np.float32(max(size, 1)),
             "parameters": parameters,
         }
     return results
+
+
+def _sum_over(sums: dict, ids: np.ndarray) -> dict:
+    """Returns the sums over some clients, [1, ...]."""
+    return {k: np.asarray(v)[ids].sum(0, float, keepdims=True) for k, v in sums.items()}
 
 
 def _of_clients(exam: Exam, stage: Stage) -> Callable:
@@ -357,12 +365,11 @@ def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
     """Returns the fields of an evaluation."""
     models = {}
     for name, fields in results["test"].items():
-        models[name] = {k: _mean(v) for k, v in fields.items() if k not in _BESIDE}
-        clients = fields["clients"]
-        known = np.isfinite(clients)
-        for part, weights in apart.items():
-            value = np.average(clients[known], weights=weights[known])
-            models[name][part] = float(value)
+        facts = {k: v for k, v in fields.items() if k not in _BESIDE}
+        models[name] = {k: float(np.mean(v)) for k, v in facts.items()}
+        each = {part: fields["clients"][ids] for part, ids in apart.items()}
+        each |= {"accuracy": fields["accuracy"]} | fields.get("apart", {})
+        models[name] |= {k: _mean(v) for k, v in each.items()}
     headline, *_ = models
     clients = results["test"][headline]["clients"]
     record = {
@@ -384,7 +391,8 @@ def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
 
 def _mean(values: np.ndarray) -> float:
     """Returns the mean of the values that are known; clients may lack a measure."""
-    return float(np.mean(values, where=~np.isnan(values)))
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
 
 
 def over_rows(measure: Measure, found: Sequence, y, rows: Rows, dtype: type = float):

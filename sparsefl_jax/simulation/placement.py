@@ -60,7 +60,7 @@ def stage_devices(stage: Stage, devices: Sequence | None = None) -> list:
     part.
     """
     devices = list(devices or jax.devices())
-    return devices if processes.several() else devices[: stage.cohort_size]
+    return devices if processes.are_several() else devices[: stage.cohort_size]
 
 
 def make_plan(

@@ -60,11 +60,11 @@ def prunable(params: PyTree, patterns: Globs = KERNELS) -> PyTree:
     return trees.map_by_path(lambda path, _: path in chosen - excluded, params)
 
 
-def everything(tree: PyTree) -> PyTree:
+def select_all(tree: PyTree) -> PyTree:
     """Selects all leaves; a tree of Python bools, as `prunable` returns it.
 
     Example:
-      >>> everything({'fc': {'bias': 2, 'kernel': 1}})
+      >>> select_all({'fc': {'bias': 2, 'kernel': 1}})
       {'fc': {'bias': True, 'kernel': True}}
     """
     return jax.tree.map(lambda _: True, tree)
@@ -149,12 +149,12 @@ def dense(params: PyTree, stats: PyTree) -> SparseModel:
     return SparseModel(params, full(params), stats)
 
 
-def pruned(model: SparseModel, mask: PyTree) -> SparseModel:
+def prune(model: SparseModel, mask: PyTree) -> SparseModel:
     """Returns the model with another mask, and exact zeros where that is False.
 
     Example:
       >>> model = SparseModel({'w': jnp.array([3.0, 4.0])}, None, {})
-      >>> pruned(model, {'w': jnp.array([True, False])}).params['w'].tolist()
+      >>> prune(model, {'w': jnp.array([True, False])}).params['w'].tolist()
       [3.0, 0.0]
     """
     return SparseModel(apply(model.params, mask), mask, model.stats)

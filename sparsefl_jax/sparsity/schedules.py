@@ -98,7 +98,7 @@ def cosine(rate: float, rounds: int) -> np.ndarray:
     return np.where(angle < np.pi, rate / 2 * (1 + np.cos(angle)), 0.0).round(15)
 
 
-def alive(pruned: np.ndarray, size: int | np.ndarray) -> np.ndarray:
+def count_kept(pruned: np.ndarray, size: int | np.ndarray) -> np.ndarray:
     """Returns the entries that a schedule leaves, n - int(s n).
 
     Args:
@@ -109,7 +109,7 @@ def alive(pruned: np.ndarray, size: int | np.ndarray) -> np.ndarray:
       [T] int32, or [T, L] integers.
 
     Example:
-      >>> alive(np.array([0.0, 0.0135]), 1000).tolist()
+      >>> count_kept(np.array([0.0, 0.0135]), 1000).tolist()
       [1000, 987]
     """
     return size - layer_densities.counts(np.multiply.outer(pruned, size), 1)

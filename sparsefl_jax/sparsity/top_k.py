@@ -107,14 +107,14 @@ def quantile(x: Array, q: float) -> Array:
     place = q * (keys.size - 1)
     low, high = math.floor(place), math.ceil(place)
 
-    def ascending(place):
+    def value_at(place):
         key = _kth_largest(keys, jnp.int32(keys.size - place))
         sign = jnp.uint32(1 << 31)
         raw = jnp.where(key >= sign, key ^ sign, ~key)
         return jax.lax.bitcast_convert_type(raw, jnp.float32)
 
     share = jnp.float32(place - low)
-    value = ascending(low) * (1 - share) + ascending(high) * share
+    value = value_at(low) * (1 - share) + value_at(high) * share
     return jnp.where(jnp.any(jnp.isnan(x)), jnp.float32(jnp.nan), value)
 
 

@@ -148,13 +148,13 @@ def _apply(config, chosen: dict) -> dict:
     density = chosen.get("density")
     methods.choose(config, name, density)
 
-    def taken(field: str) -> bool:
+    def is_taken(field: str) -> bool:
         if field == "density":
             return density is None or config.density is not None
         done = field in ("algorithm.name", *first)
         return done or _set(config, field, chosen[field])
 
-    return {field: chosen[field] for field in chosen if taken(field)}
+    return {field: chosen[field] for field in chosen if is_taken(field)}
 
 
 def _set(config, field: str, value) -> bool:

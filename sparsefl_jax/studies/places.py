@@ -191,7 +191,7 @@ def _look() -> int:
 
 
 @functools.lru_cache(2)  # the last look too, to outlast slow disks
-def _queued(look: int) -> frozenset[str] | None:
+def _list_queue(look: int) -> frozenset[str] | None:
     """Returns the user's jobs in SLURM's queue; None if the controller is away.
 
     submitit queries SLURM's accounting, which may not be installed.
@@ -215,7 +215,7 @@ class _SlurmJob(NamedTuple):
             return True
         if (look := _look()) <= self.born + 1:  # an earlier look may stand for this one
             return False
-        looks = _queued(look - 1), _queued(look)
+        looks = _list_queue(look - 1), _list_queue(look)
         return not any(jobs is None or self.job.job_id in jobs for jobs in looks)
 
     def cancel(self) -> None:

@@ -69,7 +69,7 @@ def start(
     # `interrupt` handles the signals.
     jax.config.update("jax_enable_preemption_service", False)
     _join((coordinator, count, index), wait_minutes)
-    if processes.several():
+    if processes.are_several():
         _meet()
     old_hook = sys.excepthook
 

@@ -19,7 +19,7 @@ from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
 
 
-def several() -> bool:
+def are_several() -> bool:
     """Returns whether this run has more than one process."""
     return jax.process_count() > 1
 
@@ -39,7 +39,7 @@ def put(tree: PyTree, sharding: PyTree) -> PyTree:
     Returns:
       The tree with arrays on the devices.
     """
-    if not several():
+    if not are_several():
         return jax.device_put(tree, sharding)
 
     def put_leaf(leaf, sharding):
@@ -64,7 +64,7 @@ def fetch(tree: PyTree) -> PyTree:
             return multihost_utils.process_allgather(leaf, tiled=True)
         return jax.device_get(leaf)
 
-    return jax.tree.map(fetch_leaf, tree) if several() else jax.device_get(tree)
+    return jax.tree.map(fetch_leaf, tree) if are_several() else jax.device_get(tree)
 
 
 def _is_global(leaf) -> bool:
@@ -79,7 +79,7 @@ def most(*numbers: int) -> tuple[int, ...]:
       (0, 15)
     """
     values = np.asarray(numbers, np.int32)
-    if several():
+    if are_several():
         values = np.max(multihost_utils.process_allgather(values), 0)
     return tuple(values.tolist())
 
@@ -91,7 +91,7 @@ def lead(value: Any = None) -> Any:
       >>> lead({'rounds': [1, None]})
       {'rounds': [1, None]}
     """
-    if not several():
+    if not are_several():
         return value
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     size = int(multihost_utils.broadcast_one_to_all(np.int32(text.size)))

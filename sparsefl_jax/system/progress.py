@@ -55,7 +55,7 @@ class Progress(tqdm):
             return tqdm.status_printer(file)
         return lambda text: print(text, file=file, flush=True)
 
-    def compiling(self, stage: int, stages: int, seconds: float) -> None:
+    def show_compilation(self, stage: int, stages: int, seconds: float) -> None:
         """Shows that the run waits for the compilation of a stage, counted from 0."""
         text = f"compiling stage {stage + 1} of {stages} ({seconds:.0f} s)"
         self.set_postfix_str(text, refresh=False)
@@ -83,19 +83,19 @@ class Progress(tqdm):
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[Callable[[], float]]:
+def measure_compilation() -> Iterator[Callable[[], float]]:
     """Counts the seconds that this thread spends on tracing and compilation.
 
     It includes lowering, loading from the cache, and waiting for another thread that
     compiles (`WAITING`). Nested spans count once.
 
     Yields:
-      `taken()`, the seconds since the last call.
+      `seconds_since()`, the seconds since the last call.
 
     Example:
-      >>> with compiling() as taken:
+      >>> with measure_compilation() as seconds_since:
       ...     _ = jax.jit(lambda x: x + 1.5)(2.0)
-      ...     taken() > 0, taken()
+      ...     seconds_since() > 0, seconds_since()
       (True, 0)
     """
     spans, thread = [], threading.get_ident()
@@ -107,13 +107,13 @@ def compiling() -> Iterator[Callable[[], float]]:
             start = min(start, spans.pop()[0])
         spans.append((start, end))
 
-    def taken():
+    def seconds_since():
         seconds = sum(end - start for start, end in spans)
         spans.clear()
         return seconds
 
     jax.monitoring.register_event_time_span_listener(listen)
     try:
-        yield taken
+        yield seconds_since
     finally:
         jax.monitoring.unregister_event_time_span_listener(listen)

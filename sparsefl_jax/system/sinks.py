@@ -97,7 +97,7 @@ def open_sinks(
             with blame(f"sinks={name!r}", OSError):
                 tool.write(rows)
 
-    def flushed() -> dict:
+    def flush() -> dict:
         log_lines.flush(workdir)
         return dict(ends)
 
@@ -114,7 +114,7 @@ def open_sinks(
             with blame(f"sinks={name!r}", OSError):
                 tools[name] = TOOLS[name](workdir, step)
             stack.push(functools.partial(close, name))
-        yield write, flushed
+        yield write, flush
 
 
 def tensorboard(workdir: Path, step: int) -> Sink:

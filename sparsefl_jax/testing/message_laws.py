@@ -19,8 +19,8 @@ def law_wire(world: World) -> None:
     """Checks that server and clients know nothing of each other but what travels.
 
     The simulator computes the same as a plain loop in which only bytes pass, as
-    `plain_loop.delivered` decodes them. A client computes the same to the bit where
-    packets are handed over as they are.
+    `plain_loop.deliver_message` decodes them. A client computes the same to the bit
+    where packets are handed over as they are.
     """
     states, logs = small_world.path(world)
     for round in range(len(world.cohorts)):

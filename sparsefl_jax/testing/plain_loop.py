@@ -20,7 +20,7 @@ from sparsefl_jax.simulation import placement
 from sparsefl_jax.simulation.rows import pack, unpack
 from sparsefl_jax.testing.compare import fail
 from sparsefl_jax.testing.small_world import World, jit, once, path, population_of
-from sparsefl_jax.wire.packets import Message, Packet, pack_once, stable
+from sparsefl_jax.wire.packets import Message, Packet, pack_once, settle_flags
 from sparsefl_jax.wire.positions import POSITIONS
 from sparsefl_jax.wire.streams import decode, encode
 
@@ -39,7 +39,7 @@ class Passing(NamedTuple):
 def client_by_wire(world: World, jit: Callable = jit) -> Callable:
     """Compiles one client's part of a round by `jit`, `run(*inputs) -> Passing`.
 
-    It is three programs, between which only messages pass, as `delivered` has them. A
+    It is three programs, between which only messages pass by `deliver_message`. A
     value that one program keeps for another is a tracer that no other program takes.
     """
     algorithm = world.algorithm
@@ -47,12 +47,12 @@ def client_by_wire(world: World, jit: Callable = jit) -> Callable:
     @jit
     def broadcast(key, ctx, server):
         received = pack_once(algorithm.send_once(server), ctx.last_round)
-        return stable(received | algorithm.broadcast(key, ctx, server))
+        return settle_flags(received | algorithm.broadcast(key, ctx, server))
 
     @jit
     def update(key, ctx, down, row, data):
         up, row, metrics = algorithm.update(key, ctx, down, row, data)
-        return stable(up), row, metrics
+        return settle_flags(up), row, metrics
 
     contribute = jit(algorithm.contribute)
 
@@ -66,7 +66,7 @@ def client_by_wire(world: World, jit: Callable = jit) -> Callable:
             if not decoded:
                 return message
             where = f"of client {info.index} in round {round}"
-            return delivered(world, message, held, way, where)
+            return deliver_message(world, message, held, way, where)
 
         down = broadcast(down_key, ctx, server)
         own = {n: p for n, p in down.items() if not n.startswith("handed/")}
@@ -79,7 +79,7 @@ def client_by_wire(world: World, jit: Callable = jit) -> Callable:
     return run
 
 
-def delivered(
+def deliver_message(
     world: World, message: Message, held: dict[str, PyTree], way: str, where: str
 ) -> Message:
     """Returns what arrives of a message: what its bytes decode to, and nothing else.

@@ -49,7 +49,9 @@ def law_start(world: World) -> None:
     server = jit(method.init)(init_key, world.model)
     init_client, send_once = jit(method.init_client), jit(method.send_once)
     same(world, "start", "server", server, small_world.start(world).server)
-    message = plain_loop.delivered(world, send_once(server), {}, "handed", "to all")
+    message = plain_loop.deliver_message(
+        world, send_once(server), {}, "handed", "to all"
+    )
     for index in world.population.info.index.tolist():
         info = rows(world.population.info, index)
         key = keys.of_client(client_key, index)
@@ -188,10 +190,10 @@ def law_late(world: World) -> None:
 def _of_optax(server: PyTree) -> list:
     """Returns the states of optax that a server holds."""
 
-    def known(node):
+    def is_optax(node):
         return type(node).__module__.partition(".")[0] == "optax"
 
-    return list(filter(known, jax.tree.leaves(server, is_leaf=known)))
+    return list(filter(is_optax, jax.tree.leaves(server, is_leaf=is_optax)))
 
 
 def _stays(new, old, alive=False):

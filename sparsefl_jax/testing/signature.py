@@ -31,13 +31,13 @@ def law_signature(world: World) -> None:
     row = trace("init_client", key, received, info)
     down = _message(world, "broadcast", trace("broadcast", key, ctx, server))
     answer = trace("update", key, ctx, down, row, data)
-    up, row, _ = _several(world, "update", ("uplink", "client", "metrics"), answer)
+    up, row, _ = _unpack(world, "update", ("uplink", "client", "metrics"), answer)
     total = trace("contribute", ctx, _message(world, "update: uplink", up))
     for path, leaf in leaves(total):
         if leaf.dtype != jnp.float32:
             fail(world, "signature", f"summand{path} is {leaf.dtype}, expected float32")
     answer = trace("aggregate", key, at, server, total)
-    _several(world, "aggregate", ("server", "metrics"), answer)
+    _unpack(world, "aggregate", ("server", "metrics"), answer)
     lost = trace("drop_uplink", ctx, row, row)
     if jax.tree.flatten(lost) != jax.tree.flatten(row):
         fail(world, "signature", f"drop_uplink returned {lost}, expected {row}")
@@ -84,7 +84,7 @@ def _message(world: World, what: str, message) -> dict[str, Packet]:
     return message
 
 
-def _several(world: World, what: str, names: tuple, answer) -> tuple:
+def _unpack(world: World, what: str, names: tuple, answer) -> tuple:
     """Fails unless a result has a value for each name, the last of them a dict."""
     plain = type(answer) in (tuple, list)  # a NamedTuple is one value
     if not plain or len(answer) != len(names) or type(answer[-1]) is not dict:

@@ -53,7 +53,7 @@ def law_work(world: World) -> None:
                     fail(world, "work", "`density` is that of no personal model")
                 models = personalize(world.key, state.server, passing.client, info)
                 mask, stated = target(models).mask, metrics["density"]
-                density = masks.density(mask, masks.everything(mask))
+                density = masks.density(mask, masks.select_all(mask))
                 if not np.isclose(density, stated, rtol=TOLERANCE):
                     what = f"`density` is {stated}, that of the personal mask {density}"
                     fail(world, "work", what)

@@ -117,7 +117,7 @@ def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
     check("density", density, "(0, 1]")
 
     def encode(key, update):
-        scores = masks.uniform_scores(key, update, masks.everything(update))
+        scores = masks.uniform_scores(key, update, masks.select_all(update))
         mask = _keep_largest(scores, density, False)
         return {"delta": Packet(masks.apply(update, mask), mask, index="none")}
 
@@ -208,7 +208,7 @@ def majority() -> Compressor:
         return jax.tree.map(_plus_minus, message["delta"].values)
 
     def combine(key, mean):
-        coins = masks.uniform_scores(key, mean, masks.everything(mean))
+        coins = masks.uniform_scores(key, mean, masks.select_all(mean))
         return jax.tree.map(
             lambda m, c: jnp.where(m == 0, jnp.sign(c - 0.5), jnp.sign(m)), mean, coins
         )
@@ -284,7 +284,7 @@ def reads(name: str, argument: str) -> bool:
 
 def _keep_largest(scores: PyTree, density: float, by_leaf: bool) -> PyTree:
     """Keeps exactly the share of largest scores, of each leaf or of all together."""
-    select = masks.everything(scores)
+    select = masks.select_all(scores)
     sizes = trees.layer_sizes(scores, select)
     if not by_leaf:  # static branch
         count = layer_densities.whole_up(density, sizes.sum())

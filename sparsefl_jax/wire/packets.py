@@ -109,7 +109,7 @@ class Count(NamedTuple):
     measured: ArrayLike | None = None
 
 
-def stable(message: Message) -> Message:
+def settle_flags(message: Message) -> Message:
     """Returns the message with `fresh` and `sent` as arrays, so that its types agree.
 
     Args:
@@ -119,7 +119,7 @@ def stable(message: Message) -> Message:
       The same packets; both flags have shape () and dtype bool.
 
     Example:
-      >>> stable({'w': Packet(jnp.zeros(3))})['w'].sent.dtype
+      >>> settle_flags({'w': Packet(jnp.zeros(3))})['w'].sent.dtype
       dtype('bool')
     """
 
@@ -146,12 +146,12 @@ def count(message: Message) -> dict[str, Count]:
       [2]
     """
     counts = {}
-    for name, packet in stable(message).items():
+    for name, packet in settle_flags(message).items():
         if packet.mask is None:  # static branch
             sizes = [math.prod(x.shape) for x in jax.tree.leaves(packet.values)]
             entries = jnp.array(sizes, jnp.int32)
         else:
-            entries = masks.counts(packet.mask, masks.everything(packet.mask))
+            entries = masks.counts(packet.mask, masks.select_all(packet.mask))
         if wrong := _misfits(packet):  # static branch
             # In an array that is logged anyway: a further one costs GPUs three kernels.
             misfit = packet.sent & jnp.any(jnp.array(wrong))
@@ -178,7 +178,7 @@ def _measure(packet: Packet) -> Array | None:
         masked = packet.mask is not None
         ones = masks.apply(packet.values, packet.mask) if masked else packet.values
         ones = jax.tree.map(lambda v: v.astype(jnp.bool_), ones)
-        return masks.counts(ones, masks.everything(ones))
+        return masks.counts(ones, masks.select_all(ones))
     code = POSITIONS.get(packet.index)
     if code is None or code.measure is None or packet.mask is None:
         return None

@@ -67,7 +67,7 @@ def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
     for number, part in ((1, jnp.arange(16) < held), (3, jnp.arange(16) < held // 2)):
         one = Server(SparseModel({"w": number * values}, {"w": part}, {}), jnp.int32(0))
         ctx = context(size=number)
-        sent.append((ctx, packets.stable(method.broadcast(key, ctx, one))))
+        sent.append((ctx, packets.settle_flags(method.broadcast(key, ctx, one))))
     new, _ = merged(method, server, *sent, round=4)
     # Both: (1 + 3 * 3) / 4 = 2.5 times the value; one of them: once.
     mean = np.where(np.arange(16) < held // 2, 2.5, 1.0) * np.asarray(values)
@@ -88,7 +88,7 @@ def test_the_released_server_counts_all_layers_together(variant, first):
     held = {"a": jnp.arange(8) < 6, "b": jnp.arange(8) < 1}
     server = Server(SparseModel(values, held, {}), jnp.int32(0))
     ctx = context()
-    up = packets.stable(method.broadcast(jax.random.key(0), ctx, server))
+    up = packets.settle_flags(method.broadcast(jax.random.key(0), ctx, server))
     new, _ = merged(method, server, (ctx, up), round=4)
     alive = {name: np.flatnonzero(m).tolist() for name, m in new.model.mask.items()}
     assert alive == {"a": [*range(first)], "b": [0]}

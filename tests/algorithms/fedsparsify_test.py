@@ -31,7 +31,7 @@ def test_a_density_of_ten_entries_leaves_as_many_as_by_hand():
     """1 - 0.8, 1 - 0.9 and 100 (1 - 0.71) are a little below 0.2, 0.1 and 29."""
     rows = (0.8, 10, 8), (0.9, 10, 9), (0.7, 10, 7), (0.75, 10, 8), (0.71, 100, 71)
     for density, size, left in rows:
-        assert schedules.alive(schedules.polynomial(density, 2), size)[-1] == left
+        assert schedules.count_kept(schedules.polynomial(density, 2), size)[-1] == left
 
 
 @pytest.mark.parametrize("factory", [fedsparsify_global, fedsparsify_local, jmwst])

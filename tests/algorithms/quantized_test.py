@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import quantized
-from sparsefl_jax.algorithms.compressed import rounding
+from sparsefl_jax.algorithms.compressed import make_rounding
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
@@ -38,7 +38,7 @@ def test_three_bits_have_levels_of_a_third_of_the_largest():
     down, *_ = played(bits=3)
     assert down["delta"].values["w"].tolist() == [3, -1, 1, 0]
     assert down["scale"].values["w"].item() == 3.0
-    received = rounding(3, False).decode(down)["w"]
+    received = make_rounding(3, False).decode(down)["w"]
     assert received.tolist() == [3.0, -1.0, 1.0, 0.0]
 
 
@@ -57,12 +57,12 @@ def test_an_update_starts_from_the_decoded_model_and_is_added_to_the_server_s():
 
 def test_random_rounding_keeps_the_mean():
     values = {"w": jnp.linspace(-1, 1, 41)}
-    coder = rounding(3, True)
+    coder = make_rounding(3, True)
     keys = jax.random.split(jax.random.key(0), 4000)
     mean = jax.vmap(lambda key: coder.decode(coder.encode(key, values))["w"])(keys)
     # A level is 1/3, so the deviation of a draw is at most 1/6, and of the mean .0027.
     np.testing.assert_allclose(mean.mean(0), values["w"], atol=0.012)
-    nearest = rounding(3, False)
+    nearest = make_rounding(3, False)
     decoded = nearest.decode(nearest.encode(None, values))["w"]
     assert np.abs(decoded - values["w"]).max() <= 1 / 6 + 1e-6
 

@@ -1,12 +1,11 @@
 """SCAFFOLD: rounds by hand on a quadratic loss, refusals, and what travels."""
 
-from types import SimpleNamespace
-
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from sparsefl_jax import from_arrays, models
 from sparsefl_jax.algorithms import scaffold
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import SparseModel
@@ -118,9 +117,10 @@ def test_weight_decay_and_a_schedule_are_plain():
 
 
 def test_another_number_of_clients_than_the_runs_is_refused():
-    data = SimpleNamespace(train=SimpleNamespace(size=np.ones(3)))
+    x, y = np.zeros((12, 5), np.float32), np.arange(12) % 2
+    data, model = from_arrays(x, y, num_clients=3), models.build("mlp", 2, (5,))
     ours, other = (Stage(scaffold(MODEL, PLAIN, clients=n), 1, 1) for n in (3, 4))
-    check_setup(Setup([ours], None, data))
+    check_setup(Setup([ours], model, data))
     said = "clients=4, expected those of the run, 3"
-    refused(lambda: check_setup(Setup([other], None, data)), said)
+    refused(lambda: check_setup(Setup([other], model, data)), said)
     refused(lambda: scaffold(MODEL, PLAIN, clients=0), "clients=0, expected")

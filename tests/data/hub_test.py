@@ -293,6 +293,15 @@ def test_a_run_says_which_columns_it_read(place, capsys, monkeypatch):
     assert told in (place / "run/report.html").read_text()
 
 
+def test_numbers_are_no_classes(place):
+    name = csv(place, size=[1.5, 2, 4, 3] * 30, price=[i + 0.5 for i in range(120)])
+    told = "y is float64 (120,), expected integers or texts [n], or integers [n, T]"
+    refused(lambda: sources.load(name, hf={"label": "price"}), told)
+    name = csv(place, size=[1.5, 2, 4, 3] * 30, price=range(120))
+    with pytest.warns(UserWarning, match="120 classes in 120 samples; .*regression"):
+        sources.load(name, hf={"label": "price"})
+
+
 def test_many_categories_are_hashed_and_globs_name_columns(place):
     city = [f"city {i // 2}" for i in range(140)]
     name = csv(place, px1=range(140), px2=[0] * 140, city=city, y=[0, 1] * 70)
@@ -311,6 +320,9 @@ def test_missing_values_are_counted_or_filled_and_lines_without_names_are_told(p
     data = sources.load(name, hf=given | {"fill": "median"})
     assert data.x[:, 0].tolist() == [3, 1, 4, 2, 9, 3]
     assert data.x[0].tolist() == [3, 0, 0]  # the median of 1, 2, 4, 9; neither f nor m
+    name = csv(place, pool=["", "", "", "", 7, 9.5], sex=list("fmfmfm"), kind=SPECIES)
+    data = sources.load(name, hf={"label": "kind", "fill": "median"})
+    assert data.x[0].tolist() == [8.25, 1, 0] and data.numeric.sum() == 1
     name = csv(place, head="5.1,3.5,lynx", a=[1, 2], b=[3, 4], c=["x", "y"])
     refused(lambda: sources.load(name), "mine.csv begins with 5.1, 3.5, lynx: expected")
 

@@ -60,8 +60,10 @@ def test_fedprox_labels_are_whole_floats(tmp_path):
     assert federate(data, "natural", test_split="within").clients == ["f_1", "f_0"]
 
 
-def test_sent140_has_its_tweet_in_the_last_column(tmp_path):
-    tweets = [["id", "date", "NO_QUERY", "user", text] for text in ("so good", "bad")]
+@pytest.mark.parametrize("more", [[], ["training"]])
+def test_sent140_has_its_tweet_in_the_fifth_column(tmp_path, more):
+    before = ["id", "date", "NO_QUERY", "user"]
+    tweets = [[*before, text, *more] for text in ("so good", "bad")]
     users = {"a": {"x": tweets, "y": [1, 0]}, "b": {"x": tweets[:1], "y": [1]}}
     data = sources.load(write_leaf(tmp_path, users), tokenizer="words", max_tokens=4)
     assert (data.x > 0).sum(1).tolist() == [3, 2, 3] and data.y.tolist() == [1, 0, 1]

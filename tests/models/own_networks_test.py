@@ -70,3 +70,10 @@ def test_a_network_on_data_of_another_kind_is_refused(tmp_path, name):
     method = sfl.fedavg(model, sfl.training.make_optimizer())
     run = lambda: sfl.experiment([sfl.Stage(method, 1, 2)], model, data)  # noqa: E731
     refused(run, f"the network {said}")
+
+
+def test_integers_that_a_network_takes_for_numbers_are_told_of():
+    x, y = np.array([[31, 52000], [64, 18000]] * 20), np.arange(40) % 2
+    data, model = sfl.from_arrays(x, y, num_clients=4), models.build("mlp", 2, (2,))
+    with pytest.warns(UserWarning, match="not standardised; pass floats"):
+        models.registry.try_network(data, lambda: model)

@@ -56,6 +56,21 @@ def test_a_run_from_a_file_reports_the_measure_of_what_it_exports(tmp_path, task
     assert 0 < loss < 1  # of standardised targets; nats a label
 
 
+def test_a_run_of_python_exports_what_reads_raw_columns(tmp_path):
+    x, y = samples("regression")
+    x = x * [1, 200, 0.1, 5] + [0, 1000, 3, -5]
+    split = {"x_test": x[200:], "y_test": y[200:], "num_clients": 4}
+    data = sfl.from_arrays(x[:200], y[:200], task="regression", **split)
+    model = sfl.models.for_task(sfl.models.build("mlp", 1, (4,)), data)
+    stages = [sfl.Stage(sfl.fedavg(model, sfl.training.make_optimizer()), 2, 4)]
+    sfl.experiment(stages, model, data, workdir=tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    (params, _, stats), model, _ = load_sparse(export_run(tmp_path / "run")[0])
+    outputs, _ = model.apply(params, stats, x[200:].astype(np.float32), train=False)
+    rmse = np.sqrt(np.mean((np.asarray(outputs)[:, 0] - y[200:]) ** 2))
+    assert summary["value"]["global"]["final"] == pytest.approx(rmse, rel=1e-3)
+
+
 def test_losses_by_hand():
     logits = np.array([[2.0, -1.0], [0.0, 9.0]], np.float32)
     truth, weight = np.array([[True, True], [False, False]]), np.array([1.0, 0.0])
@@ -100,7 +115,8 @@ def test_what_a_task_cannot_use_is_refused(tmp_path):
         sfl.from_arrays(x, y, task=task, **given, **more)
 
     for call, said in (
-        (lambda: read(gaps, "regression"), "expected finite numbers [n] or [n, T] for"),
+        (lambda: read(gaps, "regression"), "expected finite float32 [n] or [n, T] for"),
+        (lambda: read(1e300 * y, "regression"), "expected finite float32 [n] or"),
         (lambda: read(y, "multilabel"), "expected [n, K] of 0 and 1 for task='multi"),
         (lambda: read(y, "regresion"), "task='regresion' (did you mean 'regression'?)"),
         (lambda: read(y, "classification"), "or task='regression' or 'multilabel'"),
@@ -112,6 +128,7 @@ def test_what_a_task_cannot_use_is_refused(tmp_path):
         (lambda: run(model, measure="f1"), "expected a class for each row of logits"),
         (lambda: sfl.prunefl_initial(model, make), "begins at an accuracy"),
         (lambda: sfl.fjord(model, make, distill=True), "distill=True needs a softmax"),
+        (lambda: sfl.fedrolex(model, make), "mask_classes=True needs a softmax"),
     ):
         refused(call, said)
     config, *_ = configured(tmp_path, "multilabel")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from ml_collections import config_dict
 
+from sparsefl_jax import from_arrays, models
 from sparsefl_jax.config import build
 from sparsefl_jax.config.defaults import fill_in, freeze
 from sparsefl_jax.config.fields import Limits
@@ -106,10 +107,11 @@ SETUPS = [
 
 @pytest.mark.parametrize("settings, said", SETUPS, ids=[said for _, said in SETUPS])
 def test_a_setup_is_refused(settings, said):
-    data = SimpleNamespace(train=SimpleNamespace(size=np.ones(2)))
+    x, y = np.zeros((8, 5), np.float32), np.arange(8) % 2
+    data, model = from_arrays(x, y, num_clients=2), models.build("mlp", 2, (5,))
     stage = Stage(SimpleNamespace(clients=None, privacy=None), 1, 1)
-    check_setup(Setup([stage], None, data))
-    refused(lambda: check_setup(Setup([stage], None, data, **settings)), said)
+    check_setup(Setup([stage], model, data))
+    refused(lambda: check_setup(Setup([stage], model, data, **settings)), said)
 
 
 def test_a_resumed_run_says_first_what_cannot_change(tmp_path):

@@ -152,7 +152,7 @@ def test_personal_models_stand_in_the_order_that_the_method_gives(world, factory
 
     def two(*args):
         (own,) = method.personalize(*args).values()
-        return {"zeta": own, "alpha": masks.pruned(own, masks.full(own.mask))}
+        return {"zeta": own, "alpha": masks.prune(own, masks.full(own.mask))}
 
     _, state, evaluation = begin(world, lambda *_: method.replace(personalize=two))
     record = evaluation(state)

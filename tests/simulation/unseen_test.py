@@ -104,6 +104,31 @@ def test_accuracies_are_those_of_the_logits(metric):
     assert last["seen_accuracy"] > last["unseen_accuracy"] + 0.2
 
 
+def test_measures_are_those_of_all_samples_of_clients_that_train_or_do_not():
+    x = np.random.default_rng(0).normal(size=(400, 6)).astype(np.float32)
+    y = (10 * x[:, 0] + USERS * x[:, 1]).astype(np.float32)
+    users = {"users": USERS, "users_test": USERS, "unseen_fraction": 0.3}
+    split = {"partition": "natural", "test_split": "natural", "task": "regression"}
+    data = from_arrays(x, y, x_test=x, y_test=y, **users, **split)
+    model = sfl.models.for_task(sfl.models.build("mlp", 1, (6,)), data)
+    stages = [Stage(sfl.fedavg(model, sfl.training.make_optimizer()), 1, 4)]
+    result = sfl.run(KEY, stages, model, data)
+    sparse, last = result.models["global"], result.metrics[-1]
+    outputs, _ = model.apply(sparse.params, sparse.stats, data.x_test, train=False)
+    squares, held_out = (np.asarray(outputs)[:, 0] - y) ** 2, drawn()[USERS]
+    for part, rows in {"seen_value": ~held_out, "unseen_value": held_out}.items():
+        assert last[part] == pytest.approx(np.sqrt(squares[rows].mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["pooled", "clients"])
+def test_a_measure_that_no_unseen_client_has_ends_no_run(metric):
+    data = make_world()
+    held_out = np.isin(USERS, np.flatnonzero(drawn()))
+    data = data._replace(y_test=np.where(held_out, 1, data.y_test))
+    last = run(data, metric=metric, measure="auc").metrics[-1]
+    assert np.isnan(last["unseen_value"]) and 0.5 < last["seen_value"] <= 1
+
+
 def test_an_unseen_client_gets_the_model_of_its_rule_and_pays_for_it():
     """FedAvg sends 8 hidden units and 2 outputs; half the width has 4 hidden units."""
     data = make_world()

@@ -5,6 +5,7 @@ import json
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from sparsefl_jax.config.defaults import fill_in, plain
@@ -39,7 +40,12 @@ def study(tmp_path, monkeypatch):
             (folder / "summary.json").write_text("{}")
             yield {"seed": config.seed}
 
-    setup = SimpleNamespace(metric="pooled", stages=())
+    setup = SimpleNamespace(
+        metric="pooled",
+        stages=(),
+        measure=None,
+        data=SimpleNamespace(y=np.zeros(1, int)),
+    )
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(runner, "write_page", lambda *of: None)
     monkeypatch.setattr(fit_rounds, "fit", fitted)

@@ -7,6 +7,7 @@ import shutil
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from sparsefl_jax.report.groups import study_runs
@@ -40,7 +41,12 @@ def ran(monkeypatch):
         return {"seed": seed, "seconds": 2.0}
 
     monkeypatch.setattr(experiment, "run_seed", one_seed)
-    setup = SimpleNamespace(metric="pooled", stages=())
+    setup = SimpleNamespace(
+        metric="pooled",
+        stages=(),
+        measure=None,
+        data=SimpleNamespace(y=np.zeros(1, int)),
+    )
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(experiment, "of_one_width", lambda read, seeds: read)
     monkeypatch.setattr(runner, "write_page", lambda *of: None)

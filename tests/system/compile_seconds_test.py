@@ -11,7 +11,7 @@ from sparsefl_jax.system import progress
 def test_time_spent_on_programs_counts_once_and_only_while_it_is_asked_for():
     span = "/jax/core/compile/jaxpr_trace_duration"
     tell = jax.monitoring.record_event_time_span
-    with progress.compiling() as taken:
+    with progress.measure_compilation() as taken:
         tell(span, 100.0, 101.0)
         tell(span, 101.5, 102.0)
         tell(span, 99.0, 103.0)  # both were inside

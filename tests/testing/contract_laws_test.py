@@ -13,7 +13,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedavg, nst, spdst
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import laws, small_world
-from sparsefl_jax.wire.packets import Packet, stable
+from sparsefl_jax.wire.packets import Packet, settle_flags
 from tests.broken_methods import (
     BROKEN,
     carrying,
@@ -98,13 +98,13 @@ def twice(whole, choose):
 
     def update(key, ctx, downlink, *args):
         up, client, metrics = whole.update(key, ctx, downlink, *args)
-        up = stable(up)
+        up = settle_flags(up)
 
         def both():
             old, first = downlink["params"].values, up["delta"].values
             moved = {"params": Packet(jax.tree.map(jnp.add, old, first))}
             more, _, further = whole.update(key, ctx, up | moved, *args)
-            return stable(more), client, jax.tree.map(jnp.add, metrics, further)
+            return settle_flags(more), client, jax.tree.map(jnp.add, metrics, further)
 
         return choose(ctx.round % 2 == 1, both, lambda: (up, client, metrics))
 
