@@ -24,7 +24,6 @@ from sparsefl_jax.config import build, defaults
 from sparsefl_jax.report import read_run
 from sparsefl_jax.runs import results
 from sparsefl_jax.simulation.inference import make_evaluator
-from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
 from studies import unequal_clients as study
@@ -49,7 +48,7 @@ def entry(point: str, folder: Path) -> dict:
     result, summary = results.load_run(folder), read_run(folder).summary
     config = defaults.freeze(result.config)
     data = build.build_data(config)
-    model, rows = build.build_model(config, data), used_rows(data.val)
+    model, rows = build.build_model(config, data), data.val.gather()
     test = make_evaluator(model, data.x_test, data.y_test)
     val = make_evaluator(model, data.x[rows], data.y[rows])
     models, stage = tiers(folder, result), summary["stages"][-1]

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax.traverse_util import unflatten_dict
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
@@ -22,17 +21,18 @@ from sparsefl_jax.config.defaults import check_unset, name_section
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.check import UserError, blame, check, integer
-from sparsefl_jax.core.extras import import_extra
 from sparsefl_jax.core.types import NonNegative
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models.registry import try_network
-from sparsefl_jax.models.task import loss_of, target_statistics
+from sparsefl_jax.models.task import target_statistics, with_loss_for
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
+from sparsefl_jax.wire import model_files
 
+OF_SPLIT = ("val_fraction", "max_samples", "unseen_fraction", "test_split")
 OF_DATA_SET = ("data_dir", "writers", "num_classes", "task", "tokenizer", "max_tokens")
 
 
@@ -62,29 +62,27 @@ def build_optimizer(config):
     round, but not below `final_learning_rate`. A `schedule` takes the place of both.
     """
     name, settings = _settings(config.optimizer)
+    begin, final = settings.setdefault("learning_rate", 0.1), config.final_learning_rate
+    rounds, factor, end = config.lr_horizon or config.num_rounds, config.lr_decay, None
     if config.schedule:
-        begin = settings.setdefault("learning_rate", 0.1)
-        settings["schedule"] = _build_schedule(config, begin)
-    final = config.final_learning_rate
+        settings["schedule"] = _build_schedule(config, begin, rounds)
     if final is not None:
-        begin = settings.setdefault("learning_rate", 0.1)
         check("optimizer.learning_rate", begin, "(0, inf)")
-        decay, end = config.lr_decay, None
-        if decay is None:
-            rounds, factor = config.lr_horizon or config.num_rounds, final / begin
+        if factor is None:
+            factor = final / begin
         else:
             check("final_learning_rate", final, f"(0, {begin}]")
-            rounds, factor, end = 1, decay, final
+            rounds, end = 1, final
         settings["schedule"] = optax.schedules.exponential_decay(
             begin, rounds, factor, transition_begin=config.lr_delay, end_value=end
         )
     return local.make_optimizer(name, **settings)
 
 
-def _build_schedule(config, learning_rate: float):
+def _build_schedule(config, learning_rate: float, rounds: int):
     """Builds the schedule that a configuration names, and checks its rates."""
     name, settings = _settings(config.schedule)
-    rounds, warmup = config.lr_horizon or config.num_rounds, settings.pop("warmup", 0)
+    warmup = settings.pop("warmup", 0)
     check("schedule.warmup", warmup, integer(0, rounds - 1))
     named = _make("schedule", name, settings, learning_rate, rounds)
 
@@ -120,16 +118,12 @@ def build_data(config, read=load):
     partition = fields.factory("partition", name)
     if "users" not in inspect.signature(partition).parameters:
         check_unset(config, "writers")
-    dataset = read(config)
+    settings |= {field: getattr(config, field) for field in OF_SPLIT}
     return datasets.federate(
-        dataset,
+        read(config),
         partition,
         config.num_clients or None,
         seed=config.seed if config.partition_seed is None else config.partition_seed,
-        val_fraction=config.val_fraction,
-        max_samples=config.max_samples,
-        unseen_fraction=config.unseen_fraction,
-        test_split=config.test_split,
         standardize=config.normalize,
         **settings,
     )
@@ -147,14 +141,16 @@ def build_model(config, data):
         _, adapter = _settings(config.adapter)
         if "rank" in adapter:
             with name_section("adapter", adapter):
-                if "base" in adapter:
-                    adapter["base"] = read_base(adapter["base"])
+                if path := adapter.get("base"):
+                    with blame(f"base={path!r}"):
+                        _, base = model_files.read_file(path)
+                    adapter["base"] = base.params
                 model = model.with_adapters(**adapter)
         given = describe_reading(config, data, model)
         if not model.tokens and config.augment:
             given["augment"] = config.augment
         model = model.with_preprocess(datasets.make_preprocess(**given))
-        return model.with_loss(loss_of(data, config.error) or model.loss)
+        return with_loss_for(model, data, config.error)
 
     if data.y.dtype.kind != "f":
         check_unset(config, "error")
@@ -164,17 +160,6 @@ def build_model(config, data):
     elif data.x.dtype != "uint8":
         check_unset(config, "input_scale")
     return model
-
-
-def read_base(path: str) -> dict:
-    """Returns the parameters in a file of `python -m sparsefl_jax.export --index none`.
-
-    Raises:
-      ValueError: it cannot be read, or safetensors is missing.
-    """
-    with blame(f"base={path!r}"):
-        tensors = import_extra("safetensors.numpy", "export", "it").load_file(path)
-    return unflatten_dict(tensors, sep="/").get("params", {})
 
 
 def describe_network(config, data) -> dict:
@@ -221,13 +206,9 @@ def build_system(config, num_clients: int) -> System | None:
     """Builds the devices of a configuration's clients; None if it has no system."""
     if config.system is None:
         return None
-    return systems.make_system(
-        config.system,
-        num_clients,
-        seed=config.seed,
-        deadline=config.deadline.get("seconds"),
-        quantile=config.deadline.get("quantile"),
-    )
+    closing = {"deadline": "seconds", "quantile": "quantile"}
+    given = {name: config.deadline.get(field) for name, field in closing.items()}
+    return systems.make_system(config.system, num_clients, seed=config.seed, **given)
 
 
 def build_budgets(config, system: System | None = None):
@@ -328,11 +309,11 @@ def _num_drawn(config, cohort_size: int) -> int:
 
 def _check_budgets(config, settings: dict, budgets) -> None:
     """Checks that budgets, the method's densities and the first stage's agree."""
-    densities = np.asarray(settings.get("densities", ()), np.float32)
+    densities = np.asarray(settings["densities"], np.float32)
     if set(densities) != set(budgets):
         raise UserError(
             f"budgets={config.budgets}, expected the budgets to be "
-            f"algorithm.densities={tuple(settings.get('densities', ()))}"
+            f"algorithm.densities={tuple(settings['densities'])}"
         )
     first = config.first_stage.get("density")
     if first is not None and not np.isclose(first, densities.max()):

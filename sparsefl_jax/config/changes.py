@@ -5,7 +5,7 @@ import json
 from collections.abc import Container
 
 from sparsefl_jax.config.defaults import plain
-from sparsefl_jax.config.fields import Config
+from sparsefl_jax.config.fields import Config, Limits
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.data.hub import FIELDS, LOOKS
@@ -21,8 +21,7 @@ FREE = (
 # Fields that set how often a run is evaluated and when it ends.
 LATER = (
     *("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds"),
-    *("until.accuracy", "until.gbit", "until.hours", "until.pflop"),
-    "until.value",
+    *(f"until.{limit}" for limit in Limits._fields),
 )
 
 

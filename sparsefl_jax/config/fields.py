@@ -23,21 +23,19 @@ Texts = tuple[str, ...]
 Whole = Annotated[int, "[0, inf)"]
 
 
-def section(kind: type) -> Any:
+def section(kind: Any) -> Any:
     """Returns a field that holds a section, a dictionary with the fields of a class.
 
     A section with a name leaves out what is None.
     """
-    fields = inspect.signature(kind).parameters
-    usual = {name: fields[name].default for name in fields}
+    usual = dict(kind._field_defaults)
     if "name" in usual:
         usual = {key: value for key, value in usual.items() if value is not None}
     factory = functools.partial(dict, usual)
     return dataclasses.field(default_factory=factory, metadata={"section": kind})
 
 
-@dataclasses.dataclass(frozen=True)
-class HuggingFace:
+class HuggingFace(NamedTuple):
     """What is read of a data set of the Hugging Face Hub.
 
     Attributes:
@@ -63,8 +61,7 @@ class HuggingFace:
     columns: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """How images of files are converted.
 
     Attributes:
@@ -76,8 +73,7 @@ class Image:
     size: tuple[Count, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Partition:
+class Partition(NamedTuple):
     """How samples are dealt out to clients.
 
     Attributes:
@@ -89,8 +85,7 @@ class Partition:
     test_fraction: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """The network.
 
     Attributes:
@@ -102,8 +97,7 @@ class Model:
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
-@dataclasses.dataclass(frozen=True)
-class Adapter:
+class Adapter(NamedTuple):
     """Adapters of low rank in a network that is frozen.
 
     Attributes:
@@ -114,7 +108,7 @@ class Adapter:
       freeze: globs of what is not trained: '*lora_a*' is FFA-LoRA.
       dropout: share of an adapter's inputs dropped in training.
       seed: seed of frozen weights that no folder has.
-      base: file of an export with index none: the frozen weights.
+      base: file of an export: the frozen weights.
       charge_base: charge them in a client's first downlink.
     """
 
@@ -129,8 +123,7 @@ class Adapter:
     charge_base: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """The method of the last stage.
 
     Attributes:
@@ -140,8 +133,7 @@ class Method:
     name: str = "fedavg"
 
 
-@dataclasses.dataclass(frozen=True)
-class FirstStage:
+class FirstStage(NamedTuple):
     """A stage before the main one, with numbers of its own.
 
     Attributes:
@@ -163,8 +155,7 @@ class FirstStage:
     drop_last: bool | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Optimizer:
+class Optimizer(NamedTuple):
     """The clients' optimizer.
 
     Attributes:
@@ -182,8 +173,7 @@ class Optimizer:
     clip: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """How the clients' learning rate follows the round of a stage.
 
     Attributes:
@@ -195,8 +185,7 @@ class Schedule:
     warmup: Whole | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class ServerOptimizer:
+class ServerOptimizer(NamedTuple):
     """The server's optimizer, if it has one.
 
     Attributes:
@@ -208,8 +197,7 @@ class ServerOptimizer:
     learning_rate: float = 0.01
 
 
-@dataclasses.dataclass(frozen=True)
-class Privacy:
+class Privacy(NamedTuple):
     """Differential privacy.
 
     Attributes:
@@ -245,8 +233,7 @@ class Limits(NamedTuple):
     value: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """Budgets that set the number of rounds beforehand.
 
     Attributes:
@@ -266,8 +253,7 @@ class Fit:
     by: Literal["pilot"] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Deadline:
+class Deadline(NamedTuple):
     """When a round ends for slow clients.
 
     Attributes:

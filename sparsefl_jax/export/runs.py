@@ -15,7 +15,6 @@ from sparsefl_jax.export.sparse_file import Sizes, save_sparse
 from sparsefl_jax.runs import folder as run_folder
 from sparsefl_jax.runs import results
 from sparsefl_jax.simulation.inference import make_recalibration
-from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.sparsity import masks
 
 
@@ -104,9 +103,8 @@ def _from_configuration(config: Config, sparse: SparseModel) -> tuple:
     data = build.build_data(config)
     model = build.build_model(config, data)
     if model.static_stats:
-        x = data.x[used_rows(data.train)]
-        key = jax.random.key(config.seed)
-        sparse = make_recalibration(model, x)(key, sparse)
+        renew = make_recalibration(model, data.x[data.train.gather()])
+        sparse = renew(jax.random.key(config.seed), sparse)
     if model.merged is not None:
         params = model.merged(masks.apply(sparse.params, sparse.mask))
         sparse = masks.dense(params, sparse.stats)

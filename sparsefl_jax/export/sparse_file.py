@@ -39,9 +39,8 @@ class Exported(NamedTuple):
     # None if the file names no network of `models.MODELS`. It takes raw samples if
     # `reading` was given.
     model: models.Model | None
-    about: (
-        dict  # `axes`; `network`, `reading`, `run` of `save_sparse`; tuples are lists
-    )
+    # `axes`; `network`, `reading`, `run` of `save_sparse`; tuples are lists
+    about: dict
 
 
 def save_sparse(
@@ -134,11 +133,9 @@ def load_sparse(path: str | Path) -> Exported:
     import_extra("safetensors", "export", "an export")
     with blame(f"path={str(path)!r} cannot be read"):
         head, sparse = model_files.read_file(path)
-        about = {
-            key: getattr(head, key) for key in ("axes", "network", "reading", "run")
-        }
         model = _network(head.network, head.reading)
-    return Exported(sparse, model, about)
+    told = "axes", "network", "reading", "run"
+    return Exported(sparse, model, {name: getattr(head, name) for name in told})
 
 
 def _check_leaves(sparse: SparseModel) -> SparseModel:
@@ -181,6 +178,6 @@ def _network(network: dict | None, reading: dict | None) -> models.Model | None:
         return None
     network = {k: tuple(v) if isinstance(v, list) else v for k, v in network.items()}
     model = models.build(**network)
-    return (
-        model if reading is None else model.with_preprocess(make_preprocess(**reading))
-    )
+    if reading is not None:
+        model = model.with_preprocess(make_preprocess(**reading))
+    return model

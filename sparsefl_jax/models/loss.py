@@ -41,15 +41,11 @@ def cross_entropy(
     else:
         losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, targets)
         labels = targets
-    valid, hits = weight > 0, jnp.argmax(logits, -1) == labels
+    hits = jnp.argmax(logits, -1) == labels
     if hits.ndim > 1:  # a sample's targets count as one
         axes = tuple(range(1, hits.ndim))
         losses, hits = jnp.mean(losses, axes), jnp.mean(hits, axes, dtype=jnp.float32)
-    total = jnp.sum(jnp.where(valid, losses, 0.0))
-    correct = jnp.sum(jnp.where(valid, hits, 0), dtype=jnp.float32)
-    count = jnp.sum(valid, dtype=jnp.float32)
-    sums = {"loss": total, "correct": correct, "count": count}
-    return total / jnp.maximum(count, 1.0), sums
+    return _mean(losses, weight, hits)
 
 
 def sigmoid_cross_entropy(
@@ -70,7 +66,8 @@ def sigmoid_cross_entropy(
       >>> round(sigmoid_cross_entropy(*given)[0].item(), 3)
       0.693
     """
-    return _mean(optax.losses.sigmoid_binary_cross_entropy(logits, targets), weight)
+    losses = optax.losses.sigmoid_binary_cross_entropy(logits, targets)
+    return _mean(jnp.mean(losses, -1), weight)
 
 
 @method
@@ -98,7 +95,8 @@ def regression_error(
     def loss(outputs, targets, weight):
         errors = (outputs - targets.reshape(outputs.shape)).reshape(len(outputs), -1)
         errors /= jnp.float32([scale])
-        return _mean(errors**2 if error == "squared" else jnp.abs(errors), weight)
+        losses = errors**2 if error == "squared" else jnp.abs(errors)
+        return _mean(jnp.mean(losses, -1), weight)
 
     return loss
 
@@ -109,12 +107,15 @@ def knows_classes(loss: Callable) -> bool:
     return getattr(loss, "name", getattr(loss, "__name__", "")) not in others
 
 
-def _mean(losses: Array, weight: Array) -> tuple[Array, dict[str, Array]]:
-    """Returns a loss and its sums from the losses [B, K] of all targets."""
+def _mean(
+    losses: Array, weight: Array, hits: Array | float = jnp.nan
+) -> tuple[Array, dict[str, Array]]:
+    """Returns the mean loss of valid samples, and the sums over them."""
     valid = weight > 0
-    total = jnp.sum(jnp.where(valid, jnp.mean(losses, -1), 0.0))
+    total = jnp.sum(jnp.where(valid, losses, 0.0))
+    correct = jnp.sum(jnp.where(valid, hits, 0), dtype=jnp.float32)
     count = jnp.sum(valid, dtype=jnp.float32)
-    sums = {"loss": total, "correct": jnp.float32(jnp.nan), "count": count}
+    sums = {"loss": total, "correct": correct, "count": count}
     return total / jnp.maximum(count, 1.0), sums
 
 

@@ -74,23 +74,16 @@ class Measure(NamedTuple):
 
 
 def _by_class(logits: Array, labels: Array, weight: Array) -> dict[str, Array]:
-    """Counts by class: samples of it, predictions of it, and those that are right."""
-    classes = logits.shape[-1]
-    if jnp.shape(labels) != logits.shape[:-1] or labels.dtype.kind != "i":
-        raise _unfit(logits, labels, "a class for each row of logits")
-    weight = weight.reshape(-1, *[1] * logits[0].ndim)
-    true = weight * jax.nn.one_hot(labels, classes)
-    said = weight * jax.nn.one_hot(jnp.argmax(logits, -1), classes)
-    counts = {"true": true, "said": said, "right": true * said}
-    return {k: jnp.sum(v, range(v.ndim - 1)) for k, v in counts.items()}
-
-
-def _by_label(logits: Array, labels: Array, weight: Array) -> dict[str, Array]:
-    """Counts as `_by_class`, also by label where a sample has several."""
+    """Counts by class or label: samples of it, predictions of it, and both at once."""
+    true, said = labels, logits > 0
     if labels.dtype != bool or labels.shape != logits.shape:
-        return _by_class(logits, labels, weight)
-    counts = {"true": labels, "said": logits > 0, "right": labels & (logits > 0)}
-    return {k: jnp.sum(weight[:, None] * v, 0) for k, v in counts.items()}
+        if jnp.shape(labels) != logits.shape[:-1] or labels.dtype.kind != "i":
+            raise _unfit(logits, labels, "a class for each row of logits, or labels")
+        classes = labels, jnp.argmax(logits, -1)
+        true, said = (jax.nn.one_hot(v, logits.shape[-1]) for v in classes)
+    weight = weight.reshape(-1, *[1] * logits[0].ndim)
+    counts = {"true": true, "said": said, "right": true * said}
+    return {k: jnp.sum(weight * v, range(v.ndim - 1)) for k, v in counts.items()}
 
 
 def _shares(part: AnyArray, whole: AnyArray) -> AnyArray:
@@ -143,7 +136,7 @@ def _unfit(logits: Array, labels: Array, expected: str) -> UserError:
 _ALL = (
     Measure("accuracy", None, lambda s: s["correct"] / s["count"]),
     Measure("balanced_accuracy", _by_class, lambda s: _shares(s["right"], s["true"])),
-    Measure("f1", _by_label, lambda s: _shares(2 * s["right"], s["true"] + s["said"])),
+    Measure("f1", _by_class, lambda s: _shares(2 * s["right"], s["true"] + s["said"])),
     Measure("auc", _histograms, _area),
     Measure("rmse", _errors, lambda s: np.sqrt(s["squared"] / s["count"]), "lower"),
     Measure("mae", _errors, lambda s: s["absolute"] / s["count"], "lower"),
@@ -170,10 +163,7 @@ def find(measure: Measure | str | None, y: np.ndarray) -> Measure:
     measure = measure or {"b": "f1", "f": "rmse"}.get(y.dtype.kind, "accuracy")
     if isinstance(measure, Measure):
         return measure
-    if ":" not in measure:
-        check("measure", measure, MEASURES)
-        return MEASURES[measure]
-    found = look_up("measure", measure, {})
+    found = look_up("measure", measure, MEASURES)
     return found if isinstance(found, Measure) else Measure(found.__name__, found)
 
 

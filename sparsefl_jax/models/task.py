@@ -1,6 +1,5 @@
 """Tasks other than classification: their losses and how a network's outputs scale."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -15,20 +14,20 @@ def target_statistics(data: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     Args:
       data: a `FederatedData` of numbers. The deviation of a constant counts as 1.
     """
-    index, size = data.train
-    y = data.y[index[np.arange(index.shape[1]) < size[:, None]]]
+    y = data.y[data.train.gather()]
     y = y.reshape(len(y), -1).astype(np.float64)
     mean, std = y.mean(0), y.std(0)
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 
-def loss_of(data: Any, error: str = "squared") -> Callable | None:
-    """Returns the loss of the task that the labels of `data` set; None of classes."""
+def with_loss_for(model: Model, data: Any, error: str = "squared") -> Model:
+    """Returns a network with the loss of the task, but its own for classes."""
     if data.y.dtype.kind == "b":
-        return sigmoid_cross_entropy
+        return model.with_loss(sigmoid_cross_entropy)
     if data.y.dtype.kind == "f":
-        return regression_error(error, scale=target_statistics(data)[1])
-    return None
+        scale = target_statistics(data)[1]
+        return model.with_loss(regression_error(error, scale=scale))
+    return model
 
 
 def for_task(
@@ -52,7 +51,6 @@ def for_task(
       >>> model.loss.name
       'regression_error'
     """
-    loss = loss_of(data, error)
     if data.y.dtype.kind == "f":
         model = model.with_outputs(*target_statistics(data))
-    return model if loss is None else model.with_loss(loss)
+    return with_loss_for(model, data, error)

@@ -208,27 +208,26 @@ def _measure(comparison: Comparison) -> Comparison:
         for rank, model in enumerate(models or [MISSING]):
             for i, (run, last) in enumerate(zip(group.runs, lasts, strict=True)):
                 row = dict(zip(_INDEX, (line, rank, model, seed_of(run)), strict=True))
+                of_model = last["models"].get(model, {})
                 row |= {
                     "accuracy": accuracy(last, model),
                     "best": accuracy(best_eval(run, model), model),
-                    "density": last["models"].get(model, {}).get("density"),
+                    "density": of_model.get("density"),
                     "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
                     **group.progress[i].reindex(columns=names).max(),
+                    **{n: of_model.get(n) for n in _APART},
                 }
-                of_model = last["models"].get(model, {})
-                row |= {n: of_model[n] for n in _APART if n in of_model}
                 if rank == 0:
                     clients = last.get("client_accuracy", {})
                     row |= {f"client_{n}": clients.get(n) for n in ("p10", "median")}
                     row |= {name: values[i] for name, values in at.items()}
                     row[VALIDATION] = last.get(VALIDATION)
                 rows.append(row)
-    apart = [name for name in _APART if any(name in row for row in rows)]
-    columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost, *apart])
+    columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost, *_APART])
     seeds = pd.DataFrame(rows, columns=[*columns]).set_index(_INDEX).astype(float)
     seeds = seeds.where(np.isfinite(seeds)).fillna({"rounds": 0.0})
-    if np.isnan(seeds[VALIDATION].to_numpy()).all():
-        seeds = seeds.drop(columns=VALIDATION)
+    unknown = [n for n in (VALIDATION, *_APART) if np.isnan(seeds[n].to_numpy()).all()]
+    seeds = seeds.drop(columns=unknown)
     found = over_seeds(seeds, _INDEX[:3])
     sizes = seeds.groupby(level=_INDEX[:3], sort=False).size()
     for name in at_cost:  # of all seeds or of none

@@ -134,12 +134,13 @@ def _sweep(comparison: Comparison, path: Path) -> list[Path]:
         return []
     name, values = sweep
     lines = comparison.lines.reindex(range(len(values))).set_axis(values).sort_index()
-    with figure.axes(path, name, "accuracy [%]") as ax:
+    scale, label = figure.scale_of(comparison.measure)
+    with figure.axes(path, name, label) as ax:
         kinds = (VALIDATION, "validation", COLORS[2]), ("accuracy", "test", COLORS[0])
-        for value, label, color in kinds:
+        for value, split, color in kinds:
             if value in lines:
-                found = 100 * lines[value].fillna({"std": 0})
-                style = {"color": color, "marker": "o", "label": label}
+                found = scale * lines[value].fillna({"std": 0})
+                style = {"color": color, "marker": "o", "label": split}
                 ax.errorbar(found.index, found["mean"], found["std"], **style)
         low, middle, high = np.quantile(values, [0, 0.5, 1])
         # Whether the middle lies at the ends' geometric mean or at half of their sum.

@@ -74,9 +74,8 @@ def comparison_csv(comparison: Comparison) -> str:
     rows = []
     shown = [(n, s) for n in comparison.seeds for s in ("mean", "std", "ci95")]
     numbers = comparison.models[shown]
-    names = [n.replace("accuracy", comparison.measure) for n, _ in shown]
-    both = zip(names, shown, strict=True)
-    numbers.columns = [n if s == "mean" else f"{n}_{s}" for n, (_, s) in both]
+    names = [n if s == "mean" else f"{n}_{s}" for n, s in shown]
+    numbers.columns = [n.replace("accuracy", comparison.measure) for n in names]
     for (line, _, model), found in numbers.iterrows():
         group = comparison.groups[line]
         runs = group.runs

@@ -90,11 +90,11 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     labels = [m if n in several else n for n, m in zip(names, methods, strict=True)]
     density = [_words("density", _density(group)) for group in groups]
     if len({*density}) > 1:
-        labels = [_join(*pair) for pair in zip(labels, density, strict=True)]
+        labels = [x + w for x, w in zip(labels, density, strict=True)]
     for name, values in compare_fields(groups).settings.items():
         labels = _told_apart(labels, [_words(name, value) for value in values])
     labels = [group.label or label for group, label in zip(groups, labels, strict=True)]
-    return _told_apart(labels, [group.name for group in groups])
+    return _told_apart(labels, [f", {group.name}" for group in groups])
 
 
 def _density(group: Group) -> str:
@@ -105,22 +105,18 @@ def _density(group: Group) -> str:
 
 
 def _words(name: str, value: str) -> str:
-    """Returns words such as "density 0.05"; '' for no value."""
+    """Returns words such as ", density 0.05"; '' for no value."""
     whole = name.startswith("first_stage.") or name.endswith(".name")
     words = name if whole else name.rpartition(".")[2]
     words = words.replace("_", " ").replace(".", " ")
-    return "" if value == MISSING else f"{words} {value}"
-
-
-def _join(label: str, words: str) -> str:
-    return f"{label}, {words}" if words else label
+    return "" if value == MISSING else f", {words} {value}"
 
 
 def _told_apart(labels: list[str], words: Sequence[str]) -> list[str]:
     """Adds words to labels that are the same, where the words differ."""
     several = _ambiguous(labels, words)
     pairs = zip(labels, words, strict=True)
-    return [_join(x, w) if x in several else x for x, w in pairs]
+    return [x + w if x in several else x for x, w in pairs]
 
 
 def _ambiguous(labels: Sequence[str], words: Sequence[str]) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.report.load import Record, Run, by_round, column
+from sparsefl_jax.report.load import Run, by_round, column
 from sparsefl_jax.system.files import name_file
 
 # Okabe and Ito's palette for colour-blind readers, without its yellow.
@@ -102,21 +102,20 @@ def draw_line(ax: Any, values: Any, label: str, color: Any, width: float = 1.7) 
         ax.plot(values, label=label, color=color, lw=width, marker=marker, ms=3.5)
 
 
-def draw_layers(ax: Any, run: Run, records: Sequence[Record], name: str) -> None:
+def draw_layers(ax: Any, run: Run, name: str) -> None:
     """Draws a line for each layer, coloured by depth, and one for all layers together.
 
     The scale begins at 0, or is logarithmic if the values differ much.
 
     Args:
       ax: matplotlib axes.
-      run: the run of the records.
-      records: records with `stage`, `round` and the two keys.
+      run: the run, in whose records of training the two keys are.
       name: the key of the value over all layers, a share; `layer_{name}` is that of the
         values `{layer: share}`.
     """
     import matplotlib
 
-    table = 100 * by_round(run, records)
+    table = 100 * by_round(run, run.train)
     draw_line(ax, column(table, name), "all layers", INK, 3.2)
     head = f"layer_{name}."
     layers = [field for field in table if field.startswith(head)]

@@ -7,6 +7,7 @@ not finite are left out. Matplotlib is imported only when drawing.
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import numpy as np
 from sparsefl_jax.data import FederatedData, names, partition_counts
 from sparsefl_jax.report import costs, figure
 from sparsefl_jax.report.comparison_figures import label_costs
-from sparsefl_jax.report.costs import accuracy, best_eval
+from sparsefl_jax.report.costs import best_eval
 from sparsefl_jax.report.figure import COLORS, FAINT, INK
-from sparsefl_jax.report.load import Record, Run, by_round, column, read_run
+from sparsefl_jax.report.load import Run, by_round, column, read_run
 
 _MAX_BAR_CLIENTS = 60
 _MAX_MAP_COLUMNS = 400
@@ -84,9 +85,7 @@ def accuracy_by_round(run: Run, path: Path) -> None:
         for name, color in (("median", COLORS[5]), ("p10", COLORS[6])):
             values = column(evals, f"client_accuracy.{name}")
             figure.draw_line(ax, values, f"clients, {name}", color, 1.0)
-        _draw_models(ax, run, evals, "accuracy")
-        if (best := best_eval(run)) is not None:
-            _mark_best(ax, run, run.done(best), best)
+        _draw_accuracies(ax, run, evals, run.done)
         figure.count_rounds(ax, run)
         figure.name_lines(ax)
 
@@ -99,7 +98,8 @@ def loss_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     train, evals = (by_round(run, records) for records in (run.train, run.evals))
-    with figure.axes(path, "round", "loss [nats a sample]") as ax:
+    unit = " [nats a sample]" * (costs.measure_of(run) == "accuracy")
+    with figure.axes(path, "round", f"loss{unit}") as ax:
         figure.draw_line(ax, column(train, "loss"), "training, local", FAINT, 1.2)
         _draw_models(ax, run, evals, "loss", suffix=" (test)")
         figure.count_rounds(ax, run)
@@ -117,9 +117,8 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
         evals, axis = by_round(run, run.evals), costs.axis("gbit")
         evals.index = axis.scale * evals["gbit_cumulative"]
         scale, label = figure.scale_of(costs.measure_of(run))
-        _draw_models(ax, run, scale * evals, "accuracy")
-        if (best := best_eval(run)) is not None:
-            _mark_best(ax, run, axis.scale * best["gbit_cumulative"], best)
+        spent = lambda record: axis.scale * record["gbit_cumulative"]  # noqa: E731
+        _draw_accuracies(ax, run, scale * evals, spent)
         starts = costs.progress(run)["gbit"].reindex(run.starts, fill_value=0.0)
         figure.mark_stages(ax, list(axis.scale * starts))
         ax.set_xlim(left=0)
@@ -135,7 +134,7 @@ def density_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with figure.axes(path, "round", "weights alive [%]") as ax:
-        figure.draw_layers(ax, run, run.train, "density")
+        figure.draw_layers(ax, run, "density")
 
 
 def mismatch_by_round(run: Run, path: Path) -> None:
@@ -146,7 +145,7 @@ def mismatch_by_round(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with figure.axes(path, "round", "mismatch with the previous round [%]") as ax:
-        figure.draw_layers(ax, run, run.train, "mismatch")
+        figure.draw_layers(ax, run, "mismatch")
 
 
 def _draw_models(ax, run: Run, evals, field: str, suffix: str = "") -> None:
@@ -158,11 +157,12 @@ def _draw_models(ax, run: Run, evals, field: str, suffix: str = "") -> None:
         figure.draw_line(ax, values, name + suffix, color)
 
 
-def _mark_best(ax, run: Run, x: float, best: Record) -> None:
-    """Draws a ring around the best evaluation."""
-    scale, _ = figure.scale_of(costs.measure_of(run))
-    y = scale * (accuracy(best) or 0.0)  # the best is finite
-    ax.plot(x, y, "o", ms=9, mfc="none", mec=INK, zorder=4)
+def _draw_accuracies(ax, run: Run, evals, place: Callable) -> None:
+    """Draws the accuracies over `place` of records, and a ring around the best."""
+    _draw_models(ax, run, evals, "accuracy")
+    if (best := best_eval(run)) is not None:
+        y = figure.scale_of(costs.measure_of(run))[0] * best["accuracy"]
+        ax.plot(place(best), y, "o", ms=9, mfc="none", mec=INK, zorder=4)
 
 
 def partition_by_client(run: Run, path: Path) -> None:

@@ -38,13 +38,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparsefl_jax.core.formats import (
-    MISSING,
-    align,
-    format_percent,
-    format_seconds,
-    format_si,
-)
+from sparsefl_jax.core import formats
+from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds
 from sparsefl_jax.report.load import Record, Run, unify
 
 Rows = list[list[str]]
@@ -86,7 +81,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         stage_rows(summary, "communication", BITS),
         stage_rows(summary, "training FLOPs", FLOPS),
     )
-    accuracy, *costs = (align(rows) if len(rows) > 1 else [] for rows in tables)
+    accuracy, *costs = (formats.align(rows) if len(rows) > 1 else [] for rows in tables)
     blocks = [
         [heading(summary)] if heading(summary) else [],
         accuracy + accuracy_notes(summary),
@@ -169,7 +164,9 @@ def stage_rows(
     total = {key: sum(stage[key] for stage in stages) for key in keys}
     rows = [[title, "rounds", *columns]]
     for stage in [*stages, total | {"name": "total"}]:
-        costs = [format_si(stage[k], "bit" * k.startswith("bits")) for k in keys[1:]]
+        costs = [
+            formats.format_si(stage[k], "bit" * k.startswith("bits")) for k in keys[1:]
+        ]
         rows.append([stage["name"], str(stage["rounds"]), *costs])
     return rows if len(stages) > 1 else rows[:-1]
 

@@ -82,22 +82,22 @@ def _head(setup: Setup) -> list[str]:
     frozen = model.frozen.entries
     measure = find(setup.measure, setup.data.y).name
     tiers = clock.members(setup.system).items()
-    system = ", ".join(f"{len(ids)} {name}" for name, ids in tiers)
-    return [
-        f"devices   {len(devices)} x {devices[0].device_kind}, {model.dtype}, "
+    told = {
+        "devices": f"{len(devices)} x {devices[0].device_kind}, {model.dtype}, "
         f"precision {provenance.precision()}",
-        f"model     {format_si(weights)} parameters, "
+        "model": f"{format_si(weights)} parameters, "
         + (f"{format_si(frozen)} frozen, " if frozen else "")
         + f"{format_si(ledger.macs_per_sample(model))} multiply-adds a sample",
-        f"clients   {statistics['number']} with {train['min']} to {train['max']} "
+        "clients": f"{statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
         f"{len(setup.data.y_test)} test samples{clients}",
-        *([f"columns   {told}"] if (told := _columns(setup.data)) else []),
-        f"classes   {setup.data.num_classes}{classes}"
+        "columns": _columns(setup.data),
+        "classes": f"{setup.data.num_classes}{classes}"
         + (f", {empty} without a training sample" if empty else ""),
-        *([f"system    {system}"] if system else []),
-        *([f"measure   {measure}"] if measure != "accuracy" else []),
-    ]
+        "system": ", ".join(f"{len(ids)} {name}" for name, ids in tiers),
+        "measure": measure if measure != "accuracy" else "",
+    }
+    return [f"{name:10}{text}" for name, text in told.items() if text]
 
 
 def _columns(data: FederatedData) -> str:

@@ -200,10 +200,9 @@ def experiment(
     each(config, path, begun, progress, lambda config: read(config.seed), make_plan)
     if show:
         print(f"report: {path / 'report.html'}", file=sys.stderr)
-    runs = []
-    for one in every:
-        below = path / f"seed_{one}" if seeds > 1 else path
-        runs.append(results.read_back(below, setup._replace(data=read(one)), one))
+    paths = [path / f"seed_{one}" for one in every] if seeds > 1 else [path]
+    setups = (setup._replace(data=read(one)) for one in every)
+    runs = list(map(results.read_back, paths, setups, every))
     return runs if seeds > 1 else runs[0]
 
 

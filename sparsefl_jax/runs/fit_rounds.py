@@ -113,8 +113,10 @@ def fit(config, build: Callable, *, progress: bool = False) -> tuple:
     setup = build(with_rounds(config, length)).setup
     known = exchange_by_shape(setup) if [*budgets] == ["gbit"] else None
     if known is None:
+        by = f"a pilot of {length} rounds"
         measured = measure(setup, budgets, seed, progress=progress)
     else:
+        by = "the sizes of its messages"
         (new, *_), (later, *_), _ = exchanges(setup, seed)
         begin = {"gbit": float(new * known[0] + later * known[1])}
         measured = Measured(begin, *known, 0.0)
@@ -131,11 +133,8 @@ def fit(config, build: Callable, *, progress: bool = False) -> tuple:
         if rounds == before:
             break
         setup = build(with_rounds(config, rounds)).setup
-    limit = "fit.most" if config.fit.get("most") else "the default of fit.most"
-    source = (
-        f"a pilot of {length} rounds" if known is None else "the sizes of its messages"
-    )
-    by = limit if rounds == most else source
+    if rounds == most:
+        by = "fit.most" if config.fit.get("most") else "the default of fit.most"
     config = with_rounds(config, rounds, "pilot")
     return config, f"{given} pays for {rounds} rounds, by {by}"
 
@@ -263,9 +262,8 @@ def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     # Up to `SHUFFLED` clients are all shuffled to draw a few of them.
     each = len(sizes) if len(sizes) <= cohorts.SHUFFLED else stage.cohort_size
     drawn = min(stage.num_rounds, max(1, _DRAWS // each))
-    draw = cohorts.make_draw(
-        root, stage, len(sizes), clock.presence(setup.system, sizes)
-    )
+    present = clock.presence(setup.system, sizes)
+    draw = cohorts.make_draw(root, stage, len(sizes), present)
     ids = draw(np.arange(drawn, dtype=np.int32))
     clients, places = np.unique(ids, return_index=True)
     places = places[clients < len(sizes)] // stage.cohort_size

@@ -99,9 +99,8 @@ def plan(setup: Setup) -> Plan:
             "budgets have no effect here, expected none, or a method that reads "
             "ctx.client.budget, see docs/which_method.md"
         )
-    for index, one in enumerate(stages):
-        devices = placement.stage_devices(setup.stages[index], setup.devices)
-        check_fits(one.memory, setup, devices)
+    for stage, one in zip(setup.stages, stages, strict=True):
+        check_fits(one.memory, setup, placement.stage_devices(stage, setup.devices))
     return Plan(setup, tuple(stages))
 
 
@@ -113,12 +112,10 @@ def _stage_plan(setup: Setup, index: int, one: Round, start: SparseModel) -> Sta
     weights = trees.num_entries((start.params, start.stats))
     flops = ledger.flops_per_sample(model)
     timed = clock.of_stage(setup.system, stage, flops, info.num_examples, weights)
-    return StagePlan(one, state, cut, memory(setup, index, one, state, cut), timed)
+    return StagePlan(one, state, cut, memory(setup, index, state, cut), timed)
 
 
-def memory(
-    setup: Setup, index: int, one: Round, state: placement.State, pace: Pace
-) -> Memory:
+def memory(setup: Setup, index: int, state: placement.State, pace: Pace) -> Memory:
     """Adds up the memory of a stage before it is compiled, and chooses its chunk.
 
     'auto' is 1 where clients run faster one after another, as on CPUs, see

@@ -224,9 +224,7 @@ def _check_system(setup: Setup, num_clients: int) -> None:
     system, hours = setup.system, setup.until.hours
     if system is None:
         if hours is not None:
-            raise UserError(
-                f"until.hours={hours:g} has no effect here: it needs a system"
-            )
+            raise unread(f"until.hours={hours:g}", "it needs a system")
     elif (found := len(system.tier)) != num_clients:
         raise UserError(
             f"system of {found} clients, expected the number of clients, {num_clients}"
@@ -234,10 +232,8 @@ def _check_system(setup: Setup, num_clients: int) -> None:
     elif max(stage.cohort_size for stage in setup.stages) == 1:
         for name in ("deadline", "quantile"):
             if (value := getattr(system, name)) is not None:
-                raise UserError(
-                    f"{name}={value:g} has no effect here: a cohort of one client "
-                    "has no deadline, expected cohort_size of at least 2"
-                )
+                why = "a cohort of one client has no deadline, expected at least two"
+                raise unread(f"{name}={value:g}", why)
 
 
 def smaller(memory: Memory, limit: float, setup: Setup) -> int:

@@ -26,6 +26,7 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
 from sparsefl_jax.wire import ledger
 
+_JUDGED = ("budgets", "metric", "measure", "devices")  # what an evaluation is told
 SNAPSHOTS = 50  # the most evaluations of a stage at which the server's mask is kept
 
 
@@ -60,7 +61,6 @@ def run(
     data: FederatedData,
     *,
     callback: Callable | None = None,
-    resume: Snapshot | None = None,
     **settings,
 ) -> Run:
     """Runs the stages one after another, each from the model of the one before.
@@ -68,14 +68,13 @@ def run(
     Args:
       key, stages, model, data: as in `segments`.
       callback: `(records) -> None`, called after every segment with its new records.
-      resume: the snapshot from which to continue.
-      **settings: the other fields of a `Setup`.
+      **settings: `resume`, and the other fields of a `Setup`, as in `segments`.
 
     Raises:
       ValueError, MemoryError, FloatingPointError: as in `segments`.
     """
     metrics = []
-    for segment in segments(key, stages, model, data, resume=resume, **settings):
+    for segment in segments(key, stages, model, data, **settings):
         metrics += segment.records
         if callback is not None and segment.records:
             callback(segment.records)
@@ -136,15 +135,9 @@ def simulate(
         at = at._replace(hours=at.hours or 0.0)
     init_key, run_key = keys.of_run(key)
     sparse = setup.initial or initial_state.initial_model(init_key, setup.model)
-    evaluation = judge.make_evaluation(
-        setup.model,
-        setup.data,
-        budgets=setup.budgets,
-        metric=setup.metric,
-        measure=setup.measure,
-        devices=setup.devices,
-        groups=clock.members(setup.system),
-    )
+    given = {name: getattr(setup, name) for name in _JUDGED}
+    given["groups"] = clock.members(setup.system)
+    evaluation = judge.make_evaluation(setup.model, setup.data, **given)
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
         with explain(programs.plan.stages[at.stage].memory, at.stage):
@@ -173,9 +166,8 @@ def _rounds(
     state = initial_state.start(key, placed, sparse, info, at.state, pace.where)
     population = placement.make_population(placed, data, setup.budgets, planned.clock)
     run_segment = rows.make_runner(program.segment, placed.mesh, pace.working)
-    draw = cohorts.make_draw(
-        key, stage, num_clients, clock.presence(setup.system, data.train.size)
-    )
+    present = clock.presence(setup.system, data.train.size)
+    draw = cohorts.make_draw(key, stage, num_clients, present)
     seen = None
     evaluations = stage.num_rounds / setup.eval_every
     mask_every = setup.eval_every * math.ceil(evaluations / SNAPSHOTS)
@@ -301,7 +293,7 @@ def _divergence(setup: Setup, round: int, what: str) -> FloatingPointError:
 
 
 def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
-    """Notes the best models of the last stage, and whether it has ended.
+    """Notes the best models of the last stage, off the device, and whether it ended.
 
     Returns what `_account` returns: records, the snapshot, and an error or None.
     """
@@ -309,28 +301,24 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
         what = f"the test loss is not finite after round {at.round}"
         return [], at, _divergence(setup, at.round, what)
     name = "value" if "value" in record else "accuracy"
-    if not math.isfinite(record[name]):
-        what = f"{record.get('measure', name)} is not defined on the test samples"
-        return [], at, UserError(f"{what}, expected some of every class")
+    reached, better = record[name], sign(record)
+    score = record.get(f"val_{name}", reached)
+    if not np.isfinite([reached, score]).all():
+        what = f"{record.get('measure', name)} is not defined on the samples"
+        return [], at, UserError(f"{what} evaluated, expected some of every class")
     if at.stage == len(setup.stages) - 1:
-        at, ended_by = at._replace(best=_better(at, record, models, name)), at.ended_by
+        best, ended_by = at.best, at.ended_by
+        if best is None or better * (score - best.score) > 0:
+            chosen_by = "validation" if f"val_{name}" in record else "test"
+            copies = {k: jax.tree.map(np.array, one) for k, one in models.items()}
+            best = Best(reached, chosen_by, score, at.stage, at.round, copies)
         limit = getattr(setup.until, name)
-        if limit is not None and sign(record) * (record[name] - limit) >= 0:
+        if limit is not None and better * (reached - limit) >= 0:
             ended_by = ended_by or name
         if at.round == setup.stages[at.stage].num_rounds:
             ended_by = ended_by or "rounds"
-        at = at._replace(ended_by=ended_by)
+        at = at._replace(best=best, ended_by=ended_by)
     return [_heading(at, "eval") | record], at, None
-
-
-def _better(at: Snapshot, record: dict, models: dict, name: str) -> Best:
-    """Returns the best models so far, copied off the device."""
-    chosen_by = "validation" if f"val_{name}" in record else "test"
-    score = record.get(f"val_{name}", record[name])
-    if at.best is not None and sign(record) * (score - at.best.score) <= 0:
-        return at.best
-    copies = {name: jax.tree.map(np.array, one) for name, one in models.items()}
-    return Best(record[name], chosen_by, score, at.stage, at.round, copies)
 
 
 def _heading(at: Snapshot, phase: str) -> dict:

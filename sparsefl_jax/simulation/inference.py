@@ -164,12 +164,11 @@ def make_own_evaluator(
         def batch(i):
             rows = lax.dynamic_slice_in_dim(padded, i * _BATCH, _BATCH)
             logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
-            correct, losses = per_sample(model.loss, logits, y[rows])
+            found = per_sample(model.loss, logits, y[rows])
             valid = i * _BATCH + jnp.arange(_BATCH, dtype=jnp.int32) < size
-            num_correct = jnp.sum(jnp.where(valid, correct, 0.0))
-            loss = jnp.sum(jnp.where(valid, losses, 0.0))
+            correct, loss = (jnp.sum(jnp.where(valid, v, 0.0)) for v in found)
             own = measure(logits, y[rows], valid.astype(jnp.float32))
-            return {"correct": num_correct} | own, loss
+            return {"correct": correct} | own, loss
 
         zeros = optax.tree.zeros_like(jax.eval_shape(batch, 0))
         add = lambda i, sums: jax.tree.map(jnp.add, sums, batch(i))  # noqa: E731

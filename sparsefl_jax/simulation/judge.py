@@ -7,6 +7,7 @@ own, each is evaluated on the client's samples. If it does not depend on the ser
 again.
 """
 
+import collections
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -26,15 +27,8 @@ from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.measure import Measure, find
-from sparsefl_jax.simulation import exchange, initial_state, placement
-from sparsefl_jax.simulation.inference import (
-    Judged,
-    describe,
-    make_evaluator,
-    make_own_evaluator,
-    make_recalibration,
-    sum_rows,
-)
+from sparsefl_jax.simulation import exchange, inference, initial_state, placement
+from sparsefl_jax.simulation.inference import Judged
 from sparsefl_jax.simulation.rows import Store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
@@ -120,16 +114,15 @@ def make_evaluation(
     def evaluator(split):  # not before a stage needs it
         part, shapes = samples[split], initial_state.initial_shapes(model)
         given = {"logits": measure.sums is not None, "devices": devices}
-        return make_evaluator(model, part.x, part.y, shapes=shapes, **given)
+        return inference.make_evaluator(model, part.x, part.y, shapes=shapes, **given)
 
     renew = lambda key, sparse: sparse  # noqa: E731
     if model.static_stats:  # they come from the pooled training samples
-        pooled = data.x[used_rows(data.train)]
-        renew = make_recalibration(model, pooled, devices=devices)
+        pooled = data.x[data.train.gather()]
+        renew = inference.make_recalibration(model, pooled, devices=devices)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     info = placement.client_info(data, budgets)
     exam = Exam(model, info, layers, samples, measure, evaluator, renew, devices)
-    of_server = _of_server(exam)
 
     def for_stage(stage):
         reported = resolve_metric(metric, [stage])
@@ -140,7 +133,7 @@ def make_evaluation(
         if reported == "pooled" or stage.algorithm.personalize is None:
             for split in samples:
                 evaluator(split)  # compiles while the stage does
-            judge = functools.partial(of_server, reported, apart)
+            judge = functools.partial(_of_server, exam, reported, apart)
         else:
             judge = _of_clients(exam, stage)
 
@@ -157,40 +150,41 @@ def make_evaluation(
     return for_stage
 
 
-def _of_server(exam: Exam) -> Callable:
-    """Returns what judges the models of the server."""
-    alive = jax.jit(lambda mask: masks.counts(mask, masks.select_all(mask)))
-
-    def judge(metric, apart, key, state, models, seen):
-        results = {split: {} for split in exam.samples}
-        for split, name, sparse, found in exam.common(key, models):
-            (_, y, rows), (correct, loss, *_) = exam.samples[split], found
-            sums, together = over_rows(exam.measure, found, y, rows), {}
-            clients = exam.finish(sums, rows.size)
-            if metric == "pooled":
-                for part, ids in apart.items():
-                    own, size = _joined(sums, ids), rows.size[ids].sum(keepdims=True)
-                    together[part] = exam.finish(own, size)
-                rows = Rows(np.arange(len(y))[None], np.array([len(y)]))
-                found = correct.astype(float), *found[1:]
-                value = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
-            parameters = np.asarray(alive(sparse.mask), np.int64).sum()
-            size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
-            results[split][name] = {
-                "clients": clients,
-                "accuracy": clients if metric == "clients" else value,
-                "apart": together,
-                "classes": by_class(correct, y),
-                "loss": loss,
-                "density": np.float32(parameters) / np.float32(max(size, 1)),
-                "parameters": parameters,
-            }
-        return results
-
-    return judge
+@jax.jit
+def _count_alive(mask: PyTree) -> jax.Array:
+    return masks.counts(mask, masks.select_all(mask))
 
 
-def _joined(sums: dict, ids: np.ndarray) -> dict:
+def _of_server(
+    exam: Exam, metric: str, apart: dict, key, state, models: dict, seen
+) -> dict:
+    """Judges the models of the server."""
+    results = collections.defaultdict(dict)
+    for split, name, sparse, found in exam.common(key, models):
+        (_, y, rows), (correct, loss, *_) = exam.samples[split], found
+        sums, together = over_rows(exam.measure, found, y, rows), {}
+        clients = value = exam.finish(sums, rows.size)
+        if metric == "pooled":
+            for part, ids in apart.items():
+                own, count = _sum_over(sums, ids), rows.size[ids].sum(keepdims=True)
+                together[part] = exam.finish(own, count)
+            rows = Rows(np.arange(len(y))[None], np.array([len(y)]))
+            value = exam.finish(over_rows(exam.measure, found, y, rows), rows.size)
+        parameters = np.asarray(_count_alive(sparse.mask), np.int64).sum()
+        size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
+        results[split][name] = {
+            "clients": clients,
+            "accuracy": value,
+            "apart": together,
+            "classes": by_class(correct, y),
+            "loss": loss,
+            "density": np.float32(parameters) / np.float32(max(size, 1)),
+            "parameters": parameters,
+        }
+    return results
+
+
+def _sum_over(sums: dict, ids: np.ndarray) -> dict:
     """Returns the sums over some clients, [1, ...]."""
     return {k: np.asarray(v)[ids].sum(0, float, keepdims=True) for k, v in sums.items()}
 
@@ -198,55 +192,56 @@ def _joined(sums: dict, ids: np.ndarray) -> dict:
 def _of_clients(exam: Exam, stage: Stage) -> Callable:
     """Returns what judges the personal models of a stage."""
     lasting, by_server = dependence(stage.algorithm, exam.model)
-    enter = _by_budget(exam, stage.algorithm) if by_server else _one_by_one(exam, stage)
-    num_clients, known = len(exam.info.index), {split: {} for split in exam.samples}
+    by_budget = functools.partial(_by_budget, exam, stage.algorithm)
+    enter = by_budget if by_server else _one_by_one(exam, stage)
+    num_clients, known = len(exam.info.index), {}
+
+    def blank(leaf):
+        return np.zeros((num_clients, *leaf.shape[1:]), leaf.dtype)
 
     def judge(key, state, models, seen):
-        again = lasting and known["test"]
+        again = lasting and known
         ids = np.arange(num_clients) if seen is None or not again else np.unique(seen)
         for split, name, judged, some in enter(key, state, ids):
-            if name not in known[split]:
-                blank = lambda v: np.zeros((num_clients, *v.shape[1:]), v.dtype)  # noqa: E731
-                known[split][name] = jax.tree.map(blank, judged)
-            pairs = (jax.tree.leaves(tree) for tree in (known[split][name], judged))
+            if (split, name) not in known:
+                known[split, name] = jax.tree.map(blank, judged)
+            pairs = map(jax.tree.leaves, (known[split, name], judged))
             for old, new in zip(*pairs, strict=True):
                 old[some] = new[: len(some)]
-        results = {split: {} for split in exam.samples}
-        for split, part in exam.samples.items():
-            size = part.split.size
-            for name, judged in known[split].items():
-                clients = exam.finish(judged.sums, size)
-                results[split][name] = {
-                    "clients": clients,
-                    "accuracy": clients,
-                    "loss": (judged.loss / np.maximum(size, 1))[size > 0],
-                    "density": judged.density,
-                    "layer_density": judged.layer_density,
-                }
+        results = collections.defaultdict(dict)
+        for (split, name), judged in known.items():
+            size = exam.samples[split].split.size
+            clients = exam.finish(judged.sums, size)
+            results[split][name] = {
+                "clients": clients,
+                "accuracy": clients,
+                "loss": (judged.loss / np.maximum(size, 1))[size > 0],
+                "density": judged.density,
+                "layer_density": judged.layer_density,
+            }
         return results
 
     return judge
 
 
-def _by_budget(exam: Exam, algorithm: Algorithm) -> Callable:
-    """Judges models that depend on the server and a budget, one pass per budget."""
+def _by_budget(exam: Exam, algorithm: Algorithm, key, state, ids) -> Iterator[tuple]:
+    """Judges models that depend on the server and a budget, one pass per budget.
 
-    def entries(key, state, ids):
-        """Yields split, name, `Judged` and the ids of its clients."""
-        for budget in np.unique(exam.info.budget):
-            ids = np.flatnonzero(exam.info.budget == budget)
-            info = jax.tree.map(lambda v, i=ids[0]: v[i], exam.info)
-            client = algorithm.first_state(key, state.server, info)
-            models = algorithm.personalize(key, state.server, client, info)
-            for split, name, sparse, found in exam.common(key, models):
-                rows = Rows(*(v[ids] for v in exam.samples[split].split))
-                y, dtype = exam.samples[split].y, np.float32
-                sums = over_rows(exam.measure, found, y, rows, dtype)
-                facts = (v[None] for v in describe(sparse.mask, exam.layers))
-                loss = sum_valid(found[1], *rows, dtype)
-                yield split, name, Judged(sums, loss, *facts), ids
-
-    return entries
+    Yields:
+      Split, name, `Judged` and the ids of its clients.
+    """
+    for budget in np.unique(exam.info.budget):
+        ids = np.flatnonzero(exam.info.budget == budget)
+        info = jax.tree.map(lambda v, i=ids[0]: v[i], exam.info)
+        client = algorithm.first_state(key, state.server, info)
+        models = algorithm.personalize(key, state.server, client, info)
+        for split, name, sparse, found in exam.common(key, models):
+            _, y, rows = exam.samples[split]
+            rows = Rows(*(v[ids] for v in rows))
+            sums = over_rows(exam.measure, found, y, rows, np.float32)
+            facts = inference.describe(sparse.mask, exam.layers)
+            loss = sum_valid(found[1], *rows, np.float32)
+            yield split, name, Judged(sums, loss, *(v[None] for v in facts)), ids
 
 
 def _one_by_one(exam: Exam, stage: Stage) -> Callable:
@@ -255,7 +250,7 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     mesh = Mesh(np.array(devices), ("clients",))
     given = exam.model, stage.algorithm, exam.layers, mesh, exam.measure
-    evaluate = make_own_evaluator(*given)
+    evaluate = inference.make_own_evaluator(*given)
     read = exchange.make_reader(mesh)
     placed = processes.put(
         {split: (flat.flat(part.x), part.y) for split, part in exam.samples.items()},
@@ -359,33 +354,22 @@ def resolve_metric(metric: str, stages: Sequence[Stage]) -> str:
 def _validation(data) -> Samples:
     """Returns the held-out samples, client after client."""
     index, size = data.val
-    rows = used_rows(data.val)
+    rows = data.val.gather()
     first = np.cumsum(size) - size
     new_index = first[:, None] + np.arange(index.shape[1])
     split = Rows(np.minimum(new_index, len(rows) - 1).astype(np.int32), size)
     return Samples(data.x[rows], data.y[rows], split)
 
 
-def used_rows(split: Rows) -> np.ndarray:
-    """Returns the rows of all clients, client after client, [n] int32."""
-    valid = np.arange(split.index.shape[1]) < split.size[:, None]
-    return split.index[valid]
-
-
 def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
     """Returns the fields of an evaluation."""
-    models = {
-        name: {
-            k: _mean(v) if k == "accuracy" else float(np.mean(v))  # a loss is known
-            for k, v in fields.items()
-            if k not in _BESIDE
-        }
-        for name, fields in results["test"].items()
-    }
+    models = {}
     for name, fields in results["test"].items():
+        facts = {k: v for k, v in fields.items() if k not in _BESIDE}
+        models[name] = {k: float(np.mean(v)) for k, v in facts.items()}
         each = {part: fields["clients"][ids] for part, ids in apart.items()}
-        for part, values in (each | fields.get("apart", {})).items():
-            models[name][part] = _mean(values)
+        each |= {"accuracy": fields["accuracy"]} | fields.get("apart", {})
+        models[name] |= {k: _mean(v) for k, v in each.items()}
     headline, *_ = models
     clients = results["test"][headline]["clients"]
     record = {
@@ -422,7 +406,9 @@ def over_rows(measure: Measure, found: Sequence, y, rows: Rows, dtype: type = fl
       dtype: in which `correct` is summed.
     """
     sums = {"correct": sum_valid(found[0], *rows, dtype)}
-    return sums | (sum_rows(measure, found[2], y, *rows) if measure.sums else {})
+    return sums | (
+        inference.sum_rows(measure, found[2], y, *rows) if measure.sums else {}
+    )
 
 
 def sum_valid(values: np.ndarray, index, size, dtype: type = float) -> np.ndarray:

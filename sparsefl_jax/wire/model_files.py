@@ -11,6 +11,7 @@ the index, the shapes, the order of axes, the arguments that rebuild the network
 origin.
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,6 @@ def _model(head: Head, stored: dict[str, np.ndarray]) -> SparseModel:
             like = packets.Packet(bools, bits=1)
             mask[path] = streams.decode(bits.tobytes(), like).values
         params[path] = array
-    stats = _nest(dict(sorted(stored.items()))).get("stats", {})
-    return SparseModel(_nest(params), _nest(mask), stats)
-
-
-def _nest(flat: dict[str, Any]) -> dict:
-    """Turns a dict of leaves by path into nested dicts."""
-    return traverse_util.unflatten_dict(flat, sep="/")
+    nest = functools.partial(traverse_util.unflatten_dict, sep="/")
+    stats = nest(dict(sorted(stored.items()))).get("stats", {})
+    return SparseModel(nest(params), nest(mask), stats)

@@ -14,7 +14,6 @@ from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.export import __main__
 from sparsefl_jax.runs import experiment, records, results
 from sparsefl_jax.simulation.inference import make_recalibration
-from sparsefl_jax.simulation.judge import used_rows
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import ledger
 from tests.networks import same
@@ -101,7 +100,7 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(export.runs.run_folder, "read_config", lambda run: config)
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse
-    x = data.x[used_rows(data.train)]
+    x = data.x[data.train.gather()]
     renew = make_recalibration(model, x)
     want = renew(jax.random.key(9), blank)
     assert same(back.params, blank.params) and not same(back.stats, blank.stats)

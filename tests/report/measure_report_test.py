@@ -2,11 +2,14 @@
 
 import json
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
 from sparsefl_jax.config.fields import Limits
+from sparsefl_jax.models.measure import Measure
 from sparsefl_jax.report import costs
 from sparsefl_jax.runs import experiment
 from tests.refusals import refused
@@ -57,6 +60,18 @@ def test_the_lowest_value_is_the_best(tmp_path):
     head = (tmp_path / "out" / "comparison.csv").read_text().partition("\n")[0]
     assert {"rmse", "val_rmse", "rmse_at_gbit_1"} <= set(head.split(","))
     assert "accuracy" not in head and "area" not in head  # which would start at 0
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
+def test_a_measure_that_validation_does_not_define_ends_the_run():
+    data, model, parts = federation((4, 4), 8, 3, (2, 2, 1), (5,))
+    held = data.train._replace(index=data.train.index[:, :1], size=np.int32([1, 1]))
+    many = lambda sums: np.where(sums["count"] > 5, 1.0, np.nan)  # noqa: E731
+    measure = Measure("many", lambda *_: {"total": jnp.float32(0)}, many)
+    given = {"measure": measure, "metric": "pooled", "progress": False}
+    stages = [sfl.Stage(sfl.fedavg(*parts), 1, 2)]
+    run = lambda: sfl.experiment(stages, model, data._replace(val=held), **given)  # noqa: E731
+    refused(run, "many is not defined on the samples evaluated")
 
 
 def test_runs_of_another_measure_are_unlike(tmp_path):

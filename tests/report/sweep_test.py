@@ -1,5 +1,6 @@
 """A study over one number: its figure, and a colour for each value."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from matplotlib.colors import to_rgb
 
 from sparsefl_jax.report import compare, read_groups
 from sparsefl_jax.report.comparison_figures import draw, looks, swept
+from tests.report import measure_report_test
 from tests.report.equal_cost_test import lines, write
 
 
@@ -77,3 +79,17 @@ def test_two_fields_or_two_points_are_no_sweep_and_even_steps_are_linear(
     assert "sweep" not in axes and "accuracy_by_gbit" in axes
     draw(compare(study(tmp_path / "even", (0.1, 0.2, 0.3, 0.4))), tmp_path)
     assert axes["sweep"].get_xscale() == "linear"
+
+
+def test_a_sweep_is_drawn_in_the_unit_of_the_measure(tmp_path, axes):
+    paths = []
+    for rate in (0.1, 0.2, 0.3):
+        paths.append(
+            measure_report_test.write(tmp_path / f"{rate}", "fedavg", [(1, 10 * rate)])
+        )
+        config = {"algorithm": {"name": "fedavg"}, "rate": rate}
+        (paths[-1] / "config.json").write_text(json.dumps(config))
+    draw(compare(read_groups(paths)), tmp_path)
+    (_, test) = (bars.lines[0] for bars in axes["sweep"].containers)
+    assert axes["sweep"].get_ylabel() == "rmse"
+    assert test.get_ydata() == pytest.approx([1, 2, 3])
