@@ -223,9 +223,10 @@ def record(folder: Path, file: str) -> tuple[str, list[dict]]:
         facts += [f"{k} {' and '.join(each[k])}" for k in ("jax", "commit")]
         return f"{', '.join([*facts, *each['date']])}.", rows
     machine, rows = content["machine"], content["results"]
+    jax = f"jax {machine['jax']}"
     of = "processor" if "cpu" in machine["devices"] else "devices"
     peers = {v for row in rows for v in row.get("peer's version", "").split(", ") if v}
-    facts = [machine[of], *sorted(peers), f"jax {machine['jax']}"]
+    facts = [machine[of], *sorted(peers - {jax}), jax]
     facts += [f"commit {machine['commit']}", machine["date"]]
     return f"{', '.join(facts)}.", rows
 

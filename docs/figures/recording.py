@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import sparsefl_jax as sfl
-from sparsefl_jax.wire.packets import Message, stable
+from sparsefl_jax.wire.packets import Message, settle_flags
 
 FEATURES, HIDDEN, CLASSES, SAMPLES = 6, 6, 3, 24
 CLIENTS = "ABC"
@@ -73,13 +73,13 @@ def record(
                 f"handed/{n}": jax.tree.map(jnp.asarray, p) for n, p in received.items()
             }
             deployed = next(iter(algorithm.deploy(key, server).values()))
-            seen = stable(first), stable(down), deployed.mask
+            seen = settle_flags(first), settle_flags(down), deployed.mask
             jax.debug.callback(partial(hear, number, "down"), ctx, *seen)
             return down
 
         def update(key, ctx, downlink, client, batches):
             up, *rest = algorithm.update(key, ctx, downlink, client, batches)
-            jax.debug.callback(partial(hear, number, "up"), ctx, stable(up))
+            jax.debug.callback(partial(hear, number, "up"), ctx, settle_flags(up))
             return up, *rest
 
         listening = algorithm.replace(broadcast=broadcast, update=update)
