@@ -72,11 +72,9 @@ def configuration(values, resumed: str | None = None):
     given = dict(pair.split("=", 1) for pair in values["override"].value)
     if path is None and resumed is not None:
         path = str(Path(resumed) / "config.json")
+    if path is None and given:
+        raise UserError("--config.FIELD=VALUE is set, expected --config=FILE with it")
     if path is None:
-        if given:
-            raise UserError(
-                "--config.FIELD=VALUE is set, expected --config=FILE with it"
-            )
         return None
     with blame(f"--config={path}"):
         config = defaults.load_config(path)

@@ -123,8 +123,7 @@ def override(config, given: Mapping[str, Any]) -> list[str]:
     """
     spread = given.get("fit.evaluations") or config.fit.get("evaluations")
     if spread and "eval_every" in given:
-        why = "fit.evaluations sets it"
-        raise unread(f"eval_every={given['eval_every']}", why)
+        raise unread(f"eval_every={given['eval_every']}", "fit.evaluations sets it")
     stage, method = config.first_stage.get("name"), config.algorithm.get("name")
     changes = given.get("algorithm.name", method) != method
     if changes and stage and "first_stage.name" not in given:
@@ -282,8 +281,7 @@ def fill_in(config) -> Config:
     if kind is Described:
         return config
     seen = config.num_clients - round(config.unseen_fraction * config.num_clients)
-    of_run = {"rounds": config.num_rounds, "clients": seen}
-    of_run["folder"] = config.tokenizer
+    of_run = {"rounds": config.num_rounds, "clients": seen, "folder": config.tokenizer}
     of_run |= dict.fromkeys(_DENSITIES, config.density)
     sections = {name: _fill(name, getattr(config, name), of_run) for name in TABLES}
     return dataclasses.replace(config, **sections)

@@ -129,7 +129,6 @@ def federate(
     parts = _split(labelled, partition, num_clients, seed, test_split, kwargs)
     clients, parts = _client_names(dataset, parts), list(parts.values())
     rng_test = keys.on_host(seed, keys.TEST_SPLIT)
-    rng_val = keys.on_host(seed, keys.VALIDATION)
     if test_split == "within":
         if len(dataset.x_test):
             warnings.warn("the test set is not read: test_split='within'", stacklevel=2)
@@ -144,7 +143,7 @@ def federate(
     else:
         held = []
         test = test_parts(by_label, parts, test_split, rng=rng_test)
-    train, val = hold_out(parts, val_fraction, rng=rng_val)
+    train, val = hold_out(parts, val_fraction, rng=keys.on_host(seed, keys.VALIDATION))
     if val_fraction > 0 and not any(map(len, val)):
         raise UserError(f"{val_fraction=} holds no sample out, expected more, or 0")
     shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}

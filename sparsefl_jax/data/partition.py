@@ -223,7 +223,10 @@ def shards(labels: ArrayLike, num_clients: int, *, seed: int = 0, k: int = 2) ->
     chunks = np.array_split(np.argsort(labels, kind="stable"), num_clients * k)
     parts = []
     for _ in range(num_clients):
-        taken = _distinct([labels[chunk[0]] for chunk in chunks], k)
+        classes = [labels[chunk[0]] for chunk in chunks]
+        _, first = np.unique(classes, return_index=True)
+        again = ~np.isin(np.arange(len(classes)), first)
+        taken = np.argsort(again, kind="stable")[:k]  # distinct classes first
         parts.append(np.concatenate([chunks[i] for i in taken]))
         chunks = [chunk for i, chunk in enumerate(chunks) if i not in taken]
     return parts
@@ -430,13 +433,6 @@ def _holders(rng, num_clients, num_classes, classes_per_client) -> list[list[int
         for c in order[: int(classes_per_client)]:
             holders[c].append(client)
     return holders
-
-
-def _distinct(classes, k):
-    """Returns the first k positions of distinct classes, then the first of the rest."""
-    _, first = np.unique(classes, return_index=True)
-    again = ~np.isin(np.arange(len(classes)), first)
-    return np.argsort(again, kind="stable")[:k]
 
 
 def _sample_mixture(rng, mixture, left, size):

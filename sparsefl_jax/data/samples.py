@@ -33,16 +33,6 @@ def find(name: str) -> Source:
     return Source(name, files, partial(read, name))
 
 
-def decode(differences: np.ndarray) -> np.ndarray:
-    """Decodes differences from the row above, mod 256, to images [n, H, W, C] uint8.
-
-    Example:
-      >>> decode(np.array([3, 254, 1], np.uint8).reshape(1, 3, 1, 1)).ravel().tolist()
-      [3, 1, 2]
-    """
-    return np.cumsum(differences, axis=1, dtype=np.uint8)
-
-
 def read(name: str) -> dict:
     """Reads an embedded sample.
 
@@ -61,7 +51,9 @@ def read(name: str) -> dict:
     if name == SENTENCES:
         return _by_role(_sentences)
     arrays = npz.read(FOLDER / f"{name}.npz")
-    return arrays | {key: decode(arrays[key]) for key in ("x", "x_test")}
+    for key in ("x", "x_test"):  # holds differences from the row above, mod 256
+        arrays[key] = np.cumsum(arrays[key], axis=1, dtype=np.uint8)
+    return arrays
 
 
 def _by_role(samples: Callable) -> dict:

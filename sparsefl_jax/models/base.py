@@ -71,6 +71,11 @@ class Model(_Fields):
         more = {k: (*self.settings.get(k, ()), v) for k, v in setting.items()}
         return self._replace(apply=apply, name=self.name, settings=self.settings | more)
 
+    @property
+    def layers(self) -> PyTree:
+        """Python bools like params: the leaves that multiply, whose masks are told."""
+        return jax.tree.map(lambda m: m > 0, self.macs)
+
     def shapes(self) -> tuple[PyTree, PyTree]:
         """Returns the shapes and dtypes of `(params, stats)`."""
         return jax.eval_shape(self.init, jax.random.key(0))

@@ -6,7 +6,6 @@ from sparsefl_jax.report.comparison_tables import comparison_csv as comparison_c
 from sparsefl_jax.report.comparison_tables import comparison_table as comparison_table
 from sparsefl_jax.report.comparison_tables import describe_choice as describe_choice
 from sparsefl_jax.report.groups import read_groups as read_groups
-from sparsefl_jax.report.load import read_lines as read_lines
 from sparsefl_jax.report.load import read_records as read_records
 from sparsefl_jax.report.load import read_run as read_run
 from sparsefl_jax.report.load import read_summary as read_summary

@@ -200,9 +200,7 @@ def _front(comparison: Comparison, axis: Axis, path: Path) -> list[Path]:
     return [path]
 
 
-def label_costs(
-    ax, axis: Axis, ends: Sequence[float], label: str = "accuracy [%]"
-) -> None:
+def label_costs(ax, axis: Axis, ends: Sequence[float], label: str) -> None:
     """Labels the axes of a cost and an accuracy, with logarithmic costs if they differ.
 
     Args:

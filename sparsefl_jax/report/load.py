@@ -223,7 +223,8 @@ def read_lines(path: Path) -> list[Record]:
     Raises:
       ValueError: the file cannot be read, or another line is not a JSON object.
     """
-    lines = files.read_text(path).splitlines()
+    with blame(f"{path} cannot be read"):
+        lines = path.read_text(encoding="utf-8").splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
         try:

@@ -84,17 +84,17 @@ def save(workdir: Path, snapshot: Snapshot, models: dict, about: dict) -> None:
         `about` is not finite.
     """
     best, (state, clients) = snapshot.best, _split(snapshot.state)
-    arrays = trees.by_path({"state": state}) | _by_path("models", models)
-    order = {"models": list(models)}  # a name may have no array
-    if best is not None:
-        arrays |= _by_path("best", best.models)
-        order["best"] = list(best.models)
+    arrays, kinds = trees.by_path({"state": state}), {"models": models}
+    kinds |= {"best": best.models} if best else {}
+    for kind, named in kinds.items():
+        arrays |= trees.by_path({kind: {k: one._asdict() for k, one in named.items()}})
     about = about | {
         "format": FORMAT,
         "snapshot": snapshot._replace(
             state=None, best=best and best._replace(models={})
         ),
-        "order": order,
+        # A name may have no array.
+        "order": {kind: list(named) for kind, named in kinds.items()},
         "dtypes": {path: str(leaf.dtype) for path, leaf in arrays.items()},
         "clients": None,
     }
@@ -205,7 +205,3 @@ def _fit(nested: dict, shapes) -> PyTree:
         raise UserError(f"the checkpoint does not fit this run: {path} differs")
     in_order = [leaves[path] for path in full]
     return jax.tree.unflatten(jax.tree.structure(shapes), in_order)
-
-
-def _by_path(kind: str, models: dict[str, SparseModel]) -> dict[str, np.ndarray]:
-    return trees.by_path({kind: {k: one._asdict() for k, one in models.items()}})

@@ -52,7 +52,11 @@ def text(plan: Plan, memories: Sequence[Memory] | None = None) -> str:
         *_stages(plan, memories),
         "",
         f"total     {rounds} rounds, {describe_largest(memories)}",
-        *_notes(plan),
+        *(
+            f"Not charged: {packet} in stage {index} ({reason})."
+            for index, stage in enumerate(plan.stages)
+            for packet, reason in assumptions(stage.round.layouts).items()
+        ),
         *([statement] if statement else []),
     ]
     return "\n".join(lines)
@@ -131,15 +135,6 @@ def _stages(plan: Plan, memories: Sequence[Memory]) -> list[str]:
         columns.append(column)
     table = [[name, *(each[name] for each in columns)] for name in columns[0]]
     return formats.align(table)
-
-
-def _notes(plan: Plan) -> list[str]:
-    """Names the packets that an assumption leaves uncharged."""
-    return [
-        f"Not charged: {packet} in stage {index} ({reason})."
-        for index, stage in enumerate(plan.stages)
-        for packet, reason in assumptions(stage.round.layouts).items()
-    ]
 
 
 def describe(setup: Setup, name: str | None = None) -> dict:

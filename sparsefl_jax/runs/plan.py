@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Stage, target
 from sparsefl_jax.core.check import UserError, blame, unread
 from sparsefl_jax.core.types import Batches, Context, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
-from sparsefl_jax.data.batching import samples_per_round, steps_per_pass
+from sparsefl_jax.data.batching import batches, samples_per_round, steps_per_pass
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.convolution import in_turn
@@ -87,11 +88,17 @@ def plan(setup: Setup) -> Plan:
 
         with blame("initial"):
             chex.assert_trees_all_equal_shapes_and_dtypes(setup.initial, start)
-    stages = []
+    info = placement.client_info(setup.data, setup.budgets)
+    stages, flops = [], ledger.flops_per_sample(setup.model)
     for index, stage in enumerate(setup.stages):
         one = trace(stage, start, setup.data, setup.model.frozen)
         _warn_of_dense(start.params, one.layouts)
-        stages.append(_stage_plan(setup, index, one, start))
+        state = initial_state.shapes(stage.algorithm, start, info)
+        cut = pace(setup, index, state.clients, one.log)
+        weights = trees.num_entries((start.params, start.stats))
+        timed = clock.of_stage(setup.system, stage, flops, info.num_examples, weights)
+        needed = memory(setup, index, state, cut)
+        stages.append(StagePlan(one, state, cut, needed, timed))
         start = one.model
     check_metric(setup.metric, setup.stages, setup.model, setup.data)
     if setup.budgets is not None and not any(one.round.reads_budget for one in stages):
@@ -102,17 +109,6 @@ def plan(setup: Setup) -> Plan:
     for stage, one in zip(setup.stages, stages, strict=True):
         check_fits(one.memory, setup, placement.stage_devices(stage, setup.devices))
     return Plan(setup, tuple(stages))
-
-
-def _stage_plan(setup: Setup, index: int, one: Round, start: SparseModel) -> StagePlan:
-    stage, model = setup.stages[index], setup.model
-    info = placement.client_info(setup.data, setup.budgets)
-    state = initial_state.shapes(stage.algorithm, start, info)
-    cut = pace(setup, index, state.clients, one.log)
-    weights = trees.num_entries((start.params, start.stats))
-    flops = ledger.flops_per_sample(model)
-    timed = clock.of_stage(setup.system, stage, flops, info.num_examples, weights)
-    return StagePlan(one, state, cut, memory(setup, index, state, cut), timed)
 
 
 def memory(setup: Setup, index: int, state: placement.State, pace: Pace) -> Memory:
@@ -171,8 +167,7 @@ def pace(setup: Setup, index: int, clients: PyTree, log: int) -> Pace:
     where = rows.choose(setup.client_store, clients, memory, len(devices))
     if devices[0].platform == "cpu":
         each = float(np.mean(samples_per_round(stage, data.train.size)))
-        samples = stage.cohort_size * each
-        flops = ledger.flops_per_sample(setup.model) * samples
+        flops = ledger.flops_per_sample(setup.model) * (stage.cohort_size * each)
         most = _SECONDS * _CPU_RATE * len(devices) / max(flops, 1.0)
     else:
         most = _LOG_SHARE * memory / (stage.cohort_size * log)
@@ -203,9 +198,9 @@ def trace(
       ValueError: the model, the optimizer, the method or the sampler fails.
     """
     method, largest = stage.algorithm, data.train.index.shape[1]
-    steps = int(steps_per_pass(stage, largest))
-    order = (stage.epochs, steps, stage.batch_size)
-    shape, key = jax.ShapeDtypeStruct, jax.random.key(0)
+    steps, key = jnp.int32(steps_per_pass(stage, largest)), jax.random.key(0)
+    shuffle = partial(batches, stage=stage, num_steps=steps)
+    samples = data.x, data.y, data.train.index[0], jnp.int32(largest)
     facts = types.ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
     ctx = Context(jnp.int32(0), jnp.int32(-1), facts)
 
@@ -233,14 +228,7 @@ def trace(
             )
     server, row, received = jax.eval_shape(before, key, model)
     received |= pack_once({}, ctx.last_round, frozen)
-    batches = Batches(
-        shape((largest, *data.x.shape[1:]), data.x.dtype),
-        shape((largest, *data.y.shape[1:]), data.y.dtype),
-        shape(order, jnp.int32),
-        shape(order, jnp.float32),
-        jnp.int32(steps),
-    )
-    arguments = key, ctx, server, row, *batches
+    arguments = key, ctx, server, row, *jax.eval_shape(shuffle, key, *samples)
     program = jax.jit(client).trace(*arguments)
     down, up, total, _, metrics = program.out_info
     counts = [jax.eval_shape(packets.count, sent) for sent in (received | down, up)]

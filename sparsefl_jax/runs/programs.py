@@ -49,11 +49,10 @@ def compile_stage(run: Plan, index: int) -> Compiled:
     mine = memory_limit(setup.memory_gb, devices), planned.memory.chunk, planned.pace
     limit, chunk, pace = processes.lead(mine)
     pace = Pace(*pace)
-    layers = jax.tree.map(lambda m: m > 0, model.macs)
     full = clock.presence(setup.system, setup.data.train.size) is None
     facts = model.macs, model.frozen, setup.data.train.size if full else None
     while True:
-        plan = placement.make_plan(stage, layers, devices, chunk, *facts)
+        plan = placement.make_plan(stage, model.layers, devices, chunk, *facts)
         lowered, log = _lower(plan, _arguments(setup, plan, pace, planned))
         try:
             compiled = lowered.compile()

@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.config.defaults import plain
 from sparsefl_jax.core.flatten import rename
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.report import costs, tables
+from sparsefl_jax.report import costs, load, tables
 from sparsefl_jax.report.kept_masks import mask_files
-from sparsefl_jax.report.load import unify
 from sparsefl_jax.runs import checkpoint, describe, folder
 from sparsefl_jax.runs.checkpoint import Snapshot
 from sparsefl_jax.runs.plan import Plan
@@ -62,14 +60,20 @@ def open_records(
       ValueError: the data are not those of the checkpoint.
       OSError: a file cannot be written.
     """
-    config, setup = going.config, plan.setup
-    at, data = folder.start(going.saved, setup)
+    config, saved, setup = going.config, going.saved, plan.setup
+    at, data = folder.start(saved, setup)
     if not processes.leads():
         yield at, Recorder()
         return
-    about: dict[str, Any] = _about(going, plan) | {"data": data}
-    if progress and (going.saved or progress != "rounds"):
-        saved, machine = going.saved, about["machine"]
+    code = folder.own_code(plain(config))
+    chunks = ", ".join(str(stage.memory.chunk) for stage in plan.stages)
+    machine = provenance.facts(chunks) | code
+    about: dict[str, Any] = {"position": None, "seconds": 0.0}
+    about |= {"commit": machine["commit"], "code": code}
+    if saved:  # keep the versions it began with
+        about |= saved.about
+    about |= {"machine": machine, "config": plain(config), "data": data}
+    if progress and (saved or progress != "rounds"):
         start = folder.describe_start(saved, machine) if saved else describe.text(plan)
         print(start, f"writing to {workdir}", sep="\n", file=sys.stderr)
     read = config.hf | {"columns": setup.data.columns or None}
@@ -112,19 +116,6 @@ def open_records(
         yield at, Recorder(record, save, finish, bar.show_compilation)
 
 
-def _about(going: folder.Resumption, plan: Plan) -> dict[str, Any]:
-    """Returns what checkpoints hold beside the arrays."""
-    config, saved = plain(going.config), going.saved
-    code = folder.own_code(config)
-    chunks = ", ".join(str(stage.memory.chunk) for stage in plan.stages)
-    machine = provenance.facts(chunks) | code
-    about: dict[str, Any] = {"position": None, "seconds": 0.0}
-    about |= {"commit": machine["commit"], "code": code}
-    if saved:  # keep the versions it began with
-        about |= saved.about
-    return about | {"machine": machine, "config": config}
-
-
 def draw(workdir: Path) -> None:
     """Writes the plots and the page of a run that has ended."""
     report.plot_run(workdir)
@@ -147,9 +138,8 @@ def write_mask(workdir: Path, segment: Segment, model: Model) -> None:
         return
     if not (masks / "layers.json").exists():
         masks.mkdir(exist_ok=True)
-        layers = jax.tree.map(lambda m: m > 0, model.macs)
-        sizes = trees.layer_sizes(model.shapes()[0], layers).tolist()
-        text = json.dumps({"names": trees.layer_paths(layers), "sizes": sizes})
+        sizes = trees.layer_sizes(model.shapes()[0], model.layers).tolist()
+        text = json.dumps({"names": trees.layer_paths(model.layers), "sizes": sizes})
         files.write_text(masks / "layers.json", text)
     files.write_array(masks / f"server_{at.stage}_{at.round:06d}.npy", segment.mask)
 
@@ -177,28 +167,25 @@ def write_summary(
     Returns:
       The summary as written, with keys as in `report.tables`.
     """
-    metrics = list(map(unify, report.read_records(workdir / "metrics.jsonl")))
-    segments = report.read_lines(workdir / "timing.jsonl")
-    train = [r for r in metrics if r["phase"] == "train"]
-    evals = [r for r in metrics if r["phase"] == "eval"]
-    evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
+    run = report.read_run(workdir)
+    segments = load.read_lines(workdir / "timing.jsonl")
+    evals = [r for r in run.evals if r["stage"] == run.evals[-1]["stage"]]
     stages = []
     for index, section in enumerate(config.stages[: at.stage + 1]):
         memory = memories[index]
         facts = {"chunk": memory.chunk, "memory": memory.parts()}
         waited = [s["compile_seconds"] for s in segments if s["stage"] == index]
         facts["compile_seconds"] = sum(waited)
-        totals = _totals([r for r in train if r["stage"] == index])
+        totals = _totals([r for r in run.train if r["stage"] == index])
         stages.append({"name": section["name"]} | totals | facts)
-    best = at.best
-    last = train[-1]
+    last = run.train[-1]
     summary = {
         "method": config.algorithm["name"],
         "model": config.model["name"],
         "dataset": config.dataset,
         "partition": config.partition["name"],
         "seed": config.seed,
-        "rounds": len(train),
+        "rounds": len(run.train),
         "stages": stages,
         "memory": {
             "estimated": max(sum(stage["memory"].values()) for stage in stages),
@@ -207,22 +194,23 @@ def write_summary(
         "accuracy": _accuracy(evals),
         "metric": evals[-1].get("metric"),
         "client_accuracy": evals[-1]["client_accuracy"],
-        "best": best and best._asdict() | {"models": sorted(best.models)},
+        "best": at.best and at.best._asdict() | {"models": sorted(at.best.models)},
         # Of personal models, or else of the server's.
         "density": last.get("client", {}).get("density", last.get("density")),
-        "rounds_per_second": len(train) / about["seconds"],
+        "rounds_per_second": len(run.train) / about["seconds"],
         "versions": provenance.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "compute_dtype": config.model.get("dtype") or "float32",
         "settings": provenance.settings(),
         **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
-        "clients": datasets.partition_statistics(np.load(workdir / "partition.npy")),
+        "clients": datasets.partition_statistics(run.partition),
         **{k: about[k] for k in ("guarantee", "names") if about.get(k)},
     }
     if at.hours is not None:
-        summary["hours"], summary["tiers"] = at.hours, tables.tier_totals(train, evals)
-        summary["unheard"] = tables.unheard(train)
+        tiers = tables.tier_totals(run.train, evals)
+        summary |= {"hours": at.hours, "tiers": tiers}
+        summary["unheard"] = tables.unheard(run.train)
     if name := evals[-1].get("measure"):
         facts = {"measure": name, "better": evals[-1]["better"]}
         summary = facts | rename(summary, "accuracy", "value")

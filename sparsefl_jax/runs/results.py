@@ -54,9 +54,15 @@ def load_run(run: str | Path) -> Result:
         ...
       sparsefl_jax.UserError: workdir='no/such/run' has no config.json, expected a run
     """
+    import pandas as pd  # only here: it takes a while
+
     _, saved = _read(run, state=False)
     config = load_config(str(Path(run) / "config.json"))
-    metrics = frames(read_records(Path(run) / "metrics.jsonl"))
+    records = read_records(Path(run) / "metrics.jsonl")
+    metrics = {
+        phase: pd.json_normalize([r for r in records if r["phase"] == phase])
+        for phase in ("train", "eval")
+    }
     return Result(config, metrics, saved.models, saved.snapshot.best)
 
 
@@ -106,8 +112,8 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     evaluation_key = keys.of_round(stage_key, keys.EVALUATION, saved.snapshot.round)
 
     def deploy(index):
-        row = jax.tree.map(lambda v: v[0], state.clients.take(np.array([index])))
-        client_info = jax.tree.map(lambda v: v[index], info)
+        row = trees.rows(state.clients.take(np.array([index])), 0)
+        client_info = trees.rows(info, index)
         like = jax.eval_shape(algorithm.first_state, key, state.server, client_info)
         client_key = keys.of_client(evaluation_key, index)
         models = algorithm.personalize(
@@ -151,22 +157,6 @@ def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):
     )
     store.load(kept, clients)
     return state._replace(clients=store)
-
-
-def frames(records: list[dict]) -> dict[str, Any]:
-    """Returns a DataFrame for each phase; the columns of nested keys are dotted.
-
-    Example:
-      >>> record = {"phase": "train", "client": {"density": 0.5}}
-      >>> frames([record])["train"].columns.tolist()
-      ['phase', 'client.density']
-    """
-    import pandas as pd  # only here: it takes a while
-
-    return {
-        phase: pd.json_normalize([r for r in records if r["phase"] == phase])
-        for phase in ("train", "eval")
-    }
 
 
 def start_from(

@@ -150,24 +150,24 @@ def check_setup(setup: Setup) -> None:
     chunk = setup.chunk
     if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
         raise UserError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
-    _check_budgets(setup.budgets, num_clients)
+    if setup.budgets is not None:
+        shape = np.shape(setup.budgets)
+        if shape != (num_clients,):
+            raise UserError(f"budgets of shape {shape}, expected ({num_clients},)")
+        for value in (np.min(setup.budgets), np.max(setup.budgets)):
+            check("budgets", value, "(0, 1]")
     check("until", setup.until, Limits)
     for name, value in setup.until._asdict().items():
         check(f"until.{name}", value, Limits.__annotations__[name])
     check("memory_gb", setup.memory_gb, types.Positive | None)
     check_measure(setup.measure, setup.model, setup.data)
-    _check_until(setup)
-    _check_system(setup, num_clients)
-    guarantee(setup, setup.stages[-1].num_rounds)
-    check("client_store", setup.client_store, STORES)
-
-
-def _check_until(setup: Setup) -> None:
-    """Checks that the limit on what is measured is that of the measure."""
     name = find(setup.measure, setup.data.y).name
     other, right = ("value", "accuracy")[:: 1 if name == "accuracy" else -1]
     if (limit := getattr(setup.until, other)) is not None:
         raise unread(f"until.{other}={limit}", f"{name} has until.{right}")
+    _check_system(setup, num_clients)
+    guarantee(setup, setup.stages[-1].num_rounds)
+    check("client_store", setup.client_store, STORES)
 
 
 def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
@@ -208,16 +208,6 @@ def _refuse_uncovered(setup: Setup) -> None:
                 f"{name} is set, expected None for a private method: the accountant "
                 "knows uniform draws without replacement alone"
             )
-
-
-def _check_budgets(budgets: np.ndarray | None, num_clients: int) -> None:
-    if budgets is None:
-        return
-    budgets = np.asarray(budgets)
-    if budgets.shape != (num_clients,):
-        raise UserError(f"budgets of shape {budgets.shape}, expected ({num_clients},)")
-    for value in (budgets.min(), budgets.max()):
-        check("budgets", value, "(0, 1]")
 
 
 def _check_system(setup: Setup, num_clients: int) -> None:

@@ -176,7 +176,9 @@ def _rounds(
     models = deployed(at.round, state.server)
     while at.round < stage.num_rounds:
         rounds = np.arange(at.round, at.round + pace.length, dtype=np.int32)
-        count = np.int32(_rounds_left(setup, at, pace.length))
+        into = at.round % setup.eval_every  # to an evaluation or the stage's end
+        left = min(stage.num_rounds - at.round, setup.eval_every - into)
+        count = np.int32(min(left, pace.length - into % pace.length))
         given = rounds, draw(rounds), count, stage.algorithm.rates(rounds)
         state, logs = run_segment(key, population, state, *given)
         logs = unpack_log(processes.fetch(logs), program.log)
@@ -228,13 +230,6 @@ def _make_deploy(deploy: Callable, key: Key) -> Callable:
     return deployed
 
 
-def _rounds_left(setup: Setup, at: Snapshot, length: int) -> int:
-    """Returns the rounds, `length` at most, to an evaluation or the stage's end."""
-    into = at.round % setup.eval_every
-    left = setup.stages[at.stage].num_rounds - at.round
-    return min(left, setup.eval_every - into, length - into % length)
-
-
 def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Snapshot):
     """Returns the records of `count` rounds, the next snapshot, and an error or None.
 
@@ -245,7 +240,7 @@ def _account(setup: Setup, planned: StagePlan, layers, logs, count: int, at: Sna
     batch = setup.stages[at.stage].batch_size
     records = []
     for i in range(count):
-        log = jax.tree.map(lambda v, i=i: v[i], logs)
+        log = trees.rows(logs, i)
         log = without_empty_places(log, len(setup.data.train.size))
         if failure := _failure(setup, layouts, log, at.round + 1):
             return records, at, failure

@@ -113,16 +113,12 @@ def measure(
         message_bits(packets.layout(m), packets.count(m), DEVICE).total
         for m in (downlink, uplink)
     )
-    took = seconds(device, _flops(macs, work), down, up)
-    return Time(took, took > clock.deadline)
-
-
-def _flops(macs: PyTree, work: Work) -> Array:
-    """Returns what `ledger.flops` does of one client, float32 on the device."""
+    # As `ledger.flops`, of one client and in float32.
     passes = (work.forward, work.input_grad, work.weight_grad)
     shares = zip(jax.tree.leaves(macs), *map(jax.tree.leaves, passes), strict=True)
     total = sum((jnp.float32(m) * sum(each) for m, *each in shares), jnp.float32(0))
-    return 2 * total + work.extra
+    took = seconds(device, 2 * total + work.extra, down, up)
+    return Time(took, took > clock.deadline)
 
 
 def of_stage(

@@ -133,21 +133,6 @@ def write(rows: PyTree, new: PyTree, way: Routes) -> PyTree:
     return _loop(len(way.rows), way.trips, trip, rows)
 
 
-def make_reader(mesh: Mesh) -> Callable:
-    """Returns `(rows [N, ...], ids [n]) -> rows [n, ...]`, jitted, of rows on devices.
-
-    The rows read are divided among the devices, of which n is a multiple.
-    """
-
-    @jax.jit
-    def reader(rows, ids):
-        way = routes(ids.reshape(mesh.size, -1), rows)
-        divided = spec(rows, mesh.size), P()
-        return per_device(read, mesh, divided, P(_AXIS))(rows, way)
-
-    return reader
-
-
 def _loop(most: int, trips: PyTree, trip: Callable, carry: PyTree) -> PyTree:
     if most == 1:  # static branch: an unknown length costs GPUs a wait
         return trip(0, carry)

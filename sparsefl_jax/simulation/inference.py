@@ -28,7 +28,7 @@ from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.models.measure import MEASURES, Measure
 from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.rows import unpack
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.system import processes
 
 _BATCH = 100  # samples of a client that its own model takes at a time
@@ -177,7 +177,7 @@ def make_own_evaluator(
 
     @fast
     def on_device(key, server, samples, clients):
-        one_info = jax.tree.map(lambda v: v[0], clients[1])
+        one_info = trees.rows(clients[1], 0)
         like = jax.eval_shape(algorithm.first_state, key, server, one_info)
 
         def judge(client):

@@ -30,7 +30,7 @@ from sparsefl_jax.models.measure import Measure, find
 from sparsefl_jax.simulation import exchange, inference, initial_state, placement
 from sparsefl_jax.simulation.inference import Judged
 from sparsefl_jax.simulation.rows import Store
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.system import processes
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
@@ -120,9 +120,8 @@ def make_evaluation(
     if model.static_stats:  # they come from the pooled training samples
         pooled = data.x[data.train.gather()]
         renew = inference.make_recalibration(model, pooled, devices=devices)
-    layers = jax.tree.map(lambda m: m > 0, model.macs)
     info = placement.client_info(data, budgets)
-    exam = Exam(model, info, layers, samples, measure, evaluator, renew, devices)
+    exam = Exam(model, info, model.layers, samples, measure, evaluator, renew, devices)
 
     def for_stage(stage):
         reported = resolve_metric(metric, [stage])
@@ -232,7 +231,7 @@ def _by_budget(exam: Exam, algorithm: Algorithm, key, state, ids) -> Iterator[tu
     """
     for budget in np.unique(exam.info.budget):
         ids = np.flatnonzero(exam.info.budget == budget)
-        info = jax.tree.map(lambda v, i=ids[0]: v[i], exam.info)
+        info = trees.rows(exam.info, ids[0])
         client = algorithm.first_state(key, state.server, info)
         models = algorithm.personalize(key, state.server, client, info)
         for split, name, sparse, found in exam.common(key, models):
@@ -251,7 +250,15 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
     mesh = Mesh(np.array(devices), ("clients",))
     given = exam.model, stage.algorithm, exam.layers, mesh, exam.measure
     evaluate = inference.make_own_evaluator(*given)
-    read = exchange.make_reader(mesh)
+
+    @jax.jit
+    def read(rows, ids):
+        """Reads the rows of clients on devices, among which they are divided."""
+        way = exchange.routes(ids.reshape(mesh.size, -1), rows)
+        divided = exchange.spec(rows, mesh.size), P()
+        mapped = exchange.per_device(exchange.read, mesh, divided, P("clients"))
+        return mapped(rows, way)
+
     placed = processes.put(
         {split: (flat.flat(part.x), part.y) for split, part in exam.samples.items()},
         NamedSharding(mesh, P()),
@@ -266,8 +273,7 @@ def _one_by_one(exam: Exam, stage: Stage) -> Callable:
             padded = np.resize(members, group)  # one shape, so one program
             kept = take(padded)
             for split, part in exam.samples.items():
-                facts = exam.info, part.split
-                facts = jax.tree.map(lambda v, ids=padded: v[ids], facts)
+                facts = trees.rows((exam.info, part.split), padded)
                 judged = evaluate(key, state.server, placed[split], (kept, *facts))
                 for name, one in processes.fetch(judged).items():
                     yield split, name, one, members
@@ -291,7 +297,7 @@ def _downlink(exam: Exam, stage: Stage, unseen: np.ndarray) -> Callable:
         layout.update(packets.layout(received))
         return packets.count(received)
 
-    info = jax.tree.map(lambda v: v[unseen], exam.info)
+    info = trees.rows(exam.info, unseen)
 
     def bits(key, server, round):
         counts = jax.device_get(count(key, server, jnp.int32(round), info))
@@ -381,8 +387,7 @@ def _record(metric: str, groups: dict, apart: dict, results: dict) -> dict:
     }
     if len(of_classes := results["test"][headline].get("classes", [])):
         record["accuracy_by_class"] = of_classes
-    tiers = {k: _mean(clients[own]) for k, own in groups.items() if own.any()}
-    if tiers:
+    if tiers := {k: _mean(clients[own]) for k, own in groups.items() if own.any()}:
         record["tier_accuracy"] = tiers
     if "val" in results:
         record["val_accuracy"] = _mean(results["val"][headline]["accuracy"])

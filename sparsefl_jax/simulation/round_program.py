@@ -25,7 +25,7 @@ from sparsefl_jax.models.convolution import lowering
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, placement
 from sparsefl_jax.simulation.rows import pack, unpack
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.packets import pack_once
 
@@ -59,7 +59,7 @@ class RoundLog(NamedTuple):
 def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
     """Returns the log of one round without the places that hold no client, NumPy."""
     there = log.clients.ids < num_clients
-    return log._replace(clients=jax.tree.map(lambda v: v[there], log.clients))
+    return log._replace(clients=trees.rows(log.clients, there))
 
 
 def pack_log(log: PyTree) -> Array:
@@ -152,11 +152,11 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
         key, round, rate, server, population, way, clients, num_steps, last_round, ids
     ):
         num_clients = population.info.index.shape[0]
-        one_info = jax.tree.map(lambda v: v[0], population.info)
+        one_info = trees.rows(population.info, 0)
         like = jax.eval_shape(plan.stage.algorithm.first_state, key, server, one_info)
 
         def run_client(row, last_round, index):
-            info = jax.tree.map(lambda v: v[index], population.info)
+            info = trees.rows(population.info, index)
             row = unpack(row, like)
             given = key, round, rate, num_steps[0], server, population
             summand, row, log = client_fn(*given, row, last_round, info)
@@ -166,7 +166,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
         index = jnp.minimum(ids, num_clients - 1)
         inputs = exchange.read(clients, way), last_round, index
         if chunk == 1:  # a batch axis of 1 would turn convolutions into grouped ones
-            out = run_client(*jax.tree.map(lambda v: v[0], inputs))
+            out = run_client(*trees.rows(inputs, 0))
             summand, rows, log = jax.tree.map(lambda v: v[None], out)
         else:
             summand, rows, log = jax.vmap(run_client)(*inputs)
@@ -304,7 +304,7 @@ def make_segment(plan: placement.Plan) -> Callable:
 
         @jax.jit  # so that it is traced only once
         def run(state, i):
-            inputs = jax.tree.map(lambda v: v[i], (rounds, ids, places, rates))
+            inputs = trees.rows((rounds, ids, places, rates), i)
             return round_fn(key, population, state, *inputs)
 
         def body(i, carry):

@@ -31,6 +31,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree
 from sparsefl_jax.simulation import exchange
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import hardware, processes
 from sparsefl_jax.system.files import name_file
 
@@ -162,8 +163,7 @@ def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.nd
     drawn = np.asarray(cohorts)
     members = np.setdiff1d(drawn, [num_clients])
     ids = np.append(members, np.full(size - members.size, num_clients))
-    at = np.searchsorted(members, drawn)
-    places = np.where(drawn < num_clients, at, num_clients)
+    places = np.where(drawn < num_clients, np.searchsorted(members, drawn), num_clients)
     return ids.astype(np.int32), places.astype(np.int32)
 
 
@@ -191,7 +191,7 @@ def make_runner(segment: Callable, mesh: Mesh, size: int | None) -> Callable:
         given = rounds, cohorts, places, count, rates
         state, log = segment(key, population, state, *given)
         ran = np.isin(ids, cohorts[:count]) & (ids < num_clients)
-        new = jax.tree.map(lambda v: v[ran], processes.fetch(state.clients))
+        new = trees.rows(processes.fetch(state.clients), ran)
         store.scatter(ids[ran], new)
         return state._replace(clients=store), log
 
@@ -255,7 +255,7 @@ class Store:
         for first in range(0, len(missing), self._size):
             group = missing[first : first + self._size]
             members = np.resize(ids[group], self._size)
-            info = jax.tree.map(lambda v, members=members: v[members], self._info)
+            info = trees.rows(self._info, members)
             rows = processes.fetch(self._make(self.first, info))
             for leaf, new in zip(leaves, jax.tree.leaves(rows), strict=True):
                 leaf[group] = new[: len(group)]
@@ -281,7 +281,7 @@ class Store:
         places = np.flatnonzero(np.isin(saved.ids, chosen))
         size = num_bytes(saved.rows) // max(1, len(saved.ids))
         for part in _blocks(places, size):
-            rows = jax.tree.map(lambda v, part=part: v[part], saved.rows)
+            rows = trees.rows(saved.rows, part)
             self.scatter(saved.ids[part], rows)
 
 

@@ -76,6 +76,16 @@ def unlike(tree: PyTree, other: PyTree) -> list[tuple[str, Any, Any]]:
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
+def rows(tree: PyTree, index: Any) -> PyTree:
+    """Returns entries of the leading axis of every leaf.
+
+    Example:
+      >>> rows({'a': np.arange(3)}, 2)['a'].item()
+      2
+    """
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
 def layers(tree: PyTree, select: PyTree) -> list:
     """Returns the selected leaves in tree order, along which `[L]` arrays run.
 

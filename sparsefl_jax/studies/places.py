@@ -242,7 +242,12 @@ def slurm(workdir: Path, options: str) -> Callable:
       sparsefl_jax.UserError: --slurm has 'timeout_min=x=1', expected
       NAME=VALUE
     """
-    parameters = _parse(options)
+    parameters = {}
+    for part in grid.split(options):
+        name, _, value = part.partition("=")
+        if not (name and value) or "=" in value and value[0] not in "[({":
+            raise UserError(f"--slurm has {part!r}, expected NAME=VALUE")
+        parameters[name] = defaults.parse(value)
     submitit = import_extra("submitit", "cluster", "--slurm")
     if not {"timeout_min", "slurm_time"} & parameters.keys():
         raise UserError(
@@ -262,16 +267,6 @@ def slurm(workdir: Path, options: str) -> Callable:
         return [_SlurmJob(job, _look()) for job in jobs]
 
     return start
-
-
-def _parse(options: str) -> dict:
-    parameters = {}
-    for part in grid.split(options):
-        name, _, value = part.partition("=")
-        if not (name and value) or "=" in value and value[0] not in "[({":
-            raise UserError(f"--slurm has {part!r}, expected NAME=VALUE")
-        parameters[name] = defaults.parse(value)
-    return parameters
 
 
 def main() -> None:

@@ -177,8 +177,7 @@ def describe_ending(workdir: Path, point: Point) -> str:
     models = [next(iter(s.get("accuracy", {}).values()), {}) for s in summaries]
     measure = summaries[0].get("measure", "accuracy")
     form = partial(format_value, measure=measure)
-    finals = [form(model.get("final")) for model in models]
-    accuracies = ", ".join(finals)
+    accuracies = ", ".join(form(model.get("final")) for model in models)
     if scores := [m["validation"] for m in models if "validation" in m]:
         accuracies += f", validation {', '.join(map(form, scores))}"
     took = formats.format_seconds(sum(s.get("seconds", 0.0) for s in summaries))

@@ -46,16 +46,6 @@ def read_optional(path: Path, kind: Any = Any) -> Any:
     return read_json(path, kind) if path.exists() else {}
 
 
-def read_text(path: Path) -> str:
-    """Reads a text file.
-
-    Raises:
-      ValueError: the file cannot be read, or is not UTF-8.
-    """
-    with blame(f"{path} cannot be read"):
-        return path.read_text(encoding="utf-8")
-
-
 def read_array(path: Path, kind: str, ndim: int) -> np.ndarray:
     """Reads a `.npy` file into memory.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.sparsity.trees import rows as rows
 from sparsefl_jax.testing.small_world import World
 
 TOLERANCE = 1e-6
@@ -25,11 +26,6 @@ def leaves(tree: PyTree) -> list:
     """Returns (path, leaf) of every leaf."""
     pairs = jax.tree.leaves_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
-
-
-def rows(tree: PyTree, index: int | np.ndarray) -> PyTree:
-    """Returns entries of the leading axis of every leaf."""
-    return jax.tree.map(lambda v: v[index], tree)
 
 
 def same(

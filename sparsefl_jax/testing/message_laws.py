@@ -98,7 +98,7 @@ def law_zeros(world: World) -> None:
 
     A deployed model is 0 there, or holds what `init` received.
     """
-    for round, _, (way, name), packet in plain_loop.packets(world):
+    for round, (way, name), packet in plain_loop.packets(world):
         if packet.mask is not None:
             where = f"{way}[{name!r}] of round {round}"
             outside(world, where, packet.values, packet.mask)
@@ -107,8 +107,7 @@ def law_zeros(world: World) -> None:
     method, start = world.algorithm, jax.device_get(world.model)
     deployed = {"deploy": method.deploy(world.key, state.server)}
     if method.personalize is not None:
-        models = method.personalize(world.key, state.server, row, info)
-        deployed["personalize"] = models
+        deployed["personalize"] = method.personalize(world.key, state.server, row, info)
     for what, models in deployed.items():
         for name, model in jax.device_get(models).items():
             where, blank = f"{what}[{name!r}]", jax.tree.map(np.zeros_like, start)

@@ -18,7 +18,7 @@ from sparsefl_jax.core.types import Context, PyTree, ServerContext
 from sparsefl_jax.data.batching import batches, steps_per_pass
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.simulation.rows import pack, unpack
-from sparsefl_jax.testing.compare import fail
+from sparsefl_jax.testing.compare import fail, rows
 from sparsefl_jax.testing.small_world import World, jit, once, path, population_of
 from sparsefl_jax.wire.packets import Message, Packet, pack_once, settle_flags
 from sparsefl_jax.wire.positions import POSITIONS
@@ -143,10 +143,10 @@ def inputs(
     samples: str = "own",
 ) -> tuple:
     """Returns the arguments of `client_by_wire` for one client in a round."""
-    info = jax.tree.map(lambda v: v[index], world.population.info)
+    info = rows(world.population.info, index)
     key = keys.of_round(world.key, keys.CLIENTS, round)
     shapes = jax.eval_shape(world.algorithm.first_state, key, state.server, info)
-    row = unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
+    row = unpack(rows(state.clients, index), shapes)
     data = batches_jit(world)(key, population_of(world, samples), info)
     masks, last_round = held(world, round, index, samples), state.last_round[index]
     return key, np.int32(round), state.server, row, masks, last_round, info, data
@@ -175,13 +175,13 @@ def _pass(world: World, state, round: int, samples: str, decoded=True) -> list[P
     return [jax.device_get(run_client(*call, decoded=decoded)) for call in calls]
 
 
-def packets(world: World) -> Iterator[tuple[int, int, tuple[str, str], Packet]]:
-    """Yields all packets: round, client, way ('down' or 'up') and name, and packet."""
-    for round, cohort in enumerate(world.cohorts.tolist()):
-        for index, passing in zip(cohort, passings(world, round), strict=True):
+def packets(world: World) -> Iterator[tuple[int, tuple[str, str], Packet]]:
+    """Yields all packets: round, way ('down' or 'up') and name, and packet."""
+    for round in range(len(world.cohorts)):
+        for passing in passings(world, round):
             for way in ("down", "up"):
                 for name, packet in getattr(passing, way).items():
-                    yield round, index, (way, name), packet
+                    yield round, (way, name), packet
 
 
 @once
@@ -190,11 +190,6 @@ def answers(world: World, round: int, samples: str) -> list[Passing]:
     own, other = (path(world, s)[0][round] for s in ("own", samples))
     state = other._replace(server=own.server)
     return _pass(world, state, round, samples, decoded=False)
-
-
-def total(passings: list[Passing]) -> PyTree:
-    """Returns the sum that the server sees."""
-    return jax.tree.map(lambda *v: sum(v), *(p.summand for p in passings))
 
 
 @once
@@ -208,7 +203,8 @@ def server_inputs(world: World, round: int) -> tuple:
     key = keys.of_round(world.key, keys.SERVER, round)
     passed, server = passings(world, round), path(world)[0][round].server
     ctx = ServerContext(np.int32(round), np.int32(len(passed)))
-    return key, ctx, server, total(passed)
+    summands = (passing.summand for passing in passed)
+    return key, ctx, server, jax.tree.map(lambda *v: sum(v), *summands)
 
 
 def loop_round(world: World, round: int) -> tuple[PyTree, dict, PyTree]:

@@ -68,8 +68,7 @@ def _trace(world: World, name: str, *args) -> PyTree:
         return jax.eval_shape(lambda *args: strong(function(*args)), *args)
     except Exception as error:
         first, *_ = str(error).splitlines() or [""]
-        said = f"{type(error).__name__}: {first}"
-        fail(world, "signature", f"{name} fails with {said}")
+        fail(world, "signature", f"{name} fails with {type(error).__name__}: {first}")
 
 
 def _message(world: World, what: str, message) -> dict[str, Packet]:

@@ -21,7 +21,7 @@ from sparsefl_jax.core.types import ClientInfo, PyTree, SparseModel
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models import Model, saved_inputs
 from sparsefl_jax.simulation import clock, initial_state, placement, round_program
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
@@ -135,19 +135,17 @@ def make_world(
     algorithm = make(model)
     cohorts = np.resize(np.array(COHORTS, np.int32), (num_rounds, 3))
     stage = Stage(algorithm, *cohorts.shape, batch_size=32 if own else 4)
-    layers = jax.tree.map(lambda m: m > 0, model.macs)
 
     @jit  # one program instead of one for each operation
     def begin(init_key, mask_key):
         params, stats = model.init(init_key)
-        mask = masks.bernoulli(mask_key, params, jnp.float32(0.5), layers)
+        mask = masks.bernoulli(mask_key, params, jnp.float32(0.5), model.layers)
         return SparseModel(params, mask, stats)
 
     name, key = getattr(factory, "__name__", str(factory)), jax.random.key(3)
     first = begin(jax.random.key(1), jax.random.key(2))
-    return World(
-        name, make, model, algorithm, stage, first, layers, population, cohorts, key, {}
-    )
+    rest = population, cohorts, key, {}
+    return World(name, make, model, algorithm, stage, first, model.layers, *rest)
 
 
 def _draw() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -211,8 +209,7 @@ def plan(world: World, split: bool = False) -> placement.Plan:
 @once
 def segment(world: World, split: bool) -> Callable:
     """Compiles the simulator's program, `round_program.make_segment`."""
-    function = round_program.make_segment(plan(world, split))
-    return jit(function, donate_argnums=2)
+    return jit(round_program.make_segment(plan(world, split)), donate_argnums=2)
 
 
 @once
@@ -233,8 +230,7 @@ def start(world: World, samples: str = "own") -> placement.State:
             lambda v: (0.09 - 0.83 * rng.permuted(v)).astype(v.dtype), params
         )
         model = SparseModel(params, turned, stats)
-    state = initial_state.start(world.key, plan(world), model, info)
-    return jax.device_get(state)
+    return jax.device_get(initial_state.start(world.key, plan(world), model, info))
 
 
 def run(
@@ -251,9 +247,8 @@ def run(
     given = jax.device_put(state, placed), rounds, world.cohorts[rounds]
     program = segment(world, split)
     rest = {"count": np.int32(count), "rates": world.algorithm.rates(rounds)}
-    out = program(world.key, world.population, *given, **rest)
-    state, log = jax.device_get(out)
-    return state, jax.tree.map(lambda v: v[:count], log)
+    state, log = jax.device_get(program(world.key, world.population, *given, **rest))
+    return state, trees.rows(log, slice(count))
 
 
 SAMPLES = ("own", "turned", "spread", "start")
@@ -306,16 +301,11 @@ def path(world: World, samples: str = "own") -> tuple[list, list]:
     for round in range(len(world.cohorts)):
         population = population_of(world, samples)
         if samples in LOST:
-            late = round % 2 == LOST[samples]
-            population = population._replace(clock=_clock(world, late))
+            ones = np.ones(world.population.info.index.shape, np.float32)
+            deadline = np.float32(0 if round % 2 == LOST[samples] else np.inf)
+            late = clock.Clock(clock.Device(ones, ones, ones, ones), deadline)
+            population = population._replace(clock=late)
         state, log = run(world._replace(population=population), states[-1], round)
         states.append(state)
-        logs.append(jax.tree.map(lambda v: v[0], log))
+        logs.append(trees.rows(log, 0))
     return states, logs
-
-
-def _clock(world: World, late: bool) -> clock.Clock:
-    """Returns a clock by which all clients are late, or none is."""
-    ones = np.ones(world.population.info.index.shape, np.float32)
-    deadline = np.float32(0 if late else np.inf)
-    return clock.Clock(clock.Device(ones, ones, ones, ones), deadline)
