@@ -282,8 +282,7 @@ def fedrts(
         b = jax.tree.map(lambda b, w, x: b + (w - w * x), server.b, weight, x)
 
         def draw():
-            scores, others = beta_logits(key, a, b), trees.split(mean.params, select)[1]
-            scores = trees.merge(scores, others)
+            scores = trees.merge(beta_logits(key, a, b), mean.params)
             return top_k.keep_top(scores, budget(scores, ctx.round)[0], select)
 
         mask = jax.lax.cond(due(ctx.round), draw, lambda: mean.mask)
@@ -294,7 +293,7 @@ def fedrts(
 
 
 def adjusting(
-    model, optimizer, options: tuple, move=None, adapt=None
+    model, optimizer, options: tuple, move=None, adapt=lambda loss, tx, *_: (loss, tx)
 ) -> tuple[Algorithm, PyTree, Callable, Callable]:
     """Returns the parts of a method that adjusts its mask.
 
@@ -307,8 +306,8 @@ def adjusting(
         the entries named, whose gradients then travel, float32; `old` was broadcast.
         None: the positions travel alone, and the method has an `aggregate` of its own.
       adapt: `(loss_fn, tx, received, doubt, batches) -> (loss_fn, tx)`, the loss and
-        the optimizer of a client in a round, None as they are; `doubt` is [L] int32,
-        k_l in rounds that adjust, otherwise 0.
+        the optimizer of a client in a round, by default as they are; `doubt` is [L]
+        int32, k_l in rounds that adjust, otherwise 0.
 
     Returns:
       method: it adjusts by `move`, if there is one.
@@ -342,11 +341,8 @@ def adjusting(
         received, adjust = unpack_model(downlink), due(ctx.round)
         train_key, screen_key = jax.random.split(key)
         doubt = jnp.where(adjust, budget(received.params, ctx.round)[1], 0)
-        loss, tx = loss_fn, optimizer(ctx.round)
-        if adapt is not None:  # static branch
-            loss, tx = adapt(loss, tx, received, doubt, batches)
+        loss, tx = adapt(loss_fn, optimizer(ctx.round), received, doubt, batches)
         trained = local.train(train_key, loss, tx, received, batches)
-        zeros = optax.tree.zeros_like(received)
 
         def name():
             given = screen_key, loss_fn, trained, batches
@@ -356,7 +352,7 @@ def adjusting(
             named = top_k.keep_top(steep, doubt, select, within=pruned)
             return masks.apply(grads, named), named, work
 
-        blank = zeros.params, zeros.mask, trained.metrics["work"]
+        blank = *optax.tree.zeros_like(received[:2]), trained.metrics["work"]
         grads, named, work = jax.lax.cond(adjust, name, lambda: blank)
         grads, named = (trees.split(tree, select)[0] for tree in (grads, named))
         uplink = pack_up(trained.model, received.mask, select, index=index)
@@ -374,7 +370,7 @@ def adjusting(
     def aggregate(key, ctx, server, total):
         mean = masked.average(server.model, total["mean"])
         steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"]))
-        steep = trees.merge(steep, trees.split(mean.params, select)[1])
+        steep = trees.merge(steep, mean.params)
 
         def adjust():
             return move(server.model, mean, steep, *budget(mean.params, ctx.round))

@@ -223,9 +223,8 @@ def fedbat(
         first = optax.tree.where(plain < num_steps, end.kept, _sizes(u))
         alpha = jax.tree.map(step_size, learnt.extra, first)
         drawn = one_bit.uniforms(key, u)
-        bits = jax.tree.map(
-            lambda d, u, alpha: one_bit.bits(d, u / alpha, -1.0), drawn, u, alpha
-        )
+        q = jax.tree.map(jnp.divide, u, alpha)
+        bits = jax.tree.map(lambda d, q: one_bit.bits(d, q, -1.0), drawn, q)
         logged = {"step_size": jnp.mean(jnp.stack(jax.tree.leaves(alpha)))}
         codes = {"signs": Packet(bits, bits=1), "alpha": Packet(alpha)}
         return codes, logged, learnt, end, metrics

@@ -268,8 +268,7 @@ def quantized(
         return whole.encode(key, server.params) | {"stats": Packet(server.stats)}
 
     def update(key, ctx, downlink, client, batches):
-        params = Packet(whole.decode(downlink))
-        received = {"params": params, "stats": downlink["stats"]}
+        received = downlink | {"params": Packet(whole.decode(downlink))}
         return averaging.update(key, ctx, received, client, batches)
 
     return averaging.replace(broadcast, update)
@@ -349,10 +348,9 @@ def _catch_up(ctx, server: Server) -> Message:
     recent = ~new & (ctx.last_round == ctx.round - 1)
     packets = {n: replace(packet, sent=recent) for n, packet in step.message.items()}
     delta = step.message["delta"]
-    if delta.mask is None:  # static branch: all entries change
-        packets["full"] = Packet(server.params, sent=~recent)
-    else:
-        packets["full"] = Packet(server.params, sent=new)
+    everything = new if delta.mask is not None else ~recent  # all entries change
+    packets["full"] = Packet(server.params, sent=everything)
+    if delta.mask is not None:  # static branch
         mask = jax.tree.map(lambda c: c > ctx.last_round, step.changed)
         values, sent = masks.apply(server.params, mask), ~new & ~recent
         packets["patch"] = Packet(values, mask, sent=sent, index=delta.index)

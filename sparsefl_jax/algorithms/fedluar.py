@@ -20,7 +20,7 @@ from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import means
-from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.packets import Packet, pack_slice
 
 
 class Server(NamedTuple):
@@ -110,9 +110,7 @@ def fedluar(
         delta, recycled = uplink["delta"].values, downlink["recycled"].values
         pairs = zip(trees.layers(delta, kernels), recycled, strict=True)
         sent = masks.total(delta, kernels, [jnp.full(x.shape, ~r) for x, r in pairs])
-        values = masks.apply(delta, sent)
-        delta = Packet(values, sent, index="none")
-        return uplink | {"delta": delta}, client, metrics
+        return uplink | {"delta": pack_slice(delta, sent)}, client, metrics
 
     def aggregate(key, ctx, server, total):
         mean = means.weighted_mean(total, keep_model(server, total))

@@ -16,7 +16,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Positive, PyTree, Share, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import means
 from sparsefl_jax.wire.packets import pack_up, unpack_model
 
 ALL = ("*",)
@@ -92,8 +92,7 @@ def fedsparsify_global(
         if criterion == "random":  # static branch
             scores = masks.uniform_scores(key, start.params, select)
         state = server_optimizer.init(start.params) if server_optimizer else ()
-        begun = frozen.init(key, start)
-        return Server(*begun, scores=scores, opt_state=state)
+        return Server(*frozen.init(key, start), scores=scores, opt_state=state)
 
     def aggregate(key, ctx, server, total):
         mean = masked.average(server.model, total)
@@ -151,19 +150,18 @@ def fedsparsify_local(
     """
     shape = {"frequency": frequency, "power": power}
     purge, left = _make_purge(model, prunable, "global", density, rounds, **shape)
-    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    select = masks.prunable(model.macs, prunable)
     shared = {"index": index, "keep_optimizer": keep_optimizer}
     frozen = masked.spdst(model, optimizer, prunable=prunable, **shared)
 
     def update(key, ctx, downlink, client, batches):
-        received, tx = unpack_model(downlink), optimizer(ctx.round)
-        trained = local.train(key, loss_fn, tx, received, batches, opt_state=client)
-        scores = jax.tree.map(jnp.abs, trained.model.params)
+        uplink, client, metrics = frozen.update(key, ctx, downlink, client, batches)
+        trained = unpack_model(uplink)
+        scores = jax.tree.map(jnp.abs, trained.params)
         # Where fewer weights than the purge keeps are not 0, it would keep all.
-        mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), received.mask)
-        purged = trained.model._replace(mask=mask)
-        uplink = pack_up(purged, received.mask, select, index=index, optional=True)
-        return uplink, trained.opt_state, trained.metrics
+        mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), trained.mask)
+        written = trained._replace(mask=mask), trained.mask, select
+        return pack_up(*written, index=index, optional=True), client, metrics
 
     def contribute(ctx, uplink):
         return masked.summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}

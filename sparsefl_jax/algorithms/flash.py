@@ -95,9 +95,6 @@ def sensitivity(
         mask = masks.bernoulli(key, start.params, jnp.float32(density), select)
         return masked.Server(start._replace(mask=mask), jnp.int32(0))
 
-    def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.changed_at, select, index=index)
-
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
         found = learn(key, optimizer(ctx.round), received, batches)
@@ -122,7 +119,8 @@ def sensitivity(
     def deploy(key, server):
         return {"initial": server.model}
 
-    return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
+    method = masked.training_within(select, index, learn)
+    return method.replace(init, update, contribute, aggregate, deploy)
 
 
 @method

@@ -323,12 +323,11 @@ def one_shot(
         return means.weighted_sum(uplink["scores"].values, weight(ctx.client))
 
     def aggregate(key, ctx, server, total):
-        _, others = trees.split(server.params, select)
         if weight is None:  # static branch
             random = masks.uniform_scores(key, server.params, select)  # below one vote
-            scores = jax.tree.map(jnp.add, trees.merge(total["sum"], others), random)
+            scores = jax.tree.map(jnp.add, trees.merge(total["sum"], random), random)
         else:
-            scores = trees.merge(means.weighted_mean(total), others)
+            scores = trees.merge(means.weighted_mean(total), server.params)
         return means.if_heard(ctx, server._replace(mask=keep_best(scores)), server), {}
 
     def deploy(key, server):

@@ -98,9 +98,8 @@ def pqsu(
 
     def broadcast(key, ctx, server):
         kept = filters_left(server.mask, prunable)
-        zeros = jax.tree.map(jnp.zeros_like, kept)
         new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
-        positions = Packet(zeros, kept, new, bits=0, index=index)
+        positions = Packet(kept, kept, new, bits=0, index=index)
         down = _pack(server, quantize == "both")
         weights = replace(down["weights"], assumed="its mask follows from 'filters'")
         return down | {"weights": weights, "filters": positions}

@@ -23,7 +23,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.layers import BatchNorm
 from sparsefl_jax.models.registry import build
 from sparsefl_jax.models.wiring import Link, links
-from sparsefl_jax.sparsity import trees
+from sparsefl_jax.sparsity import masks, trees
 
 # A channel is 1 everywhere, in training too, if these are 1 and its kernel and mean 0:
 # 0 * factor + bias. No built-in layer has both a bias and a normalisation after it. Of
@@ -70,13 +70,11 @@ def compact(
       >>> small.params["fc1"]["kernel"].shape, model.macs["fc2"]["kernel"]
       ((784, 40), 5120)
     """
-    sparse = jax.tree.map(np.asarray, sparse)
     params, stats = build(name, num_classes, input_shape, **kwargs).shapes()
     like = SparseModel(params, params, stats)
     for path, found, expected in trees.unlike(sparse, like):
         raise UserError(f"sparse holds {path} of shape {found}, expected {expected}")
-    kept = jax.tree.map(lambda v, m: np.where(m, v, v.dtype.type(0)), *sparse[:2])
-    sparse = sparse._replace(params=kept)
+    sparse = jax.tree.map(np.asarray, masks.prune(sparse, sparse.mask))
     flat = SparseModel(*(traverse_util.flatten_dict(t, sep="/") for t in sparse))
     shrinking = links(sparse.params, kwargs.get("variant"))
     for link in shrinking:

@@ -250,11 +250,10 @@ class Model(_Fields):
           >>> blind = model.with_inputs(lambda x, kernel, weight: 0 * x, ["kernel"])
         """
 
-        def apply(params, stats, x, *, train, weight=None, key=None):
-            options = {"train": train, "weight": weight, "key": key}
-            if not train:
+        def apply(params, stats, x, **options):
+            if not options["train"]:
                 return self.apply(params, stats, x, **options)
-            with saved_inputs.hooked(hook, paths, weight):
+            with saved_inputs.hooked(hook, paths, options.get("weight")):
                 return self.apply(params, stats, x, **options)
 
         return self._replace_apply(apply, saving=(hook, tuple(paths)))

@@ -100,12 +100,12 @@ def _histograms(logits: Array, labels: Array, weight: Array) -> dict[str, Array]
         logits, labels = logits[:, 1:] - logits[:, :1], labels[:, None]
     elif logits.shape != labels.shape or labels.dtype != bool:
         raise _unfit(logits, labels, "two classes, or 0 and 1 for each output")
-    scores, truth = logits, labels.astype(jnp.int32)
-    bins = jnp.floor((scores + _MOST) * (BINS / (2 * _MOST))).astype(jnp.int32)
+    bins = jnp.floor((logits + _MOST) * (BINS / (2 * _MOST))).astype(jnp.int32)
     bins = jnp.clip(bins, 0, BINS - 1)
-    zeros = jnp.zeros((scores.shape[1], 2, BINS), jnp.float32)
-    label = jnp.arange(scores.shape[1], dtype=jnp.int32)[None]
-    return {"scores": zeros.at[label, truth, bins].add(weight[:, None])}
+    zeros = jnp.zeros((logits.shape[1], 2, BINS), jnp.float32)
+    label = jnp.arange(logits.shape[1], dtype=jnp.int32)[None]
+    place = label, labels.astype(jnp.int32), bins
+    return {"scores": zeros.at[place].add(weight[:, None])}
 
 
 def _area(sums: Mapping[str, AnyArray]) -> AnyArray:

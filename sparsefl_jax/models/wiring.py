@@ -11,7 +11,7 @@ import itertools
 import re
 from typing import NamedTuple
 
-import jax
+from flax.traverse_util import flatten_dict
 
 from sparsefl_jax.core.check import UserError
 from sparsefl_jax.core.types import PyTree
@@ -33,9 +33,8 @@ def modules(params: PyTree) -> dict[str, dict]:
       {'fc9': {'kernel': 9}, 'fc10': {'kernel': 10}}
     """
     found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        module, _, name = name.rpartition("/")
+    for path, leaf in flatten_dict(params, sep="/").items():
+        module, _, name = path.rpartition("/")
         found.setdefault(module, {})[name] = leaf
     return {module: found[module] for module in sorted(found, key=_natural)}
 
@@ -44,6 +43,7 @@ def layers(params: PyTree) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of all kernels by layer, from the input to the output.
 
     Example:
+      >>> import jax
       >>> shape = jax.ShapeDtypeStruct((3, 4), 'float32')
       >>> list(layers({f'fc{i}': {'kernel': shape} for i in (10, 9)}))
       ['fc9', 'fc10']

@@ -76,8 +76,7 @@ def prune_rate(
     """
     if not decay:  # static branch
         return jnp.float32(rate)
-    done = jnp.asarray(step).astype(jnp.float32)
-    done = done / jnp.maximum(jnp.asarray(num_steps).astype(jnp.float32), 1)
+    done = step / jnp.maximum(num_steps, 1)
     return jnp.float32(rate) * jnp.maximum(1 - done, 0)
 
 
@@ -120,7 +119,6 @@ def prune_regrow(
     before = masks.counts(mask, select)
     share = _shares(weights, alive, before)
     sparsity = (size - before.astype(jnp.float32)) / jnp.maximum(size, 1)
-    rate = jnp.asarray(rate, jnp.float32)
     gentle = (sparsity < _LOW_SPARSITY) & (share > 1 / len(weights))
     rates = jnp.where(gentle, jnp.minimum(sparsity, rate), rate)
     removed = ceil_count(rates * before.astype(jnp.float32))
@@ -178,8 +176,7 @@ def exchange(
     holes = None if anywhere else jax.tree.map(jnp.logical_not, stay)
     missing = alive - masks.counts(stay, select)
     grown = top_k.keep_top(scores, missing, select, within=holes)
-    grown = jax.tree.map(lambda g, s: g if s else jnp.zeros_like(g), grown, select)
-    old = jax.tree.map(lambda s, g: s & ~g, stay, grown)
+    old = jax.tree.map(lambda s, g, p: s & ~g if p else s, stay, grown, select)
     params = masks.apply(model.params, old)
     return SparseModel(params, jax.tree.map(jnp.logical_or, stay, grown), model.stats)
 

@@ -179,7 +179,7 @@ def merge(a: PyTree, b: PyTree) -> PyTree:
 
     Args:
       a: one part, None where the other has a leaf.
-      b: the other part.
+      b: the other part, or a whole tree, whose leaves fill the places of None.
 
     Returns:
       The whole tree.

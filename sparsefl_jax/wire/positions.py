@@ -82,7 +82,7 @@ def position_bits(
       >>> [position_bits(index, (4, 2), nnz).tolist() for index in codes]
       [[8, 8], [4, 13], [4, 12]]
     """
-    code, header = POSITIONS[index], _width(math.prod(shape) + 1)
+    code, header = POSITIONS[index], math.prod(shape).bit_length()
     return code.header * header + code.bits(shape, nnz, unary, numbers)
 
 
@@ -101,7 +101,7 @@ def write_positions(index: str, mask: np.ndarray) -> np.ndarray:
       [1, 0, 0, 1, 1, 0]
     """
     code = POSITIONS[index]
-    width = code.header * _width(mask.size + 1)
+    width = code.header * mask.size.bit_length()
     return np.concatenate([write(np.array([mask.sum()]), width), code.write(mask)])
 
 
@@ -124,7 +124,7 @@ def read_positions(
       ([False, True, True], 6)
     """
     code = POSITIONS[index]
-    width = code.header * _width(math.prod(shape) + 1)
+    width = code.header * math.prod(shape).bit_length()
     nnz = int(read(stream, 1, width)[0])
     mask, taken = code.read(stream[width:], shape, nnz)
     return mask.reshape(shape), width + taken
@@ -285,14 +285,9 @@ POSITIONS = {
 }
 
 
-def _width(n: int) -> int:
-    """Returns ceil(log2(n)) for n >= 1."""
-    return (n - 1).bit_length()
-
-
 def _entry_width(size: int) -> int:
     """Returns the bits of one of `size` positions, at least 1."""
-    return _width(max(size, 2))
+    return (max(size, 2) - 1).bit_length()
 
 
 def write(codes: np.ndarray, width: int) -> np.ndarray:
