@@ -216,7 +216,7 @@ def _describe_columns(chosen: Columns, classes: str) -> str:
 def _has_labels(rows: Any, column: str) -> bool:
     """Returns whether all labels are known; those kept secret are -1."""
     labels = _series(rows, column)
-    secret = labels.dtype.kind == "i" and (labels < 0).any()
+    secret = labels.dtype.kind == "i" and (labels < 0).all()  # or numbers to predict
     return not secret and bool(labels.notna().all())
 
 

@@ -107,3 +107,12 @@ def test_tables_need_no_prefix_and_other_files_are_refused(tmp_path, monkeypatch
     refused(lambda: sources.load("absent.csv"), "no such file")
     for name in ("fed_emnist_train.h5", "parts.pkl"):
         refused(lambda name=name: sources.load(name), "np.savez('mine.npz', x=x, y=y")
+
+
+def test_whole_numbers_below_zero_can_be_predicted(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets", reason="needs the extra [hf]")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    path = tmp_path / "gains.csv"
+    path.write_text("a,gain\n0.5,-3\n1.5,2\n2.5,-1\n")
+    data = sources.load(str(path), hf={"label": "gain"}, task="regression")
+    assert data.y.tolist() == [-3.0, 2.0, -1.0]
