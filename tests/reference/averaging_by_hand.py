@@ -92,8 +92,9 @@ def first_round(world):
         plain_loop.client_by_wire(world)(*plain_loop.inputs(world, state, 0, i))
         for i in world.cohorts[0].tolist()
     ]
+    total = jax.tree.map(lambda *v: sum(v), *(p.summand for p in passings))
     server, _ = plain_loop.aggregate_jit(world)(
-        key, server_context(0, len(passings)), state.server, plain_loop.total(passings)
+        key, server_context(0, len(passings)), state.server, total
     )
     return passings, server
 
