@@ -334,7 +334,8 @@ def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:
         mean = [first / (255 * n) for first, _ in moments.tolist()]
         std = [math.sqrt(n * b - a * a) / (255 * n) for a, b in moments.tolist()]
     else:
-        mean, std = (of(x, (0, 1, 2), np.float64) for of in (np.mean, np.std))
+        axes = 0, 1, 2
+        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
     return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)
 
 
