@@ -6,7 +6,7 @@ whose `num_samples` is not read. Rows of 784 numbers become images [28, 28, 1] w
 LEAF's colours, dark ink (0) on white (1). Rows of any other length stay features [D].
 Texts of one length, each with the next character as its label (Shakespeare), become
 tokens and the next token of each of them. Of Sent140's samples, rows of texts, the
-last is the tweet. FedProx's files have whole floats as labels.
+fifth is the tweet. FedProx's files have whole floats as labels.
 
 Files are read one after another. Pixels that are whole multiples of 1/255, as FEMNIST's
 are, become uint8, which loses nothing and takes a quarter of float32's memory. The
