@@ -5,7 +5,7 @@ theory of the papers. The namespaces `data`, `masks`, `means`, `models`, `testin
 `training` hold the building blocks for a method of your own.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 from sparsefl_jax import analysis as analysis
 from sparsefl_jax import data as data
