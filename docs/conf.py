@@ -9,6 +9,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import sparsefl_jax
+from sparsefl_jax.config import fields
+from sparsefl_jax.core.check import words
 
 project = "sparsefl_jax"
 author = "The sparsefl_jax authors"
@@ -72,6 +74,28 @@ def _escape_bars(app, what, name, obj, options, lines):
     lines[:] = [line.replace("|", r"\|") for line in lines]
 
 
+def _draw_fields(app, docname, source):
+    """Puts tables of all fields where a page has `<!-- fields -->`."""
+    del app, docname
+    text = "".join(_table_of_fields(section) for section in ("", *fields.SECTIONS))
+    source[0] = source[0].replace("<!-- fields -->", text)
+
+
+def _table_of_fields(section: str) -> str:
+    names = [name for name in fields.MEANINGS if name.rpartition(".")[0] == section]
+    known = fields.arguments(section)
+    lines = [f"## `{section}`\n" if section else "## Beside all sections\n"]
+    lines += ["| field | value | default | meaning |", "| --- | --- | --- | --- |"]
+    for name in names:
+        found = known.get(name.rpartition(".")[2])  # None: an argument of some entries
+        value = words(found.annotation) if found else "of some entries"
+        default = f"`{found.default!r}`" if found else ""
+        told = [text.replace("*", r"\*") for text in (value, fields.MEANINGS[name])]
+        lines.append(f"| `{name}` | {told[0]} | {default} | {told[1]} |")
+    return "\n".join([*lines, "", ""])
+
+
 def setup(app):
-    """Connects what changes docstrings before napoleon reads them."""
+    """Connects what changes pages and docstrings before they are read."""
+    app.connect("source-read", _draw_fields)
     app.connect("autodoc-process-docstring", _escape_bars, priority=100)

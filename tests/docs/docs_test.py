@@ -21,8 +21,9 @@ METHOD_PAGE = ROOT / "docs/write_a_method.md"
 TEMPLATE = re.compile(r"<!-- template -->\n```python\n(.*?)```\n<!-- end -->", re.S)
 FENCED = re.compile(r"^(```+)([\w{}-]*)[^\n]*\n(.*?)^\1$", re.S | re.M)
 # Runs, and all laws.
-SLOW = ("data_and_models.md", "quickstart.md", "runs.md", "slow_clients.md")
-SLOW += ("write_a_method.md",)
+SLOW = ("quickstart.md", "slow_clients.md", "write_a_method.md")
+SLOW += tuple(f"how_to/{name}.md" for name in ("export", "optimizers", "run", "seeds"))
+SLOW += ("how_to/texts.md", "how_to/tune.md")
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -85,8 +86,8 @@ CODE = [name_of(page) for page in PAGES if blocks(page, "python")]
 def test_the_code_of_a_page_runs(name, monkeypatch, tmp_path):
     """All of it in order."""
     page = ROOT / "docs" / name
-    if "import datasets" in page.read_text():
-        pytest.importorskip("datasets", reason="needs the extra [hf]")
+    if "import optuna" in page.read_text():
+        pytest.importorskip("optuna", reason="no dependency of this package")
     monkeypatch.chdir(tmp_path)  # a page may write files
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
     code = blocks(page, "python")
