@@ -45,6 +45,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     reference = (tmp_path / "site" / "api" / "method_authors.html").read_text()
     assert 'id="sparsefl_jax.Packet"' in reference  # docstrings are there
+    assert "until.pflop" in (tmp_path / "site/reference/fields.html").read_text()
 
 
 MEASURED = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("*_*.json"))
