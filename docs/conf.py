@@ -10,7 +10,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import sparsefl_jax
 from sparsefl_jax.config import fields
-from sparsefl_jax.core.check import words
 
 project = "sparsefl_jax"
 author = "The sparsefl_jax authors"
@@ -82,16 +81,15 @@ def _draw_fields(app, docname, source):
 
 
 def _table_of_fields(section: str) -> str:
-    names = [name for name in fields.MEANINGS if name.rpartition(".")[0] == section]
     known = fields.arguments(section)
     lines = [f"## `{section}`\n" if section else "## Beside all sections\n"]
-    lines += ["| field | value | default | meaning |", "| --- | --- | --- | --- |"]
-    for name in names:
-        found = known.get(name.rpartition(".")[2])  # None: an argument of some entries
-        value = words(found.annotation) if found else "of some entries"
-        default = f"`{found.default!r}`" if found else ""
-        told = [text.replace("*", r"\*") for text in (value, fields.MEANINGS[name])]
-        lines.append(f"| `{name}` | {told[0]} | {default} | {told[1]} |")
+    lines += ["| field | meaning | default |", "| --- | --- | --- |"]
+    for name, meaning in fields.MEANINGS.items():
+        head, _, key = name.rpartition(".")
+        if head == section:  # some fields are arguments of a few entries only
+            default = f"`{known[key].default!r}`" if key in known else ""
+            told = meaning.replace("*", r"\*")
+            lines.append(f"| `{name}` | {told} | {default} |")
     return "\n".join([*lines, "", ""])
 
 
