@@ -66,7 +66,7 @@ class Workload(NamedTuple):
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
     written: str = "ours"  # or one of `FORMS`: the network as a user would write it
     rounds: int = 1  # of a call
-    seeds: int = 0  # in one program, as in `examples/seeds.ipynb`; 0: one, not mapped
+    seeds: int = 0  # in one program, as in `docs/how_to/seeds.md`; 0: one, not mapped
     devices: int = 0  # 0 for all
     dtype: str = "float32"  # of the network's computations
 

@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import sparsefl_jax
+from sparsefl_jax.config import fields
 
 project = "sparsefl_jax"
 author = "The sparsefl_jax authors"
@@ -72,6 +73,27 @@ def _escape_bars(app, what, name, obj, options, lines):
     lines[:] = [line.replace("|", r"\|") for line in lines]
 
 
+def _draw_fields(app, docname, source):
+    """Puts tables of all fields where a page has `<!-- fields -->`."""
+    del app, docname
+    text = "".join(_table_of_fields(section) for section in ("", *fields.SECTIONS))
+    source[0] = source[0].replace("<!-- fields -->", text)
+
+
+def _table_of_fields(section: str) -> str:
+    known = fields.arguments(section)
+    lines = [f"## `{section}`\n" if section else "## Beside all sections\n"]
+    lines += ["| field | meaning | default |", "| --- | --- | --- |"]
+    for name, meaning in fields.MEANINGS.items():
+        head, _, key = name.rpartition(".")
+        if head == section:  # some fields are arguments of a few entries only
+            default = f"`{known[key].default!r}`" if key in known else ""
+            told = meaning.replace("*", r"\*")
+            lines.append(f"| `{name}` | {told} | {default} |")
+    return "\n".join([*lines, "", ""])
+
+
 def setup(app):
-    """Connects what changes docstrings before napoleon reads them."""
+    """Connects what changes pages and docstrings before they are read."""
+    app.connect("source-read", _draw_fields)
     app.connect("autodoc-process-docstring", _escape_bars, priority=100)

@@ -1,7 +1,7 @@
 """Runs that write files: logs, checkpoints, masks, a summary, plots, a page.
 
 A run is built from a configuration or from parts made in Python. Several seeds run one
-after another. The files are described in `docs/runs.md`.
+after another. The files are described in `docs/reference/files.md`.
 """
 
 import dataclasses

@@ -282,7 +282,7 @@ def make_round(plan: placement.Plan) -> Callable:
 def make_segment(plan: placement.Plan) -> Callable:
     """Returns a loop over rounds as a pure function, to be jitted with donation.
 
-    It can be mapped over seeds, see `examples/seeds.ipynb`.
+    It can be mapped over seeds, see `docs/how_to/seeds.md`.
 
     Args:
       plan: the devices and the chunk of the stage.

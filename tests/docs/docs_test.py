@@ -21,8 +21,9 @@ METHOD_PAGE = ROOT / "docs/write_a_method.md"
 TEMPLATE = re.compile(r"<!-- template -->\n```python\n(.*?)```\n<!-- end -->", re.S)
 FENCED = re.compile(r"^(```+)([\w{}-]*)[^\n]*\n(.*?)^\1$", re.S | re.M)
 # Runs, and all laws.
-SLOW = ("data_and_models.md", "quickstart.md", "runs.md", "slow_clients.md")
-SLOW += ("write_a_method.md",)
+SLOW = ("quickstart.md", "slow_clients.md", "write_a_method.md")
+SLOW += tuple(f"how_to/{name}.md" for name in ("export", "optimizers", "run", "seeds"))
+SLOW += ("how_to/texts.md", "how_to/tune.md")
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -44,6 +45,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     reference = (tmp_path / "site" / "api" / "method_authors.html").read_text()
     assert 'id="sparsefl_jax.Packet"' in reference  # docstrings are there
+    assert "until.pflop" in (tmp_path / "site/reference/fields.html").read_text()
 
 
 MEASURED = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("*_*.json"))
@@ -85,8 +87,8 @@ CODE = [name_of(page) for page in PAGES if blocks(page, "python")]
 def test_the_code_of_a_page_runs(name, monkeypatch, tmp_path):
     """All of it in order."""
     page = ROOT / "docs" / name
-    if "import datasets" in page.read_text():
-        pytest.importorskip("datasets", reason="needs the extra [hf]")
+    if "import optuna" in page.read_text():
+        pytest.importorskip("optuna", reason="no dependency of this package")
     monkeypatch.chdir(tmp_path)  # a page may write files
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
     code = blocks(page, "python")

@@ -13,9 +13,6 @@ PRINTED = {  # of each notebook, what it has to print in the small setting
     "tutorial": (" laws hold for mine", "law 'fresh', cheat", "mine   all rounds"),
     "first_run": ("FedAvg, dense: ", "SPDST, density 0.1: ", "same result: True"),
     "own_method": ("law 'start'", "law 'padding'", "law 'fresh'", "top_k  "),
-    "own_data": ("6 clients with", "PDST, density 0.4: "),
-    "seeds": ("one seed: ", "3 seeds: ", "same losses: True"),
-    "study": ("'fedavg': '1 done', 'spdst-density=0.1': '1 done'",),
 }
 
 
