@@ -54,5 +54,5 @@ def test_a_table_has_the_columns_that_its_mark_names_and_the_facts(tmp_path):
     pages.draw_records(page, tmp_path)
     table = "| set-up | ms | steps |\n| --- | --- | --- |\n| a | 0.123 | - |\n"
     table += "| b | - | 12,346 |\n\n"
-    facts = "4 x Z80, pfl 1, torch 3, jax 1.2, commit abc, 2026-01-02.\n"
+    facts = "4 x Z80, pfl 1, torch 3, jax 1.2, 2026-01-02; record `cpu/x.json`.\n"
     assert page.read_text() == mark.format(table + facts)
