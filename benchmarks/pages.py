@@ -3,8 +3,10 @@
     python -m benchmarks.pages    # all of them, from the committed files
 
 A table of results stands between `<!-- table NAME -->` and `<!-- end -->` on the page
-of its paper in `docs/reproduction`, and the overview of all tables on `index.md`. A
-benchmark's table on a page of `docs` stands behind `<!-- record FILE: COLUMNS -->`.
+of its paper in `docs/reproduction`, the list of its tables without a result in
+`PAPER_not_run`, and the overview of all others on `index.md`. A benchmark's table on a
+page of `docs` stands behind `<!-- record FILE: COLUMNS -->`. Records have dates and
+commits.
 
 A method that deploys several models has a row for each, with that model's accuracy and
 density. Only the first of these rows has the paper's figure and the table's columns.
@@ -15,6 +17,7 @@ import json
 import re
 import statistics
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import measure
@@ -23,9 +26,11 @@ from sparsefl_jax.system import files
 
 ROOT = Path(__file__).parent.parent
 TABLES = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("[!_]*.py"))
+PAPERS = tuple(dict.fromkeys(name.partition("_")[0] for name in TABLES))
 _FIRST = ("configuration", "model", "paper, %", "here, %", "seeds", "density")
-_LAST = ("Gbit", "FLOPs / dense", "minutes", "date", "commit")
-_OVERVIEW = ("table", "rows", "run", "valid", "seeds", "minutes a row", "missing")
+_LAST = ("Gbit", "FLOPs / dense", "minutes")
+_OVERVIEW = ("table", "rows", "run", "seeds", "minutes a row", "missing")
+_NOT_RUN = ("table", "what", "rows", "minutes a row", "because")
 
 
 def declared(name: str) -> Table:
@@ -59,7 +64,7 @@ def markdown(table: Table, entries: list[dict]) -> str:
     Rows that have not been run are counted below the table.
     """
     head = [*_FIRST, *table.columns, *_LAST]
-    rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2]
+    rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 2)]
     run = {e["row"] for e in entries} & set(table.rows)
     for name in (name for name in table.rows if name in run):
         row, of_row = table.rows[name], [e for e in entries if e["row"] == name]
@@ -81,7 +86,6 @@ def markdown(table: Table, entries: list[dict]) -> str:
 
 def _measured(entries: list[dict], model: str, best: bool) -> dict[str, str]:
     """Returns the measured cells of one model of a row."""
-    dates = sorted({e["date"] for e in entries})
     counted = dict.fromkeys(e["counted"] for e in entries if "counted" in e)
     return {
         "here, %": accuracy(entries, model, best),
@@ -90,8 +94,6 @@ def _measured(entries: list[dict], model: str, best: bool) -> dict[str, str]:
         "Gbit": _noted(_mean(entries, "gbit", 2), counted),
         "FLOPs / dense": _mean(entries, "flops_share", 3),
         "minutes": _mean(entries, "minutes", 0),
-        "date": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
-        "commit": ", ".join(dict.fromkeys(e["commit"] or "-" for e in entries)),
     }
 
 
@@ -136,31 +138,60 @@ def density(model: dict) -> float:
 
 
 def draw_overview(root=ROOT) -> None:
-    """Redraws the overview of all tables on the index page."""
-    index = root / "docs" / "reproduction" / "index.md"
-    if index.exists():
-        redraw(index, "overview", overview(root))
+    """Redraws the overview of all tables, and what has not been run of each paper."""
+    folder = root / "docs" / "reproduction"
+    if not (folder / "index.md").exists():
+        return
+    redraw(folder / "index.md", "overview", overview(root))
+    for paper in PAPERS:
+        redraw(folder / f"{paper}.md", f"{paper}_not_run", not_run(paper, root))
 
 
 def overview(root=ROOT) -> str:
-    """Formats what each table has and what it lacks as Markdown."""
-    lines = [_OVERVIEW, ("---", *["--:"] * (len(_OVERVIEW) - 2), "---")]
+    """Formats what the tables with results have and lack as Markdown."""
+    lines, total, done = [_OVERVIEW, ("---", *["--:"] * 4, "---")], 0, 0
     for name in TABLES:
         rows, found = declared(name).rows, results(name, root)
         run = Counter(row for row, _ in found)  # with the number of seeds
-        took = [e["minutes"] for e in minutes(root) if e["table"] == name]
-        missing = Counter(rows[row].needs or "time" for row in rows if row not in run)
-        cells = (
-            f"[{name}]({_section(name, root)})",
-            len(rows),
-            len(run),
-            len({row for (row, _), entry in found.items() if valid(entry)}),
-            _range(run.values()),
-            _range(map(round, took)),
-            "; ".join(f"{needs}: {n}" for needs, n in missing.items()) or "-",
-        )
-        lines.append(map(str, cells))
+        total, done = total + len(rows), done + len(run)
+        if run:
+            link = f"[{name}]({_section(name, root)})"
+            missing = _needs(rows[row].needs for row in rows if row not in run)
+            cells = len(rows), len(run), _range(run.values()), _minutes(name, root)
+            lines.append((link, *map(str, cells), missing))
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\n{done} of {total} declared rows have been run."
+
+
+def not_run(paper: str, root=ROOT) -> str:
+    """Formats a paper's tables without a result, and what each needs, as Markdown."""
+    lines = [_NOT_RUN, ("---", "---", "--:", "--:", "---")]
+    for name in TABLES:
+        if name.partition("_")[0] == paper and not results(name, root):
+            rows = declared(name).rows
+            needs = _needs(row.needs for row in rows.values())
+            cells = _title(name), str(len(rows)), _minutes(name, root), needs
+            lines.append((f"`{name}`", *cells))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _title(name: str) -> str:
+    """Returns what a table's docstring says first, without the paper's name."""
+    module = importlib.import_module(f"benchmarks.tables.{name}")
+    first = (module.__doc__ or "").splitlines()[0]
+    return first.partition(", ")[2].removesuffix(".")
+
+
+def _needs(missing: Iterable[str]) -> str:
+    """Formats what rows need; two cores and time if nothing else."""
+    found = Counter(needs or "time" for needs in missing)
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{needs}: {count}" for needs, count in found.items()) or "-"
+
+
+def _minutes(name: str, root: Path) -> str:
+    return _range(round(e["minutes"]) for e in minutes(root) if e["table"] == name)
 
 
 def valid(entry: dict) -> bool:
@@ -217,18 +248,17 @@ def record(folder: Path, file: str) -> tuple[str, list[dict]]:
     if platform:
         rounds = content[platform]["rounds"]
         rows = [{"set-up": name} | of["ms"] for name, of in rounds.items()]
-        keys = "device", "compiler", "jax", "commit", "date"
-        each = {key: {of[key]: None for of in rounds.values()} for key in keys}
-        facts = [" and ".join(each["device"]), *each["compiler"]]
-        facts += [f"{k} {' and '.join(each[k])}" for k in ("jax", "commit")]
-        return f"{', '.join([*facts, *each['date']])}.", rows
+        keys = "device", "compiler", "jax", "date"
+        each = {key: dict.fromkeys(of[key] for of in rounds.values()) for key in keys}
+        device, compiler, version, date = (" and ".join(each[key]) for key in keys)
+        facts = [device, compiler, f"jax {version}", date]
+        return f"{', '.join(facts)}; record `{name}.json`.", rows
     machine, rows = content["machine"], content["results"]
     jax = f"jax {machine['jax']}"
     of = "processor" if "cpu" in machine["devices"] else "devices"
     peers = {v for row in rows for v in row.get("peer's version", "").split(", ") if v}
-    facts = [machine[of], *sorted(peers - {jax}), jax]
-    facts += [f"commit {machine['commit']}", machine["date"]]
-    return f"{', '.join(facts)}.", rows
+    facts = [machine[of], *sorted(peers - {jax}), jax, machine["date"]]
+    return f"{', '.join(facts)}; record `{name}.json`.", rows
 
 
 def main() -> None:

@@ -26,7 +26,6 @@ from sparsefl_jax.runs import results
 from sparsefl_jax.simulation.inference import make_evaluator
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
-from studies import unequal_clients as study
 
 RESULTS, PAGE = "benchmarks/tables/unequal.json", "docs/unequal_clients.md"
 TIERS = ("1", "1/4", "1/16", "1/64")
@@ -83,18 +82,16 @@ def kernels(sparse) -> list:
     return [leaf for leaf in jax.tree.leaves(sparse.mask) if leaf.ndim > 1]
 
 
-def tables(found: dict) -> dict[str, str]:
+def tables(entries: Sequence[dict]) -> dict[str, str]:
     """Returns the tables of the page, Markdown by name.
 
     Args:
-      found: the entries of runs; 'tuning' and 'study'.
+      entries: of the study's runs.
     """
-    accuracies = reached(found["study"])
+    accuracies = reached(entries)
     return {
-        "unequal": by_tier(found["study"], accuracies),
+        "unequal": by_tier(entries, accuracies),
         "unequal_differences": compared(accuracies),
-        "unequal_gradient": gradient(accuracies),
-        "unequal_tuning": tuning(found["tuning"]),
     }
 
 
@@ -141,31 +138,6 @@ def compared(accuracies: dict) -> str:
     return markdown(["method", *TIERS, "mean"], list(rows.values()))
 
 
-def gradient(accuracies: dict) -> str:
-    """Formats the gain of FIARSE's gradient over that of the weights alone, by tier."""
-    pair, cells = ("fiarse", "fiarse-masked"), []
-    for column in (*TIERS, "mean"):
-        values = {name: accuracies[name][column] for name in pair}
-        text = paired(values, [pair])[pair]
-        cells.append(text.partition(", p")[0])
-    return markdown([*TIERS, "mean"], [cells])
-
-
-def tuning(entries: Sequence[dict]) -> str:
-    """Formats the mean accuracy over tiers on validation samples, by rate."""
-    means = {e["point"]: np.mean(e.get("validation", np.nan)) for e in entries}
-    cells = {
-        point: "diverged" if np.isnan(mean) else f"{100 * mean:.1f}"
-        for point, mean in means.items()
-    }
-    rows = [
-        [f"`{name}`", *(cells[f"{name}-rate={rate:g}"] for rate in study.RATES)]
-        for name in study.METHODS
-    ]
-    rates = [f"rate {rate:g}" for rate in study.RATES]
-    return markdown(["method", *rates], rows)
-
-
 def collect(workdir: Path) -> list[dict]:
     """Returns the entries of a study's runs, in the order of its points.
 
@@ -199,7 +171,7 @@ def main(tune: str, workdir: str) -> None:
         for part, entries in found.items()
     )
     files.write_text(ROOT / RESULTS, "{\n" + ",\n".join(parts) + "\n}\n")
-    for name, text in tables(found).items():
+    for name, text in tables(found["study"]).items():
         redraw(ROOT / PAGE, name, text)
 
 

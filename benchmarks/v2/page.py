@@ -2,10 +2,10 @@
 
     python -m benchmarks.v2.page
 
-docs/benchmark.md has ten methods, docs/benchmark_tables.md the primary families and all
-else, which is exploratory; the long tables are benchmarks/results/v2/tables/*.csv.
-Tables on pages stand between `<!-- table NAME -->` and `<!-- end -->`. Outcomes and
-tests are those of `outcome.py`; half of an interval is Student's t at 95 %.
+docs/benchmark_tables.md has the primary families, and all else, which is exploratory;
+the long tables are benchmarks/results/v2/tables/*.csv. Tables on pages stand between
+`<!-- table NAME -->` and `<!-- end -->`. Outcomes and tests are those of `outcome.py`;
+half of an interval is Student's t at 95 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,9 @@ from benchmarks.v2.outcome import Reached
 from sparsefl_jax.report import figure
 from sparsefl_jax.system import files
 
-PAGE, MORE, FIGURES = "docs/benchmark.md", "docs/benchmark_tables.md", "docs/_static"
+PAGE, FIGURES = "docs/benchmark_tables.md", "docs/_static"
 LONG = run.RESULTS / "tables"
 V1 = run.RESULTS.parent / "v1"
-TEN = ("fedavg", "fedavg_decay", "fedavg_8bit", "fedavg_small", "small_stc")
-TEN += ("pdst", "spdst", "feddst", "topk", "stc")
 DRAWN = ("fedavg", "fedavg_decay", "fedavg_8bit", "fedavg_small", "small_stc")
 DRAWN += ("pdst", "stc")
 _CONTROLS = (  # exploratory pairs: the controls, and the claims of the papers
@@ -357,11 +355,9 @@ def main(root: Path = ROOT) -> None:
         bases = [b for b in (*rules.FAMILIES, "fedavg_decay") if b in runs]
         text = long_table(runs, bases).to_csv(float_format="%.4g")
         files.write_text(root / LONG.relative_to(ROOT) / f"{workload}_all.csv", text)
-        redraw(root / MORE, f"{workload}_settings", settings(workload))
-        redraw(root / MORE, f"{workload}_all", summary(records, runs, names))
-        redraw(root / MORE, f"{workload}_costs", costs(records, names))
-        ours = [name for name in TEN if name in runs]
-        redraw(root / PAGE, workload, summary(records, runs, ours))
+        redraw(root / PAGE, f"{workload}_settings", settings(workload))
+        redraw(root / PAGE, f"{workload}_all", summary(records, runs, names))
+        redraw(root / PAGE, f"{workload}_costs", costs(records, names))
         drawn = [name for name in DRAWN if name in runs]
         file = root / FIGURES / f"benchmark_{workload}.svg"
         draw_curves(runs, drawn, records.gbit, file)
@@ -369,14 +365,14 @@ def main(root: Path = ROOT) -> None:
             f"`{a}` - `{b}`": (a, b) for a, b in PAIRS[workload] if {a, b} <= {*names}
         }
         table = explored(compare(runs, pairs))
-        redraw(root / MORE, f"{workload}_pairs", table)
+        redraw(root / PAGE, f"{workload}_pairs", table)
         if workload in EARLY:
             table = explored(compare(records.runs(EARLY[workload]), pairs))
-            redraw(root / MORE, f"{workload}_early", table)
+            redraw(root / PAGE, f"{workload}_early", table)
         if workload == "fashion" and set(names) >= {*rules.FAMILIES, *rules.CORE}:
             found = families(runs)
             for base, table in found.items():
-                redraw(root / MORE, f"{workload}_{base}", answers(table))
+                redraw(root / PAGE, f"{workload}_{base}", answers(table))
             draw_forest(found, root / FIGURES / f"benchmark_{workload}_forest.svg")
 
 

@@ -12,6 +12,7 @@ from docs.figures import (
     methods,
     packet_bytes,
     partitions,
+    printed,
     purging,
     speed,
     tiers,
@@ -24,6 +25,10 @@ PICTURES = {
     **{
         f"sent_{name}": partial(methods.draw, case)
         for name, case in methods.CASES.items()
+    },
+    **{
+        f"printed_{paper}": partial(printed.draw, paper)
+        for paper in ("complement", "fedsparsify", "flash", "spafl")
     },
     "peers": speed.draw_peers,
     "clients": speed.draw_clients,

@@ -61,6 +61,16 @@ def test_the_page_of_a_paper_shows_what_was_measured(table):
     assert marked in tables.page(table).read_text()
 
 
+def test_every_table_of_a_paper_has_its_place():
+    """A table with results its own, all others one list; what is listed is as drawn."""
+    index = (ROOT / "docs/reproduction/index.md").read_text()
+    assert f"<!-- table overview -->\n{tables.overview()}\n<!-- end -->" in index
+    for paper in tables.PAPERS:
+        text = (ROOT / f"docs/reproduction/{paper}.md").read_text()
+        listed = tables.not_run(paper)
+        assert f"<!-- table {paper}_not_run -->\n{listed}\n<!-- end -->" in text
+
+
 def test_every_file_and_function_that_a_page_names_is_there():
     """Written as `file.py` or `file.py::function`, below the package or the root."""
     named = [

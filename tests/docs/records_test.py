@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import pages
+from docs.figures import printed
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -40,6 +41,20 @@ def test_shares_of_unseen_clients_are_those_of_the_seeds():
         assert f"({gain - half:.1f} to {gain + half:.1f})" in page
 
 
+@pytest.mark.parametrize(
+    ("table", "row", "figures"),
+    [
+        ("complement_mnist", "cs0.5", (72.5, None, 83.12)),  # beside .096 and .291
+        ("flash_mnist", "fedavg", (98.45, 0.17, 98.76)),
+        ("flash_pathological", "feddst", (97.35, None, 97.71)),  # within 2 GiB
+    ],
+)
+def test_a_picture_of_a_paper_has_what_is_printed_and_what_ran(table, row, figures):
+    (found,) = (each for each in printed.compared(table) if each.name == row)
+    deviation = None if np.isnan(found.deviation) else found.deviation
+    assert (found.printed, deviation, round(found.here.mean(), 2)) == figures
+
+
 def test_a_table_has_the_columns_that_its_mark_names_and_the_facts(tmp_path):
     machine = {"devices": "2 x cpu", "processor": "4 x Z80", "jax": "1.2"}
     rows = [{"set-up": "a", "ms": 0.12345, "peer's version": "torch 3, pfl 1"}]
@@ -54,5 +69,5 @@ def test_a_table_has_the_columns_that_its_mark_names_and_the_facts(tmp_path):
     pages.draw_records(page, tmp_path)
     table = "| set-up | ms | steps |\n| --- | --- | --- |\n| a | 0.123 | - |\n"
     table += "| b | - | 12,346 |\n\n"
-    facts = "4 x Z80, pfl 1, torch 3, jax 1.2, commit abc, 2026-01-02.\n"
+    facts = "4 x Z80, pfl 1, torch 3, jax 1.2, 2026-01-02; record `cpu/x.json`.\n"
     assert page.read_text() == mark.format(table + facts)
